@@ -1,0 +1,88 @@
+"""decode: inputs in, results out, for any model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+from .models import Model, Scorer
+from .scheduler import Job, Scheduler
+from .scoring import Score, named_score
+from .search import Context, Finished, Heuristic, Result, Search, Stop, Strategy, Trace
+from .strategies import named_strategy
+
+DEFAULT_ROW_BUDGET = 16
+
+
+def decode(
+    model: Model,
+    inputs: Iterable[Any],
+    *,
+    strategy: str | Strategy = "best-first",
+    beam: int = 5,
+    score: str | Score = "logprob",
+    nbest: int = 1,
+    max_length: int | None = None,
+    finished: Finished = "leave",
+    row_budget: int | None = None,
+    heuristic: Heuristic | None = None,
+    stop: Stop | None = None,
+    max_calls: int | None = None,
+    queue_capacity: int | None = None,
+    accept_truncated: bool = False,
+    trace: Callable[[int], Trace | None] | None = None,
+    progress: Callable[[int, Result], None] | None = None,
+) -> list[Result]:
+    """Decode every input; one `Result` for each, in order.
+
+    An input that cannot be decoded gets a result with `status="error"` and a `message`; the others are not disturbed.
+
+    max_length     counts generated tokens, EOS included, BOS not; by default the model's own limit, else 2|x| + 10
+    row_budget     rows in a forward pass, shared by all inputs in flight; results do not depend on it
+    max_calls      give up on an input after so many calls (`status="budget"`)
+    queue_capacity memory-reduced search: at most this many hypotheses wait (the paper's gamma * k)
+    trace          called with an input's number, returns where its search is recorded
+    progress       called with an input's number and result, as soon as it is done
+    """
+    plan = named_strategy(strategy, beam=beam, finished=finished, heuristic=heuristic)
+    if stop is not None:
+        plan = plan.using(stop=stop)
+    if queue_capacity is not None:
+        plan = plan.using(queue_capacity=queue_capacity)
+    worth = named_score(score)
+    if max_length is not None and max_length < 1:
+        raise ValueError(f"max_length must be at least 1, got {max_length}")
+    scorer = model.scorer(worth, inf if plan.k == inf else int(plan.k) + len(model.eos))
+
+    results: dict[int, Result] = {}
+
+    def done(index: int, result: Result) -> None:
+        results[index] = result
+        if progress is not None:
+            progress(index, result)
+
+    def jobs() -> Iterable[Job]:
+        for index, raw in enumerate(inputs):
+            try:
+                source = scorer.read(raw)
+            except ValueError as error:
+                done(index, Result(status="error", message=str(error)))
+                continue
+            n_max = int(min(source.max_length if max_length is None else max_length, source.limit))
+            search = Search(
+                plan,
+                score=worth,
+                eos=scorer.eos,
+                context=Context(n_max=n_max, source_length=source.length),
+                n=nbest,
+                accept_truncated=accept_truncated,
+                max_calls=max_calls,
+                trace=trace(index) if trace is not None else None,
+            )
+            yield Job(index, source, search)
+
+    for job, result in Scheduler(scorer, row_budget or DEFAULT_ROW_BUDGET).run(jobs()):
+        done(job.index, result)
+    return [results[index] for index in range(len(results))]

@@ -1,0 +1,100 @@
+"""Scorer: the seam between a search and a model. The scheduler asks a scorer; a faster one can take over from here."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import inf, isnan
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..search import Hypothesis, Successors
+from .model import Model, Query
+
+if TYPE_CHECKING:
+    from ..scoring import Score
+
+
+@dataclass(frozen=True)
+class Source:
+    """One input, read: what the model makes of it, |x|, and how long its output may get by default and at most."""
+
+    payload: Any
+    length: int
+    max_length: int
+    limit: float = inf  # positions the model has
+
+
+class Scorer(Protocol):
+    """Scores hypotheses of many searches in one go.
+
+    `hypothesis.state` is the scorer's own: `start` fills it for roots, `expand` for what it scored.
+    """
+
+    eos: Collection[int]
+
+    def read(self, raw: Any) -> Source:
+        """Tokenise and measure one input. Raises ValueError, naming the trouble, for one that cannot be decoded."""
+        ...
+
+    def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
+        """Prepare inputs for decoding: whatever is done once for each of them, in one batch."""
+        ...
+
+    def expand(self, batch: Sequence[Hypothesis]) -> Sequence[Successors]:
+        """One forward pass: the best successors of each hypothesis."""
+        ...
+
+    def release(self, root: Hypothesis) -> None:
+        """The search that began at `root` is over: give back what it held."""
+        ...
+
+    def text(self, source: Source, tokens: Sequence[int]) -> str | None:
+        """The tokens as text, where that is known."""
+        ...
+
+
+class ModelScorer:
+    """Asks a `Model`, one batch at a time."""
+
+    def __init__(self, model: Model, score: Score, width: float) -> None:
+        self.model = model
+        self.score = score
+        self.width = width
+        self.eos = model.eos
+
+    def read(self, raw: Any) -> Source:
+        return Source(raw, self.model.source_length(raw), self.model.max_length(raw))
+
+    def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
+        for root, source in roots:
+            root.state = self.model.start(source.payload)
+
+    def expand(self, batch: Sequence[Hypothesis]) -> list[Successors]:
+        answers = self.model.score([Query(y.state if y.parent is None else y.parent.state, y.tokens) for y in batch])
+        out = []
+        for y, (logprobs, state) in zip(batch, answers, strict=True):
+            y.state = state
+            out.append(self._successors(y, logprobs))
+        return out
+
+    def _successors(self, y: Hypothesis, logprobs: Sequence[float]) -> Successors:
+        values: Sequence[float] = logprobs
+        possible = [token for token, value in enumerate(values) if value != -inf]
+        if any(isnan(values[token]) for token in possible):
+            raise ValueError(f"the model's scores after {list(y.tokens)} contain NaN")
+
+        def place(token: int) -> tuple[float, int]:
+            return (-values[token], token)
+
+        if self.width < len(possible):
+            best = heapq.nsmallest(int(self.width), possible, key=place)
+        else:
+            best = sorted(possible, key=place)
+        return Successors([values[token] for token in best], best)
+
+    def release(self, root: Hypothesis) -> None:
+        return None
+
+    def text(self, source: Source, tokens: Sequence[int]) -> str | None:
+        return self.model.text(source.payload, tokens)

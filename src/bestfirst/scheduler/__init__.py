@@ -1,0 +1,5 @@
+"""Many searches, one model: who is scored in the next forward pass, and when inputs enter."""
+
+from .scheduler import Job, Scheduler
+
+__all__ = ["Job", "Scheduler"]

@@ -1,0 +1,143 @@
+"""The agenda: a priority queue of beams, one beam per length, each capped (the paper, section 3.3).
+
+A `Beam` holds the best hypotheses of its length that are known so far, closed ones included, in order of rank. The paper's
+beams hold pending hypotheses only, at most k - pops[t] of them; with the popped ones left in, the cap is simply k, and the
+order in which hypotheses were scored no longer matters: a better one that comes late still displaces a worse one.
+
+Costs, as in the paper: a hypothesis that cannot enter a full beam is refused in O(1) against the worst member; one that can
+costs O(log k) comparisons (and a memory move) to insert; the queue of beams costs O(log n_max) per change of a beam's head.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+
+from .hypothesis import Hypothesis, Key
+
+
+class Beam:
+    """The best known hypotheses of one length, under one of the rules for finished hypotheses.
+
+    `keep`: finished hypotheses take a slot like any other, at their own and at every later length; at most k members.
+    `leave`: at most k unfinished members; a finished one is a member (is accepted) if fewer than k members precede it.
+    """
+
+    __slots__ = ("k", "keep", "length", "members", "open", "unfinished")
+
+    def __init__(self, length: int, k: float, keep: bool) -> None:
+        self.length = length
+        self.k = k  # infinite where nothing is pruned
+        self.keep = keep
+        self.members: list[Key] = []  # by rank
+        self.open: list[Key] = []  # the members that are not scored yet, by place on the agenda
+        self.unfinished = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether only a hypothesis that outranks the last member can still enter."""
+        return (len(self.members) if self.keep else self.unfinished) >= self.k
+
+    def insert(self, y: Hypothesis) -> Sequence[Hypothesis]:
+        """Add `y` and return what falls off for it: nothing, other members, or `y` itself."""
+        members = self.members
+        if self.full and y.rank > members[-1]:
+            return (y,)
+        position = bisect_left(members, y.rank)
+        if y.finished and position >= self.k:
+            return (y,)
+        members.insert(position, y.rank)
+        if not y.finished:
+            self.unfinished += 1
+        if len(members) <= self.k:
+            return ()
+        if self.keep:
+            return (self._remove(-1),)
+        fallen = []
+        if members[int(self.k)][3].finished:
+            fallen.append(self._remove(int(self.k)))
+        if self.unfinished > self.k:
+            fallen.append(self._remove(-1))
+        return fallen
+
+    def _remove(self, position: int) -> Hypothesis:
+        y = self.members.pop(position)[3]
+        if not y.finished:
+            self.unfinished -= 1
+        return y
+
+    def discard(self, y: Hypothesis) -> None:
+        """Take `y`, a member, out."""
+        self._remove(bisect_left(self.members, y.rank))
+
+    def clear(self) -> None:
+        """Take all members out; the queue of open ones stays as it is."""
+        self.members = []
+        self.unfinished = 0
+
+    def lock(self, y: Hypothesis) -> None:
+        """Give `y` a rank that nothing can displace: it counts as popped, whatever comes later (Alg. 2, pops[t])."""
+        del self.members[bisect_left(self.members, y.rank)]
+        y.rank = (float("-inf"), *y.rank[1:])
+        insort(self.members, y.rank)
+
+    def kth(self) -> Hypothesis | None:
+        """The k-th member, finished or not: whoever follows it and is finished is not accepted."""
+        return self.members[int(self.k) - 1][3] if len(self.members) >= self.k else None
+
+    def last_unfinished(self) -> Hypothesis | None:
+        """The k-th unfinished member under `leave`: whoever follows it is never expanded."""
+        return self.members[-1][3] if self.full else None
+
+
+class Agenda:
+    """A queue of beams, ordered by each beam's first open hypothesis."""
+
+    def __init__(self, k: float, keep: bool) -> None:
+        self.k = k
+        self.keep = keep
+        self.beams: list[Beam] = []
+        self._heads: list[tuple[Key, int]] = []  # lazily: an entry counts only while it is that beam's head
+
+    def add_beam(self) -> Beam:
+        """A beam for the next length."""
+        self.beams.append(Beam(len(self.beams), self.k, self.keep))
+        return self.beams[-1]
+
+    def enqueue(self, y: Hypothesis) -> None:
+        """Make `y` open: it waits to be scored."""
+        beam = self.beams[y.length]
+        insort(beam.open, y.key)
+        if beam.open[0] is y.key:
+            heapq.heappush(self._heads, (y.key, y.length))
+
+    def dequeue(self, y: Hypothesis) -> bool:
+        """Take `y` off the queue if it waits there; its place in the beam is another matter."""
+        pending = self.beams[y.length].open
+        i = bisect_left(pending, y.key)
+        if i == len(pending) or pending[i] is not y.key:
+            return False
+        del pending[i]
+        if i == 0 and pending:
+            heapq.heappush(self._heads, (pending[0], y.length))
+        return True
+
+    def first(self) -> Hypothesis | None:
+        """The open hypothesis that comes first in the order."""
+        heads = self._heads
+        while heads:
+            key, length = heads[0]
+            pending = self.beams[length].open
+            if pending and pending[0] is key:
+                return key[3]
+            heapq.heappop(heads)
+        return None
+
+    def in_order(self) -> Iterator[Hypothesis]:
+        """All open hypotheses, first to last. The agenda must not change meanwhile."""
+        return (key[3] for key in heapq.merge(*(beam.open for beam in self.beams if beam.open)))
+
+    def queued(self) -> int:
+        """How many hypotheses wait."""
+        return sum(len(beam.open) for beam in self.beams)

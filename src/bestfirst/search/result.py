@@ -1,0 +1,48 @@
+"""Result: what a search found, and what it cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .hypothesis import Hypothesis
+
+Status = Literal["complete", "incomplete", "budget", "error"]
+"""complete: something finished; incomplete: nothing did within n_max; budget: `max_calls` reached; error: see `message`."""
+
+
+@dataclass
+class Answer:
+    """One output: its tokens (no BOS, at most one EOS, last) and what it is worth."""
+
+    tokens: tuple[int, ...]
+    score: float  # the value it was ranked by
+    logprob: float  # plain sum of log-probabilities
+    text: str | None = None
+
+    @classmethod
+    def of(cls, y: Hypothesis) -> Answer:
+        return cls(y.tokens, y.worth, y.logprob)
+
+
+@dataclass
+class Result:
+    """The outcome for one input.
+
+    `calls` counts the hypotheses that the algorithm had to score (the paper's metric), `rows` those the model was run on,
+    speculation included, `steps` the forward passes this input took part in. `exact` says whether the hypotheses are beam search's.
+    """
+
+    hypotheses: list[Answer] = field(default_factory=list)
+    calls: int = 0
+    rows: int = 0
+    steps: int = 0
+    exact: bool = False
+    status: Status = "error"
+    message: str | None = None
+    partial: Answer | None = None  # the best unfinished hypothesis, where nothing finished
+
+    @property
+    def text(self) -> str | None:
+        """The best hypothesis' text."""
+        return self.hypotheses[0].text if self.hypotheses else None

@@ -1,0 +1,338 @@
+"""Algorithm 2, once, as an object that any driver can run.
+
+    search = Search(best_first_beam(k), eos={0}, context=Context(n_max=50))
+    while (y := search.needed()) is not None:
+        search.commit(y, successors_of(y))      # ask the model
+    search.result()
+
+In this strict order it is Algorithm 2 of the paper (with its two errors mended, see README): `needed` pops, `commit` pushes. A driver
+may also score ahead: `frontier(m)` names the m hypotheses that will most likely be needed, and `commit` takes them in any order.
+Neither the result nor `calls` changes, because a beam keeps the best k of everything known, and what was built on a hypothesis that
+falls off is discarded. `docs/algorithm.md` has the argument; `tests/search/` has the properties.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Sequence
+from math import inf
+from typing import Protocol
+
+from .agenda import Agenda, Beam
+from .hypothesis import Context, Hypothesis, Key, Successors
+from .result import Answer, Result, Status
+from .strategy import Strategy
+from .trace import Event, Trace
+
+TOLERANCE = 1e-9  # rounding that does not count as a broken law
+
+
+class Objective(Protocol):
+    """What `search` needs of a score; `bestfirst.scoring` has them."""
+
+    def final(self, value: float, length: int, context: Context) -> float:
+        """The score of a hypothesis whose increments sum to `value`."""
+        ...
+
+    def bound(self, value: float, length: int, context: Context) -> float:
+        """The best `final` that any longer continuation can reach."""
+        ...
+
+
+class BrokenLaw(ValueError):
+    """A score or a model broke the law that best-first search relies on."""
+
+
+class Search:
+    """One input's search: an agenda, the answers so far, and the rules of a strategy."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        *,
+        score: Objective,
+        eos: Collection[int],
+        context: Context,
+        n: int = 1,
+        accept_truncated: bool = False,
+        max_calls: int | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        if n < 1:
+            raise ValueError(f"nbest must be at least 1, got {n}")
+        if strategy.finished == "keep" and n > strategy.k:
+            raise ValueError(f"nbest ({n}) must not exceed beam ({strategy.k}): beam search returns no more than its beam")
+        if context.n_max < 1:
+            raise ValueError(f"max_length must be at least 1, got {context.n_max}")
+        self.strategy = strategy
+        self.score = score
+        self.eos = frozenset(eos)
+        self.context = context
+        self.n = n
+        self.accept_truncated = accept_truncated
+        self.max_calls = max_calls
+        self.trace = trace
+        self.keep = strategy.finished == "keep"
+        self.agenda = Agenda(strategy.k, self.keep)
+        self.answers: list[Key] = []  # accepted so far, best first
+        self.rows = 0  # hypotheses scored, those ahead of their turn included
+        self.evicted = 0
+        self.out_of_budget = False
+        self._pruned: list[Hypothesis] = []  # open, but no continuation can enter a beam
+        self._by_value = not self.keep and strategy.heuristic is None  # how beams rank
+        self._relies_on_bound = strategy.any_order and strategy.order.relies_on_bound
+        self.root = self._place(Hypothesis(None, -1, 0.0, 0.0, False))
+        self._level(0).insert(self.root)
+        self._enter(self.root)
+
+    # -- what to score -----------------------------------------------------------------------------------------------
+
+    def needed(self) -> Hypothesis | None:
+        """The hypothesis that must be scored next, or None when the search is over."""
+        ready = self.frontier(1)
+        return ready[0] if ready else None
+
+    def frontier(self, m: int) -> list[Hypothesis]:
+        """Up to `m` hypotheses to score now: the needed one first, then what is worth scoring ahead, likeliest first.
+
+        Empty when the search is over.
+        """
+        if self.max_calls is not None:
+            m = 1
+            if self.rows >= self.max_calls:
+                self.out_of_budget = self.agenda.first() is not None
+                return []
+        chosen: list[Hypothesis] = []
+        hopeless: list[Hypothesis] = []
+        for y in self.agenda.in_order():
+            if self.strategy.stop(self, y) or (chosen and not self.strategy.order.together(chosen[0], y)):
+                break
+            if self._hopeless(y):
+                hopeless.append(y)
+                continue
+            chosen.append(y)
+            if len(chosen) == m:
+                break
+        for y in hopeless:
+            self._set_aside(y)
+        return chosen
+
+    def _hopeless(self, y: Hypothesis) -> bool:
+        """Whether everything that `y` could become is sure to fall off a beam (the paper's Theorem 4.4).
+
+        Some longer beam is full of hypotheses that precede `y`, so they outrank all that `y` can become there.
+        """
+        beams = self.agenda.beams
+        if self.strategy.order.depends_on_past and not self.keep:
+            return False
+        for length in range(y.length + 1, len(beams)):
+            beam = beams[length]
+            if self.keep:
+                if beam.full and all(self._precedes(z[3], y) for z in reversed(beam.members)):
+                    return True
+                continue
+            kth = beam.kth()
+            if kth is None or not self._precedes(kth, y):
+                return False  # a continuation of `y` may still finish here
+            last = beam.last_unfinished()
+            if last is not None and self._precedes(last, y):
+                return True
+        return not self.keep and len(beams) > self.context.n_max
+
+    def _precedes(self, z: Hypothesis, y: Hypothesis) -> bool:
+        """Whether `z`, a member of a longer beam, takes its slot before `y` comes to its turn."""
+        if z.finished and self.keep:
+            return z.key < y.key
+        return z.successors is not None if self.strategy.order.depends_on_past else z.reach > y.bound
+
+    # -- what was scored ---------------------------------------------------------------------------------------------
+
+    def commit(self, y: Hypothesis, successors: Successors) -> None:
+        """Close `y` with its successors: push its children (Alg. 2, lines 11 to 15)."""
+        y.successors = successors
+        y.children = {}
+        self.rows += 1
+        if not y.on_beam:
+            return  # fell off while it was being scored; kept, for it may come back
+        self.agenda.dequeue(y)
+        self._note("pop", y)
+        if self.strategy.order.depends_on_past:
+            self.agenda.beams[y.length].lock(y)
+        if self._push_children(y):
+            self._rebuild(y.length + 2)
+        if self.strategy.queue_capacity is not None:
+            self._evict(self.strategy.queue_capacity)
+
+    def _push_children(self, y: Hypothesis) -> bool:
+        """Push `y`'s children; returns whether that changes what the beams after theirs are made of."""
+        beam = self._level(y.length + 1)
+        changed = False
+        values: Sequence[float] = y.successors.values  # type: ignore[union-attr]
+        for j in range(len(values)):
+            if self._by_value and beam.full and -(y.value + values[j]) > beam.members[-1][0]:
+                break
+            child = self._child(y, j)
+            fallen = beam.insert(child)
+            if child in fallen:
+                if child.finished and not self.keep:
+                    continue  # its rank is k or more; unfinished siblings may still enter
+                break  # siblings come best first
+            self._enter(child)
+            changed |= child.finished and self.keep
+            for z in fallen:
+                self._fall(z)
+                changed |= z.successors is not None or (z.finished and self.keep)
+        return changed and beam is not self.agenda.beams[-1]
+
+    def _child(self, y: Hypothesis, j: int) -> Hypothesis:
+        """The j-th child, made once: whatever was scored below it is found again when its beam is built anew."""
+        child = y.children.get(j)
+        if child is None:
+            values, tokens, logprobs = y.successors  # type: ignore[misc]
+            token = tokens[j]
+            logprob = y.logprob + (values[j] if logprobs is None else logprobs[j])
+            finished = token in self.eos or (self.accept_truncated and y.length + 1 == self.context.n_max)
+            child = y.children[j] = self._place(Hypothesis(y, token, y.value + values[j], logprob, finished))
+            if self._relies_on_bound and child.reach > y.bound + TOLERANCE * (1 + abs(y.bound)):
+                raise BrokenLaw(
+                    f"the score of {list(child.tokens)} can reach {child.reach:.6g}, above the bound {y.bound:.6g} of its prefix "
+                    f"{list(y.tokens)}: the score is not monotonic or its bound is wrong; use strategy='beam', or mend the score"
+                )
+        return child
+
+    def _place(self, y: Hypothesis) -> Hypothesis:
+        """Work out what `y` is worth and where it stands in its beam and on the agenda."""
+        y.worth = self.score.final(y.value, y.length, self.context)
+        y.bound = self.score.bound(y.value, y.length, self.context) if y.length < self.context.n_max else -inf
+        y.reach = y.worth if y.finished and self.keep else max(y.worth, y.bound)
+        h = self.strategy.heuristic(y, self.context) if self.strategy.heuristic is not None and not y.finished else 0.0
+        y.rank = (-(y.value if self._by_value else y.worth + h), y.length, y.tokens, y)
+        y.key = (-y.worth, y.length, y.tokens, y) if y.finished else self.strategy.order.key(y, h)
+        return y
+
+    # -- beams -------------------------------------------------------------------------------------------------------
+
+    def _level(self, length: int) -> Beam:
+        """The beam of this length; a new one starts, under `keep`, with the finished hypotheses of the beam before."""
+        if length == len(self.agenda.beams):
+            beam = self.agenda.add_beam()
+            if self.keep and length > 0:
+                for _, _, _, y in self.agenda.beams[length - 1].members:
+                    if y.finished:
+                        beam.insert(y)
+        return self.agenda.beams[length]
+
+    def _enter(self, y: Hypothesis) -> None:
+        y.on_beam = True
+        self._note("push", y)
+        if y.finished:
+            insort(self.answers, y.key)
+            self._note("finish", y)
+        elif y.successors is None and y.length < self.context.n_max:
+            self.agenda.enqueue(y)
+
+    def _fall(self, y: Hypothesis, event: Event = "prune") -> None:
+        if not y.on_beam:
+            return  # a finished one that had fallen off a longer beam before
+        y.on_beam = False
+        self._note(event, y)
+        if y.finished:
+            del self.answers[bisect_left(self.answers, y.key)]
+        elif y.successors is None:
+            self.agenda.dequeue(y)
+
+    def _rebuild(self, length: int) -> None:
+        """Build the beams from this length on anew, for something that they were built on fell off, or came.
+
+        Never happens in strict order, except under `keep` when a finished hypothesis takes a slot of beams that are already there.
+        """
+        for y in self._pruned:
+            if y.on_beam:
+                self.agenda.enqueue(y)  # what made it hopeless may be gone
+        self._pruned.clear()
+        for beam in self.agenda.beams[length:]:
+            before = beam.members
+            beam.clear()
+            self._refill(beam)
+            after = {id(z[3]) for z in beam.members}
+            for _, _, _, y in before:
+                if id(y) not in after:
+                    self._fall(y)
+            for _, _, _, y in beam.members:
+                if not y.on_beam:
+                    self._enter(y)
+        if self.keep:  # a finished hypothesis must have stayed on every beam from its own to the last
+            survivors = {id(z[3]) for z in self.agenda.beams[-1].members}
+            for _, _, _, y in [key for key in self.answers if id(key[3]) not in survivors]:
+                self._fall(y)
+
+    def _refill(self, beam: Beam) -> None:
+        """Fill an empty beam from the one before it: finished hypotheses under `keep`, and the children of closed ones."""
+        for _, _, _, y in self.agenda.beams[beam.length - 1].members:
+            if y.finished and self.keep:
+                beam.insert(y)
+            elif y.successors is not None:
+                for j in range(len(y.successors.values)):
+                    child = self._child(y, j)
+                    if not child.evicted and child in beam.insert(child) and (self.keep or not child.finished):
+                        break
+
+    def _evict(self, capacity: int) -> None:
+        """Memory-reduced search: while more than `capacity` wait, the worst of the shortest goes (the paper, section 3.3)."""
+        excess = self.agenda.queued() - capacity
+        if excess > 0:
+            self.frontier(1)
+            for y in [y for y in self.agenda.in_order() if self._hopeless(y)]:
+                self._set_aside(y)
+            excess = self.agenda.queued() - capacity
+        while excess > 0:
+            beam = next(beam for beam in self.agenda.beams if beam.open)
+            worst = beam.open[-1][3]
+            worst.evicted = True
+            beam.discard(worst)
+            self._fall(worst, "evict")
+            self.evicted += 1
+            excess -= 1
+
+    # -- what came of it ---------------------------------------------------------------------------------------------
+
+    @property
+    def calls(self) -> int:
+        """Hypotheses that had to be scored: the paper's metric.
+
+        In strict order this is `rows`. Ahead of turn more may have been scored; these are the ones that strict order would have: on
+        a beam, not hopeless, and before the point where it stops (`test_calls_equal_the_certificate`).
+        """
+        if not self.strategy.any_order or not self._relies_on_bound or self.out_of_budget:
+            return self.rows
+        closed = (z[3] for beam in self.agenda.beams for z in beam.members if z[3].successors is not None)
+        return sum(1 for y in closed if not self.strategy.stop(self, y) and not self._hopeless(y))
+
+    def best_reach(self, length: int) -> float:
+        """The best score that any unfinished hypothesis of this length can have or reach."""
+        return max((z[3].reach for z in self.agenda.beams[length].members if not z[3].finished), default=-inf)
+
+    def result(self) -> Result:
+        """The n best answers so far; final once `needed` has returned None."""
+        status: Status = "budget" if self.out_of_budget else "complete" if self.answers else "incomplete"
+        return Result(
+            hypotheses=[Answer.of(key[3]) for key in self.answers[: self.n]],
+            calls=self.calls,
+            rows=self.rows,
+            exact=self.strategy.exact and not self.evicted and not self.out_of_budget,
+            status=status,
+            partial=None if self.answers else Answer.of(self._best_partial()),
+        )
+
+    def _best_partial(self) -> Hypothesis:
+        """The best unfinished hypothesis of the longest beam: what Algorithm 1 returns when nothing completes."""
+        return next(beam.members[0][3] for beam in reversed(self.agenda.beams) if beam.members)
+
+    def _set_aside(self, y: Hypothesis) -> None:
+        self.agenda.dequeue(y)
+        self._pruned.append(y)
+        self._note("prune", y)
+
+    def _note(self, event: Event, y: Hypothesis) -> None:
+        if self.trace is not None:
+            self.trace.note(event, y)

@@ -1,0 +1,163 @@
+"""Table 1 of the paper as constructors: a strategy is four choice points, and a rule for finished hypotheses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Literal, Protocol
+
+from .hypothesis import Context, Hypothesis, Key
+from .stop import Answered, Exhausted, NeverStop, Stop
+
+Finished = Literal["keep", "leave"]
+Heuristic = Callable[[Hypothesis, Context], float]
+"""h(x, y): an estimate of what the rest of y will add to its score. An attribute `admissible = True` claims it never
+underestimates."""
+
+
+class Order(Protocol):
+    """Choice point 1, the comparator: who comes first on the agenda, and who may be scored ahead of its turn."""
+
+    name: str
+    depends_on_past: bool  # whether scoring ahead of turn would change the result
+    relies_on_bound: bool  # whether no continuation may exceed its prefix's bound
+
+    def key(self, y: Hypothesis, h: float) -> Key: ...
+
+    def together(self, first: Hypothesis, y: Hypothesis) -> bool:
+        """Whether `y` may be scored in the same step as `first`, which is on its turn."""
+        ...
+
+
+class BestFirst:
+    """The best bound first; ties: the shorter, then the smaller tokens (Table 1, columns 2 and 3).
+
+    Ordered by a bound that no continuation exceeds, beams come out the same whatever is scored when, so anything may be scored
+    ahead; scoring in order wastes nothing (`docs/algorithm.md`).
+    """
+
+    name = "best-first"
+    depends_on_past = False
+    relies_on_bound = True
+
+    def key(self, y: Hypothesis, h: float) -> Key:
+        return (-y.bound, y.length, y.tokens, y)
+
+    def together(self, first: Hypothesis, y: Hypothesis) -> bool:
+        return True
+
+
+class BestScore:
+    """The best score plus heuristic first: the paper's order s_h, also where s_h is no bound."""
+
+    name = "best-score"
+    depends_on_past = True
+    relies_on_bound = False
+
+    def key(self, y: Hypothesis, h: float) -> Key:
+        return (-(y.worth + h), y.length, y.tokens, y)
+
+    def together(self, first: Hypothesis, y: Hypothesis) -> bool:
+        return False
+
+
+class ShortestFirst:
+    """The shorter first; ties: the better (Table 1, column 1): level by level, a whole level at a time."""
+
+    name = "shortest-first"
+    depends_on_past = False
+    relies_on_bound = False
+
+    def key(self, y: Hypothesis, h: float) -> Key:
+        return (y.length, y.rank[0], y.tokens, y)
+
+    def together(self, first: Hypothesis, y: Hypothesis) -> bool:
+        return first.length == y.length
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """The four choice points of Algorithm 2, the rule for finished hypotheses, and the queue's capacity."""
+
+    name: str
+    order: Order  # 1
+    stop: Stop  # 2
+    k: float  # 3, infinite for unpruned search
+    heuristic: Heuristic | None = None  # 4
+    finished: Finished = "leave"
+    queue_capacity: int | None = None  # memory-reduced search: at most this many hypotheses wait
+
+    def __post_init__(self) -> None:
+        if not self.k >= 1:
+            raise ValueError(f"beam must be at least 1, got {self.k}; use strategy='best-first-unpruned' for no limit")
+        if self.finished not in ("keep", "leave"):
+            raise ValueError(f"finished must be 'keep' or 'leave', got {self.finished!r}")
+        if self.queue_capacity is not None and self.queue_capacity < 1:
+            raise ValueError(f"queue_capacity must be at least 1, got {self.queue_capacity}; leave it out for no limit")
+
+    @property
+    def exact(self) -> bool:
+        """Whether the result is that of beam search with this k (unpruned: the best of all), if the score's laws hold.
+
+        Eviction from a full queue is the exception that only the search itself sees.
+        """
+        if self.heuristic is None:
+            return self.stop.exact and not self.order.depends_on_past
+        return self.k == inf and bool(getattr(self.heuristic, "admissible", False))
+
+    @property
+    def any_order(self) -> bool:
+        """Whether the result is the same whatever is scored ahead of its turn."""
+        return not self.order.depends_on_past and self.heuristic is None and self.queue_capacity is None
+
+    def using(self, **changes: object) -> Strategy:
+        """This strategy with other choices."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def greedy(finished: Finished = "leave") -> Strategy:
+    """Only the best extension of each step: beam search with k = 1."""
+    return beam(1, finished).using(name="greedy")
+
+
+def beam(k: float, finished: Finished = "leave") -> Strategy:
+    """Standard beam search (Alg. 1; Table 1, column 1).
+
+    Under `keep` it runs until every hypothesis on the beam is finished (the paper's). Under `leave` that would mean n_max, so it
+    stops when nothing unfinished can beat the k-th finished one (Hugging Face's `early_stopping="never"`).
+    """
+    return Strategy("beam", ShortestFirst(), Exhausted() if finished == "keep" else NeverStop(), k, finished=finished)
+
+
+def best_first_beam(k: float, finished: Finished = "leave", queue_capacity: int | None = None) -> Strategy:
+    """Expand the highest-scoring hypothesis first (Alg. 2; Table 1, column 2).
+
+    Returns beam search's result (Theorem 4.5) for a monotonic score, and for any score with a bound that obeys
+    `bestfirst.testing`'s laws; with a `queue_capacity` that had to evict it is the paper's memory-reduced search, without guarantee.
+    """
+    return Strategy("best-first", BestFirst(), Answered(), k, finished=finished, queue_capacity=queue_capacity)
+
+
+def a_star_beam(k: float, heuristic: Heuristic | None, finished: Finished = "leave") -> Strategy:
+    """Best-first with a heuristic added to the score (Table 1, column 3).
+
+    No guarantee: a heuristic may push beam search's result off the beam (the paper's "Note on Heuristics").
+    """
+    order = BestFirst() if heuristic is None else BestScore()
+    return Strategy("a-star-beam", order, Answered(), k, heuristic, finished)
+
+
+def breadth_first() -> Strategy:
+    """All hypotheses of a length before any longer one, none pruned: exhaustive."""
+    return Strategy("breadth-first", ShortestFirst(), Exhausted(), inf)
+
+
+def best_first() -> Strategy:
+    """The best hypothesis first, none pruned (Dijkstra): finds the best of all."""
+    return Strategy("best-first-unpruned", BestFirst(), Answered(), inf)
+
+
+def a_star(heuristic: Heuristic | None) -> Strategy:
+    """A* search, nothing pruned: finds the best of all if the heuristic is admissible."""
+    return a_star_beam(inf, heuristic).using(name="a-star")

@@ -1,0 +1,103 @@
+"""Step-synchronous references, written to be read, not to be fast: Algorithm 1 and today's beam search, and exhaustive search.
+
+A toy model is a function from a prefix to a list of increments, one for each token; `eos` is token 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import NamedTuple
+
+Toy = Callable[[tuple[int, ...]], Sequence[float]]
+EOS = 0
+
+
+class Item(NamedTuple):
+    """Sorts as every algorithm here must: score descending, real length ascending, tokens."""
+
+    cost: float  # minus the score
+    length: int
+    tokens: tuple[int, ...]
+    value: float
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.tokens) and self.tokens[-1] == EOS
+
+
+def plain(value: float, length: int) -> float:
+    return value
+
+
+def extend(model: Toy, y: Item, final: Callable[[float, int], float]) -> list[Item]:
+    out = []
+    for token, increment in enumerate(model(y.tokens)):
+        if increment > -inf:
+            value = y.value + increment
+            out.append(Item(-final(value, y.length + 1), y.length + 1, (*y.tokens, token), value))
+    return out
+
+
+class Reference(NamedTuple):
+    answers: list[Item]  # best first
+    beams: list[list[Item]]  # beams[t], in order; under leave unfinished and accepted ones
+    calls: int
+
+
+def beam_keep(model: Toy, k: int, n_max: int, final: Callable[[float, int], float] = plain) -> Reference:
+    """Algorithm 1: a finished hypothesis keeps its slot."""
+    beam = [Item(-final(0.0, 0), 0, (), 0.0)]
+    beams, calls = [beam], 0
+    for _ in range(n_max):
+        if all(y.finished for y in beam):
+            break
+        calls += sum(not y.finished for y in beam)
+        pool = [z for y in beam for z in ([y] if y.finished else extend(model, y, final))]
+        beam = sorted(pool)[:k]
+        beams.append(beam)
+    return Reference([y for y in beam if y.finished], beams, calls)
+
+
+def beam_leave(
+    model: Toy,
+    k: int,
+    n_max: int,
+    n: int = 1,
+    final: Callable[[float, int], float] = plain,
+    bound: Callable[[float, int], float] = plain,
+    accept_truncated: bool = False,
+) -> Reference:
+    """Today's beam search, optimally stopped: a finished hypothesis of rank < k goes to a pool and the beam refills.
+
+    Stops when no unfinished hypothesis can beat the n-th in the pool, ties broken as everywhere.
+    """
+    running = [Item(0.0, 0, (), 0.0)]
+    pool: list[Item] = []
+    beams, calls = [running], 0
+    for t in range(n_max):
+        if len(pool) >= n:
+            worst = pool[n - 1]
+            running = [y for y in running if (-bound(y.value, t), t, y.tokens) < worst[:3]]
+        if not running:
+            break
+        calls += len(running)
+        candidates = sorted(z for y in running for z in extend(model, y, plain))
+        done = [i for i, z in enumerate(candidates) if z.finished or (accept_truncated and t + 1 == n_max)]
+        accepted = [candidates[i] for i in done if i < k]
+        running = [z for i, z in enumerate(candidates) if i not in set(done)][:k]
+        beams.append(sorted(accepted + running))
+        pool = sorted(pool + [Item(-final(z.value, z.length), *z[1:]) for z in accepted])
+    return Reference(pool[:n], beams, calls)
+
+
+def exhaustive(model: Toy, n_max: int) -> list[Item]:
+    """Every complete hypothesis, best first."""
+    found, stack = [], [Item(0.0, 0, (), 0.0)]
+    while stack:
+        y = stack.pop()
+        if y.finished:
+            found.append(y)
+        elif y.length < n_max:
+            stack += extend(model, y, plain)
+    return sorted(found)
