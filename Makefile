@@ -1,0 +1,58 @@
+# Every target does its own set-up: a virtual environment in $(VENV), made once and again when the dependencies change.
+#   make demo PYTHON=python3.12       choose the interpreter (3.10 to 3.13)
+#   make test VENV=.venv-3.12         and another environment beside the first
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+# One thread for each process: on a busy machine, threads that wait for each other cost more than they bring.
+export OMP_NUM_THREADS ?= 1
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+SOURCES := src tests recipes docs
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-full lint format figures clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## create the virtual environment and install bestfirst into it
+
+$(BIN)/python:
+	@command -v "$(PYTHON)" > /dev/null || { echo "no '$(PYTHON)' on PATH; choose an interpreter: make PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v <= (3, 13) else \
+	  "bestfirst needs Python 3.10 to 3.13, $(PYTHON) is %d.%d; choose another: make PYTHON=python3.12" % v)'
+	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "'$(PYTHON) -m venv' failed (see above); on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing bestfirst into $(VENV) (the first time takes a few minutes: torch is large)"
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev,bench]'
+	@touch $@
+
+demo: $(INSTALLED) ## translate German with the embedded model, and see what best-first saves
+	@PATH="$(CURDIR)/$(BIN):$$PATH" ./docs/demo.sh
+
+test: lint ## check style and types, run all tests
+	$(BIN)/pytest -n $(WORKERS)
+
+test-full: export BESTFIRST_TEST_SCALE = full
+test-full: test ## the same, at the full counts (hours, not minutes)
+
+lint: $(INSTALLED) ## check style and types
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+
+format: $(INSTALLED) ## rewrite the sources in house style
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+figures: $(INSTALLED) ## measure again and redraw the figures of README and docs
+	$(BIN)/python docs/figures/calls.py
+
+clean: ## remove the virtual environment, caches and build outputs
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info
+	find src tests recipes docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,72 @@
+"""Reads the code blocks of a markdown page, and the comments that say what is to be done with them.
+
+    <!-- not run: REASON -->      before a block: why it is not executed
+    <!-- continues -->            before a Python block: it goes on where the Python block before it ended
+    <!-- output -->               before a text block: exactly what the block before it prints
+    <!-- output: numbers vary --> likewise, but for the numbers in it
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+BLOCK = re.compile(r"(?:<!-- (?P<comment>[^\n]*?) -->\n+)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)[^)]*\)|(?:src|href|srcset)=\"(?!https?:|#)([^\"#]+)")
+NUMBER = re.compile(r"\d+(\.\d+)?")
+
+
+@dataclass
+class Block:
+    """One fenced block that is to be run, or has a reason not to be."""
+
+    page: Path
+    line: int
+    language: str
+    code: str
+    not_run: str | None = None
+    output: str | None = None
+    numbers_vary: bool = False
+
+    def prints(self, output: str) -> bool:
+        """Whether this output is the one that the page shows."""
+        assert self.output is not None
+        return self._plain(output) == self._plain(self.output)
+
+    def _plain(self, text: str) -> str:
+        lines = "\n".join(line.rstrip() for line in text.strip().splitlines())
+        if self.numbers_vary:  # and with them the width of columns and rules
+            lines = re.sub(r"[ ─━-]+", " ", NUMBER.sub("#", lines))
+        return lines
+
+
+def blocks(page: Path) -> list[Block]:
+    """The page's bash and Python blocks; those of other languages only as the output of one before."""
+    text = page.read_text(encoding="utf-8")
+    found: list[Block] = []
+    for match in BLOCK.finditer(text):
+        comment, language, code = match["comment"] or "", match["language"], match["code"]
+        line = text.count("\n", 0, match.start("language")) + 1
+        if language in ("bash", "python"):
+            block = Block(page, line, language, code)
+            if comment.startswith("not run: "):
+                block.not_run = comment.removeprefix("not run: ")
+            elif comment == "continues":
+                block.code = next(b.code for b in reversed(found) if b.language == "python") + code
+            found.append(block)
+        elif comment.startswith("output"):
+            found[-1].output = code
+            found[-1].numbers_vary = comment == "output: numbers vary"
+    return found
+
+
+def other_shell_blocks(page: Path) -> list[str]:
+    """Languages under which a command would escape being run."""
+    return [m["language"] for m in BLOCK.finditer(page.read_text(encoding="utf-8")) if m["language"] in ("sh", "shell", "console", "py")]
+
+
+def links(page: Path) -> list[str]:
+    """Relative links and pictures."""
+    prose = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    return [a or b for a, b in LINK.findall(prose)]

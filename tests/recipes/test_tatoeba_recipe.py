@@ -1,0 +1,60 @@
+"""The recipe of the embedded model, at a size that takes seconds: it runs, it repeats itself, and what it makes can be loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bestfirst
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "recipes" / "tatoeba-de-en"
+TINY = "--width 32 --inner 64 --layers 1 --heads 2 --updates 30 --warmup 5 --batch-tokens 600 --average-every 2 --report-every 10"
+
+
+def recipe(script: str, *args: object) -> subprocess.Popen[str]:
+    command = [sys.executable, str(RECIPE / script), *map(str, args)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def output_of(process: subprocess.Popen[str]) -> str:
+    out, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return out
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `data`, and `first` and `second`: two models from the same command."""
+    folder = tmp_path_factory.mktemp("recipe")
+    german = (ROOT / "tests/data/tatoeba-200.de").read_text(encoding="utf-8").splitlines()
+    english = (ROOT / "tests/data/tatoeba-200.en").read_text(encoding="utf-8").splitlines()
+    pairs = [f"{e}\t{g}\n" for g, e in zip(german, english, strict=True)]
+    (folder / "deu.txt").write_text("".join([*pairs, pairs[0]]), encoding="utf-8")
+    report = output_of(recipe("prepare.py", folder / "deu.txt", "--out", folder / "data", "--vocabulary", 200, "--held-out", 20))
+    assert "train: 160 of 160 pairs" in report
+    running = [recipe("train.py", folder / "data", "--out", folder / name, *TINY.split()) for name in ("first", "second")]
+    for process in running:
+        assert "valid: last" in output_of(process)
+    return folder
+
+
+def test_nothing_held_out_is_left_in_training(made):
+    sides = {(part, lang): set((made / "data" / f"{part}.{lang}").read_text().splitlines()) for part in ("valid", "test") for lang in ("de", "en")}
+    assert all(len(lines) == 20 for lines in sides.values())
+    assert not sides["valid", "en"] & sides["test", "en"]
+
+
+def test_the_same_command_makes_the_same_model(made):
+    first, second = ((made / name / "model.safetensors").read_bytes() for name in ("first", "second"))
+    assert first == second
+
+
+def test_what_it_makes_can_be_loaded_and_decoded(made):
+    model = bestfirst.load(made / "first")
+    result = bestfirst.decode(model, ["Guten Morgen!"], beam=2, max_length=20)[0]
+    assert result.status in ("complete", "incomplete")
+    assert result.calls > 0
