@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "decode": "decode",
+    "decode": "decoding",
     "FunctionModel": "models",
     "Model": "models",
     "Query": "models",
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .decode import decode
+    from .decoding import decode
     from .models import FunctionModel, Model, Query, Scored
     from .models.transformers import load, wrap
     from .scoring import Score

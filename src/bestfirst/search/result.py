@@ -30,13 +30,15 @@ class Result:
     """The outcome for one input.
 
     `calls` counts the hypotheses that the algorithm had to score (the paper's metric), `rows` those the model was run on,
-    speculation included, `steps` the forward passes this input took part in. `exact` says whether the hypotheses are beam search's.
+    speculation included, `steps` the forward passes this input took part in, `lm_calls` the calls of a language model that the
+    score asks beside the model. `exact` says whether the hypotheses are beam search's.
     """
 
     hypotheses: list[Answer] = field(default_factory=list)
     calls: int = 0
     rows: int = 0
     steps: int = 0
+    lm_calls: int = 0
     exact: bool = False
     status: Status = "error"
     message: str | None = None

@@ -21,7 +21,7 @@ from typing import Protocol
 from .agenda import Agenda, Beam
 from .hypothesis import Context, Hypothesis, Key, Successors
 from .result import Answer, Result, Status
-from .strategy import Strategy
+from .strategy import Finished, Strategy
 from .trace import Event, Trace
 
 TOLERANCE = 1e-9  # rounding that does not count as a broken law
@@ -30,12 +30,23 @@ TOLERANCE = 1e-9  # rounding that does not count as a broken law
 class Objective(Protocol):
     """What `search` needs of a score; `bestfirst.scoring` has them."""
 
+    monotonic: bool
+    needs: frozenset[str]
+
     def final(self, value: float, length: int, context: Context) -> float:
         """The score of a hypothesis whose increments sum to `value`."""
         ...
 
     def bound(self, value: float, length: int, context: Context) -> float:
         """The best `final` that any longer continuation can reach."""
+        ...
+
+    def exact(self, finished: Finished) -> bool:
+        """Whether best-first search returns beam search's result under this rule."""
+        ...
+
+    def check(self, strategy: Strategy) -> None:
+        """Raise ValueError for a strategy that does not go with this score."""
         ...
 
 
@@ -64,6 +75,7 @@ class Search:
             raise ValueError(f"nbest ({n}) must not exceed beam ({strategy.k}): beam search returns no more than its beam")
         if context.n_max < 1:
             raise ValueError(f"max_length must be at least 1, got {context.n_max}")
+        score.check(strategy)
         self.strategy = strategy
         self.score = score
         self.eos = frozenset(eos)
@@ -73,14 +85,18 @@ class Search:
         self.max_calls = max_calls
         self.trace = trace
         self.keep = strategy.finished == "keep"
-        self.agenda = Agenda(strategy.k, self.keep)
+        self.agenda = Agenda(strategy.k, self.keep or strategy.finished == "shrink")
         self.answers: list[Key] = []  # accepted so far, best first
         self.rows = 0  # hypotheses scored, those ahead of their turn included
         self.evicted = 0
         self.out_of_budget = False
         self._pruned: list[Hypothesis] = []  # open, but no continuation can enter a beam
         self._by_value = not self.keep and strategy.heuristic is None  # how beams rank
-        self._relies_on_bound = strategy.any_order and strategy.order.relies_on_bound
+        self.guaranteed = not strategy.order.relies_on_bound or score.exact(strategy.finished)
+        self._relies_on_bound = strategy.any_order and strategy.order.relies_on_bound and self.guaranteed
+        stop_looks_back = bool(getattr(strategy.stop, "depends_on_past", True))
+        self._one_by_one = max_calls is not None or stop_looks_back or not self.guaranteed
+        self._prunes = strategy.order.relies_on_bound and self.guaranteed or (strategy.order.depends_on_past and self.keep)
         self.root = self._place(Hypothesis(None, -1, 0.0, 0.0, False))
         self._level(0).insert(self.root)
         self._enter(self.root)
@@ -97,9 +113,9 @@ class Search:
 
         Empty when the search is over.
         """
-        if self.max_calls is not None:
+        if self._one_by_one:
             m = 1
-            if self.rows >= self.max_calls:
+            if self.max_calls is not None and self.rows >= self.max_calls:
                 self.out_of_budget = self.agenda.first() is not None
                 return []
         chosen: list[Hypothesis] = []
@@ -123,7 +139,7 @@ class Search:
         Some longer beam is full of hypotheses that precede `y`, so they outrank all that `y` can become there.
         """
         beams = self.agenda.beams
-        if self.strategy.order.depends_on_past and not self.keep:
+        if not self._prunes:
             return False
         for length in range(y.length + 1, len(beams)):
             beam = beams[length]
@@ -188,7 +204,7 @@ class Search:
         """The j-th child, made once: whatever was scored below it is found again when its beam is built anew."""
         child = y.children.get(j)
         if child is None:
-            values, tokens, logprobs = y.successors  # type: ignore[misc]
+            values, tokens, logprobs, _ = y.successors  # type: ignore[misc]
             token = tokens[j]
             logprob = y.logprob + (values[j] if logprobs is None else logprobs[j])
             finished = token in self.eos or (self.accept_truncated and y.length + 1 == self.context.n_max)
@@ -203,6 +219,8 @@ class Search:
     def _place(self, y: Hypothesis) -> Hypothesis:
         """Work out what `y` is worth and where it stands in its beam and on the agenda."""
         y.worth = self.score.final(y.value, y.length, self.context)
+        if y.finished:
+            y.worth += y.parent.successors.ending  # type: ignore[union-attr]
         y.bound = self.score.bound(y.value, y.length, self.context) if y.length < self.context.n_max else -inf
         y.reach = y.worth if y.finished and self.keep else max(y.worth, y.bound)
         h = self.strategy.heuristic(y, self.context) if self.strategy.heuristic is not None and not y.finished else 0.0
@@ -213,9 +231,14 @@ class Search:
     # -- beams -------------------------------------------------------------------------------------------------------
 
     def _level(self, length: int) -> Beam:
-        """The beam of this length; a new one starts, under `keep`, with the finished hypotheses of the beam before."""
+        """The beam of this length; a new one starts, under `keep`, with the finished hypotheses of the beam before.
+
+        Under `shrink` it is narrower by as many as there are. The beam before is complete by then: only level by level.
+        """
         if length == len(self.agenda.beams):
             beam = self.agenda.add_beam()
+            if self.strategy.finished == "shrink":
+                beam.k -= len(self.answers)
             if self.keep and length > 0:
                 for _, _, _, y in self.agenda.beams[length - 1].members:
                     if y.finished:
@@ -303,23 +326,25 @@ class Search:
         In strict order this is `rows`. Ahead of turn more may have been scored; these are the ones that strict order would have: on
         a beam, not hopeless, and before the point where it stops (`test_calls_equal_the_certificate`).
         """
-        if not self.strategy.any_order or not self._relies_on_bound or self.out_of_budget:
+        if not self._relies_on_bound or self.out_of_budget:
             return self.rows
         closed = (z[3] for beam in self.agenda.beams for z in beam.members if z[3].successors is not None)
         return sum(1 for y in closed if not self.strategy.stop(self, y) and not self._hopeless(y))
 
-    def best_reach(self, length: int) -> float:
-        """The best score that any unfinished hypothesis of this length can have or reach."""
-        return max((z[3].reach for z in self.agenda.beams[length].members if not z[3].finished), default=-inf)
+    def best_unfinished(self, length: int) -> Hypothesis:
+        """The first unfinished member of this length, where there is one: level by level, none has or can reach a better score."""
+        return next(z[3] for z in self.agenda.beams[length].members if not z[3].finished)
 
     def result(self) -> Result:
         """The n best answers so far; final once `needed` has returned None."""
         status: Status = "budget" if self.out_of_budget else "complete" if self.answers else "incomplete"
+        calls = self.calls
         return Result(
             hypotheses=[Answer.of(key[3]) for key in self.answers[: self.n]],
-            calls=self.calls,
+            calls=calls,
             rows=self.rows,
-            exact=self.strategy.exact and not self.evicted and not self.out_of_budget,
+            lm_calls=calls if "language_model" in self.score.needs else 0,
+            exact=self.strategy.exact and self.guaranteed and not self.evicted and not self.out_of_budget,
             status=status,
             partial=None if self.answers else Answer.of(self._best_partial()),
         )

@@ -1,7 +1,12 @@
-"""Choice point 2 of Algorithm 2: when to stop. A rule is asked before a hypothesis that is on its turn is scored."""
+"""Choice point 2 of Algorithm 2: when to stop. A rule is asked before a hypothesis that is on its turn is scored.
+
+Best-first search stops by `Answered`. The others are the field's rules for beam search, each of them asked once a level, so that
+it does not matter how a level was scored; `HuggingFaceStep` is one of them found best-first.
+"""
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -10,7 +15,11 @@ if TYPE_CHECKING:
 
 
 class Stop(Protocol):
-    """A stopping rule. `exact`: under it the result is still that of beam search run to the end."""
+    """A stopping rule. `exact`: under it the result is still that of beam search run to the end.
+
+    A rule with an attribute `depends_on_past = False` claims that it stops with the same result whatever was scored ahead of its turn;
+    with any other, nothing is.
+    """
 
     name: str
     exact: bool
@@ -25,6 +34,7 @@ class Answered:
 
     name = "answered"
     exact = True
+    depends_on_past = False
 
     def __call__(self, search: Search, y: Hypothesis) -> bool:
         return len(search.answers) >= search.n and search.answers[search.n - 1] < y.key
@@ -35,17 +45,140 @@ class Exhausted:
 
     name = "exhausted"
     exact = True
+    depends_on_past = False
 
     def __call__(self, search: Search, y: Hypothesis) -> bool:
         return False
 
 
-class NeverStop:
-    """Nothing unfinished can beat the k-th answer, asked level by level: Hugging Face's `early_stopping="never"`."""
+class Unreachable:
+    """No open hypothesis can reach the n-th answer: the paper's criterion for scores that are not monotonic (Eq. 7, with U).
 
-    name = "never"
-    exact = True
+    The paper pairs it with the order of the scores themselves (`BestScore`); that is not exact (`docs/scores.md`).
+    """
+
+    name = "unreachable"
+    exact = False
+    depends_on_past = True
 
     def __call__(self, search: Search, y: Hypothesis) -> bool:
-        enough = max(search.n, int(search.strategy.k))
-        return len(search.answers) >= enough and search.best_reach(y.length) <= search.answers[enough - 1][3].worth
+        if len(search.answers) < search.n:
+            return False
+        answer = search.answers[search.n - 1][3].worth
+        return all(z.bound <= answer for z in search.agenda.in_order())
+
+
+class HuggingFaceStep:
+    """Hugging Face's `early_stopping=False`, its default, found best-first: the same answers, fewer calls.
+
+    Its beam search ends with the first step t at which the best unfinished hypothesis, worth what it is at length t, is no better than
+    the k-th answer. Let t - 1 be the deepest length scored so far. Nothing open has a greater value than `y`, so if `y` at length t
+    would not beat the k-th answer known, that step comes at t at the latest; and it cannot have come before, for the best of its length
+    would have met this test when it was on its turn. What is still open could only finish below the k-th answer. Needs best-first
+    order, `leave`, and a score that rises with length for a fixed value; a monotonic one stops exactly (`Answered`) anyway.
+    """
+
+    name = "hf-false"
+    exact = False
+    depends_on_past = True
+
+    def __call__(self, search: Search, y: Hypothesis) -> bool:
+        if _ANSWERED(search, y):
+            return True
+        enough = _pool(search)
+        if search.score.monotonic or len(search.answers) < enough:
+            return False
+        step = len(search.agenda.beams) - 1
+        answer, rival = search.answers[enough - 1][3].worth, search.score.final(y.value, step, search.context)
+        # An equal one could still finish at this step, before the k-th answer in the order, unless it is of this length already.
+        return answer > rival or (answer == rival and y.length == step)
+
+
+_ANSWERED = Answered()
+
+
+def _pool(search: Search) -> int:
+    """How many finished hypotheses are collected: Hugging Face keeps k."""
+    return max(search.n, int(search.strategy.k))
+
+
+# -- level by level --------------------------------------------------------------------------------------------------------
+
+
+class LevelStop:
+    """A rule for beam search: asked when all hypotheses of a length are known and none of them is scored."""
+
+    name = "level"
+    exact = False
+    depends_on_past = False
+    level_by_level = True
+
+    def __call__(self, search: Search, y: Hypothesis) -> bool:
+        begun = len(search.agenda.beams) > y.length + 1
+        return not begun and self.at_level(search, y.length)
+
+    def at_level(self, search: Search, length: int) -> bool:
+        """Whether to stop instead of going on from this length."""
+        raise NotImplementedError
+
+
+class NeverStop(LevelStop):
+    """Nothing unfinished can beat the k-th answer: Hugging Face's `early_stopping="never"`."""
+
+    name = "hf-never"
+    exact = True
+
+    def at_level(self, search: Search, length: int) -> bool:
+        enough = _pool(search)
+        return len(search.answers) >= enough and search.best_unfinished(length).reach <= search.answers[enough - 1][3].worth
+
+
+class OptimalStop(LevelStop):
+    """Nothing unfinished can beat the n-th answer: optimal stopping (Huang et al. 2017; our reading).
+
+    Written there for a bounded length reward; with the score's own bound it holds for every score.
+    """
+
+    name = "huang"
+    exact = True
+
+    def at_level(self, search: Search, length: int) -> bool:
+        return len(search.answers) >= search.n and search.best_unfinished(length).reach <= search.answers[search.n - 1][3].worth
+
+
+class TopFinished(LevelStop):
+    """The best hypothesis of the beam is finished: OpenNMT's early stop, the paper's ES. For n answers: so are the n best.
+
+    With a monotonic score it returns beam search's best; it cannot know the score, so it makes no claim.
+    """
+
+    name = "opennmt"
+
+    def at_level(self, search: Search, length: int) -> bool:
+        members = search.agenda.beams[length].members
+        return len(search.answers) >= search.n and all(member[3].finished for member in members[: search.n])
+
+
+class Patience(LevelStop):
+    """There are `factor` times k answers (Kasai et al. 2022); 1 is first come, first served: Hugging Face's `early_stopping=True`."""
+
+    name = "patience"
+
+    def __init__(self, factor: float = 1.0, name: str = "patience") -> None:
+        if not 0 < factor < inf:
+            raise ValueError(f"the patience factor must be a number above 0, got {factor}")
+        self.factor = factor
+        self.name = name
+
+    def at_level(self, search: Search, length: int) -> bool:
+        return len(search.answers) >= self.factor * search.strategy.k
+
+
+class BestIsWorse(LevelStop):
+    """The best unfinished hypothesis, as long as it is, is no better than the k-th answer: Hugging Face's `early_stopping=False`."""
+
+    name = "hf-false"
+
+    def at_level(self, search: Search, length: int) -> bool:
+        enough = _pool(search)
+        return len(search.answers) >= enough and search.best_unfinished(length).worth <= search.answers[enough - 1][3].worth

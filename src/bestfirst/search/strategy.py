@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from .hypothesis import Context, Hypothesis, Key
 from .stop import Answered, Exhausted, NeverStop, Stop
 
-Finished = Literal["keep", "leave"]
+Finished = Literal["keep", "leave", "shrink"]
+"""What becomes of a finished hypothesis. keep: it holds a slot at every later length while it is good enough (Alg. 1); leave: it moves
+to a pool and the beam refills (today's toolkits); shrink: it moves to a list and later beams are one narrower (Bahdanau et al. 2014;
+our reading), level by level only."""
 Heuristic = Callable[[Hypothesis, Context], float]
 """h(x, y): an estimate of what the rest of y will add to its score. An attribute `admissible = True` claims it never
 underestimates."""
@@ -21,7 +24,7 @@ class Order(Protocol):
 
     name: str
     depends_on_past: bool  # whether scoring ahead of turn would change the result
-    relies_on_bound: bool  # whether no continuation may exceed its prefix's bound
+    relies_on_bound: bool  # whether no continuation may exceed its prefix's bound; then what is hopeless is not scored
 
     def key(self, y: Hypothesis, h: float) -> Key: ...
 
@@ -91,10 +94,18 @@ class Strategy:
     def __post_init__(self) -> None:
         if not self.k >= 1:
             raise ValueError(f"beam must be at least 1, got {self.k}; use strategy='best-first-unpruned' for no limit")
-        if self.finished not in ("keep", "leave"):
+        if self.finished not in get_args(Finished):
             raise ValueError(f"finished must be 'keep' or 'leave', got {self.finished!r}")
         if self.queue_capacity is not None and self.queue_capacity < 1:
             raise ValueError(f"queue_capacity must be at least 1, got {self.queue_capacity}; leave it out for no limit")
+        if not self.level_by_level and (getattr(self.stop, "level_by_level", False) or self.finished == "shrink"):
+            rule = "finished='shrink'" if self.finished == "shrink" else f"stop={self.stop.name!r}"
+            raise ValueError(f"{rule} goes level by level, strategy {self.name!r} does not; use strategy='beam'")
+
+    @property
+    def level_by_level(self) -> bool:
+        """Whether all hypotheses of a length are scored before any longer one."""
+        return isinstance(self.order, ShortestFirst)
 
     @property
     def exact(self) -> bool:
@@ -109,7 +120,8 @@ class Strategy:
     @property
     def any_order(self) -> bool:
         """Whether the result is the same whatever is scored ahead of its turn."""
-        return not self.order.depends_on_past and self.heuristic is None and self.queue_capacity is None
+        past = self.order.depends_on_past or bool(getattr(self.stop, "depends_on_past", True))
+        return not past and self.heuristic is None and self.queue_capacity is None
 
     def using(self, **changes: object) -> Strategy:
         """This strategy with other choices."""

@@ -1,0 +1,60 @@
+"""Sources: the encoder's keys and values, one copy for each input in flight, side by side so that no step has to gather them."""
+
+from __future__ import annotations
+
+import torch
+
+
+class Sources:
+    """Inputs in flight stand in places 0 to n - 1; when one leaves, the last takes its place."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.layers: list[torch.Tensor] = []  # (capacity, 2, heads, source length, head size)
+        self.mask = torch.zeros(0, 0, dtype=dtype, device=device)  # (capacity, source length)
+        self.lengths: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def longest(self) -> int:
+        """The longest source in flight."""
+        return max(self.lengths)
+
+    def add(self, layers: list[torch.Tensor], lengths: list[int]) -> range:
+        """Add a batch: `layers` as (batch, 2, heads, length, head size), padded on the right. Returns their places."""
+        first, n = len(self), len(lengths)
+        self._make_room(first + n, layers)
+        length = layers[0].shape[3]
+        for mine, new in zip(self.layers, layers, strict=True):
+            mine[first : first + n, :, :, :length] = new
+        beyond = torch.arange(self.mask.shape[1]) >= torch.tensor(lengths)[:, None]
+        self.mask[first : first + n] = torch.zeros(beyond.shape).masked_fill_(beyond, torch.finfo(self.dtype).min)
+        self.lengths += lengths
+        return range(first, first + n)
+
+    def remove(self, place: int) -> int:
+        """Drop the input at `place`; returns the place whose input has moved there (the last)."""
+        last = len(self) - 1
+        if place != last:
+            length = self.lengths[last]
+            for layer in self.layers:
+                layer[place, :, :, :length] = layer[last, :, :, :length]
+            self.mask[place] = self.mask[last]
+            self.lengths[place] = length
+        self.lengths.pop()
+        return last
+
+    def _make_room(self, n: int, like: list[torch.Tensor]) -> None:
+        _, _, heads, length, size = like[0].shape
+        have, long = (self.layers[0].shape[0], self.layers[0].shape[3]) if self.layers else (0, 0)
+        if n <= have and length <= long:
+            return
+        n, length = max(n, have), max(length, long)
+        grown = [torch.zeros(n, 2, heads, length, size, dtype=self.dtype, device=self.device) for _ in like]
+        mask = torch.full((n, length), torch.finfo(self.dtype).min, dtype=self.dtype, device=self.device)
+        for new, old in zip(grown, self.layers, strict=False):
+            new[:have, :, :, :long] = old
+        mask[:have, :long] = self.mask
+        self.layers, self.mask = grown, mask

@@ -1,0 +1,92 @@
+"""Tree: where the keys and values of every scored token live. One slot a token; a hypothesis' context is its ancestors' slots.
+
+No copy per beam, no reordering: a child only adds its own token. `paths` holds, for every slot, the slots of its ancestors by
+position, so that the contexts of a whole step are gathered with one index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass
+class Rows:
+    """One forward pass: a row is one token to be scored in its context. Rows of one sentence stand together."""
+
+    tokens: torch.Tensor  # (rows,)
+    positions: torch.Tensor  # (rows,) how many tokens stand before it
+    slots: torch.Tensor  # (rows,) where its keys and values go
+    paths: torch.Tensor  # (rows, context) slots of its ancestors and itself, by position; slot 0 beyond
+    mask: torch.Tensor  # (rows, context) 0 where there is an ancestor, very negative beyond
+    sentences: torch.Tensor  # (rows,) place of its input among the sources
+    counts: list[int]  # rows of each sentence that has any, in order
+
+
+class Tree:
+    """Slots for tokens, given out and taken back. Slot 0 is never given out: it stands for no token."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, capacity: int = 1024, context: int = 64) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.layers: list[torch.Tensor] = []  # (capacity, 2, key-value heads * head size) for each layer
+        self.paths = torch.zeros(capacity, context, dtype=torch.int32, device=device)
+        self._free = list(range(capacity - 1, 0, -1))
+        self.used = 0
+        self.most_used = 0
+
+    @property
+    def capacity(self) -> int:
+        return self.paths.shape[0]
+
+    def allocate(self, n: int) -> list[int]:
+        """`n` slots, more room being made when there is none."""
+        while len(self._free) < n:
+            self._grow()
+        self.used += n
+        self.most_used = max(self.most_used, self.used)
+        taken = self._free[-n:]
+        del self._free[-n:]
+        return taken
+
+    def release(self, slots: list[int]) -> None:
+        """Take slots back."""
+        self._free += slots
+        self.used -= len(slots)
+
+    def _grow(self) -> None:
+        old = self.capacity
+        self._free = [*range(2 * old - 1, old - 1, -1), *self._free]
+        self.paths = torch.cat([self.paths, torch.zeros_like(self.paths)])
+        self.layers = [torch.cat([layer, torch.zeros_like(layer)]) for layer in self.layers]
+
+    def layer(self, index: int, width: int) -> torch.Tensor:
+        """The keys and values of a layer, `width` numbers each a token; made when first asked for."""
+        while len(self.layers) <= index:
+            self.layers.append(torch.zeros(self.capacity, 2, width, dtype=self.dtype, device=self.device))
+        return self.layers[index]
+
+    def rows(self, table: list[tuple[int, int, int, int, int]], counts: list[int]) -> Rows:
+        """Rows from (token, position, slot, parent's slot, sentence) each; a parent may stand in the same table, before its child."""
+        numbers = torch.tensor(table, dtype=torch.int32).to(self.device, non_blocking=True)
+        tokens, positions, slots, parents, sentences = numbers.unbind(1)
+        longest = max(row[1] for row in table) + 1
+        while longest > self.paths.shape[1]:
+            self.paths = torch.cat([self.paths, torch.zeros_like(self.paths)], 1)
+        paths = self.paths[parents, :longest]
+        paths.scatter_(1, positions[:, None].long(), slots[:, None])
+        self.paths[slots, :longest] = paths
+        beyond = torch.arange(longest, device=self.device, dtype=torch.int32) > positions[:, None]
+        mask = torch.zeros(paths.shape, dtype=self.dtype, device=self.device).masked_fill_(beyond, torch.finfo(self.dtype).min)
+        return Rows(tokens, positions, slots, paths, mask, sentences, counts)
+
+    def prompt_rows(self, tokens: list[tuple[int, int, int, int, int]], counts: list[int]) -> Rows:
+        """Rows of prompts: each token's parent is in the same step, so their paths are laid one after another."""
+        for token in tokens:
+            _, position, slot, parent, _ = token
+            while position >= self.paths.shape[1]:
+                self.paths = torch.cat([self.paths, torch.zeros_like(self.paths)], 1)
+            self.paths[slot] = self.paths[parent]
+            self.paths[slot, position] = slot
+        return self.rows(tokens, counts)

@@ -1,0 +1,307 @@
+"""Hugging Face models: loaded from a folder or by name, or wrapped as they are in memory.
+
+What a model says is `TransformersModel`; how its decoder is run fast is `bestfirst.engine`, which takes over at `scorer`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+
+from .model import Model, Query, Scored
+from .scorer import Scorer, Source
+
+if TYPE_CHECKING:
+    from ..scoring import Score
+
+EMBEDDED = "tatoeba-de-en"
+DTYPES = {
+    "fp32": torch.float32,
+    "float32": torch.float32,
+    "fp16": torch.float16,
+    "float16": torch.float16,
+    "bf16": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+class ModelNotFound(ValueError):
+    """There is no usable model where one was named."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One input as a Hugging Face model takes it."""
+
+    source: Any  # encoder input: token ids, or features; None for a decoder-only model
+    tokens: tuple[int, ...]  # what the decoder is given before it generates
+    shown: int = 0  # how many of the last `tokens` belong to the output's text
+
+
+def load(
+    path_or_name: str | os.PathLike[str] | None = None,
+    *,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+) -> TransformersModel:
+    """Load a model; without argument the embedded German-English translator.
+
+    A folder is read as it is; any other name is handed to transformers. `source_lang` and `target_lang` are the language codes of
+    a multilingual model, as its tokenizer spells them (`eng_Latn`, `de`, `de_DE`).
+    """
+    name = embedded_folder() if path_or_name is None else os.fspath(path_or_name)
+    _check_folder(name)
+    with _quiet_about_tokenizers():
+        try:
+            config = transformers.AutoConfig.from_pretrained(name)
+            family = _auto_class(config)
+            model = family.from_pretrained(name, dtype=_dtype(dtype))
+            tokenizer = _tokenizer(name, source_lang, target_lang)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise ModelNotFound(f"cannot load a model from {name!r}: {_first_line(error)}") from error
+    try:
+        model = model.to(torch.device(device or "cpu"))
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"cannot use device {str(device)!r}: {_first_line(error)}") from error
+    return TransformersModel(model.eval(), tokenizer, target_lang=target_lang, name=Path(name).name)
+
+
+def wrap(
+    model: Any, tokenizer: Any = None, *, target_lang: str | None = None, name: str | None = None
+) -> TransformersModel:
+    """A model that is in memory already. It is left as it was found whenever a decode ends, also by an exception."""
+    return TransformersModel(model, tokenizer, target_lang=target_lang, name=name)
+
+
+def embedded_folder() -> str:
+    """Where the model that comes with this package lies."""
+    return str(files("bestfirst") / "data" / EMBEDDED)
+
+
+class TransformersModel(Model):
+    """An encoder-decoder or decoder-only model with its tokenizer and its generation config."""
+
+    def __init__(self, model: Any, tokenizer: Any = None, *, target_lang: str | None = None, name: str | None = None) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.name = name or type(model).__name__
+        self.encoder_decoder = bool(model.config.is_encoder_decoder)
+        self.generation = model.generation_config
+        eos = self._setting("eos_token_id")
+        if eos is None:
+            raise ValueError(f"model {self.name!r} has no eos_token_id in its generation config or config")
+        self.eos = frozenset([eos] if isinstance(eos, int) else eos)
+        self.banned = self._banned_tokens()
+        self.start_tokens = self._start_tokens(target_lang)
+
+    # -- what its files say --------------------------------------------------------------------------------------------
+
+    def _setting(self, name: str) -> Any:
+        value = getattr(self.generation, name, None)
+        return getattr(self.model.config, name, None) if value is None else value
+
+    def _banned_tokens(self) -> tuple[int, ...]:
+        """Tokens that the generation config forbids everywhere (Marian's pad, Whisper's suppressed ones)."""
+        words = self._setting("bad_words_ids") or []
+        return tuple(sorted({word[0] for word in words if len(word) == 1} | set(self._setting("suppress_tokens") or [])))
+
+    def _start_tokens(self, target_lang: str | None) -> tuple[int, ...]:
+        """What an encoder-decoder's decoder starts from: the start token, and the target language's code where it has one."""
+        if not self.encoder_decoder:
+            return ()
+        start = self._setting("decoder_start_token_id")
+        start = self._setting("bos_token_id") if start is None else start
+        if start is None:
+            raise ValueError(f"model {self.name!r} has no decoder_start_token_id in its generation config or config")
+        forced = self._setting("forced_bos_token_id")
+        if target_lang is not None:
+            forced = self._language_code(target_lang)
+        return (start,) if forced is None else (start, forced)
+
+    def _language_code(self, lang: str) -> int:
+        tokenizer = self.tokenizer
+        for token in (lang, f"__{lang}__", f"<2{lang}>"):
+            code = None if tokenizer is None else tokenizer.convert_tokens_to_ids(token)
+            if code is not None and code != tokenizer.unk_token_id:
+                return int(code)
+        raise ValueError(f"unknown target language {lang!r} for model {self.name!r}")
+
+    def _positions(self) -> float:
+        config = self.model.config
+        for name in ("max_target_positions", "max_position_embeddings", "n_positions"):
+            value = getattr(config, name, None)
+            if value and not (name == "n_positions" and config.model_type in ("t5", "mt5", "umt5")):
+                return float(value)
+        return inf
+
+    # -- inputs and outputs --------------------------------------------------------------------------------------------
+
+    def read(self, raw: Any, prefix: str | Sequence[int] | None = None) -> Source:
+        """One input, tokenised: a text, or token ids as they are. `prefix` is the forced start of the output."""
+        ids = self._ids(raw, "input")
+        forced = self._prefix_ids(prefix)
+        if self.encoder_decoder:
+            limit = getattr(self.model.config, "max_source_positions", None) or self._positions()
+            prompt = Prompt(ids, (*self.start_tokens, *forced), len(forced))
+        else:
+            limit = self._positions()
+            ids = ids or self._bos()
+            prompt = Prompt(None, (*ids, *forced), len(forced))
+        if len(ids) > limit:
+            raise ValueError(f"the input has {len(ids)} tokens, more than the model's {int(limit)} positions; split it")
+        room = self._positions() - len(prompt.tokens)
+        if room < 1:
+            raise ValueError(f"the prompt of {len(prompt.tokens)} tokens leaves no position to generate in; shorten it")
+        length = sum(token not in self.eos for token in ids)
+        return Source(prompt, length, self._default_length(length, len(prompt.tokens) - len(forced)), room)
+
+    def _ids(self, raw: Any, what: str) -> tuple[int, ...]:
+        if isinstance(raw, str):
+            if self.tokenizer is None:
+                raise ValueError(f"model {self.name!r} has no tokenizer: give token ids instead of text")
+            return tuple(self.tokenizer(raw).input_ids)
+        try:
+            return tuple(int(token) for token in raw)
+        except (TypeError, ValueError):
+            raise ValueError(f"the {what} must be a text or token ids, got {type(raw).__name__}") from None
+
+    def _bos(self) -> tuple[int, ...]:
+        bos = self._setting("bos_token_id")
+        if bos is None:
+            raise ValueError(f"an empty prompt needs a bos_token_id, and model {self.name!r} has none")
+        return (bos,)
+
+    def _prefix_ids(self, prefix: str | Sequence[int] | None) -> tuple[int, ...]:
+        if not prefix:
+            return ()
+        if isinstance(prefix, str) and self.tokenizer is not None:
+            text = {"text_target": prefix} if self.encoder_decoder else {"text": prefix}
+            ids = self.tokenizer(**text, add_special_tokens=False).input_ids
+            return tuple(token for token in ids if token not in self.eos)
+        return self._ids(prefix, "prefix")
+
+    def _default_length(self, length: int, prompt: int) -> int:
+        """The generation config's limit, where the model's own files set one, else 2|x| + 10."""
+        if self.generation.max_new_tokens:
+            return int(self.generation.max_new_tokens)
+        if self.generation.max_length and self.generation.max_length > prompt and self.generation.max_length != 20:
+            return int(self.generation.max_length) - prompt
+        return 2 * length + 10
+
+    def text(self, source: Prompt, tokens: Sequence[int]) -> str | None:
+        if self.tokenizer is None:
+            return None
+        shown = source.tokens[len(source.tokens) - source.shown :]
+        return str(self.tokenizer.decode([*shown, *tokens], skip_special_tokens=True))
+
+    # -- scoring -------------------------------------------------------------------------------------------------------
+
+    def scorer(self, score: Score, width: float) -> Scorer:
+        from ..engine import EngineScorer
+
+        return EngineScorer(self, score, width)
+
+    def start(self, source: Any) -> Any:
+        return self.read(source).payload
+
+    @torch.inference_mode()
+    def score(self, batch: Sequence[Query]) -> list[Scored]:
+        """Each hypothesis from scratch, one by one: slow and plain, what the engine is tested against."""
+        out = []
+        for state, prefix in batch:
+            decoder = torch.tensor([[*state.tokens, *prefix]], device=self.model.device)
+            with evaluating(self.model):
+                if self.encoder_decoder:
+                    source = torch.tensor([state.source], device=self.model.device)
+                    logits = self.model(input_ids=source, decoder_input_ids=decoder, use_cache=False).logits
+                else:
+                    logits = self.model(input_ids=decoder, use_cache=False).logits
+            logprobs = torch.log_softmax(logits[0, -1].float(), -1).clamp_(max=0)
+            logprobs[list(self.banned)] = -inf
+            out.append(Scored(logprobs.tolist(), state))
+        return out
+
+
+@contextmanager
+def evaluating(model: Any) -> Any:
+    """The model in evaluation mode, and back in whatever mode it was."""
+    training = model.training
+    try:
+        model.eval()
+        yield model
+    finally:
+        model.train(training)
+
+
+def _check_folder(name: str) -> None:
+    """Say what is missing before transformers does, and never ask a hub for what is meant as a folder."""
+    folder = Path(name)
+    if not folder.exists():
+        if folder.is_absolute() or name.startswith((".", "~")) or len(folder.parts) > 2:
+            raise ModelNotFound(f"no model folder at {name!r}")
+        return
+    if not folder.is_dir():
+        raise ModelNotFound(f"{name!r} is a file; a model is a folder with config.json and weights")
+    if not (folder / "config.json").is_file():
+        raise ModelNotFound(f"the model folder {name!r} has no config.json")
+    if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+        raise ModelNotFound(f"the model folder {name!r} has no weights (model.safetensors)")
+
+
+def _auto_class(config: Any) -> Any:
+    if config.model_type == "whisper":
+        return transformers.AutoModelForSpeechSeq2Seq
+    return transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+
+
+def _tokenizer(name: str, source_lang: str | None, target_lang: str | None) -> Any:
+    """The model's tokenizer, or None for a folder without one (then inputs are token ids)."""
+    folder = Path(name)
+    if folder.is_dir() and not any((folder / f).exists() for f in ("tokenizer_config.json", "tokenizer.json")):
+        return None
+    tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+    if source_lang is not None:
+        tokenizer.src_lang = source_lang
+    if target_lang is not None and hasattr(tokenizer, "tgt_lang"):
+        tokenizer.tgt_lang = target_lang
+    return tokenizer
+
+
+def _dtype(dtype: str | torch.dtype | None) -> torch.dtype:
+    if dtype is None:
+        return torch.float32
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in DTYPES:
+        raise ValueError(f"unknown dtype {dtype!r}; choose from fp32, fp16, bf16")
+    return DTYPES[dtype]
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
+@contextmanager
+def _quiet_about_tokenizers() -> Any:
+    """Marian's tokenizer recommends sacremoses, which changes nothing here; loading bars say nothing in 0.1 s."""
+    level = transformers.logging.get_verbosity()
+    bars = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(level)
+        if bars:
+            transformers.utils.logging.enable_progress_bar()
