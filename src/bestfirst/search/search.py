@@ -270,7 +270,7 @@ class Search:
         Never happens in strict order, except under `keep` when a finished hypothesis takes a slot of beams that are already there.
         """
         for y in self._pruned:
-            if y.on_beam:
+            if y.on_beam and y.successors is None:
                 self.agenda.enqueue(y)  # what made it hopeless may be gone
         self._pruned.clear()
         for beam in self.agenda.beams[length:]:
