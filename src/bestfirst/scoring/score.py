@@ -1,25 +1,40 @@
-"""Score: what a hypothesis is worth. Written here, log-probability; `length`, `mutual_information` and others beside it."""
+"""Score: what a hypothesis is worth, and what it can still become. Each score of the package has a file beside this one."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from math import isfinite
+from typing import TYPE_CHECKING, Any
 
-from ..search import Context
+from ..search import Context, Driven, Finished, Search, Strategy
+
+if TYPE_CHECKING:
+    from ..models import Model
 
 
 class Score:
     """What a hypothesis is worth, and what it can still become.
 
     A hypothesis' `value` is the sum of its tokens' increments; its score is `final(value, length)`. Write a subclass with what
-    differs. The laws (`bestfirst.testing.check_score`): increments are never positive; `final` never falls when the value rises; no
-    `final` at a greater length exceeds `bound`. Under them best-first search is exact.
+    differs. The laws (`bestfirst.testing.check_score`): increments are never positive; `final` never falls when the value rises;
+    no `final` at a greater length exceeds `bound`. Under them best-first search is exact; `docs/scores.md` has the proof.
     """
 
-    name: ClassVar[str] = "score"
-    monotonic: ClassVar[bool] = False  # whether `final` never rises as tokens are added
+    name: str = "score"
+    monotonic: bool = False  # whether `final` never rises as tokens are added
+    one_way: bool = False  # whether `final` of a fixed value only rises, or only falls, with length; `keep` is exact only then
+    needs: frozenset[str] = frozenset()
+    """What must be supplied beside log-probabilities: "language_model" (its log-probabilities, as `aux` of `increment`),
+    "language_model_past" (its log-probability of the prefix, as `past`), "attention" (to the source, for `ending`),
+    "source_length" (in the `Context`)."""
+    language_model: Model | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether increments are the model's log-probabilities as they are."""
+        return type(self).increment is Score.increment
 
     def increment(self, logprobs: Any, aux: Any = None) -> Any:
-        """What each next token adds to the value; `logprobs` (..., vocabulary) is a numpy array or a tensor."""
+        """What each next token adds to the value; `logprobs` and `aux` (..., vocabulary) are numpy arrays or tensors."""
         return logprobs
 
     def final(self, value: float, length: int, context: Context) -> float:
@@ -28,14 +43,31 @@ class Score:
 
     def bound(self, value: float, length: int, context: Context) -> float:
         """The best `final` of any continuation. This one holds for every score, by asking for each length."""
+        if self.monotonic:
+            return self.final(value, length + 1, context)
         return max(self.final(value, longer, context) for longer in range(length + 1, context.n_max + 1))
 
+    def ending(self, coverage: Any) -> Any:
+        """What finishing adds, never positive; `coverage` (..., source) is how much attention each source token has got.
 
-class LogProbability(Score):
-    """The sum of log-probabilities (the paper's Eq. 4): monotonic, for no log-probability is positive."""
+        Asked only of a score that needs attention.
+        """
+        return 0.0
 
-    name = "logprob"
-    monotonic = True
+    def exact(self, finished: Finished) -> bool:
+        """Whether best-first search returns beam search's result under this rule for finished hypotheses."""
+        return finished != "keep" or self.monotonic or self.one_way
 
-    def bound(self, value: float, length: int, context: Context) -> float:
-        return value
+    def check(self, strategy: Strategy) -> None:
+        """Raise ValueError, naming the way out, for a strategy that this score cannot be searched with."""
+
+    def search(self, strategy: Strategy, **settings: Any) -> Driven:
+        """A search with this score, ready to be driven."""
+        return Search(strategy, score=self, **settings)
+
+
+def nonnegative(name: str, value: float) -> float:
+    """`value`, if it is a number of at least 0."""
+    if not (isfinite(value) and value >= 0):
+        raise ValueError(f"{name} must be a number of at least 0, got {value}")
+    return value

@@ -1,6 +1,7 @@
 """The paper: hypotheses, the agenda, Table 1, Algorithm 2. Pure Python, standard library only."""
 
 from .agenda import Agenda, Beam
+from .groups import Driven, Groups
 from .hypothesis import Context, Hypothesis, Successors
 from .result import Answer, Result, Status
 from .search import BrokenLaw, Search
@@ -45,8 +46,10 @@ __all__ = [
     "BestScore",
     "BrokenLaw",
     "Context",
+    "Driven",
     "Exhausted",
     "Finished",
+    "Groups",
     "Heuristic",
     "HuggingFaceStep",
     "Hypothesis",

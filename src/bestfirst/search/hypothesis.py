@@ -11,8 +11,8 @@ class Successors(NamedTuple):
     """The best one-token extensions of a hypothesis, best first (ties: smaller token first).
 
     `values` are increments of the score that is searched with; `logprobs` are the model's own log-probabilities,
-    `None` where the two are the same. Impossible tokens (-inf) are left out. `ending` is what finishing now adds to the score, for
-    scores that know only then (a coverage penalty); never positive.
+    `None` where the two are the same. Impossible tokens (-inf) are left out. `ending` is what finishing now adds to the score,
+    never positive, for scores that know only then (a coverage penalty).
     """
 
     values: Sequence[float]

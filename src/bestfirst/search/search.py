@@ -96,7 +96,7 @@ class Search:
         self._relies_on_bound = strategy.any_order and strategy.order.relies_on_bound and self.guaranteed
         stop_looks_back = bool(getattr(strategy.stop, "depends_on_past", True))
         self._one_by_one = max_calls is not None or stop_looks_back or not self.guaranteed
-        self._prunes = strategy.order.relies_on_bound and self.guaranteed or (strategy.order.depends_on_past and self.keep)
+        self._prunes = (strategy.order.relies_on_bound and self.guaranteed) or (strategy.order.depends_on_past and self.keep)
         self.root = self._place(Hypothesis(None, -1, 0.0, 0.0, False))
         self._level(0).insert(self.root)
         self._enter(self.root)
@@ -332,7 +332,7 @@ class Search:
         return sum(1 for y in closed if not self.strategy.stop(self, y) and not self._hopeless(y))
 
     def best_unfinished(self, length: int) -> Hypothesis:
-        """The first unfinished member of this length, where there is one: level by level, none has or can reach a better score."""
+        """The first unfinished member of this length: level by level, none has or can reach a better score."""
         return next(z[3] for z in self.agenda.beams[length].members if not z[3].finished)
 
     def result(self) -> Result:

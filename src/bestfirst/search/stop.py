@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Stop(Protocol):
     """A stopping rule. `exact`: under it the result is still that of beam search run to the end.
 
-    A rule with an attribute `depends_on_past = False` claims that it stops with the same result whatever was scored ahead of its turn;
-    with any other, nothing is.
+    A rule with an attribute `depends_on_past = False` claims that it stops with the same result whatever was scored ahead of its
+    turn; with any other, nothing is.
     """
 
     name: str
@@ -71,11 +71,11 @@ class Unreachable:
 class HuggingFaceStep:
     """Hugging Face's `early_stopping=False`, its default, found best-first: the same answers, fewer calls.
 
-    Its beam search ends with the first step t at which the best unfinished hypothesis, worth what it is at length t, is no better than
-    the k-th answer. Let t - 1 be the deepest length scored so far. Nothing open has a greater value than `y`, so if `y` at length t
-    would not beat the k-th answer known, that step comes at t at the latest; and it cannot have come before, for the best of its length
-    would have met this test when it was on its turn. What is still open could only finish below the k-th answer. Needs best-first
-    order, `leave`, and a score that rises with length for a fixed value; a monotonic one stops exactly (`Answered`) anyway.
+    Its beam search ends with the first step t at which the best unfinished hypothesis, worth what it is at length t, is no better
+    than the k-th answer. Let t - 1 be the deepest length scored so far. Nothing open has a greater value than `y`, so if `y` at
+    length t would not beat the k-th answer known, that step comes at t at the latest; and it cannot have come before, for the
+    best of its length would have met this test when it was on its turn. What is still open could only finish below the k-th answer.
+    Needs best-first order, `leave`, and a score that rises with length for a fixed value; a monotonic one stops exactly anyway.
     """
 
     name = "hf-false"
@@ -160,7 +160,7 @@ class TopFinished(LevelStop):
 
 
 class Patience(LevelStop):
-    """There are `factor` times k answers (Kasai et al. 2022); 1 is first come, first served: Hugging Face's `early_stopping=True`."""
+    """There are `factor` times k answers (Kasai et al. 2022). At 1, first come, first served: Hugging Face's True."""
 
     name = "patience"
 
@@ -175,7 +175,7 @@ class Patience(LevelStop):
 
 
 class BestIsWorse(LevelStop):
-    """The best unfinished hypothesis, as long as it is, is no better than the k-th answer: Hugging Face's `early_stopping=False`."""
+    """The best unfinished hypothesis, as long as it is, does not beat the k-th answer: Hugging Face's False."""
 
     name = "hf-false"
 

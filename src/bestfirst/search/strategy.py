@@ -11,9 +11,9 @@ from .hypothesis import Context, Hypothesis, Key
 from .stop import Answered, Exhausted, NeverStop, Stop
 
 Finished = Literal["keep", "leave", "shrink"]
-"""What becomes of a finished hypothesis. keep: it holds a slot at every later length while it is good enough (Alg. 1); leave: it moves
-to a pool and the beam refills (today's toolkits); shrink: it moves to a list and later beams are one narrower (Bahdanau et al. 2014;
-our reading), level by level only."""
+"""What becomes of a finished hypothesis. keep: it holds a slot at every later length while it is good enough (Alg. 1). leave: it
+moves to a pool and the beam refills (today's toolkits). shrink: it moves to a list and later beams are one narrower (Bahdanau et
+al. 2014; our reading); level by level only."""
 Heuristic = Callable[[Hypothesis, Context], float]
 """h(x, y): an estimate of what the rest of y will add to its score. An attribute `admissible = True` claims it never
 underestimates."""
