@@ -1,0 +1,58 @@
+"""The command line: what commands there are. The work begins in their modules; torch is loaded only then."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from .compare import compare
+from .failure import USAGE, reports, say
+from .translate import translate
+
+app = typer.Typer(
+    help="Beam search's answer for a fraction of the model calls: best-first beam search for any sequence model.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(translate)
+app.command()(compare)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"bestfirst {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog="'bestfirst COMMAND --help' explains a command, with examples.")
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
+) -> None:
+    """Beam search's answer for a fraction of the model calls: best-first beam search for any sequence model."""
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    sys.exit(run())
+
+
+@reports
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command line; returns the exit code."""
+    try:
+        return app(arguments, prog_name="bestfirst", standalone_mode=False) or 0
+    except Exception as error:
+        # typer's usage errors, wherever its version defines them, would otherwise be drawn as a box of several lines
+        if not hasattr(error, "format_message"):
+            raise
+        message = error.format_message()
+        if message:  # without one, no command was named and the help has been shown
+            command = getattr(getattr(error, "ctx", None), "command_path", "bestfirst")
+            say(f"{message} (see '{command} --help')")
+        return USAGE

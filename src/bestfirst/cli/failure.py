@@ -1,0 +1,65 @@
+"""Failures: whatever ends the command early is one line on stderr and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+PARTLY = 1  # some work failed, the rest is done
+USAGE = 2  # nothing was done: the command line, the input file or the model folder is wrong
+INTERRUPTED = 130  # 128 + SIGINT
+CLOSED_PIPE = 141  # 128 + SIGPIPE
+
+Command = TypeVar("Command", bound=Callable[..., int])
+
+
+class CommandError(Exception):
+    """Ends the command with this line and this exit code."""
+
+    def __init__(self, message: str, code: int = PARTLY) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def usage(message: str) -> CommandError:
+    """A failure of whoever called the command, found before any work was done."""
+    return CommandError(message, USAGE)
+
+
+def reason(error: BaseException) -> str:
+    """What an exception says, in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    first = next(iter(str(error).strip().splitlines()), "")
+    if first and isinstance(error, (ValueError, RuntimeError)):
+        return first
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def say(message: str) -> None:
+    """A line on stderr; where that is closed, nobody wants to know."""
+    try:
+        print(f"bestfirst: {message}", file=sys.stderr, flush=True)
+    except (OSError, AttributeError):
+        return
+
+
+def reports(command: Command) -> Command:
+    """Make a function that returns an exit code say what ended it instead of raising."""
+
+    @functools.wraps(command)
+    def reporting(*args: object, **kwargs: object) -> int:
+        try:
+            return command(*args, **kwargs)
+        except CommandError as failure:
+            say(str(failure))
+            return failure.code
+        except BrokenPipeError:
+            return CLOSED_PIPE  # the reader has what it wanted, as when it is `head`
+        except KeyboardInterrupt:
+            say("interrupted")
+            return INTERRUPTED
+
+    return reporting  # type: ignore[return-value]

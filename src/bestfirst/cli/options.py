@@ -1,0 +1,171 @@
+"""The options that commands share: how to search, and which model to ask on what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from ..strategies import STRATEGIES
+
+SEARCH, MODEL, OUTPUT = "Search", "Model", "Output"  # the help's panels
+DTYPES = ("fp32", "fp16", "bf16")
+
+
+def count(value: object) -> int:
+    """A whole number from 1 up."""
+    text = str(value)
+    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+        raise typer.BadParameter(f"{text!r} is not a whole number from 1 up")
+    return int(text)
+
+
+def one_of(*names: str) -> Callable[[str], str]:
+    """One of these names."""
+
+    def choose(value: str) -> str:
+        if value not in names:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(names)}")
+        return value
+
+    return choose
+
+
+# -- text in, text out ---------------------------------------------------------------------------------------------------
+
+InputFile = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="FILE", help="Text, one sentence a line, in UTF-8. Without it, or for -, standard input.", show_default=False
+    ),
+]
+OutputFile = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="OUT", help="Write to this file, not to standard output.", rich_help_panel=OUTPUT),
+]
+NBest = Annotated[
+    int,
+    typer.Option(
+        parser=count,
+        metavar="N",
+        help="Print the N best of every line (for N > 1), each as 'i ||| text ||| score', i from 0, as Moses and Marian do.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print JSON, one object a line.", rich_help_panel=OUTPUT),
+]
+Partial = Annotated[
+    bool,
+    typer.Option("--partial", help="Where nothing finished, print the best unfinished hypothesis.", rich_help_panel=OUTPUT),
+]
+ShowStats = Annotated[
+    bool,
+    typer.Option("--stats", help="At the end, print what it cost to standard error.", rich_help_panel=OUTPUT),
+]
+TraceFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OUT",
+        help="Write every event of every search (push, pop, prune, evict, finish) to this file, a JSON object a line. "
+        "With --row-budget 1 they come in the paper's order.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+# -- the search ----------------------------------------------------------------------------------------------------------
+
+Beam = Annotated[
+    int,
+    typer.Option("--beam", "-k", parser=count, metavar="K", help="Hypotheses of each length to keep.", rich_help_panel=SEARCH),
+]
+StrategyName = Annotated[
+    str,
+    typer.Option(
+        parser=one_of(*STRATEGIES),
+        metavar="NAME",
+        help=f"What to expand first: {', '.join(STRATEGIES)}. The last three prune nothing: give them --max-calls.",
+        rich_help_panel=SEARCH,
+    ),
+]
+FinishedRule = Annotated[
+    str,
+    typer.Option(
+        parser=one_of("keep", "leave"),
+        metavar="RULE",
+        help="Whether finished hypotheses keep their slot on the beam (the paper, Marian) or leave it (Hugging Face, fairseq).",
+        rich_help_panel=SEARCH,
+    ),
+]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(
+        parser=count,
+        metavar="N",
+        help="Most tokens to generate, end of sentence included. By default the model's own limit, else 2 |input| + 10.",
+        rich_help_panel=SEARCH,
+    ),
+]
+MaxCalls = Annotated[
+    int | None,
+    typer.Option(parser=count, metavar="N", help="Give up on an input after so many model calls.", rich_help_panel=SEARCH),
+]
+RowBudget = Annotated[
+    int | None,
+    typer.Option(
+        parser=count,
+        metavar="N",
+        help="Rows in one forward pass, shared by the lines in flight: larger is faster until the machine is full. "
+        "Changes no result.",
+        rich_help_panel=SEARCH,
+    ),
+]
+QueueCapacity = Annotated[
+    int | None,
+    typer.Option(
+        parser=count,
+        metavar="N",
+        help="Memory-reduced search: at most N hypotheses wait. What it must drop costs the guarantee of exactness.",
+        rich_help_panel=SEARCH,
+    ),
+]
+Prefix = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="Make every output start with this text.", rich_help_panel=SEARCH),
+]
+
+# -- the model -----------------------------------------------------------------------------------------------------------
+
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="FOLDER",
+        help="A Hugging Face model: a folder, or a name for transformers to find. By default the German-English translator "
+        "that comes with bestfirst.",
+        rich_help_panel=MODEL,
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Where to run it: cpu (the default), cuda, cuda:1, mps.", rich_help_panel=MODEL),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(parser=one_of(*DTYPES), metavar="NAME", help=f"{', '.join(DTYPES)}. By default fp32.", rich_help_panel=MODEL),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(parser=count, metavar="N", help="CPU threads. By default torch's own choice.", rich_help_panel=MODEL),
+]
+SourceLang = Annotated[
+    str | None,
+    typer.Option(metavar="CODE", help="Language of the input, for a multilingual model (deu_Latn).", rich_help_panel=MODEL),
+]
+TargetLang = Annotated[
+    str | None,
+    typer.Option(metavar="CODE", help="Language of the output, for a multilingual model (eng_Latn).", rich_help_panel=MODEL),
+]

@@ -1,0 +1,88 @@
+"""Text out: what is written is written at once, so that nothing is lost when the command ends early."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sys
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from .failure import PARTLY, CommandError, reason, usage
+
+Item = TypeVar("Item")
+
+
+class Output:
+    """A file, or standard output, without a buffer. A file keeps its old content until `begin`, for much may fail before."""
+
+    def __init__(self, path: str | None, *, apart_from: Sequence[io.FileIO] = ()) -> None:
+        named = path not in (None, "-")
+        self.name = repr(path) if named else "standard output"
+        self.lines = 0
+        self._named = named
+        self.file = _open(str(path), self.name) if named else _standard_output()
+        status = os.fstat(self.file.fileno())
+        self._regular = stat.S_ISREG(status.st_mode)
+        if self._regular and any(os.path.samestat(status, os.fstat(other.fileno())) for other in apart_from):
+            raise usage(f"{self.name} is a file that this command reads or writes already; name another")
+
+    @property
+    def written(self) -> str:
+        return f"{self.lines} {'line' if self.lines == 1 else 'lines'} written"
+
+    def begin(self) -> None:
+        """Now the work starts: a file's old content goes."""
+        if self._named and self._regular:
+            self.file.truncate(0)
+
+    def write(self, text: str) -> None:
+        """Write lines, each with its end, whole."""
+        data = memoryview(text.encode("utf-8", "replace"))
+        try:
+            while data:
+                data = data[os.write(self.file.fileno(), data) :]
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise self._failure(error) from error
+        self.lines += text.count("\n")
+
+    def close(self) -> None:
+        try:
+            self.file.close()
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: OSError) -> CommandError:
+        return CommandError(f"cannot write to {self.name}: {reason(error)}; {self.written}", PARTLY)
+
+
+def _open(path: str, name: str) -> io.FileIO:
+    try:
+        return io.FileIO(path, "a")
+    except OSError as error:
+        raise usage(f"cannot write to {name}: {reason(error)}") from error
+
+
+def _standard_output() -> io.FileIO:
+    if sys.stdout is None:
+        raise usage("standard output is closed; name an output file with -o")
+    return io.FileIO(sys.stdout.fileno(), "w", closefd=False)
+
+
+class InOrder(Generic[Item]):
+    """Takes numbered items in any order and hands them on in order, each as soon as all before it are there."""
+
+    def __init__(self, emit: Callable[[int, Item], None], first: int = 1) -> None:
+        self._emit = emit
+        self._next = first
+        self._waiting: dict[int, Item] = {}
+
+    def put(self, number: int, item: Item) -> None:
+        self._waiting[number] = item
+        while self._next in self._waiting:
+            item = self._waiting.pop(self._next)
+            self._next += 1
+            self._emit(self._next - 1, item)
