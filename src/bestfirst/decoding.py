@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
-from .models import Model, Scorer
+from .models import Model
 from .scheduler import Job, Scheduler
 from .scoring import Score, named_score
-from .search import Context, Finished, Heuristic, Result, Search, Stop, Strategy, Trace
-from .strategies import named_strategy
+from .search import Context, Finished, Heuristic, Result, Stop, Strategy, Trace
+from .strategies import by_method, named_strategy, stopping
 
 DEFAULT_ROW_BUDGET = 16
 
@@ -23,12 +22,15 @@ def decode(
     strategy: str | Strategy = "best-first",
     beam: int = 5,
     score: str | Score = "logprob",
+    score_options: Mapping[str, Any] | None = None,
+    method: str = "exact",
     nbest: int = 1,
     max_length: int | None = None,
     finished: Finished = "leave",
     row_budget: int | None = None,
     heuristic: Heuristic | None = None,
-    stop: Stop | None = None,
+    stop: str | Stop | None = None,
+    stop_options: Mapping[str, Any] | None = None,
     max_calls: int | None = None,
     queue_capacity: int | None = None,
     accept_truncated: bool = False,
@@ -39,6 +41,10 @@ def decode(
 
     An input that cannot be decoded gets a result with `status="error"` and a `message`; the others are not disturbed.
 
+    score          what a hypothesis is worth: an object of `bestfirst.scoring`, or its name and parameters (`score_options`)
+    method         for scores that are not monotonic: "exact", or the paper's "stopping" or "heuristic" (no guarantee)
+    stop           a stopping rule other than the strategy's own, an object or its name: "exhausted", "opennmt", "shrinking",
+                   "huang", "hf-true", "hf-false", "hf-never", "patience" (with its factor in `stop_options`)
     max_length     counts generated tokens, EOS included, BOS not; by default the model's own limit, else 2|x| + 10
     row_budget     rows in a forward pass, shared by all inputs in flight; results do not depend on it
     max_calls      give up on an input after so many calls (`status="budget"`)
@@ -47,11 +53,13 @@ def decode(
     progress       called with an input's number and result, as soon as it is done
     """
     plan = named_strategy(strategy, beam=beam, finished=finished, heuristic=heuristic)
+    worth = named_score(score, **(score_options or {}))
     if stop is not None:
-        plan = plan.using(stop=stop)
+        plan = stopping(plan, stop, **(stop_options or {}))
+    plan = by_method(plan, method, worth)
     if queue_capacity is not None:
         plan = plan.using(queue_capacity=queue_capacity)
-    worth = named_score(score)
+    worth.check(plan)
     if max_length is not None and max_length < 1:
         raise ValueError(f"max_length must be at least 1, got {max_length}")
     scorer = model.scorer(worth, inf if plan.k == inf else int(plan.k) + len(model.eos))
@@ -71,9 +79,8 @@ def decode(
                 done(index, Result(status="error", message=str(error)))
                 continue
             n_max = int(min(source.max_length if max_length is None else max_length, source.limit))
-            search = Search(
+            search = worth.search(
                 plan,
-                score=worth,
                 eos=scorer.eos,
                 context=Context(n_max=n_max, source_length=source.length),
                 n=nbest,

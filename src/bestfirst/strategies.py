@@ -1,11 +1,30 @@
-"""Strategies by name, as `decode(strategy=...)` and the command know them."""
+"""Strategies, stopping rules and the paper's methods by name, as `decode` and the command know them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+from .scoring import Score
 from .search import (
+    Answered,
+    BestFirst,
+    BestIsWorse,
+    BestScore,
+    Context,
+    Exhausted,
     Finished,
     Heuristic,
+    HuggingFaceStep,
+    Hypothesis,
+    NeverStop,
+    OptimalStop,
+    Patience,
+    Stop,
     Strategy,
+    TopFinished,
+    Unreachable,
     a_star,
     a_star_beam,
     beam,
@@ -17,6 +36,17 @@ from .search import (
 
 STRATEGIES = ("greedy", "beam", "best-first", "a-star-beam", "breadth-first", "best-first-unpruned", "a-star")
 UNPRUNED = ("breadth-first", "best-first-unpruned", "a-star")
+METHODS = ("exact", "stopping", "heuristic")
+STOPS: dict[str, Callable[..., Stop]] = {
+    "exhausted": Exhausted,  # beam search without early stopping
+    "opennmt": TopFinished,
+    "shrinking": lambda: Patience(1.0, "shrinking"),
+    "huang": OptimalStop,
+    "hf-true": lambda: Patience(1.0, "hf-true"),
+    "hf-false": BestIsWorse,
+    "hf-never": NeverStop,
+    "patience": Patience,  # takes `factor`
+}
 
 
 def named_strategy(
@@ -29,7 +59,7 @@ def named_strategy(
         raise ValueError(f"unknown strategy {strategy!r}; choose from {', '.join(STRATEGIES)}")
     if heuristic is not None and strategy not in ("a-star-beam", "a-star"):
         raise ValueError(f"strategy {strategy!r} takes no heuristic; use 'a-star-beam' or 'a-star'")
-    return {
+    makers: dict[str, Callable[[], Strategy]] = {
         "greedy": lambda: greedy(finished),
         "beam": lambda: beam_(beam, finished),
         "best-first": lambda: best_first_beam(beam, finished),
@@ -37,7 +67,54 @@ def named_strategy(
         "breadth-first": breadth_first,
         "best-first-unpruned": best_first,
         "a-star": lambda: a_star(heuristic),
-    }[strategy]()
+    }
+    return makers[strategy]()
 
 
 beam_ = beam
+
+
+def stopping(plan: Strategy, stop: str | Stop, **options: Any) -> Strategy:
+    """This strategy with another stopping rule, by name or as an object.
+
+    "shrinking" brings its rule for finished hypotheses along. "hf-false" and "hf-never" work with best-first search too, and
+    return what Hugging Face's beam search returns; all others go level by level.
+    """
+    if not isinstance(stop, str):
+        return plan.using(stop=stop)
+    if stop not in STOPS:
+        raise ValueError(f"unknown stop {stop!r}; choose from {', '.join(STOPS)}")
+    if stop.startswith("hf-") and plan.finished != "leave":
+        raise ValueError(f"stop={stop!r} is for finished='leave', Hugging Face's rule, not {plan.finished!r}")
+    if isinstance(plan.order, BestFirst) and plan.k < inf and stop in ("hf-false", "hf-never"):
+        return plan.using(stop=HuggingFaceStep() if stop == "hf-false" else Answered())
+    try:
+        rule = STOPS[stop](**options)
+    except TypeError:
+        raise ValueError(f"stop {stop!r} has no option {', '.join(options)}; only 'patience' has one, factor") from None
+    return plan.using(stop=rule, finished="shrink" if stop == "shrinking" else plan.finished)
+
+
+def by_method(plan: Strategy, method: str, score: Score) -> Strategy:
+    """This best-first strategy for a score that is not monotonic: exactly (ours), or by one of the paper's two methods.
+
+    "stopping" is the paper's section 4.1: best score first, until no open hypothesis can reach the n-th answer by its bound U.
+    "heuristic" is section 5: U is added to the score of whatever is not finished. Neither is exact, and their results say so. For
+    a monotonic score U is 0, and all three are Algorithm 2.
+    """
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
+    if method == "exact":
+        return plan
+    if not isinstance(plan.order, BestFirst):
+        raise ValueError(f"method={method!r} is a way to search best-first, strategy {plan.name!r} is another; use 'best-first'")
+    if score.monotonic:
+        return plan
+    if method == "stopping":
+        return plan.using(order=BestScore(), stop=Unreachable())
+    return plan.using(order=BestScore(), heuristic=paper_heuristic)
+
+
+def paper_heuristic(y: Hypothesis, context: Context) -> float:
+    """h = U, how much the score of `y` can still rise (the paper's Eq. 13 and 16): 0 where nothing can follow."""
+    return y.bound - y.worth if y.length < context.n_max else 0.0

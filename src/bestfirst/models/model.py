@@ -20,10 +20,14 @@ class Query(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """The answer to a query: one score for every token that may come next (-inf: may not), and the state to go on from."""
+    """The answer to a query: one score for every token that may come next (-inf: may not), and the state to go on from.
+
+    `attention`, given only by `attend`, is the weight of each source token in choosing the next one.
+    """
 
     logprobs: Sequence[float]
     state: Any = None
+    attention: Sequence[float] | None = None
 
 
 class Model(ABC):
@@ -42,6 +46,10 @@ class Model(ABC):
     def score(self, batch: Sequence[Query]) -> Sequence[Scored]:
         """Score the next token of each hypothesis. Must not depend on what else is in the batch."""
 
+    def attend(self, batch: Sequence[Query]) -> Sequence[Scored]:
+        """As `score`, with the attention to the source. Asked only for a score that needs it (a coverage penalty)."""
+        raise ValueError(f"{type(self).__name__} gives no attention, which a coverage penalty needs; write its `attend`")
+
     def source_length(self, source: Any) -> int:
         """|x|, without EOS; 0 where there is no input."""
         return len(source) if hasattr(source, "__len__") else 0
@@ -56,6 +64,8 @@ class Model(ABC):
 
     def scorer(self, score: Score, width: float) -> Scorer:
         """Who asks this model on behalf of a search: `width` is the most successors of a hypothesis that can matter."""
+        from .auxiliary import AuxiliaryScorer
         from .scorer import ModelScorer
 
-        return ModelScorer(self, score, width)
+        beside = score.needs & {"language_model", "attention"}
+        return ModelScorer(self, score, width) if score.plain and not beside else AuxiliaryScorer(self, score, width)

@@ -73,13 +73,13 @@ class ModelScorer:
     def expand(self, batch: Sequence[Hypothesis]) -> list[Successors]:
         answers = self.model.score([Query(y.state if y.parent is None else y.parent.state, y.tokens) for y in batch])
         out = []
-        for y, (logprobs, state) in zip(batch, answers, strict=True):
-            y.state = state
-            out.append(self._successors(y, logprobs))
+        for y, answer in zip(batch, answers, strict=True):
+            y.state = answer.state
+            out.append(self._successors(y, answer.logprobs))
         return out
 
-    def _successors(self, y: Hypothesis, logprobs: Sequence[float]) -> Successors:
-        values: Sequence[float] = logprobs
+    def _successors(self, y: Hypothesis, values: Sequence[float], logprobs: Sequence[float] | None = None) -> Successors:
+        """The best tokens by their increments; `logprobs` are the model's own, where these are others."""
         possible = [token for token, value in enumerate(values) if value != -inf]
         if any(isnan(values[token]) for token in possible):
             raise ValueError(f"the model's scores after {list(y.tokens)} contain NaN")
@@ -91,7 +91,8 @@ class ModelScorer:
             best = heapq.nsmallest(int(self.width), possible, key=place)
         else:
             best = sorted(possible, key=place)
-        return Successors([values[token] for token in best], best)
+        own = None if logprobs is None else [logprobs[token] for token in best]
+        return Successors([values[token] for token in best], best, own)
 
     def release(self, root: Hypothesis) -> None:
         return None

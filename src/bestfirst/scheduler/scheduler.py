@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..models import Scorer, Source
-from ..search import Hypothesis, Result, Search
+from ..search import Driven, Hypothesis, Result
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Job:
 
     index: int
     source: Source
-    search: Search
+    search: Driven
     steps: int = 0
 
 

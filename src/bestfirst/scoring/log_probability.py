@@ -18,6 +18,7 @@ class LogProbability(Score):
 
     name = "logprob"
     monotonic = True
+    value_only = True
 
     def __init__(self, temperature: float = 1.0) -> None:
         if not 0 < temperature < inf:

@@ -21,6 +21,7 @@ class Score:
 
     name: str = "score"
     monotonic: bool = False  # whether `final` never rises as tokens are added
+    value_only: bool = False  # whether `final` and `bound` are the value itself
     one_way: bool = False  # whether `final` of a fixed value only rises, or only falls, with length; `keep` is exact only then
     needs: frozenset[str] = frozenset()
     """What must be supplied beside log-probabilities: "language_model" (its log-probabilities, as `aux` of `increment`),

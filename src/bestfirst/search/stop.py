@@ -74,8 +74,8 @@ class HuggingFaceStep:
     Its beam search ends with the first step t at which the best unfinished hypothesis, worth what it is at length t, is no better
     than the k-th answer. Let t - 1 be the deepest length scored so far. Nothing open has a greater value than `y`, so if `y` at
     length t would not beat the k-th answer known, that step comes at t at the latest; and it cannot have come before, for the
-    best of its length would have met this test when it was on its turn. What is still open could only finish below the k-th answer.
-    Needs best-first order, `leave`, and a score that rises with length for a fixed value; a monotonic one stops exactly anyway.
+    best of its length would have met this test when it was on its turn. What is still open can only finish below the k-th
+    answer. Needs best-first order, `leave`, and a score that rises with length for a fixed value; a monotonic one stops exactly.
     """
 
     name = "hf-false"
@@ -85,21 +85,31 @@ class HuggingFaceStep:
     def __call__(self, search: Search, y: Hypothesis) -> bool:
         if _ANSWERED(search, y):
             return True
-        enough = _pool(search)
-        if search.score.monotonic or len(search.answers) < enough:
+        answer = _kth_answer(search)
+        if search.score.monotonic or answer is None:
             return False
         step = len(search.agenda.beams) - 1
-        answer, rival = search.answers[enough - 1][3].worth, search.score.final(y.value, step, search.context)
+        rival = search.score.final(y.value, step, search.context)
         # An equal one could still finish at this step, before the k-th answer in the order, unless it is of this length already.
-        return answer > rival or (answer == rival and y.length == step)
+        return answer.worth > rival or (answer.worth == rival and y.length == step)
 
 
 _ANSWERED = Answered()
 
 
-def _pool(search: Search) -> int:
-    """How many finished hypotheses are collected: Hugging Face keeps k."""
-    return max(search.n, int(search.strategy.k))
+def _kth_answer(search: Search) -> Hypothesis | None:
+    """The worst of the k answers that Hugging Face collects, once there are so many; of n, where more are asked for."""
+    enough = max(search.n, search.strategy.k)
+    return search.answers[int(enough) - 1][3] if len(search.answers) >= enough else None
+
+
+def _settled(search: Search, length: int, n: float) -> bool:
+    """Whether the n-th answer precedes all that the unfinished ones of this length have or can reach, ties as in `Answered`.
+
+    A stop at equal scores would sometimes spare beam search a call that best-first search makes.
+    """
+    y = search.best_unfinished(length)
+    return len(search.answers) >= n and search.answers[int(n) - 1][:3] < (-y.reach, y.length, y.tokens)
 
 
 # -- level by level --------------------------------------------------------------------------------------------------------
@@ -129,8 +139,7 @@ class NeverStop(LevelStop):
     exact = True
 
     def at_level(self, search: Search, length: int) -> bool:
-        enough = _pool(search)
-        return len(search.answers) >= enough and search.best_unfinished(length).reach <= search.answers[enough - 1][3].worth
+        return _settled(search, length, max(search.n, search.strategy.k))
 
 
 class OptimalStop(LevelStop):
@@ -143,7 +152,7 @@ class OptimalStop(LevelStop):
     exact = True
 
     def at_level(self, search: Search, length: int) -> bool:
-        return len(search.answers) >= search.n and search.best_unfinished(length).reach <= search.answers[search.n - 1][3].worth
+        return _settled(search, length, search.n)
 
 
 class TopFinished(LevelStop):
@@ -180,5 +189,5 @@ class BestIsWorse(LevelStop):
     name = "hf-false"
 
     def at_level(self, search: Search, length: int) -> bool:
-        enough = _pool(search)
-        return len(search.answers) >= enough and search.best_unfinished(length).worth <= search.answers[enough - 1][3].worth
+        answer = _kth_answer(search)
+        return answer is not None and search.best_unfinished(length).worth <= answer.worth
