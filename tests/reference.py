@@ -45,11 +45,19 @@ class Reference(NamedTuple):
     calls: int
 
 
-def beam_keep(model: Toy, k: int, n_max: int, final: Callable[[float, int], float] = plain) -> Reference:
-    """Algorithm 1: a finished hypothesis keeps its slot."""
+def beam_keep(
+    model: Toy, k: int, n_max: int, final: Callable[[float, int], float] = plain, n: int | None = None
+) -> Reference:
+    """Algorithm 1: a finished hypothesis keeps its slot.
+
+    With `n` optimally stopped, for a monotonic score: what the n-th finished hypothesis on the beam precedes is not extended.
+    """
     beam = [Item(-final(0.0, 0), 0, (), 0.0)]
     beams, calls = [beam], 0
     for _ in range(n_max):
+        finished = [y for y in beam if y.finished]
+        if n is not None and len(finished) >= n:
+            beam = [y for y in beam if y.finished or y < finished[n - 1]]
         if all(y.finished for y in beam):
             break
         calls += sum(not y.finished for y in beam)
@@ -89,6 +97,43 @@ def beam_leave(
         beams.append(sorted(accepted + running))
         pool = sorted(pool + [Item(-final(z.value, z.length), *z[1:]) for z in accepted])
     return Reference(pool[:n], beams, calls)
+
+
+def beam_search(model: Toy, k: int, n_max: int, n: int, finished: str) -> Reference:
+    """Beam search under either rule, optimally stopped: the n best answers, and what they cost level by level."""
+    if finished == "keep":
+        full = beam_keep(model, k, n_max, n=n)
+        return full._replace(answers=full.answers[:n])
+    return beam_leave(model, k, n_max, n)
+
+
+def certificate(model: Toy, k: int, n_max: int, n: int, finished: str) -> set[tuple[int, ...]]:
+    """The prefixes that any exact method must score: on beam search's beams, before the n-th answer in the order, and alive.
+
+    `y` is dead when hypotheses that precede it fill longer beams: under `keep`, all k slots of one; under `leave`, walking up from
+    its length, the k slots for unfinished ones of some beam before any beam at which a k-th hypothesis is missing (there a
+    continuation of `y` could still finish), or the k first places of every beam through n_max.
+    """
+    unlimited = n_max * (k + 1) + 1  # more answers than there can be: never stopped
+    full = beam_keep(model, k, n_max) if finished == "keep" else beam_leave(model, k, n_max, unlimited)
+    level = dict(enumerate(full.beams))
+
+    def dead(y: Item) -> bool:
+        for longer in range(y.length + 1, n_max + 1):
+            before = [z for z in level.get(longer, ()) if z < y]
+            if finished == "keep":
+                if len(before) >= k:
+                    return True
+            elif len(before) < k:
+                return False
+            elif sum(not z.finished for z in before) >= k:
+                return True
+        return finished == "leave"
+
+    needed = [y for beam in full.beams for y in beam if not y.finished and y.length < n_max and not dead(y)]
+    if len(full.answers) >= n:
+        needed = [y for y in needed if y < full.answers[n - 1]]
+    return {y.tokens for y in needed}
 
 
 def exhaustive(model: Toy, n_max: int) -> list[Item]:

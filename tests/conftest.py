@@ -1,0 +1,49 @@
+"""Random cases: how many to run, and at the end of the session how many were run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from scale import FULL
+
+_searches: Counter[str] = Counter()
+_mismatches: Counter[str] = Counter()
+
+
+@pytest.fixture(scope="session")
+def cases() -> Callable[..., range]:
+    """`cases(300, full=2000)`: the numbers of the random cases to run, fewer in a normal run than at full scale."""
+    return lambda normal, full: range(full if FULL else normal)
+
+
+@pytest.fixture(scope="session")
+def tally() -> Callable[[str, int, int], None]:
+    """`tally("random searches", 300, 0)`: so many were run, so many were wrong; added up under each title."""
+
+    def note(title: str, searches: int, mismatches: int) -> None:
+        _searches[title] += searches
+        _mismatches[title] += mismatches
+
+    return note
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # a worker of pytest-xdist: hand the counts over
+        session.config.workeroutput["tally"] = (dict(_searches), dict(_mismatches))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    searches, mismatches = getattr(node, "workeroutput", {}).get("tally", ({}, {}))
+    _searches.update(searches)
+    _mismatches.update(mismatches)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _searches:
+        terminalreporter.section(f"random cases ({'full' if FULL else 'normal'} scale)")
+        for title, count in sorted(_searches.items()):
+            terminalreporter.write_line(f"{title}: {count} ({_mismatches[title]} mismatches)")

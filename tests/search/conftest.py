@@ -1,0 +1,25 @@
+"""`for_all`: a claim about searches, tried on random cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from toys import KINDS, Case, random_cases
+
+
+@pytest.fixture
+def for_all(request, cases, tally) -> Callable[..., None]:
+    """`for_all(claim, normal=192, full=1280)` fails with the cases for which `claim(case)` is false, and counts them all.
+
+    `searches`: how many searches a claim runs, for the count. Other settings go to `random_cases`.
+    """
+
+    def check(claim: Callable[[Case], bool], *, normal: int, full: int, searches: int = 1, kinds=KINDS, small: bool = False):
+        numbers = cases(normal, full=full)
+        wrong = [case for case in random_cases(numbers, title=request.node.name, kinds=kinds, small=small) if not claim(case)]
+        tally("random searches", searches * len(numbers), len(wrong))
+        assert not wrong, f"{len(wrong)} of {len(numbers)} cases, such as {wrong[:3]}"
+
+    return check
