@@ -20,6 +20,9 @@ class LogProbability(Score):
     monotonic = True
     value_only = True
 
+    def __init_subclass__(cls) -> None:
+        cls.value_only = cls.final is Score.final and cls.bound is LogProbability.bound
+
     def __init__(self, temperature: float = 1.0) -> None:
         if not 0 < temperature < inf:
             raise ValueError(f"temperature must be a number above 0, got {temperature}")

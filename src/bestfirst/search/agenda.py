@@ -5,7 +5,9 @@ beams hold pending hypotheses only, at most k - pops[t] of them; with the popped
 order in which hypotheses were scored no longer matters: a better one that comes late still displaces a worse one.
 
 Costs, as in the paper: a hypothesis that cannot enter a full beam is refused in O(1) against the worst member; one that can
-costs O(log k) comparisons (and a memory move) to insert; the queue of beams costs O(log n_max) per change of a beam's head.
+costs O(log k) comparisons (and a memory move) to insert; the queue of beams costs O(log n_max) per change of a beam's head. What
+the paper pays for all |V| children of a hypothesis is paid here for those that come to the front: its children wait behind a
+`Cursor`, best first, until the best score they could reach is the best on the agenda.
 """
 
 from __future__ import annotations
@@ -16,6 +18,11 @@ from collections.abc import Iterator, Sequence
 
 from .hypothesis import Hypothesis, Key
 
+Cursor = tuple[float, float, tuple[()], int, Hypothesis, int]
+"""The j-th child of a hypothesis, not made yet: what it could reach (negated) and its length, a serial number, the parent, j.
+
+Sorts among the keys of hypotheses, before those of the same score and length."""
+
 
 class Beam:
     """The best known hypotheses of one length, under one of the rules for finished hypotheses.
@@ -24,7 +31,7 @@ class Beam:
     `leave`: at most k unfinished members; a finished one is a member (is accepted) if fewer than k members precede it.
     """
 
-    __slots__ = ("k", "keep", "length", "members", "open", "unfinished")
+    __slots__ = ("k", "keep", "length", "members", "open", "rest", "unfinished")
 
     def __init__(self, length: int, k: float, keep: bool) -> None:
         self.length = length
@@ -32,6 +39,7 @@ class Beam:
         self.keep = keep
         self.members: list[Key] = []  # by rank
         self.open: list[Key] = []  # the members that are not scored yet, by place on the agenda
+        self.rest: list[Cursor] = []  # children of closed hypotheses of the beam before, not made yet
         self.unfinished = 0
 
     @property
@@ -71,11 +79,6 @@ class Beam:
         """Take `y`, a member, out."""
         self._remove(bisect_left(self.members, y.rank))
 
-    def clear(self) -> None:
-        """Take all members out; the queue of open ones stays as it is."""
-        self.members = []
-        self.unfinished = 0
-
     def lock(self, y: Hypothesis) -> None:
         """Give `y` a rank that nothing can displace: it counts as popped, whatever comes later (Alg. 2, pops[t])."""
         del self.members[bisect_left(self.members, y.rank)]
@@ -92,13 +95,14 @@ class Beam:
 
 
 class Agenda:
-    """A queue of beams, ordered by each beam's first open hypothesis."""
+    """A queue of beams, ordered by each beam's first open hypothesis or cursor."""
 
     def __init__(self, k: float, keep: bool) -> None:
         self.k = k
         self.keep = keep
         self.beams: list[Beam] = []
-        self._heads: list[tuple[Key, int]] = []  # lazily: an entry counts only while it is that beam's head
+        self._heads: list[tuple[Key | Cursor, int]] = []  # lazily: an entry counts only while it is that beam's head
+        self._serial = 0
 
     def add_beam(self) -> Beam:
         """A beam for the next length."""
@@ -106,36 +110,57 @@ class Agenda:
         return self.beams[-1]
 
     def enqueue(self, y: Hypothesis) -> None:
-        """Make `y` open: it waits to be scored."""
-        beam = self.beams[y.length]
-        insort(beam.open, y.key)
-        if beam.open[0] is y.key:
+        """Make `y` wait to be scored, unless it does."""
+        pending = self.beams[y.length].open
+        i = bisect_left(pending, y.key)
+        if i < len(pending) and pending[i] is y.key:
+            return
+        pending.insert(i, y.key)
+        if i == 0:
             heapq.heappush(self._heads, (y.key, y.length))
 
-    def dequeue(self, y: Hypothesis) -> bool:
+    def dequeue(self, y: Hypothesis) -> None:
         """Take `y` off the queue if it waits there; its place in the beam is another matter."""
         pending = self.beams[y.length].open
         i = bisect_left(pending, y.key)
-        if i == len(pending) or pending[i] is not y.key:
-            return False
-        del pending[i]
-        if i == 0 and pending:
-            heapq.heappush(self._heads, (pending[0], y.length))
-        return True
+        if i < len(pending) and pending[i] is y.key:
+            del pending[i]
+            if i == 0 and pending:
+                heapq.heappush(self._heads, (pending[0], y.length))
 
-    def first(self) -> Hypothesis | None:
-        """The open hypothesis that comes first in the order."""
-        heads = self._heads
+    def defer(self, y: Hypothesis, j: int, reach: float) -> None:
+        """Put the j-th child of `y` behind a cursor: it is made when `reach` comes to the front."""
+        length = y.length + 1
+        self._serial += 1
+        cursor: Cursor = (-reach, length, (), self._serial, y, j)
+        rest = self.beams[length].rest
+        heapq.heappush(rest, cursor)
+        if rest[0] is cursor:
+            heapq.heappush(self._heads, (cursor, length))
+
+    def pop_cursor(self, beam: Beam) -> tuple[Hypothesis, int]:
+        """The first cursor of a beam: a parent, and which child."""
+        _, _, _, _, y, j = heapq.heappop(beam.rest)
+        if beam.rest:
+            heapq.heappush(self._heads, (beam.rest[0], beam.length))
+        return y, j
+
+    def first(self) -> Hypothesis | Beam | None:
+        """The open hypothesis that comes first in the order; or the beam whose first cursor comes before it."""
+        heads, beams = self._heads, self.beams
         while heads:
             key, length = heads[0]
-            pending = self.beams[length].open
-            if pending and pending[0] is key:
-                return key[3]
+            if length < len(beams):
+                beam = beams[length]
+                if beam.open and beam.open[0] is key:
+                    return key[3]  # type: ignore[return-value]
+                if beam.rest and beam.rest[0] is key:
+                    return beam
             heapq.heappop(heads)
         return None
 
     def in_order(self) -> Iterator[Hypothesis]:
-        """All open hypotheses, first to last. The agenda must not change meanwhile."""
+        """All that wait, first to last. The agenda must not change meanwhile."""
         return (key[3] for key in heapq.merge(*(beam.open for beam in self.beams if beam.open)))
 
     def queued(self) -> int:

@@ -31,6 +31,7 @@ class Objective(Protocol):
     """What `search` needs of a score; `bestfirst.scoring` has them."""
 
     monotonic: bool
+    value_only: bool  # whether `final` and `bound` are the value itself
     needs: frozenset[str]
 
     def final(self, value: float, length: int, context: Context) -> float:
@@ -91,12 +92,15 @@ class Search:
         self.evicted = 0
         self.out_of_budget = False
         self._pruned: list[Hypothesis] = []  # open, but no continuation can enter a beam
+        self._ready: list[Hypothesis] = []  # named by the last frontier
         self._by_value = not self.keep and strategy.heuristic is None  # how beams rank
         self.guaranteed = not strategy.order.relies_on_bound or score.exact(strategy.finished)
         self._relies_on_bound = strategy.any_order and strategy.order.relies_on_bound and self.guaranteed
         stop_looks_back = bool(getattr(strategy.stop, "depends_on_past", True))
         self._one_by_one = max_calls is not None or stop_looks_back or not self.guaranteed
         self._prunes = (strategy.order.relies_on_bound and self.guaranteed) or (strategy.order.depends_on_past and self.keep)
+        self._lazy = self._relies_on_bound  # children are made as they come to the front
+        self._value_only = score.value_only and strategy.heuristic is None and strategy.order.relies_on_bound
         self.root = self._place(Hypothesis(None, -1, 0.0, 0.0, False))
         self._level(0).insert(self.root)
         self._enter(self.root)
@@ -113,25 +117,38 @@ class Search:
 
         Empty when the search is over.
         """
+        self._requeue()
         if self._one_by_one:
             m = 1
             if self.max_calls is not None and self.rows >= self.max_calls:
-                self.out_of_budget = self.agenda.first() is not None
+                self.out_of_budget = self._first() is not None
                 return []
         chosen: list[Hypothesis] = []
-        hopeless: list[Hypothesis] = []
-        for y in self.agenda.in_order():
-            if self.strategy.stop(self, y) or (chosen and not self.strategy.order.together(chosen[0], y)):
+        while len(chosen) < m:
+            y = self._first()
+            if y is None or self.strategy.stop(self, y) or (chosen and not self.strategy.order.together(chosen[0], y)):
                 break
+            self.agenda.dequeue(y)
             if self._hopeless(y):
-                hopeless.append(y)
-                continue
-            chosen.append(y)
-            if len(chosen) == m:
-                break
-        for y in hopeless:
-            self._set_aside(y)
+                self._pruned.append(y)
+                self._note("prune", y)
+            elif y not in chosen:  # its beam may have been made anew since
+                chosen.append(y)
+        self._ready = chosen
         return chosen
+
+    def _first(self) -> Hypothesis | None:
+        """The open hypothesis that comes first; children that could come before it are made on the way."""
+        while isinstance(head := self.agenda.first(), Beam):
+            self._reveal(head)
+        return head
+
+    def _requeue(self) -> None:
+        """What the last frontier named and nobody scored waits again."""
+        for y in self._ready:
+            if y.on_beam and y.successors is None:
+                self.agenda.enqueue(y)
+        self._ready = []
 
     def _hopeless(self, y: Hypothesis) -> bool:
         """Whether everything that `y` could become is sure to fall off a beam (the paper's Theorem 4.4).
@@ -174,31 +191,50 @@ class Search:
         self._note("pop", y)
         if self.strategy.order.depends_on_past:
             self.agenda.beams[y.length].lock(y)
-        if self._push_children(y):
-            self._rebuild(y.length + 2)
+        self._push_children(y)
         if self.strategy.queue_capacity is not None:
             self._evict(self.strategy.queue_capacity)
 
-    def _push_children(self, y: Hypothesis) -> bool:
-        """Push `y`'s children; returns whether that changes what the beams after theirs are made of."""
+    def _push_children(self, y: Hypothesis) -> None:
+        """Let the children of `y`, which is closed, onto the next beam: one by one as they come to the front, or all at once."""
         beam = self._level(y.length + 1)
-        changed = False
+        self._defer(y, 0, beam)
+        while beam.rest and not self._lazy:
+            self._reveal(beam)
+
+    def _defer(self, y: Hypothesis, j: int, beam: Beam) -> None:
         values: Sequence[float] = y.successors.values  # type: ignore[union-attr]
-        for j in range(len(values)):
-            if self._by_value and beam.full and -(y.value + values[j]) > beam.members[-1][0]:
-                break
-            child = self._child(y, j)
-            fallen = beam.insert(child)
-            if child in fallen:
-                if child.finished and not self.keep:
-                    continue  # its rank is k or more; unfinished siblings may still enter
-                break  # siblings come best first
+        if j == len(values):
+            return
+        value = y.value + values[j]
+        if self._by_value and beam.full and -value > beam.members[-1][0]:
+            return  # nor would its siblings enter, which are no better
+        reach = value
+        if not self._value_only:
+            reach = self.score.final(value, beam.length, self.context)
+            if beam.length < self.context.n_max:
+                reach = max(reach, self.score.bound(value, beam.length, self.context))
+        self.agenda.defer(y, j, reach)
+
+    def _reveal(self, beam: Beam) -> None:
+        """Make the child behind the beam's first cursor, put it on the beam if it is good enough, and move the cursor on."""
+        y, j = self.agenda.pop_cursor(beam)
+        if not y.on_beam:
+            return
+        child = self._child(y, j)
+        fallen = (child,) if child.evicted else beam.insert(child)
+        enters = child not in fallen
+        # Siblings come best first: if an unfinished one is refused, so are all after it. A heuristic may rank them otherwise.
+        if enters or child.evicted or self.strategy.heuristic is not None or (child.finished and not self.keep):
+            self._defer(y, j + 1, beam)
+        if enters:
             self._enter(child)
-            changed |= child.finished and self.keep
             for z in fallen:
                 self._fall(z)
-                changed |= z.successors is not None or (z.finished and self.keep)
-        return changed and beam is not self.agenda.beams[-1]
+            # Later beams had something from what fell, or lack a finished one that holds a slot there too.
+            changed = any(z.successors is not None or (z.finished and self.keep) for z in fallen)
+            if (changed or (child.finished and self.keep)) and len(self.agenda.beams) > beam.length + 1:
+                self._rebuild(beam.length + 1)
 
     def _child(self, y: Hypothesis, j: int) -> Hypothesis:
         """The j-th child, made once: whatever was scored below it is found again when its beam is built anew."""
@@ -218,6 +254,10 @@ class Search:
 
     def _place(self, y: Hypothesis) -> Hypothesis:
         """Work out what `y` is worth and where it stands in its beam and on the agenda."""
+        if self._value_only:
+            y.worth = y.bound = y.reach = y.value
+            y.rank = y.key = (-y.value, y.length, y.tokens, y)
+            return y
         y.worth = self.score.final(y.value, y.length, self.context)
         if y.finished:
             y.worth += y.parent.successors.ending  # type: ignore[union-attr]
@@ -251,7 +291,9 @@ class Search:
         if y.finished:
             insort(self.answers, y.key)
             self._note("finish", y)
-        elif y.successors is None and y.length < self.context.n_max:
+        elif y.successors is not None:
+            self._push_children(y)
+        elif y.length < self.context.n_max:
             self.agenda.enqueue(y)
 
     def _fall(self, y: Hypothesis, event: Event = "prune") -> None:
@@ -265,8 +307,9 @@ class Search:
             self.agenda.dequeue(y)
 
     def _rebuild(self, length: int) -> None:
-        """Build the beams from this length on anew, for something that they were built on fell off, or came.
+        """Forget the beams from this length on, and let the beam before them push its children again.
 
+        For when something that they were built on fell off. What was scored is not lost: a child that comes again is the same one.
         Never happens in strict order, except under `keep` when a finished hypothesis takes a slot of beams that are already there.
         """
         for y in self._pruned:
@@ -274,48 +317,33 @@ class Search:
                 self.agenda.enqueue(y)  # what made it hopeless may be gone
         self._pruned.clear()
         for beam in self.agenda.beams[length:]:
-            before = beam.members
-            beam.clear()
-            self._refill(beam)
-            after = {id(z[3]) for z in beam.members}
-            for _, _, _, y in before:
-                if id(y) not in after:
-                    self._fall(y)
             for _, _, _, y in beam.members:
-                if not y.on_beam:
-                    self._enter(y)
-        if self.keep:  # a finished hypothesis must have stayed on every beam from its own to the last
-            survivors = {id(z[3]) for z in self.agenda.beams[-1].members}
-            for _, _, _, y in [key for key in self.answers if id(key[3]) not in survivors]:
-                self._fall(y)
-
-    def _refill(self, beam: Beam) -> None:
-        """Fill an empty beam from the one before it: finished hypotheses under `keep`, and the children of closed ones."""
-        for _, _, _, y in self.agenda.beams[beam.length - 1].members:
-            if y.finished and self.keep:
-                beam.insert(y)
-            elif y.successors is not None:
-                for j in range(len(y.successors.values)):
-                    child = self._child(y, j)
-                    if not child.evicted and child in beam.insert(child) and (self.keep or not child.finished):
-                        break
+                if y.length >= length:
+                    self._fall(y)
+        del self.agenda.beams[length:]
+        before = [z[3] for z in self.agenda.beams[length - 1].members]
+        for y in before:
+            if y.finished and self.keep and not y.on_beam:
+                self._enter(y)  # it had fallen off a beam that is gone now
+        for y in before:
+            if y.successors is not None:
+                self._push_children(y)
 
     def _evict(self, capacity: int) -> None:
         """Memory-reduced search: while more than `capacity` wait, the worst of the shortest goes (the paper, section 3.3)."""
-        excess = self.agenda.queued() - capacity
-        if excess > 0:
-            self.frontier(1)
+        self._requeue()
+        if self.agenda.queued() > capacity:
             for y in [y for y in self.agenda.in_order() if self._hopeless(y)]:
-                self._set_aside(y)
-            excess = self.agenda.queued() - capacity
-        while excess > 0:
+                self.agenda.dequeue(y)
+                self._pruned.append(y)
+                self._note("prune", y)
+        for _ in range(self.agenda.queued() - capacity):
             beam = next(beam for beam in self.agenda.beams if beam.open)
             worst = beam.open[-1][3]
             worst.evicted = True
             beam.discard(worst)
             self._fall(worst, "evict")
             self.evicted += 1
-            excess -= 1
 
     # -- what came of it ---------------------------------------------------------------------------------------------
 
@@ -351,12 +379,12 @@ class Search:
 
     def _best_partial(self) -> Hypothesis:
         """The best unfinished hypothesis of the longest beam: what Algorithm 1 returns when nothing completes."""
-        return next(beam.members[0][3] for beam in reversed(self.agenda.beams) if beam.members)
-
-    def _set_aside(self, y: Hypothesis) -> None:
-        self.agenda.dequeue(y)
-        self._pruned.append(y)
-        self._note("prune", y)
+        for beam in reversed(self.agenda.beams):
+            while beam.rest and not beam.members:
+                self._reveal(beam)
+            if beam.members:
+                return beam.members[0][3]
+        return self.root
 
     def _note(self, event: Event, y: Hypothesis) -> None:
         if self.trace is not None:
