@@ -9,7 +9,6 @@ import os
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.resources import files
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
+from .folder import ModelNotFound, check_folder, embedded_folder, has_tokenizer
 from .model import Model, Query, Scored
 from .scorer import Scorer, Source
 
 if TYPE_CHECKING:
     from ..scoring import Score
 
-EMBEDDED = "tatoeba-de-en"
 DTYPES = {
     "fp32": torch.float32,
     "float32": torch.float32,
@@ -32,10 +31,6 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "bfloat16": torch.bfloat16,
 }
-
-
-class ModelNotFound(ValueError):
-    """There is no usable model where one was named."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +56,7 @@ def load(
     a multilingual model, as its tokenizer spells them (`eng_Latn`, `de`, `de_DE`).
     """
     name = embedded_folder() if path_or_name is None else os.fspath(path_or_name)
-    _check_folder(name)
+    check_folder(name)
     with _quiet_about_tokenizers():
         try:
             config = transformers.AutoConfig.from_pretrained(name)
@@ -82,11 +77,6 @@ def wrap(
 ) -> TransformersModel:
     """A model that is in memory already. It is left as it was found whenever a decode ends, also by an exception."""
     return TransformersModel(model, tokenizer, target_lang=target_lang, name=name)
-
-
-def embedded_folder() -> str:
-    """Where the model that comes with this package lies."""
-    return str(files("bestfirst") / "data" / EMBEDDED)
 
 
 class TransformersModel(Model):
@@ -244,21 +234,6 @@ def evaluating(model: Any) -> Any:
         model.train(training)
 
 
-def _check_folder(name: str) -> None:
-    """Say what is missing before transformers does, and never ask a hub for what is meant as a folder."""
-    folder = Path(name)
-    if not folder.exists():
-        if folder.is_absolute() or name.startswith((".", "~")) or len(folder.parts) > 2:
-            raise ModelNotFound(f"no model folder at {name!r}")
-        return
-    if not folder.is_dir():
-        raise ModelNotFound(f"{name!r} is a file; a model is a folder with config.json and weights")
-    if not (folder / "config.json").is_file():
-        raise ModelNotFound(f"the model folder {name!r} has no config.json")
-    if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
-        raise ModelNotFound(f"the model folder {name!r} has no weights (model.safetensors)")
-
-
 def _auto_class(config: Any) -> Any:
     if config.model_type == "whisper":
         return transformers.AutoModelForSpeechSeq2Seq
@@ -267,8 +242,7 @@ def _auto_class(config: Any) -> Any:
 
 def _tokenizer(name: str, source_lang: str | None, target_lang: str | None) -> Any:
     """The model's tokenizer, or None for a folder without one (then inputs are token ids)."""
-    folder = Path(name)
-    if folder.is_dir() and not any((folder / f).exists() for f in ("tokenizer_config.json", "tokenizer.json")):
+    if not has_tokenizer(name):
         return None
     tokenizer = transformers.AutoTokenizer.from_pretrained(name)
     if source_lang is not None:

@@ -1,0 +1,38 @@
+"""Model folders: where the embedded one lies, and whether a folder can hold a model. Looks at names only, without torch."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+EMBEDDED = "tatoeba-de-en"
+
+
+class ModelNotFound(ValueError):
+    """There is no usable model where one was named."""
+
+
+def embedded_folder() -> str:
+    """Where the model that comes with this package lies."""
+    return str(files("bestfirst") / "data" / EMBEDDED)
+
+
+def check_folder(name: str) -> None:
+    """Say what is missing before transformers does, and never ask a hub for what is meant as a folder."""
+    folder = Path(name)
+    if not folder.exists():
+        if folder.is_absolute() or name.startswith((".", "~")) or len(folder.parts) > 2:
+            raise ModelNotFound(f"no model folder at {name!r}")
+        return
+    if not folder.is_dir():
+        raise ModelNotFound(f"{name!r} is a file; a model is a folder with config.json and weights")
+    if not (folder / "config.json").is_file():
+        raise ModelNotFound(f"the model folder {name!r} has no config.json")
+    if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+        raise ModelNotFound(f"the model folder {name!r} has no weights (model.safetensors)")
+
+
+def has_tokenizer(name: str) -> bool:
+    """Whether this folder holds a tokenizer too; of a name that is no folder, only transformers knows."""
+    folder = Path(name)
+    return not folder.is_dir() or any((folder / file).exists() for file in ("tokenizer_config.json", "tokenizer.json"))
