@@ -99,7 +99,7 @@ def test_theorem_4_4_what_is_pruned_did_not_need_to_be_popped(for_all):
 
     def claim(case: Case) -> bool:
         def unpruned(search: Search):
-            y = search.agenda.first()
+            y = search.first()
             return [] if y is None or search.strategy.stop(search, y) else [y]
 
         pruned, popped = best_first_run(case), best_first_run(case, choose=unpruned)
@@ -142,7 +142,7 @@ def test_theorem_4_5_has_no_small_counterexample(finished, data):
 
 
 def test_theorem_4_6_what_can_be_counted_of_the_runtime(for_all):
-    """At most n_max * k pops; at most |V| pushes a pop; no more than k (`leave`: unfinished) on a beam, n_max * k in the queue."""
+    """At most n_max * k pops and |V| children of each; at most k (`leave`: unfinished) on a beam, n_max * k in the queue."""
 
     def claim(case: Case) -> bool:
         within = []

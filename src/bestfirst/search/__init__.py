@@ -3,6 +3,7 @@
 from .agenda import Agenda, Beam
 from .groups import Driven, Groups
 from .hypothesis import Context, Hypothesis, Successors
+from .method import METHODS, by_method
 from .result import Answer, Result, Status
 from .search import BrokenLaw, Search
 from .stop import (
@@ -37,6 +38,7 @@ from .strategy import (
 from .trace import Trace
 
 __all__ = [
+    "METHODS",
     "Agenda",
     "Answer",
     "Answered",
@@ -74,5 +76,6 @@ __all__ = [
     "best_first",
     "best_first_beam",
     "breadth_first",
+    "by_method",
     "greedy",
 ]

@@ -145,7 +145,7 @@ class Agenda:
             heapq.heappush(self._heads, (beam.rest[0], beam.length))
         return y, j
 
-    def first(self) -> Hypothesis | Beam | None:
+    def head(self) -> Hypothesis | Beam | None:
         """The open hypothesis that comes first in the order; or the beam whose first cursor comes before it."""
         heads, beams = self._heads, self.beams
         while heads:

@@ -97,7 +97,7 @@ class Search:
         self.guaranteed = not strategy.order.relies_on_bound or score.exact(strategy.finished)
         self._relies_on_bound = strategy.any_order and strategy.order.relies_on_bound and self.guaranteed
         stop_looks_back = bool(getattr(strategy.stop, "depends_on_past", True))
-        self._one_by_one = max_calls is not None or stop_looks_back or not self.guaranteed
+        self._one_by_one = max_calls is not None or stop_looks_back or not self.guaranteed or not strategy.any_order
         self._prunes = (strategy.order.relies_on_bound and self.guaranteed) or (strategy.order.depends_on_past and self.keep)
         self._lazy = self._relies_on_bound  # children are made as they come to the front
         self._value_only = score.value_only and strategy.heuristic is None and strategy.order.relies_on_bound
@@ -118,14 +118,9 @@ class Search:
         Empty when the search is over.
         """
         self._requeue()
-        if self._one_by_one:
-            m = 1
-            if self.max_calls is not None and self.rows >= self.max_calls:
-                self.out_of_budget = self._first() is not None
-                return []
         chosen: list[Hypothesis] = []
-        while len(chosen) < m:
-            y = self._first()
+        while len(chosen) < (1 if self._one_by_one else m):
+            y = self.first()
             if y is None or self.strategy.stop(self, y) or (chosen and not self.strategy.order.together(chosen[0], y)):
                 break
             self.agenda.dequeue(y)
@@ -134,12 +129,16 @@ class Search:
                 self._note("prune", y)
             elif y not in chosen:  # its beam may have been made anew since
                 chosen.append(y)
+        if chosen and self.max_calls is not None and self.rows >= self.max_calls:
+            self.out_of_budget = True
+            self._reveal_finished()
+            return []
         self._ready = chosen
         return chosen
 
-    def _first(self) -> Hypothesis | None:
-        """The open hypothesis that comes first; children that could come before it are made on the way."""
-        while isinstance(head := self.agenda.first(), Beam):
+    def first(self) -> Hypothesis | None:
+        """The open hypothesis that comes first in the order; children that could come before it are made on the way."""
+        while isinstance(head := self.agenda.head(), Beam):
             self._reveal(head)
         return head
 
@@ -235,6 +234,15 @@ class Search:
             changed = any(z.successors is not None or (z.finished and self.keep) for z in fallen)
             if (changed or (child.finished and self.keep)) and len(self.agenda.beams) > beam.length + 1:
                 self._rebuild(beam.length + 1)
+
+    def _reveal_finished(self) -> None:
+        """Out of budget: show the complete hypotheses that wait behind cursors, for they are found."""
+        for beam in self.agenda.beams:
+            for _, _, _, _, y, j in beam.rest:
+                tokens: Sequence[int] = y.successors.tokens  # type: ignore[union-attr]
+                for child in (self._child(y, i) for i in range(j, len(tokens)) if tokens[i] in self.eos):
+                    if child not in beam.insert(child):
+                        self._enter(child)
 
     def _child(self, y: Hypothesis, j: int) -> Hypothesis:
         """The j-th child, made once: whatever was scored below it is found again when its beam is built anew."""
