@@ -6,37 +6,35 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from .scoring import Score
 from .search import (
+    METHODS,
     Answered,
     BestFirst,
     BestIsWorse,
-    BestScore,
-    Context,
     Exhausted,
     Finished,
     Heuristic,
     HuggingFaceStep,
-    Hypothesis,
     NeverStop,
     OptimalStop,
     Patience,
     Stop,
     Strategy,
     TopFinished,
-    Unreachable,
     a_star,
     a_star_beam,
     beam,
     best_first,
     best_first_beam,
     breadth_first,
+    by_method,
     greedy,
 )
 
+__all__ = ["METHODS", "STOPS", "STRATEGIES", "UNPRUNED", "by_method", "named_strategy", "stopping"]
+
 STRATEGIES = ("greedy", "beam", "best-first", "a-star-beam", "breadth-first", "best-first-unpruned", "a-star")
 UNPRUNED = ("breadth-first", "best-first-unpruned", "a-star")
-METHODS = ("exact", "stopping", "heuristic")
 STOPS: dict[str, Callable[..., Stop]] = {
     "exhausted": Exhausted,  # beam search without early stopping
     "opennmt": TopFinished,
@@ -93,28 +91,3 @@ def stopping(plan: Strategy, stop: str | Stop, **options: Any) -> Strategy:
     except TypeError:
         raise ValueError(f"stop {stop!r} has no option {', '.join(options)}; only 'patience' has one, factor") from None
     return plan.using(stop=rule, finished="shrink" if stop == "shrinking" else plan.finished)
-
-
-def by_method(plan: Strategy, method: str, score: Score) -> Strategy:
-    """This best-first strategy for a score that is not monotonic: exactly (ours), or by one of the paper's two methods.
-
-    "stopping" is the paper's section 4.1: best score first, until no open hypothesis can reach the n-th answer by its bound U.
-    "heuristic" is section 5: U is added to the score of whatever is not finished. Neither is exact, and their results say so. For
-    a monotonic score U is 0, and all three are Algorithm 2.
-    """
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
-    if method == "exact":
-        return plan
-    if not isinstance(plan.order, BestFirst):
-        raise ValueError(f"method={method!r} is a way to search best-first, strategy {plan.name!r} is another; use 'best-first'")
-    if score.monotonic:
-        return plan
-    if method == "stopping":
-        return plan.using(order=BestScore(), stop=Unreachable())
-    return plan.using(order=BestScore(), heuristic=paper_heuristic)
-
-
-def paper_heuristic(y: Hypothesis, context: Context) -> float:
-    """h = U, how much the score of `y` can still rise (the paper's Eq. 13 and 16): 0 where nothing can follow."""
-    return y.bound - y.worth if y.length < context.n_max else 0.0

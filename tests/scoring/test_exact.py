@@ -1,0 +1,60 @@
+"""Exact mode, the default: best-first search returns what step-synchronous beam search returns, for every score."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bestfirst.scoring import Score
+from bestfirst.search import best_first_beam
+from scoring.references import step_synchronous
+from scoring.setups import SCORES, outcome, setup
+from toys import RULES, random_cases
+
+
+@pytest.mark.parametrize("finished", RULES)
+@pytest.mark.parametrize("name", SCORES)
+def test_best_first_returns_beam_searchs_answers_for_every_score(name, finished, cases, tally):
+    """Top-1 and top-3, in strict order and in any; never more calls than beam search, optimally stopped."""
+    if name == "coverage" and finished == "keep":
+        pytest.skip("a coverage penalty is for leave")
+    searches = mismatches = excess = 0
+    for case in random_cases(cases(100, full=5000), title=f"{name} {finished}"):
+        made, k = setup(case, SCORES[name]), case.k
+        strategy, rng = best_first_beam(k, finished), random.Random(case.seed)
+        for n in (1, 3 if finished == "leave" else min(3, k)):
+            reference = step_synchronous(made.toy, made.score, made.context, k=k, n=n, finished=finished, ending=made.ending)
+            optimal = step_synchronous(
+                made.toy, made.score, made.context, k=k, n=n, finished=finished, ending=made.ending, optimal=True
+            )
+            strict, ahead = made.search(strategy, n), made.search(strategy, n, rng=rng)
+            assert strict.result().exact
+            searches += 2
+            mismatches += (outcome(strict) != reference.answers) + (outcome(ahead) != reference.answers)
+            mismatches += optimal.answers != reference.answers
+            excess += (strict.calls > optimal.calls) + (strict.rows != strict.calls) + (ahead.calls != strict.calls)
+    tally(f"exact best-first = beam search, {name}", searches, mismatches)
+    assert (mismatches, excess) == (0, 0)
+
+
+class Bumpy(Score):
+    """A length bonus that rises and falls: exact under leave, not under keep, and the default says so."""
+
+    def final(self, value, length, context):
+        return value + (0.0, 1.3, 0.2, 2.0, 0.7, 1.1)[length % 6]
+
+
+def test_a_score_that_rises_and_falls_with_length_is_exact_under_leave_only(cases, tally):
+    mismatches = searches = 0
+    for case in random_cases(cases(200, full=5000), title="bumpy"):
+        made = setup(case, lambda rng: Bumpy())
+        search = made.search(best_first_beam(case.k, case.finished), case.n, ahead=4)
+        reference = step_synchronous(made.toy, made.score, made.context, k=case.k, n=case.n, finished=case.finished)
+        assert search.result().exact == (case.finished == "leave")
+        assert case.finished == "leave" or search.calls == search.rows, "without a guarantee nothing is scored ahead"
+        if case.finished == "leave":
+            searches += 1
+            mismatches += outcome(search) != reference.answers
+    tally("exact best-first = beam search, any length score under leave", searches, mismatches)
+    assert mismatches == 0

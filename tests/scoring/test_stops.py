@@ -1,0 +1,146 @@
+"""Baselines: every stopping rule of the field, on the one search, against step-synchronous references."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bestfirst import FunctionModel, decode
+from bestfirst.scoring import LengthNormalized, LogProbability
+from bestfirst.search import beam, best_first_beam
+from bestfirst.strategies import STOPS, stopping
+from reference import EOS
+from scoring.references import hugging_face, step_synchronous
+from scoring.setups import SCORES, outcome, setup
+from toys import random_cases, random_toy
+
+LIVELY = ("ties", "peaked", "flat")  # Hugging Face fills a beam that has no hypotheses left with impossible ones
+
+
+def rules(made, k, n):
+    """Each rule as the field writes it, over a level in order of rank and the answers so far, best first."""
+
+    def best(level, what):
+        y = next(y for y in level if not y.finished)
+        return what(y.value, y.length, made.context)
+
+    def reach(value, length, context):
+        bound, final = made.score.bound, made.score.final
+        return max(bound(value, length, context), final(value, length, context))
+
+    return {
+        "exhausted": lambda level, answers: False,
+        "opennmt": lambda level, answers: len(answers) >= n and all(y.finished for y in level[:n]),
+        "shrinking": lambda level, answers: len(answers) >= k,
+        "huang": lambda level, answers: len(answers) >= n and best(level, reach) < -answers[n - 1].cost,
+        "hf-true": lambda level, answers: len(answers) >= k,
+        "hf-false": lambda level, answers: len(answers) >= k and best(level, made.score.final) <= -answers[k - 1].cost,
+        "hf-never": lambda level, answers: len(answers) >= k and best(level, reach) < -answers[k - 1].cost,
+        "patience": lambda level, answers: len(answers) >= 2 * k,
+    }
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_every_stop_of_the_field_is_a_choice_on_the_one_search(name, cases, tally):
+    """Same answers and calls as written out level by level, and the same for every row budget."""
+    mismatches = searches = 0
+    for case in random_cases(cases(120, full=2000), title=f"stop {name}"):
+        rng = random.Random(case.seed)
+        made = setup(case, SCORES[rng.choice(("logprob", "length-normalized", "length-reward", "gnmt"))])
+        finished = "shrink" if name == "shrinking" else "leave" if name.startswith("hf-") else case.finished
+        n = rng.randint(1, case.k)
+        options = {"factor": 2} if name == "patience" else {}
+        plan = stopping(beam(case.k, case.finished if name == "shrinking" else finished), name, **options)
+        stop = rules(made, case.k, n)[name]
+        reference = step_synchronous(made.toy, made.score, made.context, k=case.k, n=n, finished=finished, stop=stop)
+        for ahead in (1, 2, case.k):
+            search = made.search(plan, n, ahead=ahead)
+            searches += 1
+            # At equal scores two rules go on where the reference stops or the other way about, for the same answers.
+            tied = case.kind == "ties" and name in ("huang", "hf-never")
+            mismatches += outcome(search) != reference.answers or (search.calls != reference.calls and not tied)
+            assert search.result().exact == (name in ("exhausted", "huang", "hf-never"))
+    tally("beam search's stops = step by step", searches, mismatches)
+    assert mismatches == 0
+
+
+@pytest.mark.parametrize("early_stopping", [True, False, "never"])
+def test_level_by_level_with_hugging_faces_stops_is_hugging_faces_beam_search(early_stopping, cases, tally):
+    mismatches = 0
+    numbers = cases(200, full=3000)
+    for case in random_cases(numbers, title=f"hf {early_stopping}", kinds=LIVELY):
+        rng = random.Random(case.seed)
+        alpha, n = rng.choice((-0.5, 0.0, 0.6, 1.0, 2.0)), rng.randint(1, case.k)
+        made = setup(case, lambda _, alpha=alpha: LengthNormalized(alpha))
+        theirs = hugging_face(case.toy, k=case.k, n_max=case.n_max, n=n, alpha=alpha, early_stopping=early_stopping)
+        plan = stopping(beam(case.k), f"hf-{str(early_stopping).lower()}")
+        ours = made.search(plan, n, ahead=case.k, accept_truncated=True)
+        mismatches += outcome(ours) != theirs.answers
+        mismatches += ours.calls != theirs.calls and not (case.kind == "ties" and early_stopping == "never")
+    tally("level by level = Hugging Face", len(numbers), mismatches)
+    assert mismatches == 0
+
+
+@pytest.mark.parametrize("early_stopping", [False, "never"])
+def test_best_first_returns_hugging_faces_answers_with_fewer_calls(early_stopping, cases, tally):
+    """Its default (penalty 1, early_stopping=False) stops at a step, not at a bound; best-first finds it. Ties, n-best too."""
+    mismatches = excess = calls = theirs_calls = 0
+    numbers = cases(400, full=6000)
+    for case in random_cases(numbers, title=f"hf best-first {early_stopping}", kinds=LIVELY):
+        rng = random.Random(case.seed)
+        alpha, n = rng.choice((-0.5, 0.0, 0.6, 1.0, 1.0, 2.0)), rng.choice((1, rng.randint(1, case.k)))
+        made = setup(case, lambda _, alpha=alpha: LengthNormalized(alpha))
+        theirs = hugging_face(case.toy, k=case.k, n_max=case.n_max, n=n, alpha=alpha, early_stopping=early_stopping)
+        plan = stopping(best_first_beam(case.k), f"hf-{str(early_stopping).lower()}")
+        ours = made.search(plan, n, ahead=rng.choice((1, 3, 8)), accept_truncated=True)
+        mismatches += outcome(ours) != theirs.answers
+        excess += ours.calls > theirs.calls and case.kind != "ties"
+        calls, theirs_calls = calls + ours.calls, theirs_calls + theirs.calls
+    tally("best-first = Hugging Face", len(numbers), mismatches)
+    assert (mismatches, excess) == (0, 0)
+    assert calls < 0.9 * theirs_calls
+
+
+def test_a_stop_that_looks_back_scores_nothing_ahead():
+    toy = random_toy("flat", 6, 1)
+    for stop in ("hf-false", lambda search, y: len(search.answers) >= 2):
+        if not isinstance(stop, str):
+            stop.name, stop.exact = "second answer", False
+        results = [
+            decode(FunctionModel(toy, EOS), [None], score=LengthNormalized(1.0), stop=stop, row_budget=rows)[0]
+            for rows in (1, 64)
+        ]
+        assert results[0] == results[1]
+        assert results[0].calls == results[0].rows
+        assert not results[0].exact
+
+
+def test_openNMTs_stop_returns_beam_searchs_best_for_log_probability(cases):  # noqa: N802
+    for case in random_cases(cases(200, full=2000), title="es"):
+        made = setup(case, lambda rng: LogProbability())
+        stopped = made.search(stopping(beam(case.k, case.finished), "opennmt"), 1, ahead=case.k)
+        to_the_end = made.search(stopping(beam(case.k, case.finished), "exhausted"), 1, ahead=case.k)
+        assert outcome(stopped) == outcome(to_the_end)
+        assert stopped.calls <= to_the_end.calls
+
+
+@pytest.mark.parametrize("name", [name for name in STOPS if name not in ("exhausted", "hf-false", "hf-never")])
+def test_a_stop_that_goes_level_by_level_refuses_best_first_search(name):
+    with pytest.raises(ValueError, match="level by level, strategy 'best-first' does not; use strategy='beam'"):
+        decode(FunctionModel(lambda prefix: [-1.0, -1.0], EOS), [None], stop=name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"stop": "sometimes"}, "unknown stop 'sometimes'; choose from exhausted, opennmt"),
+        ({"stop": "hf-false", "finished": "keep"}, "'hf-false' is for finished='leave'"),
+        ({"stop": "patience", "strategy": "beam", "stop_options": {"factor": 0}}, "factor must be a number above 0, got 0"),
+        ({"stop": "huang", "strategy": "beam", "stop_options": {"factor": 2}}, "stop 'huang' has no option factor"),
+        ({"finished": "shrink"}, "finished='shrink' goes level by level"),
+    ],
+)
+def test_bad_stops(settings, message):
+    with pytest.raises(ValueError, match=message):
+        decode(FunctionModel(lambda prefix: [-1.0, -1.0], EOS), [None], **settings)
