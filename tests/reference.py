@@ -45,9 +45,7 @@ class Reference(NamedTuple):
     calls: int
 
 
-def beam_keep(
-    model: Toy, k: int, n_max: int, final: Callable[[float, int], float] = plain, n: int | None = None
-) -> Reference:
+def beam_keep(model: Toy, k: int, n_max: int, final: Callable[[float, int], float] = plain, n: int | None = None) -> Reference:
     """Algorithm 1: a finished hypothesis keeps its slot.
 
     With `n` optimally stopped, for a monotonic score: what the n-th finished hypothesis on the beam precedes is not extended.
@@ -110,8 +108,8 @@ def beam_search(model: Toy, k: int, n_max: int, n: int, finished: str) -> Refere
 def certificate(model: Toy, k: int, n_max: int, n: int, finished: str) -> set[tuple[int, ...]]:
     """The prefixes that any exact method must score: on beam search's beams, before the n-th answer in the order, and alive.
 
-    `y` is dead when hypotheses that precede it fill longer beams: under `keep`, all k slots of one; under `leave`, walking up from
-    its length, the k slots for unfinished ones of some beam before any beam at which a k-th hypothesis is missing (there a
+    `y` is dead when hypotheses that precede it fill longer beams: under `keep`, all k slots of one; under `leave`, walking up
+    from its length, the k slots for unfinished ones of some beam before any beam at which a k-th hypothesis is missing (there a
     continuation of `y` could still finish), or the k first places of every beam through n_max.
     """
     unlimited = n_max * (k + 1) + 1  # more answers than there can be: never stopped

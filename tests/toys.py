@@ -23,7 +23,7 @@ RULES: tuple[Finished, ...] = ("keep", "leave")
 def random_toy(kind: str, vocabulary: int, seed: object) -> Toy:
     """A model of a kind that is hard in its own way, the same for the same seed, on every machine.
 
-    ties: small-integer increments, 0 (p = 1) included; peaked, flat: normal logits; dead-ends: peaked, and some tokens impossible.
+    ties: small-integer increments, 0 (p = 1) included; peaked, flat: normal logits; dead-ends: peaked, some tokens impossible.
     """
 
     @cache
@@ -57,7 +57,7 @@ class Case(NamedTuple):
 
 
 def random_cases(seeds: range, *, title: str, kinds: tuple[str, ...] = KINDS, small: bool = False) -> Iterator[Case]:
-    """Cases over all kinds, k from 1 to 8, both rules, n from 1 to k (leave: beyond); `small` ones can be searched exhaustively."""
+    """Cases over all kinds, k from 1 to 8, both rules, n from 1 to k (leave: beyond); exhaustive search can do `small` ones."""
     for seed in seeds:
         rng = random.Random(f"{title} {seed}")
         k, finished = 1 + seed % 8, RULES[seed // 8 % 2]

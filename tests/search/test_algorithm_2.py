@@ -1,4 +1,4 @@
-"""Algorithm 2 as the paper prints it, why that is not beam search, and the two rules that `Search` in strict order is equal to."""
+"""Algorithm 2 as the paper prints it, why that is not beam search, and the two rules that `Search` equals in strict order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def algorithm_2_with_a_slot_check(model: Toy, k: int, n_max: int) -> tuple[float
 
 
 def algorithm_2_keep(model: Toy, k: int, n_max: int, n: int) -> tuple[list, list]:
-    """Both errors mended: a finished hypothesis takes a slot of every later length, and what a full length leaves behind is dropped.
+    """Both errors mended: a finished hypothesis takes a slot of every later length, and what a full length left behind is gone.
 
     Returns the answers and the expanded prefixes, in order.
     """
@@ -80,7 +80,7 @@ def algorithm_2_keep(model: Toy, k: int, n_max: int, n: int) -> tuple[list, list
 
 
 def algorithm_2_leave(model: Toy, k: int, n_max: int, n: int) -> tuple[list, list]:
-    """The rule of today's toolkits: expand if fewer than k unfinished ones of this length were popped, accept if fewer than k at all."""
+    """Today's rule: expand if fewer than k unfinished ones of this length were popped, accept if fewer than k at all."""
     queue: list[tuple[float, int, tuple[int, ...]]] = [(0.0, 0, ())]
     unfinished: Counter[int] = Counter()
     popped: Counter[int] = Counter()
@@ -139,7 +139,7 @@ def mismatches(cases, tally) -> Callable[..., float]:
 
 @pytest.mark.parametrize(("k", "low", "high"), [(1, 0.45, 0.6), (2, 0.2, 0.35), (3, 0.08, 0.18), (5, 0.01, 0.06)])
 def test_algorithm_2_as_printed_is_not_beam_search(mismatches, k, low, high):
-    """`stop` peeks before the `pops >= k` test, so that a finished hypothesis that is off the beam is returned: often, for small k."""
+    """`stop` peeks before the `pops >= k` test, so that a finished hypothesis may be returned that is off the beam."""
     assert low < mismatches("as printed (wrong)", algorithm_2_as_printed, k) < high
 
 
@@ -159,7 +159,7 @@ def test_a_slot_check_and_the_prune_mend_algorithm_2(mismatches, k):
 
 
 def test_algorithm_2_as_printed_returns_what_beam_search_drops():
-    """By hand, k = 1: greedy search goes to `1` and on; the printed algorithm also looks at the sibling it should have dropped."""
+    """By hand, k = 1: greedy search goes to `1` and on; the printed algorithm returns the sibling that had lost to it."""
     table = {(): [-2.0, -1.0], (1,): [-5.0, -4.0], (1, 1): [-0.5, -9.0]}
 
     def toy(prefix: tuple[int, ...]) -> list[float]:

@@ -19,7 +19,7 @@ def best_first_run(case: Case, choose: Chooser | None = None):
 
 
 def test_calls_equal_the_certificate(for_all):
-    """In strict order exactly those prefixes are scored, each once, that no exact method can do without (reference.certificate)."""
+    """In strict order exactly those prefixes are scored, each once, that no exact method can do without (`certificate`)."""
 
     def claim(case: Case) -> bool:
         done, needed = best_first_run(case), needed_prefixes(case)

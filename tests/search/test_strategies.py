@@ -1,0 +1,189 @@
+"""Table 1: what each strategy finds, and what each of them claims."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import inf
+
+import pytest
+
+from bestfirst.scoring import LogProbability
+from bestfirst.search import (
+    Context,
+    Heuristic,
+    Hypothesis,
+    Search,
+    Strategy,
+    a_star,
+    a_star_beam,
+    beam,
+    best_first,
+    best_first_beam,
+    breadth_first,
+    greedy,
+)
+from reference import EOS, Toy, beam_keep, exhaustive
+from toys import RULES, Case, random_cases, run
+
+TIE_FREE = ("peaked", "flat")
+
+
+def best_rest(toy: Toy, n_max: int) -> Heuristic:
+    """The perfect heuristic: what the best completion of a hypothesis adds to its score."""
+
+    @cache
+    def rest(prefix: tuple[int, ...]) -> float:
+        if prefix and prefix[-1] == EOS:
+            return 0.0
+        if len(prefix) == n_max:
+            return -inf
+        return max((inc + rest((*prefix, token)) for token, inc in enumerate(toy(prefix)) if inc > -inf), default=-inf)
+
+    def h(y: Hypothesis, context: Context) -> float:
+        return rest(y.tokens)
+
+    h.admissible = True
+    return h
+
+
+def expected(items) -> list[tuple[tuple[int, ...], float]]:
+    return [(y.tokens, y.value) for y in items]
+
+
+def test_greedy_takes_the_best_token_until_it_is_eos(for_all):
+    def claim(case: Case) -> bool:
+        toy, tokens, value = case.toy, (), 0.0
+        while len(tokens) < case.n_max and max(toy(tokens)) > -inf and EOS not in tokens:
+            best = max(range(case.vocabulary), key=lambda token: (toy(tokens)[token], -token))
+            tokens, value = (*tokens, best), value + toy(tokens)[best]
+        answers = [(tokens, value)] if EOS in tokens else []
+        return run(toy, greedy(case.finished), case.n_max).answers == answers
+
+    for_all(claim, normal=128, full=1280)
+
+
+def test_greedy_is_beam_search_with_k_1(for_all):
+    def claim(case: Case) -> bool:
+        by_greedy = run(case.toy, greedy(case.finished), case.n_max)
+        by_beam, by_best_first = (run(case.toy, make(1, case.finished), case.n_max) for make in (beam, best_first_beam))
+        return by_greedy.answers == by_beam.answers == by_best_first.answers and by_greedy.result.calls == by_beam.result.calls
+
+    for_all(claim, normal=128, full=1280, searches=3)
+
+
+def test_unpruned_best_first_and_breadth_first_find_what_exhaustive_search_finds(for_all):
+    def claim(case: Case) -> bool:
+        answers = expected(exhaustive(case.toy, case.n_max)[: case.n])
+        by_score, by_length = (run(case.toy, strategy, case.n_max, n=case.n) for strategy in (best_first(), breadth_first()))
+        same = by_score.answers == by_length.answers == answers
+        return same and by_score.result.exact and by_length.result.exact and by_score.result.calls <= by_length.result.calls
+
+    for_all(claim, normal=192, full=1280, searches=2, small=True)
+
+
+@pytest.mark.parametrize("slack", [0.0, 0.5, 2.0])
+def test_a_star_with_an_admissible_heuristic_finds_what_exhaustive_search_finds(for_all, slack):
+    def claim(case: Case) -> bool:
+        perfect = best_rest(case.toy, case.n_max)
+
+        def h(y: Hypothesis, context: Context) -> float:
+            return min(0.0, perfect(y, context) + slack * (1 + sum(y.tokens) % 3))
+
+        h.admissible = True
+        done = run(case.toy, a_star(h), case.n_max, n=case.n)
+        return done.result.exact and done.answers == expected(exhaustive(case.toy, case.n_max)[: case.n])
+
+    for_all(claim, normal=64, full=640, kinds=("ties", "peaked", "flat") if slack else ("ties",), small=True)
+
+
+def test_a_star_with_a_perfect_heuristic_expands_only_the_answers_path(for_all):
+    def claim(case: Case) -> bool:
+        done = run(case.toy, a_star(best_rest(case.toy, case.n_max)), case.n_max)
+        answer = done.result.hypotheses[0].tokens
+        return done.prefixes == [answer[:length] for length in range(len(answer))]
+
+    for_all(claim, normal=128, full=1280, kinds=TIE_FREE, small=True)
+
+
+def test_a_star_with_a_perfect_heuristic_expands_only_paths_to_a_best_answer_where_several_tie(for_all):
+    def claim(case: Case) -> bool:
+        h = best_rest(case.toy, case.n_max)
+        done = run(case.toy, a_star(h), case.n_max)
+        best = done.result.hypotheses[0].score
+        return all(y.value + h(y, Context(case.n_max)) == best for y in done.scored)
+
+    for_all(claim, normal=128, full=1280, kinds=("ties",), small=True)
+
+
+def test_a_star_beam_without_a_heuristic_is_best_first_beam_search(for_all):
+    def claim(case: Case) -> bool:
+        done = run(case.toy, a_star_beam(case.k, None, case.finished), case.n_max, n=case.n)
+        same = run(case.toy, best_first_beam(case.k, case.finished), case.n_max, n=case.n)
+        return (done.answers, done.prefixes, done.result.exact) == (same.answers, same.prefixes, True)
+
+    for_all(claim, normal=128, full=640, searches=2)
+
+
+# -- "A Note on Heuristics" (the paper, end of section 4.1) ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("finished", RULES)
+def test_note_on_heuristics_an_admissible_heuristic_can_push_beam_searchs_result_off_the_beam(finished):
+    """By hand, k = 1. Beam search follows `1`; a heuristic that grossly overestimates `2` makes `2` take the only slot."""
+    table = {(): [-9.0, -1.0, -1.5], (1,): [-1.0, -8.0, -8.0], (2,): [-5.0, -8.0, -8.0]}
+
+    def toy(prefix: tuple[int, ...]) -> list[float]:
+        return table.get(prefix, [-1.0, -9.0, -9.0])
+
+    def h(y: Hypothesis, context: Context) -> float:
+        return 0.0 if y.tokens == (2,) else -1.0 if y.tokens else 0.0  # never below what is to come: -5 after 2, -1 after 1
+
+    h.admissible = True
+    assert run(toy, beam(1, finished), 3).answers == [((1, 0), -2.0)]
+    astray = run(toy, a_star_beam(1, h, finished), 3)
+    assert astray.answers == [((2, 0), -6.5)]
+    assert not astray.result.exact  # and says so
+    assert run(toy, a_star(h), 3).answers == [((1, 0), -2.0)]  # without pruning the same heuristic does no harm
+
+
+def test_note_on_heuristics_a_star_beam_differs_from_beam_search_and_never_claims_otherwise(cases):
+    """Even a perfect heuristic changes the result (here for the better): k-optimality is beam search's, not the model's."""
+    differ = 0
+    for case in random_cases(cases(128, full=1280), title="note on heuristics", kinds=TIE_FREE, small=True):
+        astray = run(case.toy, a_star_beam(case.k, best_rest(case.toy, case.n_max), case.finished), case.n_max)
+        best = beam_keep(case.toy, case.k, case.n_max).answers[:1]
+        differ += astray.answers != expected(best)
+        assert not astray.result.exact
+    assert differ > 0
+
+
+# -- what a strategy may be made of ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_a_beam_below_1_is_refused(k):
+    with pytest.raises(ValueError, match=f"beam must be at least 1, got {k}"):
+        best_first_beam(k)
+
+
+def test_an_unknown_rule_for_finished_hypotheses_is_refused():
+    with pytest.raises(ValueError, match=r"finished must be .*got 'drop'"):
+        best_first_beam(2, "drop")
+
+
+def test_a_queue_that_holds_nothing_is_refused():
+    with pytest.raises(ValueError, match="queue_capacity must be at least 1, got 0"):
+        best_first_beam(2, queue_capacity=0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings", "message"),
+    [
+        (best_first_beam(2), {"n": 0}, "nbest must be at least 1, got 0"),
+        (best_first_beam(2, "keep"), {"n": 3}, r"nbest \(3\) must not exceed beam \(2\)"),
+        (best_first_beam(2), {"context": Context(n_max=0)}, "max_length must be at least 1, got 0"),
+    ],
+)
+def test_a_search_for_nothing_is_refused(strategy: Strategy, settings, message):
+    with pytest.raises(ValueError, match=message):
+        Search(strategy, **{"score": LogProbability(), "eos": {EOS}, "context": Context(n_max=3), **settings})
