@@ -40,6 +40,7 @@ class Prompt:
     source: Any  # encoder input: token ids, or features; None for a decoder-only model
     tokens: tuple[int, ...]  # what the decoder is given before it generates
     shown: int = 0  # how many of the last `tokens` belong to the output's text
+    hidden: torch.Tensor | None = None  # (length, d) what the encoder made of it, where that is known
 
 
 def load(
@@ -196,6 +197,20 @@ class TransformersModel(Model):
         return str(self.tokenizer.decode([*shown, *tokens], skip_special_tokens=True))
 
     # -- scoring -------------------------------------------------------------------------------------------------------
+
+    def encode(self, prompts: Sequence[Prompt]) -> tuple[torch.Tensor, list[int]]:
+        """The encoder's output for a batch, (batch, length, d) padded on the right, and each input's length."""
+        if prompts[0].hidden is not None:
+            known = [prompt.hidden for prompt in prompts]
+            return torch.nn.utils.rnn.pad_sequence(known, batch_first=True), [len(hidden) for hidden in known]
+        lengths = [len(prompt.source) for prompt in prompts]
+        longest = max(lengths)
+        device = self.model.device
+        ids = torch.tensor([[*prompt.source, *[0] * (longest - len(prompt.source))] for prompt in prompts], device=device)
+        mask = torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
+        encoder = self.model.get_encoder()
+        with evaluating(self.model):
+            return encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state, lengths
 
     def scorer(self, score: Score, width: float) -> Scorer:
         from ..engine import EngineScorer
