@@ -1,0 +1,82 @@
+"""Models made of models: ensembles and shallow fusion."""
+
+from __future__ import annotations
+
+from math import exp, inf, log
+
+import pytest
+
+from bestfirst import FunctionModel, decode
+from bestfirst.models import Ensemble, Query, ShallowFusion
+from bestfirst.scoring import GNMT
+from reference import EOS
+from scoring.test_mutual_information import Recurrent
+from toys import random_toy
+
+ONE, TWO = random_toy("peaked", 5, 1), random_toy("flat", 5, 2)
+
+
+def test_an_ensemble_is_the_weighted_mean_of_probabilities():
+    model = Ensemble([Recurrent(ONE), Recurrent(TWO)], [3, 1])
+    logprobs = model.score([Query(model.start(None), ())])[0].logprobs
+    expected = [log(0.75 * exp(a) + 0.25 * exp(b)) for a, b in zip(ONE(()), TWO(()), strict=True)]
+    assert logprobs == pytest.approx(expected)
+    assert sum(exp(logprob) for logprob in logprobs) == pytest.approx(1.0)
+
+
+def test_states_of_all_models_go_along_and_search_stays_exact():
+    for model in (
+        Ensemble([Recurrent(ONE), Recurrent(TWO)]),
+        ShallowFusion(Recurrent(ONE), Recurrent(TWO), 0.5),
+        Ensemble([ShallowFusion(Recurrent(ONE), Recurrent(TWO), 0.5), Recurrent(TWO)]),
+    ):
+        for score in ("logprob", GNMT(0.6)):
+            result = decode(model, [None], score=score, nbest=3)[0]
+            assert result.hypotheses == decode(model, [None], score=score, nbest=3, strategy="beam")[0].hypotheses
+            assert result.exact
+
+
+def test_one_model_twice_is_that_model():
+    toy = random_toy("dead-ends", 6, 5)
+    twice = decode(Ensemble([FunctionModel(toy, EOS)] * 2), [(1, 2)], nbest=3)[0]
+    once = decode(FunctionModel(toy, EOS), [(1, 2)], nbest=3)[0]
+    assert [answer.tokens for answer in twice.hypotheses] == [answer.tokens for answer in once.hypotheses]
+    assert [answer.score for answer in twice.hypotheses] == pytest.approx([answer.score for answer in once.hypotheses])
+
+
+def test_fusion_adds_the_language_models_log_probabilities():
+    answer = decode(ShallowFusion(Recurrent(ONE), Recurrent(TWO), 0.3), [None])[0].hypotheses[0]
+    steps = [(ONE(answer.tokens[:i])[token], TWO(answer.tokens[:i])[token]) for i, token in enumerate(answer.tokens)]
+    assert answer.score == pytest.approx(sum(own + 0.3 * beside for own, beside in steps))
+    no_weight = ShallowFusion(FunctionModel(ONE, EOS), FunctionModel(lambda prefix: [-inf] * 5, EOS), 0.0)
+    assert decode(no_weight, [None])[0].hypotheses == decode(FunctionModel(ONE, EOS), [None])[0].hypotheses
+
+
+def test_lengths_and_text_are_the_first_models():
+    class Spoken(FunctionModel):
+        def text(self, source, tokens):
+            return f"{source}: {list(tokens)}"
+
+        def max_length(self, source):
+            return 7
+
+    for model in (Ensemble([Spoken(ONE, EOS)]), ShallowFusion(Spoken(ONE, EOS), FunctionModel(TWO, EOS), 0.1)):
+        assert model.max_length("ab") == 7
+        assert model.source_length("ab") == 2
+        assert decode(model, ["ab"])[0].text.startswith("ab: [")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda a, b: Ensemble([]), "at least one model"),
+        (lambda a, b: Ensemble([a, b], [1]), "2 models need as many weights, got 1"),
+        (lambda a, b: Ensemble([a, b], [1, -1]), r"must be numbers above 0, got \[1, -1\]"),
+        (lambda a, b: Ensemble([a, FunctionModel(TWO, 3)]), r"same vocabulary, these end sequences with \[0\] and \[3\]"),
+        (lambda a, b: ShallowFusion(a, b, -0.5), "weight must be a number of at least 0, got -0.5; MutualInformation"),
+        (lambda a, b: ShallowFusion(a, FunctionModel(random_toy("flat", 9, 1), EOS), 0.5), "these have 5, 9 tokens"),
+    ],
+)
+def test_models_that_do_not_go_together(make, message):
+    with pytest.raises(ValueError, match=message):
+        decode(make(FunctionModel(ONE, EOS), FunctionModel(TWO, EOS)), [None])

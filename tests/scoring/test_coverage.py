@@ -1,0 +1,87 @@
+"""GNMT's coverage penalty: asked of the model's attention, applied when a hypothesis finishes, exact under leave."""
+
+from __future__ import annotations
+
+import random
+from math import log
+
+import pytest
+
+from bestfirst import FunctionModel, Model, Query, Scored, decode
+from bestfirst.scoring import GNMT, Coverage, LogProbability
+from reference import EOS
+from toys import random_toy
+
+SOURCE = (1, 2, 3)
+
+
+class Attending(Model):
+    """A toy that looks somewhere else after every prefix."""
+
+    eos = (EOS,)
+
+    def __init__(self, toy):
+        self.toy = toy
+        self.attended = 0
+
+    def start(self, source):
+        return len(source)
+
+    def score(self, batch: list[Query]) -> list[Scored]:
+        return [Scored(self.toy(query.prefix), query.state) for query in batch]
+
+    def attend(self, batch: list[Query]) -> list[Scored]:
+        self.attended += len(batch)
+        return [answer._replace(attention=look(query)) for query, answer in zip(batch, self.score(batch), strict=True)]
+
+
+def look(query: Query) -> list[float]:
+    rng = random.Random(f"look {query.prefix}")
+    weights = [rng.random() ** 4 for _ in range(query.state)]
+    return [weight / sum(weights) for weight in weights]
+
+
+def gnmt_with_coverage(toy, tokens, alpha, beta):
+    """Wu et al. 2016, Eq. 14, written out."""
+    looks = [look(Query(len(SOURCE), tokens[:j])) for j in range(len(tokens))]
+    penalty = beta * sum(log(min(sum(column), 1.0)) for column in zip(*looks, strict=True))
+    return sum(toy(tokens[:j])[token] for j, token in enumerate(tokens)) / ((5 + len(tokens)) / 6) ** alpha + penalty
+
+
+def test_the_score_is_gnmts_and_beam_search_finds_the_same():
+    for seed in range(40):
+        toy = random_toy("peaked", 5, seed)
+        score, settings = Coverage(0.5, GNMT(0.6)), {"beam": 4, "nbest": 3, "max_length": 7}
+        result = decode(Attending(toy), [SOURCE], score=score, **settings)[0]
+        beam = decode(Attending(toy), [SOURCE], score=score, strategy="beam", stop="exhausted", **settings)[0]
+        assert result.hypotheses == beam.hypotheses
+        assert result.exact
+        assert result.calls <= beam.calls
+        for answer in result.hypotheses:
+            assert answer.score == pytest.approx(gnmt_with_coverage(toy, answer.tokens, 0.6, 0.5))
+
+
+def test_attention_is_asked_for_this_score_only():
+    model = Attending(random_toy("peaked", 5, 1))
+    decode(model, [SOURCE])
+    assert model.attended == 0
+    result = decode(model, [SOURCE], score=Coverage(0.5))[0]
+    assert model.attended == result.rows > 0
+
+
+def test_the_score_inside_keeps_its_own_needs_and_name():
+    assert Coverage(0.1, GNMT(0.6)).needs == {"attention"}
+    assert Coverage(0.0, LogProbability(2.0)).plain is False
+
+
+def test_a_source_token_without_any_attention_costs_much_but_is_finite():
+    import numpy
+
+    assert Coverage(1.0).ending(numpy.array([0.0, 2.0])) == pytest.approx(log(1e-10))
+
+
+def test_it_refuses_keep_and_models_without_attention():
+    with pytest.raises(ValueError, match="too late for finished='keep'; use 'leave'"):
+        decode(Attending(random_toy("flat", 5, 1)), [SOURCE], score=Coverage(0.5), finished="keep")
+    with pytest.raises(ValueError, match="FunctionModel gives no attention, which a coverage penalty needs"):
+        decode(FunctionModel(random_toy("flat", 5, 1), EOS), [SOURCE], score=Coverage(0.5))
