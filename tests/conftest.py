@@ -21,7 +21,7 @@ def cases() -> Callable[..., range]:
 
 @pytest.fixture(scope="session")
 def tally() -> Callable[[str, int, int], None]:
-    """`tally("random searches", 300, 0)`: so many were run, so many were wrong; added up under each title."""
+    """`tally("property searches", 300, 0)`: so many were run, so many were wrong; added up under each title."""
 
     def note(title: str, searches: int, mismatches: int) -> None:
         _searches[title] += searches

@@ -19,7 +19,7 @@ def for_all(request, cases, tally) -> Callable[..., None]:
     def check(claim: Callable[[Case], bool], *, normal: int, full: int, searches: int = 1, kinds=KINDS, small: bool = False):
         numbers = cases(normal, full=full)
         wrong = [case for case in random_cases(numbers, title=request.node.name, kinds=kinds, small=small) if not claim(case)]
-        tally("random searches", searches * len(numbers), len(wrong))
+        tally("property searches", searches * len(numbers), len(wrong))
         assert not wrong, f"{len(wrong)} of {len(numbers)} cases, such as {wrong[:3]}"
 
     return check

@@ -1,0 +1,270 @@
+"""Laws that a model or a score of your own must obey, for your own tests. Pure Python; numpy only where a score asks for arrays.
+
+    from bestfirst.testing import check_model, check_score
+    check_model(MyModel(), "an input")
+    check_score(MyScore())
+
+Each raises AssertionError with a sentence that names the law, the hypothesis and the numbers, or returns None.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import exp, inf, isnan, log
+from typing import TYPE_CHECKING, Any
+
+from .models import Model, Query, Scored
+from .search import Context
+
+if TYPE_CHECKING:
+    from .scoring import Score
+
+Prefix = tuple[int, ...]
+
+
+# -- models ----------------------------------------------------------------------------------------------------------------
+
+
+def check_model(
+    model: Model,
+    source: Any = None,
+    *,
+    normalized: bool = True,
+    monotonic: bool = True,
+    prefixes: int = 20,
+    tolerance: float = 1e-4,
+    seed: int = 0,
+) -> None:
+    """Check a model on one input and a random tree of so many prefixes. Its laws:
+
+    - a score for every token of one vocabulary, EOS among them; none of them NaN or +inf
+    - monotonic: no score is positive (turn off for additive scores that can rise; those need strategy="beam")
+    - normalized: the scores are logarithms of probabilities that sum to 1 (turn off for scores that are not probabilities)
+    - consistent: going on from a kept state, however often it was used, equals scoring the prefix again from the start
+    - batch-independent: a hypothesis' scores and state do not depend on what else is in the batch
+
+    `tolerance` is what rounding may change: batch shape changes the last bits of a neural model's scores.
+    """
+    alone = _grow(model, source, prefixes, random.Random(seed))
+    size = len(alone[()].logprobs)
+    for prefix, answer in alone.items():
+        _check_numbers(prefix, answer.logprobs, size, model)
+        if monotonic:
+            _check_monotonic(prefix, answer.logprobs, tolerance)
+        if normalized:
+            _check_normalized(prefix, answer.logprobs, tolerance)
+    for prefix, answer in alone.items():
+        again = _replay(model, source, prefix)
+        _check_same("consistent", prefix, answer, "from a kept state", again, "from the start", tolerance)
+    _check_batches(model, source, alone, random.Random(seed), tolerance)
+
+
+def _ask(model: Model, batch: Sequence[Query]) -> list[Scored]:
+    answers = list(model.score(batch))
+    if len(answers) != len(batch):
+        raise AssertionError(f"one answer a query: score() gave {len(answers)} answers to {len(batch)} queries")
+    return answers
+
+
+def _grow(model: Model, source: Any, prefixes: int, rng: random.Random) -> dict[Prefix, Scored]:
+    """A random tree, each prefix scored alone, from the state that its parent was given when it was scored."""
+    start = model.start(source)
+    tree: dict[Prefix, Scored] = {(): _ask(model, [Query(start, ())])[0]}
+    limit = model.max_length(source)
+    for _ in range(4 * prefixes):
+        if len(tree) == prefixes:
+            break
+        parent = list(tree)[-1] if rng.random() < 0.6 else rng.choice(list(tree))
+        possible = [token for token, value in enumerate(tree[parent].logprobs) if value > -inf and token not in model.eos]
+        prefix = (*parent, rng.choice(possible)) if possible else parent
+        if prefix not in tree and len(prefix) < limit:
+            tree[prefix] = _ask(model, [Query(tree[parent].state, prefix)])[0]
+    return tree
+
+
+def _replay(model: Model, source: Any, prefix: Prefix) -> Scored:
+    """The prefix scored from the start, token by token, alone."""
+    answer = Scored([], model.start(source))
+    for length in range(len(prefix) + 1):
+        answer = _ask(model, [Query(answer.state, prefix[:length])])[0]
+    return answer
+
+
+def _check_numbers(prefix: Prefix, logprobs: Sequence[float], size: int, model: Model) -> None:
+    if len(logprobs) != size:
+        raise AssertionError(
+            f"one vocabulary: there are {len(logprobs)} scores after {list(prefix)} but {size} after []; "
+            "give -inf to tokens that may not come"
+        )
+    if not model.eos or not all(0 <= token < size for token in model.eos):
+        raise AssertionError(f"EOS in the vocabulary: eos is {sorted(model.eos)}, and the vocabulary has {size} tokens")
+    for token, value in enumerate(logprobs):
+        if isnan(value) or value == inf:
+            raise AssertionError(f"numbers: the score of token {token} after {list(prefix)} is {value}")
+
+
+def _check_monotonic(prefix: Prefix, logprobs: Sequence[float], tolerance: float) -> None:
+    best = max(range(len(logprobs)), key=logprobs.__getitem__)
+    if logprobs[best] > tolerance:
+        raise AssertionError(
+            f"monotonic: token {best} after {list(prefix)} adds {logprobs[best]:.6g}, more than 0; "
+            "search with strategy='beam' and check with monotonic=False, or lower all scores"
+        )
+
+
+def _check_normalized(prefix: Prefix, logprobs: Sequence[float], tolerance: float) -> None:
+    total = sum(exp(min(value, 700.0)) for value in logprobs)
+    if abs(total - 1) > tolerance:
+        raise AssertionError(
+            f"normalized: the probabilities after {list(prefix)} sum to {total:.6g}, not 1; "
+            "check with normalized=False if the scores are not meant to be probabilities"
+        )
+
+
+def _check_batches(model: Model, source: Any, alone: dict[Prefix, Scored], rng: random.Random, tolerance: float) -> None:
+    """All in one batch, in a random order and with repetitions; then once more from the states that this gave."""
+    states = {prefix: answer.state for prefix, answer in alone.items()}
+    for where in ("in a batch", "from states made in a batch, in one"):
+        batch = [*alone, *rng.choices(list(alone), k=3)]
+        rng.shuffle(batch)
+        start = model.start(source)
+        answers = _ask(model, [Query(states[prefix[:-1]] if prefix else start, prefix) for prefix in batch])
+        for prefix, answer in zip(batch, answers, strict=True):
+            _check_same("batch-independent", prefix, alone[prefix], "alone", answer, f"{where} of {len(batch)}", tolerance)
+        states = {prefix: answer.state for prefix, answer in zip(batch, answers, strict=True)}
+
+
+def _check_same(law: str, prefix: Prefix, one: Scored, how: str, other: Scored, otherwise: str, tolerance: float) -> None:
+    if len(one.logprobs) != len(other.logprobs):
+        raise AssertionError(
+            f"{law}: there are {len(one.logprobs)} scores after {list(prefix)} {how}, {len(other.logprobs)} {otherwise}"
+        )
+    for token, (a, b) in enumerate(zip(one.logprobs, other.logprobs, strict=True)):
+        if a != b and not abs(a - b) <= tolerance * (1 + abs(a)):
+            raise AssertionError(f"{law}: token {token} after {list(prefix)} scores {a:.6g} {how} and {b:.6g} {otherwise}")
+
+
+# -- scores ----------------------------------------------------------------------------------------------------------------
+
+
+def check_score(score: Score, *, n_max: int = 12, source_length: int = 6, tolerance: float = 1e-9, seed: int = 0) -> None:
+    """Check a score on random values, at every length up to `n_max`. Its laws:
+
+    - increments are never positive, nor is what finishing adds
+    - `final` never falls when the value rises
+    - `bound` is not exceeded by `final` at any greater length, nor by the bound of a longer hypothesis
+    - what it claims: `monotonic` (`final` never rises with length), `one_way` (it only rises, or only falls), `value_only`
+
+    Under them best-first search returns beam search's result (docs/algorithm.md).
+    """
+    rng = random.Random(seed)
+    _check_increments(score, rng, tolerance)
+    if "attention" in score.needs:
+        _check_ending(score, rng, tolerance)
+    values = sorted({0.0, -1e-6, -1.0, *(-rng.expovariate(0.2) for _ in range(20))})
+    for limit in sorted({1, 2, n_max}):
+        context = Context(n_max=limit, source_length=source_length)
+        for length in range(limit + 1):
+            _check_final(score, values, length, context, tolerance)
+        for length in range(limit):
+            for value in values:
+                _check_bound(score, value, length, context, tolerance)
+        for value in values:
+            _check_claims(score, value, context, tolerance)
+
+
+def _exceeds(a: float, b: float, tolerance: float) -> bool:
+    return isnan(a) or isnan(b) or (b < inf and a > b + tolerance * (1 + abs(b)))
+
+
+def _check_increments(score: Score, rng: random.Random, tolerance: float) -> None:
+    for logprobs, increments in () if score.plain else _increments(score, rng):
+        for logprob, increment in zip(logprobs, increments, strict=True):
+            if not increment <= tolerance:
+                raise AssertionError(
+                    f"{score.name}: increments are never positive, but a token of log-probability {logprob:.6g} adds "
+                    f"{increment:.6g}; take off the most that a token can add, and give it back in `final`"
+                )
+
+
+def _increments(score: Score, rng: random.Random) -> Iterator[tuple[list[float], list[float]]]:
+    """Log-probabilities, from flat to certain, and what the score makes of them."""
+    import numpy
+
+    for sharpness in (0.0, 1.0, 5.0, 50.0):
+        for _ in range(10):
+            logprobs, aux = (_log_softmax([rng.gauss(0, sharpness) for _ in range(8)]) for _ in range(2))
+            beside: dict[str, Any] = {}
+            if "language_model" in score.needs:
+                beside["aux"] = numpy.array(aux)
+            if "language_model_past" in score.needs:
+                beside["past"] = numpy.array([-rng.expovariate(0.2)])
+            yield logprobs, score.increment(numpy.array(logprobs), **beside).tolist()
+
+
+def _log_softmax(logits: Sequence[float]) -> list[float]:
+    top = max(logits)
+    total = log(sum(exp(logit - top) for logit in logits))
+    return [min(0.0, logit - top - total) for logit in logits]
+
+
+def _check_ending(score: Score, rng: random.Random, tolerance: float) -> None:
+    import numpy
+
+    for _ in range(20):
+        coverage = numpy.array([rng.expovariate(1.0) for _ in range(5)])
+        ending = float(score.ending(coverage))
+        if not ending <= tolerance:
+            seen = coverage.round(3).tolist()
+            raise AssertionError(f"{score.name}: what finishing adds is never positive, but coverage {seen} adds {ending:.6g}")
+
+
+def _check_final(score: Score, values: Sequence[float], length: int, context: Context, tolerance: float) -> None:
+    for lower, higher in pairwise(values):
+        a, b = score.final(lower, length, context), score.final(higher, length, context)
+        if _exceeds(a, b, tolerance):
+            raise AssertionError(
+                f"{score.name}: `final` never falls when the value rises, but at length {length} (n_max {context.n_max}) "
+                f"a hypothesis of value {lower:.6g} is worth {a:.6g}, and one of value {higher:.6g} is worth {b:.6g}"
+            )
+
+
+def _check_bound(score: Score, value: float, length: int, context: Context, tolerance: float) -> None:
+    bound = score.bound(value, length, context)
+    this = f"a hypothesis of value {value:.6g} and length {length} (n_max {context.n_max}) has bound {bound:.6g}"
+    for longer in range(length + 1, context.n_max + 1):
+        final = score.final(value, longer, context)
+        if _exceeds(final, bound, tolerance):
+            raise AssertionError(
+                f"{score.name}: `bound` is not exceeded by any longer `final`, but {this}, "
+                f"and at length {longer} it can be worth {final:.6g}"
+            )
+    if length + 1 < context.n_max:
+        child = score.bound(value, length + 1, context)
+        if _exceeds(child, bound, tolerance):
+            raise AssertionError(
+                f"{score.name}: `bound` never rises along a path, but {this}, and one free token more {child:.6g}"
+            )
+
+
+def _check_claims(score: Score, value: float, context: Context, tolerance: float) -> None:
+    worth = [score.final(value, length, context) for length in range(context.n_max + 1)]
+    rises = [t for t in range(1, len(worth)) if _exceeds(worth[t], worth[t - 1], tolerance)]
+    falls = [t for t in range(1, len(worth)) if _exceeds(worth[t - 1], worth[t], tolerance)]
+    if score.monotonic and rises:
+        t = rises[0]
+        raise AssertionError(
+            f"{score.name}: it claims to be monotonic, but a hypothesis of value {value:.6g} is worth {worth[t - 1]:.6g} at "
+            f"length {t - 1} and {worth[t]:.6g} at length {t}"
+        )
+    if score.one_way and rises and falls:
+        raise AssertionError(
+            f"{score.name}: it claims to go one way, but a hypothesis of value {value:.6g} rises at length {rises[0]}, "
+            f"to {worth[rises[0]]:.6g}, and falls at length {falls[0]}, to {worth[falls[0]]:.6g}"
+        )
+    bounds = [score.bound(value, length, context) for length in range(context.n_max)]
+    other = next((number for number in (*worth, *bounds) if number != value), None)
+    if score.value_only and other is not None:
+        raise AssertionError(f"{score.name}: it claims to be the value alone, but of value {value:.6g} it makes {other:.6g}")
