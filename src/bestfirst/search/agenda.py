@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from .hypothesis import Hypothesis, Key
 
 Cursor = tuple[float, float, tuple[()], int, Hypothesis, int]
-"""The j-th child of a hypothesis, not made yet: what it could reach (negated) and its length, a serial number, the parent, j.
+"""The j-th child of a hypothesis, not made yet: its place (`Order.cursor`), a serial number, the parent, j.
 
-Sorts among the keys of hypotheses, before those of the same score and length."""
+Sorts among the keys of hypotheses, before those of the same place."""
 
 
 class Beam:
@@ -128,11 +128,11 @@ class Agenda:
             if i == 0 and pending:
                 heapq.heappush(self._heads, (pending[0], y.length))
 
-    def defer(self, y: Hypothesis, j: int, reach: float) -> None:
-        """Put the j-th child of `y` behind a cursor: it is made when `reach` comes to the front."""
+    def defer(self, y: Hypothesis, j: int, place: tuple[float, float]) -> None:
+        """Put the j-th child of `y` behind a cursor: it is made when that comes to the front."""
         length = y.length + 1
         self._serial += 1
-        cursor: Cursor = (-reach, length, (), self._serial, y, j)
+        cursor: Cursor = (*place, (), self._serial, y, j)
         rest = self.beams[length].rest
         heapq.heappush(rest, cursor)
         if rest[0] is cursor:

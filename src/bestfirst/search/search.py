@@ -21,6 +21,7 @@ from typing import Protocol
 from .agenda import Agenda, Beam
 from .hypothesis import Context, Hypothesis, Key, Successors
 from .result import Answer, Result, Status
+from .stop import Exhausted
 from .strategy import Finished, Strategy
 from .trace import Event, Trace
 
@@ -99,7 +100,8 @@ class Search:
         stop_looks_back = bool(getattr(strategy.stop, "depends_on_past", True))
         self._one_by_one = max_calls is not None or stop_looks_back or not self.guaranteed or not strategy.any_order
         self._prunes = (strategy.order.relies_on_bound and self.guaranteed) or (strategy.order.depends_on_past and self.keep)
-        self._lazy = self._relies_on_bound  # children are made as they come to the front
+        exhaustive = strategy.level_by_level and strategy.k == inf and isinstance(strategy.stop, Exhausted) and self._by_value
+        self._lazy = self._relies_on_bound or exhaustive  # children are made as they come to the front
         self._value_only = score.value_only and strategy.heuristic is None and strategy.order.relies_on_bound
         self.root = self._place(Hypothesis(None, -1, 0.0, 0.0, False))
         self._level(0).insert(self.root)
@@ -213,7 +215,7 @@ class Search:
             reach = self.score.final(value, beam.length, self.context)
             if beam.length < self.context.n_max:
                 reach = max(reach, self.score.bound(value, beam.length, self.context))
-        self.agenda.defer(y, j, reach)
+        self.agenda.defer(y, j, self.strategy.order.cursor(beam.length, value, reach))
 
     def _reveal(self, beam: Beam) -> None:
         """Make the child behind the beam's first cursor, put it on the beam if it is good enough, and move the cursor on."""

@@ -28,6 +28,10 @@ class Order(Protocol):
 
     def key(self, y: Hypothesis, h: float) -> Key: ...
 
+    def cursor(self, length: int, value: float, reach: float) -> tuple[float, float]:
+        """The place of a child that is not made yet: how its key would begin, or earlier."""
+        ...
+
     def together(self, first: Hypothesis, y: Hypothesis) -> bool:
         """Whether `y` may be scored in the same step as `first`, which is on its turn."""
         ...
@@ -47,6 +51,9 @@ class BestFirst:
     def key(self, y: Hypothesis, h: float) -> Key:
         return (-y.bound, y.length, y.tokens, y)
 
+    def cursor(self, length: int, value: float, reach: float) -> tuple[float, float]:
+        return (-reach, length)
+
     def together(self, first: Hypothesis, y: Hypothesis) -> bool:
         return True
 
@@ -61,6 +68,9 @@ class BestScore:
     def key(self, y: Hypothesis, h: float) -> Key:
         return (-(y.worth + h), y.length, y.tokens, y)
 
+    def cursor(self, length: int, value: float, reach: float) -> tuple[float, float]:
+        return (-reach, length)
+
     def together(self, first: Hypothesis, y: Hypothesis) -> bool:
         return False
 
@@ -74,6 +84,9 @@ class ShortestFirst:
 
     def key(self, y: Hypothesis, h: float) -> Key:
         return (y.length, y.rank[0], y.tokens, y)
+
+    def cursor(self, length: int, value: float, reach: float) -> tuple[float, float]:
+        return (length, -value)
 
     def together(self, first: Hypothesis, y: Hypothesis) -> bool:
         return first.length == y.length
