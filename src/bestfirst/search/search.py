@@ -92,6 +92,7 @@ class Search:
         self.rows = 0  # hypotheses scored, those ahead of their turn included
         self.evicted = 0
         self.out_of_budget = False
+        self.bound_holds = True  # as far as was seen: no hypothesis could reach more than its prefix's bound
         self._pruned: list[Hypothesis] = []  # open, but no continuation can enter a beam
         self._ready: list[Hypothesis] = []  # named by the last frontier
         self._by_value = not self.keep and strategy.heuristic is None  # how beams rank
@@ -255,12 +256,17 @@ class Search:
             logprob = y.logprob + (values[j] if logprobs is None else logprobs[j])
             finished = token in self.eos or (self.accept_truncated and y.length + 1 == self.context.n_max)
             child = y.children[j] = self._place(Hypothesis(y, token, y.value + values[j], logprob, finished))
-            if self._relies_on_bound and child.reach > y.bound + TOLERANCE * (1 + abs(y.bound)):
-                raise BrokenLaw(
-                    f"the score of {list(child.tokens)} can reach {child.reach:.6g}, above the bound {y.bound:.6g} of its prefix "
-                    f"{list(y.tokens)}: the score is not monotonic or its bound is wrong; use strategy='beam', or mend the score"
-                )
+            if child.reach > y.bound + TOLERANCE * (1 + abs(y.bound)):
+                self._bound_broken(child, y)
         return child
+
+    def _bound_broken(self, child: Hypothesis, y: Hypothesis) -> None:
+        self.bound_holds = False  # beam search goes on, but does not stop by bounds any more
+        if self._relies_on_bound:
+            raise BrokenLaw(
+                f"the score of {list(child.tokens)} can reach {child.reach:.6g}, above the bound {y.bound:.6g} of its prefix "
+                f"{list(y.tokens)}: the score is not monotonic or its bound is wrong; use strategy='beam', or mend the score"
+            )
 
     def _place(self, y: Hypothesis) -> Hypothesis:
         """Work out what `y` is worth and where it stands in its beam and on the agenda."""
