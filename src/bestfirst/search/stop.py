@@ -106,8 +106,8 @@ def _kth_answer(search: Search) -> Hypothesis | None:
 def _settled(search: Search, length: int, n: float) -> bool:
     """Whether the n-th answer precedes all that the unfinished ones of this length have or can reach, ties as in `Answered`.
 
-    A stop at equal scores would sometimes spare beam search a call that best-first search makes. Once a bound was seen to be broken
-    (additive scores that rise), none is relied on.
+    A stop at equal scores would sometimes spare beam search a call that best-first search makes. Once a bound was seen to be
+    broken (additive scores that rise), none is relied on.
     """
     y = search.best_unfinished(length)
     return search.bound_holds and len(search.answers) >= n and search.answers[int(n) - 1][:3] < (-y.reach, y.length, y.tokens)
