@@ -17,7 +17,7 @@ from . import options
 from .failure import PARTLY, reason, reports, say, usage
 from .formats import one_line
 from .output import Output
-from .settings import Decoding, ModelChoice
+from .settings import Decoding, ModelChoice, given
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel
@@ -42,6 +42,14 @@ def compare(
         ),
     ] = 100,
     row_budget: options.RowBudget = None,
+    score: options.ScoreName = "logprob",
+    temperature: options.Temperature = None,
+    alpha: options.Alpha = None,
+    beta: options.Beta = None,
+    ratio: options.Ratio = None,
+    lm: options.LanguageModel = None,
+    weight: options.Weight = None,
+    epsilon: options.Epsilon = None,
     model: options.ModelName = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -71,10 +79,21 @@ def compare(
       2    usage, a missing model folder: nothing is decoded
       130  interrupted with Ctrl-C
     """
-    decoding = Decoding(beam=beam, finished=finished, max_length=max_length, row_budget=row_budget, prefix=prefix).check()
+    decoding = Decoding(
+        beam=beam,
+        finished=finished,
+        max_length=max_length,
+        row_budget=row_budget,
+        prefix=prefix,
+        score=score,
+        score_options=given(
+            temperature=temperature, alpha=alpha, beta=beta, ratio=ratio, language_model=lm, weight=weight, epsilon=epsilon
+        ),
+    ).check()
+    choice = ModelChoice(model, device, dtype, threads, source_lang, target_lang).check(decoding)
     _check_texts(texts)
     with closing(Output(output)) as out:
-        loaded = ModelChoice(model, device, dtype, threads, source_lang, target_lang).load()
+        loaded, decoding = choice.load(decoding)
         out.begin()
         failed = 0
         for i, text in enumerate(texts):

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ..strategies import STRATEGIES
+from ..scoring import SCORES
+from ..strategies import METHODS, STOPS, STRATEGIES
 
-SEARCH, MODEL, OUTPUT = "Search", "Model", "Output"  # the help's panels
+SEARCH, SCORE, MODEL, OUTPUT = "Search", "Score", "Model", "Output"  # the help's panels
 DTYPES = ("fp32", "fp16", "bf16")
 
 
@@ -19,6 +20,14 @@ def count(value: object) -> int:
     if not (text.isascii() and text.isdigit() and int(text) >= 1):
         raise typer.BadParameter(f"{text!r} is not a whole number from 1 up")
     return int(text)
+
+
+def number(value: object) -> float:
+    """A number. What range it must be in, the score knows."""
+    try:
+        return float(str(value))
+    except ValueError:
+        raise typer.BadParameter(f"{value!r} is not a number") from None
 
 
 def one_of(*names: str) -> Callable[[str], str]:
@@ -134,6 +143,102 @@ QueueCapacity = Annotated[
 Prefix = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="Make every output start with this text.", rich_help_panel=SEARCH),
+]
+Stop = Annotated[
+    str | None,
+    typer.Option(
+        parser=one_of(*STOPS),
+        metavar="RULE",
+        help=f"When to stop, if not when the answer is proven: {', '.join(STOPS)}. Those other than hf-false and hf-never go "
+        "with --strategy beam.",
+        rich_help_panel=SEARCH,
+    ),
+]
+PatienceFactor = Annotated[
+    float | None,
+    typer.Option("--patience", parser=number, metavar="F", help="For --stop patience: stop at F * K.", rich_help_panel=SEARCH),
+]
+
+# -- the score -----------------------------------------------------------------------------------------------------------
+
+ScoreName = Annotated[
+    str,
+    typer.Option(
+        "--score",
+        parser=one_of(*SCORES),
+        metavar="NAME",
+        help=f"What a hypothesis is worth: {', '.join(SCORES)}. Each needs the parameters that name it below.",
+        rich_help_panel=SCORE,
+    ),
+]
+Method = Annotated[
+    str,
+    typer.Option(
+        parser=one_of(*METHODS),
+        metavar="NAME",
+        help="How to search with a score that can rise: exact (beam search's answer, proven), or by the paper's stopping "
+        "criterion (stopping) or heuristic (heuristic), which promise nothing.",
+        rich_help_panel=SCORE,
+    ),
+]
+Alpha = Annotated[
+    float | None,
+    typer.Option(
+        parser=number,
+        metavar="A",
+        help="length-normalized: divide by N^A, N tokens. gnmt: by ((5 + N) / 6)^A.",
+        rich_help_panel=SCORE,
+    ),
+]
+Beta = Annotated[
+    float | None,
+    typer.Option(
+        parser=number,
+        metavar="B",
+        help="length-reward: add B for every token. bounded-length-reward: for the first R * |input|.",
+        rich_help_panel=SCORE,
+    ),
+]
+Ratio = Annotated[
+    float | None,
+    typer.Option(parser=number, metavar="R", help="bounded-length-reward: see --beta.", rich_help_panel=SCORE),
+]
+LanguageModel = Annotated[
+    str | None,
+    typer.Option(
+        "--lm",
+        metavar="FOLDER",
+        help="mutual-information: the language model, with the translator's target vocabulary.",
+        rich_help_panel=SCORE,
+    ),
+]
+Weight = Annotated[
+    float | None,
+    typer.Option(
+        parser=number,
+        metavar="W",
+        help="mutual-information: subtract W times the language model's log-probability.",
+        rich_help_panel=SCORE,
+    ),
+]
+Epsilon = Annotated[
+    float | None,
+    typer.Option(
+        parser=number,
+        metavar="E",
+        help="mutual-information: the least probability to count with, at every token.",
+        rich_help_panel=SCORE,
+    ),
+]
+WholeSequence = Annotated[
+    bool,
+    typer.Option(
+        "--whole-sequence", help="mutual-information: --epsilon is for the whole output; not exact.", rich_help_panel=SCORE
+    ),
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(parser=number, metavar="T", help="logprob: divide the logits by T.", rich_help_panel=SCORE),
 ]
 
 # -- the model -----------------------------------------------------------------------------------------------------------

@@ -20,17 +20,12 @@ class Output:
     def __init__(self, path: str | None, *, apart_from: Sequence[io.FileIO] = ()) -> None:
         named = path not in (None, "-")
         self.name = repr(path) if named else "standard output"
-        self.lines = 0
         self._named = named
         self.file = _open(str(path), self.name) if named else _standard_output()
         status = os.fstat(self.file.fileno())
         self._regular = stat.S_ISREG(status.st_mode)
         if self._regular and any(os.path.samestat(status, os.fstat(other.fileno())) for other in apart_from):
             raise usage(f"{self.name} is a file that this command reads or writes already; name another")
-
-    @property
-    def written(self) -> str:
-        return f"{self.lines} {'line' if self.lines == 1 else 'lines'} written"
 
     def begin(self) -> None:
         """Now the work starts: a file's old content goes."""
@@ -47,7 +42,6 @@ class Output:
             raise
         except OSError as error:
             raise self._failure(error) from error
-        self.lines += text.count("\n")
 
     def close(self) -> None:
         try:
@@ -56,7 +50,7 @@ class Output:
             raise self._failure(error) from error
 
     def _failure(self, error: OSError) -> CommandError:
-        return CommandError(f"cannot write to {self.name}: {reason(error)}; {self.written}", PARTLY)
+        return CommandError(f"cannot write to {self.name}: {reason(error)}", PARTLY)
 
 
 def _open(path: str, name: str) -> io.FileIO:

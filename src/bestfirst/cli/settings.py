@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
+from ..models.folder import check_folder, has_tokenizer
+from ..scoring import named_score
+from ..search import Context
+from ..strategies import by_method, named_strategy, stopping
 from .failure import reason, say, usage
 
 if TYPE_CHECKING:
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Decoding:
-    """The keyword arguments of `bestfirst.decode`."""
+    """The keyword arguments of `bestfirst.decode`; None stands for its default."""
 
     strategy: str = "best-first"
     beam: int = 5
@@ -29,32 +33,35 @@ class Decoding:
     row_budget: int | None = None
     queue_capacity: int | None = None
     prefix: str | None = None
+    score: str = "logprob"
+    score_options: Mapping[str, Any] = field(default_factory=dict)
+    method: str = "exact"
+    stop: str | None = None
+    stop_options: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> Decoding:
         """Find contradictions now, by beginning a search on nothing: the library's own checks, without a model."""
-        from ..scoring import named_score
-        from ..search import Context, Search
-        from ..strategies import named_strategy
-
         try:
+            score = named_score(self.score, **self.score_options)
             plan = named_strategy(self.strategy, beam=self.beam, finished=self.finished)  # type: ignore[arg-type]
-            Search(plan, score=named_score("logprob"), eos=(), context=Context(n_max=1), n=self.nbest)
+            if self.stop is not None:
+                plan = stopping(plan, self.stop, **self.stop_options)
+            elif self.stop_options:
+                raise ValueError("--patience goes with --stop patience")
+            plan = by_method(plan, self.method, score)
+            score.check(plan)
+            score.search(plan, eos=(), context=Context(n_max=1), n=self.nbest)
         except ValueError as error:
-            raise usage(reason(error)) from error
+            raise usage(reason(error).replace("language_model", "--lm")) from error
         return self
 
     def signature(self, model: TransformersModel) -> str:
         """What makes a result what it is, in one line."""
+        options = ",".join(f"{name}={getattr(value, 'name', value)}" for name, value in self.score_options.items())
+        score = f"{self.score}({options})" if options else self.score
+        search = f"{self.strategy}|k:{self.beam}|score:{score}|finished:{self.finished}"
         dtype = str(model.model.dtype).removeprefix("torch.")
-        parts = [
-            "bestfirst",
-            self.strategy,
-            f"k:{self.beam}",
-            "score:logprob",
-            f"finished:{self.finished}",
-            f"model:{model.name}",
-        ]
-        return "|".join([*parts, f"dtype:{dtype}", f"v:{__version__}"])
+        return f"bestfirst|{search}|model:{model.name}|dtype:{dtype}|v:{__version__}"
 
     def decode(
         self,
@@ -66,13 +73,18 @@ class Decoding:
         """Decode these texts."""
         from .. import decode
 
-        asked = {name: value for name, value in asdict(self).items() if value is not None}
+        asked = {name: value for name, value in vars(self).items() if value is not None}
         return decode(model, texts, progress=progress, trace=trace, **asked)
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that are on the command line."""
+    return {name: value for name, value in options.items() if value not in (None, False)}
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """Which model, and on what it runs."""
+    """Which models, and on what they run."""
 
     model: str | None = None
     device: str | None = None
@@ -81,24 +93,44 @@ class ModelChoice:
     source_lang: str | None = None
     target_lang: str | None = None
 
-    def load(self) -> TransformersModel:
-        """Load it, without the notices of the libraries it is loaded with."""
+    def check(self, decoding: Decoding) -> ModelChoice:
+        """Look for the folders, before all that is needed to read them is loaded."""
+        try:
+            for name in filter(None, (self.model, decoding.score_options.get("language_model"))):
+                check_folder(name)
+        except ValueError as error:
+            raise usage(reason(error)) from error
+        if self.model is not None and not has_tokenizer(self.model):
+            raise usage(f"the model folder {self.model!r} has no tokenizer, so it takes no text; add its tokenizer's files")
+        return self
+
+    def load(self, decoding: Decoding) -> tuple[TransformersModel, Decoding]:
+        """The model, and the same settings with the language model they name in place of its name."""
         _silence()
         import torch
 
-        from ..models.transformers import load
-
         if self.threads is not None:
             torch.set_num_threads(self.threads)
+        model = self._load(self.model, source_lang=self.source_lang, target_lang=self.target_lang)
+        name = decoding.score_options.get("language_model")
+        if name is not None:
+            options = {**decoding.score_options, "language_model": self._load(name)}
+            decoding = replace(decoding, score_options=options)
         try:
-            model = load(
-                self.model, device=self.device, dtype=self.dtype, source_lang=self.source_lang, target_lang=self.target_lang
-            )
-        except Exception as error:  # whatever is wrong with a stranger's model folder
+            decoding.decode(model, [])  # whether they go together
+        except ValueError as error:
             raise usage(reason(error)) from error
-        if model.tokenizer is None:
-            raise usage(f"the model {self.model!r} has no tokenizer, so it takes no text; add its tokenizer files")
-        return model
+        return model, decoding
+
+    def _load(self, name: str | None, **languages: str | None) -> TransformersModel:
+        from ..models.transformers import load
+
+        try:
+            return load(name, device=self.device, dtype=self.dtype, **languages)
+        except ValueError as error:
+            raise usage(reason(error)) from error
+        except Exception as error:  # whatever else is wrong with a stranger's model folder
+            raise usage(f"cannot load a model from {name!r}: {reason(error)}") from error
 
 
 def _silence() -> None:

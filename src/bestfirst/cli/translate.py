@@ -14,7 +14,7 @@ from .failure import INTERRUPTED, PARTLY, CommandError, reason, reports, say
 from .lines import Line, batches, open_input
 from .output import InOrder, Output
 from .progress import Bar
-from .settings import Decoding, ModelChoice
+from .settings import Decoding, ModelChoice, given
 from .stats import Stats
 
 if TYPE_CHECKING:
@@ -40,6 +40,18 @@ def translate(
     max_calls: options.MaxCalls = None,
     row_budget: options.RowBudget = None,
     queue_capacity: options.QueueCapacity = None,
+    stop: options.Stop = None,
+    patience: options.PatienceFactor = None,
+    score: options.ScoreName = "logprob",
+    method: options.Method = "exact",
+    temperature: options.Temperature = None,
+    alpha: options.Alpha = None,
+    beta: options.Beta = None,
+    ratio: options.Ratio = None,
+    lm: options.LanguageModel = None,
+    weight: options.Weight = None,
+    epsilon: options.Epsilon = None,
+    whole_sequence: options.WholeSequence = False,
     model: options.ModelName = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -82,21 +94,45 @@ def translate(
       2    usage, a missing input file or model folder: nothing is translated
       130  interrupted with Ctrl-C
     """
-    decoding = Decoding(strategy, beam, finished, nbest, max_length, max_calls, row_budget, queue_capacity, prefix).check()
-    choice = ModelChoice(model, device, dtype, threads, source_lang, target_lang)
+    decoding = Decoding(
+        strategy=strategy,
+        beam=beam,
+        finished=finished,
+        nbest=nbest,
+        max_length=max_length,
+        max_calls=max_calls,
+        row_budget=row_budget,
+        queue_capacity=queue_capacity,
+        prefix=prefix,
+        score=score,
+        score_options=given(
+            temperature=temperature,
+            alpha=alpha,
+            beta=beta,
+            ratio=ratio,
+            language_model=lm,
+            weight=weight,
+            epsilon=epsilon,
+            whole_sequence=whole_sequence,
+        ),
+        method=method,
+        stop=stop,
+        stop_options=given(factor=patience),
+    ).check()
+    choice = ModelChoice(model, device, dtype, threads, source_lang, target_lang).check(decoding)
     with ExitStack() as stack:
         source = stack.enter_context(open_input(file))
         out = stack.enter_context(closing(Output(output, apart_from=[source])))
         events = stack.enter_context(closing(Output(trace, apart_from=[source, out.file]))) if trace else None
         bar = stack.enter_context(Bar(source, hidden=out.file.isatty()))
-        run = Run(decoding, choice.load(), _format(as_json, nbest), partial, out, events, bar)
+        run = Run(*choice.load(decoding), _format(as_json, nbest), partial, out, events, bar)
         try:
             for lines in batches(source):
                 run.translate(lines)
         except KeyboardInterrupt:
-            raise CommandError(f"interrupted; {out.written}", INTERRUPTED) from None
+            raise CommandError("interrupted; the lines translated so far are written", INTERRUPTED) from None
     if stats:
-        print(run.stats.table(decoding.signature(run.model)), file=sys.stderr)
+        print(run.stats.table(run.decoding.signature(run.model)), file=sys.stderr)
     return PARTLY if run.failed else 0
 
 
@@ -111,16 +147,16 @@ class Run:
 
     def __init__(
         self,
-        decoding: Decoding,
         model: TransformersModel,
+        decoding: Decoding,
         form: Format,
         partial: bool,
         output: Output,
         events: Output | None,
         bar: Bar,
     ) -> None:
-        self.decoding = decoding
         self.model = model
+        self.decoding = decoding
         self.form = form
         self.partial = partial
         self.output = output
@@ -197,6 +233,5 @@ class Run:
             return result.message
         if result.status == "complete" or formats.shown(result, self.partial):
             return None
-        if result.status == "budget":
-            return f"nothing finished within {self.decoding.max_calls} calls; raise --max-calls, or print what there is with --partial"
-        return "nothing finished within the maximum length; raise --max-length, or print what there is with --partial"
+        limit, option = ("--max-calls", "it") if result.status == "budget" else ("the maximum length", "--max-length")
+        return f"nothing finished within {limit}; raise {option}, or see what there is with --partial"

@@ -1,4 +1,4 @@
-"""Model folders: where the embedded one lies, and whether a folder can hold a model. Looks at names only, without torch."""
+"""Model folders: where the embedded one lies, and whether there can be a model where one is named. Needs no torch."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def check_folder(name: str) -> None:
     if not folder.exists():
         if folder.is_absolute() or name.startswith((".", "~")) or len(folder.parts) > 2:
             raise ModelNotFound(f"no model folder at {name!r}")
+        _check_hub(name)
         return
     if not folder.is_dir():
         raise ModelNotFound(f"{name!r} is a file; a model is a folder with config.json and weights")
@@ -36,3 +37,15 @@ def has_tokenizer(name: str) -> bool:
     """Whether this folder holds a tokenizer too; of a name that is no folder, only transformers knows."""
     folder = Path(name)
     return not folder.is_dir() or any((folder / file).exists() for file in ("tokenizer_config.json", "tokenizer.json"))
+
+
+def _check_hub(name: str) -> None:
+    """Ask once, where transformers would try for half a minute: is a model of this name in the hub's cache, or on the hub?"""
+    from huggingface_hub import model_info, try_to_load_from_cache
+
+    try:
+        if not isinstance(try_to_load_from_cache(name, "config.json"), str):
+            model_info(name, timeout=10)
+    except Exception as error:  # of whatever library the hub is reached with
+        reason = str(error).strip().split("\n")[0]
+        raise ModelNotFound(f"no model folder at {name!r}, and none of that name on the hub: {reason}") from error
