@@ -82,12 +82,10 @@ def stopping(plan: Strategy, stop: str | Stop, **options: Any) -> Strategy:
         return plan.using(stop=stop)
     if stop not in STOPS:
         raise ValueError(f"unknown stop {stop!r}; choose from {', '.join(STOPS)}")
+    if unknown := sorted(set(options) - ({"factor"} if stop == "patience" else set())):
+        raise ValueError(f"stop {stop!r} has no option {unknown[0]!r}; only 'patience' has one, factor")
     if stop.startswith("hf-") and plan.finished != "leave":
         raise ValueError(f"stop={stop!r} is for finished='leave', Hugging Face's rule, not {plan.finished!r}")
     if isinstance(plan.order, BestFirst) and plan.k < inf and stop in ("hf-false", "hf-never"):
         return plan.using(stop=HuggingFaceStep() if stop == "hf-false" else Answered())
-    try:
-        rule = STOPS[stop](**options)
-    except TypeError:
-        raise ValueError(f"stop {stop!r} has no option {', '.join(options)}; only 'patience' has one, factor") from None
-    return plan.using(stop=rule, finished="shrink" if stop == "shrinking" else plan.finished)
+    return plan.using(stop=STOPS[stop](**options), finished="shrink" if stop == "shrinking" else plan.finished)

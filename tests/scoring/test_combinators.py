@@ -66,6 +66,17 @@ def test_lengths_and_text_are_the_first_models():
         assert decode(model, ["ab"])[0].text.startswith("ab: [")
 
 
+def test_hugging_face_models_combine_like_any_other():
+    import bestfirst
+
+    model = bestfirst.load()
+    alone = decode(model, ["Guten Morgen!"], beam=2, max_length=8)[0]
+    together = decode(Ensemble([model, model]), ["Guten Morgen!"], beam=2, max_length=8)[0]
+    assert together.text == alone.text
+    assert together.hypotheses[0].score == pytest.approx(alone.hypotheses[0].score, abs=1e-4)
+    assert Ensemble([model]).source_length("Guten Morgen!") == 4
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

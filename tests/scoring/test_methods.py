@@ -96,3 +96,5 @@ def test_methods_by_name():
         decode(MODEL, [None], method="fast")
     with pytest.raises(ValueError, match="strategy 'beam' is another; use 'best-first'"):
         decode(MODEL, [None], score=LengthReward(1.0), strategy="beam", method="stopping")
+    with pytest.raises(ValueError, match="method='stopping' has a stopping rule of its own; leave stop='hf-false' out"):
+        decode(MODEL, [None], score=LengthReward(1.0), stop="hf-false", method="stopping")

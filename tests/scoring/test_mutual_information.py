@@ -125,6 +125,7 @@ def test_an_impossible_token_stays_impossible_whatever_the_language_model_says()
     ("language_model", "message"),
     [
         (FunctionModel(lambda prefix: [-1.0] * 7, EOS), "the language model's vocabulary has 7 tokens, the model's 5"),
+        (None, "score 'mutual-information' needs a language model, got None"),
         (FunctionModel(lambda prefix: [-1.0] * 5, 3), r"the language model ends sequences with \[3\], the model with \[0\]"),
     ],
 )

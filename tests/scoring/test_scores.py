@@ -24,6 +24,7 @@ from bestfirst.scoring import (
     score_parameters,
 )
 from bestfirst.search import Context
+from bestfirst.testing import check_score
 from reference import EOS
 from toys import random_toy
 
@@ -120,6 +121,13 @@ def test_a_new_score_is_one_class_of_at_most_20_lines():
     best = result.hypotheses[0]
     steps = [MODEL.next_logprobs(best.tokens[:i])[token] for i, token in enumerate(best.tokens)]
     assert best.score == pytest.approx(sum(lp - 0.3 * lp**2 for lp in steps))
+
+
+@pytest.mark.parametrize(
+    "score", [*ALL, LogProbability(2.0), Coverage(0.5, GNMT(0.6)), UniformInformation(0.3)], ids=lambda score: score.name
+)
+def test_every_score_obeys_the_laws(score):
+    check_score(score)
 
 
 class Rising(Score):

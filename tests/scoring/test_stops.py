@@ -137,7 +137,11 @@ def test_a_stop_that_goes_level_by_level_refuses_best_first_search(name):
         ({"stop": "sometimes"}, "unknown stop 'sometimes'; choose from exhausted, opennmt"),
         ({"stop": "hf-false", "finished": "keep"}, "'hf-false' is for finished='leave'"),
         ({"stop": "patience", "strategy": "beam", "stop_options": {"factor": 0}}, "factor must be a number above 0, got 0"),
-        ({"stop": "huang", "strategy": "beam", "stop_options": {"factor": 2}}, "stop 'huang' has no option factor"),
+        (
+            {"stop": "huang", "strategy": "beam", "stop_options": {"factor": 2}},
+            "stop 'huang' has no option 'factor'; only 'patience' has one",
+        ),
+        ({"stop": "hf-false", "stop_options": {"factor": 2}}, "stop 'hf-false' has no option 'factor'"),
         ({"finished": "shrink"}, "finished='shrink' goes level by level"),
     ],
 )

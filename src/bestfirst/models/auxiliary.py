@@ -28,6 +28,8 @@ class AuxiliaryScorer(ModelScorer):
     def __init__(self, model: Model, score: Score, width: float) -> None:
         super().__init__(model, score, width)
         self.language_model = score.language_model
+        if self.language_model is None and "language_model" in score.needs:
+            raise ValueError(f"score {score.name!r} needs a language model, got None")
         if self.language_model is not None and not set(self.language_model.eos) & set(model.eos):
             raise ValueError(
                 f"the language model ends sequences with {sorted(self.language_model.eos)}, the model with {sorted(model.eos)}: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .hypothesis import Context, Hypothesis
 from .search import Objective
-from .stop import Unreachable
+from .stop import Answered, Unreachable
 from .strategy import BestFirst, BestScore, Strategy
 
 METHODS = ("exact", "stopping", "heuristic")
@@ -23,6 +23,8 @@ def by_method(plan: Strategy, method: str, score: Objective) -> Strategy:
         return plan
     if not isinstance(plan.order, BestFirst):
         raise ValueError(f"method={method!r} is a way to search best-first, strategy {plan.name!r} is another; use 'best-first'")
+    if not isinstance(plan.stop, Answered):
+        raise ValueError(f"method={method!r} has a stopping rule of its own; leave stop={plan.stop.name!r} out")
     if score.monotonic:
         return plan
     if method == "stopping":
