@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
-from .models import Model
+from .models import Budget, Model
 from .scheduler import Job, Scheduler
 from .scoring import Score, named_score
 from .search import Context, Finished, Heuristic, Result, Stop, Strategy, Trace
 from .strategies import by_method, named_strategy, stopping
-
-DEFAULT_ROW_BUDGET = 16
 
 
 def decode(
@@ -27,7 +25,9 @@ def decode(
     nbest: int = 1,
     max_length: int | None = None,
     finished: Finished = "leave",
+    prefix: Any = None,
     row_budget: int | None = None,
+    max_cache_tokens: float = inf,
     heuristic: Heuristic | None = None,
     stop: str | Stop | None = None,
     stop_options: Mapping[str, Any] | None = None,
@@ -46,12 +46,16 @@ def decode(
     stop           a stopping rule other than the strategy's own, an object or its name: "exhausted", "opennmt", "shrinking",
                    "huang", "hf-true", "hf-false", "hf-never", "patience" (with its factor in `stop_options`)
     max_length     counts generated tokens, EOS included, BOS not; by default the model's own limit, else 2|x| + 10
-    row_budget     rows in a forward pass, shared by all inputs in flight; results do not depend on it
+    prefix         the forced start of every output, a text or token ids (Hugging Face models); it is not scored
+    row_budget     rows in a forward pass, shared by all inputs in flight; by default what suits the model, measured once
+    max_cache_tokens  tokens held for all inputs in flight: fewer are let in when it is reached. Results depend on neither
     max_calls      give up on an input after so many calls (`status="budget"`)
     queue_capacity memory-reduced search: at most this many hypotheses wait (the paper's gamma * k)
     trace          called with an input's number, returns where its search is recorded
     progress       called with an input's number and result, as soon as it is done
     """
+    if isinstance(inputs, str):
+        raise ValueError("inputs must be a list of inputs, got one text; write decode(model, [text])")
     plan = named_strategy(strategy, beam=beam, finished=finished, heuristic=heuristic)
     worth = named_score(score, **(score_options or {}))
     if stop is not None:
@@ -74,7 +78,7 @@ def decode(
     def jobs() -> Iterable[Job]:
         for index, raw in enumerate(inputs):
             try:
-                source = scorer.read(raw)
+                source = scorer.read(raw, prefix)
             except ValueError as error:
                 done(index, Result(status="error", message=str(error)))
                 continue
@@ -90,6 +94,7 @@ def decode(
             )
             yield Job(index, source, search)
 
-    for job, result in Scheduler(scorer, row_budget or DEFAULT_ROW_BUDGET).run(jobs()):
+    budget = scorer.budget() if row_budget is None else Budget(row_budget, row_budget)
+    for job, result in Scheduler(scorer, budget, max_cache_tokens).run(jobs()):
         done(job.index, result)
     return [results[index] for index in range(len(results))]

@@ -6,16 +6,164 @@ vocabulary, and is taken only if it agrees with the model run from scratch.
 
 from __future__ import annotations
 
+import random
+import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from .decoder import Decoder
 from .fused_bart import FusedBart
+from .fused_llama import FusedLlama
 from .hooked import HookedDecoder
+from .recompute import RecomputeDecoder
 
 if TYPE_CHECKING:
-    from ..models.transformers import TransformersModel
+    from ..models.transformers import Prompt, TransformersModel
+
+TOLERANCE = {torch.float16: 0.03, torch.bfloat16: 0.2}
+"""How far from the model's a decoder's log-probabilities may lie on average, in units of their own spread."""
+
+_warned: set[str] = set()
 
 
-def decoder_for(model: TransformersModel) -> Any:
-    if FusedBart.takes(model.model):
-        return FusedBart(model.model)
-    return HookedDecoder(model.model)
+def decoder_for(model: TransformersModel) -> Decoder:
+    """The fastest decoder that agrees with the model. Each candidate is tried once a model; the verdicts stay with it."""
+    for candidate in candidates(model):
+        if candidate not in model.agreed:
+            model.agreed[candidate] = agrees(candidate, model)
+        if model.agreed[candidate]:
+            return candidate(model.model)
+    kind = type(model.model).__name__
+    if kind not in _warned:
+        _warned.add(kind)
+        warnings.warn(
+            f"{kind} ({model.model.config.model_type}) cannot share keys and values between hypotheses as this engine does: "
+            "falling back to a slower path that runs every hypothesis from its first token. Results are the same.",
+            stacklevel=2,
+        )
+    return RecomputeDecoder(model.model)
+
+
+def candidates(model: TransformersModel) -> Iterator[type[Decoder]]:
+    """Decoders that may fit, fastest first."""
+    if changes_with_length(model):
+        return
+    if untouched(model.model.get_decoder()):
+        yield from (fused for fused in (FusedBart, FusedLlama) if fused.takes(model.model))
+    yield HookedDecoder
+
+
+def changes_with_length(model: TransformersModel) -> bool:
+    """Whether attention or positions work otherwise beyond some length, which short hypotheses cannot show."""
+    config = model.model.config.get_text_config(decoder=True)
+    layers = set(getattr(config, "layer_types", None) or ())
+    if layers - {"full_attention", "sliding_attention"}:
+        return True
+    if (getattr(config, "rope_parameters", None) or {}).get("rope_type") in ("dynamic", "longrope"):
+        return True
+    if layers == {"full_attention"}:
+        return False
+    windows = (getattr(config, name, None) for name in ("sliding_window", "window_size", "attention_chunk_size"))
+    return any(isinstance(window, int) and window < model.positions for window in windows)
+
+
+def untouched(decoder: Any) -> bool:
+    """Whether its classes and weights are all there is to a decoder: no adapters, no hooks of somebody's, no replaced methods."""
+    for module in decoder.modules():
+        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        parts = [type(module).__module__, *(getattr(hook, "__module__", "") for hook in hooks)]
+        if "forward" in vars(module) or not all(part.startswith(("torch.nn.", "transformers.")) for part in parts):
+            return False
+    return True
+
+
+# -- the trial -----------------------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def agrees(candidate: type[Decoder], model: TransformersModel) -> bool:
+    """Whether a decoder gives what the model gives from scratch, for two inputs: one that branches at every length, one that does not."""
+    try:
+        prompts = trial_prompts(model)
+        trees = [branches(model, 2), branches(model, 1)]
+        got = grow(candidate(model.model), model, prompts, trees)
+        for prompt, levels, answers in zip(prompts, trees, got, strict=True):
+            leaves = levels[-1]
+            whole = torch.tensor([[*prompt.tokens, *leaf] for leaf in leaves], device=model.model.device)
+            want = model.logits(prompt, whole)[:, len(prompt.tokens) - 1 :]  # (leaves, depth + 1, vocabulary)
+            for y, logits in answers.items():
+                leaf = next(i for i, leaf in enumerate(leaves) if leaf[: len(y)] == y)
+                if not close(logits, want[leaf, len(y)]):
+                    return False
+    except Exception:  # whatever it stumbles over, the next decoder may not
+        return False
+    return True
+
+
+def trial_tokens(model: TransformersModel, n: int) -> list[int]:
+    """Some tokens of the model's vocabulary, none of them special in its config."""
+    config = model.model.config.get_text_config(decoder=True)
+    special = {*model.eos, *model.banned, *model.start_tokens, config.pad_token_id, config.bos_token_id}
+    usual = [token for token in random.Random(0).sample(range(config.vocab_size), min(64, config.vocab_size)) if token not in special]
+    return [usual[i % len(usual)] for i in range(n)]
+
+
+def trial_prompts(model: TransformersModel) -> list[Prompt]:
+    """Two inputs of unequal lengths, the first with a prompt of several tokens."""
+    from ..models.transformers import Prompt
+
+    first, second = (*model.start_tokens, *trial_tokens(model, 3)), model.start_tokens or tuple(trial_tokens(model, 1))
+    if not model.encoder_decoder:
+        return [Prompt(None, first), Prompt(None, second)]
+    # Only the decoder is on trial: any encoder output will do. Speech models have sources of one length only.
+    lengths = (5, 5) if model.speech else (5, 3)
+    size = model.model.config.hidden_size
+    noise = [torch.randn(n, size, generator=torch.Generator().manual_seed(n)) for n in lengths]
+    hidden = [x.to(model.model.device, model.model.dtype) for x in noise]
+    return [Prompt(None, first, hidden=hidden[0]), Prompt(None, second, hidden=hidden[1])]
+
+
+def branches(model: TransformersModel, width: int, depth: int = 3) -> list[list[tuple[int, ...]]]:
+    """Hypotheses by length: each has `width` continuations."""
+    tokens = trial_tokens(model, width + depth)
+    levels: list[list[tuple[int, ...]]] = [[()]]
+    for level in range(depth):
+        levels.append([(*y, token) for y in levels[-1] for token in tokens[level : level + width]])
+    return levels
+
+
+def grow(
+    decoder: Decoder, model: TransformersModel, prompts: list[Prompt], trees: list[list[list[tuple[int, ...]]]]
+) -> list[dict[tuple[int, ...], torch.Tensor]]:
+    """The decoder's logits after every hypothesis of each input's tree, level by level, all inputs in one step."""
+    from .runner import Runner
+
+    runner = Runner(model, decoder)
+    sentences = runner.admit(prompts)
+    slots: list[dict[tuple[int, ...], int]] = [{} for _ in prompts]
+    answers: list[dict[tuple[int, ...], torch.Tensor]] = [{} for _ in prompts]
+    for level in zip(*trees, strict=True):
+        batch = [(i, y) for i, ys in enumerate(level) for y in ys]
+        rows = []
+        for i, y in batch:
+            sentence = sentences[i]
+            before = slots[i][y[:-1]] if y else sentence.prompt_slot
+            rows.append((sentence, before, y[-1] if y else sentence.start, sentence.offset + len(y)))
+        given, logits = runner.step(rows)
+        for (i, y), slot, row in zip(batch, given, logits, strict=True):
+            slots[i][y] = slot
+            answers[i][y] = row
+    return answers
+
+
+def close(got: torch.Tensor, want: torch.Tensor) -> bool:
+    """Whether two rows of logits say the same, as far as the model's dtype goes."""
+    tolerance = TOLERANCE.get(want.dtype, 0.02 if torch.get_float32_matmul_precision() != "highest" else 0.001)
+    mine, its = got.float().log_softmax(-1), want.float().log_softmax(-1)
+    possible = its.isfinite()
+    if not torch.equal(possible, mine.isfinite()):
+        return False
+    spread = (its[possible] - its[possible].median()).abs().median()
+    return bool((mine[possible] - its[possible]).abs().mean() <= tolerance * spread)

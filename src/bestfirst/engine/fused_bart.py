@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from .decoder import Decoder
 from .hooked import position_table
 from .sources import Sources
 from .tree import Rows, Tree
@@ -57,10 +58,11 @@ class Layer:
         self.norm = module.final_layer_norm
 
 
-class FusedBart:
+class FusedBart(Decoder):
     """A step of a BART-like decoder, all rows of all inputs at once."""
 
     name = "fused"
+    attends = True
 
     @staticmethod
     def takes(model: Any) -> bool:
@@ -137,6 +139,9 @@ class FusedBart:
         """Attention to the encoder: all rows of an input share its one copy of keys and values."""
         q = groups.gather(layer.cross_q(x)).view(groups.inputs, groups.most, layer.heads, layer.size).transpose(1, 2)
         kv = groups.of(sources.layers[index])
+        if self.watching and index == len(self.layers) - 1:
+            weights = (q @ kv[:, 0].transpose(2, 3) * layer.scaling + groups.mask).softmax(-1).mean(1)
+            self.attention = groups.scatter(weights.reshape(groups.inputs * groups.most, -1))  # (rows, source)
         out = F.scaled_dot_product_attention(q, kv[:, 0], kv[:, 1], attn_mask=groups.mask, scale=layer.scaling)
         return layer.cross_out(groups.scatter(out.transpose(1, 2).reshape(groups.inputs * groups.most, -1)))
 

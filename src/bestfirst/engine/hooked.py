@@ -12,9 +12,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from ..models.transformers import evaluating
+from .decoder import Decoder
 from .sources import Sources
 from .tree import Rows, Tree
 
@@ -25,13 +28,14 @@ class TreeCache(Cache):
     def __init__(self, tree: Tree, rows: Rows) -> None:
         super().__init__(layers=[])
         self.tree = tree
-        self.rows = rows
+        self.slots = rows.slots.long()
+        self.paths = rows.paths.reshape(-1)
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
         n, heads, _, size = keys.shape  # (rows, heads, 1, head size)
         pool = self.tree.layer(layer_idx, heads * size)
-        pool[self.rows.slots] = torch.stack([keys[:, :, 0].reshape(n, -1), values[:, :, 0].reshape(n, -1)], 1)
-        context = pool.index_select(0, self.rows.paths.reshape(-1)).view(n, -1, 2, heads, size)
+        pool.index_copy_(0, self.slots, torch.stack([keys[:, :, 0], values[:, :, 0]], 1).flatten(2))
+        context = pool.index_select(0, self.paths).view(n, -1, 2, heads, size)
         return context[:, :, 0].transpose(1, 2), context[:, :, 1].transpose(1, 2)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -44,112 +48,163 @@ class SourceLayer:
     is_initialized = True
 
     def __init__(self, layer: torch.Tensor, sentences: torch.Tensor, longest: int) -> None:
-        self.keys, self.values = layer[sentences, :, :, :longest].unbind(1)
+        self.keys, self.values = layer[:, :, :, :longest].index_select(0, sentences).unbind(1)
 
 
-class HookedDecoder:
-    """Runs the model's own modules."""
+class HookedDecoder(Decoder):
+    """Runs the model's own modules, in evaluation mode; the model is left as it was found, by an exception too."""
 
     name = "hooked"
 
+    @staticmethod
+    def takes(model: Any) -> bool:
+        return True
+
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.modules = list(model.modules())
         self.encoder_decoder = bool(model.config.is_encoder_decoder)
-        self._takes = inspect.signature(model.forward).parameters
+        self.positions = _positions(model)
 
     def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
-        """Each layer's keys and values for encoder output `hidden` (batch, length, d), as (batch, 2, heads, length, head size).
-
-        The model computes them itself in a first step, which is thrown away.
-        """
+        """Each layer's keys and values for the encoder's output; the model computes them itself, in a first step thrown away."""
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         start = torch.zeros(hidden.shape[0], 1, dtype=torch.long, device=hidden.device)
-        self.model(
-            decoder_input_ids=start,
-            encoder_outputs=BaseModelOutput(last_hidden_state=hidden),
-            attention_mask=mask,
-            past_key_values=cache,
-            use_cache=True,
-        )
+        with evaluating(self.modules):
+            self.model(
+                decoder_input_ids=start,
+                encoder_outputs=BaseModelOutput(last_hidden_state=hidden),
+                attention_mask=mask,
+                past_key_values=cache,
+                use_cache=True,
+            )
         return [torch.stack([layer.keys, layer.values], 1) for layer in cache.cross_attention_cache.layers]
 
     def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
-        """Logits of the next token, (rows, vocabulary)."""
         ids = rows.tokens[:, None].long()
         mask = rows.mask[:, None, None]
         own = TreeCache(tree, rows)
-        with positions(self.model, rows) as arguments:
+        with evaluating(self.modules), self.positions.of(rows) as arguments:
             if not self.encoder_decoder:
-                output = self.model(input_ids=ids, attention_mask=mask, past_key_values=own, use_cache=True, **arguments)
-            else:
-                longest = sources.longest()
-                cache = EncoderDecoderCache(own, DynamicCache())
-                cache.cross_attention_cache.layers = [SourceLayer(layer, rows.sentences, longest) for layer in sources.layers]
-                cache.is_updated = dict.fromkeys(range(len(sources.layers)), True)
-                hidden = torch.zeros(len(ids), 1, self.model.config.hidden_size, dtype=mask.dtype, device=mask.device)
-                output = self.model(
-                    decoder_input_ids=ids,
-                    decoder_attention_mask=mask,
-                    encoder_outputs=BaseModelOutput(last_hidden_state=hidden),
-                    attention_mask=sources.mask[rows.sentences, None, None, :longest],
-                    past_key_values=cache,
-                    use_cache=True,
-                    **arguments,
-                )
-        return output.logits[:, -1]
+                return self.model(input_ids=ids, attention_mask=mask, past_key_values=own, use_cache=True, **arguments).logits[:, -1]
+            longest = sources.longest()
+            cache = EncoderDecoderCache(own, DynamicCache())
+            cache.cross_attention_cache.layers = [SourceLayer(layer, rows.sentences, longest) for layer in sources.layers]
+            cache.is_updated = dict.fromkeys(range(len(sources.layers)), True)
+            # The encoder's keys and values are in the cache: of its output only the batch size is looked at.
+            hidden = torch.zeros(len(ids), 1, self.model.config.hidden_size, dtype=mask.dtype, device=mask.device)
+            return self.model(
+                decoder_input_ids=ids,
+                decoder_attention_mask=mask,
+                encoder_outputs=BaseModelOutput(last_hidden_state=hidden),
+                attention_mask=sources.mask[rows.sentences, None, None, :longest],
+                past_key_values=cache,
+                use_cache=True,
+                **arguments,
+            ).logits[:, -1]
+
+    def read(self, rows: Rows, tree: Tree, sources: Sources) -> None:
+        if self.encoder_decoder:
+            self.step(rows, tree, sources)
+        else:
+            with evaluating(self.modules):
+                prefill(self.model, rows, tree)
 
 
-@contextmanager
-def positions(model: Any, rows: Rows) -> Iterator[dict[str, torch.Tensor]]:
-    """Tell the model each row's position: yields arguments for its call, and takes every hook out again."""
-    takes = inspect.signature(model.forward).parameters
-    at = rows.positions[:, None].long()
-    for name in ("decoder_position_ids", "position_ids"):
-        if name in takes:
-            yield {name: at}
-            return
-    decoder = model.get_decoder()
-    with position_hook(decoder, at) if hasattr(decoder, "embed_positions") else relative_hook(decoder, rows):
-        yield {}
+def prefill(model: Any, rows: Rows, tree: Tree) -> None:
+    """Prompts of a decoder-only model, each in one piece as the model itself reads it; keys and values go to their slots."""
+    ids = pad_sequence(list(rows.tokens.long().split(rows.counts)), batch_first=True)
+    inside = torch.arange(ids.shape[1], device=ids.device) < torch.tensor(rows.counts, device=ids.device)[:, None]
+    cache = DynamicCache()
+    model.base_model(input_ids=ids, attention_mask=inside.long(), past_key_values=cache, use_cache=True)
+    for index, layer in enumerate(cache.layers):
+        both = torch.stack([layer.keys, layer.values], 1)  # (prompts, 2, heads, length, head size)
+        tokens = both.permute(0, 3, 1, 2, 4)[inside].flatten(2)  # (rows, 2, heads * head size)
+        tree.layer(index, tokens.shape[2]).index_copy_(0, rows.slots.long(), tokens)
 
 
-@contextmanager
-def position_hook(decoder: Any, at: torch.Tensor) -> Iterator[None]:
-    """Absolute positions (Marian, BART, Pegasus, M2M100): replace what `embed_positions` returns."""
-    table = position_table(decoder, int(at.max()) + 1)
-    handle = decoder.embed_positions.register_forward_hook(lambda *_: table[at])
-    try:
-        yield
-    finally:
-        handle.remove()
+# -- positions: each row has its own -------------------------------------------------------------------------------------
 
 
-def position_table(decoder: Any, n: int) -> torch.Tensor:
-    """The embeddings of positions 0 to n - 1, (n, d), asked of the module itself."""
-    pad = decoder.config.pad_token_id or 0
-    ids = torch.full((1, n), (pad + 1) % decoder.config.vocab_size, device=decoder.device)
-    takes = inspect.signature(decoder.embed_positions.forward).parameters
-    asked = decoder.embed_positions(ids if "input_ids" in takes else ids.shape)
-    return asked.reshape(n, -1)
+class ArgumentPositions:
+    """For models that take positions as an argument (Llama, GPT-2, Whisper)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @contextmanager
+    def of(self, rows: Rows) -> Iterator[dict[str, torch.Tensor]]:
+        yield {self.name: rows.positions[:, None].long()}
 
 
-@contextmanager
-def relative_hook(decoder: Any, rows: Rows) -> Iterator[None]:
-    """Relative positions (T5): the first block's bias, for each row from its own position."""
-    attention = decoder.block[0].layer[0].SelfAttention
+class AbsolutePositions:
+    """For models that count positions themselves (Marian, BART, Pegasus, M2M100): replace what `embed_positions` returns."""
 
-    def compute_bias(*_: Any, **__: Any) -> torch.Tensor:
-        context = torch.arange(rows.paths.shape[1], device=rows.paths.device)
+    def __init__(self, decoder: Any) -> None:
+        self.decoder = decoder
+        self.table = position_table(decoder, 64)
+
+    @contextmanager
+    def of(self, rows: Rows) -> Iterator[dict[str, torch.Tensor]]:
+        if rows.paths.shape[1] > len(self.table):
+            self.table = position_table(self.decoder, 2 * rows.paths.shape[1])
+        embedded = self.table[rows.positions][:, None]  # (rows, 1, d)
+        handle = self.decoder.embed_positions.register_forward_hook(lambda *_: embedded)
+        try:
+            yield {}
+        finally:
+            handle.remove()
+
+
+class RelativePositions:
+    """For models that add a bias by distance to attention (T5): compute it for each row from its own position."""
+
+    def __init__(self, attentions: list[Any]) -> None:
+        self.attentions = attentions
+
+    @contextmanager
+    def of(self, rows: Rows) -> Iterator[dict[str, torch.Tensor]]:
+        distances = torch.arange(rows.paths.shape[1], device=rows.paths.device) - rows.positions[:, None].long()
+        try:
+            for attention in self.attentions:
+                attention.compute_bias = lambda *_, _of=attention, **__: self._bias(_of, distances)
+            yield {}
+        finally:
+            for attention in self.attentions:
+                vars(attention).pop("compute_bias", None)
+
+    @staticmethod
+    def _bias(attention: Any, distances: torch.Tensor) -> torch.Tensor:
         bucket = attention._relative_position_bucket(
-            context[None] - rows.positions[:, None].long(),
+            distances,
             bidirectional=False,
             num_buckets=attention.relative_attention_num_buckets,
             max_distance=attention.relative_attention_max_distance,
         )
         return attention.relative_attention_bias(bucket).transpose(1, 2)[:, :, None]  # (rows, heads, 1, context)
 
-    attention.compute_bias = compute_bias
-    try:
-        yield
-    finally:
-        del attention.compute_bias
+
+def _positions(model: Any) -> ArgumentPositions | AbsolutePositions | RelativePositions:
+    """How this model can be told where each row stands."""
+    takes = inspect.signature(model.forward).parameters
+    for name in ("decoder_position_ids", "position_ids"):
+        if name in takes:
+            return ArgumentPositions(name)
+    decoder = model.get_decoder()
+    if hasattr(decoder, "embed_positions"):
+        return AbsolutePositions(decoder)
+    attentions = [module for module in decoder.modules() if getattr(module, "has_relative_attention_bias", False)]
+    if not attentions:
+        raise ValueError(f"{type(model).__name__} has no positions that could be set for each row")
+    return RelativePositions(attentions)
+
+
+def position_table(decoder: Any, n: int) -> torch.Tensor:
+    """The embeddings of positions 0 to n - 1, (n, d), or of as many as there are, asked of the module itself."""
+    config = decoder.config
+    n = min(n, getattr(config, "max_target_positions", None) or getattr(config, "max_position_embeddings", None) or n)
+    pad = config.pad_token_id or 0
+    ids = torch.full((1, n), (pad + 1) % config.vocab_size, device=decoder.device)
+    takes = inspect.signature(decoder.embed_positions.forward).parameters
+    asked = decoder.embed_positions(ids if "input_ids" in takes else ids.shape)
+    return asked.reshape(n, -1)

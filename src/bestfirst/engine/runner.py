@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .budget import measure
 from .choose import decoder_for
 from .sources import Sources
 from .tree import Tree
 
 if TYPE_CHECKING:
+    from ..models.scorer import Budget
     from ..models.transformers import Prompt, TransformersModel
+    from .decoder import Decoder
 
 
 class Sentence:
@@ -29,17 +32,32 @@ class Sentence:
         self.beside: Sentence | None = None  # the same input, at the language model beside the model
 
 
-class Runner:
-    """Runs rows of many inputs on one model. A row is (sentence, slot of the token before, token, its position)."""
+Row = tuple[Sentence, int, int, int]
+"""A token to be scored: its sentence, the slot of the token before it, itself, and its position."""
 
-    def __init__(self, model: TransformersModel) -> None:
+
+class Runner:
+    """Runs rows of many inputs on one model."""
+
+    def __init__(self, model: TransformersModel, decoder: Decoder | None = None) -> None:
         self.model = model
-        self.decoder = decoder_for(model)
+        self.decoder = decoder or decoder_for(model)
         parameter = next(model.model.parameters())
         self.device = parameter.device
         self.tree = Tree(parameter.device, parameter.dtype)
         self.sources = Sources(parameter.device, parameter.dtype)
         self._places: list[Sentence] = []
+
+    @torch.inference_mode()
+    def budget(self) -> Budget:
+        """The row budget that suits this model here, measured the first time."""
+        if self.model.budget is None:
+            layers = []
+            if self.model.encoder_decoder:
+                hidden = torch.zeros(1, 16, self.model.model.config.hidden_size, dtype=self.tree.dtype, device=self.device)
+                layers = self.decoder.encode(hidden, torch.ones(1, 16, dtype=torch.long, device=self.device))
+            self.model.budget = measure(self.decoder, self.device, self.tree.dtype, layers)
+        return self.model.budget
 
     def admit(self, prompts: Sequence[Prompt]) -> list[Sentence]:
         """Take inputs in: run the encoder on all of them, and fill the tree with their prompts."""
@@ -71,12 +89,13 @@ class Runner:
             sentence.prompt_slot = parent
             counts.append(len(sentence.slots))
         if table:
-            self.decoder.step(self.tree.prompt_rows(table, counts), self.tree, self.sources)
+            self.decoder.read(self.tree.prompt_rows(table, counts), self.tree, self.sources)
 
-    def step(self, rows: Sequence[tuple[Sentence, int, int, int]]) -> tuple[list[int], torch.Tensor]:
+    def step(self, rows: Sequence[Row]) -> tuple[list[int], torch.Tensor]:
         """One forward pass. Returns each row's slot, and logits (rows, vocabulary). Rows of a sentence stand together."""
         slots = self.tree.allocate(len(rows))
-        table, counts = [], []
+        table: list[tuple[int, int, int, int, int]] = []
+        counts: list[int] = []
         before: Sentence | None = None
         for (sentence, parent, token, position), slot in zip(rows, slots, strict=True):
             table.append((token, position, slot, parent, sentence.place))
@@ -87,6 +106,21 @@ class Runner:
                 counts.append(1)
                 before = sentence
         return slots, self.decoder.step(self.tree.rows(table, counts), self.tree, self.sources)
+
+    def watch(self) -> None:
+        """From now on, keep each step's attention to the source."""
+        if not self.decoder.attends:
+            raise ValueError(f"the attention of model {self.model.name!r} is not known here, and a coverage penalty needs it")
+        self.decoder.watching = True
+
+    def attention(self, rows: Sequence[Row]) -> list[torch.Tensor]:
+        """The last step's attention to each source token, for each row."""
+        seen = self.decoder.attention
+        return [seen[i, : self.sources.lengths[row[0].place]] for i, row in enumerate(rows)]
+
+    def cache_tokens(self) -> int:
+        """Tokens held: one for each scored hypothesis and prompt token, and the sources."""
+        return self.tree.used + sum(self.sources.lengths)
 
     def release(self, sentence: Sentence) -> None:
         """Let an input go: its slots and its place are free; the last input moves to that place."""

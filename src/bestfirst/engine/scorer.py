@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..models.scorer import Source
+from ..models.scorer import Budget, Source
 from ..search import Hypothesis, Successors
-from .runner import Runner, Sentence
+from .beside import Beside
+from .runner import Row, Runner, Sentence
 from .top import top
 
 if TYPE_CHECKING:
@@ -24,38 +25,62 @@ Process = Callable[[Sequence[Hypothesis], torch.Tensor], torch.Tensor]
 class EngineScorer:
     """The engine's side of the seam: `start` admits inputs, `expand` is one forward pass.
 
-    A hypothesis' state is (sentence, slot), and the language model's slot where the score has one; a root's slot is 0 before it
-    is scored.
+    A hypothesis' state is (sentence, slot); a root's slot is 0 before it is scored.
     """
 
-    def __init__(self, model: TransformersModel, score: Score, width: float, process: Process | None = None) -> None:
+    def __init__(
+        self, model: TransformersModel, score: Score, width: float, process: Process | None = None, normalized: bool = True
+    ) -> None:
+        """`normalized`: whether `process` gets log-probabilities, or the model's scores as they are (greedy search)."""
         self.model = model
         self.score = score
         self.width = width
         self.process = process
+        self.normalized = normalized
         self.eos = model.eos
         self.runner = Runner(model)
+        self.beside: Beside | None = None if score.language_model is None else Beside(score.language_model)  # type: ignore[arg-type]
+        self._attends = "attention" in score.needs
+        if self._attends:
+            self.runner.watch()
+        self._coverage: dict[Sentence, dict[int, torch.Tensor]] = {}  # by slot, attention each source token has got so far
         self._banned = torch.tensor(model.banned, device=self.runner.device) if model.banned else None
         self._plain = score.plain and process is None
 
-    def read(self, raw: Any) -> Source:
-        return self.model.read(raw)
+    def budget(self) -> Budget:
+        return self.runner.budget()
+
+    def cache_tokens(self) -> int:
+        return self.runner.cache_tokens()
+
+    def read(self, raw: Any, prefix: Any = None) -> Source:
+        return self.model.read(raw, prefix)
 
     def text(self, source: Source, tokens: Sequence[int]) -> str | None:
         return self.model.text(source.payload, tokens)
 
     @torch.inference_mode()
     def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
-        for (root, _), sentence in zip(roots, self.runner.admit([source.payload for _, source in roots]), strict=True):
+        sentences = self.runner.admit([source.payload for _, source in roots])
+        for (root, _), sentence in zip(roots, sentences, strict=True):
             root.state = (sentence, 0)
+            self._coverage[sentence] = {}
+        if self.beside is not None:
+            self.beside.start(sentences)
 
     @torch.inference_mode()
     def release(self, root: Hypothesis) -> None:
-        self.runner.release(root.state[0])
+        sentence = root.state[0]
+        self.runner.release(sentence)
+        del self._coverage[sentence]
+        if self.beside is not None:
+            self.beside.release(sentence)
+
+    # -- one forward pass ------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def expand(self, batch: Sequence[Hypothesis]) -> list[Successors]:
-        rows: list[tuple[Sentence, int, int, int]] = []
+        rows: list[Row] = []
         for y in batch:
             if y.parent is None:
                 sentence = y.state[0]
@@ -66,40 +91,69 @@ class EngineScorer:
         slots, logits = self.runner.step(rows)
         for y, row, slot in zip(batch, rows, slots, strict=True):
             y.state = (row[0], slot)
-        return self._successors(batch, logits.float())
+        best, tokens, own = self._best(batch, rows, slots, logits.float())
+        successors = _lists(batch, best, tokens, own)
+        return self._with_endings(rows, slots, successors) if self._attends else successors
 
-    def _successors(self, batch: Sequence[Hypothesis], logits: torch.Tensor) -> list[Successors]:
-        """The best extensions of each row: log-softmax first, then what is banned or processed, then top-k."""
+    def _best(
+        self, batch: Sequence[Hypothesis], rows: Sequence[Row], slots: Sequence[int], logits: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Increments and tokens of the best extensions, (rows, width), and their log-probabilities where these differ.
+
+        As Hugging Face does it: log-softmax, then what is banned or processed. The score comes last, and top-k after it.
+        """
         width = int(min(self.width, logits.shape[1]))
         if self._plain:
             total = logits.logsumexp(-1, keepdim=True)
             if self._banned is not None:
                 logits[:, self._banned] = -inf
             best, tokens = top(logits, width)
-            best = (best - total).clamp_(max=0)
-            return self._lists(batch, best, tokens, None)
-        logprobs = torch.log_softmax(logits, -1).clamp_(max=0)
+            return (best - total).clamp_(max=0), tokens, None
+        logprobs = torch.log_softmax(logits, -1).clamp_(max=0) if self.normalized else logits
         if self._banned is not None:
             logprobs[:, self._banned] = -inf
         if self.process is not None:
             logprobs = self.process(batch, logprobs)
-        best, tokens = top(self.score.increment(logprobs), width)
-        return self._lists(batch, best, tokens, None if self.score.plain else logprobs.gather(1, tokens))
+        best, tokens = top(self._increments(rows, slots, logprobs), width)
+        return best, tokens, None if self.score.plain else logprobs.gather(1, tokens)
 
-    @staticmethod
-    def _lists(
-        batch: Sequence[Hypothesis], best: torch.Tensor, tokens: torch.Tensor, logprobs: torch.Tensor | None
-    ) -> list[Successors]:
-        """Tensors to successors: impossible tokens left out, ties in order of tokens."""
-        odd = ((best[:, 1:] == best[:, :-1]).any(1) | ~best[:, -1].isfinite() | best[:, 0].isnan()).tolist()
-        plain = [None] * len(batch) if logprobs is None else logprobs.tolist()
+    def _increments(self, rows: Sequence[Row], slots: Sequence[int], logprobs: torch.Tensor) -> torch.Tensor:
+        if self.beside is None:
+            return self.score.increment(logprobs)  # type: ignore[no-any-return]
+        aux = self.beside.logprobs(rows, slots)
+        if aux.shape != logprobs.shape:
+            raise ValueError(
+                f"the language model's vocabulary has {aux.shape[1]} tokens, the model's {logprobs.shape[1]}: they must be the same"
+            )
+        needs_past = "language_model_past" in self.score.needs
+        past = {"past": self.beside.past(rows, slots, aux)} if needs_past else {}
+        increments = self.score.increment(logprobs, aux, **past)
+        return torch.where(logprobs == -inf, -inf, increments)
+
+    def _with_endings(self, rows: Sequence[Row], slots: Sequence[int], successors: list[Successors]) -> list[Successors]:
+        """What finishing adds for a score that looks at attention: known only when a hypothesis ends."""
         out = []
-        for y, values, ids, own, unusual in zip(batch, best.tolist(), tokens.tolist(), plain, odd, strict=True):
-            if unusual:
-                if any(value != value for value in values):
-                    raise ValueError(f"the model's scores after {list(y.tokens)} are not numbers (NaN): check its weights and dtype")
-                kept = sorted((-v, i, j) for j, (v, i) in enumerate(zip(values, ids, strict=True)) if v != -inf)
-                values, ids = [-v for v, _, _ in kept], [i for _, i, _ in kept]
-                own = own and [own[j] for _, _, j in kept]
-            out.append(Successors(values, ids, own))
+        for row, slot, attention, found in zip(rows, slots, self.runner.attention(rows), successors, strict=True):
+            sentence, parent, _, position = row
+            before = 0.0 if position == sentence.offset else self._coverage[sentence][parent]
+            self._coverage[sentence][slot] = before + attention
+            out.append(found._replace(ending=float(self.score.ending(before + attention))))
         return out
+
+
+def _lists(
+    batch: Sequence[Hypothesis], best: torch.Tensor, tokens: torch.Tensor, logprobs: torch.Tensor | None
+) -> list[Successors]:
+    """Tensors to successors: impossible tokens left out, ties in order of tokens."""
+    odd = ((best[:, 1:] == best[:, :-1]).any(1) | ~best[:, -1].isfinite() | best[:, 0].isnan()).tolist()
+    plain = [None] * len(batch) if logprobs is None else logprobs.tolist()
+    out = []
+    for y, values, ids, own, unusual in zip(batch, best.tolist(), tokens.tolist(), plain, odd, strict=True):
+        if unusual:
+            if any(value != value or value == inf for value in values):
+                raise ValueError(f"the scores after {list(y.tokens)} are not finite: check the model's weights and dtype")
+            kept = sorted((-v, i, j) for j, (v, i) in enumerate(zip(values, ids, strict=True)) if v != -inf)
+            values, ids = [-v for v, _, _ in kept], [i for _, i, _ in kept]
+            own = own and [own[j] for _, _, j in kept]
+        out.append(Successors(values, ids, own))
+    return out

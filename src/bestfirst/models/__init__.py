@@ -3,9 +3,9 @@
 from .combinators import Ensemble, ShallowFusion
 from .function import FunctionModel
 from .model import Model, Query, Scored
-from .scorer import ModelScorer, Scorer, Source
+from .scorer import Budget, ModelScorer, Scorer, Source
 
-__all__ = [
+__all__ = ["Budget", 
     "Ensemble",
     "FunctionModel",
     "Model",

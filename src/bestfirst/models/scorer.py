@@ -25,6 +25,18 @@ class Source:
     limit: float = inf  # positions the model has
 
 
+@dataclass(frozen=True)
+class Budget:
+    """How much a forward pass may hold: at most `rows`; up to `free` rows it costs little more than one, so that speculation pays."""
+
+    rows: int
+    free: int
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise ValueError(f"row_budget must be at least 1, got {self.rows}")
+
+
 class Scorer(Protocol):
     """Scores hypotheses of many searches in one go.
 
@@ -33,7 +45,15 @@ class Scorer(Protocol):
 
     eos: Collection[int]
 
-    def read(self, raw: Any) -> Source:
+    def budget(self) -> Budget:
+        """The budget that suits the model."""
+        ...
+
+    def cache_tokens(self) -> int:
+        """How many tokens are held for the inputs in flight."""
+        ...
+
+    def read(self, raw: Any, prefix: Any = None) -> Source:
         """Tokenise and measure one input. Raises ValueError, naming the trouble, for one that cannot be decoded."""
         ...
 
@@ -63,7 +83,15 @@ class ModelScorer:
         self.width = width
         self.eos = model.eos
 
-    def read(self, raw: Any) -> Source:
+    def budget(self) -> Budget:
+        return Budget(rows=16, free=1)
+
+    def cache_tokens(self) -> int:
+        return 0
+
+    def read(self, raw: Any, prefix: Any = None) -> Source:
+        if prefix:
+            raise ValueError("a forced prefix needs a Hugging Face model; a model of your own can start from any state")
         return Source(raw, self.model.source_length(raw), self.model.max_length(raw))
 
     def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:

@@ -6,7 +6,7 @@ What a model says is `TransformersModel`; how its decoder is run fast is `bestfi
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
+from transformers.modeling_outputs import BaseModelOutput
 
 from .folder import ModelNotFound, check_folder, embedded_folder, has_tokenizer
 from .model import Model, Query, Scored
-from .scorer import Scorer, Source
+from .scorer import Budget, Scorer, Source
 
 if TYPE_CHECKING:
     from ..scoring import Score
@@ -37,7 +38,7 @@ DTYPES = {
 class Prompt:
     """One input as a Hugging Face model takes it."""
 
-    source: Any  # encoder input: token ids, or features; None for a decoder-only model
+    source: Any  # encoder input: token ids, or features (mel bins, frames); None for a decoder-only model
     tokens: tuple[int, ...]  # what the decoder is given before it generates
     shown: int = 0  # how many of the last `tokens` belong to the output's text
     hidden: torch.Tensor | None = None  # (length, d) what the encoder made of it, where that is known
@@ -89,6 +90,9 @@ class TransformersModel(Model):
         self.name = name or type(model).__name__
         self.encoder_decoder = bool(model.config.is_encoder_decoder)
         self.generation = model.generation_config
+        self.speech = self.encoder_decoder and getattr(model, "main_input_name", "input_ids") == "input_features"
+        self.agreed: dict[type, bool] = {}  # decoders of the engine that were tried, and whether they agree with the model
+        self.budget: Budget | None = None  # what suits it, once the engine has measured it
         eos = self._setting("eos_token_id")
         if eos is None:
             raise ValueError(f"model {self.name!r} has no eos_token_id in its generation config or config")
@@ -128,7 +132,9 @@ class TransformersModel(Model):
                 return int(code)
         raise ValueError(f"unknown target language {lang!r} for model {self.name!r}")
 
-    def _positions(self) -> float:
+    @property
+    def positions(self) -> float:
+        """How many tokens the decoder has positions for, its prompt included."""
         config = self.model.config
         for name in ("max_target_positions", "max_position_embeddings", "n_positions"):
             value = getattr(config, name, None)
@@ -139,23 +145,43 @@ class TransformersModel(Model):
     # -- inputs and outputs --------------------------------------------------------------------------------------------
 
     def read(self, raw: Any, prefix: str | Sequence[int] | None = None) -> Source:
-        """One input, tokenised: a text, or token ids as they are. `prefix` is the forced start of the output."""
-        ids = self._ids(raw, "input")
+        """One input, tokenised: a text, or token ids as they are; for Whisper, audio features (mel bins, frames).
+
+        `prefix` is the forced start of the output.
+        """
         forced = self._prefix_ids(prefix)
+        if self.speech:
+            return self._read_features(raw, forced)
+        ids = self._ids(raw, "input")
         if self.encoder_decoder:
-            limit = getattr(self.model.config, "max_source_positions", None) or self._positions()
+            limit = getattr(self.model.config, "max_source_positions", None) or self.positions
             prompt = Prompt(ids, (*self.start_tokens, *forced), len(forced))
         else:
-            limit = self._positions()
+            limit = self.positions
             ids = ids or self._bos()
             prompt = Prompt(None, (*ids, *forced), len(forced))
         if len(ids) > limit:
             raise ValueError(f"the input has {len(ids)} tokens, more than the model's {int(limit)} positions; split it")
-        room = self._positions() - len(prompt.tokens)
+        room = self.positions - len(prompt.tokens)
         if room < 1:
             raise ValueError(f"the prompt of {len(prompt.tokens)} tokens leaves no position to generate in; shorten it")
         length = sum(token not in self.eos for token in ids)
         return Source(prompt, length, self._default_length(length, len(prompt.tokens) - len(forced)), room)
+
+    def _read_features(self, raw: Any, forced: tuple[int, ...]) -> Source:
+        """One input of a speech model, as its feature extractor makes it; its length is the encoder's."""
+        config = self.model.config
+        shape = (config.num_mel_bins, 2 * config.max_source_positions)
+        given = tuple(getattr(raw, "shape", ()))
+        if given != shape:
+            got = f"an array of shape {given}" if given else type(raw).__name__
+            raise ValueError(f"model {self.name!r} takes audio features of shape {shape} (mel bins, frames), got {got}")
+        prompt = Prompt(torch.as_tensor(raw), (*self.start_tokens, *forced), len(forced))
+        length = config.max_source_positions
+        room = self.positions - len(prompt.tokens)
+        if room < 1:
+            raise ValueError(f"the prompt of {len(prompt.tokens)} tokens leaves no position to generate in; shorten it")
+        return Source(prompt, length, self._default_length(length, len(self.start_tokens)), room)
 
     def _ids(self, raw: Any, what: str) -> tuple[int, ...]:
         if isinstance(raw, str):
@@ -190,27 +216,53 @@ class TransformersModel(Model):
             return int(self.generation.max_length) - prompt
         return 2 * length + 10
 
-    def text(self, source: Prompt, tokens: Sequence[int]) -> str | None:
+    def source_length(self, source: Any) -> int:
+        return self.read(source).length
+
+    def max_length(self, source: Any) -> int:
+        read = self.read(source)
+        return int(min(read.max_length, read.limit))
+
+    def text(self, source: Any, tokens: Sequence[int]) -> str | None:
         if self.tokenizer is None:
             return None
-        shown = source.tokens[len(source.tokens) - source.shown :]
+        shown = source.tokens[len(source.tokens) - source.shown :] if isinstance(source, Prompt) else ()
         return str(self.tokenizer.decode([*shown, *tokens], skip_special_tokens=True))
 
     # -- scoring -------------------------------------------------------------------------------------------------------
 
     def encode(self, prompts: Sequence[Prompt]) -> tuple[torch.Tensor, list[int]]:
         """The encoder's output for a batch, (batch, length, d) padded on the right, and each input's length."""
-        if prompts[0].hidden is not None:
-            known = [prompt.hidden for prompt in prompts]
+        known = [prompt.hidden for prompt in prompts if prompt.hidden is not None]
+        if known:
             return torch.nn.utils.rnn.pad_sequence(known, batch_first=True), [len(hidden) for hidden in known]
-        lengths = [len(prompt.source) for prompt in prompts]
-        longest = max(lengths)
         device = self.model.device
-        ids = torch.tensor([[*prompt.source, *[0] * (longest - len(prompt.source))] for prompt in prompts], device=device)
-        mask = torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
+        if self.speech:
+            features = torch.stack([prompt.source for prompt in prompts]).to(device, self.model.dtype)
+            given = {"input_features": features}
+            lengths = [self.model.config.max_source_positions] * len(prompts)
+        else:
+            lengths = [len(prompt.source) for prompt in prompts]
+            longest = max(lengths)
+            ids = torch.tensor([[*prompt.source, *[0] * (longest - len(prompt.source))] for prompt in prompts], device=device)
+            mask = torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
+            given = {"input_ids": ids, "attention_mask": mask.long()}
         encoder = self.model.get_encoder()
-        with evaluating(self.model):
-            return encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state, lengths
+        with evaluating(encoder.modules()):
+            return encoder(**given).last_hidden_state, lengths
+
+    def logits(self, prompt: Prompt, tokens: torch.Tensor) -> torch.Tensor:
+        """The model from scratch, no cache: logits (rows, length, vocabulary) after every token of `tokens` (rows, length).
+
+        `tokens` is all that the decoder is given; of the prompt only the encoder's side is looked at.
+        """
+        if not self.encoder_decoder:
+            with evaluating(self.model.modules()):
+                return self.model(input_ids=tokens, use_cache=False).logits
+        hidden, _ = self.encode([prompt])
+        output = BaseModelOutput(last_hidden_state=hidden.expand(len(tokens), -1, -1))
+        with evaluating(self.model.modules()):
+            return self.model(encoder_outputs=output, decoder_input_ids=tokens, use_cache=False).logits
 
     def scorer(self, score: Score, width: float) -> Scorer:
         from ..engine import EngineScorer
@@ -226,27 +278,23 @@ class TransformersModel(Model):
         out = []
         for state, prefix in batch:
             decoder = torch.tensor([[*state.tokens, *prefix]], device=self.model.device)
-            with evaluating(self.model):
-                if self.encoder_decoder:
-                    source = torch.tensor([state.source], device=self.model.device)
-                    logits = self.model(input_ids=source, decoder_input_ids=decoder, use_cache=False).logits
-                else:
-                    logits = self.model(input_ids=decoder, use_cache=False).logits
-            logprobs = torch.log_softmax(logits[0, -1].float(), -1).clamp_(max=0)
+            logprobs = torch.log_softmax(self.logits(state, decoder)[0, -1].float(), -1).clamp_(max=0)
             logprobs[list(self.banned)] = -inf
             out.append(Scored(logprobs.tolist(), state))
         return out
 
 
 @contextmanager
-def evaluating(model: Any) -> Any:
-    """The model in evaluation mode, and back in whatever mode it was."""
-    training = model.training
+def evaluating(modules: Iterable[Any]) -> Iterator[None]:
+    """Modules in evaluation mode, and then each of them back in the mode it was in."""
+    training = [module for module in modules if module.training]
     try:
-        model.eval()
-        yield model
+        for module in training:
+            module.training = False
+        yield
     finally:
-        model.train(training)
+        for module in training:
+            module.training = True
 
 
 def _auto_class(config: Any) -> Any:

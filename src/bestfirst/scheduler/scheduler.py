@@ -7,13 +7,16 @@ budget or on who shares it.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
 
-from ..models import Scorer, Source
+from ..models import Budget, Scorer, Source
 from ..search import Driven, Hypothesis, Result
+
+WINDOW = 16  # inputs that are read ahead and sorted by length, for each one in flight
 
 
 @dataclass
@@ -26,48 +29,79 @@ class Job:
     steps: int = 0
 
 
-class Scheduler:
-    """Runs searches on a scorer: at most `row_budget` rows a step, at most `in_flight` inputs at a time."""
+Plan = list[tuple[Job, list[Hypothesis]]]
 
-    def __init__(self, scorer: Scorer, row_budget: int, in_flight: int | None = None) -> None:
-        if row_budget < 1:
-            raise ValueError(f"row_budget must be at least 1, got {row_budget}")
+
+class Scheduler:
+    """Runs searches on a scorer.
+
+    `budget`: rows in a step. `max_cache_tokens`: when this many tokens are held, no input is let in, and only the first ones in
+    flight go on, until there is room again; a single input may exceed it, for nothing is ever given up.
+    """
+
+    def __init__(self, scorer: Scorer, budget: Budget, max_cache_tokens: float = float("inf")) -> None:
         self.scorer = scorer
-        self.row_budget = row_budget
-        self.in_flight = in_flight or row_budget
+        self.budget = budget
+        self.max_cache_tokens = max_cache_tokens
         self.steps = 0
         self.rows = 0
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
         """Decode all jobs; yields each as it finishes."""
-        waiting = deque(jobs)
+        waiting = Waiting(jobs, WINDOW * self.budget.rows)
         active: list[Job] = []
-        while waiting or active:
-            active += self._admit(waiting, len(active))
-            plan = self._plan(active)
-            self._step(plan)
+        if (alone := waiting.alone()) is not None:  # latency counts: a step for each length, as in beam search
+            self.budget = Budget(self.budget.rows, max(self.budget.free, min(self.budget.rows, alone.search.level_rows)))
+        while active or waiting:
+            with no_garbage_collection():
+                active += self._admit(waiting, active)
+                plan = self._plan(active)
+                self._step(plan)
             active = []
             for job, work in plan:
-                if work:
-                    active.append(job)
-                else:
+                if work is DONE:
                     yield job, self._result(job)
+                else:
+                    active.append(job)
 
-    def _admit(self, waiting: deque[Job], busy: int) -> list[Job]:
+    def _admit(self, waiting: Waiting, active: Sequence[Job]) -> list[Job]:
         """Let inputs in as others leave, a quarter of the room at a time, so that what is done once for each is done in batches."""
-        room = self.in_flight - busy
-        if not waiting or (busy and room < self.in_flight / 4):
+        if not waiting or (active and self.scorer.cache_tokens() >= self.max_cache_tokens):
             return []
-        entering = [waiting.popleft() for _ in range(min(room, len(waiting)))]
+        most = max(1, self.budget.rows // waiting.rows_each())
+        room = most - len(active)
+        if room < max(1, most // 4):
+            return []
+        entering = waiting.take(room, self.max_cache_tokens - self.scorer.cache_tokens())
         self.scorer.start([(job.search.root, job.source) for job in entering])
         return entering
 
-    def _plan(self, active: Sequence[Job]) -> list[tuple[Job, list[Hypothesis]]]:
-        """Who is scored in this step: what is needed, then what is worth scoring ahead."""
-        share = max(1, self.row_budget // max(1, len(active)))
-        return [(job, job.search.frontier(share)) for job in active]
+    def _plan(self, active: Sequence[Job]) -> Plan:
+        """Who is scored in this step: what is needed, then, while the step has room, what is worth scoring ahead."""
+        left = self.budget.rows
+        ahead = max(0, min(left, self.budget.free) - len(active)) if left >= len(active) else 0
+        each = min(ahead, 1 + 2 * ahead // max(1, len(active)))  # guesses asked of a search; the likeliest of all are taken
+        tokens = self.max_cache_tokens - self.scorer.cache_tokens()
+        plan: Plan = []
+        guesses: list[tuple[float, int, Hypothesis]] = []
+        for place, job in enumerate(active):
+            if place and (left < 1 or tokens < 1):
+                plan.append((job, []))  # waits for its turn
+                continue
+            search = job.search
+            work = search.frontier(left if search.whole_levels else 1 + each)
+            if ahead and not search.whole_levels:
+                guesses += [(y.key[0] - work[0].key[0], place, y) for y in work[1:]]
+                work = work[:1]
+            left -= len(work)
+            tokens -= len(work)
+            plan.append((job, work or DONE))
+        guesses.sort(key=lambda guess: guess[0])
+        for _, place, y in guesses[: min(ahead, left)]:
+            plan[place][1].append(y)
+        return plan
 
-    def _step(self, plan: Sequence[tuple[Job, list[Hypothesis]]]) -> None:
+    def _step(self, plan: Plan) -> None:
         """One forward pass; every search takes what was scored for it."""
         batch = [y for _, work in plan for y in work]
         if not batch:
@@ -76,9 +110,11 @@ class Scheduler:
         self.steps += 1
         self.rows += len(batch)
         for job, work in plan:
-            job.steps += bool(work)
-            for y in work:
-                job.search.commit(y, next(answers))
+            if work:
+                job.steps += 1
+                commit = job.search.commit
+                for y in work:
+                    commit(y, next(answers))
 
     def _result(self, job: Job) -> Result:
         result = job.search.result()
@@ -87,3 +123,51 @@ class Scheduler:
             answer.text = self.scorer.text(job.source, answer.tokens)
         self.scorer.release(job.search.root)
         return result
+
+
+DONE: list[Hypothesis] = []
+"""In a plan: this search is over, as against having no row in this step."""
+
+
+class Waiting:
+    """Inputs that have not begun: read a window ahead, the longest first, so that those encoded together are alike."""
+
+    def __init__(self, jobs: Iterable[Job], window: int) -> None:
+        self._jobs = iter(jobs)
+        self._window = window
+        self._read: list[Job] = []  # the next one last
+
+    def __bool__(self) -> bool:
+        if not self._read:
+            self._read = sorted(islice(self._jobs, self._window), key=lambda job: job.source.length)
+        return bool(self._read)
+
+    def rows_each(self) -> int:
+        """How many rows an input needs in a step: a whole level, or one."""
+        search = self._read[-1].search
+        return search.level_rows if search.whole_levels else 1
+
+    def alone(self) -> Job | None:
+        """The only input there is."""
+        return self._read[0] if self and len(self._read) == 1 else None
+
+    def take(self, n: int, tokens: float) -> list[Job]:
+        """The next `n`, or fewer if their sources alone would take more than `tokens`; one at least."""
+        taken = [self._read.pop()]
+        tokens -= taken[0].source.length
+        while len(taken) < n and self._read and self._read[-1].source.length <= tokens:
+            taken.append(self._read.pop())
+            tokens -= taken[-1].source.length
+        return taken
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Searches make many objects and few cycles; collecting in the middle of a step would cost more than the search itself."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -15,6 +15,8 @@ class Driven(Protocol):
     """What a driver runs: one search, or groups of them."""
 
     root: Hypothesis
+    whole_levels: bool  # whether all that a frontier names is certain to be needed
+    level_rows: int  # how many hypotheses of one length there may be to score
 
     def frontier(self, m: int) -> list[Hypothesis]: ...
 
@@ -39,6 +41,8 @@ class Groups:
         self.max_calls = max_calls
         self.root = searches[0].root  # scored once, for all groups
         self.rows = 0
+        self.whole_levels = True
+        self.level_rows = sum(search.level_rows for search in searches)
         self.out_of_budget = False
         self._level: list[list[Hypothesis]] = [[self.root]]  # by group, what is scored before any of it is pushed
         self._scored: dict[Hypothesis, Successors] = {}

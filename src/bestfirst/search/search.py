@@ -14,7 +14,7 @@ falls off is discarded. `docs/algorithm.md` has the argument; `tests/search/` ha
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import inf
 from typing import Protocol
 
@@ -68,6 +68,7 @@ class Search:
         context: Context,
         n: int = 1,
         accept_truncated: bool = False,
+        ends: Callable[[tuple[int, ...]], bool] | None = None,
         max_calls: int | None = None,
         trace: Trace | None = None,
     ) -> None:
@@ -84,6 +85,7 @@ class Search:
         self.context = context
         self.n = n
         self.accept_truncated = accept_truncated
+        self.ends = ends  # whether tokens are complete that do not end in EOS
         self.max_calls = max_calls
         self.trace = trace
         self.keep = strategy.finished == "keep"
@@ -102,8 +104,12 @@ class Search:
         self._one_by_one = max_calls is not None or stop_looks_back or not self.guaranteed or not strategy.any_order
         self._prunes = (strategy.order.relies_on_bound and self.guaranteed) or (strategy.order.depends_on_past and self.keep)
         exhaustive = strategy.level_by_level and strategy.k == inf and isinstance(strategy.stop, Exhausted) and self._by_value
-        self._lazy = self._relies_on_bound or exhaustive  # children are made as they come to the front
-        self._value_only = score.value_only and strategy.heuristic is None and strategy.order.relies_on_bound
+        self.whole_levels = not self._one_by_one and not strategy.order.relies_on_bound  # all that a frontier names is certain
+        self.level_rows = int(min(strategy.k, 1024))
+        # Children are made as they come to the front, unless the stop looks at a whole level.
+        self._lazy = (self._relies_on_bound and not strategy.level_by_level) or exhaustive
+        best_first = strategy.order.relies_on_bound and not strategy.level_by_level
+        self._value_only = score.value_only and strategy.heuristic is None and best_first
         self.root = self._place(Hypothesis(None, -1, 0.0, 0.0, False))
         self._level(0).insert(self.root)
         self._enter(self.root)
@@ -255,6 +261,7 @@ class Search:
             token = tokens[j]
             logprob = y.logprob + (values[j] if logprobs is None else logprobs[j])
             finished = token in self.eos or (self.accept_truncated and y.length + 1 == self.context.n_max)
+            finished = finished or (self.ends is not None and self.ends((*y.tokens, token)))
             child = y.children[j] = self._place(Hypothesis(y, token, y.value + values[j], logprob, finished))
             if child.reach > y.bound + TOLERANCE * (1 + abs(y.bound)):
                 self._bound_broken(child, y)

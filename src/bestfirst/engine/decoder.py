@@ -1,0 +1,40 @@
+"""Decoder: what runs a step's rows on a model. Which one runs which model is `choose`'s business."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+
+from .sources import Sources
+from .tree import Rows, Tree
+
+
+class Decoder(ABC):
+    """One way to run a Hugging Face decoder on the tree. Made anew for every decode, so that it sees the model's weights of now."""
+
+    name: str
+    attends = False  # whether it can tell its attention to the source
+    watching = False  # set for a score that needs `attention`
+    attention: torch.Tensor  # (rows, source) of the last step, mean over the heads of the last layer
+
+    @staticmethod
+    @abstractmethod
+    def takes(model: Any) -> bool:
+        """Whether this model looks like one it can run (`choose` then tries it against the model itself)."""
+
+    @abstractmethod
+    def __init__(self, model: Any) -> None: ...
+
+    @abstractmethod
+    def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
+        """Each layer's keys and values for encoder output (batch, length, d), as (batch, 2, heads, length, head size)."""
+
+    @abstractmethod
+    def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
+        """Logits of the next token, (rows, vocabulary); the rows' own keys and values go to their slots."""
+
+    def read(self, rows: Rows, tree: Tree, sources: Sources) -> None:
+        """As `step`, for whole prompts from their first token, whose logits nobody needs."""
+        self.step(rows, tree, sources)
