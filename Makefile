@@ -33,7 +33,17 @@ $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 demo: $(INSTALLED) ## translate German with the embedded model, and see what best-first saves
-	@PATH="$(CURDIR)/$(BIN):$$PATH" ./docs/demo.sh
+	@mkdir -p build
+	@echo; echo "The embedded German-English model:"
+	printf 'Guten Morgen!\nWo ist der Bahnhof?\nDas habe ich nicht gesagt.\n' | $(BIN)/bestfirst translate
+	@echo; echo "Every strategy on one sentence:"
+	$(BIN)/bestfirst compare --beam 10 'Wie melkt man eine Kuh?'
+	@echo; echo "200 sentences, first with beam search, then with best-first beam search:"
+	$(BIN)/bestfirst translate tests/data/tatoeba-200.de --beam 10 --strategy beam --stats -o build/demo-beam.en
+	@echo
+	$(BIN)/bestfirst translate tests/data/tatoeba-200.de --beam 10 --stats -o build/demo-best-first.en
+	@awk 'NR == FNR { beam[FNR] = $$0; next } { same += beam[FNR] == $$0 } END { print "\n" same " of " FNR " translations are the same" }' \
+	  build/demo-beam.en build/demo-best-first.en
 
 test: lint ## check style and types, run all tests
 	$(BIN)/pytest -n $(WORKERS)

@@ -28,8 +28,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pairs", type=Path, help="lines of English, tab, German; may be gzipped")
     parser.add_argument("--out", type=Path, required=True, help="folder for the data and the tokenizer")
-    parser.add_argument("--vocabulary", type=int, default=6000, help="pieces, EOS and the unknown included (default: %(default)s)")
-    parser.add_argument("--held-out", type=int, default=2000, help="English sentences for each of valid and test (default: %(default)s)")
+    parser.add_argument("--vocabulary", type=int, default=6000, help="number of pieces (default: %(default)s)")
+    parser.add_argument("--held-out", type=int, default=2000, help="pairs for each of valid and test (default: %(default)s)")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
 
@@ -42,14 +42,14 @@ def main() -> None:
     for name in ("train", "valid"):
         ids = encode(pieces, split[name], balanced=name == "train")
         np.savez_compressed(args.out / f"{name}.npz", **ids)
-        print(f"{name}: {len(ids['source_ends'])} of {len(split[name])} pairs, {len(ids['source'])} + {len(ids['target'])} tokens")
+        print(f"{name}: {len(ids['source_ends'])} of {len(split[name])} pairs")
 
 
 def read_pairs(path: Path) -> list[Pair]:
     """All distinct pairs, in the order of the file."""
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-    with opened as lines:
-        columns = [line.rstrip("\n").split("\t") for line in lines]
+    raw = path.read_bytes()
+    text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
+    columns = [line.split("\t") for line in text.split("\n") if line]
     return list(dict.fromkeys((german, english) for english, german, *_ in columns))
 
 

@@ -213,7 +213,8 @@ def token_loss(model: MarianMTModel, pairs: Pairs, batch: list[int], smoothing: 
         logits = model(input_ids=source, attention_mask=source != pad, decoder_input_ids=shifted, use_cache=False).logits
     labels = target.masked_fill(target == pad, IGNORED)
     # Without its logit, the last one, the pad token's embedding gets no gradient and stays zero.
-    return cross_entropy(logits[..., :pad].float().flatten(0, 1), labels.flatten(), label_smoothing=smoothing, ignore_index=IGNORED)
+    logits = logits[..., :pad].float().flatten(0, 1)
+    return cross_entropy(logits, labels.flatten(), label_smoothing=smoothing, ignore_index=IGNORED)
 
 
 def padded(sentences: list[np.ndarray], pad: int, device: torch.device) -> torch.Tensor:

@@ -1,9 +1,9 @@
 """Reads the code blocks of a markdown page, and the comments that say what is to be done with them.
 
-    <!-- not run: REASON -->      before a block: why it is not executed
-    <!-- continues -->            before a Python block: it goes on where the Python block before it ended
-    <!-- output -->               before a text block: exactly what the block before it prints
-    <!-- output: numbers vary --> likewise, but for the numbers in it
+<!-- not run: REASON -->      before a block: why it is not executed
+<!-- continues -->            before a Python block: it goes on where the Python block before it ended
+<!-- output -->               before a text block: exactly what the block before it prints
+<!-- output: numbers vary --> likewise, but for the numbers in it
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def blocks(page: Path) -> list[Block]:
 
 def other_shell_blocks(page: Path) -> list[str]:
     """Languages under which a command would escape being run."""
-    return [m["language"] for m in BLOCK.finditer(page.read_text(encoding="utf-8")) if m["language"] in ("sh", "shell", "console", "py")]
+    languages = [match["language"] for match in BLOCK.finditer(page.read_text(encoding="utf-8"))]
+    return [language for language in languages if language in ("sh", "shell", "console", "py")]
 
 
 def links(page: Path) -> list[str]:
