@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
+from time import perf_counter
 from typing import Any
 
 from .models import Budget, Model
-from .scheduler import Job, Scheduler
+from .scheduler import Job, Scheduler, Stats
 from .scoring import Score, named_score
 from .search import Context, Finished, Heuristic, Result, Stop, Strategy, Trace
 from .strategies import by_method, named_strategy, stopping
@@ -36,6 +37,7 @@ def decode(
     accept_truncated: bool = False,
     trace: Callable[[int], Trace | None] | None = None,
     progress: Callable[[int, Result], None] | None = None,
+    stats: Stats | None = None,
 ) -> list[Result]:
     """Decode every input; one `Result` for each, in order.
 
@@ -53,6 +55,7 @@ def decode(
     queue_capacity memory-reduced search: at most this many hypotheses wait (the paper's gamma * k)
     trace          called with an input's number, returns where its search is recorded
     progress       called with an input's number and result, as soon as it is done
+    stats          filled with what the decode cost as a whole
     """
     if isinstance(inputs, str):
         raise ValueError("inputs must be a list of inputs, got one text; write decode(model, [text])")
@@ -95,6 +98,11 @@ def decode(
             yield Job(index, source, search)
 
     budget = scorer.budget() if row_budget is None else Budget(row_budget, row_budget)
-    for job, result in Scheduler(scorer, budget, max_cache_tokens).run(jobs()):
+    begun = perf_counter()
+    scheduler = Scheduler(scorer, budget, max_cache_tokens)
+    for job, result in scheduler.run(jobs()):
         done(job.index, result)
+    if stats is not None:
+        vars(stats).update(vars(scheduler.stats))
+        stats.seconds, stats.model_seconds = perf_counter() - begun, scorer.model_seconds
     return [results[index] for index in range(len(results))]

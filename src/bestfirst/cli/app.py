@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from .bench import bench
 from .compare import compare
 from .failure import USAGE, reports, say
 from .translate import translate
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.command()(translate)
 app.command()(compare)
+app.add_typer(bench, name="bench")
 
 
 def _version(wanted: bool) -> None:

@@ -6,6 +6,7 @@ vocabulary, and is taken only if it agrees with the model run from scratch.
 
 from __future__ import annotations
 
+import logging
 import random
 import warnings
 from collections.abc import Iterator
@@ -25,11 +26,28 @@ if TYPE_CHECKING:
 TOLERANCE = {torch.float16: 0.03, torch.bfloat16: 0.2}
 """How far from the model's a decoder's log-probabilities may lie on average, in units of their own spread."""
 
+_log = logging.getLogger(__name__)
 _warned: set[str] = set()
 
 
 def decoder_for(model: TransformersModel) -> Decoder:
-    """The fastest decoder that agrees with the model. Each candidate is tried once a model; the verdicts stay with it."""
+    """The fastest decoder that agrees with the model; the one of the last decode while the weights are the same."""
+    seen = weights(model.model)
+    if model.decoder is None or model.decoder[0] != seen or not untouched(model.model):
+        model.decoder = (seen, choose(model))
+    return model.decoder[1]  # type: ignore[no-any-return]
+
+
+def weights(model: Any) -> list[Any]:
+    """What tells whether any weight has changed: where they lie, how often they were written to, and some of the numbers themselves,
+    because averaged weights and adapters are often written through `.data`, which is not counted."""
+    parameters = [p.detach() for p in model.parameters()]
+    places = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
+    return [places, [p[(0,) * p.dim()].item() for p in parameters[::5] if p.numel()]]
+
+
+def choose(model: TransformersModel) -> Decoder:
+    """Each candidate is tried once a model; the verdicts stay with it."""
     for candidate in candidates(model):
         if candidate not in model.agreed:
             model.agreed[candidate] = agrees(candidate, model)
@@ -96,8 +114,10 @@ def agrees(candidate: type[Decoder], model: TransformersModel) -> bool:
             for y, logits in answers.items():
                 leaf = next(i for i, leaf in enumerate(leaves) if leaf[: len(y)] == y)
                 if not close(logits, want[leaf, len(y)]):
+                    _log.debug("%s differs from %s after %s", candidate.__name__, type(model.model).__name__, y)
                     return False
     except Exception:  # whatever it stumbles over, the next decoder may not
+        _log.debug("%s cannot run %s", candidate.__name__, type(model.model).__name__, exc_info=True)
         return False
     return True
 

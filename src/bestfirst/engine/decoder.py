@@ -12,7 +12,7 @@ from .tree import Rows, Tree
 
 
 class Decoder(ABC):
-    """One way to run a Hugging Face decoder on the tree. Made anew for every decode, so that it sees the model's weights of now."""
+    """One way to run a Hugging Face decoder on the tree. `choose` makes a new one when the model's weights have changed."""
 
     name: str
     attends = False  # whether it can tell its attention to the source

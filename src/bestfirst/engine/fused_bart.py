@@ -6,7 +6,6 @@ together; the encoder's keys used where they lie, one copy for each input; no ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,30 +13,12 @@ from torch.nn import functional as F
 
 from .decoder import Decoder
 from .hooked import position_table
+from .linear import Linear
 from .sources import Sources
 from .tree import Rows, Tree
 
 NORM_FIRST = {"marian": False, "bart": False, "mbart": True, "pegasus": True, "m2m_100": True, "whisper": True}
 """Where a layer normalises, before or after its attention: the one thing its weights do not tell."""
-
-
-@dataclass(frozen=True)
-class Linear:
-    """A product and a bias; `join` puts several that take the same input into one."""
-
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-
-    @classmethod
-    def join(cls, *modules: Any) -> Linear:
-        weight = torch.cat([module.weight for module in modules]) if len(modules) > 1 else modules[0].weight
-        if all(module.bias is None for module in modules):
-            return cls(weight, None)
-        zeros = [torch.zeros_like(m.weight[:, 0]) if m.bias is None else m.bias for m in modules]
-        return cls(weight, torch.cat(zeros) if len(modules) > 1 else modules[0].bias)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight, self.bias)
 
 
 class Layer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,6 +47,7 @@ class Runner:
         self.device = parameter.device
         self.tree = Tree(parameter.device, parameter.dtype)
         self.sources = Sources(parameter.device, parameter.dtype)
+        self.seconds = 0.0  # spent in the model
         self._places: list[Sentence] = []
 
     @torch.inference_mode()
@@ -61,6 +63,7 @@ class Runner:
 
     def admit(self, prompts: Sequence[Prompt]) -> list[Sentence]:
         """Take inputs in: run the encoder on all of them, and fill the tree with their prompts."""
+        begun = perf_counter()
         if self.model.encoder_decoder:
             places = self._encode(prompts)
         else:
@@ -68,6 +71,7 @@ class Runner:
         sentences = [Sentence(place, prompt.tokens) for place, prompt in zip(places, prompts, strict=True)]
         self._places += sentences
         self._read_prompts(sentences, prompts)
+        self.seconds += perf_counter() - begun
         return sentences
 
     def _encode(self, prompts: Sequence[Prompt]) -> range:
@@ -105,7 +109,10 @@ class Runner:
             else:
                 counts.append(1)
                 before = sentence
-        return slots, self.decoder.step(self.tree.rows(table, counts), self.tree, self.sources)
+        begun = perf_counter()
+        logits = self.decoder.step(self.tree.rows(table, counts), self.tree, self.sources)
+        self.seconds += perf_counter() - begun
+        return slots, logits
 
     def watch(self) -> None:
         """From now on, keep each step's attention to the source."""

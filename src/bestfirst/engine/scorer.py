@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,6 +47,12 @@ class EngineScorer:
         self._coverage: dict[Sentence, dict[int, torch.Tensor]] = {}  # by slot, attention each source token has got so far
         self._banned = torch.tensor(model.banned, device=self.runner.device) if model.banned else None
         self._plain = score.plain and process is None
+        self._top_seconds = 0.0
+
+    @property
+    def model_seconds(self) -> float:
+        """In the encoder, in forward passes, and in finding the best tokens."""
+        return self.runner.seconds + self._top_seconds
 
     def budget(self) -> Budget:
         return self.runner.budget()
@@ -91,7 +98,9 @@ class EngineScorer:
         slots, logits = self.runner.step(rows)
         for y, row, slot in zip(batch, rows, slots, strict=True):
             y.state = (row[0], slot)
+        begun = perf_counter()
         best, tokens, own = self._best(batch, rows, slots, logits.float())
+        self._top_seconds += perf_counter() - begun
         successors = _lists(batch, best, tokens, own)
         return self._with_endings(rows, slots, successors) if self._attends else successors
 

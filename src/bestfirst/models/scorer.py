@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..search import Hypothesis, Successors
@@ -44,6 +45,7 @@ class Scorer(Protocol):
     """
 
     eos: Collection[int]
+    model_seconds: float  # spent in the model so far
 
     def budget(self) -> Budget:
         """The budget that suits the model."""
@@ -82,6 +84,7 @@ class ModelScorer:
         self.score = score
         self.width = width
         self.eos = model.eos
+        self.model_seconds = 0.0
 
     def budget(self) -> Budget:
         return Budget(rows=16, free=1)
@@ -99,7 +102,9 @@ class ModelScorer:
             root.state = self.model.start(source.payload)
 
     def expand(self, batch: Sequence[Hypothesis]) -> list[Successors]:
+        begun = perf_counter()
         answers = self.model.score([Query(y.state if y.parent is None else y.parent.state, y.tokens) for y in batch])
+        self.model_seconds += perf_counter() - begun
         out = []
         for y, answer in zip(batch, answers, strict=True):
             y.state = answer.state

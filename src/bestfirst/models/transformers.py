@@ -92,6 +92,7 @@ class TransformersModel(Model):
         self.generation = model.generation_config
         self.speech = self.encoder_decoder and getattr(model, "main_input_name", "input_ids") == "input_features"
         self.agreed: dict[type, bool] = {}  # decoders of the engine that were tried, and whether they agree with the model
+        self.decoder: tuple[Any, Any] | None = None  # the engine's decoder of the last decode, and the weights it was made of
         self.budget: Budget | None = None  # what suits it, once the engine has measured it
         eos = self._setting("eos_token_id")
         if eos is None:

@@ -29,6 +29,23 @@ class Job:
     steps: int = 0
 
 
+@dataclass
+class Stats:
+    """What a decode cost as a whole. `model_seconds`: in the encoder, forward passes, gathers and top-k; the rest is search."""
+
+    steps: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    model_seconds: float = 0.0
+    in_flight: int = 0  # most inputs at a time
+    cache_tokens: int = 0  # most tokens held at a time, for all of them
+
+    @property
+    def outside(self) -> float:
+        """The share of time that was not the model's."""
+        return 1 - self.model_seconds / self.seconds if self.seconds else 0.0
+
+
 Plan = list[tuple[Job, list[Hypothesis]]]
 
 
@@ -43,8 +60,7 @@ class Scheduler:
         self.scorer = scorer
         self.budget = budget
         self.max_cache_tokens = max_cache_tokens
-        self.steps = 0
-        self.rows = 0
+        self.stats = Stats()
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
         """Decode all jobs; yields each as it finishes."""
@@ -57,6 +73,8 @@ class Scheduler:
                 active += self._admit(waiting, active)
                 plan = self._plan(active)
                 self._step(plan)
+            self.stats.in_flight = max(self.stats.in_flight, len(active))
+            self.stats.cache_tokens = max(self.stats.cache_tokens, self.scorer.cache_tokens())
             active = []
             for job, work in plan:
                 if work is DONE:
@@ -107,8 +125,8 @@ class Scheduler:
         if not batch:
             return
         answers = iter(self.scorer.expand(batch))
-        self.steps += 1
-        self.rows += len(batch)
+        self.stats.steps += 1
+        self.stats.rows += len(batch)
         for job, work in plan:
             if work:
                 job.steps += 1

@@ -1,0 +1,136 @@
+"""FusedLlama: the decoders of Llama, Mistral, Qwen2, Qwen3 and their like, straight from their modules' weights.
+
+What it saves over the modules themselves: one product for query, key and value, one for gate and up; keys and values written and
+gathered once a layer, together, and never repeated for the heads that share them; no masks rebuilt, no per-module Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from ..models.transformers import evaluating
+from .decoder import Decoder
+from .linear import Linear
+from .hooked import prefill
+from .sources import Sources
+from .tree import Rows, Tree
+
+LARGE = 2**22  # weights: a copy of so many is not worth what it saves of so large a product
+
+
+class Layer:
+    """One decoder layer's weights, joined where that saves a product."""
+
+    def __init__(self, module: Any) -> None:
+        own, mlp = module.self_attn, module.mlp
+        self.size, self.scaling = own.head_dim, float(own.scaling)
+        self.heads, self.shared = own.q_proj.out_features // self.size, own.k_proj.out_features // self.size
+        self.qkv = product(own.q_proj, own.k_proj, own.v_proj)
+        self.q_norm, self.k_norm = getattr(own, "q_norm", None), getattr(own, "k_norm", None)
+        self.own_out = product(own.o_proj)
+        self.own_norm = module.input_layernorm
+        self.gate_up = product(mlp.gate_proj, mlp.up_proj)
+        self.down = product(mlp.down_proj)
+        self.activation = mlp.act_fn
+        self.norm = module.post_attention_layernorm
+
+
+class FusedLlama(Decoder):
+    """A step of a Llama-like decoder, all rows of all inputs at once."""
+
+    name = "fused"
+
+    @staticmethod
+    def takes(model: Any) -> bool:
+        """By its parts, whatever its name: scaled residuals, further norms and the like then show when it is tried."""
+        decoder = None if model.config.is_encoder_decoder else model.get_decoder()
+        if not all(hasattr(decoder, part) for part in ("embed_tokens", "layers", "norm", "rotary_emb")):
+            return False
+        attention = ("q_proj", "k_proj", "v_proj", "o_proj", "head_dim", "scaling")
+        return all(
+            all(hasattr(getattr(layer, "self_attn", None), part) for part in attention)
+            and all(hasattr(getattr(layer, "mlp", None), part) for part in ("gate_proj", "up_proj", "down_proj", "act_fn"))
+            for layer in decoder.layers
+        )
+
+    @torch.inference_mode()
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.decoder = model.get_decoder()
+        self.layers = [Layer(module) for module in self.decoder.layers]
+        self.embedding = self.decoder.embed_tokens
+        self.last_norm = self.decoder.norm
+        self.head = product(model.get_output_embeddings())
+        self.rotary = self._rotary(64)
+
+    def _rotary(self, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines of positions 0 to n - 1, (n, head size) each, asked of the module itself."""
+        like = self.embedding.weight
+        cos, sin = self.decoder.rotary_emb(like[None, :1], torch.arange(n, device=like.device)[None])
+        return cos[0], sin[0]
+
+    def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
+        raise TypeError("a decoder-only model has no encoder")
+
+    def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
+        if rows.paths.shape[1] > len(self.rotary[0]):
+            self.rotary = self._rotary(2 * rows.paths.shape[1])
+        cos, sin = (table[rows.positions][:, None] for table in self.rotary)  # (rows, 1, head size)
+        slots, flat, mask = rows.slots.long(), rows.paths.reshape(-1), rows.mask[:, None, None]
+        x = self.embedding(rows.tokens)
+        for index, layer in enumerate(self.layers):
+            x = x + self._attention(layer.own_norm(x), layer, tree, index, cos, sin, slots, flat, mask)
+            gate, up = layer.gate_up(layer.norm(x)).chunk(2, -1)
+            x = x + layer.down(layer.activation(gate) * up)
+        return self.head(self.last_norm(x))
+
+    def _attention(
+        self,
+        x: torch.Tensor,
+        layer: Layer,
+        tree: Tree,
+        index: int,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        slots: torch.Tensor,
+        flat: torch.Tensor,
+        mask: torch.Tensor,
+    ) -> torch.Tensor:
+        """Self-attention over each row's ancestors, gathered from the tree."""
+        n, heads, shared, size = len(x), layer.heads, layer.shared, layer.size
+        width, turned = shared * size, heads + shared
+        qkv = layer.qkv(x)  # (rows, (heads + 2 shared) * head size)
+        parts = qkv.view(n, -1, size)
+        if layer.q_norm is not None:
+            parts[:, :heads] = layer.q_norm(parts[:, :heads])
+            parts[:, heads:turned] = layer.k_norm(parts[:, heads:turned])
+        parts[:, :turned] = rotate(parts[:, :turned], cos, sin)
+        pool = tree.layer(index, width).view(-1, 2 * width)
+        pool.index_copy_(0, slots, qkv[:, heads * size :])
+        context = pool.index_select(0, flat).view(n, -1, 2, shared, size).permute(2, 0, 3, 1, 4)
+        # Heads that share keys stand on the query axis: (rows, shared, heads / shared, head size).
+        q = qkv[:, : heads * size].view(n, shared, -1, size)
+        out = F.scaled_dot_product_attention(q, context[0], context[1], attn_mask=mask, scale=layer.scaling)
+        return layer.own_out(out.reshape(n, heads * size))
+
+    def read(self, rows: Rows, tree: Tree, sources: Sources) -> None:
+        with evaluating(self.decoder.modules()):
+            prefill(self.model, rows, tree)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary positions: x (rows, heads, head size) turned by each row's angles."""
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat([-second, first], -1) * sin
+
+
+def product(*modules: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """One product for modules that take the same input; large ones are multiplied one by one where they lie."""
+    if sum(module.weight.numel() for module in modules) <= LARGE:
+        return Linear.join(*modules)
+    apart = [(module.weight, module.bias) for module in modules]
+    return lambda x: torch.cat([F.linear(x, weight, bias) for weight, bias in apart], -1)
