@@ -79,7 +79,8 @@ def changes_with_length(model: TransformersModel) -> bool:
     layers = set(getattr(config, "layer_types", None) or ())
     if layers - {"full_attention", "sliding_attention"}:
         return True
-    if (getattr(config, "rope_parameters", None) or {}).get("rope_type") in ("dynamic", "longrope"):
+    rope = getattr(config, "rope_parameters", None) or {}
+    if any(each.get("rope_type") in ("dynamic", "longrope") for each in (rope, *rope.values()) if isinstance(each, dict)):
         return True
     if layers == {"full_attention"}:
         return False

@@ -1,4 +1,4 @@
-"""FusedLlama: the decoders of Llama, Mistral, Qwen2, Qwen3 and their like, straight from their modules' weights.
+"""FusedLlama: the decoders of Llama, Mistral, Qwen2 and Qwen3, straight from their modules' weights.
 
 What it saves over the modules themselves: one product for query, key and value, one for gate and up; keys and values written and
 gathered once a layer, together, and never repeated for the heads that share them; no masks rebuilt, no per-module Python.
@@ -19,6 +19,7 @@ from .hooked import prefill
 from .sources import Sources
 from .tree import Rows, Tree
 
+FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 LARGE = 2**22  # weights: a copy of so many is not worth what it saves of so large a product
 
 
@@ -46,16 +47,7 @@ class FusedLlama(Decoder):
 
     @staticmethod
     def takes(model: Any) -> bool:
-        """By its parts, whatever its name: scaled residuals, further norms and the like then show when it is tried."""
-        decoder = None if model.config.is_encoder_decoder else model.get_decoder()
-        if not all(hasattr(decoder, part) for part in ("embed_tokens", "layers", "norm", "rotary_emb")):
-            return False
-        attention = ("q_proj", "k_proj", "v_proj", "o_proj", "head_dim", "scaling")
-        return all(
-            all(hasattr(getattr(layer, "self_attn", None), part) for part in attention)
-            and all(hasattr(getattr(layer, "mlp", None), part) for part in ("gate_proj", "up_proj", "down_proj", "act_fn"))
-            for layer in decoder.layers
-        )
+        return model.config.model_type in FAMILY
 
     @torch.inference_mode()
     def __init__(self, model: Any) -> None:

@@ -1,0 +1,140 @@
+"""Small models of every architecture that the engine covers, built from their own configs, with peaked random weights.
+
+Nothing is downloaded. Distributions are peaked, so that searches have something to find; outputs end at varied lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import torch
+import transformers
+
+VOCABULARY = 48
+PAD, EOS, START = 0, 1, 2
+LANGUAGE = 3  # what M2M100 and mBART are forced to begin with
+SMALL = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "eos_token_id": EOS}
+SEQ2SEQ = {**SMALL, "bos_token_id": START, "decoder_start_token_id": START, "forced_eos_token_id": None}
+BART = {
+    **SEQ2SEQ,
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 40,
+}
+T5 = {**SEQ2SEQ, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+WHISPER = {
+    **{name: value for name, value in BART.items() if name != "max_position_embeddings"},
+    "num_mel_bins": 8,
+    "max_source_positions": 10,
+    "max_target_positions": 40,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+}
+LLAMA = {
+    **SMALL,
+    "bos_token_id": START,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+GPT2 = {**SMALL, "bos_token_id": START, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "tie_word_embeddings": False}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How to build a small model, and which decoder is to run it."""
+
+    model: type
+    config: type
+    settings: dict[str, Any]
+    decoder: str
+    forced: int | None = None  # the language that outputs begin with
+    eos: float = 2.0  # how much wider than others the logit of EOS spreads, so that outputs end at varied lengths
+
+    @property
+    def encoder_decoder(self) -> bool:
+        return self.decoder_only is False
+
+    @property
+    def decoder_only(self) -> bool:
+        return self.model.__name__.endswith(("CausalLM", "LMHeadModel"))
+
+    @property
+    def speech(self) -> bool:
+        return self.model is transformers.WhisperForConditionalGeneration
+
+    def build(self, seed: int = 0, attention: str = "sdpa", **changes: Any) -> Any:
+        config = self.config(**{**self.settings, **changes})
+        config._attn_implementation = attention
+        model = peaked(self.model(config), seed, self.eos)
+        model.generation_config.bad_words_ids = [[PAD]]
+        model.generation_config.forced_bos_token_id = self.forced
+        model.generation_config.max_length = None
+        return model.eval()
+
+    def inputs(self, n: int, seed: int = 0) -> list[Any]:
+        """Token ids of 1 to 12 tokens, or features."""
+        dice = torch.Generator().manual_seed(seed)
+        if self.speech:
+            return [torch.randn(8, 20, generator=dice) for _ in range(n)]
+        lengths = torch.randint(1, 13, (n,), generator=dice).tolist()
+        ids = [torch.randint(4, VOCABULARY, (length,), generator=dice).tolist() for length in lengths]
+        return ids if self.decoder_only else [[*each, EOS] for each in ids]
+
+
+ARCHITECTURES = {
+    "marian": Architecture(transformers.MarianMTModel, transformers.MarianConfig, {**BART, "scale_embedding": True, "tie_word_embeddings": False}, "fused"),
+    "bart": Architecture(transformers.BartForConditionalGeneration, transformers.BartConfig, BART, "fused", eos=4.0),
+    "mbart": Architecture(transformers.MBartForConditionalGeneration, transformers.MBartConfig, BART, "fused", LANGUAGE, eos=3.0),
+    "pegasus": Architecture(transformers.PegasusForConditionalGeneration, transformers.PegasusConfig, BART, "fused"),
+    "m2m100": Architecture(transformers.M2M100ForConditionalGeneration, transformers.M2M100Config, {**BART, "tie_word_embeddings": False}, "fused", LANGUAGE),
+    "t5": Architecture(transformers.T5ForConditionalGeneration, transformers.T5Config, T5, "hooked"),
+    "mt5": Architecture(
+        transformers.MT5ForConditionalGeneration, transformers.MT5Config, {**T5, "tie_word_embeddings": False}, "hooked"
+    ),
+    "whisper": Architecture(transformers.WhisperForConditionalGeneration, transformers.WhisperConfig, WHISPER, "fused", eos=1.0),
+    "gpt2": Architecture(transformers.GPT2LMHeadModel, transformers.GPT2Config, GPT2, "hooked", eos=1.0),
+    "llama": Architecture(transformers.LlamaForCausalLM, transformers.LlamaConfig, LLAMA, "fused"),
+    "qwen2": Architecture(transformers.Qwen2ForCausalLM, transformers.Qwen2Config, LLAMA, "fused"),
+    "qwen3": Architecture(
+        transformers.Qwen3ForCausalLM, transformers.Qwen3Config, {**LLAMA, "head_dim": 16, "tie_word_embeddings": True}, "fused"
+    ),
+    "mistral": Architecture(
+        transformers.MistralForCausalLM, transformers.MistralConfig, {**LLAMA, "sliding_window": None}, "fused"
+    ),
+}
+
+
+@torch.no_grad()
+def peaked(model: Any, seed: int, eos: float, logits: float = 4.0) -> Any:
+    """The model with random weights whose logits spread about `logits` wide, no token being favoured for following itself."""
+    dice = torch.Generator().manual_seed(seed)
+    head = model.get_output_embeddings().weight
+    for name, parameter in model.named_parameters():
+        if parameter is head:
+            parameter.normal_(0, logits / sqrt(parameter.shape[1]), generator=dice)
+            parameter[EOS] *= eos
+        elif parameter.dim() > 1:
+            inputs = parameter.shape[0] if "Conv1D" in type(model.get_submodule(name.rpartition(".")[0])).__name__ else parameter[0].numel()
+            parameter.normal_(0, 1 if "embed" in name else 3 / sqrt(inputs), generator=dice)
+        elif "norm" in name and name.endswith("weight"):
+            parameter.uniform_(0.5, 1.5, generator=dice)
+        else:
+            parameter.normal_(0, 0.2, generator=dice)
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.normal_(0, 0.5, generator=dice)
+    return model
+
+
+Build = Callable[..., Any]
