@@ -17,6 +17,7 @@ from .failure import reason, say, usage
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel
+    from ..scheduler import Stats
     from ..search import Result, Trace
 
 
@@ -69,12 +70,13 @@ class Decoding:
         texts: Sequence[str],
         progress: Callable[[int, Result], None] | None = None,
         trace: Callable[[int], Trace | None] | None = None,
+        stats: Stats | None = None,
     ) -> list[Result]:
         """Decode these texts."""
         from .. import decode
 
         asked = {name: value for name, value in vars(self).items() if value is not None}
-        return decode(model, texts, progress=progress, trace=trace, **asked)
+        return decode(model, texts, progress=progress, trace=trace, stats=stats, **asked)
 
 
 def given(**options: Any) -> dict[str, Any]:
@@ -114,8 +116,9 @@ class ModelChoice:
         model = self._load(self.model, source_lang=self.source_lang, target_lang=self.target_lang)
         name = decoding.score_options.get("language_model")
         if name is not None:
-            options = {**decoding.score_options, "language_model": self._load(name)}
-            decoding = replace(decoding, score_options=options)
+            language_model = self._load(name)
+            _check_vocabularies(model, language_model)
+            decoding = replace(decoding, score_options={**decoding.score_options, "language_model": language_model})
         try:
             decoding.decode(model, [])  # whether they go together
         except ValueError as error:
@@ -131,6 +134,13 @@ class ModelChoice:
             raise usage(reason(error)) from error
         except Exception as error:  # whatever else is wrong with a stranger's model folder
             raise usage(f"cannot load a model from {name!r}: {reason(error)}") from error
+
+
+def _check_vocabularies(model: TransformersModel, language_model: TransformersModel) -> None:
+    ours, its = (len(m.model.get_output_embeddings().weight) for m in (model, language_model))
+    if ours != its:
+        names = f"the language model {language_model.name!r} has {its} tokens, the model {model.name!r} {ours}"
+        raise usage(f"{names}: their vocabularies must be the same")
 
 
 def _silence() -> None:

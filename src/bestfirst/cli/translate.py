@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
+from ..scheduler import Stats
 from ..search import Result, Trace
 from . import formats, options
 from .failure import INTERRUPTED, PARTLY, CommandError, reason, reports, say
@@ -15,7 +16,7 @@ from .lines import Line, batches, open_input
 from .output import InOrder, Output
 from .progress import Bar
 from .settings import Decoding, ModelChoice, given
-from .stats import Stats
+from .stats import Summary
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel
@@ -132,7 +133,7 @@ def translate(
         except KeyboardInterrupt:
             raise CommandError("interrupted; the lines translated so far are written", INTERRUPTED) from None
     if stats:
-        print(run.stats.table(run.decoding.signature(run.model)), file=sys.stderr)
+        print(run.summary.table(run.decoding.signature(run.model)), file=sys.stderr)
     return PARTLY if run.failed else 0
 
 
@@ -162,7 +163,7 @@ class Run:
         self.output = output
         self.events = events
         self.bar = bar
-        self.stats = Stats()
+        self.summary = Summary()
         self.failed = 0
         self._results = InOrder(self._write)
         self._traces: dict[int, Trace] = {}
@@ -186,13 +187,15 @@ class Run:
     def _decode(self, lines: Sequence[Line]) -> None:
         """Decode these lines together. If that fails, do those that are left in halves, until the one at fault is alone."""
         left = dict(enumerate(lines))
+        cost = Stats()
 
         def done(index: int, result: Result) -> None:
-            self.stats.add(result)
+            self.summary.add(result)
             self._results.put(left.pop(index).number, result)
 
         try:
-            self.decoding.decode(self.model, [line.text for line in lines], done, self._tracer(lines))
+            self.decoding.decode(self.model, [line.text for line in lines], done, self._tracer(lines), cost)
+            self.summary.add_batch(cost)
         except (CommandError, BrokenPipeError):
             raise
         except Exception as error:  # of the model's or a score's own code

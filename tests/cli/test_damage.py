@@ -1,0 +1,110 @@
+"""What goes wrong while the command works, or with its model: one line, the right exit code, and what is written stays."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from cli.process import GERMAN, only_line, run, running
+
+TOKENIZER = ("source.spm", "target.spm", "vocab.json", "tokenizer_config.json")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the embedded model, to be damaged."""
+    return Path(shutil.copytree(str(files("bestfirst") / "data" / "tatoeba-de-en"), tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ((".",), "no model folder at {!r}"),
+        (("config.json",), "the model folder {!r} has no config.json"),
+        (("model.safetensors",), "the model folder {!r} has no weights (model.safetensors)"),
+        (TOKENIZER, "the model folder {!r} has no tokenizer, so it takes no text; add its tokenizer's files"),
+    ],
+)
+def test_a_missing_or_incomplete_model_folder(folder: Path, missing: tuple[str, ...], said: str):
+    for name in missing:
+        shutil.rmtree(folder) if name == "." else (folder / name).unlink()
+    for arguments in (["translate"], ["compare", "Guten Morgen!"]):
+        process = run(*arguments, "--model", folder, stdin=b"Guten Morgen!\n")
+        assert only_line(process.stderr) == said.format(str(folder))
+        assert (process.returncode, process.stdout) == (2, b"")
+
+
+def test_a_model_that_is_nowhere_is_told_at_once():
+    process = run("translate", "--model", "nothing-of-that-name")
+    assert only_line(process.stderr).startswith("no model folder at 'nothing-of-that-name', and none of that name on the hub: ")
+    assert process.returncode == 2
+
+
+@pytest.mark.parametrize("damage", ["weights", "tokenizer", "config"])
+def test_a_damaged_model_folder(folder: Path, call, damage: str):
+    if damage == "tokenizer":
+        (folder / "source.spm").unlink()
+    else:
+        file = folder / ("config.json" if damage == "config" else "model.safetensors")
+        file.write_bytes(file.read_bytes()[:500])
+    ended = call("translate", "--model", folder, text="Guten Morgen!\n")
+    assert only_line(ended.said).startswith(f"cannot load a model from '{folder}': ")
+    assert ended.code == 2
+
+
+def test_a_model_that_computes_nan_fails_every_line_and_says_so(folder: Path, call):
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if "decoder" in name and "norm" in name)
+    weights[name] = torch.full_like(weights[name], float("nan"))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    ended = call("translate", "--model", folder, text="Guten Morgen!\n\nIch liebe dich.\n")
+    assert (ended.code, ended.out) == (1, "\n\n\n")
+    said = [line for line in ended.said.splitlines() if not line.startswith("bestfirst: warning: ")]
+    trouble = "the scores after [] are not finite: check the model's weights and dtype"
+    assert said == [f"bestfirst: line {number}: {trouble}" for number in (1, 3)]
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "abacus"])
+def test_an_unusable_device_is_named(call, device: str):
+    ended = call("translate", "--device", device, text="Guten Morgen!\n")
+    assert ended.code == 2
+    assert only_line(ended.said).startswith(f"cannot use device '{device}': ")
+
+
+def test_a_full_disk_is_named():
+    with Path("/dev/full").open("wb") as full:
+        process = run("translate", stdin=b"Guten Morgen!\n", stdout=full)
+    assert only_line(process.stderr) == "cannot write to standard output: No space left on device"
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize("option", ["-o", "--trace"])
+def test_a_full_disk_is_named_by_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str):
+    from bestfirst.cli.app import run
+
+    (tmp_path / "text").write_text("Guten Morgen!\n")
+    out = [] if option == "-o" else ["-o", str(tmp_path / "out")]
+    assert run(["translate", str(tmp_path / "text"), option, "/dev/full", *out]) == 1
+    assert only_line(capsys.readouterr().err) == "cannot write to '/dev/full': No space left on device"
+
+
+def test_what_was_translated_stays_written_when_interrupted(tmp_path: Path):
+    text = tmp_path / "text"
+    text.write_bytes(GERMAN.read_bytes() * 20)
+    with running("translate", text, "--json", "--row-budget", 4) as process:
+        written = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        written += process.stdout.read()
+        assert only_line(process.stderr.read()) == "interrupted; the lines translated so far are written"
+        assert process.wait() == 130
+    numbers = [json.loads(line)["line"] for line in written.splitlines()]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) < 4000

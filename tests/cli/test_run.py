@@ -1,0 +1,119 @@
+"""The parts of `translate` on a model of a few lines: batches of lines, order, and one bad line among good ones."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from bestfirst import Model, Result, Scored
+from bestfirst.cli import formats
+from bestfirst.cli.lines import batches, read_line
+from bestfirst.cli.output import InOrder, Output
+from bestfirst.cli.progress import Bar
+from bestfirst.cli.settings import Decoding
+from bestfirst.cli.translate import Run
+
+
+class Upper(Model):
+    """Spells its input in capitals, one token a character; some texts it cannot bear."""
+
+    eos = (0,)
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def start(self, source):
+        if "broken" in source:
+            raise ZeroDivisionError("no such text")
+        return source.upper()
+
+    def score(self, batch):
+        self.batches.append(len(batch))
+        out = []
+        for text, prefix in batch:
+            wanted = ord(text[len(prefix)]) if len(prefix) < len(text) else 0
+            out.append(Scored([0.0 if token == wanted else -9.0 for token in range(128)], text))
+        return out
+
+    def text(self, source, tokens):
+        return "".join(chr(token) for token in tokens if token)
+
+
+@pytest.fixture
+def translated(tmp_path: Path):
+    """`translated([b"one", ...])`: what a run writes, its events, and the run."""
+
+    def translated(raw: list[bytes]):
+        out, events = Output(str(tmp_path / "out")), Output(str(tmp_path / "events"))
+        run = Run(Upper(), Decoding(), formats.as_text, False, out, events, Bar(io.FileIO(os.devnull), hidden=True))
+        run.translate([read_line(number, line) for number, line in enumerate(raw, 1)])
+        return (tmp_path / "out").read_text().splitlines(), (tmp_path / "events").read_text().splitlines(), run
+
+    return translated
+
+
+def test_a_failure_of_the_models_own_code_costs_its_line_only(translated, capsys):
+    lines = [b"line %d" % number for number in range(1, 40)]
+    lines[6] = lines[30] = b"broken"
+    out, events, run = translated(lines)
+    expected = [line.decode().upper() for line in lines]
+    expected[6] = expected[30] = ""
+    assert out == expected
+    assert run.failed == 2
+    assert capsys.readouterr().err.splitlines() == [f"bestfirst: line {n}: ZeroDivisionError: no such text" for n in (7, 31)]
+    pushed = [json.loads(event) for event in events]
+    roots = [event["line"] for event in pushed if event["event"] == "push" and event["parent"] is None]
+    assert roots == list(range(1, 40))  # every search once, also those that were begun in company of a broken one
+
+
+def test_lines_without_text_are_not_given_to_the_model(translated, capsys):
+    out, _, run = translated([b"", b"  ", b"\xff", b"\t\r"])
+    assert (out, run.model.batches, run.failed) == (["", "", "", ""], [], 1)
+    assert capsys.readouterr().err.startswith("bestfirst: line 3: invalid UTF-8: byte 0xff at position 1")
+
+
+def test_a_line_end_in_an_output_does_not_end_its_line(translated):
+    out, _, _ = translated([b"a\rb\x0bc"])
+    assert out == ["A B C"]
+
+
+def test_results_are_handed_on_in_order_as_soon_as_they_can_be():
+    seen = []
+    in_order = InOrder(lambda number, item: seen.append((number, item)))
+    for number, after in ((2, []), (1, [1, 2]), (4, [1, 2]), (5, [1, 2]), (3, [1, 2, 3, 4, 5])):
+        in_order.put(number, str(number))
+        assert seen == [(n, str(n)) for n in after]
+
+
+def test_lines_are_cut_at_line_feeds_alone_whatever_the_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    text = "a\r\n\nb\u2028c\x85d\r\rä\n\nlast"
+    (tmp_path / "text").write_bytes(text.encode())
+    expected = ["a", "", "b\u2028c\x85d\r\rä", "", "last"]
+    for size in (1, 2, 3, 7, 1000):
+        monkeypatch.setattr("bestfirst.cli.lines.BLOCK", size)
+        with io.FileIO(str(tmp_path / "text")) as stream:
+            lines = [line for batch in batches(stream) for line in batch]
+        assert [(line.number, line.text) for line in lines] == list(enumerate(expected, 1))
+
+
+def test_a_long_file_is_read_as_it_is_used(tmp_path: Path):
+    (tmp_path / "text").write_bytes(b"eine Zeile\n" * 200_000)
+    with io.FileIO(str(tmp_path / "text")) as stream:
+        first = next(batches(stream))
+        assert 1000 < len(first) < 50_000
+        assert stream.tell() < 1 << 20
+
+
+def test_a_byte_order_mark_is_dropped_at_the_start_only():
+    mark = "\ufeff".encode()
+    assert read_line(1, mark + b"ja").text == "ja"
+    assert read_line(2, mark + b"ja").text == "\ufeffja"
+
+
+def test_an_nbest_entry_for_what_has_no_hypotheses():
+    assert formats.as_nbest(3, Result(status="complete"), False) == "2 |||  ||| 0.000000\n"
+    assert formats.as_nbest(3, Result(status="error"), False) == "2 |||  ||| -inf\n"

@@ -1,0 +1,163 @@
+"""`bestfirst translate` on text of every kind: what comes out, line for line, and what is said about it."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+import bestfirst
+from cli.process import GERMAN, only_line, run, running
+
+MIXED = b"\n".join(
+    [
+        b"\xef\xbb\xbfGuten Morgen!\r",  # a byte order mark and a carriage return, as Windows writes them
+        b"",
+        b"Das ist \xff kein Text.",
+        b"Haus " * 600,
+        b" \t\r",
+        "Ich liebe dich.\u2028Sehr.".encode(),  # a line break of Unicode's, which does not end a line
+        "Müde bin ich.".encode(),  # without a line end
+    ]
+)
+TOO_LONG = "the input has 601 tokens, more than the model's 512 positions; split it"
+NO_TEXT = "invalid UTF-8: byte 0xff at position 9 (invalid start byte)"
+
+
+@pytest.fixture(scope="module")
+def mixed() -> CompletedProcess[bytes]:
+    return run("translate", "--json", stdin=MIXED)
+
+
+def test_every_line_has_its_object(mixed):
+    objects = [json.loads(line) for line in mixed.stdout.decode().split("\n")[:-1]]
+    assert [o["line"] for o in objects] == [1, 2, 3, 4, 5, 6, 7]
+    assert [o["status"] for o in objects] == ["complete", "complete", "error", "error", "complete", "complete", "complete"]
+    assert [bool(o["text"]) for o in objects] == [True, False, False, False, False, True, True]
+    assert [o.get("message") for o in objects] == [None, None, NO_TEXT, TOO_LONG, None, None, None]
+    first = objects[0]
+    assert first["text"] == first["hypotheses"][0]["text"] == "Good morning."
+    assert set(first["hypotheses"][0]) == {"text", "tokens", "score", "logprob"}
+    assert first["exact"] is True
+    assert 0 < first["calls"] <= first["rows"]
+    assert first["steps"] > 0
+    assert objects[1]["hypotheses"] == []
+
+
+def test_bad_lines_are_named_and_the_exit_code_is_1(mixed):
+    assert mixed.returncode == 1
+    assert mixed.stderr.decode().splitlines() == [f"bestfirst: line 3: {NO_TEXT}", f"bestfirst: line 4: {TOO_LONG}"]
+
+
+@pytest.fixture(scope="module")
+def translated(tmp_path_factory: pytest.TempPathFactory) -> tuple[CompletedProcess[bytes], Path]:
+    """Sixty lines from one file to another, whose old content goes, with everything on the side."""
+    folder = tmp_path_factory.mktemp("translated")
+    with GERMAN.open("rb") as german:
+        (folder / "text").write_bytes(b"".join(islice(german, 60)))
+    (folder / "out").write_text("what was there before\n" * 1000)
+    side = ["--stats", "--trace", folder / "trace"]
+    process = run("translate", folder / "text", "-o", folder / "out", *side, "--threads", 1, "--dtype", "fp32", "--device", "cpu")
+    return process, folder
+
+
+def test_text_is_what_decode_returns_in_order(translated):
+    process, folder = translated
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == b""
+    lines = (folder / "text").read_text(encoding="utf-8").splitlines()
+    expected = [result.text for result in bestfirst.decode(bestfirst.load(), lines)]
+    assert (folder / "out").read_text(encoding="utf-8").splitlines() == expected
+
+
+def test_stats_are_printed_to_stderr(translated):
+    process, _ = translated
+    lines = process.stderr.decode().splitlines()
+    assert [line.split()[0] for line in lines] == ["sentences", "calls", "rows", "steps", "exact", "seconds", "signature"]
+    assert lines[0] == "sentences 60"
+    assert lines[4].startswith("exact     60 of 60")
+    assert "bestfirst|best-first|k:5|score:logprob|finished:leave|model:tatoeba-de-en|dtype:float32|v:" in lines[6]
+
+
+def test_the_trace_names_line_and_event(translated):
+    _, folder = translated
+    events = [json.loads(line) for line in (folder / "trace").read_text().splitlines()]
+    numbers = [event["line"] for event in events]
+    assert numbers == sorted(numbers)
+    assert set(numbers) == set(range(1, 61))
+    assert {event["event"] for event in events} >= {"push", "pop", "finish"}
+
+
+def test_lines_are_answered_as_they_come_and_a_closed_pipe_ends_it_quietly():
+    with running("translate") as process:
+        process.stdin.write(b"Guten Morgen!\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"Good morning.\n"
+        process.stdout.close()
+        process.stdin.write(b"Ich liebe dich.\n")
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141  # what a shell reports for SIGPIPE
+
+
+def test_nbest_lists_name_their_line(call):
+    ended = call("translate", "--nbest", 3, "--beam", 4, "--finished", "keep", text=b"Guten Morgen!\n\n\xff\n")
+    assert only_line(ended.said).startswith("line 3: invalid UTF-8")
+    assert ended.code == 1
+    rows = [line.split(" ||| ") for line in ended.out.splitlines()]
+    assert [number for number, _, _ in rows] == ["0", "0", "0", "1", "2"]
+    assert [bool(text) for _, text, _ in rows] == [True, True, True, False, False]
+    scores = [float(score) for _, _, score in rows]
+    assert scores[:3] == sorted(scores[:3], reverse=True)
+    assert scores[3:] == [0.0, float("-inf")]
+
+
+def test_a_prefix_starts_every_output(call):
+    ended = call("translate", "--prefix", "Have a", "--nbest", 2, text="Guten Morgen!\n")
+    assert (ended.code, ended.said) == (0, "")
+    assert [line.split(" ||| ")[1][:7] for line in ended.out.splitlines()] == ["Have a ", "Have a "]
+
+
+def test_what_did_not_finish_is_named_or_printed_as_far_as_it_came(call):
+    without = call("translate", "--max-length", 2, text="Guten Morgen!\n")
+    assert (without.code, without.out) == (1, "\n")
+    assert only_line(without.said).startswith("line 1: nothing finished within the maximum length; raise --max-length")
+    with_partial = call("translate", "--max-length", 2, "--partial", "--json", text="Guten Morgen!\n")
+    found = json.loads(with_partial.out)
+    assert (with_partial.code, with_partial.said) == (0, "")
+    assert (found["status"], found["text"], found["hypotheses"]) == ("incomplete", "Good morning", [])
+    assert found["partial"]["text"] == "Good morning"
+
+
+def test_a_budget_of_calls_ends_a_search_that_prunes_nothing(call):
+    ended = call("translate", "--strategy", "breadth-first", "--max-calls", 5, "--json", text="Guten Morgen!\n")
+    found = json.loads(ended.out)
+    assert (found["status"], found["calls"], found["exact"]) == ("budget", 5, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exact"),
+    [
+        (["--score", "length-normalized", "--alpha", 1], True),
+        (["--score", "length-reward", "--beta", 0.5, "--method", "stopping"], False),
+        (["--score", "bounded-length-reward", "--beta", 0.5, "--ratio", 1, "--finished", "keep"], True),
+        (["--score", "gnmt", "--alpha", 0.6, "--method", "heuristic"], False),
+        (["--strategy", "beam", "--stop", "patience", "--patience", 2], False),
+        (["--strategy", "greedy", "--temperature", 2], True),
+        (["--queue-capacity", 1, "--row-budget", 3, "--beam", 8], False),
+    ],
+)
+def test_scores_methods_stops_and_capacity_reach_the_search(call, arguments, exact):
+    ended = call("translate", "--json", "--max-length", 6, *arguments, text="Guten Morgen!\n")
+    found = json.loads(ended.out)
+    assert (ended.code, ended.said) == (0, "")
+    assert (found["status"], found["exact"]) == ("complete", exact)
+
+
+def test_an_empty_file_gives_an_empty_file(call):
+    ended = call("translate", "--stats", text="")
+    assert (ended.code, ended.out) == (0, "")
+    assert ended.said.startswith("sentences 0\n")
