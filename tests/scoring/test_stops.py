@@ -8,7 +8,7 @@ import pytest
 
 from bestfirst import FunctionModel, decode
 from bestfirst.scoring import LengthNormalized, LogProbability
-from bestfirst.search import beam, best_first_beam
+from bestfirst.search import ShortestFirstPruned, beam, best_first_beam
 from bestfirst.strategies import STOPS, stopping
 from reference import EOS
 from scoring.references import hugging_face, step_synchronous
@@ -93,8 +93,10 @@ def test_best_first_returns_hugging_faces_answers_with_fewer_calls(early_stoppin
         made = setup(case, lambda _, alpha=alpha: LengthNormalized(alpha))
         theirs = hugging_face(case.toy, k=case.k, n_max=case.n_max, n=n, alpha=alpha, early_stopping=early_stopping)
         plan = stopping(best_first_beam(case.k), f"hf-{str(early_stopping).lower()}")
-        ours = made.search(plan, n, ahead=rng.choice((1, 3, 8)), accept_truncated=True)
-        mismatches += outcome(ours) != theirs.answers
+        ours = made.search(plan, n, accept_truncated=True)
+        ahead = made.search(plan, n, ahead=rng.choice((2, 3, 8)), accept_truncated=True)
+        mismatches += outcome(ours) != theirs.answers or outcome(ahead) != theirs.answers
+        mismatches += not ours.calls == ours.rows == ahead.calls
         excess += ours.calls > theirs.calls and case.kind != "ties"
         calls, theirs_calls = calls + ours.calls, theirs_calls + theirs.calls
     tally("best-first = Hugging Face", len(numbers), mismatches)
@@ -102,18 +104,46 @@ def test_best_first_returns_hugging_faces_answers_with_fewer_calls(early_stoppin
     assert calls < 0.9 * theirs_calls
 
 
-def test_a_stop_that_looks_back_scores_nothing_ahead():
-    toy = random_toy("flat", 6, 1)
-    for stop in ("hf-false", lambda search, y: len(search.answers) >= 2):
-        if not isinstance(stop, str):
-            stop.name, stop.exact = "second answer", False
-        results = [
-            decode(FunctionModel(toy, EOS), [None], score=LengthNormalized(1.0), stop=stop, row_budget=rows)[0]
-            for rows in (1, 64)
-        ]
-        assert results[0] == results[1]
-        assert results[0].calls == results[0].rows
-        assert not results[0].exact
+def test_early_stopping_leaves_a_level_once_the_rest_of_it_cannot_matter(cases, tally):
+    """Hugging Face's `early_stopping=True` goes level by level; the pruned order returns its answers with fewer calls."""
+    mismatches = excess = 0
+    numbers = cases(200, full=3000)
+    for case in random_cases(numbers, title="hf true pruned", kinds=LIVELY):
+        rng = random.Random(case.seed)
+        alpha, n = rng.choice((-0.5, 0.0, 0.6, 1.0, 2.0)), rng.randint(1, case.k)
+        made = setup(case, lambda _, alpha=alpha: LengthNormalized(alpha))
+        theirs = hugging_face(case.toy, k=case.k, n_max=case.n_max, n=n, alpha=alpha, early_stopping=True)
+        plan = stopping(beam(case.k), "hf-true").using(order=ShortestFirstPruned())
+        for ahead in (1, case.k):
+            ours = made.search(plan, n, ahead=ahead, accept_truncated=True)
+            mismatches += outcome(ours) != theirs.answers
+            excess += ours.calls > theirs.calls
+    tally("level by level, pruned = Hugging Face", 2 * len(numbers), mismatches)
+    assert (mismatches, excess) == (0, 0)
+
+
+def test_results_do_not_depend_on_the_row_budget():
+    """Nor do calls; a rule that does not claim so has nothing scored ahead of its turn."""
+    for seed in range(20):
+        model = FunctionModel(random_toy("flat", 6, seed), EOS)
+        for stop in ("hf-false", "hf-never", SecondAnswer()):
+            one, many = (
+                decode(model, [None], score=LengthNormalized(1.0), stop=stop, row_budget=rows, nbest=3)[0] for rows in (1, 64)
+            )
+            assert (one.hypotheses, one.calls, one.exact) == (many.hypotheses, many.calls, many.exact)
+            assert one.exact == (stop == "hf-never")
+            assert one.calls == one.rows
+            assert isinstance(stop, str) or many.rows == many.calls
+
+
+class SecondAnswer:
+    """Content with any two answers: what it returns depends on who was scored first."""
+
+    name = "second answer"
+    exact = False
+
+    def __call__(self, search, y):
+        return len(search.answers) >= 2
 
 
 def test_openNMTs_stop_returns_beam_searchs_best_for_log_probability(cases):  # noqa: N802
