@@ -282,10 +282,10 @@ class Search:
             y.rank = y.key = (-y.value, y.length, y.tokens, y)
             return y
         y.worth = self.score.final(y.value, y.length, self.context)
-        if y.finished:
-            y.worth += y.parent.successors.ending  # type: ignore[union-attr]
         y.bound = self.score.bound(y.value, y.length, self.context) if y.length < self.context.n_max else -inf
         y.reach = y.worth if y.finished and self.keep else max(y.worth, y.bound)
+        if y.finished:  # its place among its length is its value's, whatever finishing adds
+            y.worth += y.parent.successors.ending  # type: ignore[union-attr]
         h = self.strategy.heuristic(y, self.context) if self.strategy.heuristic is not None and not y.finished else 0.0
         y.rank = (-(y.value if self._by_value else y.worth + h), y.length, y.tokens, y)
         y.key = (-y.worth, y.length, y.tokens, y) if y.finished else self.strategy.order.key(y, h)
@@ -391,7 +391,7 @@ class Search:
         status: Status = "budget" if self.out_of_budget else "complete" if self.answers else "incomplete"
         calls = self.calls
         return Result(
-            hypotheses=[Answer.of(key[3]) for key in self.answers[: self.n]],
+            hypotheses=[Answer.of(key[3]) for key in self._counted()[: self.n]],
             calls=calls,
             rows=self.rows,
             lm_calls=calls if "language_model" in self.score.needs else 0,
@@ -399,6 +399,11 @@ class Search:
             status=status,
             partial=None if self.answers else Answer.of(self._best_partial()),
         )
+
+    def _counted(self) -> list[Key]:
+        """The answers, but for those that the stopping rule leaves out."""
+        counted = getattr(self.strategy.stop, "counted", None)
+        return self.answers if counted is None else list(counted(self))
 
     def _best_partial(self) -> Hypothesis:
         """The best unfinished hypothesis of the longest beam: what Algorithm 1 returns when nothing completes."""
