@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "decode": "decoding",
+    "generate": "integrations.generate",
     "FunctionModel": "models",
     "Model": "models",
     "Query": "models",
@@ -45,12 +46,14 @@ __all__ = [
     "Strategy",
     "Trace",
     "decode",
+    "generate",
     "load",
     "wrap",
 ]
 
 if TYPE_CHECKING:
     from .decoding import decode
+    from .integrations.generate import generate
     from .models import FunctionModel, Model, Query, Scored
     from .models.transformers import load, wrap
     from .scoring import Score

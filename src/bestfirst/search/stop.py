@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from .hypothesis import Hypothesis
+    from .hypothesis import Hypothesis, Key
     from .search import Search
 
 
@@ -18,7 +18,7 @@ class Stop(Protocol):
     """A stopping rule. `exact`: under it the result is still that of beam search run to the end.
 
     A rule with an attribute `depends_on_past = False` claims that it stops with the same result whatever was scored ahead of its
-    turn; with any other, nothing is.
+    turn; with any other, nothing is. One that does not count all answers has a method `counted(search)`, which returns those.
     """
 
     name: str
@@ -71,27 +71,46 @@ class Unreachable:
 class HuggingFaceStep:
     """Hugging Face's `early_stopping=False`, its default, found best-first: the same answers, fewer calls.
 
-    Its beam search ends with the first step t at which the best unfinished hypothesis, worth what it is at length t, is no better
-    than the k-th answer. Let t - 1 be the deepest length scored so far. Nothing open has a greater value than `y`, so if `y` at
-    length t would not beat the k-th answer known, that step comes at t at the latest; and it cannot have come before, for the
-    best of its length would have met this test when it was on its turn. What is still open can only finish below the k-th
-    answer. Needs best-first order, `leave`, and a score that rises with length for a fixed value; a monotonic one stops exactly.
+    Its beam search ends with the first step t at which the best unfinished hypothesis of length t is worth no more than the k-th
+    answer of at most t tokens. Nothing open has a greater value than `y`, so what precedes `y` settles t: the best of a length is
+    known if its value is no less than that of `y`; where it is less, it stays so, and `y` at that length is the most it could be
+    worth. Answers that pass the test have a greater value than `y`, too, so they stay; what is still open can only finish below
+    them. All this looks at what precedes `y` alone, so it does not matter what was scored ahead; longer answers that were found
+    that way do not count. Needs best-first order, `leave`, and a score that rises with length for a fixed value; a monotonic one
+    stops exactly.
     """
 
     name = "hf-false"
     exact = False
-    depends_on_past = True
+    depends_on_past = False
 
     def __call__(self, search: Search, y: Hypothesis) -> bool:
-        if _ANSWERED(search, y):
-            return True
-        answer = _kth_answer(search)
-        if search.score.monotonic or answer is None:
-            return False
-        step = len(search.agenda.beams) - 1
-        rival = search.score.final(y.value, step, search.context)
-        # An equal one could still finish at this step, before the k-th answer in the order, unless it is of this length already.
-        return answer.worth > rival or (answer.worth == rival and y.length == step)
+        return _ANSWERED(search, y) or self._step(search, y.value, y.length) is not None
+
+    def _step(self, search: Search, value: float, length: int) -> int | None:
+        """The step at which Hugging Face stops, if what precedes an open hypothesis of this value and length settles it."""
+        enough = int(max(search.n, search.strategy.k))
+        if search.score.monotonic or len(search.answers) < enough:
+            return None
+        beams = search.agenda.beams
+        for t in range(1, min(len(beams), search.context.n_max) + 1):
+            best = next((z[3].value for z in beams[t].members if not z[3].finished), -inf) if t < len(beams) else -inf
+            known = best >= value
+            shorter = [z[3] for z in search.answers if z[3].length <= t]
+            if len(shorter) >= enough:
+                answer, rival = shorter[enough - 1].worth, search.score.final(best if known else value, t, search.context)
+                # An equal one that is open and shorter could still finish at this step, and precede the k-th answer in the order.
+                if answer > rival or (answer == rival and known and (value < best or length >= t)):
+                    return t
+            if not known:
+                return None
+        return None
+
+    def counted(self, search: Search) -> list[Key]:
+        """The answers that Hugging Face had found by then."""
+        y = search.first()
+        step = self._step(search, -inf, 0) if y is None else self._step(search, y.value, y.length)
+        return search.answers if step is None else [z for z in search.answers if z[3].length <= step]
 
 
 _ANSWERED = Answered()

@@ -1,0 +1,87 @@
+"""generate: best-first beam search for Hugging Face models, by one argument.
+
+    model.generate(**inputs, num_beams=5, custom_generate=bestfirst.generate)
+
+`docs/from-transformers.md` has what happens to each argument of `generate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..scheduler import Stats
+from ..scoring import Score
+from ..search import Strategy, Trace
+from .call import Call
+from .inputs import PreparedModel, read_inputs
+from .limits import read_limits
+from .outputs import Outputs, beam_output, beam_padding, greedy_output, greedy_padding
+from .parity import hugging_face_strategy, own_score, own_strategy
+from .processors import NotMonotonic, banned_tokens, known_to_rise
+from .refusals import refuse
+
+
+@torch.no_grad()
+def generate(
+    model: Any,
+    input_ids: torch.Tensor,
+    logits_processor: Sequence[Any] = (),
+    stopping_criteria: Sequence[Any] = (),
+    generation_config: Any = None,
+    *,
+    score: str | Score | None = None,
+    strategy: str | Strategy | None = None,
+    row_budget: int | None = None,
+    trace: Callable[[int], Trace | None] | None = None,
+    stats: dict[str, Any] | Stats | None = None,
+    inputs_tensor: torch.Tensor | None = None,
+    **model_kwargs: Any,
+) -> Any:
+    """For `model.generate(..., custom_generate=bestfirst.generate)`: the same outputs and scores, from fewer model calls.
+
+    `generate` itself fills in all arguments but these:
+
+    score       what a hypothesis is worth, an object of `bestfirst.scoring` or a name, instead of `length_penalty`
+    strategy    how to search, by name or as a `Strategy`, instead of what `early_stopping` asks for
+    row_budget  rows in a forward pass; by default what suits the model, measured at its first call
+    trace       called with an input's number, returns where its search is recorded
+    stats       filled with what it cost, a dict or a `bestfirst.scheduler.Stats`: its fields, "calls", "search" (how it was
+                searched), and "results", one `Result` for each input
+
+    Raises ValueError for whatever it cannot honour.
+    """
+    config = generation_config
+    refuse(config, list(logits_processor), model_kwargs)
+    limits = read_limits(stopping_criteria, config, input_ids.shape[1])
+    banned = banned_tokens(logits_processor)
+    wrapped = PreparedModel(model, limits.eos, banned or ())
+    inputs = read_inputs(wrapped, input_ids, config.num_beams, inputs_tensor, model_kwargs)
+    own = score is not None or strategy is not None
+    call = Call(
+        model=wrapped,
+        config=config,
+        inputs=inputs,
+        limits=limits,
+        score=own_score(config, score),
+        processors=() if banned is not None else logits_processor,
+        greedy=config.num_beams == 1 and not own,
+        row_budget=row_budget,
+        trace=trace,
+    )
+
+    def run(levels: bool) -> None:
+        plan = own_strategy(config, strategy, levels) if own else hugging_face_strategy(config, limits.n_max, levels)
+        call.run(plan, monotonic=not levels)
+
+    try:
+        run(levels=bool(limits.others) or call.greedy or known_to_rise(logits_processor))
+    except NotMonotonic:
+        run(levels=True)
+    if stats is not None:
+        (stats if isinstance(stats, dict) else vars(stats)).update(call.summary())
+    output, padding = (greedy_output, greedy_padding) if call.greedy else (beam_output, beam_padding)
+    outputs = Outputs(inputs.ids, call.results, config.num_return_sequences, padding(config))
+    return output(outputs, config, call.record, wrapped.encoder_decoder)

@@ -1,0 +1,100 @@
+"""Inputs: what `generate` prepared for beam search, one prompt for each input again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from ..models import Budget, Source
+from ..models.transformers import Prompt, TransformersModel
+from .refusals import refuse_positions
+
+_agreed: WeakKeyDictionary[Any, dict[type, bool]] = WeakKeyDictionary()
+_budgets: WeakKeyDictionary[Any, Budget] = WeakKeyDictionary()
+"""What the engine found out about models at their first call."""
+
+
+class PreparedModel(TransformersModel):
+    """A model inside `generate`: what ends a sequence, and what is banned, was settled by the call, not by its files."""
+
+    def __init__(self, model: Any, eos: Collection[int], banned: Collection[int]) -> None:
+        self._settled = {"eos_token_id": sorted(eos)}
+        super().__init__(model)
+        self.banned = tuple(sorted(banned))
+        self.agreed = _agreed.setdefault(model, {})
+        self.budget = _budgets.get(model)
+
+    def remember(self, budget: Budget) -> Budget:
+        """Keep the budget that suits it for later calls."""
+        _budgets[self.model] = budget
+        return budget
+
+    def _setting(self, name: str) -> Any:
+        return self._settled.get(name, super()._setting(name))
+
+    def _start_tokens(self, target_lang: str | None) -> tuple[int, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of one call. `ids` (batch, prompt length) is what stands before the first generated token, padding included:
+    processors and criteria see it, and outputs begin with it. `prompts` are without padding."""
+
+    ids: torch.Tensor
+    prompts: list[Prompt]
+    lengths: list[int]  # |x|, EOS not counted
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def source(self, i: int, model: TransformersModel, n_max: int) -> Source:
+        """The i-th input for the scheduler; the model may have fewer positions left than `n_max`."""
+        return Source(self.prompts[i], self.lengths[i], n_max, model.positions - len(self.prompts[i].tokens))
+
+
+def read_inputs(
+    model: TransformersModel, input_ids: torch.Tensor, k: int, inputs_tensor: torch.Tensor | None, arguments: dict[str, Any]
+) -> Inputs:
+    """Undo what `generate` did for a beam: every k-th row, without the padding.
+
+    `input_ids` (batch * k, prompt length) are the decoder's, `arguments` the model's, expanded likewise; `inputs_tensor`
+    (batch, ...) is what the encoder got.
+    """
+    ids = input_ids[::k]
+    if not model.encoder_decoder:
+        mask = _every(arguments.get("attention_mask"), k, ids)
+        refuse_positions(None if arguments.get("position_ids") is None else arguments["position_ids"][::k], mask)
+        prompts = [Prompt(None, tokens) for tokens in _unpadded(ids, mask)]
+        return Inputs(ids, prompts, [_length(prompt.tokens, model.eos) for prompt in prompts])
+    mask = _every(arguments.get("decoder_attention_mask"), k, ids)
+    if not bool(mask.all()) and model.model.config.model_type != "whisper":
+        raise ValueError("bestfirst.generate cannot honour a decoder_attention_mask with zeros; give prompts of one length")
+    hidden = arguments["encoder_outputs"].last_hidden_state[::k]  # (batch, source length, d)
+    attended = arguments.get("attention_mask")
+    attended = None if attended is None or attended.shape[1:] != hidden.shape[1:2] else attended[::k].bool()
+    sources = list(hidden) if attended is None else [h[keep] for h, keep in zip(hidden, attended, strict=True)]
+    prompts = [Prompt(None, tokens, hidden=h) for tokens, h in zip(_unpadded(ids, mask), sources, strict=True)]
+    lengths = [len(h) for h in sources]
+    if inputs_tensor is not None and inputs_tensor.shape[:2] == hidden.shape[:2] and not inputs_tensor.is_floating_point():
+        lengths = [_length(tokens, model.eos) for tokens in _unpadded(inputs_tensor, attended)]
+    return Inputs(ids, prompts, lengths)
+
+
+def _every(mask: torch.Tensor | None, k: int, ids: torch.Tensor) -> torch.Tensor:
+    """Every k-th row of a mask; without one, all ones."""
+    return torch.ones_like(ids) if mask is None else mask[::k]
+
+
+def _unpadded(ids: torch.Tensor, mask: torch.Tensor | None) -> list[tuple[int, ...]]:
+    if mask is None:
+        return [tuple(row) for row in ids.tolist()]
+    return [tuple(t for t, keep in zip(*row, strict=True) if keep) for row in zip(ids.tolist(), mask.tolist(), strict=True)]
+
+
+def _length(tokens: tuple[int, ...], eos: Collection[int]) -> int:
+    return sum(token not in eos for token in tokens)

@@ -1,0 +1,131 @@
+"""Outputs: results as the tensors that `generate` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import torch
+from transformers.generation.utils import (
+    GenerateBeamDecoderOnlyOutput,
+    GenerateBeamEncoderDecoderOutput,
+    GenerateDecoderOnlyOutput,
+    GenerateEncoderDecoderOutput,
+)
+
+from ..search import Hypothesis, Result
+
+Row = tuple[int, tuple[int, ...]]  # an input, and what was generated for it so far
+
+
+class Record:
+    """The log-probabilities after every hypothesis, for `output_scores`; of a finished input, those of its outputs only."""
+
+    def __init__(self) -> None:
+        self._scored: dict[int, dict[tuple[int, ...], torch.Tensor]] = {}
+        self.rows: dict[Row, torch.Tensor] = {}
+
+    def note(self, i: int, y: Hypothesis, scores: torch.Tensor) -> None:
+        """Keep `scores` (vocabulary,) after `y`, a hypothesis of input `i`."""
+        self._scored.setdefault(i, {})[y.tokens] = scores
+
+    def close(self, i: int, result: Result) -> None:
+        """Input `i` is done."""
+        scored = self._scored.pop(i, {})
+        for answer in result.hypotheses:
+            for t in range(len(answer.tokens)):
+                prefix = answer.tokens[:t]
+                self.rows.setdefault((i, prefix), scored[prefix].clone())
+
+
+class Outputs:
+    """The answers of all inputs, `n` each, behind `ids` (batch, prompt length), padded with `pad`."""
+
+    def __init__(self, ids: torch.Tensor, results: Sequence[Result], n: int, pad: int) -> None:
+        self.ids = ids
+        self.n = n
+        self.answers = [[*result.hypotheses[:n], *[None] * (n - len(result.hypotheses))] for result in results]
+        self.longest = max((len(answer.tokens) for answers in self.answers for answer in answers if answer), default=0)
+        self.pad = pad
+
+    def sequences(self) -> torch.Tensor:
+        """(batch * n, prompt length + longest); where fewer than n answers exist, prompt and padding."""
+        rows = [list(answer.tokens) if answer else [] for answers in self.answers for answer in answers]
+        rows = [row + [self.pad] * (self.longest - len(row)) for row in rows]
+        generated = torch.tensor(rows, dtype=self.ids.dtype, device=self.ids.device).view(len(rows), self.longest)
+        return torch.cat([self.ids.repeat_interleave(self.n, 0), generated], 1)
+
+    def sequences_scores(self) -> torch.Tensor:
+        """(batch * n,); -inf where there is no answer."""
+        scores = [answer.score if answer else -inf for answers in self.answers for answer in answers]
+        return torch.tensor(scores, dtype=torch.float, device=self.ids.device)
+
+    def beams(self, k: int) -> tuple[torch.Tensor, list[list[list[tuple[int, ...]]]]]:
+        """Beam indices (batch * n, longest), -1 beyond an answer's end; and what stands in each input's beam at each step.
+
+        The prefixes of an input's answers fill the slots from 0 on, in order of the answers; no two slots hold the same prefix.
+        """
+        indices = torch.full((len(self.answers) * self.n, self.longest), -1, dtype=torch.int32)
+        beams: list[list[list[tuple[int, ...]]]] = [[[] for _ in self.answers] for _ in range(self.longest)]
+        for i, answers in enumerate(self.answers):
+            for j, answer in enumerate(answers):
+                tokens = answer.tokens if answer else ()
+                for t in range(len(tokens)):
+                    beam, prefix = beams[t][i], tokens[:t]
+                    if prefix not in beam:
+                        beam.append(prefix)
+                    indices[i * self.n + j, t] = i * k + beam.index(prefix)
+        return indices.to(self.ids.device), beams
+
+    def scores(self, record: Record, k: int, beams: Sequence[Sequence[Sequence[tuple[int, ...]]]], missing: float) -> Any:
+        """For each step (batch * k, vocabulary): the row of what stands in a slot, `missing` in all others."""
+        if not record.rows:
+            return ()
+        like = next(iter(record.rows.values()))
+        out = []
+        for beam in beams:
+            step = torch.full((len(self.answers) * k, len(like)), missing, dtype=torch.float, device=self.ids.device)
+            for i, prefixes in enumerate(beam):
+                for slot, prefix in enumerate(prefixes):
+                    step[i * k + slot] = record.rows[i, prefix]
+            out.append(step)
+        return tuple(out)
+
+
+def beam_output(outputs: Outputs, config: Any, record: Record | None, encoder_decoder: bool) -> Any:
+    """What beam search returns: sequences, or with `return_dict_in_generate` their scores too."""
+    if not config.return_dict_in_generate:
+        return outputs.sequences()
+    indices, beams = outputs.beams(config.num_beams)
+    kind: Any = GenerateBeamEncoderDecoderOutput if encoder_decoder else GenerateBeamDecoderOnlyOutput
+    return kind(
+        sequences=outputs.sequences(),
+        sequences_scores=outputs.sequences_scores(),
+        scores=None if record is None else outputs.scores(record, config.num_beams, beams, -inf),
+        beam_indices=indices,
+    )
+
+
+def greedy_output(outputs: Outputs, config: Any, record: Record | None, encoder_decoder: bool) -> Any:
+    """What greedy search returns. Beyond an output's end its scores are 0, so that sums of transition scores are right."""
+    if not config.return_dict_in_generate:
+        return outputs.sequences()
+    _, beams = outputs.beams(1)
+    kind: Any = GenerateEncoderDecoderOutput if encoder_decoder else GenerateDecoderOnlyOutput
+    scores = None if record is None else outputs.scores(record, 1, beams, 0.0)
+    return kind(sequences=outputs.sequences(), scores=scores)
+
+
+def beam_padding(config: Any) -> int:
+    """What fills a beam search's outputs: Hugging Face takes EOS where the padding token is 0, and -1 where there is no EOS."""
+    eos, pad = config._eos_token_tensor, config._pad_token_tensor
+    if eos is None:
+        return -1
+    return int(pad) if pad is not None and int(pad) != 0 else int(eos[0])
+
+
+def greedy_padding(config: Any) -> int:
+    """What fills a greedy search's outputs."""
+    pad = config._pad_token_tensor
+    return 0 if pad is None else int(pad)
