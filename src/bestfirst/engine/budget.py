@@ -12,8 +12,9 @@ from .sources import Sources
 from .tree import Tree
 
 ROWS = (1, 8, 16, 32, 64, 128, 256, 512)
+LEAST = 64  # a step has room for so many rows, unless even fewer take long: it is inputs in flight that fill it
 ENOUGH = 0.25  # seconds a step: a larger one is not tried
-GAIN = 1.1  # more rows must do this much more work a second to be worth their memory
+NEARLY = 0.95  # of the best rate is as good, with less memory
 FREE = 2.0  # a step that takes this many times one row's still counts as costing little more
 
 
@@ -25,25 +26,23 @@ def measure(decoder: Any, device: torch.device, dtype: torch.dtype, encoder_laye
     sources = Sources(device, dtype)
     if encoder_layers:
         sources.add(encoder_layers, [encoder_layers[0].shape[3]])
-    best, free, first = 1, 1, seconds(decoder, 1, Tree(device, dtype), sources)
-    rate = 1 / first
-    for rows in ROWS[1:]:
-        took = seconds(decoder, rows, Tree(device, dtype), sources)
-        if took <= FREE * first:
-            free = rows
-        if rows / took >= GAIN * rate:
-            best, rate = rows, rows / took
-        if took > ENOUGH:
+    times: dict[int, float] = {}
+    for rows in ROWS:
+        times[rows] = seconds(decoder, rows, Tree(device, dtype), sources)
+        if times[rows] > ENOUGH:
             break
-    return Budget(rows=max(best, free), free=free)
+    best = max(rows / took for rows, took in times.items())
+    enough = min(rows for rows, took in times.items() if rows / took >= NEARLY * best)
+    free = max(rows for rows, took in times.items() if took <= FREE * times[1])
+    return Budget(rows=max(enough, free, min(LEAST, max(times))), free=free)
 
 
 @torch.inference_mode()
 def seconds(decoder: Any, rows: int, tree: Tree, sources: Sources) -> float:
-    """The time of a step with so many rows, each with one token before it: the better of two."""
+    """The time of a step with so many rows, each with one token before it: the best of three."""
     table = [(1, 1, slot, 0, 0) for slot in tree.allocate(rows)]
     times = []
-    for _ in range(2):
+    for _ in range(3):
         begun = time.perf_counter()
         decoder.step(tree.rows(table, [rows]), tree, sources).argmax(-1).cpu()
         times.append(time.perf_counter() - begun)

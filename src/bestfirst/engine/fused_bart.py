@@ -120,10 +120,13 @@ class FusedBart(Decoder):
         """Attention to the encoder: all rows of an input share its one copy of keys and values."""
         q = groups.gather(layer.cross_q(x)).view(groups.inputs, groups.most, layer.heads, layer.size).transpose(1, 2)
         kv = groups.of(sources.layers[index])
-        if self.watching and index == len(self.layers) - 1:
-            weights = (q @ kv[:, 0].transpose(2, 3) * layer.scaling + groups.mask).softmax(-1).mean(1)
-            self.attention = groups.scatter(weights.reshape(groups.inputs * groups.most, -1))  # (rows, source)
-        out = F.scaled_dot_product_attention(q, kv[:, 0], kv[:, 1], attn_mask=groups.mask, scale=layer.scaling)
+        if q.device.type == "cpu" or self.watching:  # so few queries share a source that plain products are faster there
+            weights = (q @ kv[:, 0].transpose(2, 3)).mul_(layer.scaling).add_(groups.mask).softmax(-1)
+            out = weights @ kv[:, 1]
+            if self.watching and index == len(self.layers) - 1:
+                self.attention = groups.scatter(weights.mean(1).reshape(groups.inputs * groups.most, -1))  # (rows, source)
+        else:
+            out = F.scaled_dot_product_attention(q, kv[:, 0], kv[:, 1], attn_mask=groups.mask, scale=layer.scaling)
         return layer.cross_out(groups.scatter(out.transpose(1, 2).reshape(groups.inputs * groups.most, -1)))
 
 
@@ -133,20 +136,16 @@ class Groups:
     def __init__(self, rows: Rows, sources: Sources) -> None:
         self.longest = sources.longest()
         self.inputs, self.most = len(rows.counts), max(rows.counts)
-        first = [0]
-        for count in rows.counts[:-1]:
-            first.append(first[-1] + count)
-        places = rows.sentences[torch.tensor(first, device=rows.sentences.device)]
+        device = rows.sentences.device
         # All inputs in flight, in order: use their keys where they lie. Otherwise pick out those that have rows.
-        self.places = None if self._in_order(places, len(sources)) else places.long()
-        self.mask = (sources.mask[: self.inputs] if self.places is None else sources.mask[self.places])[:, None, None, : self.longest]
+        everyone = rows.places == list(range(len(sources)))
+        self.places = None if everyone else torch.tensor(rows.places, device=device)
+        mask = sources.mask[: self.inputs] if everyone else sources.mask[self.places]
+        self.mask = mask[:, None, None, : self.longest]
         self.cells: torch.Tensor | None = None  # (rows,) each row's cell of the grid, where the grid has empty ones
         if self.most > 1 and self.inputs * self.most != len(rows.sentences):
             cells = [i * self.most + j for i, count in enumerate(rows.counts) for j in range(count)]
-            self.cells = torch.tensor(cells, device=rows.sentences.device)
-
-    def _in_order(self, places: torch.Tensor, n: int) -> bool:
-        return self.inputs == n and places.tolist() == list(range(n))
+            self.cells = torch.tensor(cells, device=device)
 
     def of(self, layer: torch.Tensor) -> torch.Tensor:
         """A layer's keys and values, for the inputs that have rows."""

@@ -87,14 +87,15 @@ class EngineScorer:
 
     @torch.inference_mode()
     def expand(self, batch: Sequence[Hypothesis]) -> list[Successors]:
-        rows: list[Row] = []
-        for y in batch:
-            if y.parent is None:
-                sentence = y.state[0]
-                rows.append((sentence, sentence.prompt_slot, sentence.start, sentence.offset))
-            else:
-                sentence, parent = y.parent.state
-                rows.append((sentence, parent, y.token, sentence.offset + y.length))
+        rows = [_row(y) for y in batch]
+        order = sorted(range(len(rows)), key=lambda i: rows[i][0].place)  # as the sources stand, so that none has to be moved
+        found = self._expand([batch[i] for i in order], [rows[i] for i in order])
+        out: list[Successors] = [None] * len(batch)  # type: ignore[list-item]
+        for i, successors in zip(order, found, strict=True):
+            out[i] = successors
+        return out
+
+    def _expand(self, batch: Sequence[Hypothesis], rows: Sequence[Row]) -> list[Successors]:
         slots, logits = self.runner.step(rows)
         for y, row, slot in zip(batch, rows, slots, strict=True):
             y.state = (row[0], slot)
@@ -148,6 +149,14 @@ class EngineScorer:
             self._coverage[sentence][slot] = before + attention
             out.append(found._replace(ending=float(self.score.ending(before + attention))))
         return out
+
+
+def _row(y: Hypothesis) -> Row:
+    if y.parent is None:
+        sentence: Sentence = y.state[0]
+        return sentence, sentence.prompt_slot, sentence.start, sentence.offset
+    sentence, parent = y.parent.state
+    return sentence, parent, y.token, sentence.offset + y.length
 
 
 def _lists(

@@ -7,6 +7,7 @@ position, so that the contexts of a whole step are gathered with one index.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
@@ -22,6 +23,7 @@ class Rows:
     mask: torch.Tensor  # (rows, context) 0 where there is an ancestor, very negative beyond
     sentences: torch.Tensor  # (rows,) place of its input among the sources
     counts: list[int]  # rows of each sentence that has any, in order
+    places: list[int]  # and these sentences' places
 
 
 class Tree:
@@ -79,7 +81,8 @@ class Tree:
         self.paths[slots, :longest] = paths
         beyond = torch.arange(longest, device=self.device, dtype=torch.int32) > positions[:, None]
         mask = torch.zeros(paths.shape, dtype=self.dtype, device=self.device).masked_fill_(beyond, torch.finfo(self.dtype).min)
-        return Rows(tokens, positions, slots, paths, mask, sentences, counts)
+        firsts = [0, *accumulate(counts[:-1])]
+        return Rows(tokens, positions, slots, paths, mask, sentences, counts, [table[row][4] for row in firsts])
 
     def prompt_rows(self, tokens: list[tuple[int, int, int, int, int]], counts: list[int]) -> Rows:
         """Rows of prompts: each token's parent is in the same step, so their paths are laid one after another."""

@@ -68,19 +68,19 @@ class Scheduler:
         active: list[Job] = []
         if (alone := waiting.alone()) is not None:  # latency counts: a step for each length, as in beam search
             self.budget = Budget(self.budget.rows, max(self.budget.free, min(self.budget.rows, alone.search.level_rows)))
-        while active or waiting:
-            with no_garbage_collection():
+        with no_garbage_collection():
+            while active or waiting:
                 active += self._admit(waiting, active)
                 plan = self._plan(active)
                 self._step(plan)
-            self.stats.in_flight = max(self.stats.in_flight, len(active))
-            self.stats.cache_tokens = max(self.stats.cache_tokens, self.scorer.cache_tokens())
-            active = []
-            for job, work in plan:
-                if work is DONE:
-                    yield job, self._result(job)
-                else:
-                    active.append(job)
+                self.stats.in_flight = max(self.stats.in_flight, len(active))
+                self.stats.cache_tokens = max(self.stats.cache_tokens, self.scorer.cache_tokens())
+                active = []
+                for job, work in plan:
+                    if work is DONE:
+                        yield job, self._result(job)
+                    else:
+                        active.append(job)
 
     def _admit(self, waiting: Waiting, active: Sequence[Job]) -> list[Job]:
         """Let inputs in as others leave, a quarter of the room at a time, so that what is done once for each is done in batches."""
@@ -140,6 +140,7 @@ class Scheduler:
         for answer in [*result.hypotheses, *([result.partial] if result.partial else [])]:
             answer.text = self.scorer.text(job.source, answer.tokens)
         self.scorer.release(job.search.root)
+        job.search.dismantle()
         return result
 
 
@@ -181,7 +182,7 @@ class Waiting:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Searches make many objects and few cycles; collecting in the middle of a step would cost more than the search itself."""
+    """Searches make many objects and take them apart themselves; looking for garbage among them costs more than the search."""
     enabled = gc.isenabled()
     gc.disable()
     try:

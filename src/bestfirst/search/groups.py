@@ -24,6 +24,8 @@ class Driven(Protocol):
 
     def result(self) -> Result: ...
 
+    def dismantle(self) -> None: ...
+
 
 class Groups:
     """Diverse beam search (Vijayakumar et al. 2018) with the Hamming penalty, level by level.
@@ -102,3 +104,8 @@ class Groups:
             status="budget" if self.out_of_budget else "complete" if found else "incomplete",
             partial=None if found else parts[0].partial,
         )
+
+    def dismantle(self) -> None:
+        """Free the memory of all groups."""
+        for search in self.searches:
+            search.dismantle()

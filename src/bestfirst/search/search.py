@@ -405,6 +405,18 @@ class Search:
         counted = getattr(self.strategy.stop, "counted", None)
         return self.answers if counted is None else list(counted(self))
 
+    def dismantle(self) -> None:
+        """Take the tree apart once the result is known, so that its memory is free at once, without a garbage collection."""
+        waiting = [self.root]
+        while waiting:
+            y = waiting.pop()
+            if y.successors is not None:
+                waiting += y.children.values()
+                y.children = {}
+            del y.rank, y.key
+        self.agenda.beams.clear()
+        self.answers, self._ready, self._pruned = [], [], []
+
     def _best_partial(self) -> Hypothesis:
         """The best unfinished hypothesis of the longest beam: what Algorithm 1 returns when nothing completes."""
         for beam in reversed(self.agenda.beams):
