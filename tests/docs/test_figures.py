@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def calls() -> ModuleType:
     spec = importlib.util.spec_from_file_location("calls", ROOT / "docs" / "figures" / "calls.py")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules["calls"] = importlib.util.module_from_spec(spec)  # dataclasses look themselves up
     spec.loader.exec_module(module)
     return module
 
