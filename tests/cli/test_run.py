@@ -114,6 +114,26 @@ def test_a_byte_order_mark_is_dropped_at_the_start_only():
     assert read_line(2, mark + b"ja").text == "\ufeffja"
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_bar_counts_lines_where_stderr_is_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: bool):
+    (tmp_path / "text").write_bytes(b"eins\nzwei\ndrei")
+    ours, theirs = os.openpty()
+    with open(theirs, "w") as terminal, io.FileIO(str(tmp_path / "text")) as source:
+        monkeypatch.setattr("sys.stderr", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        with Bar(source, hidden=hidden) as bar:
+            bar.begin()
+            bar.advance()
+        assert source.tell() == 0
+        terminal.write("end")
+    drawn = ""
+    while not drawn.endswith("end"):
+        drawn += os.read(ours, 1000).decode(errors="replace")
+    os.close(ours)
+    assert ("1/3" in drawn) is not hidden
+    assert (drawn == "end") is hidden
+
+
 def test_an_nbest_entry_for_what_has_no_hypotheses():
     assert formats.as_nbest(3, Result(status="complete"), False) == "2 |||  ||| 0.000000\n"
     assert formats.as_nbest(3, Result(status="error"), False) == "2 |||  ||| -inf\n"
