@@ -88,9 +88,23 @@ def test_both_ways_to_start_it_print_the_version():
     assert outputs[0].startswith(b"bestfirst 0.")
 
 
-def test_standard_streams_may_be_closed():
-    for redirection, said in ((">&-", "standard output is closed"), ("<&-", "standard input is closed")):
-        line = f'exec "$0" -m bestfirst translate {redirection}'
-        process = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, env=ENVIRONMENT, check=False)
-        assert only_line(process.stderr).startswith(said)
-        assert process.returncode == 2
+@pytest.mark.parametrize(
+    ("line", "said", "code"),
+    [
+        ("translate >&-", "standard output is closed; name an output file with -o", 2),
+        ("translate <&-", "standard input is closed; name an input file", 2),
+        ("translate --help >/dev/full", "No space left on device", 1),
+        ("translate </", "cannot read standard input: Is a directory", 2),
+    ],
+)
+def test_standard_streams_may_be_closed_or_useless(line: str, said: str, code: int):
+    shell = ["sh", "-c", f'exec "$0" -m bestfirst {line}', sys.executable]
+    process = subprocess.run(shell, capture_output=True, env=ENVIRONMENT, check=False)
+    assert only_line(process.stderr) == said
+    assert process.returncode == code
+
+
+def test_errors_are_not_printed_to_standard_output_when_stderr_is_closed():
+    shell = ["sh", "-c", 'exec "$0" -m bestfirst translate --beam 0 2>&-', sys.executable]
+    process = subprocess.run(shell, capture_output=True, env=ENVIRONMENT, check=False)
+    assert (process.returncode, process.stdout, process.stderr) == (2, b"", b"")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 PARTLY = 1  # some work failed, the rest is done
@@ -39,11 +41,15 @@ def reason(error: BaseException) -> str:
 
 
 def say(message: str) -> None:
-    """A line on stderr; where that is closed, nobody wants to know."""
-    try:
-        print(f"bestfirst: {message}", file=sys.stderr, flush=True)
-    except (OSError, AttributeError):
-        return
+    """A line of ours on stderr."""
+    tell(f"bestfirst: {message}")
+
+
+def tell(text: str) -> None:
+    """Print to stderr; where that is closed, nobody wants to know."""
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
 
 
 def reports(command: Command) -> Command:
@@ -57,9 +63,21 @@ def reports(command: Command) -> Command:
             say(str(failure))
             return failure.code
         except BrokenPipeError:
+            _discard_output()
             return CLOSED_PIPE  # the reader has what it wanted, as when it is `head`
+        except OSError as error:  # of a print: what writes files says which
+            _discard_output()
+            say(reason(error))
+            return PARTLY
         except KeyboardInterrupt:
             say("interrupted")
             return INTERRUPTED
 
     return reporting  # type: ignore[return-value]
+
+
+def _discard_output() -> None:
+    """Nothing more can be printed: do not try again when Python ends."""
+    if sys.stdout is not None:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..scheduler import Stats
 from ..search import Result, Trace
 from . import formats, options
-from .failure import INTERRUPTED, PARTLY, CommandError, reason, reports, say
+from .failure import INTERRUPTED, PARTLY, CommandError, reason, reports, say, tell
 from .lines import Line, batches, open_input
 from .output import InOrder, Output
 from .progress import Bar
@@ -133,7 +132,7 @@ def translate(
         except KeyboardInterrupt:
             raise CommandError("interrupted; the lines translated so far are written", INTERRUPTED) from None
     if stats:
-        print(run.summary.table(run.decoding.signature(run.model)), file=sys.stderr)
+        tell(run.summary.table(run.decoding.signature(run.model)))
     return PARTLY if run.failed else 0
 
 
