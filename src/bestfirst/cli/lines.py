@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import stat
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -34,8 +32,6 @@ def open_input(path: str | None) -> io.FileIO:
         if sys.stdin is None:
             raise usage("standard input is closed; name an input file")
         stream = io.FileIO(sys.stdin.fileno(), closefd=False)
-        if stat.S_ISDIR(os.fstat(stream.fileno()).st_mode):
-            raise usage("cannot read standard input: Is a directory")
         if stream.isatty():
             say("reading from the terminal; end with Ctrl-D")
         return stream
