@@ -59,3 +59,7 @@ class Candidates:
     def result(self) -> Result:
         """As the search's own."""
         return self.search.result()
+
+    def dismantle(self) -> None:
+        """As the search's own."""
+        self.search.dismantle()

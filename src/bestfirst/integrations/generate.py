@@ -20,7 +20,7 @@ from .inputs import PreparedModel, read_inputs
 from .limits import read_limits
 from .outputs import Outputs, beam_output, beam_padding, greedy_output, greedy_padding
 from .parity import hugging_face_strategy, own_score, own_strategy
-from .processors import NotMonotonic, banned_tokens, known_to_rise
+from .processors import NotMonotonic, banned_tokens, never_rise
 from .refusals import refuse
 
 
@@ -72,14 +72,14 @@ def generate(
         trace=trace,
     )
 
-    def run(levels: bool) -> None:
-        plan = own_strategy(config, strategy, levels) if own else hugging_face_strategy(config, limits.n_max, levels)
-        call.run(plan, monotonic=not levels)
+    def run(bounded: bool) -> None:
+        plan = own_strategy(config, score, strategy, bounded) if own else hugging_face_strategy(config, limits.n_max, bounded)
+        call.run(plan, monotonic=bounded and not call.greedy)
 
     try:
-        run(levels=bool(limits.others) or call.greedy or known_to_rise(logits_processor))
+        run(bounded=not limits.others and (never_rise(logits_processor) or strategy is not None))
     except NotMonotonic:
-        run(levels=True)
+        run(bounded=False)
     if stats is not None:
         (stats if isinstance(stats, dict) else vars(stats)).update(call.summary())
     output, padding = (greedy_output, greedy_padding) if call.greedy else (beam_output, beam_padding)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -54,7 +55,18 @@ class Inputs:
 
     def source(self, i: int, model: TransformersModel, n_max: int) -> Source:
         """The i-th input for the scheduler; the model may have fewer positions left than `n_max`."""
-        return Source(self.prompts[i], self.lengths[i], n_max, model.positions - len(self.prompts[i].tokens))
+        prompt = self.prompts[i]
+        room = table_positions(model) - len(prompt.tokens)
+        if room < 1:
+            raise ValueError(f"the prompt of {len(prompt.tokens)} tokens leaves no position to generate in; shorten it")
+        return Source(prompt, self.lengths[i], n_max, room)
+
+
+def table_positions(model: TransformersModel) -> float:
+    """How many positions there are in the decoder's table; infinite where positions are computed, as far as one likes."""
+    decoder = model.model.get_decoder()
+    table = getattr(decoder, "embed_positions", getattr(decoder, "wpe", None))
+    return inf if table is None or hasattr(table, "make_weights") else model.positions
 
 
 def read_inputs(

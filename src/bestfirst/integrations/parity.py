@@ -8,7 +8,8 @@
 | more | False | above 0 | best-first, with the step at which Hugging Face stops (`HuggingFaceStep`) |
 | more | True | any | level by level; a level's rest is left out once it cannot matter (`ShortestFirstPruned`) |
 
-Level by level without leaving anything out, where log-probabilities may rise above 0 or users' criteria end outputs.
+Level by level, leaving nothing out, where bounds may not hold: with a processor that can lift log-probabilities above 0 or is
+not known, and with stopping criteria of the user's own.
 """
 
 from __future__ import annotations
@@ -54,32 +55,45 @@ def hugging_face_score(config: Any) -> Score:
     return LogProbability() if penalty == 0 else LengthNormalized(penalty)
 
 
-def hugging_face_strategy(config: Any, n_max: int, levels: bool) -> Strategy:
-    """What returns Hugging Face's answer. `levels`: bounds do not hold, so nothing may be left out."""
-    k, early, penalty = config.num_beams, config.early_stopping, config.length_penalty
+def hugging_face_strategy(config: Any, n_max: int, bounded: bool) -> Strategy:
+    """What returns Hugging Face's answer. `bounded`: no log-probability is above 0, so that bounds hold."""
+    k, early = config.num_beams, config.early_stopping
     if k == 1:
         return greedy().using(stop=Patience(1.0, "first"))
     if early is True:
         plan = beam(k).using(stop=Patience(1.0, "hf-true"))
-        return plan if levels else plan.using(order=ShortestFirstPruned())
-    if levels:
-        stop: Stop = NeverAsWritten(n_max if penalty > 0 else None) if early == "never" else BestIsWorse()
-        return beam(k).using(stop=stop)
-    return best_first_beam(k) if early == "never" or penalty <= 0 else best_first_beam(k).using(stop=HuggingFaceStep())
+        return plan.using(order=ShortestFirstPruned()) if bounded else plan
+    if not bounded:
+        return beam(k).using(stop=level_stop(config, n_max))
+    exact = early == "never" or config.length_penalty <= 0
+    return best_first_beam(k) if exact else best_first_beam(k).using(stop=HuggingFaceStep())
 
 
-def own_strategy(config: Any, strategy: str | Strategy | None, levels: bool) -> Strategy:
-    """For a strategy or a score of the user's own: its own stop, but for `early_stopping=True`."""
+def level_stop(config: Any, n_max: int) -> Stop:
+    """Hugging Face's stop to the letter, where nothing may be left out."""
+    if config.early_stopping == "never":
+        return NeverAsWritten(n_max if config.length_penalty > 0 else None)
+    return BestIsWorse()
+
+
+def own_strategy(config: Any, score: str | Score | None, strategy: str | Strategy | None, bounded: bool) -> Strategy:
+    """For a strategy or a score of the user's own.
+
+    Best-first search and beam search stop as `early_stopping` says, except with a score of the user's own, for which False and
+    "never" are both exact. Any other strategy has its own stop.
+    """
     if strategy is None:
-        strategy = "beam" if levels or config.early_stopping is True else "best-first"
+        strategy = "best-first" if bounded and config.early_stopping is not True else "beam"
     plan = named_strategy(strategy, beam=config.num_beams)
-    if levels and not plan.level_by_level:
+    if not bounded and not plan.level_by_level:
         raise ValueError(
             f"strategy {plan.name!r} relies on bounds, which a processor or stopping criterion breaks here; use strategy='beam'"
         )
-    if isinstance(strategy, str) and config.early_stopping is True:
-        plan = stopping(plan, "hf-true")
-    return plan
+    if strategy not in ("best-first", "beam"):
+        return plan
+    if config.early_stopping is True:
+        return stopping(plan, "hf-true")
+    return plan if score is not None or config.early_stopping == "never" else stopping(plan, "hf-false")
 
 
 def own_score(config: Any, score: str | Score | None) -> Score:

@@ -25,6 +25,9 @@ ROUNDING = 1e-5  # a log-probability that is above 0 by no more than this is 0
 class NotMonotonic(Exception):  # noqa: N818
     """A processor made a token more than certain: no bound holds, so the search must go level by level."""
 
+    def __init__(self, tokens: Sequence[int], highest: float) -> None:
+        super().__init__(f"a logits processor lifts a log-probability after {list(tokens)} to {highest:.4g}, above 0")
+
 
 def banned_tokens(processors: Sequence[Any]) -> frozenset[int] | None:
     """What these processors forbid, if forbidding tokens everywhere is all they do; the engine then needs none of them."""
@@ -41,14 +44,41 @@ def banned_tokens(processors: Sequence[Any]) -> frozenset[int] | None:
     return frozenset(banned)
 
 
-def known_to_rise(processors: Sequence[Any]) -> bool:
-    """Whether one of these is made to lift log-probabilities above 0, so that there is no need to find out."""
-    for processor in processors:
-        if isinstance(processor, logits_process.ExponentialDecayLengthPenalty | logits_process.WatermarkLogitsProcessor):
-            return True
-        if isinstance(processor, logits_process.SequenceBiasLogitsProcessor) and max(processor.sequence_bias.values()) > 0:
-            return True
-    return False
+FALLING = {
+    logits_process.EncoderNoRepeatNGramLogitsProcessor,
+    logits_process.EncoderRepetitionPenaltyLogitsProcessor,
+    logits_process.EpsilonLogitsWarper,
+    logits_process.EtaLogitsWarper,
+    logits_process.ForcedBOSTokenLogitsProcessor,
+    logits_process.ForcedEOSTokenLogitsProcessor,
+    logits_process.InfNanRemoveLogitsProcessor,
+    logits_process.LogitNormalization,
+    logits_process.MinLengthLogitsProcessor,
+    logits_process.MinNewTokensLengthLogitsProcessor,
+    logits_process.MinPLogitsWarper,
+    logits_process.NoRepeatNGramLogitsProcessor,
+    logits_process.PrefixConstrainedLogitsProcessor,
+    logits_process.RepetitionPenaltyLogitsProcessor,
+    logits_process.SuppressTokensAtBeginLogitsProcessor,
+    logits_process.SuppressTokensLogitsProcessor,
+    logits_process.TemperatureLogitsWarper,
+    logits_process.TopKLogitsWarper,
+    logits_process.TopPLogitsWarper,
+    logits_process.TypicalLogitsWarper,
+    logits_process.WhisperNoSpeechDetection,
+    logits_process.WhisperTimeStampLogitsProcessor,
+}
+"""Processors that turn log-probabilities into numbers that are not above 0 either, but for NaN and infinite ones."""
+
+
+def never_rise(processors: Sequence[Any]) -> bool:
+    """Whether no log-probability can come out above 0. Only then do bounds hold; nobody knows of a user's own processor."""
+    return all(map(_lowers, processors))
+
+
+def _lowers(processor: Any) -> bool:
+    biased = isinstance(processor, logits_process.SequenceBiasLogitsProcessor)
+    return type(processor) in FALLING or (biased and max(processor.sequence_bias.values(), default=0) <= 0)
 
 
 class Processors:
@@ -67,6 +97,8 @@ class Processors:
         self._apply = [self._adapt(processor, k) for processor in processors]
 
     def __call__(self, batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
+        device = scores.device
+        scores = scores.to(self.ids.device)  # inputs may be elsewhere than the model
         groups: dict[int, list[int]] = defaultdict(list)
         for row, y in enumerate(batch):
             groups[y.length].append(row)
@@ -78,10 +110,10 @@ class Processors:
         if self.monotonic:
             highest = float(scores.max())
             if highest > ROUNDING:
-                raise NotMonotonic
+                raise NotMonotonic(batch[int(scores.amax(1).argmax())].tokens, highest)
             if highest > 0:
                 scores = scores.clamp(max=0)
-        return scores
+        return scores.to(device)
 
     def _group(self, batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
         """Hypotheses of one length."""
