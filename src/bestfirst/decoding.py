@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from math import inf
 from time import perf_counter
 from typing import Any
@@ -24,7 +25,7 @@ def decode(
     score_options: Mapping[str, Any] | None = None,
     method: str = "exact",
     nbest: int = 1,
-    max_length: int | None = None,
+    max_length: int | Callable[[int], int] | None = None,
     finished: Finished = "leave",
     prefix: Any = None,
     row_budget: int | None = None,
@@ -47,7 +48,8 @@ def decode(
     method         for scores that are not monotonic: "exact", or the paper's "stopping" or "heuristic" (no guarantee)
     stop           a stopping rule other than the strategy's own, an object or its name: "exhausted", "opennmt", "shrinking",
                    "huang", "hf-true", "hf-false", "hf-never", "patience" (with its factor in `stop_options`)
-    max_length     counts generated tokens, EOS included, BOS not; by default the model's own limit, else 2|x| + 10
+    max_length     counts generated tokens, EOS included, BOS not; a number, or a function of |x|; by default the model's own
+                   limit, else 2|x| + 10
     prefix         the forced start of every output, a text or token ids (Hugging Face models); it is not scored
     row_budget     rows in a forward pass, shared by all inputs in flight; by default what suits the model, measured once
     max_cache_tokens  tokens held for all inputs in flight: fewer are let in when it is reached. Results depend on neither
@@ -67,7 +69,7 @@ def decode(
     if queue_capacity is not None:
         plan = plan.using(queue_capacity=queue_capacity)
     worth.check(plan)
-    if max_length is not None and max_length < 1:
+    if isinstance(max_length, int) and max_length < 1:
         raise ValueError(f"max_length must be at least 1, got {max_length}")
     scorer = model.scorer(worth, inf if plan.k == inf else int(plan.k) + len(model.eos))
 
@@ -85,17 +87,20 @@ def decode(
             except ValueError as error:
                 done(index, Result(status="error", message=str(error)))
                 continue
-            n_max = int(min(source.max_length if max_length is None else max_length, source.limit))
-            search = worth.search(
+            wanted = max_length(source.length) if callable(max_length) else max_length
+            n_max = int(min(source.max_length if wanted is None else wanted, source.limit))
+            recorded = trace(index) if trace is not None else None
+            begin = partial(
+                worth.search,
                 plan,
                 eos=scorer.eos,
                 context=Context(n_max=n_max, source_length=source.length),
                 n=nbest,
                 accept_truncated=accept_truncated,
                 max_calls=max_calls,
-                trace=trace(index) if trace is not None else None,
+                trace=recorded,
             )
-            yield Job(index, source, search)
+            yield Job(index, source, begin(), begin if recorded is None else None)
 
     budget = scorer.budget() if row_budget is None else Budget(row_budget, row_budget)
     begun = perf_counter()

@@ -36,12 +36,14 @@ def decoder_for(model: TransformersModel) -> Decoder:
     seen = weights(model.model)
     if model.decoder is None or model.decoder[0] != seen or not untouched(model.model):
         model.decoder = (seen, choose(model))
-    return model.decoder[1]  # type: ignore[no-any-return]
+    return model.decoder[1]
 
 
 def weights(model: Any) -> list[Any]:
-    """What tells whether any weight has changed: where they lie, how often they were written to, and some of the numbers themselves,
-    because averaged weights and adapters are often written through `.data`, which is not counted."""
+    """What tells whether any weight has changed: where they lie, how often they were written to, and some of the numbers.
+
+    The numbers, because averaged weights and adapters are often written through `.data`, which is not counted.
+    """
     parameters = [p.detach() for p in model.parameters()]
     places = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
     return [places, [p[(0,) * p.dim()].item() for p in parameters[::5] if p.numel()]]
@@ -104,7 +106,7 @@ def untouched(decoder: Any) -> bool:
 
 @torch.inference_mode()
 def agrees(candidate: type[Decoder], model: TransformersModel) -> bool:
-    """Whether a decoder gives what the model gives from scratch, for two inputs: one that branches at every length, one that does not."""
+    """Whether a decoder gives what the model gives from scratch, for two inputs: one branches at every length, one does not."""
     try:
         prompts = trial_prompts(model)
         trees = [branches(model, 2), branches(model, 1)]
@@ -124,7 +126,8 @@ def trial_tokens(model: TransformersModel, n: int) -> list[int]:
     """Some tokens of the model's vocabulary, none of them special in its config."""
     config = model.model.config.get_text_config(decoder=True)
     special = {*model.eos, *model.banned, *model.start_tokens, config.pad_token_id, config.bos_token_id}
-    usual = [token for token in random.Random(0).sample(range(config.vocab_size), min(64, config.vocab_size)) if token not in special]
+    some = random.Random(0).sample(range(config.vocab_size), min(64, config.vocab_size))
+    usual = [token for token in some if token not in special]
     return [usual[i % len(usual)] for i in range(n)]
 
 

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from ..models.transformers import evaluating
 from .decoder import Decoder
-from .linear import Linear
 from .hooked import prefill
+from .linear import Linear
 from .sources import Sources
 from .tree import Rows, Tree
 
@@ -31,7 +31,8 @@ class Layer:
         self.size, self.scaling = own.head_dim, float(own.scaling)
         self.heads, self.shared = own.q_proj.out_features // self.size, own.k_proj.out_features // self.size
         self.qkv = product(own.q_proj, own.k_proj, own.v_proj)
-        self.q_norm, self.k_norm = getattr(own, "q_norm", None), getattr(own, "k_norm", None)
+        self.q_norm: Any = getattr(own, "q_norm", None)
+        self.k_norm: Any = getattr(own, "k_norm", None)
         self.own_out = product(own.o_proj)
         self.own_norm = module.input_layernorm
         self.gate_up = product(mlp.gate_proj, mlp.up_proj)

@@ -1,7 +1,7 @@
 """HookedDecoder: any Hugging Face decoder, unmodified, on the tree: a row is a batch entry of one token.
 
-A cache object stands in for Hugging Face's: `update` writes the row's keys and values to its slot and hands back its ancestors'. Rows
-of mixed lengths and inputs share a batch; each gets its own position, by argument or by a hook that lives only during the call.
+A cache object stands in for Hugging Face's: `update` writes the row's keys and values to its slot and hands back its ancestors'.
+Rows of mixed lengths and inputs share a batch; each gets its own position, by argument or by a hook that lives only during the call.
 """
 
 from __future__ import annotations
@@ -86,22 +86,25 @@ class HookedDecoder(Decoder):
         own = TreeCache(tree, rows)
         with evaluating(self.modules), self.positions.of(rows) as arguments:
             if not self.encoder_decoder:
-                return self.model(input_ids=ids, attention_mask=mask, past_key_values=own, use_cache=True, **arguments).logits[:, -1]
-            longest = sources.longest()
-            cache = EncoderDecoderCache(own, DynamicCache())
-            cache.cross_attention_cache.layers = [SourceLayer(layer, rows.sentences, longest) for layer in sources.layers]
-            cache.is_updated = dict.fromkeys(range(len(sources.layers)), True)
-            # The encoder's keys and values are in the cache: of its output only the batch size is looked at.
-            hidden = torch.zeros(len(ids), 1, self.model.config.hidden_size, dtype=mask.dtype, device=mask.device)
-            return self.model(
-                decoder_input_ids=ids,
-                decoder_attention_mask=mask,
-                encoder_outputs=BaseModelOutput(last_hidden_state=hidden),
-                attention_mask=sources.mask[rows.sentences, None, None, :longest],
-                past_key_values=cache,
-                use_cache=True,
-                **arguments,
-            ).logits[:, -1]
+                output = self.model(input_ids=ids, attention_mask=mask, past_key_values=own, use_cache=True, **arguments)
+            else:
+                longest = sources.longest()
+                cache = EncoderDecoderCache(own, DynamicCache())
+                layers: list[Any] = [SourceLayer(layer, rows.sentences, longest) for layer in sources.layers]
+                cache.cross_attention_cache.layers = layers
+                cache.is_updated = dict.fromkeys(range(len(layers)), True)
+                # The encoder's keys and values are in the cache: of its output only the batch size is looked at.
+                hidden: Any = torch.zeros(len(ids), 1, self.model.config.hidden_size, dtype=mask.dtype, device=mask.device)
+                output = self.model(
+                    decoder_input_ids=ids,
+                    decoder_attention_mask=mask,
+                    encoder_outputs=BaseModelOutput(last_hidden_state=hidden),
+                    attention_mask=sources.mask[rows.sentences, None, None, :longest],
+                    past_key_values=cache,
+                    use_cache=True,
+                    **arguments,
+                )
+        return output.logits[:, -1]
 
     def read(self, rows: Rows, tree: Tree, sources: Sources) -> None:
         if self.encoder_decoder:
@@ -117,7 +120,8 @@ def prefill(model: Any, rows: Rows, tree: Tree) -> None:
     inside = torch.arange(ids.shape[1], device=ids.device) < torch.tensor(rows.counts, device=ids.device)[:, None]
     cache = DynamicCache()
     model.base_model(input_ids=ids, attention_mask=inside.long(), past_key_values=cache, use_cache=True)
-    for index, layer in enumerate(cache.layers):
+    layers: list[Any] = cache.layers
+    for index, layer in enumerate(layers):
         both = torch.stack([layer.keys, layer.values], 1)  # (prompts, 2, heads, length, head size)
         tokens = both.permute(0, 3, 1, 2, 4)[inside].flatten(2)  # (rows, 2, heads * head size)
         tree.layer(index, tokens.shape[2]).index_copy_(0, rows.slots.long(), tokens)

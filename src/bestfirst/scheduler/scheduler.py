@@ -8,7 +8,7 @@ budget or on who shares it.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -26,7 +26,20 @@ class Job:
     index: int
     source: Source
     search: Driven
+    again: Callable[[], Driven] | None = None  # a new search of the same input, should this one have to make room
     steps: int = 0
+    guessed: int = 0  # rows that were scored ahead
+    share: float = 0.0  # of the memory bound
+
+    @property
+    def holds(self) -> float:
+        """Its share, or what it had for certain where that is more; and what was scored ahead for it."""
+        return max(self.share, self.source.length + 1 + self.search.rows - self.guessed) + self.guessed
+
+    @property
+    def rows_each(self) -> int:
+        """How many rows it needs in a step: a whole level, or one."""
+        return self.search.level_rows if self.search.whole_levels else 1
 
 
 @dataclass
@@ -52,8 +65,9 @@ Plan = list[tuple[Job, list[Hypothesis]]]
 class Scheduler:
     """Runs searches on a scorer.
 
-    `budget`: rows in a step. `max_cache_tokens`: when this many tokens are held, no input is let in, and only the first ones in
-    flight go on, until there is room again; a single input may exceed it, for nothing is ever given up.
+    `budget`: rows in a step. `max_cache_tokens`: no more inputs are let in than will, as far as can be foreseen, hold so many
+    tokens together; if they come to need more, the latest make room and begin again later. Only an input that needs more by
+    itself exceeds the bound; nothing is ever given up.
     """
 
     def __init__(self, scorer: Scorer, budget: Budget, max_cache_tokens: float = float("inf")) -> None:
@@ -61,6 +75,7 @@ class Scheduler:
         self.budget = budget
         self.max_cache_tokens = max_cache_tokens
         self.stats = Stats()
+        self._tokens_each = 3.0  # most tokens held for each token of an input, so far
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
         """Decode all jobs; yields each as it finishes."""
@@ -71,6 +86,7 @@ class Scheduler:
         with no_garbage_collection():
             while active or waiting:
                 active += self._admit(waiting, active)
+                active = self._make_room(waiting, active)
                 plan = self._plan(active)
                 self._step(plan)
                 self.stats.in_flight = max(self.stats.in_flight, len(active))
@@ -83,27 +99,49 @@ class Scheduler:
                         active.append(job)
 
     def _admit(self, waiting: Waiting, active: Sequence[Job]) -> list[Job]:
-        """Let inputs in as others leave, a quarter of the room at a time, so that what is done once for each is done in batches."""
-        if not waiting or (active and self.scorer.cache_tokens() >= self.max_cache_tokens):
-            return []
-        most = max(1, self.budget.rows // waiting.rows_each())
+        """Let inputs in as others leave, a quarter of the room at a time, so that what is done once for each is done in batches.
+
+        Each takes with it a share of the memory bound, by its length and by what the inputs before it came to need.
+        """
+        most = max(1, self.budget.rows // waiting.rows_each()) if waiting else 0
         room = most - len(active)
-        if room < max(1, most // 4):
+        if not waiting or room < max(1, most // 4):
             return []
-        entering = waiting.take(room, self.max_cache_tokens - self.scorer.cache_tokens())
-        self.scorer.start([(job.search.root, job.source) for job in entering])
+        free = self.max_cache_tokens - sum(job.holds for job in active)
+        entering: list[Job] = []
+        while waiting and len(entering) < room:
+            job = waiting.next
+            job.share = self._tokens_each * (job.source.length + 1) * waiting.rows_each()
+            if job.share > free and (active or entering):
+                break
+            free -= job.share
+            entering.append(waiting.take())
+        if entering:
+            self.scorer.start([(job.search.root, job.source) for job in entering])
         return entering
+
+    def _make_room(self, waiting: Waiting, active: list[Job]) -> list[Job]:
+        """While the next step could go beyond the memory bound, send the latest input back to begin again when there is room."""
+        while len(active) > 1 and self.scorer.cache_tokens() + sum(job.rows_each for job in active) > self.max_cache_tokens:
+            job = active[-1]
+            if job.again is None:
+                break
+            self.scorer.release(job.search.root)
+            job.search.dismantle()
+            waiting.give_back(Job(job.index, job.source, job.again(), job.again))
+            active = active[:-1]
+        return active
 
     def _plan(self, active: Sequence[Job]) -> Plan:
         """Who is scored in this step: what is needed, then, while the step has room, what is worth scoring ahead."""
         left = self.budget.rows
-        ahead = max(0, min(left, self.budget.free) - len(active)) if left >= len(active) else 0
+        unshared = self.max_cache_tokens - sum(job.holds for job in active)  # memory for what may turn out not to be needed
+        ahead = int(max(0, min(left - len(active), self.budget.free - len(active), unshared)))
         each = min(ahead, 1 + 2 * ahead // max(1, len(active)))  # guesses asked of a search; the likeliest of all are taken
-        tokens = self.max_cache_tokens - self.scorer.cache_tokens()
         plan: Plan = []
         guesses: list[tuple[float, int, Hypothesis]] = []
         for place, job in enumerate(active):
-            if place and (left < 1 or tokens < 1):
+            if place and left < 1:
                 plan.append((job, []))  # waits for its turn
                 continue
             search = job.search
@@ -112,10 +150,10 @@ class Scheduler:
                 guesses += [(y.key[0] - work[0].key[0], place, y) for y in work[1:]]
                 work = work[:1]
             left -= len(work)
-            tokens -= len(work)
             plan.append((job, work or DONE))
         guesses.sort(key=lambda guess: guess[0])
         for _, place, y in guesses[: min(ahead, left)]:
+            plan[place][0].guessed += 1
             plan[place][1].append(y)
         return plan
 
@@ -137,6 +175,7 @@ class Scheduler:
     def _result(self, job: Job) -> Result:
         result = job.search.result()
         result.steps = job.steps
+        self._tokens_each = max(self._tokens_each, 1 + (result.rows - job.guessed) / (job.source.length + 1) / job.rows_each)
         for answer in [*result.hypotheses, *([result.partial] if result.partial else [])]:
             answer.text = self.scorer.text(job.source, answer.tokens)
         self.scorer.release(job.search.root)
@@ -162,22 +201,25 @@ class Waiting:
         return bool(self._read)
 
     def rows_each(self) -> int:
-        """How many rows an input needs in a step: a whole level, or one."""
-        search = self._read[-1].search
-        return search.level_rows if search.whole_levels else 1
+        """How many rows an input needs in a step."""
+        return self.next.rows_each
+
+    @property
+    def next(self) -> Job:
+        """The one that comes first, where there is one."""
+        return self._read[-1]
+
+    def take(self) -> Job:
+        """Let it go."""
+        return self._read.pop()
+
+    def give_back(self, job: Job) -> None:
+        """Put one that had begun in front again."""
+        self._read.append(job)
 
     def alone(self) -> Job | None:
         """The only input there is."""
         return self._read[0] if self and len(self._read) == 1 else None
-
-    def take(self, n: int, tokens: float) -> list[Job]:
-        """The next `n`, or fewer if their sources alone would take more than `tokens`; one at least."""
-        taken = [self._read.pop()]
-        tokens -= taken[0].source.length
-        while len(taken) < n and self._read and self._read[-1].source.length <= tokens:
-            taken.append(self._read.pop())
-            tokens -= taken[-1].source.length
-        return taken
 
 
 @contextmanager

@@ -15,6 +15,7 @@ class Driven(Protocol):
     """What a driver runs: one search, or groups of them."""
 
     root: Hypothesis
+    rows: int  # hypotheses scored so far
     whole_levels: bool  # whether all that a frontier names is certain to be needed
     level_rows: int  # how many hypotheses of one length there may be to score
 
