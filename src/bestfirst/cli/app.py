@@ -49,7 +49,8 @@ def run(arguments: list[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     try:
         code = app(arguments, prog_name="bestfirst", standalone_mode=False) or 0
-        print(end="", flush=True)  # now, and not when Python ends, for it may fail
+        if sys.stdout is not None:
+            sys.stdout.flush()  # now, and not when Python ends, for it may fail
         return code
     except Exception as error:
         # typer's usage errors, wherever its version defines them, would otherwise be drawn as a box of several lines
