@@ -5,13 +5,13 @@ Nothing is downloaded. Distributions are peaked, so that searches have something
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
 import torch
 import transformers
+from transformers.pytorch_utils import Conv1D
 
 VOCABULARY = 48
 PAD, EOS, START = 0, 1, 2
@@ -29,6 +29,7 @@ BART = {
     "decoder_ffn_dim": 48,
     "max_position_embeddings": 40,
 }
+UNTIED = {**BART, "tie_word_embeddings": False}
 T5 = {**SEQ2SEQ, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
 WHISPER = {
     **{name: value for name, value in BART.items() if name != "max_position_embeddings"},
@@ -63,10 +64,6 @@ class Architecture:
     eos: float = 2.0  # how much wider than others the logit of EOS spreads, so that outputs end at varied lengths
 
     @property
-    def encoder_decoder(self) -> bool:
-        return self.decoder_only is False
-
-    @property
     def decoder_only(self) -> bool:
         return self.model.__name__.endswith(("CausalLM", "LMHeadModel"))
 
@@ -94,17 +91,17 @@ class Architecture:
 
 
 ARCHITECTURES = {
-    "marian": Architecture(transformers.MarianMTModel, transformers.MarianConfig, {**BART, "scale_embedding": True, "tie_word_embeddings": False}, "fused"),
-    "bart": Architecture(transformers.BartForConditionalGeneration, transformers.BartConfig, BART, "fused", eos=4.0),
+    "marian": Architecture(transformers.MarianMTModel, transformers.MarianConfig, {**UNTIED, "scale_embedding": True}, "fused"),
+    "bart": Architecture(transformers.BartForConditionalGeneration, transformers.BartConfig, UNTIED, "fused", eos=3.0),
     "mbart": Architecture(transformers.MBartForConditionalGeneration, transformers.MBartConfig, BART, "fused", LANGUAGE, eos=3.0),
     "pegasus": Architecture(transformers.PegasusForConditionalGeneration, transformers.PegasusConfig, BART, "fused"),
-    "m2m100": Architecture(transformers.M2M100ForConditionalGeneration, transformers.M2M100Config, {**BART, "tie_word_embeddings": False}, "fused", LANGUAGE),
+    "m2m100": Architecture(transformers.M2M100ForConditionalGeneration, transformers.M2M100Config, UNTIED, "fused", LANGUAGE),
     "t5": Architecture(transformers.T5ForConditionalGeneration, transformers.T5Config, T5, "hooked"),
     "mt5": Architecture(
         transformers.MT5ForConditionalGeneration, transformers.MT5Config, {**T5, "tie_word_embeddings": False}, "hooked"
     ),
     "whisper": Architecture(transformers.WhisperForConditionalGeneration, transformers.WhisperConfig, WHISPER, "fused", eos=1.0),
-    "gpt2": Architecture(transformers.GPT2LMHeadModel, transformers.GPT2Config, GPT2, "hooked", eos=1.0),
+    "gpt2": Architecture(transformers.GPT2LMHeadModel, transformers.GPT2Config, GPT2, "hooked", eos=1.2),
     "llama": Architecture(transformers.LlamaForCausalLM, transformers.LlamaConfig, LLAMA, "fused"),
     "qwen2": Architecture(transformers.Qwen2ForCausalLM, transformers.Qwen2Config, LLAMA, "fused"),
     "qwen3": Architecture(
@@ -118,7 +115,7 @@ ARCHITECTURES = {
 
 @torch.no_grad()
 def peaked(model: Any, seed: int, eos: float, logits: float = 4.0) -> Any:
-    """The model with random weights whose logits spread about `logits` wide, no token being favoured for following itself."""
+    """The model with random weights; its logits spread about `logits` wide, that of EOS `eos` times as much."""
     dice = torch.Generator().manual_seed(seed)
     head = model.get_output_embeddings().weight
     for name, parameter in model.named_parameters():
@@ -126,8 +123,9 @@ def peaked(model: Any, seed: int, eos: float, logits: float = 4.0) -> Any:
             parameter.normal_(0, logits / sqrt(parameter.shape[1]), generator=dice)
             parameter[EOS] *= eos
         elif parameter.dim() > 1:
-            inputs = parameter.shape[0] if "Conv1D" in type(model.get_submodule(name.rpartition(".")[0])).__name__ else parameter[0].numel()
-            parameter.normal_(0, 1 if "embed" in name else 3 / sqrt(inputs), generator=dice)
+            layer = model.get_submodule(name.rpartition(".")[0])
+            inputs = parameter.shape[0] if isinstance(layer, Conv1D) else parameter[0].numel()
+            parameter.normal_(0, 1 if "embed" in name else 2 / sqrt(inputs), generator=dice)
         elif "norm" in name and name.endswith("weight"):
             parameter.uniform_(0.5, 1.5, generator=dice)
         else:
@@ -135,6 +133,3 @@ def peaked(model: Any, seed: int, eos: float, logits: float = 4.0) -> Any:
     if hasattr(model, "final_logits_bias"):
         model.final_logits_bias.normal_(0, 0.5, generator=dice)
     return model
-
-
-Build = Callable[..., Any]

@@ -1,7 +1,7 @@
 """HookedDecoder: any Hugging Face decoder, unmodified, on the tree: a row is a batch entry of one token.
 
 A cache object stands in for Hugging Face's: `update` writes the row's keys and values to its slot and hands back its ancestors'.
-Rows of mixed lengths and inputs share a batch; each gets its own position, by argument or by a hook that lives only during the call.
+Rows of mixed lengths and inputs share a batch; each gets its own position, by argument or by a hook that lives during the call.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.modeling_outputs import BaseModelOutput
 
-from ..models.transformers import evaluating
+from ..models.transformers import encoder_output, evaluating
 from .decoder import Decoder
 from .sources import Sources
 from .tree import Rows, Tree
@@ -31,10 +30,10 @@ class TreeCache(Cache):
         self.slots = rows.slots.long()
         self.paths = rows.paths.reshape(-1)
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        n, heads, _, size = keys.shape  # (rows, heads, 1, head size)
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        n, heads, _, size = key_states.shape  # (rows, heads, 1, head size)
         pool = self.tree.layer(layer_idx, heads * size)
-        pool.index_copy_(0, self.slots, torch.stack([keys[:, :, 0], values[:, :, 0]], 1).flatten(2))
+        pool.index_copy_(0, self.slots, torch.stack([key_states[:, :, 0], value_states[:, :, 0]], 1).flatten(2))
         context = pool.index_select(0, self.paths).view(n, -1, 2, heads, size)
         return context[:, :, 0].transpose(1, 2), context[:, :, 1].transpose(1, 2)
 
@@ -73,12 +72,13 @@ class HookedDecoder(Decoder):
         with evaluating(self.modules):
             self.model(
                 decoder_input_ids=start,
-                encoder_outputs=BaseModelOutput(last_hidden_state=hidden),
+                encoder_outputs=encoder_output(hidden),
                 attention_mask=mask,
                 past_key_values=cache,
                 use_cache=True,
             )
-        return [torch.stack([layer.keys, layer.values], 1) for layer in cache.cross_attention_cache.layers]
+        layers: list[Any] = cache.cross_attention_cache.layers
+        return [torch.stack([layer.keys, layer.values], 1) for layer in layers]
 
     def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
         ids = rows.tokens[:, None].long()
@@ -94,11 +94,11 @@ class HookedDecoder(Decoder):
                 cache.cross_attention_cache.layers = layers
                 cache.is_updated = dict.fromkeys(range(len(layers)), True)
                 # The encoder's keys and values are in the cache: of its output only the batch size is looked at.
-                hidden: Any = torch.zeros(len(ids), 1, self.model.config.hidden_size, dtype=mask.dtype, device=mask.device)
+                hidden = torch.zeros(len(ids), 1, self.model.config.hidden_size, dtype=mask.dtype, device=mask.device)
                 output = self.model(
                     decoder_input_ids=ids,
                     decoder_attention_mask=mask,
-                    encoder_outputs=BaseModelOutput(last_hidden_state=hidden),
+                    encoder_outputs=encoder_output(hidden),
                     attention_mask=sources.mask[rows.sentences, None, None, :longest],
                     past_key_values=cache,
                     use_cache=True,

@@ -6,9 +6,8 @@ import inspect
 from typing import Any
 
 import torch
-from transformers.modeling_outputs import BaseModelOutput
 
-from ..models.transformers import evaluating
+from ..models.transformers import encoder_output, evaluating
 from .decoder import Decoder
 from .sources import Sources
 from .tree import Rows, Tree
@@ -61,7 +60,7 @@ class RecomputeDecoder(Decoder):
         longest = sources.longest()
         halves = sources.layers[0][:, :, 0, :longest].index_select(0, sentences)  # (rows, 2, length, d / 2)
         return self.model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=torch.cat(halves.unbind(1), -1)),
+            encoder_outputs=encoder_output(torch.cat(halves.unbind(1), -1)),
             attention_mask=(sources.mask[sentences, :longest] == 0).long(),
             decoder_input_ids=ids,
             use_cache=False,

@@ -261,7 +261,7 @@ class TransformersModel(Model):
             with evaluating(self.model.modules()):
                 return self.model(input_ids=tokens, use_cache=False).logits
         hidden, _ = self.encode([prompt])
-        output = BaseModelOutput(last_hidden_state=hidden.expand(len(tokens), -1, -1))
+        output = encoder_output(hidden.expand(len(tokens), -1, -1))
         with evaluating(self.model.modules()):
             return self.model(encoder_outputs=output, decoder_input_ids=tokens, use_cache=False).logits
 
@@ -283,6 +283,11 @@ class TransformersModel(Model):
             logprobs[list(self.banned)] = -inf
             out.append(Scored(logprobs.tolist(), state))
         return out
+
+
+def encoder_output(hidden: Any) -> BaseModelOutput:
+    """What the encoder made of the input, (batch, length, d), as models take it."""
+    return BaseModelOutput(last_hidden_state=hidden)
 
 
 @contextmanager
