@@ -1,4 +1,4 @@
-"""Settings of `generate` to be tried: every pair of two factors' values occurs in the sample, all combinations at random beyond."""
+"""Settings of `generate` to be tried: a sample in which every two values of two factors meet, and random combinations beyond."""
 
 from __future__ import annotations
 

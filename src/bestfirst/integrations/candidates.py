@@ -24,6 +24,7 @@ class Candidates:
         self.search = make(self._ended.__contains__)
         self.root = self.search.root
         self.level_rows = self.search.level_rows
+        self.rows = 0
         self.width = width
         self._ends = ends
         self._level: list[Hypothesis] = []
@@ -38,6 +39,7 @@ class Candidates:
     def commit(self, y: Hypothesis, successors: Successors) -> None:
         """Take what was scored; the last of a level has the criteria asked and all children pushed."""
         self._scored[y] = successors
+        self.rows += 1
         if len(self._scored) < len(self._level):
             return
         best = self._best()

@@ -54,7 +54,7 @@ def generate(
     Raises ValueError for whatever it cannot honour.
     """
     config = generation_config
-    refuse(config, list(logits_processor), model_kwargs)
+    refuse(model, config, logits_processor, model_kwargs)
     limits = read_limits(stopping_criteria, config, input_ids.shape[1])
     banned = banned_tokens(logits_processor)
     wrapped = PreparedModel(model, limits.eos, banned or ())

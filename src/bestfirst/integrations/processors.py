@@ -22,7 +22,7 @@ from ..search import Hypothesis
 ROUNDING = 1e-5  # a log-probability that is above 0 by no more than this is 0
 
 
-class NotMonotonic(Exception):  # noqa: N818
+class NotMonotonic(Exception):
     """A processor made a token more than certain: no bound holds, so the search must go level by level."""
 
     def __init__(self, tokens: Sequence[int], highest: float) -> None:

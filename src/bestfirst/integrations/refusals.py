@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,7 +25,7 @@ USED = frozenset(
 """Model arguments that are honoured, or that change nothing here."""
 
 
-def refuse(config: Any, processors: list[Any], model_kwargs: dict[str, Any]) -> None:
+def refuse(model: Any, config: Any, processors: Sequence[Any], model_kwargs: dict[str, Any]) -> None:
     """Raise ValueError for the first argument that asks for something else than beam search or greedy search on tokens."""
     for name, why in _settings(config):
         raise ValueError(f"bestfirst.generate cannot honour {name}={getattr(config, name)!r}: {why}")
@@ -31,15 +33,17 @@ def refuse(config: Any, processors: list[Any], model_kwargs: dict[str, Any]) -> 
         raise ValueError(
             "bestfirst.generate cannot honour watermarking_config of SynthID: it keeps a state for each row of a beam"
         )
-    for name, value in model_kwargs.items():
-        if name not in USED and value is not None and not (hasattr(value, "__len__") and len(value) == 0):
+    encoders = inspect.signature(model.get_encoder().forward).parameters if model.config.is_encoder_decoder else ()
+    for name, value in model_kwargs.items():  # what the encoder takes, it has got already
+        empty = value is None or (hasattr(value, "__len__") and len(value) == 0)
+        if name not in USED and name not in encoders and not empty:
             raise ValueError(f"bestfirst.generate cannot honour {name}: the engine runs the decoder on token ids alone")
 
 
 def _settings(config: Any) -> list[tuple[str, str]]:
     """The settings that are set and must not be, and what to do instead."""
     asked = {
-        "do_sample": (config.do_sample, "it searches, it does not sample; leave it out"),
+        "do_sample": (config.do_sample, "it searches, it does not sample; pass do_sample=False (pipelines sample by default)"),
         "prompt_lookup_num_tokens": (config.prompt_lookup_num_tokens, "assisted decoding is another algorithm; leave it out"),
         "assistant_early_exit": (config.assistant_early_exit, "assisted decoding is another algorithm; leave it out"),
         "use_mtp": (getattr(config, "use_mtp", None), "assisted decoding is another algorithm; leave it out"),

@@ -1,0 +1,199 @@
+"""What `generate` returns: tensors and fields as Hugging Face has them, and what is in those that only a beam search fills."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+import torch
+from transformers import LogitsProcessorList
+
+import bestfirst
+from engine.builders import ARCHITECTURES, EOS, PAD, START
+from generate.differences import both, padded
+
+
+def batch_of(name, n=3, seed=11):
+    architecture = ARCHITECTURES[name]
+    return padded(architecture, architecture.inputs(n, seed=seed))
+
+
+@pytest.mark.parametrize("name", ["marian", "t5", "llama"])
+@pytest.mark.parametrize("k", [1, 4])
+def test_without_a_dict_it_is_a_tensor_like_hugging_faces(name, k, small):
+    theirs, ours = both(small(name), batch_of(name), lambda: {"num_beams": k, "max_new_tokens": 9})
+    assert ours.dtype == theirs.dtype
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["marian", "llama"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_with_a_dict_it_is_hugging_faces_class(name, k, small):
+    settings = {"num_beams": k, "max_new_tokens": 9, "return_dict_in_generate": True, "output_scores": True}
+    theirs, ours = both(small(name), batch_of(name), lambda: settings)
+    assert type(ours) is type(theirs)
+    assert torch.equal(ours.sequences, theirs.sequences)
+    if k > 1:
+        assert ours.beam_indices.dtype == theirs.beam_indices.dtype
+        assert ours.beam_indices.shape == theirs.beam_indices.shape
+        assert [step.shape for step in ours.scores] == [step.shape for step in theirs.scores[: len(ours.scores)]]
+
+
+def test_transition_scores_sum_up_to_the_sequences_scores(small):
+    model = small("bart")
+    asked = {"num_beams": 4, "num_return_sequences": 3, "max_new_tokens": 9, "length_penalty": 0.6, "output_scores": True}
+    ours = model.generate(**batch_of("bart"), **asked, return_dict_in_generate=True, custom_generate=bestfirst.generate)
+    steps = model.compute_transition_scores(ours.sequences, ours.scores, ours.beam_indices)
+    lengths = (ours.beam_indices >= 0).sum(1)
+    assert torch.allclose(steps.sum(1) / lengths**0.6, ours.sequences_scores, atol=1e-5)
+    normalized = model.compute_transition_scores(ours.sequences, ours.scores, ours.beam_indices, normalize_logits=True)
+    assert torch.isfinite(normalized).all()
+
+
+def test_a_step_of_scores_holds_the_whole_row_of_every_prefix_that_was_returned(small):
+    """The rest of a beam is -inf: best-first search never looked at it, or found it wanting."""
+    model = small("marian")
+    batch = batch_of("marian", 2)
+    asked = {"num_beams": 4, "num_return_sequences": 2, "max_new_tokens": 9, "output_scores": True, "bad_words_ids": None}
+    ours = model.generate(**batch, **asked, return_dict_in_generate=True, custom_generate=bestfirst.generate)
+    for row, indices in enumerate(ours.beam_indices.tolist()):
+        for t, index in enumerate(indices):
+            if index < 0:
+                continue
+            assert index // 4 == row // 2
+            prefix = ours.sequences[row : row + 1, : 1 + t]
+            source = {name: tensor[row // 2 : row // 2 + 1] for name, tensor in batch.items()}
+            logits = model(**source, decoder_input_ids=prefix).logits[0, -1]
+            assert torch.allclose(ours.scores[t][index], logits.log_softmax(-1), atol=1e-4)
+        used = {ours.beam_indices[r, 0].item() for r in range(len(ours.sequences))}
+    unused = sorted(set(range(8)) - used)
+    assert torch.isneginf(ours.scores[0][unused]).all()
+
+
+def test_greedy_scores_are_the_models_own_and_zero_beyond_the_end(small):
+    model = small("marian")
+    asked = {
+        "num_beams": 1,
+        "max_new_tokens": 12,
+        "repetition_penalty": 1.3,
+        "return_dict_in_generate": True,
+        "output_scores": True,
+    }
+    theirs, ours = both(model, batch_of("marian", 5), lambda: asked)
+    assert len(theirs.scores) == len(ours.scores)
+    ends = [(row[1:] == EOS).nonzero()[0].item() if EOS in row[1:] else len(ours.scores) for row in ours.sequences]
+    assert len(set(ends)) > 1
+    for t, (want, got) in enumerate(zip(theirs.scores, ours.scores, strict=True)):
+        for row, end in enumerate(ends):
+            if t <= end:
+                assert torch.allclose(want[row], got[row], atol=1e-4)
+            else:
+                assert not got[row].any()
+
+
+def test_sequences_scores_come_without_output_scores_too(small):
+    ours = small("marian").generate(
+        **batch_of("marian"), num_beams=3, max_new_tokens=8, return_dict_in_generate=True, custom_generate=bestfirst.generate
+    )
+    assert ours.scores is None
+    assert (ours.sequences_scores < 0).all()
+
+
+# -- fewer answers than asked for ------------------------------------------------------------------------------------------
+
+
+def only(*outputs):
+    """A constraint to these outputs: after each prefix, what goes on to one of them."""
+
+    def allowed(i, ids):
+        prefix = tuple(ids.tolist()[1:])
+        return sorted(
+            {output[len(prefix)] for output in outputs if output[: len(prefix)] == prefix and len(output) > len(prefix)}
+        ) or [EOS]
+
+    return allowed
+
+
+@pytest.mark.parametrize("early_stopping", [True, False, "never"])
+def test_constraints_with_fewer_continuations_than_beams_give_each_output_once(early_stopping, small):
+    """Hugging Face fills its beams with copies that score -1e9; here what does not exist is padding that scores -inf."""
+    outputs = {(5, 6, EOS), (5, 9, 12, EOS), (8, EOS)}
+    asked = {
+        "num_beams": 5,
+        "num_return_sequences": 5,
+        "max_new_tokens": 8,
+        "early_stopping": early_stopping,
+        "output_scores": True,
+    }
+    ours = small("marian").generate(
+        **batch_of("marian", 2),
+        **asked,
+        prefix_allowed_tokens_fn=only(*outputs),
+        return_dict_in_generate=True,
+        custom_generate=bestfirst.generate,
+    )
+    for i in range(2):
+        rows, scores = ours.sequences[5 * i : 5 * i + 5, 1:].tolist(), ours.sequences_scores[5 * i : 5 * i + 5].tolist()
+        found = [tuple(row[: row.index(EOS) + 1]) for row, score in zip(rows, scores, strict=True) if score > -inf]
+        assert sorted(found) == sorted(outputs)
+        assert scores[3:] == [-inf, -inf]
+        assert min(scores[:3]) > -100
+        assert (ours.beam_indices[5 * i + 3 : 5 * i + 5] == -1).all()
+        assert all(token == EOS for row in rows[3:] for token in row)  # Hugging Face's padding where the padding token is 0
+
+
+def test_a_constraint_that_allows_nothing_is_named(small):
+    with pytest.raises(ValueError, match=r"prefix_allowed_tokens_fn allows nothing after \[2, \d+\] of input 0"):
+        small("marian").generate(
+            **batch_of("marian", 1),
+            num_beams=2,
+            max_new_tokens=5,
+            prefix_allowed_tokens_fn=lambda i, ids: [4, 5] if len(ids) == 1 else [],
+            custom_generate=bestfirst.generate,
+        )
+
+
+def test_a_constraint_sees_its_own_input(small):
+    """Batched, in any order of scoring, the function is asked with the number of the input that the prefix belongs to."""
+    asked_with = set()
+
+    def allowed(i, ids):
+        asked_with.add((i, tuple(ids.tolist())))
+        return [4 + i, EOS]
+
+    ours = small("marian").generate(
+        **batch_of("marian", 4),
+        num_beams=2,
+        max_new_tokens=6,
+        prefix_allowed_tokens_fn=allowed,
+        custom_generate=bestfirst.generate,
+    )
+    for i, row in enumerate(ours.tolist()):
+        assert set(row) <= {START, 4 + i, EOS, PAD}
+    assert all(set(ids) <= {START, 4 + i} for i, ids in asked_with)
+
+
+# -- settings that fit no table ----------------------------------------------------------------------------------------------
+
+
+def test_a_processor_of_the_users_own_goes_level_by_level_unless_best_first_is_asked_for(small):
+    model, batch, stats = small("marian"), batch_of("marian"), {}
+    asked = {"num_beams": 3, "max_new_tokens": 9, "custom_generate": bestfirst.generate, "stats": stats}
+    model.generate(**batch, **asked, logits_processor=LogitsProcessorList([lambda ids, scores: scores - 0.1]))
+    assert stats["search"] == "level by level"
+    model.generate(
+        **batch, **asked, logits_processor=LogitsProcessorList([lambda ids, scores: scores - 0.1]), strategy="best-first"
+    )
+    assert stats["search"] == "best-first"
+    with pytest.raises(ValueError, match=r"'best-first' relies on bounds, which a processor .* use strategy='beam'"):
+        model.generate(
+            **batch, **asked, logits_processor=LogitsProcessorList([lambda ids, scores: scores + 5.0]), strategy="best-first"
+        )
+
+
+def test_max_length_beyond_the_models_positions_ends_where_they_end(small):
+    model = small("bart")
+    ours = model.generate(
+        **batch_of("bart"), num_beams=2, max_length=500, suppress_tokens=[EOS], custom_generate=bestfirst.generate
+    )
+    assert ours.shape[1] == model.config.max_position_embeddings

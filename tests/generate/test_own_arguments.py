@@ -1,0 +1,110 @@
+"""Arguments that `generate` gets from us: score, strategy, row_budget, trace, stats."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import bestfirst
+from bestfirst import Trace
+from bestfirst.scheduler import Stats
+from bestfirst.scoring import BoundedLengthReward, Diverse, LengthNormalized, LengthReward
+from bestfirst.search import best_first_beam
+from engine.builders import ARCHITECTURES, EOS
+from generate.differences import padded
+
+ARCHITECTURE = ARCHITECTURES["marian"]
+INPUTS = ARCHITECTURE.inputs(4, seed=3)
+
+
+@pytest.fixture
+def run(small):
+    def run(**asked):
+        settings = {"num_beams": 4, "max_new_tokens": 10, "bad_words_ids": None, **asked}
+        return small("marian").generate(**padded(ARCHITECTURE, INPUTS), **settings, custom_generate=bestfirst.generate)
+
+    return run
+
+
+@pytest.mark.parametrize("score", [LengthReward(0.7), BoundedLengthReward(0.5, 1.2), LengthNormalized(0.3), "logprob"])
+def test_score_takes_the_place_of_length_penalty(score, run, small):
+    """The same as `decode` with this score."""
+    ours = run(score=score, num_return_sequences=2, return_dict_in_generate=True, length_penalty=2.0)
+    model = bestfirst.wrap(small("marian"))
+    model.banned = ()
+    expected = bestfirst.decode(model, INPUTS, beam=4, nbest=2, score=score, max_length=10, accept_truncated=True)
+    scores = [answer.score for result in expected for answer in result.hypotheses]
+    assert ours.sequences_scores.tolist() == pytest.approx(scores, abs=1e-4)
+
+
+@pytest.mark.parametrize("early_stopping", [False, "never"])
+def test_best_first_and_beam_return_the_same(early_stopping, run):
+    stats = {"best-first": {}, "beam": {}}
+    found = [run(strategy=name, early_stopping=early_stopping, stats=stats[name]) for name in stats]
+    assert torch.equal(*found)
+    assert torch.equal(found[0], run(early_stopping=early_stopping))
+    assert stats["best-first"]["calls"] < stats["beam"]["calls"]
+    assert (stats["best-first"]["search"], stats["beam"]["search"]) == ("best-first", "level by level")
+
+
+def test_a_strategy_may_be_an_object(run):
+    assert torch.equal(run(strategy=best_first_beam(4), early_stopping="never"), run(early_stopping="never"))
+
+
+def test_early_stopping_and_best_first_contradict_each_other(run):
+    with pytest.raises(ValueError, match="goes level by level, strategy 'best-first' does not; use strategy='beam'"):
+        run(strategy="best-first", early_stopping=True)
+
+
+def test_diverse_groups_take_the_place_of_group_beam_search(run):
+    """Each group's best starts otherwise if the penalty is high enough."""
+    diverse = Diverse(groups=4, penalty=100.0, score=LengthNormalized(1.0))
+    ours = run(score=diverse, strategy="beam", num_return_sequences=4).view(4, 4, -1)
+    assert all(len({row[1] for row in each}) == 4 for each in ours.tolist())
+    with pytest.raises(ValueError, match="diverse groups go level by level"):
+        run(score=diverse)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64])
+def test_results_and_calls_do_not_depend_on_the_row_budget(rows, run):
+    stats, usual = {}, {}
+    assert torch.equal(run(row_budget=rows, stats=stats), run(stats=usual))
+    assert stats["calls"] == usual["calls"]
+    assert stats["rows"] >= stats["calls"]
+    assert stats["steps"] >= stats["rows"] / rows
+
+
+def test_stats_tell_what_it_cost(run):
+    stats, total = {}, Stats()
+    run(stats=stats, num_return_sequences=2)
+    run(stats=total, num_return_sequences=2)
+    assert len(stats["results"]) == len(INPUTS)
+    assert stats["calls"] == sum(result.calls for result in stats["results"])
+    assert all(len(result.hypotheses) == 2 for result in stats["results"])
+    assert 0 < stats["model_seconds"] <= stats["seconds"]
+    assert (total.rows, total.steps) == (stats["rows"], stats["steps"])
+
+
+def test_trace_records_each_inputs_search(run):
+    traces = {}
+    run(trace=lambda i: traces.setdefault(i, Trace()), num_beams=3)
+    assert sorted(traces) == [0, 1, 2, 3]
+    assert {event["event"] for event in traces[0].events} >= {"push", "pop", "finish"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"score": "best"}, "unknown score 'best'; choose from logprob"),
+        ({"strategy": "worst-first"}, "unknown strategy 'worst-first'; choose from greedy"),
+        ({"row_budget": 0}, "row_budget must be at least 1, got 0"),
+    ],
+)
+def test_bad_values(asked, message, run):
+    with pytest.raises(ValueError, match=message):
+        run(**asked)
+
+
+def test_ends_with_eos_or_is_full_length(run):
+    for row in run().tolist():
+        assert EOS in row or len(row) == 11

@@ -1,0 +1,196 @@
+"""Ways to get there: Whisper's own generate, pipelines, a folder after the Hub's convention, inputs in their various forms."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import MaxTimeCriteria, StoppingCriteriaList, StopStringCriteria
+
+import bestfirst
+from bestfirst.integrations import hub_folder
+from engine.builders import ARCHITECTURES, VOCABULARY
+from generate.differences import padded
+
+FOLDER = {"custom_generate": hub_folder(), "trust_remote_code": True}
+
+
+@pytest.fixture(scope="module")
+def letters():
+    """A tokenizer of single letters for the small models' vocabulary."""
+    vocabulary = ["<pad>", "</s>", "<s>", "Ġ", *string.ascii_letters][:VOCABULARY]
+    plain = Tokenizer(models.BPE({token: i for i, token in enumerate(vocabulary)}, [], unk_token="<pad>"))
+    plain.pre_tokenizer, plain.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=plain, pad_token="<pad>", eos_token="</s>", bos_token="<s>", padding_side="left"
+    )
+
+
+# -- Whisper -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whisper():
+    model = ARCHITECTURES["whisper"].build()
+    model.generation_config.no_timestamps_token_id = 40
+    model.generation_config.max_initial_timestamp_index = 3
+    return model
+
+
+TIMESTAMPS = {"return_timestamps": True}
+ASKED_OF_WHISPER = [
+    {},
+    {"num_beams": 1},
+    TIMESTAMPS,
+    {**TIMESTAMPS, "length_penalty": 0.0, "early_stopping": "never"},
+    {**TIMESTAMPS, "no_speech_threshold": 0.02, "logprob_threshold": -0.5, "temperature": (0.0,)},
+    {**TIMESTAMPS, "return_segments": True, "prompt_ids": torch.tensor([5, 6])},
+]
+
+
+@pytest.mark.parametrize(
+    ("frames", "asked"),
+    # Beyond one window of 20 frames Whisper calls generate several times, and needs timestamps.
+    [*((20, asked) for asked in ASKED_OF_WHISPER), *((50, asked) for asked in ASKED_OF_WHISPER[2:])],
+    ids=lambda asked: asked if isinstance(asked, int) else ",".join(asked) or "defaults",
+)
+def test_whispers_own_generate(frames, asked, whisper):
+    features = torch.randn(2, 8, frames, generator=torch.Generator().manual_seed(1))
+    settings = {"num_beams": 3, "max_new_tokens": 9, "attention_mask": torch.ones(2, frames).long(), **asked}
+    theirs = whisper.generate(features, **settings)
+    ours = whisper.generate(features, **settings, custom_generate=bestfirst.generate)
+    if isinstance(theirs, dict):
+        theirs, ours = theirs["sequences"], ours["sequences"]
+    assert torch.equal(theirs, ours)
+
+
+def test_whispers_outputs_as_a_dict(whisper):
+    features = torch.randn(2, 8, 20, generator=torch.Generator().manual_seed(2))
+    settings = {"num_beams": 3, "max_new_tokens": 9, "return_dict_in_generate": True, "output_scores": True}
+    theirs = whisper.generate(features, **settings)
+    ours = whisper.generate(features, **settings, custom_generate=bestfirst.generate)
+    assert torch.equal(theirs.sequences, ours.sequences)
+    assert torch.allclose(theirs.sequences_scores, ours.sequences_scores, atol=1e-4)
+
+
+# -- pipelines ---------------------------------------------------------------------------------------------------------------
+
+
+def test_text_generation_pipeline(small, letters):
+    pipe = transformers.pipeline("text-generation", model=small("llama"), tokenizer=letters)
+    asked = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 8, "do_sample": False}
+    texts = ["hello wor", "my name", "so"]
+    for batch_size in (1, 3):
+        theirs = pipe(texts, **asked, batch_size=batch_size)
+        assert pipe(texts, **asked, batch_size=batch_size, custom_generate=bestfirst.generate) == theirs
+    with pytest.raises(ValueError, match=r"do_sample=True: .*pass do_sample=False \(pipelines sample by default\)"):
+        pipe(texts, num_beams=3, custom_generate=bestfirst.generate)
+
+
+# -- the folder --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["marian", "llama"])
+def test_folder_route(name, small):
+    architecture = ARCHITECTURES[name]
+    batch, asked, stats = padded(architecture, architecture.inputs(3, seed=4)), {"num_beams": 3, "max_new_tokens": 9}, {}
+    theirs = small(name).generate(**batch, **asked)
+    assert torch.equal(theirs, small(name).generate(**batch, **asked, **FOLDER, stats=stats, row_budget=8))
+    assert stats["search"] == "best-first"
+
+
+def test_stop_strings(small, letters):
+    """With a callable, transformers drops the tokenizer: give the criterion, or take the folder route."""
+    model, asked = small("llama"), {"num_beams": 3, "max_new_tokens": 8}
+    batch = letters(["hello wor", "my name"], return_tensors="pt", padding=True, return_token_type_ids=False)
+    text = letters.batch_decode(model.generate(**batch, **asked), skip_special_tokens=True)[1]
+    strings = [text[-3]]
+    theirs = model.generate(**batch, **asked, stop_strings=strings, tokenizer=letters)
+    assert not torch.equal(theirs, model.generate(**batch, **asked))
+    assert torch.equal(theirs, model.generate(**batch, **asked, stop_strings=strings, tokenizer=letters, **FOLDER))
+    criteria = StoppingCriteriaList([StopStringCriteria(letters, strings)])
+    assert torch.equal(theirs, model.generate(**batch, **asked, stopping_criteria=criteria, custom_generate=bestfirst.generate))
+
+
+def test_max_time_ends_all_outputs_after_the_step_that_exceeds_it(small):
+    architecture = ARCHITECTURES["marian"]
+    batch = padded(architecture, architecture.inputs(2, seed=4))
+    ours = small("marian").generate(
+        **batch,
+        num_beams=3,
+        max_new_tokens=9,
+        stopping_criteria=StoppingCriteriaList([MaxTimeCriteria(0.0, initial_timestamp=0.0)]),
+        custom_generate=bestfirst.generate,
+    )
+    assert ours.shape == (2, 2)
+
+
+# -- inputs in other forms ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["encoder_outputs", "inputs_embeds", "decoder_input_ids", "no mask", "left padding"])
+def test_forms_of_encoder_decoder_inputs(form, small):
+    model, ids = small("marian"), torch.tensor([[5, 6, 7, 1], [9, 8, 1, 0]])
+    mask = (ids != 0).long()
+
+    def batch():
+        with torch.no_grad():
+            return {
+                "encoder_outputs": {"encoder_outputs": model.get_encoder()(ids, attention_mask=mask), "attention_mask": mask},
+                "inputs_embeds": {"inputs_embeds": model.get_input_embeddings()(ids), "attention_mask": mask},
+                "decoder_input_ids": {
+                    "input_ids": ids,
+                    "attention_mask": mask,
+                    "decoder_input_ids": torch.tensor([[2, 5, 6], [2, 9, 4]]),
+                },
+                "no mask": {"input_ids": ids},
+                "left padding": {"input_ids": ids.flip(1), "attention_mask": mask.flip(1)},
+            }[form]
+
+    asked = {"num_beams": 3, "max_new_tokens": 10}
+    theirs = model.generate(**batch(), **asked)
+    assert torch.equal(theirs, model.generate(**batch(), **asked, custom_generate=bestfirst.generate))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_cache_that_holds_the_prompts_beginning_changes_nothing(name, small):
+    model, ids = small(name), torch.tensor([[5, 6, 7, 9, 4]])
+    asked = {"num_beams": 3, "max_new_tokens": 8}
+    with torch.no_grad():
+        cache = model(ids[:, :3], use_cache=True).past_key_values
+    cache.batch_repeat_interleave(3)
+    ours = model.generate(
+        ids, attention_mask=torch.ones_like(ids), past_key_values=cache, **asked, custom_generate=bestfirst.generate
+    )
+    assert torch.equal(ours, model.generate(ids, attention_mask=torch.ones_like(ids), **asked))
+
+
+def test_a_generation_config_object(small):
+    architecture = ARCHITECTURES["t5"]
+    batch = padded(architecture, architecture.inputs(3, seed=4))
+    config = transformers.GenerationConfig(num_beams=4, max_new_tokens=9, length_penalty=0.5, decoder_start_token_id=2)
+    theirs = small("t5").generate(**batch, generation_config=config)
+    assert torch.equal(theirs, small("t5").generate(**batch, generation_config=config, custom_generate=bestfirst.generate))
+
+
+def test_the_model_is_left_as_it_was(small):
+    """No hooks, no attributes, the same mode, also when a processor raises in the middle."""
+    model = small("t5")
+    before = {name: (sorted(vars(module)), len(module._forward_hooks), module.training) for name, module in model.named_modules()}
+    architecture = ARCHITECTURES["t5"]
+    batch = padded(architecture, architecture.inputs(2, seed=4))
+
+    def breaks(ids, scores):
+        if ids.shape[1] == 4:
+            raise RuntimeError("in the middle")
+        return scores
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        model.generate(
+            **batch, num_beams=2, max_new_tokens=9, min_length=9, logits_processor=[breaks], custom_generate=bestfirst.generate
+        )
+    after = {name: (sorted(vars(module)), len(module._forward_hooks), module.training) for name, module in model.named_modules()}
+    assert before == after
