@@ -157,6 +157,26 @@ def test_scores_methods_stops_and_capacity_reach_the_search(call, arguments, exa
     assert (found["status"], found["exact"]) == ("complete", exact)
 
 
+def test_mutual_information_needs_a_language_model_of_the_same_vocabulary(call, tmp_path, capsys):
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    for tokens in (6001, 50):
+        config = GPT2Config(vocab_size=tokens, n_positions=64, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0)
+        GPT2LMHeadModel(config).save_pretrained(tmp_path / str(tokens))
+    capsys.readouterr()  # the progress bars of saving
+    score = ["--score", "mutual-information", "--weight", 0.05, "--epsilon", 0.02, "--max-length", 6, "--json"]
+    ended = call("translate", *score, "--lm", tmp_path / "6001", text="Guten Morgen!\n")
+    assert (ended.code, ended.said) == (0, "")
+    found = json.loads(ended.out)
+    assert (found["text"], found["exact"]) == ("Good morning.", True)
+    assert found["hypotheses"][0]["score"] > found["hypotheses"][0]["logprob"]
+    ended = call("translate", *score, "--lm", tmp_path / "50", text="Guten Morgen!\n")
+    assert only_line(ended.said).startswith("the language model '50' has 50 tokens, the model 'tatoeba-de-en' 6001: ")
+    assert ended.code == 2
+
+
 def test_an_empty_file_gives_an_empty_file(call):
     ended = call("translate", "--stats", text="")
     assert (ended.code, ended.out) == (0, "")
