@@ -228,7 +228,14 @@ def test_a_step_gives_what_the_model_gives_from_scratch(name: str, decoder: type
 
 
 @pytest.mark.parametrize(
-    ("name", "decoder"), [("llama", FusedLlama), ("gpt2", HookedDecoder), ("marian", FusedBart), ("marian", HookedDecoder)]
+    ("name", "decoder"),
+    [
+        ("llama", FusedLlama),
+        ("gpt2", HookedDecoder),
+        ("marian", FusedBart),
+        ("marian", HookedDecoder),
+        ("m2m100", FusedBart),
+    ],
 )
 def test_a_step_beyond_the_first_tables(name: str, decoder: type[Decoder]) -> None:
     """Positions are looked up in tables that grow, and end where the model's do."""
@@ -396,12 +403,18 @@ def test_a_model_that_gives_no_numbers_is_told_by_the_scorer_not_by_the_choice()
 def state(model: Any) -> Any:
     """Everything about a model that a decode could leave changed."""
     return {
-        name: (module.training, list(module._forward_hooks), list(module._forward_pre_hooks), sorted(vars(module)))
+        name: (
+            module.training,
+            list(module._forward_hooks),
+            list(module._forward_pre_hooks),
+            sorted(vars(module)),
+            {key: id(tensor) for key, tensor in (*module._parameters.items(), *module._buffers.items())},
+        )
         for name, module in model.named_modules()
     }
 
 
-HOOKED = {"t5": {}, "gpt2": {}, "bart": {"dropout": 0.3}, "llama": {}, "whisper": {"dropout": 0.3}}
+HOOKED: dict[str, dict[str, Any]] = {"t5": {}, "gpt2": {}, "bart": {"dropout": 0.3}, "m2m100": {"dropout": 0.3}, "llama": {}}
 
 
 @pytest.mark.parametrize("name", HOOKED)

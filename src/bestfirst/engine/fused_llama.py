@@ -52,7 +52,6 @@ class FusedLlama(Decoder):
 
     @torch.inference_mode()
     def __init__(self, model: Any) -> None:
-        self.model = model
         self.decoder = model.get_decoder()
         self.layers = [Layer(module) for module in self.decoder.layers]
         self.embedding = self.decoder.embed_tokens
@@ -112,7 +111,7 @@ class FusedLlama(Decoder):
 
     def read(self, rows: Rows, tree: Tree, sources: Sources) -> None:
         with evaluating(self.decoder.modules()):
-            prefill(self.model, rows, tree)
+            prefill(self.decoder, rows, tree)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

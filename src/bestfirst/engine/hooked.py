@@ -111,15 +111,18 @@ class HookedDecoder(Decoder):
             self.step(rows, tree, sources)
         else:
             with evaluating(self.modules):
-                prefill(self.model, rows, tree)
+                prefill(self.model.base_model, rows, tree)
 
 
 def prefill(model: Any, rows: Rows, tree: Tree) -> None:
-    """Prompts of a decoder-only model, each in one piece as the model itself reads it; keys and values go to their slots."""
+    """Prompts of a decoder-only model (without its head), each in one piece as the model itself reads it.
+
+    Their keys and values go to their slots.
+    """
     ids = pad_sequence(list(rows.tokens.long().split(rows.counts)), batch_first=True)
     inside = torch.arange(ids.shape[1], device=ids.device) < torch.tensor(rows.counts, device=ids.device)[:, None]
     cache = DynamicCache()
-    model.base_model(input_ids=ids, attention_mask=inside.long(), past_key_values=cache, use_cache=True)
+    model(input_ids=ids, attention_mask=inside.long(), past_key_values=cache, use_cache=True)
     layers: list[Any] = cache.layers
     for index, layer in enumerate(layers):
         both = torch.stack([layer.keys, layer.values], 1)  # (prompts, 2, heads, length, head size)
@@ -205,10 +208,12 @@ def _positions(model: Any) -> ArgumentPositions | AbsolutePositions | RelativePo
 
 def position_table(decoder: Any, n: int) -> torch.Tensor:
     """The embeddings of positions 0 to n - 1, (n, d), or of as many as there are, asked of the module itself."""
-    config = decoder.config
-    n = min(n, getattr(config, "max_target_positions", None) or getattr(config, "max_position_embeddings", None) or n)
+    config, module = decoder.config, decoder.embed_positions
+    if not hasattr(module, "make_weights"):  # M2M100 makes more as they are asked for; the module is to keep those it had
+        n = min(n, getattr(config, "max_target_positions", None) or getattr(config, "max_position_embeddings", None) or n)
     pad = config.pad_token_id or 0
     ids = torch.full((1, n), (pad + 1) % config.vocab_size, device=decoder.device)
-    takes = inspect.signature(decoder.embed_positions.forward).parameters
-    asked = decoder.embed_positions(ids if "input_ids" in takes else ids.shape)
+    before = dict(module._buffers)
+    asked = module(ids if "input_ids" in inspect.signature(module.forward).parameters else ids.shape)
+    module._buffers.update(before)
     return asked.reshape(n, -1)
