@@ -80,7 +80,7 @@ class FusedBart(Decoder):
 
     def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
         """Logits of the next token, (rows, vocabulary)."""
-        n, context = rows.paths.shape
+        context = rows.paths.shape[1]
         if context > self.positions.shape[0]:
             self.positions = position_table(self.decoder, 2 * context)
         x = self.embedding(rows.tokens)
@@ -89,11 +89,10 @@ class FusedBart(Decoder):
         x = x + self.positions[rows.positions]
         if self.first_norm is not None:
             x = self.first_norm(x)
-        flat = rows.paths.reshape(-1)
         mask = rows.mask[:, None, None]
         groups = Groups(rows, sources)
         for index, layer in enumerate(self.layers):
-            x = self._residual(x, layer.own_norm, lambda y, i=index, w=layer: self._own(y, i, w, rows, flat, mask, tree))
+            x = self._residual(x, layer.own_norm, lambda y, i=index, w=layer: self._own(y, i, w, rows, mask, tree))
             x = self._residual(x, layer.cross_norm, lambda y, i=index, w=layer: self._cross(y, i, w, groups, sources))
             x = self._residual(x, layer.norm, lambda y, w=layer: w.fc2(w.activation(w.fc1(y))))
         if self.last_norm is not None:
@@ -103,15 +102,11 @@ class FusedBart(Decoder):
     def _residual(self, x: torch.Tensor, norm: Any, block: Any) -> torch.Tensor:
         return x + block(norm(x)) if self.norm_first else norm(x + block(x))
 
-    def _own(
-        self, x: torch.Tensor, index: int, layer: Layer, rows: Rows, flat: torch.Tensor, mask: torch.Tensor, tree: Tree
-    ) -> torch.Tensor:
+    def _own(self, x: torch.Tensor, index: int, layer: Layer, rows: Rows, mask: torch.Tensor, tree: Tree) -> torch.Tensor:
         """Self-attention over each row's ancestors, gathered from the tree."""
         n, width = x.shape[0], layer.heads * layer.size
         qkv = layer.qkv(x)  # (rows, 3 d)
-        pool = tree.layer(index, width)
-        pool.view(-1, 2 * width).index_copy_(0, rows.slots.long(), qkv[:, width:])
-        context = pool.view(-1, 2 * width).index_select(0, flat).view(n, -1, 2, layer.heads, layer.size).permute(2, 0, 3, 1, 4)
+        context = tree.extend(index, rows, qkv[:, width:]).unflatten(2, (2, layer.heads, layer.size)).permute(2, 0, 3, 1, 4)
         q = qkv[:, :width].view(n, layer.heads, 1, layer.size)
         out = F.scaled_dot_product_attention(q, context[0], context[1], attn_mask=mask, scale=layer.scaling)
         return layer.own_out(out.reshape(n, width))
@@ -121,12 +116,12 @@ class FusedBart(Decoder):
         q = groups.gather(layer.cross_q(x)).view(groups.inputs, groups.most, layer.heads, layer.size).transpose(1, 2)
         kv = groups.of(sources.layers[index])
         if q.device.type == "cpu" or self.watching:  # so few queries share a source that plain products are faster there
-            weights = (q @ kv[:, 0].transpose(2, 3)).mul_(layer.scaling).add_(groups.mask).softmax(-1)
-            out = weights @ kv[:, 1]
+            weights = (q @ kv[0].transpose(2, 3)).mul_(layer.scaling).add_(groups.mask).softmax(-1)
+            out = weights @ kv[1]
             if self.watching and index == len(self.layers) - 1:
                 self.attention = groups.scatter(weights.mean(1).reshape(groups.inputs * groups.most, -1))  # (rows, source)
         else:
-            out = F.scaled_dot_product_attention(q, kv[:, 0], kv[:, 1], attn_mask=groups.mask, scale=layer.scaling)
+            out = F.scaled_dot_product_attention(q, kv[0], kv[1], attn_mask=groups.mask, scale=layer.scaling)
         return layer.cross_out(groups.scatter(out.transpose(1, 2).reshape(groups.inputs * groups.most, -1)))
 
 
@@ -149,7 +144,7 @@ class Groups:
 
     def of(self, layer: torch.Tensor) -> torch.Tensor:
         """A layer's keys and values, for the inputs that have rows."""
-        chosen = layer[: self.inputs] if self.places is None else layer.index_select(0, self.places)
+        chosen = layer[:, : self.inputs] if self.places is None else layer.index_select(1, self.places)
         return chosen[:, :, :, : self.longest]
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:

@@ -47,7 +47,7 @@ class SourceLayer:
     is_initialized = True
 
     def __init__(self, layer: torch.Tensor, sentences: torch.Tensor, longest: int) -> None:
-        self.keys, self.values = layer[:, :, :, :longest].index_select(0, sentences).unbind(1)
+        self.keys, self.values = layer[:, :, :, :longest].index_select(1, sentences)
 
 
 class HookedDecoder(Decoder):

@@ -58,7 +58,7 @@ class RecomputeDecoder(Decoder):
         if not self.encoder_decoder:
             return self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
         longest = sources.longest()
-        halves = sources.layers[0][:, :, 0, :longest].index_select(0, sentences)  # (rows, 2, length, d / 2)
+        halves = sources.layers[0][:, :, 0, :longest].index_select(1, sentences).transpose(0, 1)  # (rows, 2, length, d / 2)
         return self.model(
             encoder_outputs=encoder_output(torch.cat(halves.unbind(1), -1)),
             attention_mask=(sources.mask[sentences, :longest] == 0).long(),

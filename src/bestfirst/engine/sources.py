@@ -11,7 +11,7 @@ class Sources:
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device
         self.dtype = dtype
-        self.layers: list[torch.Tensor] = []  # (capacity, 2, heads, source length, head size)
+        self.layers: list[torch.Tensor] = []  # (2, capacity, heads, source length, head size)
         self.mask = torch.zeros(0, 0, dtype=dtype, device=device)  # (capacity, source length)
         self.lengths: list[int] = []
 
@@ -28,7 +28,7 @@ class Sources:
         self._make_room(first + n, layers)
         length = layers[0].shape[3]
         for mine, new in zip(self.layers, layers, strict=True):
-            mine[first : first + n, :, :, :length] = new
+            mine[:, first : first + n, :, :length] = new.transpose(0, 1)
         beyond = torch.arange(self.mask.shape[1]) >= torch.tensor(lengths)[:, None]
         self.mask[first : first + n] = torch.zeros(beyond.shape).masked_fill_(beyond, torch.finfo(self.dtype).min)
         self.lengths += lengths
@@ -40,7 +40,7 @@ class Sources:
         if place != last:
             length = self.lengths[last]
             for layer in self.layers:
-                layer[place, :, :, :length] = layer[last, :, :, :length]
+                layer[:, place, :, :length] = layer[:, last, :, :length]
             self.mask[place] = self.mask[last]
             self.lengths[place] = length
         self.lengths.pop()
@@ -48,13 +48,13 @@ class Sources:
 
     def _make_room(self, n: int, like: list[torch.Tensor]) -> None:
         _, _, heads, length, size = like[0].shape
-        have, long = (self.layers[0].shape[0], self.layers[0].shape[3]) if self.layers else (0, 0)
+        have, long = (self.layers[0].shape[1], self.layers[0].shape[3]) if self.layers else (0, 0)
         if n <= have and length <= long:
             return
         n, length = max(n, have), max(length, long)
-        grown = [torch.zeros(n, 2, heads, length, size, dtype=self.dtype, device=self.device) for _ in like]
+        grown = [torch.zeros(2, n, heads, length, size, dtype=self.dtype, device=self.device) for _ in like]
         mask = torch.full((n, length), torch.finfo(self.dtype).min, dtype=self.dtype, device=self.device)
         for new, old in zip(grown, self.layers, strict=False):
-            new[:have, :, :, :long] = old
+            new[:, :have, :, :long] = old
         mask[:have, :long] = self.mask
         self.layers, self.mask = grown, mask
