@@ -59,14 +59,17 @@ def load(
     """
     name = embedded_folder() if path_or_name is None else os.fspath(path_or_name)
     check_folder(name)
+    precision = _dtype(dtype)
     with _quiet_about_tokenizers():
         try:
             config = transformers.AutoConfig.from_pretrained(name)
-            family = _auto_class(config)
-            model = family.from_pretrained(name, dtype=_dtype(dtype))
+            model, found = _auto_class(config).from_pretrained(name, dtype=precision, output_loading_info=True)
             tokenizer = _tokenizer(name, source_lang, target_lang)
-        except (OSError, ValueError, KeyError, ImportError) as error:
+        except Exception as error:  # whatever a damaged file makes of itself
             raise ModelNotFound(f"cannot load a model from {name!r}: {_first_line(error)}") from error
+    if missing := sorted(found["missing_keys"]):
+        # transformers would fill them with random numbers
+        raise ModelNotFound(f"cannot load a model from {name!r}: its weights lack {missing[0]!r} and {len(missing) - 1} more")
     try:
         model = model.to(torch.device(device or "cpu"))
     except (RuntimeError, AssertionError) as error:
@@ -74,9 +77,7 @@ def load(
     return TransformersModel(model.eval(), tokenizer, target_lang=target_lang, name=Path(name).name)
 
 
-def wrap(
-    model: Any, tokenizer: Any = None, *, target_lang: str | None = None, name: str | None = None
-) -> TransformersModel:
+def wrap(model: Any, tokenizer: Any = None, *, target_lang: str | None = None, name: str | None = None) -> TransformersModel:
     """A model that is in memory already. It is left as it was found whenever a decode ends, also by an exception."""
     return TransformersModel(model, tokenizer, target_lang=target_lang, name=name)
 
@@ -126,10 +127,12 @@ class TransformersModel(Model):
         return (start,) if forced is None else (start, forced)
 
     def _language_code(self, lang: str) -> int:
+        """The token that stands for a language: `__de__` (M2M100), `deu_Latn` (NLLB), `de_DE` (mBART); not the mere word "de"."""
         tokenizer = self.tokenizer
-        for token in (lang, f"__{lang}__", f"<2{lang}>"):
-            code = None if tokenizer is None else tokenizer.convert_tokens_to_ids(token)
-            if code is not None and code != tokenizer.unk_token_id:
+        for token in () if tokenizer is None else (f"__{lang}__", lang):
+            code = tokenizer.convert_tokens_to_ids(token)
+            special = token != lang or code in tokenizer.added_tokens_decoder
+            if code is not None and code != tokenizer.unk_token_id and special:
                 return int(code)
         raise ValueError(f"unknown target language {lang!r} for model {self.name!r}")
 
