@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -34,21 +33,11 @@ def measure(finished: str, k: int, strategy: str, stop: str | None = None) -> tu
     """Calls per sentence and every sentence's best output, with n_max = 2|x| + 10."""
     import bestfirst
 
-    model = bestfirst.load()
     sentences = SENTENCES.read_text(encoding="utf-8").splitlines()
-    of_length: dict[int, list[int]] = defaultdict(list)
-    for i, sentence in enumerate(sentences):
-        of_length[len(model.tokenizer(sentence, add_special_tokens=False).input_ids)].append(i)
-    calls, outputs = 0, [None] * len(sentences)
-    for length, places in of_length.items():
-        inputs = [sentences[i] for i in places]
-        settings = {"strategy": strategy, "stop": stop, "beam": k, "finished": finished, "max_length": 2 * length + 10}
-        results = bestfirst.decode(model, inputs, **settings)
-        for i, result in zip(places, results, strict=True):
-            assert result.exact
-            calls += result.calls
-            outputs[i] = result.text
-    return calls / len(sentences), outputs
+    settings = {"strategy": strategy, "stop": stop, "beam": k, "finished": finished, "max_length": lambda x: 2 * x + 10}
+    results = bestfirst.decode(bestfirst.load(), sentences, **settings)
+    assert all(result.exact for result in results)
+    return sum(result.calls for result in results) / len(results), [result.text for result in results]
 
 
 def measure_all() -> list[Row]:
