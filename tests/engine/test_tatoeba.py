@@ -1,4 +1,4 @@
-"""The embedded model on the 200 shipped sentences: the paper's counts, Hugging Face's answers, and nothing that depends on batching."""
+"""The embedded model on the 200 shipped sentences: the paper's counts, Hugging Face's answers, nothing depends on batching."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def calls(results):
 
 
 class Unpruned(Search):
-    """Algorithm 2 without the prune of Theorem 4.4, to count what the prune saves (under `leave` it is not needed for the result)."""
+    """Without the prune of Theorem 4.4, to count what it saves; under `leave` the result does not need it."""
 
     def _hopeless(self, y):
         return False
@@ -43,7 +43,8 @@ def test_calls_are_those_of_the_paper_algorithm(model, monkeypatch, k, best_firs
     """Under keep, n_max = 2|x| + 10. Best-first makes fewer calls than were first measured without Theorem 4.4's prune."""
     ours = bestfirst.decode(model, LINES, max_length=paper_limit, beam=k, finished="keep")
     assert calls(ours) == pytest.approx(best_first, rel=0.02)
-    assert calls(bestfirst.decode(model, LINES, max_length=paper_limit, beam=k, finished="keep", strategy="beam")) == pytest.approx(beam, rel=0.02)
+    by_level = bestfirst.decode(model, LINES, max_length=paper_limit, beam=k, finished="keep", strategy="beam")
+    assert calls(by_level) == pytest.approx(beam, rel=0.02)
     monkeypatch.setattr("bestfirst.scoring.score.Search", Unpruned)
     unpruned = bestfirst.decode(model, LINES, max_length=paper_limit, beam=k, finished="leave")
     assert calls(unpruned) == pytest.approx(without_prune, rel=0.02)
@@ -97,7 +98,9 @@ class Seen:
         return scores and (tokens or tied) and (self.calls == other.calls or tied)
 
 
-@pytest.mark.parametrize("settings", [{"beam": 5, "nbest": 5}, {"beam": 10, "score": LengthNormalized(1.0)}], ids=["nbest", "normalized"])
+@pytest.mark.parametrize(
+    "settings", [{"beam": 5, "nbest": 5}, {"beam": 10, "score": LengthNormalized(1.0)}], ids=["nbest", "normalized"]
+)
 def test_budget_batch_and_order_of_inputs_change_nothing(model, cases, settings):
     lines = LINES[: len(cases(24, full=200))]
     settings = {**settings, "max_length": 60}
@@ -130,7 +133,8 @@ def test_the_cache_stays_within_its_bound(model):
     assert [r.text for r in found] == [r.text for r in expected]
     tight = Stats()
     (one, *_) = bestfirst.decode(model, lines[:3], beam=10, max_cache_tokens=1, stats=tight)
-    assert tight.in_flight == 1 and one.text == expected[0].text
+    assert tight.in_flight == 1
+    assert one.text == expected[0].text
 
 
 def test_a_wide_beam_scores_a_fraction_of_the_rows(model):

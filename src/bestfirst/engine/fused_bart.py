@@ -1,7 +1,7 @@
 """FusedBart: the decoders of Marian, BART, mBART, Pegasus, M2M100, NLLB and Whisper, straight from their modules' weights.
 
-What it saves over the modules themselves: one product for query, key and value; keys and values written and gathered once a layer,
-together; the encoder's keys used where they lie, one copy for each input; no masks rebuilt, no per-module Python.
+What it saves over the modules themselves: one product for query, key and value; keys and values written and gathered once a
+layer, together; the encoder's keys used where they lie, one copy for each input; no masks rebuilt, no per-module Python.
 """
 
 from __future__ import annotations

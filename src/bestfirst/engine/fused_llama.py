@@ -72,10 +72,10 @@ class FusedLlama(Decoder):
         if rows.paths.shape[1] > len(self.rotary[0]):
             self.rotary = self._rotary(2 * rows.paths.shape[1])
         cos, sin = (table[rows.positions][:, None] for table in self.rotary)  # (rows, 1, head size)
-        slots, flat, mask = rows.slots.long(), rows.paths.reshape(-1), rows.mask[:, None, None]
+        mask = rows.mask[:, None, None]
         x = self.embedding(rows.tokens)
         for index, layer in enumerate(self.layers):
-            x = x + self._attention(layer.own_norm(x), layer, tree, index, cos, sin, slots, flat, mask)
+            x = x + self._attention(layer.own_norm(x), layer, tree, index, cos, sin, rows, mask)
             gate, up = layer.gate_up(layer.norm(x)).chunk(2, -1)
             x = x + layer.down(layer.activation(gate) * up)
         return self.head(self.last_norm(x))
@@ -88,22 +88,19 @@ class FusedLlama(Decoder):
         index: int,
         cos: torch.Tensor,
         sin: torch.Tensor,
-        slots: torch.Tensor,
-        flat: torch.Tensor,
+        rows: Rows,
         mask: torch.Tensor,
     ) -> torch.Tensor:
         """Self-attention over each row's ancestors, gathered from the tree."""
         n, heads, shared, size = len(x), layer.heads, layer.shared, layer.size
-        width, turned = shared * size, heads + shared
+        turned = heads + shared
         qkv = layer.qkv(x)  # (rows, (heads + 2 shared) * head size)
         parts = qkv.view(n, -1, size)
         if layer.q_norm is not None:
             parts[:, :heads] = layer.q_norm(parts[:, :heads])
             parts[:, heads:turned] = layer.k_norm(parts[:, heads:turned])
         parts[:, :turned] = rotate(parts[:, :turned], cos, sin)
-        pool = tree.layer(index, width).view(-1, 2 * width)
-        pool.index_copy_(0, slots, qkv[:, heads * size :])
-        context = pool.index_select(0, flat).view(n, -1, 2, shared, size).permute(2, 0, 3, 1, 4)
+        context = tree.extend(index, rows, qkv[:, heads * size :]).unflatten(2, (2, shared, size)).permute(2, 0, 3, 1, 4)
         # Heads that share keys stand on the query axis: (rows, shared, heads / shared, head size).
         q = qkv[:, : heads * size].view(n, shared, -1, size)
         out = F.scaled_dot_product_attention(q, context[0], context[1], attn_mask=mask, scale=layer.scaling)

@@ -129,11 +129,12 @@ class EngineScorer:
 
     def _increments(self, rows: Sequence[Row], slots: Sequence[int], logprobs: torch.Tensor) -> torch.Tensor:
         if self.beside is None:
-            return self.score.increment(logprobs)  # type: ignore[no-any-return]
+            return self.score.increment(logprobs)
         aux = self.beside.logprobs(rows, slots)
         if aux.shape != logprobs.shape:
             raise ValueError(
-                f"the language model's vocabulary has {aux.shape[1]} tokens, the model's {logprobs.shape[1]}: they must be the same"
+                f"the language model's vocabulary has {aux.shape[1]} tokens, the model's {logprobs.shape[1]}: "
+                "they must be the same"
             )
         needs_past = "language_model_past" in self.score.needs
         past = {"past": self.beside.past(rows, slots, aux)} if needs_past else {}

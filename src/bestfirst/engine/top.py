@@ -8,7 +8,7 @@ BLOCK = 64  # columns a block; with fewer than k blocks there is nothing to gain
 
 
 def top(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `x.topk(k)` for x (rows, columns): the k largest lie in the k blocks with the largest maxima, so only these are sorted."""
+    """As `x.topk(k)` for x (rows, columns). The k largest lie in the k blocks with the largest maxima: only these are sorted."""
     rows, columns = x.shape
     blocks = columns // BLOCK
     if x.device.type != "cpu" or blocks < 4 * k:

@@ -5,7 +5,8 @@ from .function import FunctionModel
 from .model import Model, Query, Scored
 from .scorer import Budget, ModelScorer, Scorer, Source
 
-__all__ = ["Budget", 
+__all__ = [
+    "Budget",
     "Ensemble",
     "FunctionModel",
     "Model",

@@ -9,10 +9,10 @@ from .model import Model, Query, Scored
 
 
 class FunctionModel(Model):
-    """A model that is one function: `next_logprobs(prefix)` gets the generated tokens (no BOS) and returns a score for each token.
+    """A model that is one function: `next_logprobs(prefix)` gets the generated tokens (no BOS), and scores every next token.
 
-        toy = FunctionModel(lambda prefix: [-1.0, -0.5, -2.0], eos=0)
-        bestfirst.decode(toy, [None], beam=2)
+    toy = FunctionModel(lambda prefix: [-1.0, -0.5, -2.0], eos=0)
+    bestfirst.decode(toy, [None], beam=2)
     """
 
     def __init__(self, next_logprobs: Callable[[tuple[int, ...]], Sequence[float]], eos: int | Collection[int]) -> None:

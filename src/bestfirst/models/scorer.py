@@ -28,7 +28,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Budget:
-    """How much a forward pass may hold: at most `rows`; up to `free` rows it costs little more than one, so that speculation pays."""
+    """How much a forward pass may hold: at most `rows`. Up to `free` rows cost little more than one: speculation pays."""
 
     rows: int
     free: int
@@ -45,7 +45,11 @@ class Scorer(Protocol):
     """
 
     eos: Collection[int]
-    model_seconds: float  # spent in the model so far
+
+    @property
+    def model_seconds(self) -> float:
+        """Spent in the model so far."""
+        ...
 
     def budget(self) -> Budget:
         """The budget that suits the model."""

@@ -1,8 +1,8 @@
 """The scheduler: all searches in flight share a budget of rows for each forward pass.
 
 Certain work comes first: the hypothesis that each search needs next. What is left of the budget goes to speculation, where it is
-likeliest to be needed. Searches take what was scored in any order (`bestfirst.search`), so neither results nor `calls` depend on the
-budget or on who shares it.
+likeliest to be needed. Searches take what was scored in any order (`bestfirst.search`), so neither results nor `calls` depend
+on the budget or on who shares it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ from .agenda import Agenda, Beam
 from .groups import Driven, Groups
 from .hypothesis import Context, Hypothesis, Successors
 from .method import METHODS, by_method
+from .objective import BrokenLaw, Objective
 from .result import Answer, Result, Status
-from .search import BrokenLaw, Search
+from .search import Search
 from .stop import (
     Answered,
     BestIsWorse,
@@ -58,6 +59,7 @@ __all__ = [
     "Hypothesis",
     "LevelStop",
     "NeverStop",
+    "Objective",
     "OptimalStop",
     "Order",
     "Patience",

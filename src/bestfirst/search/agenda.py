@@ -153,7 +153,7 @@ class Agenda:
             if length < len(beams):
                 beam = beams[length]
                 if beam.open and beam.open[0] is key:
-                    return key[3]  # type: ignore[return-value]
+                    return key[3]
                 if beam.rest and beam.rest[0] is key:
                     return beam
             heapq.heappop(heads)

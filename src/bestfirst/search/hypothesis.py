@@ -39,8 +39,8 @@ class Hypothesis:
     """
 
     __slots__ = (
-        "bound", "children", "evicted", "finished", "id", "key", "length", "logprob", "on_beam", "parent", "rank", "reach", "state",
-        "successors", "token", "tokens", "value", "worth",
+        "bound", "children", "evicted", "finished", "id", "key", "length", "logprob", "on_beam", "parent", "rank", "reach",
+        "state", "successors", "token", "tokens", "value", "worth",
     )  # fmt: skip
 
     parent: Hypothesis | None

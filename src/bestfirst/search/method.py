@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .hypothesis import Context, Hypothesis
-from .search import Objective
+from .objective import Objective
 from .stop import Answered, Unreachable
 from .strategy import BestFirst, BestScore, Strategy
 

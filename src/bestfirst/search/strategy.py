@@ -168,7 +168,7 @@ def best_first_beam(k: float, finished: Finished = "leave", queue_capacity: int 
     """Expand the highest-scoring hypothesis first (Alg. 2; Table 1, column 2).
 
     Returns beam search's result (Theorem 4.5) for a monotonic score, and for any score with a bound that obeys
-    `bestfirst.testing`'s laws; with a `queue_capacity` that had to evict it is the paper's memory-reduced search, without guarantee.
+    `bestfirst.testing`'s laws. With a `queue_capacity` that had to evict it is the paper's memory-reduced search: no guarantee.
     """
     return Strategy("best-first", BestFirst(), Answered(), k, finished=finished, queue_capacity=queue_capacity)
 

@@ -1,0 +1,230 @@
+"""Growth: what is known of the search tree, and how it grows: children are pushed, beams are capped, what falls off goes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Sequence
+from math import inf
+
+from .agenda import Agenda, Beam
+from .hypothesis import Context, Hypothesis, Key
+from .objective import BrokenLaw, Objective
+from .stop import Exhausted
+from .strategy import Strategy
+from .trace import Event, Trace
+
+TOLERANCE = 1e-9  # rounding that does not count as a broken law
+
+
+class Growth:
+    """An agenda, the answers so far, and the rules of a strategy by which they change."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        *,
+        score: Objective,
+        eos: Collection[int],
+        context: Context,
+        n: int = 1,
+        accept_truncated: bool = False,
+        ends: Callable[[tuple[int, ...]], bool] | None = None,
+        max_calls: int | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        if n < 1:
+            raise ValueError(f"nbest must be at least 1, got {n}")
+        if strategy.finished == "keep" and n > strategy.k:
+            raise ValueError(f"nbest ({n}) must not exceed beam ({strategy.k}): beam search returns no more than its beam")
+        if context.n_max < 1:
+            raise ValueError(f"max_length must be at least 1, got {context.n_max}")
+        score.check(strategy)
+        self.strategy = strategy
+        self.score = score
+        self.eos = frozenset(eos)
+        self.context = context
+        self.n = n
+        self.accept_truncated = accept_truncated
+        self.ends = ends  # whether tokens are complete that do not end in EOS
+        self.max_calls = max_calls
+        self.trace = trace
+        self.keep = strategy.finished == "keep"
+        self.agenda = Agenda(strategy.k, self.keep or strategy.finished == "shrink")
+        self.answers: list[Key] = []  # accepted so far, best first
+        self.rows = 0  # hypotheses scored, those ahead of their turn included
+        self.evicted = 0
+        self.out_of_budget = False
+        self.bound_holds = True  # as far as was seen: no hypothesis could reach more than its prefix's bound
+        self._pruned: list[Hypothesis] = []  # open, but no continuation can enter a beam
+        self._ready: list[Hypothesis] = []  # named by the last frontier
+        self._by_value = not self.keep and strategy.heuristic is None  # how beams rank
+        self.guaranteed = not strategy.order.relies_on_bound or score.exact(strategy.finished)
+        self._relies_on_bound = strategy.any_order and strategy.order.relies_on_bound and self.guaranteed
+        stop_looks_back = bool(getattr(strategy.stop, "depends_on_past", True))
+        self._one_by_one = max_calls is not None or stop_looks_back or not self.guaranteed or not strategy.any_order
+        self._prunes = (strategy.order.relies_on_bound and self.guaranteed) or (strategy.order.depends_on_past and self.keep)
+        exhaustive = strategy.level_by_level and strategy.k == inf and isinstance(strategy.stop, Exhausted) and self._by_value
+        self.whole_levels = not self._one_by_one and not strategy.order.relies_on_bound  # all that a frontier names is certain
+        self.level_rows = int(min(strategy.k, 1024))
+        # Children are made as they come to the front, unless the stop looks at a whole level.
+        self._lazy = (self._relies_on_bound and not strategy.level_by_level) or exhaustive
+        best_first = strategy.order.relies_on_bound and not strategy.level_by_level
+        self._value_only = score.value_only and strategy.heuristic is None and best_first
+        self.root = self._place(Hypothesis(None, -1, 0.0, 0.0, False))
+        self._level(0).insert(self.root)
+        self._enter(self.root)
+
+    # -- children --------------------------------------------------------------------------------------------------------
+
+    def _push_children(self, y: Hypothesis) -> None:
+        """Let the children of `y`, which is closed, onto the next beam: one by one as they come to the front, or all at once."""
+        beam = self._level(y.length + 1)
+        self._defer(y, 0, beam)
+        while beam.rest and not self._lazy:
+            self._reveal(beam)
+
+    def _defer(self, y: Hypothesis, j: int, beam: Beam) -> None:
+        values: Sequence[float] = y.successors.values  # type: ignore[union-attr]
+        if j == len(values):
+            return
+        value = y.value + values[j]
+        if self._by_value and beam.full and -value > beam.members[-1][0]:
+            return  # nor would its siblings enter, which are no better
+        reach = value
+        if not self._value_only:
+            reach = self.score.final(value, beam.length, self.context)
+            if beam.length < self.context.n_max:
+                reach = max(reach, self.score.bound(value, beam.length, self.context))
+        self.agenda.defer(y, j, self.strategy.order.cursor(beam.length, value, reach))
+
+    def _reveal(self, beam: Beam) -> None:
+        """Make the child behind the beam's first cursor, put it on the beam if it is good enough, and move the cursor on."""
+        y, j = self.agenda.pop_cursor(beam)
+        if not y.on_beam:
+            return
+        child = self._child(y, j)
+        fallen = (child,) if child.evicted else beam.insert(child)
+        enters = child not in fallen
+        # Siblings come best first: if an unfinished one is refused, so are all after it. A heuristic may rank them otherwise.
+        if enters or child.evicted or self.strategy.heuristic is not None or (child.finished and not self.keep):
+            self._defer(y, j + 1, beam)
+        if enters:
+            self._enter(child)
+            for z in fallen:
+                self._fall(z)
+            # Later beams had something from what fell, or lack a finished one that holds a slot there too.
+            changed = any(z.successors is not None or (z.finished and self.keep) for z in fallen)
+            if (changed or (child.finished and self.keep)) and len(self.agenda.beams) > beam.length + 1:
+                self._rebuild(beam.length + 1)
+
+    def _reveal_finished(self) -> None:
+        """Out of budget: show the complete hypotheses that wait behind cursors, for they are found."""
+        for beam in self.agenda.beams:
+            for _, _, _, _, y, j in beam.rest:
+                tokens: Sequence[int] = y.successors.tokens  # type: ignore[union-attr]
+                for child in (self._child(y, i) for i in range(j, len(tokens)) if tokens[i] in self.eos):
+                    if child not in beam.insert(child):
+                        self._enter(child)
+
+    def _child(self, y: Hypothesis, j: int) -> Hypothesis:
+        """The j-th child, made once: whatever was scored below it is found again when its beam is built anew."""
+        child = y.children.get(j)
+        if child is None:
+            values, tokens, logprobs, _ = y.successors  # type: ignore[misc]
+            token = tokens[j]
+            logprob = y.logprob + (values[j] if logprobs is None else logprobs[j])
+            finished = token in self.eos or (self.accept_truncated and y.length + 1 == self.context.n_max)
+            finished = finished or (self.ends is not None and self.ends((*y.tokens, token)))
+            child = y.children[j] = self._place(Hypothesis(y, token, y.value + values[j], logprob, finished))
+            if child.reach > y.bound + TOLERANCE * (1 + abs(y.bound)):
+                self._bound_broken(child, y)
+        return child
+
+    def _bound_broken(self, child: Hypothesis, y: Hypothesis) -> None:
+        self.bound_holds = False  # beam search goes on, but does not stop by bounds any more
+        if self._relies_on_bound:
+            raise BrokenLaw(
+                f"the score of {list(child.tokens)} can reach {child.reach:.6g}, above the bound {y.bound:.6g} of its prefix "
+                f"{list(y.tokens)}: the score is not monotonic or its bound is wrong; use strategy='beam', or mend the score"
+            )
+
+    def _place(self, y: Hypothesis) -> Hypothesis:
+        """Work out what `y` is worth and where it stands in its beam and on the agenda."""
+        if self._value_only:
+            y.worth = y.bound = y.reach = y.value
+            y.rank = y.key = (-y.value, y.length, y.tokens, y)
+            return y
+        y.worth = self.score.final(y.value, y.length, self.context)
+        y.bound = self.score.bound(y.value, y.length, self.context) if y.length < self.context.n_max else -inf
+        y.reach = y.worth if y.finished and self.keep else max(y.worth, y.bound)
+        if y.finished:  # its place among its length is its value's, whatever finishing adds
+            y.worth += y.parent.successors.ending  # type: ignore[union-attr]
+        h = self.strategy.heuristic(y, self.context) if self.strategy.heuristic is not None and not y.finished else 0.0
+        y.rank = (-(y.value if self._by_value else y.worth + h), y.length, y.tokens, y)
+        y.key = (-y.worth, y.length, y.tokens, y) if y.finished else self.strategy.order.key(y, h)
+        return y
+
+    # -- beams -----------------------------------------------------------------------------------------------------------
+
+    def _level(self, length: int) -> Beam:
+        """The beam of this length; a new one starts, under `keep`, with the finished hypotheses of the beam before.
+
+        Under `shrink` it is narrower by as many as there are. The beam before is complete by then: only level by level.
+        """
+        if length == len(self.agenda.beams):
+            beam = self.agenda.add_beam()
+            if self.strategy.finished == "shrink":
+                beam.k -= len(self.answers)
+            if self.keep and length > 0:
+                for _, _, _, y in self.agenda.beams[length - 1].members:
+                    if y.finished:
+                        beam.insert(y)
+        return self.agenda.beams[length]
+
+    def _enter(self, y: Hypothesis) -> None:
+        y.on_beam = True
+        self._note("push", y)
+        if y.finished:
+            insort(self.answers, y.key)
+            self._note("finish", y)
+        elif y.successors is not None:
+            self._push_children(y)
+        elif y.length < self.context.n_max:
+            self.agenda.enqueue(y)
+
+    def _fall(self, y: Hypothesis, event: Event = "prune") -> None:
+        if not y.on_beam:
+            return  # a finished one that had fallen off a longer beam before
+        y.on_beam = False
+        self._note(event, y)
+        if y.finished:
+            del self.answers[bisect_left(self.answers, y.key)]
+        elif y.successors is None:
+            self.agenda.dequeue(y)
+
+    def _rebuild(self, length: int) -> None:
+        """Forget the beams from this length on, and let the beam before them push its children again.
+
+        For when something that they were built on fell off. What was scored is not lost: a child that comes again is the same.
+        Never happens in strict order, except under `keep` when a finished hypothesis takes a slot of beams that exist already.
+        """
+        for y in self._pruned:
+            if y.on_beam and y.successors is None:
+                self.agenda.enqueue(y)  # what made it hopeless may be gone
+        self._pruned.clear()
+        for beam in self.agenda.beams[length:]:
+            for _, _, _, y in beam.members:
+                if y.length >= length:
+                    self._fall(y)
+        del self.agenda.beams[length:]
+        before = [z[3] for z in self.agenda.beams[length - 1].members]
+        for y in before:
+            if y.finished and self.keep and not y.on_beam:
+                self._enter(y)  # it had fallen off a beam that is gone now
+        for y in before:
+            if y.successors is not None:
+                self._push_children(y)
+
+    def _note(self, event: Event, y: Hypothesis) -> None:
+        if self.trace is not None:
+            self.trace.note(event, y)
