@@ -3,7 +3,7 @@
 <!-- not run: REASON -->      before a block: why it is not executed
 <!-- continues -->            before a Python block: it goes on where the Python block before it ended
 <!-- output -->               before a text block: exactly what the block before it prints
-<!-- output: numbers vary --> likewise, but for the numbers in it
+<!-- output: times vary -->   likewise, but for times: numbers with one decimal
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 BLOCK = re.compile(r"(?:<!-- (?P<comment>[^\n]*?) -->\n+)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)[^)]*\)|(?:src|href|srcset)=\"(?!https?:|#)([^\"#]+)")
-NUMBER = re.compile(r"\d+(\.\d+)?")
+TIME = re.compile(r"(?<![\d.])\d+\.\d(?!\d)")
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Block:
     code: str
     not_run: str | None = None
     output: str | None = None
-    numbers_vary: bool = False
+    times_vary: bool = False
 
     def prints(self, output: str) -> bool:
         """Whether this output is the one that the page shows."""
@@ -36,8 +36,8 @@ class Block:
 
     def _plain(self, text: str) -> str:
         lines = "\n".join(line.rstrip() for line in text.strip().splitlines())
-        if self.numbers_vary:  # and with them the width of columns and rules
-            lines = re.sub(r"[ ─━-]+", " ", NUMBER.sub("#", lines))
+        if self.times_vary:  # and with them the width of columns and rules
+            lines = re.sub(r"[ ─━-]+", " ", TIME.sub("#", lines))
         return lines
 
 
@@ -57,7 +57,7 @@ def blocks(page: Path) -> list[Block]:
             found.append(block)
         elif comment.startswith("output"):
             found[-1].output = code
-            found[-1].numbers_vary = comment == "output: numbers vary"
+            found[-1].times_vary = comment == "output: times vary"
     return found
 
 
