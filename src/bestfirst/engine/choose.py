@@ -173,6 +173,7 @@ def grow(
             before = slots[i][y[:-1]] if y else sentence.prompt_slot
             rows.append((sentence, before, y[-1] if y else sentence.start, sentence.offset + len(y)))
         given, logits = runner.step(rows)
+        logits = logits.clone()  # the next step may use the same memory
         for (i, y), slot, row in zip(batch, given, logits, strict=True):
             slots[i][y] = slot
             answers[i][y] = row

@@ -33,7 +33,7 @@ class Decoder(ABC):
 
     @abstractmethod
     def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
-        """Logits of the next token, (rows, vocabulary); the rows' own keys and values go to their slots."""
+        """Logits of the next token, (rows, vocabulary), until the next step; the rows' own keys and values go to their slots."""
 
     def read(self, rows: Rows, tree: Tree, sources: Sources) -> None:
         """As `step`, for whole prompts from their first token, whose logits nobody needs."""

@@ -97,7 +97,7 @@ class FusedBart(Decoder):
             x = self._residual(x, layer.norm, lambda y, w=layer: w.fc2(w.activation(w.fc1(y))))
         if self.last_norm is not None:
             x = self.last_norm(x)
-        return self.head(x)
+        return self.head.again(x)
 
     def _residual(self, x: torch.Tensor, norm: Any, block: Any) -> torch.Tensor:
         return x + block(norm(x)) if self.norm_first else norm(x + block(x))

@@ -18,6 +18,7 @@ class Linear:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self.weight = weight
         self.bias = bias
+        self._result: torch.Tensor | None = None
         self.transposed = weight.t().contiguous() if weight.device.type == "cpu" and weight.dtype == torch.float32 else None
 
     @classmethod
@@ -29,6 +30,14 @@ class Linear:
         if all(module.bias is None for module in modules):
             return cls(weight, None)
         return cls(weight, torch.cat([m.weight.new_zeros(len(m.weight)) if m.bias is None else m.bias for m in modules]))
+
+    def again(self, x: torch.Tensor) -> torch.Tensor:
+        """As a call, into the memory that the last one used: large results are not allocated at every step."""
+        if self.transposed is None or self.bias is None:
+            return self(x)
+        if self._result is None or len(self._result) < len(x):
+            self._result = x.new_empty(2 * len(x), len(self.weight))
+        return torch.addmm(self.bias, x, self.transposed, out=self._result[: len(x)])
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self.transposed is None or x.dim() != 2:

@@ -35,6 +35,7 @@ class Tree:
         self.layers: list[torch.Tensor] = []  # (capacity, 2, key-value heads * head size) for each layer
         self.paths = torch.zeros(capacity, context, dtype=torch.int32, device=device)
         self._free = list(range(capacity - 1, 0, -1))
+        self._contexts = torch.empty(0, 0, dtype=dtype, device=device)
         self.used = 0
         self.most_used = 0
 
@@ -85,10 +86,17 @@ class Tree:
         return Rows(tokens, positions, slots, paths, mask, sentences, counts, [table[row][4] for row in firsts])
 
     def extend(self, index: int, rows: Rows, keys_values: torch.Tensor) -> torch.Tensor:
-        """Write the rows' keys and values (rows, 2 width) of a layer; returns each row's context, (rows, context, 2 width)."""
+        """Write the rows' keys and values (rows, 2 width) of a layer; returns each row's context, (rows, context, 2 width).
+
+        It stays until the next call: all layers use the same memory, which is in the cache by then.
+        """
         pool = self.layer(index, keys_values.shape[1] // 2).view(-1, keys_values.shape[1])
         pool.index_copy_(0, rows.slots.long(), keys_values)
-        return pool.index_select(0, rows.paths.reshape(-1)).view(*rows.paths.shape, -1)
+        cells = rows.paths.numel()
+        if self._contexts.shape[0] < cells or self._contexts.shape[1] != pool.shape[1]:
+            self._contexts = pool.new_empty(2 * cells, pool.shape[1])
+        torch.index_select(pool, 0, rows.paths.reshape(-1), out=self._contexts[:cells])
+        return self._contexts[:cells].view(*rows.paths.shape, -1)
 
     def prompt_rows(self, tokens: list[tuple[int, int, int, int, int]], counts: list[int]) -> Rows:
         """Rows of prompts: each token's parent is in the same step, so their paths are laid one after another."""
