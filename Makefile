@@ -46,7 +46,7 @@ demo: $(INSTALLED) ## translate German with the embedded model, and see what bes
 	  build/demo-beam.en build/demo-best-first.en
 
 test: lint ## check style and types, run all tests
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 test-full: export BESTFIRST_TEST_SCALE = full
 test-full: test ## the same, at the full counts (hours, not minutes)

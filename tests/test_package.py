@@ -15,6 +15,8 @@ import pytest
 
 import bestfirst
 
+pytestmark = pytest.mark.xdist_group("package")  # one worker, so that the wheel is built once
+
 ROOT = Path(__file__).parents[1]
 MODEL = "bestfirst/data/tatoeba-de-en/"
 SHIPPED = [

@@ -11,6 +11,8 @@ import pytest
 
 import bestfirst
 
+pytestmark = pytest.mark.xdist_group("recipe")  # one worker, so that the models are made once
+
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "tatoeba-de-en"
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
