@@ -19,8 +19,10 @@ pytestmark = pytest.mark.xdist_group("package")  # one worker, so that the wheel
 
 ROOT = Path(__file__).parents[1]
 MODEL = "bestfirst/data/tatoeba-de-en/"
+HUB = "bestfirst/integrations/hub/"
 SHIPPED = [
     "bestfirst/py.typed",
+    *(HUB + name for name in ("README.md", "custom_generate/generate.py", "custom_generate/requirements.txt")),
     *(MODEL + name for name in ("config.json", "generation_config.json", "model.safetensors")),
     *(MODEL + name for name in ("source.spm", "target.spm", "vocab.json", "tokenizer_config.json")),
     *(MODEL + name for name in ("README.md", "LICENCE.txt", "training.json")),
