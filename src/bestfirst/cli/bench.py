@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..models.folder import check_folder
 from .failure import say, usage
 from .lines import batches, open_input
 from .settings import Decoding, ModelChoice
@@ -46,6 +47,7 @@ def speed(
     """
     beams = _beams(beam)
     lines = _lines(file, limit, shuffle)
+    _check_model(model)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # before torch is loaded
     import torch
 
@@ -129,6 +131,14 @@ def scores(
             console.print(scores_table(f"{name}: {loaded.name}, {len(sources)} lines of {source.name}", lines))
         print(LEGEND)
         print(f"BLEU: {measured.signature}")
+
+
+def _check_model(folder: str | None) -> None:
+    try:
+        if folder is not None:
+            check_folder(folder)
+    except ValueError as error:
+        raise usage(str(error)) from error
 
 
 def _progress(what: str) -> None:

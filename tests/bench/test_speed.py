@@ -1,0 +1,77 @@
+"""bench speed: the real command on a few sentences, every peer that is installed beside best-first search."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from bestfirst.bench.memory import peak_above
+
+LINES = Path(__file__).parents[1] / "data" / "tatoeba-200.de"
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bestfirst", "bench", "speed", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def report():
+    done = bench(str(LINES), "--limit", "6", "--beam", "3", "--repeat", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_every_peer_is_timed_on_the_same_sentences_and_agrees(report):
+    by_name = {line["peer"]: line for line in report["results"]}
+    expected = {"best-first", "beam, same engine", "Hugging Face generate"}
+    if find_spec("ctranslate2"):
+        expected |= {"CTranslate2 fp32", "CTranslate2 int8"}
+    assert set(by_name) == expected
+    assert report["lines"] == 6
+    for name in expected - {"CTranslate2 int8"}:
+        assert by_name[name]["same"] + by_name[name]["near_ties"] == 6, name
+        assert by_name[name]["seconds"] > 0
+
+
+def test_what_is_counted_is_in_order(report):
+    ours, beam, hugging_face = report["results"][:3]
+    assert ours["ratio"] == 1
+    assert ours["calls"] <= ours["rows"]
+    assert ours["calls"] < beam["calls"] <= hugging_face["rows"]
+    assert 0 < ours["outside"] < 1
+    assert 4 * ours["cache_tokens"] < 3 * hugging_face["cache_tokens"]
+
+
+def test_a_table_is_printed_without_json():
+    done = bench(str(LINES), "--limit", "2", "--beam", "2", "--repeat", "1", "--peers", "beam")
+    assert done.returncode == 0, done.stderr
+    assert "best-first" in done.stdout
+    assert "ratio" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.de"], "missing.de"),
+        ([str(LINES), "--beam", "x"], "--beam takes numbers separated by commas, got 'x'"),
+        ([str(LINES), "--beam", "0"], "--beam must be at least 1, got 0"),
+        ([str(LINES), "--model", "/no/such/folder"], "/no/such/folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
+    done = bench(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_peak_memory_is_what_a_block_needed():
+    with peak_above() as peak:
+        bytearray(64 * 2**20)
+    assert 60 < peak.mib < 200
