@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import string
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -174,6 +177,43 @@ def test_a_generation_config_object(small):
     config = transformers.GenerationConfig(num_beams=4, max_new_tokens=9, length_penalty=0.5, decoder_start_token_id=2)
     theirs = small("t5").generate(**batch, generation_config=config)
     assert torch.equal(theirs, small("t5").generate(**batch, generation_config=config, custom_generate=bestfirst.generate))
+
+
+@pytest.mark.parametrize("name", ["marian", "t5", "llama"])
+def test_a_model_is_free_when_nobody_holds_it(name):
+    """Decoders are kept from call to call, but only while the model is there."""
+    model = ARCHITECTURES[name].build()
+    batch = padded(ARCHITECTURES[name], ARCHITECTURES[name].inputs(2, seed=4))
+    for _ in range(2):
+        model.generate(**batch, num_beams=2, max_new_tokens=5, custom_generate=bestfirst.generate)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("name", ["marian", "llama"])
+def test_weights_that_change_between_calls_count(name):
+    model, architecture = ARCHITECTURES[name].build(), ARCHITECTURES[name]
+    batch, asked = padded(architecture, architecture.inputs(2, seed=4)), {"num_beams": 3, "max_new_tokens": 8}
+    before = model.generate(**batch, **asked, custom_generate=bestfirst.generate)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.2).add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    after = model.generate(**batch, **asked, custom_generate=bestfirst.generate)
+    assert torch.equal(after, model.generate(**batch, **asked))
+    assert before.tolist() != after.tolist()
+
+
+@pytest.mark.parametrize("name", ["marian", "t5"])
+def test_threads_share_a_model(name, small):
+    architecture = ARCHITECTURES[name]
+    batches = [padded(architecture, architecture.inputs(4, seed=seed)) for seed in range(8)]
+    asked = {"num_beams": 3, "max_new_tokens": 9}
+    theirs = [small(name).generate(**batch, **asked) for batch in batches]
+    with ThreadPoolExecutor(4) as pool:
+        ours = list(pool.map(lambda b: small(name).generate(**b, **asked, custom_generate=bestfirst.generate), batches))
+    assert all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True))
 
 
 def test_the_model_is_left_as_it_was(small):

@@ -43,6 +43,11 @@ class Call:
     def run(self, plan: Strategy, monotonic: bool) -> None:
         """Search all inputs. Raises NotMonotonic if `monotonic` and a processor lifts a log-probability above 0."""
         self.score.check(plan)
+        with self.model.lock:
+            self._run(plan, monotonic)
+        self.model.remember()
+
+    def _run(self, plan: Strategy, monotonic: bool) -> None:
         self.search = "greedy" if self.greedy else "level by level" if plan.level_by_level else plan.name
         self.record = Record() if self.config.return_dict_in_generate and self.config.output_scores else None
         self._roots = {}
@@ -69,7 +74,7 @@ class Call:
     def _budget(self, scorer: EngineScorer) -> Budget:
         if self.row_budget is not None:
             return Budget(self.row_budget, self.row_budget)
-        return self.model.remember(scorer.budget())
+        return scorer.budget()
 
     # -- the engine's hook -----------------------------------------------------------------------------------------------
 

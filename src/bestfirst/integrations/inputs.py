@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from math import inf
+from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
-from ..models import Budget, Source
+from ..models import Source
 from ..models.transformers import Prompt, TransformersModel
 from .refusals import refuse_positions
 
-_agreed: WeakKeyDictionary[Any, dict[type, bool]] = WeakKeyDictionary()
-_budgets: WeakKeyDictionary[Any, Budget] = WeakKeyDictionary()
-"""What the engine found out about models at their first call."""
+_known: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+"""What the engine found out about a model, and made of it, in earlier calls. Nothing here keeps a model in memory."""
 
 
 class PreparedModel(TransformersModel):
@@ -26,13 +26,18 @@ class PreparedModel(TransformersModel):
         self._settled = {"eos_token_id": sorted(eos)}
         super().__init__(model)
         self.banned = tuple(sorted(banned))
-        self.agreed = _agreed.setdefault(model, {})
-        self.budget = _budgets.get(model)
+        known = _known.setdefault(model, {"agreed": self.agreed, "lock": RLock()})
+        self.agreed = known["agreed"]
+        self.budget = known.get("budget")
+        self.decoder = known.pop("decoder", None)  # taken out: nobody else may use it meanwhile
+        self.lock: RLock = known["lock"]  # one search at a time: some decoders hook into the model while they run
 
-    def remember(self, budget: Budget) -> Budget:
-        """Keep the budget that suits it for later calls."""
-        _budgets[self.model] = budget
-        return budget
+    def remember(self) -> None:
+        """Keep what later calls need not find out again."""
+        known = _known[self.model]
+        known["budget"] = self.budget
+        if self.decoder is not None and self.decoder[1].name == "fused":  # others hold the whole model, and are quickly made
+            known["decoder"] = self.decoder
 
     def _setting(self, name: str) -> Any:
         return self._settled.get(name, super()._setting(name))
