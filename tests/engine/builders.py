@@ -10,7 +10,7 @@ from math import sqrt
 from typing import Any
 
 import torch
-import transformers
+import transformers as hf
 from transformers.pytorch_utils import Conv1D
 
 VOCABULARY = 48
@@ -49,6 +49,7 @@ LLAMA = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
 }
+TIED_LLAMA = {**LLAMA, "tie_word_embeddings": True}
 GPT2 = {**SMALL, "bos_token_id": START, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "tie_word_embeddings": False}
 
 
@@ -60,8 +61,8 @@ class Architecture:
     config: type
     settings: dict[str, Any]
     decoder: str
+    eos: float  # how much wider than others the logit of EOS spreads, so that outputs end at varied lengths
     forced: int | None = None  # the language that outputs begin with
-    eos: float = 2.0  # how much wider than others the logit of EOS spreads, so that outputs end at varied lengths
 
     @property
     def decoder_only(self) -> bool:
@@ -69,7 +70,7 @@ class Architecture:
 
     @property
     def speech(self) -> bool:
-        return self.model is transformers.WhisperForConditionalGeneration
+        return self.model is hf.WhisperForConditionalGeneration
 
     def build(self, seed: int = 0, attention: str = "sdpa", **changes: Any) -> Any:
         config = self.config(**{**self.settings, **changes})
@@ -91,24 +92,20 @@ class Architecture:
 
 
 ARCHITECTURES = {
-    "marian": Architecture(transformers.MarianMTModel, transformers.MarianConfig, {**UNTIED, "scale_embedding": True}, "fused"),
-    "bart": Architecture(transformers.BartForConditionalGeneration, transformers.BartConfig, UNTIED, "fused", eos=3.0),
-    "mbart": Architecture(transformers.MBartForConditionalGeneration, transformers.MBartConfig, BART, "fused", LANGUAGE, eos=3.0),
-    "pegasus": Architecture(transformers.PegasusForConditionalGeneration, transformers.PegasusConfig, BART, "fused"),
-    "m2m100": Architecture(transformers.M2M100ForConditionalGeneration, transformers.M2M100Config, UNTIED, "fused", LANGUAGE),
-    "t5": Architecture(transformers.T5ForConditionalGeneration, transformers.T5Config, T5, "hooked"),
-    "mt5": Architecture(
-        transformers.MT5ForConditionalGeneration, transformers.MT5Config, {**T5, "tie_word_embeddings": False}, "hooked"
-    ),
-    "whisper": Architecture(transformers.WhisperForConditionalGeneration, transformers.WhisperConfig, WHISPER, "fused", eos=1.0),
-    "gpt2": Architecture(transformers.GPT2LMHeadModel, transformers.GPT2Config, GPT2, "hooked", eos=1.2),
-    "llama": Architecture(transformers.LlamaForCausalLM, transformers.LlamaConfig, LLAMA, "fused"),
-    "qwen2": Architecture(transformers.Qwen2ForCausalLM, transformers.Qwen2Config, LLAMA, "fused"),
-    "qwen3": Architecture(
-        transformers.Qwen3ForCausalLM, transformers.Qwen3Config, {**LLAMA, "head_dim": 16, "tie_word_embeddings": True}, "fused"
-    ),
+    "marian": Architecture(hf.MarianMTModel, hf.MarianConfig, {**UNTIED, "scale_embedding": True}, "fused", eos=2.0),
+    "bart": Architecture(hf.BartForConditionalGeneration, hf.BartConfig, UNTIED, "fused", eos=2.5),
+    "mbart": Architecture(hf.MBartForConditionalGeneration, hf.MBartConfig, BART, "fused", eos=2.5, forced=LANGUAGE),
+    "pegasus": Architecture(hf.PegasusForConditionalGeneration, hf.PegasusConfig, BART, "fused", eos=2.0),
+    "m2m100": Architecture(hf.M2M100ForConditionalGeneration, hf.M2M100Config, UNTIED, "fused", eos=1.7, forced=LANGUAGE),
+    "t5": Architecture(hf.T5ForConditionalGeneration, hf.T5Config, T5, "hooked", eos=1.5),
+    "mt5": Architecture(hf.MT5ForConditionalGeneration, hf.MT5Config, {**T5, "tie_word_embeddings": False}, "hooked", eos=3.5),
+    "whisper": Architecture(hf.WhisperForConditionalGeneration, hf.WhisperConfig, WHISPER, "fused", eos=1.5),
+    "gpt2": Architecture(hf.GPT2LMHeadModel, hf.GPT2Config, GPT2, "hooked", eos=1.5),
+    "llama": Architecture(hf.LlamaForCausalLM, hf.LlamaConfig, LLAMA, "fused", eos=1.5),
+    "qwen2": Architecture(hf.Qwen2ForCausalLM, hf.Qwen2Config, LLAMA, "fused", eos=1.5),
+    "qwen3": Architecture(hf.Qwen3ForCausalLM, hf.Qwen3Config, {**TIED_LLAMA, "head_dim": 16}, "fused", eos=2.5),
     "mistral": Architecture(
-        transformers.MistralForCausalLM, transformers.MistralConfig, {**LLAMA, "sliding_window": None}, "fused"
+        hf.MistralForCausalLM, hf.MistralConfig, {**LLAMA, "num_key_value_heads": 1, "sliding_window": None}, "fused", eos=1.5
     ),
 }
 
@@ -119,13 +116,18 @@ def peaked(model: Any, seed: int, eos: float, logits: float = 4.0) -> Any:
     dice = torch.Generator().manual_seed(seed)
     head = model.get_output_embeddings().weight
     for name, parameter in model.named_parameters():
+        layer = model.get_submodule(name.rpartition(".")[0])
         if parameter is head:
             parameter.normal_(0, logits / sqrt(parameter.shape[1]), generator=dice)
             parameter[EOS] *= eos
+        elif isinstance(layer, torch.nn.Embedding):
+            scaled = getattr(model.config, "scale_embedding", False)
+            parameter.normal_(0, 1 / sqrt(parameter.shape[1]) if scaled else 1, generator=dice)
         elif parameter.dim() > 1:
-            layer = model.get_submodule(name.rpartition(".")[0])
             inputs = parameter.shape[0] if isinstance(layer, Conv1D) else parameter[0].numel()
-            parameter.normal_(0, 1 if "embed" in name else 2 / sqrt(inputs), generator=dice)
+            parameter.normal_(0, 1.5 / sqrt(inputs), generator=dice)
+            if name.endswith("Attention.q.weight"):
+                parameter /= sqrt(model.config.d_kv)  # T5 does not scale its attention
         elif "norm" in name and name.endswith("weight"):
             parameter.uniform_(0.5, 1.5, generator=dice)
         else:

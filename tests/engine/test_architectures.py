@@ -5,6 +5,7 @@ Models are small, built from their own configs with peaked random weights (`buil
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -50,14 +51,16 @@ def no_warning() -> Iterator[None]:
 
 
 class Plain(Model):
-    """A Hugging Face model asked as any other: every hypothesis from scratch, one by one."""
+    """A Hugging Face model asked as any other: every hypothesis from its first token, one by one. Its encoder runs once."""
 
     def __init__(self, model: TransformersModel) -> None:
         self.model = model
         self.eos = model.eos
 
+    @torch.inference_mode()
     def start(self, source: Any) -> Any:
-        return self.model.start(source)
+        prompt = self.model.start(source)
+        return dataclasses.replace(prompt, hidden=self.model.encode([prompt])[0][0]) if self.model.encoder_decoder else prompt
 
     def score(self, batch: Any) -> list[Scored]:
         return self.model.score([Query(state, prefix) for state, prefix in batch])
@@ -82,7 +85,7 @@ def hypotheses(result: Result) -> Hypotheses:
 def generate(model: Any, architecture: Architecture, source: Any, use_cache: bool = True) -> Hypotheses:
     """Hugging Face's beam search, with log-probability as the score. Whisper's own `generate` would add its timestamps."""
     forced = int(architecture.forced is not None)
-    inputs = source[None] if architecture.speech else torch.tensor([source])
+    inputs = source[None].to(model.device) if architecture.speech else torch.tensor([source], device=model.device)
     mask = {} if architecture.speech else {"attention_mask": torch.ones_like(inputs)}
     output = GenerationMixin.generate(
         model,
@@ -207,7 +210,8 @@ class Growth:
         for (sentence, y), slot, got in zip(grown, slots, logits, strict=True):
             self.known[sentence][y] = slot
             prompt = self.prompts[sentence]
-            want = self.model.logits(prompt, torch.tensor([[*prompt.tokens, *y]]))[0, -1]
+            whole = torch.tensor([[*prompt.tokens, *y]], device=self.model.model.device)
+            want = self.model.logits(prompt, whole)[0, -1]
             worst = max(worst, float((got.log_softmax(-1) - want.log_softmax(-1)).abs().max()))
         return worst
 
@@ -296,7 +300,7 @@ class LookingBack(Scaled):
     """A module that needs the whole prefix, which no cache of keys and values holds."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        before = torch.arange(1, x.shape[1] + 1)[:, None]
+        before = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
         return self.inner(x.cumsum(1) / before)
 
 

@@ -189,7 +189,7 @@ def multilingual(folder: Path, name: str, tokenizer: Any) -> Path:
     size = max(len(tokenizer), *(tokenizer.convert_tokens_to_ids(f"__{lang}__") or 0 for lang in ("de", "en", "zu"))) + 1
     model = ARCHITECTURES[name].build(vocab_size=size, decoder_start_token_id=tokenizer.eos_token_id, **ids)
     model.generation_config.forced_bos_token_id = None
-    model.generation_config.bad_words_ids = None
+    model.generation_config.bad_words_ids = [[tokenizer.pad_token_id]]
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
