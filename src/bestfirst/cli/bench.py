@@ -86,6 +86,7 @@ def scores(
     ] = None,
     beam: Annotated[str, typer.Option("--beam", help="Beam sizes, separated by commas: 5, 10 (the paper's).")] = "5,10",
     limit: Annotated[int | None, typer.Option("--limit", help="Only the first so many lines.", min=1)] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Where the models run: cpu, cuda, ...")] = None,
     threads: Annotated[int, typer.Option("--threads", help="Threads of the model.", min=1)] = 1,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a search, as each is done, instead of tables.")
@@ -111,7 +112,7 @@ def scores(
     if lm is not None:
         wanted = Decoding(score="mutual-information", score_options={"language_model": lm, "weight": 0.05, "epsilon": 0.02})
     os.environ["OMP_NUM_THREADS"] = str(threads)  # before torch is loaded
-    loaded, wanted = ModelChoice(model, threads=threads).check(wanted).load(wanted)
+    loaded, wanted = ModelChoice(model, device=device, threads=threads).check(wanted).load(wanted)
 
     from ..bench.scores import Bench
     from ..bench.scores_table import LEGEND, scores_table
