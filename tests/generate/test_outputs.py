@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from math import inf
 
 import pytest
@@ -10,7 +11,7 @@ from transformers import LogitsProcessorList
 
 import bestfirst
 from engine.builders import ARCHITECTURES, EOS, PAD, START
-from generate.differences import both, padded
+from generate.differences import IMPOSSIBLE, NEAR, both, padded
 
 
 def batch_of(name, n=3, seed=11):
@@ -140,6 +141,37 @@ def test_constraints_with_fewer_continuations_than_beams_give_each_output_once(e
         assert min(scores[:3]) > -100
         assert (ours.beam_indices[5 * i + 3 : 5 * i + 5] == -1).all()
         assert all(token == EOS for row in rows[3:] for token in row)  # Hugging Face's padding where the padding token is 0
+
+
+@pytest.mark.parametrize("early_stopping", [False, "never"])
+def test_under_a_tight_constraint_hugging_faces_real_outputs_are_ours(early_stopping, small, cases, tally):
+    """Random lists of allowed outputs, often fewer than beams: whatever Hugging Face does not make up comes in the same order."""
+    model, hypotheses, differences = small("marian"), 0, []
+    for case in cases(15, full=150):
+        dice = random.Random(case)
+        outputs = {(*(dice.choice((5, 6, 9, 12)) for _ in range(dice.randint(1, 5))), EOS) for _ in range(dice.randint(1, 9))}
+        asked = {
+            "num_beams": 4,
+            "num_return_sequences": 4,
+            "max_new_tokens": 8,
+            "length_penalty": dice.choice((0.0, 1.0)),
+            "early_stopping": early_stopping,
+            "prefix_allowed_tokens_fn": only(*outputs),
+            "return_dict_in_generate": True,
+            "output_scores": True,
+        }
+        theirs, ours = both(model, batch_of("marian", 2, seed=case), lambda asked=asked: asked)
+        rows = range(len(theirs.sequences))
+        real = [row for row in rows if theirs.sequences_scores[row] > IMPOSSIBLE]
+        hypotheses += len(real)
+        for row in real:
+            if abs(theirs.sequences_scores[row] - ours.sequences_scores[row]) > NEAR:
+                differences.append((case, row, theirs.sequences[row].tolist(), ours.sequences[row].tolist()))
+        found = [(row // 4, tuple(ours.sequences[row].tolist())) for row in rows if ours.sequences_scores[row] > -inf]
+        assert len(set(found)) == len(found)
+        assert not ((ours.sequences_scores < IMPOSSIBLE) & (ours.sequences_scores > -inf)).any()
+    tally("generate = Hugging Face under tight constraints, hypotheses", hypotheses, len(differences))
+    assert differences == []
 
 
 def test_a_constraint_that_allows_nothing_is_named(small):

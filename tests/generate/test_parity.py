@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+import copy
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -27,24 +28,33 @@ def test_the_sample_has_every_pair_of_values():
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_generate_with_and_without(name, small, tally):
-    """Sequences, scores and transition scores, n-best; near-ties under 1e-4 apart."""
+    """Sequences, scores and transition scores, n-best, but for near-ties: within 1e-4, or decided by the last bits of a float."""
     architecture, model = ARCHITECTURES[name], small(name)
     differences, hypotheses, ties = [], 0, 0
     for number, setting in enumerate(sample()):
         if setting["architecture"] != name:
             continue
-        asked = arguments(setting)
         stats: dict = {}
+        make, n = partial(arguments, setting), arguments(setting)["num_return_sequences"]
         batch = padded(architecture, architecture.inputs(setting["batch"], seed=number))
-        theirs, ours = both(model, batch, lambda setting=setting: arguments(setting), stats=stats)
-        found = compare(model, theirs, ours, asked["num_return_sequences"])
+        found = compare(model, *both(model, batch, make, stats=stats), n)
         hypotheses, ties = hypotheses + found.hypotheses, ties + found.near_ties
-        differences += [f"{setting}: {difference}" for difference in found.differences]
+        if found.differences and by_last_bits(model, batch, make, n):
+            ties += 1
+        else:
+            differences += [f"{setting}: {difference}" for difference in found.differences]
         assert stats["search"] == expected_search(setting), setting
         assert stats["calls"] <= stats["rows"]
     tally("generate = Hugging Face, hypotheses", hypotheses, len(differences))
     tally("generate = Hugging Face, near-ties", ties, 0)
     assert differences == []
+
+
+def by_last_bits(model, batch, make, n):
+    """Whether the two agree in double precision: then a near-tie at a beam's edge made them differ."""
+    double = copy.deepcopy(model).double()
+    exact = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in batch.items()}
+    return compare(double, *both(double, exact, make), n).differences == []
 
 
 def expected_search(setting):
