@@ -30,7 +30,8 @@ class Sources:
         for mine, new in zip(self.layers, layers, strict=True):
             mine[:, first : first + n, :, :length] = new.transpose(0, 1)
         beyond = torch.arange(self.mask.shape[1]) >= torch.tensor(lengths)[:, None]
-        self.mask[first : first + n] = torch.zeros(beyond.shape, dtype=self.dtype).masked_fill_(beyond, torch.finfo(self.dtype).min)
+        mask = torch.zeros(beyond.shape, dtype=self.dtype).masked_fill_(beyond, torch.finfo(self.dtype).min)
+        self.mask[first : first + n] = mask
         self.lengths += lengths
         return range(first, first + n)
 
