@@ -2,7 +2,8 @@
 
     python recipes/tatoeba-de-en/train.py data --out model
 
-The defaults are the embedded model's: six minutes on one H200. The result is a complete Hugging Face folder with fp16 weights.
+The defaults are the settings that the shipped weights were trained with (six minutes on one H200, by an earlier script).
+The result is a complete Hugging Face folder with fp16 weights.
 """
 
 from __future__ import annotations
