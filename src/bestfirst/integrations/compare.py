@@ -2,7 +2,7 @@
 
     python -m bestfirst.integrations.compare tests/data/tatoeba-200.de
 
-One thread; both ways take turns on the same batches, and the best time of each counts.
+One thread, CPU seconds; both ways take turns on the same batches, and the best time of each counts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Line:
-    """One setting: seconds without and with, how many outputs are the same text, and what the search cost."""
+    """One setting: CPU seconds without and with, how many outputs are the same text, and what the search cost."""
 
     setting: str
     without: float
@@ -53,14 +53,14 @@ def compare(model: Any, lines: Sequence[str], num_beams: int, batch_size: int, r
     batches = [tokenizer(part, return_tensors="pt", padding=True) for part in parts]
 
     def run(ours: bool, **settings: Any) -> tuple[float, list[str], Counter[str]]:
-        begun, texts, cost = perf_counter(), [], Counter[str]()
+        begun, texts, cost = process_time(), [], Counter[str]()
         for batch in batches:
             stats: dict[str, Any] = {}
             own = {"custom_generate": generate, "stats": stats} if ours else {}
             output = model.model.generate(**batch, num_beams=num_beams, **settings, **own)
             texts += tokenizer.batch_decode(output, skip_special_tokens=True)
             cost.update({name: stats.get(name, 0) for name in ("calls", "rows", "steps")})
-        return perf_counter() - begun, texts, cost
+        return process_time() - begun, texts, cost
 
     run(ours=True)  # a model's first call tries decoders and measures a row budget
     found = []
