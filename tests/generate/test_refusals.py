@@ -51,6 +51,13 @@ def test_padded_decoder_prompts_of_an_encoder_decoder(small):
         small("marian").generate(**batch, **prompt, num_beams=2, max_new_tokens=4, custom_generate=bestfirst.generate)
 
 
+@pytest.mark.parametrize("name", ["llama", "marian"])
+def test_an_input_that_is_all_padding(name, small):
+    batch = {"input_ids": torch.tensor([[5, 6], [4, 4]]), "attention_mask": torch.tensor([[1, 1], [0, 0]])}
+    with pytest.raises(ValueError, match="attention_mask of input 1 is all zeros"):
+        small(name).generate(**batch, num_beams=2, max_new_tokens=4, custom_generate=bestfirst.generate)
+
+
 def test_a_processor_that_wants_more_than_scores(small):
     class Wants:
         def __call__(self, input_ids, scores, more):

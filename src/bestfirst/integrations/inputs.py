@@ -83,8 +83,12 @@ def read_inputs(
     (batch, ...) is what the encoder got.
     """
     ids = input_ids[::k]
+    given = arguments.get("attention_mask")
+    if given is not None and not bool(given.any(1).all()):
+        empty = int((~given[::k].any(1)).nonzero()[0])
+        raise ValueError(f"the attention_mask of input {empty} is all zeros; leave that input out")
     if not model.encoder_decoder:
-        mask = _every(arguments.get("attention_mask"), k, ids)
+        mask = _every(given, k, ids)
         refuse_positions(None if arguments.get("position_ids") is None else arguments["position_ids"][::k], mask)
         prompts = [Prompt(None, tokens) for tokens in _unpadded(ids, mask)]
         return Inputs(ids, prompts, [_length(prompt.tokens, model.eos) for prompt in prompts])
@@ -92,8 +96,7 @@ def read_inputs(
     if not bool(mask.all()) and model.model.config.model_type != "whisper":
         raise ValueError("bestfirst.generate cannot honour a decoder_attention_mask with zeros; give prompts of one length")
     hidden = arguments["encoder_outputs"].last_hidden_state[::k]  # (batch, source length, d)
-    attended = arguments.get("attention_mask")
-    attended = None if attended is None or attended.shape[1:] != hidden.shape[1:2] else attended[::k].bool()
+    attended = None if given is None or given.shape[1:] != hidden.shape[1:2] else given[::k].bool()
     sources = list(hidden) if attended is None else [h[keep] for h, keep in zip(hidden, attended, strict=True)]
     prompts = [Prompt(None, tokens, hidden=h) for tokens, h in zip(_unpadded(ids, mask), sources, strict=True)]
     lengths = [len(h) for h in sources]
