@@ -29,7 +29,7 @@ $(BIN)/python:
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing bestfirst into $(VENV) (the first time takes a few minutes: torch is large)"
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev,bench]'
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev,bench,serve]'
 	@touch $@
 
 demo: $(INSTALLED) ## translate German with the embedded model, and see what best-first saves
