@@ -9,7 +9,7 @@ import random
 from bestfirst.search import Trace, best_first_beam
 from toys import Case, random_toy, run
 
-EVENTS = {"push", "pop", "prune", "evict", "finish"}
+EVENTS = {"begin", "push", "refuse", "pop", "prune", "evict", "finish", "result"}
 
 
 def traced(case: Case, **settings: object):
@@ -62,7 +62,7 @@ def test_each_line_says_what_a_hypothesis_is_worth(for_all):
     for_all(claim, normal=64, full=320)
 
 
-def test_all_five_events_occur():
+def test_all_events_occur():
     events: set[str] = set()
     for seed in range(20):
         case = Case("peaked", 6, seed, k=3, n_max=7, n=3, finished="keep")
@@ -75,7 +75,8 @@ def test_a_trace_with_a_file_writes_one_json_object_a_line():
     case = Case("flat", 5, 1, k=3, n_max=6, n=2, finished="leave")
     file = io.StringIO()
     run(case.toy, best_first_beam(3), 6, n=2, trace=Trace(file, input=7))
-    lines = [json.loads(line) for line in file.getvalue().splitlines()]
+    header, *lines = [json.loads(line) for line in file.getvalue().splitlines()]
+    assert header == {"format": "bestfirst-trace", "version": 2}
     assert all(line.pop("input") == 7 for line in lines)
     assert lines == traced(case)[1]
 

@@ -66,10 +66,13 @@ class Growth:
         exhaustive = strategy.level_by_level and strategy.k == inf and isinstance(strategy.stop, Exhausted) and self._by_value
         self.whole_levels = not self._one_by_one and not strategy.order.relies_on_bound  # all that a frontier names is certain
         self.level_rows = int(min(strategy.k, 1024))
-        # Children are made as they come to the front, unless the stop looks at a whole level.
-        self._lazy = (self._relies_on_bound and not strategy.level_by_level) or exhaustive
+        # Children are made as they come to the front, unless the stop looks at a whole level. A trace tells of all that wait.
+        told = trace is not None and strategy.k < inf and max_calls is None
+        self._lazy = (self._relies_on_bound and not strategy.level_by_level and not told) or exhaustive
         best_first = strategy.order.relies_on_bound and not strategy.level_by_level
         self._value_only = score.value_only and strategy.heuristic is None and best_first
+        if trace is not None:
+            trace.begin(self)
         self.root = self._place(Hypothesis(None, -1, 0.0, 0.0, False))
         self._level(0).insert(self.root)
         self._enter(self.root)
@@ -89,6 +92,8 @@ class Growth:
             return
         value = y.value + values[j]
         if self._by_value and beam.full and -value > beam.members[-1][0]:
+            if self.trace is not None:
+                self._note_refused(y, j, beam)
             return  # nor would its siblings enter, which are no better
         reach = value
         if not self._value_only:
@@ -108,10 +113,12 @@ class Growth:
         # Siblings come best first: if an unfinished one is refused, so are all after it. A heuristic may rank them otherwise.
         if enters or child.evicted or self.strategy.heuristic is not None or (child.finished and not self.keep):
             self._defer(y, j + 1, beam)
+        if self.trace is not None and not enters and not child.evicted:
+            self._note_refused(y, j, beam)
         if enters:
             self._enter(child)
             for z in fallen:
-                self._fall(z)
+                self._fall(z, "full", beam)
             # Later beams had something from what fell, or lack a finished one that holds a slot there too.
             changed = any(z.successors is not None or (z.finished and self.keep) for z in fallen)
             if (changed or (child.finished and self.keep)) and len(self.agenda.beams) > beam.length + 1:
@@ -192,11 +199,11 @@ class Growth:
         elif y.length < self.context.n_max:
             self.agenda.enqueue(y)
 
-    def _fall(self, y: Hypothesis, event: Event = "prune") -> None:
+    def _fall(self, y: Hypothesis, why: str, beam: Beam) -> None:
         if not y.on_beam:
             return  # a finished one that had fallen off a longer beam before
         y.on_beam = False
-        self._note(event, y)
+        self._note_out(y, why, beam)
         if y.finished:
             del self.answers[bisect_left(self.answers, y.key)]
         elif y.successors is None:
@@ -211,11 +218,12 @@ class Growth:
         for y in self._pruned:
             if y.on_beam and y.successors is None:
                 self.agenda.enqueue(y)  # what made it hopeless may be gone
+                self._note("push", y)
         self._pruned.clear()
         for beam in self.agenda.beams[length:]:
             for _, _, _, y in beam.members:
                 if y.length >= length:
-                    self._fall(y)
+                    self._fall(y, "ancestor", beam)
         del self.agenda.beams[length:]
         before = [z[3] for z in self.agenda.beams[length - 1].members]
         for y in before:
@@ -225,6 +233,27 @@ class Growth:
             if y.successors is not None:
                 self._push_children(y)
 
+    # -- the trace -------------------------------------------------------------------------------------------------------
+
     def _note(self, event: Event, y: Hypothesis) -> None:
         if self.trace is not None:
             self.trace.note(event, y)
+
+    def _note_out(self, y: Hypothesis, why: str, beam: Beam) -> None:
+        """`y` is out because of this beam, which is full of better ones or was taken apart; or because the queue is full."""
+        if self.trace is None:
+            return
+        if why == "evict":
+            self.trace.note("evict", y, capacity=self.strategy.queue_capacity)
+        else:
+            better = {} if why == "ancestor" else {"better": int(beam.k)}
+            self.trace.note("prune", y, why=why, at=beam.length, **better)
+
+    def _note_refused(self, y: Hypothesis, j: int, beam: Beam) -> None:
+        """The j-th child of `y` did not get onto its beam. It is not made for this: that may raise where the search did not."""
+        values, tokens, logprobs, ending = y.successors  # type: ignore[misc]
+        finished = tokens[j] in self.eos or (self.accept_truncated and beam.length == self.context.n_max)
+        score = self.score.final(y.value + values[j], beam.length, self.context) + (ending if finished else 0.0)
+        logprob = y.logprob + (values[j] if logprobs is None else logprobs[j])
+        better = {"why": "full", "at": beam.length, "better": int(beam.k)}
+        self.trace.refuse(y, tokens[j], score, logprob, finished, **better)  # type: ignore[union-attr]

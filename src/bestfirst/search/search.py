@@ -13,6 +13,8 @@ hypothesis that falls off is discarded. `docs/algorithm.md` has the argument; `t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from .agenda import Beam
 from .growth import Growth
 from .hypothesis import Hypothesis, Key, Successors
@@ -41,9 +43,9 @@ class Search(Growth):
             if y is None or self.strategy.stop(self, y) or (chosen and not self.strategy.order.together(chosen[0], y)):
                 break
             self.agenda.dequeue(y)
-            if self._hopeless(y):
+            if (beam := self._hopeless(y)) is not None:
                 self._pruned.append(y)
-                self._note("prune", y)
+                self._note_out(y, "hopeless", beam)
             elif y not in chosen:  # its beam may have been made anew since
                 chosen.append(y)
         if chosen and self.max_calls is not None and self.rows >= self.max_calls:
@@ -66,27 +68,27 @@ class Search(Growth):
                 self.agenda.enqueue(y)
         self._ready = []
 
-    def _hopeless(self, y: Hypothesis) -> bool:
-        """Whether everything that `y` could become is sure to fall off a beam (the paper's Theorem 4.4).
+    def _hopeless(self, y: Hypothesis) -> Beam | None:
+        """The beam at which everything that `y` could become is sure to fall off, if there is one (the paper's Theorem 4.4).
 
-        Some longer beam is full of hypotheses that precede `y`, so they outrank all that `y` can become there.
+        It is full of hypotheses that precede `y`, so they outrank all that `y` can become there.
         """
         beams = self.agenda.beams
         if not self._prunes:
-            return False
+            return None
         for length in range(y.length + 1, len(beams)):
             beam = beams[length]
             if self.keep:
                 if beam.full and all(self._precedes(z[3], y) for z in reversed(beam.members)):
-                    return True
+                    return beam
                 continue
             kth = beam.kth()
             if kth is None or not self._precedes(kth, y):
-                return False  # a continuation of `y` may still finish here
+                return None  # a continuation of `y` may still finish here
             last = beam.last_unfinished()
             if last is not None and self._precedes(last, y):
-                return True
-        return not self.keep and len(beams) > self.context.n_max
+                return beam
+        return beams[-1] if not self.keep and len(beams) > self.context.n_max else None
 
     def _precedes(self, z: Hypothesis, y: Hypothesis) -> bool:
         """Whether `z`, a member of a longer beam, takes its slot before `y` comes to its turn."""
@@ -102,6 +104,8 @@ class Search(Growth):
         y.children = {}
         self.rows += 1
         if not y.on_beam:
+            if self.trace is not None:
+                self.trace.note("pop", y, ahead=True)
             return  # fell off while it was being scored; kept, for it may come back
         self.agenda.dequeue(y)
         self._note("pop", y)
@@ -115,16 +119,16 @@ class Search(Growth):
         """Memory-reduced search: while more than `capacity` wait, the worst of the shortest goes (the paper, section 3.3)."""
         self._requeue()
         if self.agenda.queued() > capacity:
-            for y in [y for y in self.agenda.in_order() if self._hopeless(y)]:
+            for y, at in [(y, at) for y in self.agenda.in_order() if (at := self._hopeless(y)) is not None]:
                 self.agenda.dequeue(y)
                 self._pruned.append(y)
-                self._note("prune", y)
+                self._note_out(y, "hopeless", at)
         for _ in range(self.agenda.queued() - capacity):
             beam = next(beam for beam in self.agenda.beams if beam.open)
             worst = beam.open[-1][3]
             worst.evicted = True
             beam.discard(worst)
-            self._fall(worst, "evict")
+            self._fall(worst, "evict", beam)
             self.evicted += 1
 
     # -- what came of it ---------------------------------------------------------------------------------------------
@@ -136,10 +140,15 @@ class Search(Growth):
         In strict order this is `rows`. Ahead of turn more may have been scored; these are the ones that strict order would have:
         on a beam, not hopeless, and before the point where it stops (`test_calls_equal_the_certificate`).
         """
-        if not self._relies_on_bound or self.out_of_budget:
-            return self.rows
+        return self.rows if self._scored_in_order else sum(1 for _ in self._certificate())
+
+    @property
+    def _scored_in_order(self) -> bool:
+        return not self._relies_on_bound or self.out_of_budget
+
+    def _certificate(self) -> Iterator[Hypothesis]:
         closed = (z[3] for beam in self.agenda.beams for z in beam.members if z[3].successors is not None)
-        return sum(1 for y in closed if not self.strategy.stop(self, y) and not self._hopeless(y))
+        return (y for y in closed if not self.strategy.stop(self, y) and self._hopeless(y) is None)
 
     def best_unfinished(self, length: int) -> Hypothesis:
         """The first unfinished member of this length: level by level, none has or can reach a better score."""
@@ -149,8 +158,9 @@ class Search(Growth):
         """The n best answers so far; final once `needed` has returned None."""
         status: Status = "budget" if self.out_of_budget else "complete" if self.answers else "incomplete"
         calls = self.calls
-        return Result(
-            hypotheses=[Answer.of(key[3]) for key in self._counted()[: self.n]],
+        answers = [key[3] for key in self._counted()[: self.n]]
+        result = Result(
+            hypotheses=[Answer.of(y) for y in answers],
             calls=calls,
             rows=self.rows,
             lm_calls=calls if "language_model" in self.score.needs else 0,
@@ -158,6 +168,9 @@ class Search(Growth):
             status=status,
             partial=None if self.answers else Answer.of(self._best_partial()),
         )
+        if self.trace is not None:
+            self.trace.result(result, answers, None if self._scored_in_order else [*self._certificate()])
+        return result
 
     def _counted(self) -> list[Key]:
         """The answers, but for those that the stopping rule leaves out."""

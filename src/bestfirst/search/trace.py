@@ -1,39 +1,119 @@
-"""Trace: every event of a search, one JSON object a line, for those who want to see it."""
+"""Trace: every event of a search, one JSON object a line, for those who want to see it.
+
+A file of traces begins with a line that names the format and its version (`HEADER`). Then, for each search:
+
+    begin    what is searched and how: source, model, strategy, beam (null: nothing is pruned), finished, nbest, max_length, ...
+    push     entered a beam, or waits again: id, parent, token, piece (its text), length, score, logprob, finished; `bound`, the
+             most that it can still become, where that is not the score; `place` on the agenda, which is sorted by it
+    refuse   a child that did not get onto its beam, with what a push and a prune tell; siblings that are no better are not listed
+    pop      was scored. `ahead`: it had fallen off its beam by then
+    prune    is out. `why`: "full" (`better` hypotheses of length `at` precede it), "hopeless" (length `at` is full of hypotheses
+             that precede all it could become), "ancestor" (what it was built on fell off; if it comes back, it is pushed again)
+    evict    is out: more than `capacity` hypotheses waited
+    finish   a complete hypothesis was accepted (it may still be pruned by better ones)
+    result   status, exact, calls, rows, the ids of the answers, and of what was `called` (null: all that was scored): where
+             hypotheses were scored ahead of their turn, those that had to be
+    text     the answers' texts, and the forward passes they took
+
+Version 1 had no first line, and of these events push (without piece, finished, bound and place), pop, prune, evict and finish.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import IO, Any, Literal
+from collections.abc import Callable, Sequence
+from math import inf, isfinite
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from .hypothesis import Hypothesis
 
-Event = Literal["push", "pop", "prune", "evict", "finish"]
-"""push: entered a beam; pop: was scored; prune: fell off, or nothing it could become can stay; evict: the queue was over
-capacity; finish: a complete hypothesis was accepted (it may still be pruned by better ones)."""
+if TYPE_CHECKING:
+    from .growth import Growth
+    from .result import Result
+
+Event = Literal["begin", "push", "refuse", "pop", "prune", "evict", "finish", "result", "text"]
+FORMAT, VERSION = "bestfirst-trace", 2
+HEADER: dict[str, Any] = {"format": FORMAT, "version": VERSION}
 
 
 class Trace:
-    """Collects events, or writes them to `file` as they come. A search without a trace pays one comparison an event."""
+    """Collects events, or writes them to `file` as they come. A search without a trace pays one comparison an event.
+
+    `about` (the input's text, say) goes into the `begin` line; `piece` names a token. Whoever runs the search sets them.
+    """
 
     def __init__(self, file: IO[str] | None = None, **labels: Any) -> None:
         self.events: list[dict[str, Any]] = []
+        self.about: dict[str, Any] = {}
+        self.piece: Callable[[int], str | None] | None = None
         self._file = file
         self._labels = labels  # on every line, say the number of the input
-        self._ids = 0
+        self._ids: dict[tuple[int, int], int] = {}  # by parent and token
+        self._last = 0
+        if file is not None:
+            file.write(json.dumps(HEADER) + "\n")
 
-    def note(self, event: Event, y: Hypothesis) -> None:
-        if y.id < 0:
-            y.id = self._ids
-            self._ids += 1
-        line: dict[str, Any] = {**self._labels, "event": event, "id": y.id}
-        if event == "push":
-            line |= {
-                "parent": None if y.parent is None else y.parent.id,
-                "token": None if y.parent is None else y.token,
-                "length": y.length,
-                "score": y.worth,
-                "logprob": y.logprob,
-            }
+    def begin(self, search: Growth) -> None:
+        """A search starts: what it is."""
+        strategy = search.strategy
+        self._add(
+            "begin",
+            **self.about,
+            strategy=strategy.name,
+            order=strategy.order.name,
+            beam=None if strategy.k == inf else int(strategy.k),
+            finished=strategy.finished,
+            stop=strategy.stop.name,
+            score=getattr(search.score, "name", None),
+            nbest=search.n,
+            max_length=search.context.n_max,
+            queue_capacity=strategy.queue_capacity,
+        )
+
+    def note(self, event: Event, y: Hypothesis, **why: Any) -> None:
+        """Something happened to `y`."""
+        if event != "push":
+            self._add(event, id=y.id, **why)
+            return
+        y.id = self._id(y.parent, y.token)
+        place = [*y.key[:2]] if not y.finished and all(map(isfinite, y.key[:2])) else None
+        bound = {} if y.finished or y.bound == y.worth or not isfinite(y.bound) else {"bound": y.bound}
+        about = self._about(y.parent, y.token, y.length, y.worth, y.logprob, y.finished)
+        self._add("push", id=y.id, **about, **bound, place=place)
+
+    def refuse(self, parent: Hypothesis, token: int, score: float, logprob: float, finished: bool, **why: Any) -> None:
+        """A child of `parent` did not get onto its beam."""
+        about = self._about(parent, token, parent.length + 1, score, logprob, finished)
+        self._add("refuse", id=self._id(parent, token), **about, **why)
+
+    def result(self, result: Result, answers: Sequence[Hypothesis], called: Sequence[Hypothesis] | None) -> None:
+        """What came of it. The last one counts, where a search was asked before it was over."""
+        ids = {"answers": [y.id for y in answers], "called": None if called is None else [y.id for y in called]}
+        self._add("result", status=result.status, exact=result.exact, calls=result.calls, rows=result.rows, **ids)
+
+    def text(self, result: Result) -> None:
+        """What only whoever ran the search knows."""
+        self._add("text", texts=[answer.text for answer in result.hypotheses], steps=result.steps)
+
+    def _id(self, parent: Hypothesis | None, token: int) -> int:
+        """The same for the same tokens, also where a child is refused first and let in later."""
+        if parent is not None and (known := self._ids.get((parent.id, token))) is not None:
+            return known
+        number, self._last = self._last, self._last + 1
+        if parent is not None:
+            self._ids[parent.id, token] = number
+        return number
+
+    def _about(
+        self, parent: Hypothesis | None, token: int, length: int, score: float, logprob: float, finished: bool
+    ) -> dict[str, Any]:
+        about: dict[str, Any] = {"parent": None, "token": None} if parent is None else {"parent": parent.id, "token": token}
+        if self.piece is not None and parent is not None:
+            about["piece"] = self.piece(token)
+        return {**about, "length": length, "score": score, "logprob": logprob, "finished": finished}
+
+    def _add(self, event: Event, **fields: Any) -> None:
+        line = {**self._labels, "event": event, **fields}
         if self._file is None:
             self.events.append(line)
         else:
