@@ -30,6 +30,7 @@ _HOME = {
     "Strategy": "search",
     "Trace": "search",
     "Score": "scoring",
+    "view": "page",
 }
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "decode",
     "generate",
     "load",
+    "view",
     "wrap",
 ]
 
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from .integrations.generate import generate
     from .models import FunctionModel, Model, Query, Scored
     from .models.transformers import load, wrap
+    from .page import view
     from .scoring import Score
     from .search import Answer, BrokenLaw, Context, Hypothesis, Result, Strategy, Trace
 

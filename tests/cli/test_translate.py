@@ -84,11 +84,14 @@ def test_stats_are_printed_to_stderr(translated):
 
 def test_the_trace_names_line_and_event(translated):
     _, folder = translated
-    events = [json.loads(line) for line in (folder / "trace").read_text().splitlines()]
+    header, *events = [json.loads(line) for line in (folder / "trace").read_text().splitlines()]
+    assert header == {"format": "bestfirst-trace", "version": 2}
     numbers = [event["line"] for event in events]
     assert numbers == sorted(numbers)
     assert set(numbers) == set(range(1, 61))
-    assert {event["event"] for event in events} >= {"push", "pop", "finish"}
+    assert {event["event"] for event in events} >= {"begin", "push", "pop", "finish", "result", "text"}
+    begin = next(event for event in events if event["event"] == "begin")
+    assert (begin["source"], begin["beam"]) == ((folder / "text").read_text(encoding="utf-8").splitlines()[0], 5)
 
 
 def test_lines_are_answered_as_they_come_and_a_closed_pipe_ends_it_quietly():

@@ -78,8 +78,8 @@ TraceFile = Annotated[
     str | None,
     typer.Option(
         metavar="OUT",
-        help="Write every event of every search (push, pop, prune, evict, finish) to this file, a JSON object a line. "
-        "With --row-budget 1 they come in the paper's order.",
+        help="Write every event of every search (push, pop, prune, ...) to this file, a JSON object a line, for 'bestfirst view "
+        "--trace'. With --row-budget 1 they come in the paper's order.",
         rich_help_panel=OUTPUT,
     ),
 ]

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 from ..scheduler import Stats
-from ..search import Result, Trace
+from ..search import HEADER, Result, Trace
 from . import formats, options
 from .failure import INTERRUPTED, PARTLY, CommandError, reason, reports, say, tell
 from .lines import Line, batches, open_input
@@ -168,6 +168,8 @@ class Run:
         self._traces: dict[int, Trace] = {}
         for target in filter(None, (output, events)):
             target.begin()
+        if events is not None:
+            events.write(json.dumps(HEADER) + "\n")
         bar.begin()
 
     def translate(self, lines: Sequence[Line]) -> None:

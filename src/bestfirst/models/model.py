@@ -62,6 +62,10 @@ class Model(ABC):
         """The tokens as text, where the model knows how."""
         return None
 
+    def piece(self, token: int) -> str | None:
+        """The text of one token, with a space in front where it begins a word; None where the model has no names for tokens."""
+        return None
+
     def scorer(self, score: Score, width: float) -> Scorer:
         """Who asks this model on behalf of a search: `width` is the most successors of a hypothesis that can matter."""
         from .auxiliary import AuxiliaryScorer

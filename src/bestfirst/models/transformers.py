@@ -233,6 +233,14 @@ class TransformersModel(Model):
         shown = source.tokens[len(source.tokens) - source.shown :] if isinstance(source, Prompt) else ()
         return str(self.tokenizer.decode([*shown, *tokens], skip_special_tokens=True))
 
+    def piece(self, token: int) -> str | None:
+        if self.tokenizer is None:
+            return None
+        name = str(self.tokenizer.convert_ids_to_tokens(token))
+        if token in self.tokenizer.all_special_ids or "\u2581" in name:  # sentencepiece's mark of a space
+            return name.replace("\u2581", " ")
+        return str(self.tokenizer.convert_tokens_to_string([name]))
+
     # -- scoring -------------------------------------------------------------------------------------------------------
 
     def encode(self, prompts: Sequence[Prompt]) -> tuple[torch.Tensor, list[int]]:

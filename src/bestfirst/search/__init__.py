@@ -1,6 +1,7 @@
 """The paper: hypotheses, the agenda, Table 1, Algorithm 2. Pure Python, standard library only."""
 
 from .agenda import Agenda, Beam
+from .certified import certified
 from .groups import Driven, Groups
 from .hypothesis import Context, Hypothesis, Successors
 from .method import METHODS, by_method
@@ -37,9 +38,10 @@ from .strategy import (
     breadth_first,
     greedy,
 )
-from .trace import Trace
+from .trace import HEADER, Trace
 
 __all__ = [
+    "HEADER",
     "METHODS",
     "Agenda",
     "Answer",
@@ -81,5 +83,6 @@ __all__ = [
     "best_first_beam",
     "breadth_first",
     "by_method",
+    "certified",
     "greedy",
 ]

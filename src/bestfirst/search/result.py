@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from .hypothesis import Hypothesis
+
+if TYPE_CHECKING:
+    from .trace import Trace
 
 Status = Literal["complete", "incomplete", "budget", "error"]
 """complete: something finished; incomplete: nothing did within n_max; budget: `max_calls` reached; error: see `message`."""
@@ -43,6 +46,7 @@ class Result:
     status: Status = "error"
     message: str | None = None
     partial: Answer | None = None  # the best unfinished hypothesis, where nothing finished
+    trace: Trace | None = field(default=None, repr=False, compare=False)  # what was recorded, where that was asked for
 
     @property
     def text(self) -> str | None:

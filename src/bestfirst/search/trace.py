@@ -39,7 +39,7 @@ HEADER: dict[str, Any] = {"format": FORMAT, "version": VERSION}
 class Trace:
     """Collects events, or writes them to `file` as they come. A search without a trace pays one comparison an event.
 
-    `about` (the input's text, say) goes into the `begin` line; `piece` names a token. Whoever runs the search sets them.
+    What is known of the input and its model (`describe`) goes into the `begin` line, and names tokens.
     """
 
     def __init__(self, file: IO[str] | None = None, **labels: Any) -> None:
@@ -52,6 +52,11 @@ class Trace:
         self._last = 0
         if file is not None:
             file.write(json.dumps(HEADER) + "\n")
+
+    def describe(self, model: Any, source: Any) -> None:
+        """What is decoded by what, before the search begins: an input that is a text, and a model that can name tokens."""
+        self.about = {"source": source if isinstance(source, str) else None, "model": getattr(model, "name", None)}
+        self.piece = getattr(model, "piece", None)
 
     def begin(self, search: Growth) -> None:
         """A search starts: what it is."""

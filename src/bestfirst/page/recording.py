@@ -1,0 +1,131 @@
+"""Recording: a trace told again, up to its end: what became of every hypothesis, and why.
+
+The page tells the same in the browser, pop by pop (`assets/recording.js`); `tests/page` compares the two.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Fate = Literal["expanded", "pending", "pruned", "evicted", "finished", "returned"]
+FATES: tuple[Fate, ...] = ("expanded", "pending", "pruned", "evicted", "finished", "returned")
+"""expanded: scored, its children were pushed; pending: waits; pruned: fell off a beam, or never got onto one; evicted: the queue
+was over capacity; finished: complete, but not among the n best; returned: one of the answers."""
+
+
+@dataclass
+class Node:
+    """A hypothesis: what it was pushed with, and its fate."""
+
+    id: int
+    parent: Node | None
+    piece: str  # its last token
+    length: int
+    score: float
+    logprob: float
+    finished: bool
+    fate: Fate = "pending"
+    why: dict[str, Any] = field(default_factory=dict)  # of a pruned one: why, at, better
+    popped: int | None = None  # 1 for the first
+    children: list[Node] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """All its tokens, as text where tokens have names."""
+        pieces: list[str] = []
+        node: Node | None = self
+        while node is not None and node.parent is not None:
+            if not node.finished:
+                pieces.append(node.piece)
+            node = node.parent
+        return "".join(reversed(pieces)).strip()
+
+
+class Recording:
+    """One search: how it was set up (`about`), its hypotheses by id, and what came of it."""
+
+    def __init__(self, events: Iterable[Mapping[str, Any]]) -> None:
+        self.about: dict[str, Any] = {}
+        self.nodes: dict[int, Node] = {}
+        self.result: dict[str, Any] | None = None  # None where the trace was cut off
+        self.texts: list[str | None] = []
+        self.rows = 0
+        for event in events:
+            self._tell(event)
+        for y in self.nodes.values():
+            if y.fate == "pending" and y.length == self.about.get("max_length"):
+                y.fate, y.why = "pruned", {"why": "limit", "at": y.length}
+
+    def _tell(self, event: Mapping[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "begin":
+            self.about = dict(event)
+        elif kind == "result":
+            self.result = dict(event)
+            for y in self.nodes.values():
+                if y.fate == "returned":
+                    y.fate = "finished"
+            for number in event["answers"]:
+                self.nodes[number].fate = "returned"
+        elif kind == "text":
+            self.texts = list(event["texts"])
+        else:
+            self._change(kind, event)
+
+    def _change(self, kind: str, event: Mapping[str, Any]) -> None:
+        y = self._node(event)
+        if kind == "push":
+            y.fate, y.why = "pending" if y.popped is None else "expanded", {}
+        elif kind == "pop":
+            self.rows += 1
+            y.popped = self.rows
+            if y.fate == "pending":
+                y.fate = "expanded"
+        elif kind == "finish":
+            y.fate = "finished"
+            y.finished = True
+        else:
+            y.fate = "evicted" if kind == "evict" else "pruned"
+            y.why = {name: event[name] for name in ("why", "at", "better", "capacity") if name in event}
+
+    def _node(self, event: Mapping[str, Any]) -> Node:
+        """The hypothesis that an event is about; the first to name it makes it."""
+        number = event["id"]
+        if number not in self.nodes:
+            parent = None if event["parent"] is None else self.nodes[event["parent"]]
+            self.nodes[number] = y = Node(
+                id=number,
+                parent=parent,
+                piece=piece(event),
+                length=event["length"],
+                score=event["score"],
+                logprob=event["logprob"],
+                finished=bool(event.get("finished")),
+            )
+            if parent is not None:
+                parent.children.append(y)
+        return self.nodes[number]
+
+    @property
+    def calls(self) -> int:
+        """The result's; of a trace that was cut off, what was scored until then."""
+        return self.rows if self.result is None else int(self.result["calls"])
+
+    @property
+    def answers(self) -> list[Node]:
+        """Best first."""
+        return [] if self.result is None else [self.nodes[number] for number in self.result["answers"]]
+
+    def counts(self) -> dict[Fate, int]:
+        """How many hypotheses met each fate."""
+        met = Counter(y.fate for y in self.nodes.values())
+        return {fate: met[fate] for fate in FATES}
+
+
+def piece(event: Mapping[str, Any]) -> str:
+    """What a token is called: its text, or its number where it has none."""
+    named = event.get("piece")
+    return str(named) if named is not None else "" if event.get("token") is None else f" {event['token']}"
