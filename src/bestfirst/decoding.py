@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from time import perf_counter
 from typing import Any
 
-from .models import Budget, Model
+from .models import Budget, Model, Source
 from .scheduler import Job, Scheduler, Stats
 from .scoring import Score, named_score
 from .search import Context, Finished, Heuristic, Result, Stop, Strategy, Trace
 from .strategies import by_method, named_strategy, stopping
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is asked of an input: how to search, for what, and within which limits. Makes jobs for the scheduler."""
+
+    plan: Strategy
+    score: Score
+    nbest: int = 1
+    max_length: int | Callable[[int], int] | None = None
+    accept_truncated: bool = False
+    max_calls: int | None = None
+
+    def __post_init__(self) -> None:
+        self.score.check(self.plan)
+        if isinstance(self.max_length, int) and self.max_length < 1:
+            raise ValueError(f"max_length must be at least 1, got {self.max_length}")
+
+    def job(self, index: int, source: Source, eos: Collection[int], trace: Trace | None = None) -> Job:
+        """The search of one input, ready to begin."""
+        wanted = self.max_length(source.length) if callable(self.max_length) else self.max_length
+        n_max = int(min(source.max_length if wanted is None else wanted, source.limit))
+        begin = partial(
+            self.score.search,
+            self.plan,
+            eos=eos,
+            context=Context(n_max=n_max, source_length=source.length),
+            n=self.nbest,
+            accept_truncated=self.accept_truncated,
+            max_calls=self.max_calls,
+            trace=trace,
+        )
+        return Job(index, source, begin(), begin if trace is None else None)
 
 
 def decode(
@@ -68,9 +102,7 @@ def decode(
     plan = by_method(plan, method, worth)
     if queue_capacity is not None:
         plan = plan.using(queue_capacity=queue_capacity)
-    worth.check(plan)
-    if isinstance(max_length, int) and max_length < 1:
-        raise ValueError(f"max_length must be at least 1, got {max_length}")
+    task = Task(plan, worth, nbest, max_length, accept_truncated, max_calls)
     scorer = model.scorer(worth, inf if plan.k == inf else int(plan.k) + len(model.eos))
 
     results: dict[int, Result] = {}
@@ -87,20 +119,7 @@ def decode(
             except ValueError as error:
                 done(index, Result(status="error", message=str(error)))
                 continue
-            wanted = max_length(source.length) if callable(max_length) else max_length
-            n_max = int(min(source.max_length if wanted is None else wanted, source.limit))
-            recorded = trace(index) if trace is not None else None
-            begin = partial(
-                worth.search,
-                plan,
-                eos=scorer.eos,
-                context=Context(n_max=n_max, source_length=source.length),
-                n=nbest,
-                accept_truncated=accept_truncated,
-                max_calls=max_calls,
-                trace=recorded,
-            )
-            yield Job(index, source, begin(), begin if recorded is None else None)
+            yield task.job(index, source, scorer.eos, trace(index) if trace is not None else None)
 
     budget = scorer.budget() if row_budget is None else Budget(row_budget, row_budget)
     begun = perf_counter()

@@ -1,13 +1,18 @@
 """The scheduler: all searches in flight share a budget of rows for each forward pass.
 
+    scheduler.submit(job)           # at any time between two steps; so is `cancel`
+    for job, result in scheduler.step():
+        ...                         # those that are over, before the forward pass of the others
+
 Certain work comes first: the hypothesis that each search needs next. What is left of the budget goes to speculation, where it is
 likeliest to be needed. Searches take what was scored in any order (`bestfirst.search`), so neither results nor `calls` depend
-on the budget or on who shares it.
+on the budget, on who shares it or on when they came (`tests/scheduler/`).
 """
 
 from __future__ import annotations
 
 import gc
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +24,7 @@ from ..search import Driven, Hypothesis, Result
 WINDOW = 16  # inputs that are read ahead and sorted by length, for each one in flight
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """One input on its way through the scheduler."""
 
@@ -40,6 +45,11 @@ class Job:
     def rows_each(self) -> int:
         """How many rows it needs in a step: a whole level, or one."""
         return self.search.level_rows if self.search.whole_levels else 1
+
+    def begin_again(self) -> None:
+        """Forget what was searched."""
+        assert self.again is not None
+        self.search, self.steps, self.guessed, self.share = self.again(), 0, 0, 0.0
 
 
 @dataclass
@@ -75,47 +85,71 @@ class Scheduler:
         self.budget = budget
         self.max_cache_tokens = max_cache_tokens
         self.stats = Stats()
+        self.waiting = Waiting(WINDOW * budget.rows)
+        self.active: list[Job] = []
         self._tokens_each = 3.0  # most tokens held for each token of an input, so far
+
+    def __bool__(self) -> bool:
+        """Whether anything is left to do."""
+        return bool(self.active or self.waiting)
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
         """Decode all jobs; yields each as it finishes."""
-        waiting = Waiting(jobs, WINDOW * self.budget.rows)
-        active: list[Job] = []
-        if (alone := waiting.alone()) is not None:  # latency counts: a step for each length, as in beam search
+        self.waiting.read(jobs)
+        if (alone := self.waiting.alone()) is not None:  # latency counts: a step for each length, as in beam search
             self.budget = Budget(self.budget.rows, max(self.budget.free, min(self.budget.rows, alone.search.level_rows)))
         with no_garbage_collection():
-            while active or waiting:
-                active += self._admit(waiting, active)
-                active = self._make_room(waiting, active)
-                plan = self._plan(active)
-                self._step(plan)
-                self.stats.in_flight = max(self.stats.in_flight, len(active))
-                self.stats.cache_tokens = max(self.stats.cache_tokens, self.scorer.cache_tokens())
-                active = []
-                for job, work in plan:
-                    if work is DONE:
-                        yield job, self._result(job)
-                    else:
-                        active.append(job)
+            while self:
+                yield from self.step()
+
+    def submit(self, job: Job) -> None:
+        """Queue a job behind those that wait."""
+        self.waiting.add(job)
+
+    def cancel(self, job: Job) -> None:
+        """Give up a job that waits or is in flight, and what is held for it."""
+        if job in self.active:
+            self.active.remove(job)
+            self.scorer.release(job.search.root)
+        else:
+            self.waiting.remove(job)
+        job.search.dismantle()
+
+    def step(self) -> Iterator[tuple[Job, Result]]:
+        """Yields the jobs that are over; then one forward pass for all others in flight."""
+        self.active += self._admit(self.waiting, self.active)
+        self.active = self._make_room(self.waiting, self.active)
+        plan = self._plan(self.active)
+        self.stats.in_flight = max(self.stats.in_flight, len(self.active))
+        over = [job for job, work in plan if work is DONE]
+        if over:
+            self.active = [job for job, work in plan if work is not DONE]
+        for job in over:
+            yield job, self._result(job)
+        self._step(plan)
+        self.stats.cache_tokens = max(self.stats.cache_tokens, self.scorer.cache_tokens())
 
     def _admit(self, waiting: Waiting, active: Sequence[Job]) -> list[Job]:
         """Let inputs in as others leave, a quarter of the room at a time, so that what is done once for each is done in batches.
 
         Each takes with it a share of the memory bound, by its length and by what the inputs before it came to need.
         """
-        most = max(1, self.budget.rows // waiting.rows_each()) if waiting else 0
-        room = most - len(active)
-        if not waiting or room < max(1, most // 4):
+        if not waiting:
+            return []
+        rows = self.budget.rows - sum(job.rows_each for job in active)  # each has as many as it needs in a step
+        if active and rows < max(waiting.next.rows_each, self.budget.rows // 4):
             return []
         free = self.max_cache_tokens - sum(job.holds for job in active)
         entering: list[Job] = []
-        while waiting and len(entering) < room:
+        while waiting and (rows >= waiting.next.rows_each or not (active or entering)):
             job = waiting.next
-            job.share = self._tokens_each * (job.source.length + 1) * waiting.rows_each()
+            job.share = self._tokens_each * (job.source.length + 1) * job.rows_each
             if job.share > free and (active or entering):
                 break
+            rows -= job.rows_each
             free -= job.share
             entering.append(waiting.take())
+        entering.sort(key=lambda job: -job.source.length)  # those encoded together are to be alike
         if entering:
             self.scorer.start([(job.search.root, job.source) for job in entering])
         return entering
@@ -128,7 +162,8 @@ class Scheduler:
                 break
             self.scorer.release(job.search.root)
             job.search.dismantle()
-            waiting.give_back(Job(job.index, job.source, job.again(), job.again))
+            job.begin_again()
+            waiting.give_back(job)
             active = active[:-1]
         return active
 
@@ -147,7 +182,7 @@ class Scheduler:
             search = job.search
             work = search.frontier(left if search.whole_levels else 1 + each)
             if ahead and not search.whole_levels:
-                guesses += [(y.key[0] - work[0].key[0], place, y) for y in work[1:]]
+                guesses += [(work[0].bound - y.bound, place, y) for y in work[1:]]
                 work = work[:1]
             left -= len(work)
             plan.append((job, work or DONE))
@@ -188,38 +223,51 @@ DONE: list[Hypothesis] = []
 
 
 class Waiting:
-    """Inputs that have not begun: read a window ahead, the longest first, so that those encoded together are alike."""
+    """Inputs that have not begun: those submitted, in order; or read a window ahead, the longest first, so that those encoded
+    together are alike."""
 
-    def __init__(self, jobs: Iterable[Job], window: int) -> None:
-        self._jobs = iter(jobs)
+    def __init__(self, window: int) -> None:
         self._window = window
-        self._read: list[Job] = []  # the next one last
+        self._unread: Iterator[Job] = iter(())
+        self._jobs: deque[Job] = deque()
 
     def __bool__(self) -> bool:
-        if not self._read:
-            self._read = sorted(islice(self._jobs, self._window), key=lambda job: job.source.length)
-        return bool(self._read)
+        if not self._jobs:
+            self._jobs.extend(sorted(islice(self._unread, self._window), key=lambda job: -job.source.length))
+        return bool(self._jobs)
 
-    def rows_each(self) -> int:
-        """How many rows an input needs in a step."""
-        return self.next.rows_each
+    def __iter__(self) -> Iterator[Job]:
+        """Those that were submitted or read."""
+        return iter(self._jobs)
+
+    def read(self, jobs: Iterable[Job]) -> None:
+        """From now on, take inputs from here."""
+        self._unread = iter(jobs)
+
+    def add(self, job: Job) -> None:
+        """One more, behind all others."""
+        self._jobs.append(job)
+
+    def remove(self, job: Job) -> None:
+        """One fewer."""
+        self._jobs.remove(job)
 
     @property
     def next(self) -> Job:
         """The one that comes first, where there is one."""
-        return self._read[-1]
+        return self._jobs[0]
 
     def take(self) -> Job:
         """Let it go."""
-        return self._read.pop()
+        return self._jobs.popleft()
 
     def give_back(self, job: Job) -> None:
         """Put one that had begun in front again."""
-        self._read.append(job)
+        self._jobs.appendleft(job)
 
     def alone(self) -> Job | None:
         """The only input there is."""
-        return self._read[0] if self and len(self._read) == 1 else None
+        return self._jobs[0] if self and len(self._jobs) == 1 else None
 
 
 @contextmanager

@@ -1,0 +1,61 @@
+"""Answers that are certified before the search is over are the first of its result."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from bestfirst.scoring import GNMT, LengthNormalized, LengthReward, LogProbability
+from bestfirst.search import Context, Search, Strategy, beam, best_first_beam, certified
+from reference import EOS
+from toys import random_cases, successors
+
+SCORES = (LogProbability(), LengthNormalized(1.0), LengthReward(0.3), GNMT(0.6))
+
+
+def test_certified_answers_only_grow_and_are_the_results_own(cases, tally):
+    """Scored in order or ahead of it, under both rules; asking changes neither the result nor its calls."""
+    wrong = early = searches = 0
+    for case in random_cases(cases(320, full=6400), title="certified"):
+        rng = random.Random(case.seed)
+        score = SCORES[case.seed % len(SCORES)]
+        settings = {"score": score, "eos": {EOS}, "context": Context(n_max=case.n_max, source_length=3), "n": case.n}
+        plain, asked = (Search(best_first_beam(case.k, case.finished), **settings) for _ in range(2))
+        while (y := plain.needed()) is not None:
+            plain.commit(y, successors(case.toy, y))
+        expected = plain.result()
+        known: list[object] = []
+        while batch := asked.frontier(rng.randint(1, 4)):
+            for y in batch[: rng.randint(1, len(batch))]:
+                asked.commit(y, successors(case.toy, y))
+            now = certified(asked)
+            wrong += now[: len(known)] != known or now != expected.hypotheses[: len(now)]
+            known = now
+            early += bool(known) and asked.needed() is not None
+        result = asked.result()
+        searches += 1
+        wrong += certified(asked) != result.hypotheses or (result.hypotheses, result.calls) != (
+            expected.hypotheses,
+            expected.calls,
+        )
+    tally("searches with certified answers", searches, wrong)
+    assert wrong == 0
+    assert early > searches / 10
+
+
+def run(strategy: Strategy, max_calls: int | None = None) -> Iterator[Search]:
+    """A search, seen after each step."""
+    settings = {"score": LogProbability(), "eos": {EOS}, "context": Context(n_max=6), "n": 3, "max_calls": max_calls}
+    search = Search(strategy, **settings)
+    while (y := search.needed()) is not None:
+        search.commit(y, successors(lambda prefix: [-1.0, -0.5, -2.0], y))
+        yield search
+
+
+def test_none_is_certified_level_by_level():
+    assert all(certified(search) == [] for search in run(beam(3)))
+
+
+def test_none_is_certified_out_of_budget():
+    *_, last = run(best_first_beam(3), max_calls=3)
+    assert (last.result().status, certified(last)) == ("budget", [])
