@@ -13,7 +13,7 @@ from math import exp, inf, log
 from typing import NamedTuple
 
 from bestfirst.scoring import LogProbability
-from bestfirst.search import Context, Finished, Hypothesis, Result, Search, Strategy, Successors
+from bestfirst.search import Context, Driven, Finished, Hypothesis, Result, Search, Strategy, Successors
 from reference import EOS, Toy
 
 KINDS = ("ties", "peaked", "flat", "dead-ends")
@@ -102,13 +102,41 @@ Chooser = Callable[[Search], list[Hypothesis]]
 
 def one_at_a_time(search: Search) -> list[Hypothesis]:
     """Strict order: the needed hypothesis, nothing else."""
-    needed = search.needed()
-    return [] if needed is None else [needed]
+    return search.frontier(1)
 
 
-def run(toy: Toy, strategy: Strategy, n_max: int, *, choose: Chooser = one_at_a_time, **settings: object) -> Run:
+def random_subsets(rng: random.Random) -> Chooser:
+    """Scores any part of the frontier, in any order."""
+
+    def choose(search: Search) -> list[Hypothesis]:
+        ready = search.frontier(rng.choice((1, 3, 10, 100)))
+        return rng.sample(ready, rng.randint(1, len(ready))) if ready else []
+
+    return choose
+
+
+def late_answers(rng: random.Random) -> Chooser:
+    """Asks early, commits whenever: also what has long fallen off its beam or was set aside since."""
+    waiting: dict[tuple[int, ...], Hypothesis] = {}
+    asked: set[tuple[int, ...]] = set()
+
+    def choose(search: Search) -> list[Hypothesis]:
+        ready = search.frontier(100)
+        waiting.update({y.tokens: y for y in ready if y.tokens not in asked})
+        asked.update(waiting)
+        batch = rng.sample(list(waiting.values()), min(len(waiting), rng.choice((1, 1, 2)))) if ready else []
+        for y in batch:
+            del waiting[y.tokens]
+        return batch
+
+    return choose
+
+
+def run(
+    toy: Toy, strategy: Strategy, n_max: int, *, choose: Chooser = one_at_a_time, kind: type[Driven] = Search, **settings: object
+) -> Run:
     """Decode a toy: `choose` says what is scored in each step, an empty list ends the search."""
-    search = Search(strategy, score=LogProbability(), eos={EOS}, context=Context(n_max=n_max), **settings)
+    search = kind(strategy, score=LogProbability(), eos={EOS}, context=Context(n_max=n_max), **settings)
     scored, steps = [], 0
     while batch := choose(search):
         steps += 1

@@ -6,6 +6,7 @@ Nothing is downloaded. Distributions are peaked, so that searches have something
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from math import sqrt
 from typing import Any
 
@@ -91,15 +92,18 @@ class Architecture:
         return ids if self.decoder_only else [[*each, EOS] for each in ids]
 
 
+FAST = "native" if find_spec("numba") else "fused"
+"""What runs BART-like decoders on a CPU."""
+
 ARCHITECTURES = {
-    "marian": Architecture(hf.MarianMTModel, hf.MarianConfig, {**UNTIED, "scale_embedding": True}, "fused", eos=2.0),
-    "bart": Architecture(hf.BartForConditionalGeneration, hf.BartConfig, UNTIED, "fused", eos=2.5),
-    "mbart": Architecture(hf.MBartForConditionalGeneration, hf.MBartConfig, BART, "fused", eos=2.5, forced=LANGUAGE),
-    "pegasus": Architecture(hf.PegasusForConditionalGeneration, hf.PegasusConfig, BART, "fused", eos=2.0),
-    "m2m100": Architecture(hf.M2M100ForConditionalGeneration, hf.M2M100Config, UNTIED, "fused", eos=1.7, forced=LANGUAGE),
+    "marian": Architecture(hf.MarianMTModel, hf.MarianConfig, {**UNTIED, "scale_embedding": True}, FAST, eos=2.0),
+    "bart": Architecture(hf.BartForConditionalGeneration, hf.BartConfig, UNTIED, FAST, eos=2.5),
+    "mbart": Architecture(hf.MBartForConditionalGeneration, hf.MBartConfig, BART, FAST, eos=2.5, forced=LANGUAGE),
+    "pegasus": Architecture(hf.PegasusForConditionalGeneration, hf.PegasusConfig, BART, FAST, eos=2.0),
+    "m2m100": Architecture(hf.M2M100ForConditionalGeneration, hf.M2M100Config, UNTIED, FAST, eos=1.7, forced=LANGUAGE),
     "t5": Architecture(hf.T5ForConditionalGeneration, hf.T5Config, T5, "hooked", eos=1.5),
     "mt5": Architecture(hf.MT5ForConditionalGeneration, hf.MT5Config, {**T5, "tie_word_embeddings": False}, "hooked", eos=3.5),
-    "whisper": Architecture(hf.WhisperForConditionalGeneration, hf.WhisperConfig, WHISPER, "fused", eos=1.5),
+    "whisper": Architecture(hf.WhisperForConditionalGeneration, hf.WhisperConfig, WHISPER, FAST, eos=1.5),
     "gpt2": Architecture(hf.GPT2LMHeadModel, hf.GPT2Config, GPT2, "hooked", eos=1.5),
     "llama": Architecture(hf.LlamaForCausalLM, hf.LlamaConfig, LLAMA, "fused", eos=1.5),
     "qwen2": Architecture(hf.Qwen2ForCausalLM, hf.Qwen2Config, LLAMA, "fused", eos=1.5),

@@ -165,9 +165,10 @@ def test_results_do_not_depend_on_the_batch_or_its_order(name: str) -> None:
 FUSED: dict[str, type[Decoder]] = {
     name: FusedLlama if architecture.decoder_only else FusedBart
     for name, architecture in ARCHITECTURES.items()
-    if architecture.decoder == "fused"
+    if architecture.decoder in ("native", "fused")
 }
 STEPS = [
+    *((name, native, "sdpa") for native in choose.native() for name, fused in FUSED.items() if fused is FusedBart),
     *((name, fused, "sdpa") for name, fused in FUSED.items()),
     *((name, HookedDecoder, attention) for name in NAMES for attention in ("sdpa", "eager")),
     *((name, RecomputeDecoder, "sdpa") for name in NAMES),
@@ -262,21 +263,33 @@ def test_a_step_beyond_the_first_tables(name: str, decoder: type[Decoder]) -> No
 def test_half_precision_takes_the_same_decoder(name: str, dtype: torch.dtype) -> None:
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build().to(dtype))
-    assert choose.decoder_for(model).name == architecture.decoder
+    assert choose.decoder_for(model).name == architecture.decoder.replace("native", "fused")  # compiled for float32 alone
+
+
+def spoil(decoder: type[Decoder], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make its steps wrong, if only a little."""
+    right = decoder.step
+
+    def wrong(self: Any, rows: Any, *others: Any) -> torch.Tensor:
+        logits = right(self, rows, *others)
+        return logits + 0.05 * logits.roll(1, -1) * (rows.positions > 1)[:, None]
+
+    monkeypatch.setattr(decoder, "step", wrong)
+
+
+@pytest.mark.parametrize("native", choose.native())
+def test_a_compiled_step_that_is_wrong_is_found_out_and_not_used(native, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(native, monkeypatch)
+    assert choose.decoder_for(bestfirst.wrap(ARCHITECTURES["bart"].build())).name == "fused"
 
 
 @pytest.mark.usefixtures("no_warning")
 @pytest.mark.parametrize("name", FUSED)
 def test_hooked_is_the_second_choice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fused step that is wrong, however little, is found out and not used."""
-    fused, architecture = FUSED[name], ARCHITECTURES[name]
-    right = fused.step
-
-    def wrong(self: Any, rows: Any, *others: Any) -> torch.Tensor:
-        logits = right(self, rows, *others)
-        return logits + 0.05 * logits.roll(1, -1) * (rows.positions > 1)[:, None]
-
-    monkeypatch.setattr(fused, "step", wrong)
+    architecture = ARCHITECTURES[name]
+    for decoder in (*choose.native(), FUSED[name]):
+        spoil(decoder, monkeypatch)
     model = bestfirst.wrap(architecture.build(seed=4))
     inputs = architecture.inputs(3, seed=4)
     results = decode(model, inputs, 7)

@@ -35,7 +35,7 @@ class Unpruned(Search):
     """Without the prune of Theorem 4.4, to count what it saves; under `leave` the result does not need it."""
 
     def _hopeless(self, y):
-        return False
+        return None
 
 
 @pytest.mark.parametrize(("k", "best_first", "without_prune", "beam"), [(5, 15.34, 15.9, 45.2), (10, 18.68, 19.4, 90.0)])
@@ -45,7 +45,8 @@ def test_calls_are_those_of_the_paper_algorithm(model, monkeypatch, k, best_firs
     assert calls(ours) == pytest.approx(best_first, rel=0.02)
     by_level = bestfirst.decode(model, LINES, max_length=paper_limit, beam=k, finished="keep", strategy="beam")
     assert calls(by_level) == pytest.approx(beam, rel=0.02)
-    monkeypatch.setattr("bestfirst.scoring.score.Search", Unpruned)
+    monkeypatch.setattr("bestfirst.search.beginning.Search", Unpruned)
+    monkeypatch.setattr("bestfirst.search.beginning.StrictSearch.takes", lambda strategy, score: False)
     unpruned = bestfirst.decode(model, LINES, max_length=paper_limit, beam=k, finished="leave")
     assert calls(unpruned) == pytest.approx(without_prune, rel=0.02)
     assert [r.text for r in unpruned] == [r.text for r in ours]

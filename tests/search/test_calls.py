@@ -6,7 +6,7 @@ import random
 
 from bestfirst.search import Hypothesis, Search, beam, best_first_beam
 from reference import beam_keep, beam_search, certificate
-from toys import Case, Chooser, run
+from toys import Case, Chooser, late_answers, random_subsets, run
 
 
 def needed_prefixes(case: Case) -> set[tuple[int, ...]]:
@@ -37,33 +37,6 @@ def test_calls_of_beam_search_are_those_of_algorithm_1(for_all):
         return done.result.calls == reference.calls == len(done.scored) and done.steps >= len(reference.beams) - 1
 
     for_all(claim, normal=192, full=1920)
-
-
-def random_subsets(rng: random.Random) -> Chooser:
-    """Scores any part of the frontier, in any order."""
-
-    def choose(search: Search) -> list[Hypothesis]:
-        ready = search.frontier(rng.choice((1, 3, 10, 100)))
-        return rng.sample(ready, rng.randint(1, len(ready))) if ready else []
-
-    return choose
-
-
-def late_answers(rng: random.Random) -> Chooser:
-    """Asks early, commits whenever: also what has long fallen off its beam or was set aside since."""
-    waiting: dict[tuple[int, ...], Hypothesis] = {}
-    asked: set[tuple[int, ...]] = set()
-
-    def choose(search: Search) -> list[Hypothesis]:
-        ready = search.frontier(100)
-        waiting.update({y.tokens: y for y in ready if y.tokens not in asked})
-        asked.update(waiting)
-        batch = rng.sample(list(waiting.values()), min(len(waiting), rng.choice((1, 1, 2)))) if ready else []
-        for y in batch:
-            del waiting[y.tokens]
-        return batch
-
-    return choose
 
 
 def test_any_order_of_scoring_gives_the_same_answers_and_calls(for_all):

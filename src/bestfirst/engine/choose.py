@@ -51,11 +51,21 @@ def weights(model: Any) -> list[Any]:
 
 def choose(model: TransformersModel) -> Decoder:
     """Each candidate is tried once a model; the verdicts stay with it."""
-    for candidate in candidates(model):
+    for candidate in (*candidates(model), RecomputeDecoder):
         if candidate not in model.agreed:
             model.agreed[candidate] = agrees(candidate, model)
         if model.agreed[candidate]:
+            if candidate is RecomputeDecoder:
+                warn_of_recomputing(model)
             return candidate(model.model)
+    raise ValueError(
+        f"{type(model.model).__name__} ({model.model.config.model_type}) cannot be decoded with by this engine: "
+        "even run from the first token, hypotheses of a batch do not get the scores that the model gives each of them"
+    )
+
+
+def warn_of_recomputing(model: TransformersModel) -> None:
+    """Once a class of models."""
     kind = type(model.model).__name__
     if kind not in _warned:
         _warned.add(kind)
@@ -64,7 +74,6 @@ def choose(model: TransformersModel) -> Decoder:
             "falling back to a slower path that runs every hypothesis from its first token. Results are the same.",
             stacklevel=2,
         )
-    return RecomputeDecoder(model.model)
 
 
 def candidates(model: TransformersModel) -> Iterator[type[Decoder]]:
@@ -72,8 +81,18 @@ def candidates(model: TransformersModel) -> Iterator[type[Decoder]]:
     if changes_with_length(model):
         return
     if untouched(model.model.get_decoder()):
-        yield from (fused for fused in (FusedBart, FusedLlama) if fused.takes(model.model))
+        fused: tuple[type[Decoder], ...] = (*native(), FusedBart, FusedLlama)
+        yield from (each for each in fused if each.takes(model.model))
     yield HookedDecoder
+
+
+def native() -> tuple[type[Decoder], ...]:
+    """The compiled decoders, where numba is installed."""
+    try:
+        from .native.bart import NativeBart
+    except ImportError:
+        return ()
+    return (NativeBart,)
 
 
 def changes_with_length(model: TransformersModel) -> bool:

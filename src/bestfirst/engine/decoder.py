@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Sequence
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .sources import Sources
+from .top import top
 from .tree import Rows, Tree
+
+if TYPE_CHECKING:
+    from ..models.transformers import Prompt, TransformersModel
 
 
 class Decoder(ABC):
@@ -27,6 +33,10 @@ class Decoder(ABC):
     @abstractmethod
     def __init__(self, model: Any) -> None: ...
 
+    def hidden(self, model: TransformersModel, prompts: Sequence[Prompt]) -> tuple[torch.Tensor, list[int]]:
+        """The encoder's output for a batch, (batch, length, d) padded on the right, and each input's length."""
+        return model.encode(prompts)
+
     @abstractmethod
     def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
         """Each layer's keys and values for encoder output (batch, length, d), as (batch, 2, heads, length, head size)."""
@@ -34,6 +44,17 @@ class Decoder(ABC):
     @abstractmethod
     def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
         """Logits of the next token, (rows, vocabulary), until the next step; the rows' own keys and values go to their slots."""
+
+    def best(self, logits: torch.Tensor, width: int, banned: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of a step's logits, the log-probabilities of the best tokens that are not banned, and these tokens, (rows, width).
+
+        As Hugging Face does it: what is banned counts in the sum. The logits are used up.
+        """
+        total = logits.logsumexp(-1, keepdim=True)
+        if banned is not None:
+            logits[:, banned] = -inf
+        values, tokens = top(logits, width)
+        return (values - total).clamp_(max=0), tokens
 
     def read(self, rows: Rows, tree: Tree, sources: Sources) -> None:
         """As `step`, for whole prompts from their first token, whose logits nobody needs."""

@@ -57,19 +57,13 @@ class FusedBart(Decoder):
         self.layers = [Layer(module) for module in decoder.layers]
         self.norm_first = NORM_FIRST[model.config.model_type]
         self.embedding = decoder.embed_tokens
-        self.embed_scale = self._embed_scale(decoder)
+        self.embed_scale = embed_scale(decoder)
         self.first_norm = getattr(decoder, "layernorm_embedding", None)
         self.last_norm = getattr(decoder, "layer_norm", None)
         bias = getattr(model, "final_logits_bias", None)
         head = model.get_output_embeddings()
         self.head = Linear(head.weight, head.bias if bias is None else bias[0])
         self.positions = position_table(decoder, 64)
-
-    @staticmethod
-    def _embed_scale(decoder: Any) -> float:
-        """What the decoder multiplies embeddings with, unless its embedding module does so itself."""
-        inside = hasattr(decoder.embed_tokens, "embed_scale")
-        return 1.0 if inside or decoder.config.model_type == "whisper" else float(getattr(decoder, "embed_scale", 1.0))
 
     def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
         """Each layer's keys and values for encoder output (batch, length, d), as (batch, 2, heads, length, head size)."""
@@ -80,15 +74,7 @@ class FusedBart(Decoder):
 
     def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
         """Logits of the next token, (rows, vocabulary)."""
-        context = rows.paths.shape[1]
-        if context > self.positions.shape[0]:
-            self.positions = position_table(self.decoder, 2 * context)
-        x = self.embedding(rows.tokens)
-        if self.embed_scale != 1.0:
-            x = x * self.embed_scale
-        x = x + self.positions[rows.positions]
-        if self.first_norm is not None:
-            x = self.first_norm(x)
+        x = self.embed(rows)
         mask = rows.mask[:, None, None]
         groups = Groups(rows, sources)
         for index, layer in enumerate(self.layers):
@@ -98,6 +84,17 @@ class FusedBart(Decoder):
         if self.last_norm is not None:
             x = self.last_norm(x)
         return self.head.again(x)
+
+    def embed(self, rows: Rows) -> torch.Tensor:
+        """What enters the first layer, (rows, d)."""
+        context = rows.paths.shape[1]
+        if context > self.positions.shape[0]:
+            self.positions = position_table(self.decoder, 2 * context)
+        x = self.embedding(rows.tokens)
+        if self.embed_scale != 1.0:
+            x = x * self.embed_scale
+        x = x + self.positions[rows.positions]
+        return x if self.first_norm is None else self.first_norm(x)
 
     def _residual(self, x: torch.Tensor, norm: Any, block: Any) -> torch.Tensor:
         return x + block(norm(x)) if self.norm_first else norm(x + block(x))
@@ -156,3 +153,9 @@ class Groups:
     def scatter(self, x: torch.Tensor) -> torch.Tensor:
         """Grid to rows."""
         return x if self.cells is None else x.index_select(0, self.cells)
+
+
+def embed_scale(module: Any) -> float:
+    """What an encoder or decoder multiplies embeddings with, unless its embedding module does so itself."""
+    inside = hasattr(module.embed_tokens, "embed_scale")
+    return 1.0 if inside or module.config.model_type == "whisper" else float(getattr(module, "embed_scale", 1.0))

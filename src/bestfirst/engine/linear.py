@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch.nn import functional as F
+
+PADDING = 16  # numbers: a cache line
 
 
 class Linear:
@@ -19,7 +22,14 @@ class Linear:
         self.weight = weight
         self.bias = bias
         self._result: torch.Tensor | None = None
-        self.transposed = weight.t().contiguous() if weight.device.type == "cpu" and weight.dtype == torch.float32 else None
+
+    @cached_property
+    def transposed(self) -> torch.Tensor | None:
+        """(inputs, outputs). Rows are a little longer than their numbers: lines a power of two apart would share cache sets."""
+        if self.weight.device.type != "cpu" or self.weight.dtype != torch.float32:
+            return None
+        outputs, inputs = self.weight.shape
+        return self.weight.new_empty(inputs, outputs + PADDING)[:, :outputs].copy_(self.weight.t())
 
     @classmethod
     def join(cls, *modules: Any) -> Linear:

@@ -78,7 +78,7 @@ class Runner:
         """Encode inputs of like length together, so that little is padded. Returns their places."""
         places: list[int] = []
         for chunk in chunks(prompts):
-            hidden, lengths = self.model.encode(chunk)
+            hidden, lengths = self.decoder.hidden(self.model, chunk)
             mask = torch.arange(hidden.shape[1], device=self.device) < torch.tensor(lengths, device=self.device)[:, None]
             places += self.sources.add(self.decoder.encode(hidden, mask.long()), lengths)
         return places

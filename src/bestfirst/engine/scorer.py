@@ -114,11 +114,8 @@ class EngineScorer:
         """
         width = int(min(self.width, logits.shape[1]))
         if self._plain:
-            total = logits.logsumexp(-1, keepdim=True)
-            if self._banned is not None:
-                logits[:, self._banned] = -inf
-            best, tokens = top(logits, width)
-            return (best - total).clamp_(max=0), tokens, None
+            return *self.runner.decoder.best(logits, width, self._banned), None
+        logits = logits.contiguous()
         logprobs = torch.log_softmax(logits, -1).clamp_(max=0) if self.normalized else logits
         if self._banned is not None:
             logprobs[:, self._banned] = -inf

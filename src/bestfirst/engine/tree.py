@@ -7,6 +7,7 @@ position, so that the contexts of a whole step are gathered with one index.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import torch
@@ -19,11 +20,21 @@ class Rows:
     tokens: torch.Tensor  # (rows,)
     positions: torch.Tensor  # (rows,) how many tokens stand before it
     slots: torch.Tensor  # (rows,) where its keys and values go
-    paths: torch.Tensor  # (rows, context) slots of its ancestors and itself, by position; slot 0 beyond
-    mask: torch.Tensor  # (rows, context) 0 where there is an ancestor, very negative beyond
     sentences: torch.Tensor  # (rows,) place of its input among the sources
+    paths: torch.Tensor  # (rows, context) slots of its ancestors and itself, by position; slot 0 beyond
     counts: list[int]  # rows of each sentence that has any, in order
     places: list[int]  # and these sentences' places
+    dtype: torch.dtype
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def mask(self) -> torch.Tensor:
+        """(rows, context) 0 where there is an ancestor, very negative beyond."""
+        beyond = torch.arange(self.paths.shape[1], device=self.paths.device, dtype=torch.int32) > self.positions[:, None]
+        zeros = torch.zeros(self.paths.shape, dtype=self.dtype, device=self.paths.device)
+        return zeros.masked_fill_(beyond, torch.finfo(self.dtype).min)
 
 
 class Tree:
@@ -72,18 +83,16 @@ class Tree:
 
     def rows(self, table: list[tuple[int, int, int, int, int]], counts: list[int]) -> Rows:
         """Rows from (token, position, slot, parent's slot, sentence) each; a parent's path must be known."""
-        numbers = torch.tensor(table, dtype=torch.int32).to(self.device, non_blocking=True)
-        tokens, positions, slots, parents, sentences = numbers.unbind(1)
+        numbers = torch.tensor(table, dtype=torch.int32).t().contiguous().to(self.device, non_blocking=True)
+        tokens, positions, slots, parents, sentences = numbers
         longest = max(row[1] for row in table) + 1
         while longest > self.paths.shape[1]:
             self.paths = torch.cat([self.paths, torch.zeros_like(self.paths)], 1)
         paths = self.paths[parents, :longest]
         paths.scatter_(1, positions[:, None].long(), slots[:, None])
         self.paths[slots, :longest] = paths
-        beyond = torch.arange(longest, device=self.device, dtype=torch.int32) > positions[:, None]
-        mask = torch.zeros(paths.shape, dtype=self.dtype, device=self.device).masked_fill_(beyond, torch.finfo(self.dtype).min)
         firsts = [0, *accumulate(counts[:-1])]
-        return Rows(tokens, positions, slots, paths, mask, sentences, counts, [table[row][4] for row in firsts])
+        return Rows(tokens, positions, slots, sentences, paths, counts, [table[row][4] for row in firsts], self.dtype)
 
     def extend(self, index: int, rows: Rows, keys_values: torch.Tensor) -> torch.Tensor:
         """Write the rows' keys and values (rows, 2 width) of a layer; returns each row's context, (rows, context, 2 width).

@@ -36,7 +36,7 @@ class PreparedModel(TransformersModel):
         """Keep what later calls need not find out again."""
         known = _known[self.model]
         known["budget"] = self.budget
-        if self.decoder is not None and self.decoder[1].name == "fused":  # others hold the whole model, and are quickly made
+        if self.decoder is not None and self.decoder[1].name in ("native", "fused"):  # others hold the whole model, and are quickly made
             known["decoder"] = self.decoder
 
     def _setting(self, name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from ..search import Context, Driven, Finished, Search, Strategy
+from ..search import Context, Driven, Finished, Strategy, begin
 
 if TYPE_CHECKING:
     from ..models import Model
@@ -64,7 +64,7 @@ class Score:
 
     def search(self, strategy: Strategy, **settings: Any) -> Driven:
         """A search with this score, ready to be driven."""
-        return Search(strategy, score=self, **settings)
+        return begin(strategy, score=self, **settings)
 
 
 def nonnegative(name: str, value: float) -> float:

@@ -8,7 +8,7 @@ from math import inf
 
 from .agenda import Agenda, Beam
 from .hypothesis import Context, Hypothesis, Key
-from .objective import BrokenLaw, Objective
+from .objective import BrokenLaw, Objective, check
 from .stop import Exhausted
 from .strategy import Strategy
 from .trace import Event, Trace
@@ -32,13 +32,7 @@ class Growth:
         max_calls: int | None = None,
         trace: Trace | None = None,
     ) -> None:
-        if n < 1:
-            raise ValueError(f"nbest must be at least 1, got {n}")
-        if strategy.finished == "keep" and n > strategy.k:
-            raise ValueError(f"nbest ({n}) must not exceed beam ({strategy.k}): beam search returns no more than its beam")
-        if context.n_max < 1:
-            raise ValueError(f"max_length must be at least 1, got {context.n_max}")
-        score.check(strategy)
+        check(strategy, score, context, n)
         self.strategy = strategy
         self.score = score
         self.eos = frozenset(eos)

@@ -34,3 +34,14 @@ class Objective(Protocol):
 
 class BrokenLaw(ValueError):
     """A score or a model broke the law that best-first search relies on."""
+
+
+def check(strategy: Strategy, score: Objective, context: Context, n: int) -> None:
+    """Raise ValueError, naming the way out, for what no search can be asked for."""
+    if n < 1:
+        raise ValueError(f"nbest must be at least 1, got {n}")
+    if strategy.finished == "keep" and n > strategy.k:
+        raise ValueError(f"nbest ({n}) must not exceed beam ({strategy.k}): beam search returns no more than its beam")
+    if context.n_max < 1:
+        raise ValueError(f"max_length must be at least 1, got {context.n_max}")
+    score.check(strategy)

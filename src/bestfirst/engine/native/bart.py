@@ -1,0 +1,124 @@
+"""NativeBart: the step of `FusedBart` with all that lies between its matrix products compiled (`kernels`). float32, on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from .. import fused_bart
+from ..fused_bart import FusedBart
+from ..sources import Sources
+from ..tree import Rows, Tree
+from . import kernels
+from .arrays import Array, Workspace
+from .encoder import NativeEncoder
+from .parts import FeedForward, Norm, Product, Stream
+
+if TYPE_CHECKING:
+    from ...models.transformers import Prompt, TransformersModel
+
+MULTIPLE = 16  # of rows: what the product with the vocabulary works through at a time; a step's last few are filled up
+
+
+class Layer:
+    """One decoder layer: its products as kernels want them."""
+
+    def __init__(self, fused: fused_bart.Layer) -> None:
+        self.heads, self.scaling = fused.heads, np.float32(fused.scaling)
+        self.qkv, self.own_out = Product(fused.qkv), Product(fused.own_out)
+        self.cross_q, self.cross_out = Product(fused.cross_q), Product(fused.cross_out)
+        self.forward = FeedForward(fused.fc1, fused.fc2, fused.activation)
+
+
+class NativeBart(FusedBart):
+    """A step of a BART-like decoder. Where its attention is asked for, the step is `FusedBart`'s."""
+
+    name = "native"
+
+    @staticmethod
+    def takes(model: Any) -> bool:
+        return FusedBart.takes(model) and model.device.type == "cpu" and model.dtype == torch.float32
+
+    @torch.inference_mode()
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        if self.norm_first != (self.last_norm is not None):
+            raise TypeError(f"{type(model).__name__} normalises in an order that is not known here")
+        self.width = self.layers[0].heads * self.layers[0].size
+        self.native = [Layer(layer) for layer in self.layers]
+        self.norms = [Norm(module) for module in self._norms()]
+        self.workspace = Workspace(
+            x=self.width, h=self.width, y=self.width, q=self.width, seen=self.width,
+            qkv=3 * self.width, inner=max(len(layer.fc1.weight) for layer in self.layers),
+        )  # fmt: skip
+        bias = self.head.bias
+        self.head_bias = None if bias is None or not bias.any() else bias[:, None]
+        self._transposed = torch.empty(0)
+        self._logits = torch.empty(0)
+        self.encoder = NativeEncoder(model) if NativeEncoder.takes(model) else None
+
+    def _norms(self) -> Iterator[Any]:
+        """In the order in which a step comes to them."""
+        for layer in self.layers:
+            yield from (layer.own_norm, layer.cross_norm, layer.norm)
+        if self.last_norm is not None:
+            yield self.last_norm
+
+    def hidden(self, model: TransformersModel, prompts: Sequence[Prompt]) -> tuple[torch.Tensor, list[int]]:
+        if self.encoder is None or any(prompt.hidden is not None for prompt in prompts):
+            return super().hidden(model, prompts)
+        return self.encoder.padded([prompt.source for prompt in prompts])
+
+    def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
+        if self.watching:
+            return super().step(rows, tree, sources)
+        w = self.workspace.of(len(rows))
+        w["x"].t.copy_(self.embed(rows))
+        stream = Stream(w["x"], w["h"], self.norms, self.norm_first)
+        y, q, qkv, seen = w["y"], w["q"], w["qkv"], w["seen"]
+        slots, positions, places = rows.slots.numpy(), rows.positions.numpy(), rows.sentences.numpy()
+        paths, lengths = tree.paths.numpy(), np.array(sources.lengths)
+        for index, layer in enumerate(self.native):
+            pool = tree.layer(index, self.width).view(-1, 2 * self.width).numpy()
+            layer.qkv(stream.h, qkv)
+            kernels.own_attention(qkv.n, layer.qkv.bias, pool, paths, slots, positions, layer.heads, layer.scaling, seen.n)
+            layer.own_out(seen, y)
+            stream.add(y, layer.own_out.bias)
+            layer.cross_q(stream.h, q)
+            kernels.cross_attention(
+                q.n, layer.cross_q.bias, sources.layers[index].numpy(), lengths, places, layer.scaling, seen.n
+            )
+            layer.cross_out(seen, y)
+            stream.add(y, layer.cross_out.bias)
+            layer.forward(stream.h, w["inner"], y)
+            stream.add(y, layer.forward.bias)
+        return self._vocabulary(stream.h)
+
+    def _vocabulary(self, h: Array) -> torch.Tensor:
+        """The last product, (rows, vocabulary) as a view of (vocabulary, rows): that way round it is up to a half faster."""
+        n, tokens = len(h.t), len(self.head.weight)
+        columns = n if n < MULTIPLE else -(-n // MULTIPLE) * MULTIPLE
+        if columns * self.width > self._transposed.numel():
+            self._transposed = torch.zeros(2 * columns * self.width)
+            self._logits = torch.empty(2 * columns * tokens)
+        transposed = self._transposed[: columns * self.width].view(self.width, columns)
+        transposed[:, :n] = h.t.t()
+        logits = torch.mm(self.head.weight, transposed, out=self._logits[: columns * tokens].view(tokens, columns))
+        if self.head_bias is not None:
+            logits += self.head_bias
+        return logits[:, :n].t()
+
+    def best(self, logits: torch.Tensor, width: int, banned: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        if logits.stride(0) != 1:
+            return super().best(logits, width, banned)
+        n, (vocabulary, columns) = len(logits), (logits.shape[1], logits.stride(1))
+        values, tokens = np.empty((n, width), np.float32), np.empty((n, width), np.int64)
+        whole = logits.as_strided((vocabulary, columns), (columns, 1)).numpy()  # as `_vocabulary` laid it out
+        kernels.top(whole, NOTHING if banned is None else banned.numpy(), values, tokens)
+        return torch.from_numpy(values), torch.from_numpy(tokens)
+
+
+NOTHING = np.empty(0, np.int64)

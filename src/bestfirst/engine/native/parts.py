@@ -1,0 +1,72 @@
+"""Parts: the pieces that a BART-like encoder and decoder are made of, between the attentions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..linear import Linear
+from . import kernels
+from .arrays import Array
+
+
+class Product:
+    """x W^T into given memory; the bias is left to the kernel that comes next, which passes over the result anyway."""
+
+    def __init__(self, linear: Linear) -> None:
+        assert linear.transposed is not None  # float32, on a CPU
+        self.weight = linear.transposed
+        bias = linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias.detach()
+        self.bias = bias.contiguous().numpy()
+
+    def __call__(self, x: Array, out: Array) -> None:
+        torch.mm(x.t, self.weight, out=out.t)
+
+
+class FeedForward:
+    """fc2(activation(fc1 x)), without the last bias."""
+
+    def __init__(self, fc1: Linear, fc2: Linear, activation: Any) -> None:
+        self.up, self.down = Product(fc1), Product(fc2)
+        self.bias = self.down.bias
+        self.activation = activation
+        self.relu = isinstance(activation, torch.nn.ReLU) or activation is torch.nn.functional.relu
+
+    def __call__(self, x: Array, inner: Array, out: Array) -> None:
+        self.up(x, inner)
+        if self.relu:
+            kernels.relu(inner.n, self.up.bias)
+        else:
+            inner.t.copy_(self.activation(inner.t.add_(torch.from_numpy(self.up.bias))))
+        self.down(inner, out)
+
+
+class Norm:
+    """A layer normalisation's numbers."""
+
+    def __init__(self, module: Any) -> None:
+        self.weight, self.shift = module.weight.detach().numpy(), module.bias.detach().numpy()
+        self.epsilon = np.float32(module.eps)
+
+
+class Stream:
+    """What flows through the layers: `x` the sum so far, `h` what the next block gets.
+
+    A model that normalises first gives a block the norm of the sum; another makes the sum itself the norm.
+    """
+
+    def __init__(self, x: Array, h: Array, norms: Iterable[Norm], norm_first: bool) -> None:
+        self.x = x
+        self.h = h if norm_first else x
+        self._norms = iter(norms)
+        if norm_first:
+            norm = next(self._norms)
+            kernels.norm(x.n, norm.weight, norm.shift, norm.epsilon, h.n)
+
+    def add(self, y: Array, bias: Any) -> None:
+        """Add what a block has made of `h`, and the block's last bias."""
+        norm = next(self._norms)
+        kernels.add_norm(self.x.n, y.n, bias, norm.weight, norm.shift, norm.epsilon, self.h.n)
