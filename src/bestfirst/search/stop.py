@@ -92,16 +92,18 @@ class HuggingFaceStep:
         enough = int(max(search.n, search.strategy.k))
         if search.score.monotonic or len(search.answers) < enough:
             return None
-        beams = search.agenda.beams
-        for t in range(1, min(len(beams), search.context.n_max) + 1):
-            best = next((z[3].value for z in beams[t].members if not z[3].finished), -inf) if t < len(beams) else -inf
+        answers = [z[3] for z in search.answers]
+        first = sorted(z.length for z in answers)[enough - 1]  # no shorter step has so many answers
+        if _best_value(search, first - 1) < value:
+            return None  # the best of a length is no better than that of a shorter one: all of those are known, or none here
+        for t in range(first, min(len(search.agenda.beams), search.context.n_max) + 1):
+            best = _best_value(search, t)
             known = best >= value
-            shorter = [z[3] for z in search.answers if z[3].length <= t]
-            if len(shorter) >= enough:
-                answer, rival = shorter[enough - 1].worth, search.score.final(best if known else value, t, search.context)
-                # An equal one that is open and shorter could still finish at this step, and precede the k-th answer in the order.
-                if answer > rival or (answer == rival and known and (value < best or length >= t)):
-                    return t
+            answer = [z for z in answers if z.length <= t][enough - 1].worth
+            rival = search.score.final(best if known else value, t, search.context)
+            # An equal one that is open and shorter could still finish at this step, and precede the k-th answer in the order.
+            if answer > rival or (answer == rival and known and (value < best or length >= t)):
+                return t
             if not known:
                 return None
         return None
@@ -114,6 +116,12 @@ class HuggingFaceStep:
 
 
 _ANSWERED = Answered()
+
+
+def _best_value(search: Search, length: int) -> float:
+    """The value of the best unfinished hypothesis of this length that is known."""
+    beams = search.agenda.beams
+    return next((z[3].value for z in beams[length].members if not z[3].finished), -inf) if length < len(beams) else -inf
 
 
 def _kth_answer(search: Search) -> Hypothesis | None:
