@@ -1,6 +1,7 @@
 """The paper: hypotheses, the agenda, Table 1, Algorithm 2. Pure Python, standard library only."""
 
 from .agenda import Agenda, Beam
+from .beginning import begin
 from .certified import certified
 from .groups import Driven, Groups
 from .hypothesis import Context, Hypothesis, Successors
@@ -38,6 +39,7 @@ from .strategy import (
     breadth_first,
     greedy,
 )
+from .strict import StrictSearch
 from .trace import HEADER, Trace
 
 __all__ = [
@@ -72,6 +74,7 @@ __all__ = [
     "Status",
     "Stop",
     "Strategy",
+    "StrictSearch",
     "Successors",
     "TopFinished",
     "Trace",
@@ -79,6 +82,7 @@ __all__ = [
     "a_star",
     "a_star_beam",
     "beam",
+    "begin",
     "best_first",
     "best_first_beam",
     "breadth_first",

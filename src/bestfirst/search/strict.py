@@ -80,7 +80,7 @@ class StrictSearch:
         self.root.worth = self.root.bound = 0.0
         self.root.children = NONE
         self._needed: Hypothesis | None = self.root
-        self._answers: list[Answer] = []
+        self.answers: list[Answer] = []  # best first; each is sure as soon as it is there
         self._deepest = self.root  # the first to come onto the longest beam
         self._turn = Turn()
         self._serial = 0
@@ -175,7 +175,7 @@ class StrictSearch:
         turn.answers += 1
         if turn is self._turn:
             tokens = (*parent.tokens, parent.successors.tokens[j])  # type: ignore[union-attr]
-            self._answers.append(Answer(tokens, value, _logprob(parent, j)))
+            self.answers.append(Answer(tokens, value, _logprob(parent, j)))
 
     def _child(self, turn: Turn, parent: Hypothesis, j: int, value: float) -> Hypothesis:
         """The j-th child of `parent`; the same one each time it is looked at ahead of its turn, and then on its turn."""
@@ -214,12 +214,12 @@ class StrictSearch:
     def result(self) -> Result:
         """The n best answers."""
         return Result(
-            hypotheses=self._answers,
+            hypotheses=self.answers,
             calls=self.calls,
             rows=self.rows,
             exact=self.exact,
-            status="complete" if self._answers else "incomplete",
-            partial=None if self._answers else Answer.of(self._deepest),
+            status="complete" if self.answers else "incomplete",
+            partial=None if self.answers else Answer.of(self._deepest),
         )
 
     def dismantle(self) -> None:
