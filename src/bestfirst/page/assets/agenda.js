@@ -1,0 +1,39 @@
+// The agenda: what waits, in the order in which the search would take it.
+
+import { el, figure } from "./dom.js";
+
+const MOST = 40; // more are only counted
+
+export class Agenda {
+  constructor(recording, hooks) {
+    this.recording = recording;
+    this.hooks = hooks;
+    this.list = el("ol", "bf-waiting");
+    this.more = el("p", "bf-more");
+    this.title = el("h3", "bf-agenda-title");
+    this.element = el("section", "bf-agenda", { "aria-label": "agenda" }, this.title, this.list, this.more);
+  }
+
+  update(state, selected) {
+    const agenda = this.recording.agenda(state);
+    this.title.textContent = `agenda · ${agenda.length}`;
+    this.list.replaceChildren(...agenda.slice(0, MOST).map((y, i) => this._item(y, i === 0 && !state.done, selected === y)));
+    const left = agenda.length - MOST;
+    this.more.textContent = left > 0 ? `and ${left} more` : agenda.length ? "" : "nothing waits";
+  }
+
+  _item(y, next, selected) {
+    const text = el("span", "bf-waiting-text", { dir: "auto" }, tail(this.recording.text(y)) || "start");
+    const button = el("button", selected ? "bf-selected" : "", { type: "button" }, text, el("span", "bf-number", {}, figure(y.score)));
+    button.addEventListener("click", () => this.hooks.select(y));
+    button.addEventListener("pointerenter", () => this.hooks.hover(y, button));
+    button.addEventListener("pointerleave", () => this.hooks.hover(null));
+    return el("li", next ? "bf-next" : "", {}, button);
+  }
+}
+
+/** The end of a text, which is what tells hypotheses apart. */
+function tail(text, most = 15) {
+  const letters = [...text];
+  return letters.length > most ? `…${letters.slice(letters.length - most).join("")}` : text;
+}

@@ -1,0 +1,75 @@
+// Where hypotheses stand: a row for each length, best first from the left, so that a row is a beam and its slots are seen.
+
+import { FATES, UNBORN } from "./recording.js";
+
+export const ROW = 58; // pixels from one length to the next
+export const MARK = 22; // of a hypothesis
+const LEFT = 30; // for the lengths
+const SHORT = 12; // a row of no more is shown as it is
+const AHEAD = 3; // of those that wait behind the last that does not, this many are shown
+const NARROWEST = 46;
+const WIDEST = 92;
+
+/** The rows of a tree as it is now: who stands where, and how many are folded away. */
+export function arrange(recording, state, open, width) {
+  const rows = [];
+  for (let length = 0; length <= recording.depth; length += 1) rows.push({ length, on: [], off: [] });
+  for (const y of recording.nodes) {
+    const fate = state.fate[y.index];
+    if (fate === UNBORN) continue;
+    const out = FATES[fate] === "pruned" || FATES[fate] === "evicted";
+    rows[y.length][out ? "off" : "on"].push(y);
+  }
+  const slots = recording.beam <= SHORT ? recording.beam : 0;
+  const cell = Math.max(NARROWEST, Math.min(WIDEST, (width - LEFT) / (Math.max(slots || 7, 5) + 1)));
+  const layout = { cell, places: new Map(), rows: [], width: 0, height: (recording.depth + 1) * ROW + 12 };
+  for (const row of rows) layout.rows.push(lay(row, layout, open, state, slots));
+  return layout;
+}
+
+function lay(row, layout, open, state, slots) {
+  const best = (a, b) => b.score - a.score || a.index - b.index;
+  row.on.sort(best);
+  row.off.sort(best);
+  const shown = open.has(`waiting ${row.length}`) ? row.on.length : prominent(row.on, state);
+  const y = row.length * ROW + 34;
+  const laid = { length: row.length, y, cells: [], folds: [], slots: [] };
+  let column = 0;
+  const put = (hypothesis) => {
+    const place = { x: x(column, layout.cell), y };
+    layout.places.set(hypothesis.index, place);
+    laid.cells.push({ node: hypothesis, ...place });
+    column += 1;
+  };
+  row.on.slice(0, shown).forEach(put);
+  if (shown < row.on.length) fold("waiting", row.on.slice(shown));
+  else if (open.has(`waiting ${row.length}`) && prominent(row.on, state) < row.on.length) fold("waiting", []);
+  if (row.length > 0) for (; column < slots; column += 1) laid.slots.push(x(column, layout.cell));
+  if (row.off.length) {
+    const shownOff = open.has(`pruned ${row.length}`);
+    fold("pruned", shownOff ? [] : row.off);
+    if (shownOff) row.off.forEach(put);
+  }
+  layout.width = Math.max(layout.width, x(column, layout.cell) + layout.cell / 2);
+  return laid;
+
+  /** Some that are not shown one by one; none of them where they are, and could be folded away again. */
+  function fold(kind, folded) {
+    const at = x(column, layout.cell);
+    laid.folds.push({ kind, count: folded.length, x: at, key: `${kind} ${row.length}` });
+    for (const z of folded) layout.places.set(z.index, { x: at, y, folded: true });
+    column += 1;
+  }
+}
+
+function x(column, cell) {
+  return LEFT + (column + 0.5) * cell;
+}
+
+/** How many of a row are shown one by one: all, or, in a wide beam, through the last that does more than wait. */
+function prominent(row, state) {
+  if (row.length <= SHORT) return row.length;
+  let last = row.length - 1;
+  while (last >= 0 && FATES[state.fate[row[last].index]] === "pending") last -= 1;
+  return Math.min(row.length, Math.max(last + 1 + AHEAD, 6));
+}
