@@ -70,7 +70,7 @@ def decode(
     max_calls: int | None = None,
     queue_capacity: int | None = None,
     accept_truncated: bool = False,
-    trace: Callable[[int], Trace | None] | None = None,
+    trace: bool | Callable[[int], Trace | None] | None = None,
     progress: Callable[[int, Result], None] | None = None,
     stats: Stats | None = None,
 ) -> list[Result]:
@@ -89,7 +89,8 @@ def decode(
     max_cache_tokens  tokens held for all inputs in flight: fewer are let in when it is reached. Results depend on neither
     max_calls      give up on an input after so many calls (`status="budget"`)
     queue_capacity memory-reduced search: at most this many hypotheses wait (the paper's gamma * k)
-    trace          called with an input's number, returns where its search is recorded
+    trace          whether to record every search (`Result.trace`, for `bestfirst.view`); or a function from an input's number to
+                   where its search is recorded, None for nowhere
     progress       called with an input's number and result, as soon as it is done
     stats          filled with what the decode cost as a whole
     """
@@ -106,9 +107,20 @@ def decode(
     scorer = model.scorer(worth, inf if plan.k == inf else int(plan.k) + len(model.eos))
 
     results: dict[int, Result] = {}
+    traces: dict[int, Trace] = {}
+
+    def record(index: int, raw: Any) -> Trace | None:
+        recorded = trace(index) if callable(trace) else Trace() if trace else None
+        if recorded is not None:
+            recorded.describe(model, raw)
+            traces[index] = recorded
+        return recorded
 
     def done(index: int, result: Result) -> None:
         results[index] = result
+        result.trace = traces.pop(index, None)
+        if result.trace is not None:
+            result.trace.text(result)
         if progress is not None:
             progress(index, result)
 
@@ -119,7 +131,7 @@ def decode(
             except ValueError as error:
                 done(index, Result(status="error", message=str(error)))
                 continue
-            yield task.job(index, source, scorer.eos, trace(index) if trace is not None else None)
+            yield task.job(index, source, scorer.eos, record(index, raw))
 
     budget = scorer.budget() if row_budget is None else Budget(row_budget, row_budget)
     begun = perf_counter()
