@@ -11,6 +11,7 @@ from .. import __version__
 from .bench import bench
 from .compare import compare
 from .failure import USAGE, reports, say
+from .serve import serve
 from .translate import translate
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command()(translate)
 app.command()(compare)
+app.command()(serve)
 app.add_typer(bench, name="bench")
 
 

@@ -1,0 +1,137 @@
+"""`bestfirst serve`: the same over HTTP, with a page to try it on."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from . import options
+from .failure import reason, reports, say, usage
+from .settings import Decoding, ModelChoice
+
+LIMITS, NETWORK = "Limits", "Network"
+
+
+def seconds(value: object) -> float:
+    """A time, above 0."""
+    number = options.number(value)
+    if not 0 < number < float("inf"):
+        raise typer.BadParameter(f"{value!r} is not a time above 0")
+    return number
+
+
+def port_number(value: object) -> int:
+    """A port."""
+    text = str(value)
+    if not (text.isascii() and text.isdigit() and int(text) < 65536):
+        raise typer.BadParameter(f"{text!r} is not a port from 0 to 65535")
+    return int(text)
+
+
+@reports
+def serve(
+    host: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 for everywhere.", rich_help_panel=NETWORK),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", "-p", parser=port_number, metavar="N", help="0 chooses one.", rich_help_panel=NETWORK)
+    ] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            envvar="BESTFIRST_TOKEN",
+            help="Ask for 'Authorization: Bearer TEXT'. Others see command lines: better set BESTFIRST_TOKEN.",
+            rich_help_panel=NETWORK,
+        ),
+    ] = None,
+    max_queue: Annotated[
+        int,
+        typer.Option(
+            parser=options.count,
+            metavar="N",
+            help="Texts accepted and not done; beyond that, requests get 429 and Retry-After.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = 512,
+    max_items: Annotated[
+        int, typer.Option(parser=options.count, metavar="N", help="Texts in a request.", rich_help_panel=LIMITS)
+    ] = 128,
+    max_chars: Annotated[
+        int, typer.Option(parser=options.count, metavar="N", help="Characters of a text.", rich_help_panel=LIMITS)
+    ] = 5000,
+    max_bytes: Annotated[
+        int, typer.Option(parser=options.count, metavar="N", help="Bytes of a request.", rich_help_panel=LIMITS)
+    ] = 1 << 20,
+    max_beam: Annotated[
+        int, typer.Option(parser=options.count, metavar="K", help="The widest beam, and n-best.", rich_help_panel=LIMITS)
+    ] = 50,
+    deadline: Annotated[
+        float, typer.Option(parser=seconds, metavar="S", help="Seconds that a request may take.", rich_help_panel=LIMITS)
+    ] = 60.0,
+    drain: Annotated[
+        float,
+        typer.Option(
+            parser=seconds, metavar="S", help="Seconds to finish what was accepted, on SIGTERM or Ctrl-C.", rich_help_panel=LIMITS
+        ),
+    ] = 60.0,
+    row_budget: options.RowBudget = None,
+    model: options.ModelName = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    threads: options.Threads = None,
+    source_lang: options.SourceLang = None,
+    target_lang: options.TargetLang = None,
+) -> int:
+    """Serve translations over HTTP, with a page to try it on at /.
+
+    Requests in flight share the forward passes of one model, whatever beam,
+    score and number of translations each of them asks for.
+
+    Examples:
+      bestfirst serve
+      bestfirst serve --port 9000 --threads 4 --max-queue 2000
+      BESTFIRST_TOKEN=secret bestfirst serve --host 0.0.0.0
+
+      curl localhost:8000/translate -H 'Content-Type: application/json' \\
+        -d '{"text": "Guten Morgen!", "beam": 10, "nbest": 3}'
+
+    /           the playground: type a sentence, see the search
+    /translate  POST a text or a list; "stream": true for n-best as they come
+    /search     POST a text: both searches, every event of them
+    /docs       all about these, to try out; /openapi.json for programs
+    /health     whether it works; /metrics for Prometheus
+
+    It needs: pip install 'bestfirst\\[serve]'
+
+    Exit codes:
+      0    stopped by SIGTERM or Ctrl-C, and what was accepted is done
+      2    usage, an address that cannot be listened on, a missing model folder
+    """
+    if missing := [name for name in ("fastapi", "fastapi_swagger", "prometheus_client", "uvicorn") if find_spec(name) is None]:
+        raise usage(f"the server needs {missing[0]}: pip install 'bestfirst[serve]'")
+    from ..serve.limits import Limits
+    from ..serve.server import listen, run, url
+
+    try:
+        limits = Limits(max_bytes, max_items, max_chars, max_beam, max_queue, deadline)
+    except ValueError as error:
+        raise usage(f"{reason(error)}; lower --max-items or raise --max-queue") from error
+    decoding = Decoding(row_budget=row_budget).check()
+    choice = ModelChoice(model, device, dtype, threads, source_lang, target_lang).check(decoding)
+    try:
+        listening = listen(host, port)
+    except OSError as error:
+        raise usage(f"cannot listen on {host}:{port}: {reason(error)}; choose another --host or --port") from error
+    with listening:
+        loaded, _ = choice.load(decoding)
+        from ..serve.app import create_app
+
+        app = create_app(loaded, limits, token=token or None, row_budget=row_budget)
+        if not token and not host.startswith(("127.", "localhost", "::1")):
+            say(f"warning: anyone who can reach {host} can use this server; set BESTFIRST_TOKEN to ask for a token")
+        run(app, listening, drain=drain, ready=lambda: say(f"{loaded.name} at {url(listening)} (Ctrl-C stops)"))
+    return 0

@@ -1,0 +1,77 @@
+"""Metrics: what the server did, as Prometheus reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from ..search import Result
+from .desk import Desk
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    """Counted here as requests end; what the desk and the engine know is asked when it is read."""
+
+    def __init__(self, desk: Desk, paths: frozenset[str]) -> None:
+        self.paths = paths
+        self.registry = CollectorRegistry()
+        self.registry.register(Now(desk))
+        self._requests = Counter("bestfirst_requests", "Requests answered.", ["path", "code"], registry=self.registry)
+        self._seconds = Histogram(
+            "bestfirst_request_seconds", "How long they took.", ["path"], buckets=SECONDS, registry=self.registry
+        )
+        self._texts = Counter("bestfirst_texts", "Texts done, by how they ended.", ["status"], registry=self.registry)
+        self._calls = Counter("bestfirst_calls", "Hypotheses that searches had to score.", registry=self.registry)
+        self._saved = Counter(
+            "bestfirst_calls_saved",
+            "Calls that beam search would have made beyond these, at the very least.",
+            registry=self.registry,
+        )
+
+    def request(self, path: str, code: int, seconds: float) -> None:
+        """A request is answered."""
+        path = path if path in self.paths else "other"
+        self._requests.labels(path, str(code)).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def text(self, result: Result, beam: int | None) -> None:
+        """A text is done; `beam` where it was searched best-first."""
+        self._texts.labels(result.status).inc()
+        self._calls.inc(result.calls)
+        if beam is not None:
+            self._saved.inc(max(0, least_calls_of_beam_search(result, beam) - result.calls))
+
+    def read(self) -> bytes:
+        """All of it, in Prometheus' own format."""
+        return generate_latest(self.registry)
+
+
+def least_calls_of_beam_search(result: Result, beam: int) -> int:
+    """What beam search must have scored to find these answers, however well it stops.
+
+    An answer of L tokens means that beams 0 to L - 1 were scored; all but the first hold `beam` unfinished hypotheses, where
+    finished ones leave it.
+    """
+    longest = max((len(answer.tokens) for answer in result.hypotheses), default=0)
+    return 1 + beam * (longest - 1) if longest else 0
+
+
+class Now(Collector):
+    """What is so at this moment."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    def collect(self) -> Iterator[Any]:
+        engine = self.desk.engine
+        yield GaugeMetricFamily("bestfirst_queue", "Texts accepted and not done.", self.desk.queued)
+        yield GaugeMetricFamily("bestfirst_queue_limit", "How many there may be.", self.desk.limits.max_queue)
+        yield GaugeMetricFamily("bestfirst_in_flight", "Texts that share the forward passes.", engine.in_flight)
+        yield CounterMetricFamily("bestfirst_rows", "Hypotheses scored, ahead of need included.", engine.rows)
+        yield CounterMetricFamily("bestfirst_steps", "Forward passes.", engine.steps)
