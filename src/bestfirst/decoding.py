@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -14,6 +14,9 @@ from .scheduler import Job, Scheduler, Stats
 from .scoring import Score, named_score
 from .search import Context, Finished, Heuristic, Result, Stop, Strategy, Trace
 from .strategies import by_method, named_strategy, stopping
+
+Read = tuple[int, Any, Source]
+"""An input: its number, as it was given, and as the model reads it."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,14 @@ class Task:
         if isinstance(self.max_length, int) and self.max_length < 1:
             raise ValueError(f"max_length must be at least 1, got {self.max_length}")
 
+    def n_max(self, source: Source) -> int:
+        """The most tokens that an output for this input may have."""
+        wanted = self.max_length(source.length) if callable(self.max_length) else self.max_length
+        return int(min(source.max_length if wanted is None else wanted, source.limit))
+
     def job(self, index: int, source: Source, eos: Collection[int], trace: Trace | None = None) -> Job:
         """The search of one input, ready to begin."""
-        wanted = self.max_length(source.length) if callable(self.max_length) else self.max_length
-        n_max = int(min(source.max_length if wanted is None else wanted, source.limit))
+        n_max = self.n_max(source)
         begin = partial(
             self.score.search,
             self.plan,
@@ -104,8 +111,6 @@ def decode(
     if queue_capacity is not None:
         plan = plan.using(queue_capacity=queue_capacity)
     task = Task(plan, worth, nbest, max_length, accept_truncated, max_calls)
-    scorer = model.scorer(worth, inf if plan.k == inf else int(plan.k) + len(model.eos))
-
     results: dict[int, Result] = {}
     traces: dict[int, Trace] = {}
 
@@ -124,21 +129,35 @@ def decode(
         if progress is not None:
             progress(index, result)
 
-    def jobs() -> Iterable[Job]:
+    def read(reader: Any) -> Iterator[Read]:
         for index, raw in enumerate(inputs):
             try:
-                source = scorer.read(raw, prefix)
+                source = reader.read(raw, prefix)
             except ValueError as error:
                 done(index, Result(status="error", message=str(error)))
                 continue
-            yield task.job(index, source, scorer.eos, record(index, raw))
+            yield index, raw, source
 
-    budget = scorer.budget() if row_budget is None else Budget(row_budget, row_budget)
     begun = perf_counter()
-    scheduler = Scheduler(scorer, budget, max_cache_tokens)
-    for job, result in scheduler.run(jobs()):
-        done(job.index, result)
+    total = Stats()
+    pilot = None if trace or row_budget is not None or max_cache_tokens < inf else model.pilot(task)
+    if pilot is not None:
+        for index, result in pilot.run(read(model)):
+            done(index, result)
+        total = pilot.stats
+    if pilot is None or pilot.left:
+        scorer = model.scorer(worth, inf if plan.k == inf else int(plan.k) + len(model.eos))
+        budget = scorer.budget() if row_budget is None else Budget(row_budget, row_budget)
+        begun = begun if pilot is not None else perf_counter()
+        scheduler = Scheduler(scorer, budget, max_cache_tokens)
+        waiting = read(scorer) if pilot is None else iter(pilot.left)
+        for job, result in scheduler.run(
+            task.job(index, source, scorer.eos, record(index, raw)) for index, raw, source in waiting
+        ):
+            done(job.index, result)
+        total = scheduler.stats
+        total.model_seconds = scorer.model_seconds
     if stats is not None:
-        vars(stats).update(vars(scheduler.stats))
-        stats.seconds, stats.model_seconds = perf_counter() - begun, scorer.model_seconds
+        total.seconds = perf_counter() - begun
+        vars(stats).update(vars(total))
     return [results[index] for index in range(len(results))]

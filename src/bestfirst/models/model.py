@@ -66,6 +66,14 @@ class Model(ABC):
         """The text of one token, with a space in front where it begins a word; None where the model has no names for tokens."""
         return None
 
+    def pilot(self, task: Any) -> Any:
+        """Who runs a whole decode in the model's own place (a GPU), where that can be done; None: the scheduler does."""
+        return None
+
+    def target(self, text: str) -> tuple[int, ...]:
+        """The tokens of an output that somebody wrote, without EOS."""
+        raise ValueError(f"{type(self).__name__} reads no outputs; give token ids instead of text")
+
     def scorer(self, score: Score, width: float) -> Scorer:
         """Who asks this model on behalf of a search: `width` is the most successors of a hypothesis that can matter."""
         from .auxiliary import AuxiliaryScorer

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from .model import Model, Query, Scored
 from .scorer import Budget, Scorer, Source
 
 if TYPE_CHECKING:
+    from ..decoding import Task
+    from ..engine.device.pilot import Pilot
     from ..scoring import Score
 
 DTYPES = {
@@ -95,6 +98,7 @@ class TransformersModel(Model):
         self.agreed: dict[type, bool] = {}  # decoders of the engine that were tried, and whether they agree with the model
         self.decoder: tuple[Any, Any] | None = None  # the engine's decoder of the last decode, and the weights it was made of
         self.budget: Budget | None = None  # what suits it, once the engine has measured it
+        self.flight: Any = None  # a GPU's room for whole searches, kept from the last decode, and the weights it was made of
         eos = self._setting("eos_token_id")
         if eos is None:
             raise ValueError(f"model {self.name!r} has no eos_token_id in its generation config or config")
@@ -136,15 +140,20 @@ class TransformersModel(Model):
                 return int(code)
         raise ValueError(f"unknown target language {lang!r} for model {self.name!r}")
 
-    @property
+    @cached_property
     def positions(self) -> float:
-        """How many tokens the decoder has positions for, its prompt included."""
+        """How many tokens the decoder has positions for, its prompt included. Asked for every input, so looked up once."""
         config = self.model.config
         for name in ("max_target_positions", "max_position_embeddings", "n_positions"):
             value = getattr(config, name, None)
             if value and not (name == "n_positions" and config.model_type in ("t5", "mt5", "umt5")):
                 return float(value)
         return inf
+
+    @cached_property
+    def source_positions(self) -> float:
+        """How many tokens the encoder has positions for."""
+        return float(getattr(self.model.config, "max_source_positions", None) or self.positions)
 
     # -- inputs and outputs --------------------------------------------------------------------------------------------
 
@@ -158,7 +167,7 @@ class TransformersModel(Model):
             return self._read_features(raw, forced)
         ids = self._ids(raw, "input")
         if self.encoder_decoder:
-            limit = getattr(self.model.config, "max_source_positions", None) or self.positions
+            limit = self.source_positions
             prompt = Prompt(ids, (*self.start_tokens, *forced), len(forced))
         else:
             limit = self.positions
@@ -241,6 +250,14 @@ class TransformersModel(Model):
             return name.replace("\u2581", " ")
         return str(self.tokenizer.convert_tokens_to_string([name]))
 
+    def target(self, text: str) -> tuple[int, ...]:
+        if self.tokenizer is None:
+            raise ValueError(f"model {self.name!r} has no tokenizer: give token ids instead of text")
+        tokens = self._prefix_ids(text)
+        if self.tokenizer.unk_token_id is not None and self.tokenizer.unk_token_id in tokens:
+            raise ValueError(f"model {self.name!r} cannot write {text!r}: part of it is not in its vocabulary")
+        return tokens
+
     # -- scoring -------------------------------------------------------------------------------------------------------
 
     def encode(self, prompts: Sequence[Prompt]) -> tuple[torch.Tensor, list[int]]:
@@ -280,6 +297,11 @@ class TransformersModel(Model):
         from ..engine import EngineScorer
 
         return EngineScorer(self, score, width)
+
+    def pilot(self, task: Task) -> Pilot | None:
+        from ..engine.device import pilot_for
+
+        return pilot_for(self, task)
 
     def start(self, source: Any) -> Any:
         return self.read(source).payload

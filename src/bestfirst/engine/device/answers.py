@@ -1,0 +1,76 @@
+# ruff: noqa: ANN001, ANN201, N803  a kernel's arguments are pointers and numbers; capitals are sizes
+"""Answers of inputs that are done: their tokens, and the calls that the certificate counts."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .beams import ENDS, INF
+
+
+@triton.jit
+def settle(
+    slots, value, entry, node, count, token, paths, node_token, deepest, limit, answers, answer_value,
+    out_calls, out_lengths, out_tokens, n, k, L, W, P, KP: tl.constexpr, LP: tl.constexpr,
+):  # fmt: skip
+    """`calls`: the closed members that precede the n-th answer and are not hopeless (`Search.calls`).
+
+    Hopeless is what is worth less than H[t] = max(B[t+1], min(A[t+1], H[t+1])), where B is the k-th unfinished value of a beam
+    and A the k-th of all its members: the paper's Theorem 4.4, walked from the longest beam back.
+    """
+    i = tl.program_id(0)
+    s = tl.load(slots + i)
+    lanes = tl.arange(0, 2 * KP)
+    deep = tl.load(deepest + s)
+    end = tl.load(limit + s)
+    bar = tl.full([], -INF, tl.float64)
+    bar_length = LP
+    if tl.load(answers + (s * n + n - 1) * 2) >= 0:
+        bar = tl.load(answer_value + s * n + n - 1)
+        bar_length = tl.load(answers + (s * n + n - 1) * 2)
+    calls = 0
+    t = deep
+    hope = tl.where(deep >= end, INF, -INF).to(tl.float64)
+    while t >= 0:
+        at = 2 * (s * L + t)
+        unfinished = at.to(tl.int64) * KP
+        finished = unfinished + KP
+        m = tl.load(count + at)
+        f = tl.load(count + at + 1)
+        x_value = tl.load(value + unfinished + lanes, mask=lanes < m, other=-INF)
+        x_node = tl.load(node + unfinished + lanes, mask=lanes < m, other=-1)
+        counts = (x_node >= 0) & (x_value >= hope) & ((x_value > bar) | ((x_value == bar) & (t < bar_length)))
+        calls += tl.where(t < end, tl.sum(counts.to(tl.int32), 0), 0)
+        # The k-th of both lists together is the best over i of the lesser of the i-th unfinished and the (k - i)-th finished.
+        u = tl.load(value + unfinished + lanes - 1, mask=(lanes > 0) & (lanes <= m), other=-INF)
+        u = tl.where(lanes == 0, INF, u)
+        v = tl.load(value + finished + k - 1 - lanes, mask=(lanes < k) & (k - 1 - lanes < f), other=-INF)
+        v = tl.where(lanes == k, INF, v)
+        kth = tl.max(tl.where(lanes <= k, tl.minimum(u, v), -INF), 0)
+        last = tl.max(tl.where((lanes == k - 1) & (lanes < m), x_value, -INF), 0)
+        hope = tl.maximum(last, tl.minimum(kth, hope))
+        t -= 1
+    tl.store(out_calls + i, calls - (P - 1))
+    # Tokens: the parent's path, and the last one. Nothing finished: the first of the longest beam instead, its length negative.
+    lengths = tl.arange(0, LP)
+    a = 0
+    while a < n:
+        length = tl.load(answers + (s * n + a) * 2)
+        sign = 1
+        cell = (2 * (s * L + length) + 1).to(tl.int64) * KP + tl.load(answers + (s * n + a) * 2 + 1)
+        if length < 0:
+            sign = tl.where(a == 0, -1, 0)
+            length = deep
+            cell = (2 * (s * L + length)).to(tl.int64) * KP
+        if sign != 0:
+            e = tl.load(entry + cell)
+            parent = tl.where(length > 0, e // W, 0)
+            path = tl.load(paths + parent * L + lengths, mask=lengths < length, other=0)
+            words = tl.load(node_token + path, mask=lengths < length, other=0)
+            words = tl.where(lengths == length, tl.load(token + e) & (ENDS - 1), words)
+            tl.store(out_tokens + (i * n + a) * L + lengths - P, words, mask=(lengths >= P) & (lengths <= length))
+            if sign < 0:
+                tl.store(answer_value + s * n, tl.load(value + cell))
+        tl.store(out_lengths + i * n + a, tl.where(sign == 0, 0, sign * (length - P + 1)))
+        a += 1

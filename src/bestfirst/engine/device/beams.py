@@ -1,0 +1,233 @@
+# ruff: noqa: ANN001, ANN201, N803  a kernel's arguments are pointers and numbers; capitals are sizes
+"""Beams on the device: one program an input keeps its beams true to what was scored, and names what to score next.
+
+The beams are those of `bestfirst.search`: of every length, the best k unfinished hypotheses of all that is known, and the
+finished ones beside them (rule `leave`). They are a function of the set of scored hypotheses (`docs/algorithm.md`), so it does
+not matter in which order these were scored, nor how many at a time.
+
+A *list* is a sorted row of at most k cells; list 2 (s L + t) holds the unfinished hypotheses of input s and length t, the next
+one the finished. A *cell* knows its value, its *entry*, its node (`OPEN` until it is scored) and whether its children have been
+pushed. An entry is a place among all successors ever scored: the j-th of node p is entry p W + j, so a hypothesis that comes
+back to a beam finds its node again. Equal values are told apart by a hash of the parent's tokens, then by the token: an order
+that no schedule can change.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+OPEN = tl.constexpr(-1)
+CHOSEN = tl.constexpr(-2)  # named for the next step, which may have no room for it
+ENDS = tl.constexpr(1 << 30)  # marks a token that ends an output
+INF = tl.constexpr(float("inf"))
+
+
+@triton.jit
+def precedes(a_value, a_tie, a_entry, b_value, b_tie, b_entry):
+    """Whether a comes before b among hypotheses of one length."""
+    return (a_value > b_value) | ((a_value == b_value) & ((a_tie < b_tie) | ((a_tie == b_tie) & (a_entry < b_entry))))
+
+
+@triton.jit
+def merge(value, entry, tie, node, pushed, count, at, c_value, c_entry, c_tie, c_node, c_in, k, KP: tl.constexpr):
+    """Merge siblings, sorted, into list `at`; says whether a member fell off whose children had been pushed, and whether one
+    entered that is scored already."""
+    lanes = tl.arange(0, KP)
+    cells = at.to(tl.int64) * KP + lanes
+    m = tl.load(count + at)
+    there = lanes < m
+    x_value = tl.load(value + cells, mask=there, other=-INF)
+    x_entry = tl.load(entry + cells, mask=there, other=0)
+    x_tie = tl.load(tie + cells, mask=there, other=0)
+    x_node = tl.load(node + cells, mask=there, other=OPEN)
+    x_pushed = tl.load(pushed + cells, mask=there, other=0)
+    tl.debug_barrier()  # all is read before any of it is overwritten
+    ahead = precedes(c_value[None, :], c_tie, c_entry[None, :], x_value[:, None], x_tie[:, None], x_entry[:, None])
+    before_x = tl.sum((ahead & c_in[None, :]).to(tl.int32), 1)
+    before_c = tl.sum(((ahead == 0) & there[:, None]).to(tl.int32), 0)
+    x_place = lanes + before_x
+    c_place = tl.cumsum(c_in.to(tl.int32), 0) - 1 + before_c
+    moves = there & (x_place < k) & (before_x > 0)
+    to = at.to(tl.int64) * KP + x_place
+    tl.store(value + to, x_value, mask=moves)
+    tl.store(entry + to, x_entry, mask=moves)
+    tl.store(tie + to, x_tie, mask=moves)
+    tl.store(node + to, x_node, mask=moves)
+    tl.store(pushed + to, x_pushed, mask=moves)
+    enters = c_in & (c_place < k)
+    to = at.to(tl.int64) * KP + c_place
+    tl.store(value + to, c_value, mask=enters)
+    tl.store(entry + to, c_entry, mask=enters)
+    tl.store(tie + to, c_tie + tl.zeros_like(c_place), mask=enters)
+    tl.store(node + to, c_node, mask=enters)
+    tl.store(pushed + to, tl.zeros_like(c_place).to(tl.int8), mask=enters)
+    tl.store(count + at, tl.minimum(k, m + tl.sum(c_in.to(tl.int32), 0)))
+    tl.debug_barrier()
+    fell = tl.max(tl.where(there & (x_place >= k), x_pushed, 0).to(tl.int32), 0)
+    again = tl.max((enters & (c_node >= 0)).to(tl.int32), 0)
+    return fell, again
+
+
+@triton.jit
+def push(
+    value, entry, tie, node, pushed, count, logprob, token, child, hashes, parent, v, below, last_length, k, W,
+    KP: tl.constexpr, CP: tl.constexpr,
+):  # fmt: skip
+    """Let the children of node `parent`, whose value is v, onto the beam whose lists begin at `below`.
+
+    They come best first, CP at a time, until the beam refuses one. `last_length`: the unfinished count as finished, if 1.
+    """
+    fell = 0
+    again = 0
+    j0 = 0
+    p = parent.to(tl.int64)
+    c_tie = tl.load(hashes + p)
+    while j0 < W:
+        j = j0 + tl.arange(0, CP)
+        c_entry = p * W + j
+        c_logprob = tl.load(logprob + c_entry, mask=j < W, other=-INF)
+        c_token = tl.load(token + c_entry, mask=j < W, other=0)
+        c_node = tl.load(child + c_entry, mask=j < W, other=OPEN)
+        c_value = v + c_logprob.to(tl.float64)
+        possible = c_logprob > -INF
+        best = tl.max(tl.where(possible, c_value, -INF), 0)
+        full = tl.load(count + below) >= k
+        last = tl.load(value + below.to(tl.int64) * KP + k - 1, mask=full, other=-INF)
+        j0 += CP
+        if best >= last and best > -INF:
+            ends = possible & (((c_token & ENDS) != 0) | (last_length != 0))
+            a, b = merge(
+                value, entry, tie, node, pushed, count, below, c_value, c_entry, c_tie, c_node, possible & (ends == 0), k, KP
+            )
+            fell = fell | a
+            again = again | b
+            if tl.max(ends.to(tl.int32), 0) > 0:
+                merge(value, entry, tie, node, pushed, count, below + 1, c_value, c_entry, c_tie, c_node, ends, k, KP)
+        else:
+            j0 = W
+    return fell, again
+
+
+@triton.jit
+def grow(
+    value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes,
+    status, deepest, limit, answers, answer_value, pick_length, pick_place, wants, counters,
+    n, k, L, W, accept_truncated, PICKS: tl.constexpr, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr,
+):  # fmt: skip
+    """Push what the last step scored, find the n best answers, and pick the open hypotheses that come first before the n-th."""
+    s = tl.program_id(0)
+    tl.store(wants + s, 0)
+    if tl.load(status + s) == 1:
+        lanes = tl.arange(0, KP)
+        lengths = tl.arange(0, LP)
+        end = tl.load(limit + s)
+        deep = tl.load(deepest + s)
+        fresh = tl.load(scored + s * L + lengths, mask=lengths < L, other=0)
+        tl.store(scored + s * L + lengths, tl.zeros_like(fresh), mask=lengths < L)
+        # 1. Children, from the shortest length that has news. Beams below one that lost a pushed member are built anew.
+        t = tl.min(tl.where(fresh != 0, lengths, LP), 0)
+        rebuild = 0
+        while (t < end) & (t <= deep):
+            at = 2 * (s * L + t)
+            below = at + 2
+            m = tl.load(count + at)
+            cells = at.to(tl.int64) * KP + lanes
+            x_value = tl.load(value + cells, mask=lanes < m, other=-INF)
+            x_node = tl.load(node + cells, mask=lanes < m, other=OPEN)
+            x_pushed = tl.load(pushed + cells, mask=lanes < m, other=0).to(tl.int32)
+            tl.debug_barrier()
+            if rebuild != 0:
+                tl.store(count + below, 0)
+                tl.store(count + below + 1, 0)
+                x_pushed = tl.zeros_like(x_pushed)
+                tl.debug_barrier()
+            todo = (x_node >= 0) & (x_pushed == 0)
+            left = tl.sum(todo.to(tl.int32), 0)
+            fell = 0
+            again = 0
+            while left > 0:
+                i = tl.min(tl.where(todo, lanes, KP), 0)
+                parent = tl.sum(tl.where(lanes == i, x_node, 0), 0)
+                v = tl.sum(tl.where(lanes == i, x_value, 0.0), 0)
+                last_length = ((accept_truncated != 0) & (t + 1 == end)).to(tl.int32)
+                a, b = push(
+                    value, entry, tie, node, pushed, count, logprob, token, child, hashes,
+                    parent, v, below, last_length, k, W, KP, CP,
+                )  # fmt: skip
+                fell = fell | a
+                again = again | b
+                todo = todo & (lanes != i)
+                left -= 1
+            tl.store(pushed + cells, tl.full([KP], 1, tl.int8), mask=x_node >= 0)
+            tl.store(head + s * L + t, tl.max(tl.where(x_node == OPEN, x_value, -INF), 0))
+            m = tl.load(count + below)
+            y_value = tl.load(value + below.to(tl.int64) * KP + lanes, mask=lanes < m, other=-INF)
+            y_node = tl.load(node + below.to(tl.int64) * KP + lanes, mask=lanes < m, other=OPEN)
+            best = tl.max(tl.where(y_node == OPEN, y_value, -INF), 0)
+            tl.store(head + s * L + t + 1, tl.where(t + 1 < end, best, -INF))
+            if m + tl.load(count + below + 1) > 0:
+                deep = tl.maximum(deep, t + 1)
+            rebuild = rebuild | fell
+            following = tl.min(tl.where((fresh != 0) & (lengths > t), lengths, LP), 0)
+            t = tl.where((rebuild | again) != 0, t + 1, following)
+            tl.debug_barrier()
+        tl.store(deepest + s, deep)
+        # 2. Answers: a finished hypothesis is one if fewer than k members of its length precede it.
+        lists = 2 * (s * L + lengths)
+        known = lengths <= deep
+        unfinished = tl.load(count + lists, mask=known, other=0)
+        finished = tl.load(count + lists + 1, mask=known, other=0)
+        taken = tl.zeros_like(finished)
+        bar = tl.full([], INF, tl.float64)
+        bar_length = 0
+        i = 0
+        while i < n:
+            f = (lists + 1).to(tl.int64) * KP + taken
+            u = lists.to(tl.int64) * KP + k - 1 - taken
+            have = taken < tl.minimum(finished, k)
+            rival = have & (unfinished > k - 1 - taken)
+            f_value = tl.load(value + f, mask=have, other=-INF)
+            u_value = tl.load(value + u, mask=rival, other=-INF)
+            f_tie = tl.load(tie + f, mask=have, other=0)
+            u_tie = tl.load(tie + u, mask=rival, other=0)
+            f_entry = tl.load(entry + f, mask=have, other=0)
+            u_entry = tl.load(entry + u, mask=rival, other=0)
+            accepted = have & ((rival == 0) | precedes(f_value, f_tie, f_entry, u_value, u_tie, u_entry))
+            bar = tl.max(tl.where(accepted, f_value, -INF), 0)
+            bar_length = tl.min(tl.where(accepted & (f_value == bar), lengths, LP), 0)
+            place = tl.sum(tl.where(lengths == bar_length, taken, 0), 0)
+            if bar > -INF:
+                tl.store(answers + (s * n + i) * 2, bar_length)
+                tl.store(answers + (s * n + i) * 2 + 1, place)
+                tl.store(answer_value + s * n + i, bar)
+            else:
+                tl.store(answers + (s * n + i) * 2, -1)
+            i += 1
+            taken = tl.where(lengths == bar_length, taken + 1, taken)
+        # 3. What to score: the first open ones of all lengths that precede the n-th answer.
+        heads = tl.load(head + s * L + lengths, mask=known & (lengths < end), other=-INF)
+        cap = tl.minimum(tl.load(counters + 5), PICKS)
+        picked = 0
+        best = tl.max(heads, 0)
+        t = tl.min(tl.where(heads == best, lengths, LP), 0)
+        while (picked < cap) & (best > -INF) & ((best > bar) | ((best == bar) & (t < bar_length))):
+            at = 2 * (s * L + t)
+            m = tl.load(count + at)
+            cells = at.to(tl.int64) * KP + lanes
+            x_value = tl.load(value + cells, mask=lanes < m, other=-INF)
+            x_node = tl.load(node + cells, mask=lanes < m, other=CHOSEN)
+            place = tl.min(tl.where(x_node == OPEN, lanes, KP), 0)
+            tl.debug_barrier()
+            tl.store(node + at.to(tl.int64) * KP + place, CHOSEN)
+            tl.store(pick_length + s * PICKS + picked, t)
+            tl.store(pick_place + s * PICKS + picked, place)
+            picked += 1
+            rest = tl.max(tl.where((x_node == OPEN) & (lanes > place), x_value, -INF), 0)
+            heads = tl.where(lengths == t, rest, heads)
+            best = tl.max(heads, 0)
+            t = tl.min(tl.where(heads == best, lengths, LP), 0)
+            tl.debug_barrier()
+        tl.store(wants + s, picked)
+        if picked == 0:
+            tl.store(status + s, 2)

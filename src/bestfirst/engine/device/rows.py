@@ -1,0 +1,105 @@
+# ruff: noqa: ANN001, ANN201, N803  a kernel's arguments are pointers and numbers; capitals are sizes
+"""Rows of the next step: shared out among the inputs, and written down, a node each."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .beams import ENDS, OPEN
+
+ROWS, ACTIVE, ALL_ROWS, STEPS, FREE, CAP, BROKEN = range(7)  # what `counters` holds
+
+
+@triton.jit
+def share(wants, grant, first, counters, R, S, PICKS: tl.constexpr, SP: tl.constexpr):
+    """Who gets how many of R rows: as many as it wants, up to a level that is the same for all; the first inputs one more.
+
+    The first pick of an input is needed for certain, so nobody gets a second row before everybody has one.
+    """
+    lanes = tl.arange(0, SP)
+    want = tl.load(wants + lanes, mask=lanes < S, other=0)
+    free = tl.load(counters + 4)
+    room = tl.minimum(R, free)
+    active = tl.sum((want > 0).to(tl.int32), 0)
+    low = 0
+    high = PICKS
+    while low < high:
+        level = (low + high + 1) // 2
+        fits = tl.sum(tl.minimum(want, level), 0) <= room
+        low = tl.where(fits, level, low)
+        high = tl.where(fits, high, level - 1)
+    get = tl.minimum(want, low)
+    left = room - tl.sum(get, 0)
+    more = (want > low).to(tl.int32)
+    get += more * (tl.cumsum(more, 0) <= left).to(tl.int32)
+    total = tl.sum(get, 0)
+    tl.store(grant + lanes, get, mask=lanes < S)
+    tl.store(first + lanes, tl.cumsum(get, 0) - get, mask=lanes < S)
+    tl.store(counters + 0, total)
+    tl.store(counters + 1, active)
+    tl.store(counters + 2, tl.load(counters + 2) + total)
+    tl.store(counters + 3, tl.load(counters + 3) + (total > 0).to(tl.int32))
+    tl.store(counters + 4, free - total)
+    tl.store(counters + 5, tl.maximum(1, 2 * R // tl.maximum(active, 1)))
+
+
+@triton.jit
+def assign(
+    wants, grant, first, counters, pick_length, pick_place, entry, node, child, scored, stack,
+    row_node, row_input, row_length, row_entry, rows, steps, L, PICKS: tl.constexpr, KP: tl.constexpr,
+):  # fmt: skip
+    """An input's picks become rows as far as it has any, each with a new node; the others stay open."""
+    s = tl.program_id(0)
+    want = tl.load(wants + s)
+    get = tl.load(grant + s)
+    j = tl.arange(0, PICKS)
+    t = tl.load(pick_length + s * PICKS + j, mask=j < want, other=0)
+    place = tl.load(pick_place + s * PICKS + j, mask=j < want, other=0)
+    cell = (2 * (s * L + t)).to(tl.int64) * KP + place
+    mine = j < get
+    row = tl.load(first + s) + j
+    e = tl.load(entry + cell, mask=mine, other=0)
+    new = tl.load(stack + tl.load(counters + 4) + row, mask=mine, other=0)
+    tl.store(node + cell, tl.where(mine, new, OPEN), mask=j < want)
+    tl.store(child + e, new, mask=mine)
+    tl.store(scored + s * L + t, tl.full([PICKS], 1, tl.int32), mask=mine)
+    tl.store(row_node + row, new, mask=mine)
+    tl.store(row_input + row, tl.zeros_like(row) + s, mask=mine)
+    tl.store(row_length + row, t, mask=mine)
+    tl.store(row_entry + row, e, mask=mine)
+    tl.store(rows + s, tl.load(rows + s) + get)
+    tl.store(steps + s, tl.load(steps + s) + (get > 0).to(tl.int32))
+
+
+@triton.jit
+def embed(
+    row_node, row_input, row_length, row_entry, counters, token, paths, node_token, node_input, hashes,
+    embedding, positions, out, scale, L, W, D, LP: tl.constexpr, DP: tl.constexpr,
+):  # fmt: skip
+    """A row's node gets its token, its path of ancestors and its hash; its embedding goes to `out`. Unused rows: node 0."""
+    r = tl.program_id(0)
+    lanes = tl.arange(0, LP)
+    used = r < tl.load(counters)
+    new = tl.where(used, tl.load(row_node + r), 0).to(tl.int64)
+    t = tl.where(used, tl.load(row_length + r), 0)
+    s = tl.where(used, tl.load(row_input + r), 0)
+    e = tl.load(row_entry + r, mask=used, other=0)
+    tl.debug_barrier()
+    tl.store(row_node + r, new.to(tl.int32))
+    tl.store(row_length + r, t)
+    tl.store(row_input + r, s)
+    w = tl.load(token + e) & (ENDS - 1)
+    w = tl.where(used, w, 0)
+    parent = tl.where(t > 0, e // W, 0)
+    path = tl.load(paths + parent * L + lanes, mask=lanes < t, other=0)
+    path = tl.where(lanes == t, new.to(tl.int32), path)
+    tl.store(paths + new * L + lanes, path, mask=lanes <= t)
+    before = tl.where(t > 0, tl.load(hashes + parent), 0)
+    tl.store(hashes + new, ((before ^ w) * 73244475) ^ ((before >> 7) + (w << 11)))
+    tl.store(node_token + new, w)
+    tl.store(node_input + new, tl.where(used, s, -1))
+    d = tl.arange(0, DP)
+    x = tl.load(embedding + w.to(tl.int64) * D + d, mask=d < D, other=0.0).to(tl.float32) * scale
+    x += tl.load(positions + t * D + d, mask=d < D, other=0.0).to(tl.float32)
+    tl.store(out + r.to(tl.int64) * D + d, x, mask=d < D)

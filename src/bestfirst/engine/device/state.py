@@ -1,0 +1,129 @@
+# ruff: noqa: N806  capitals are sizes
+"""State: all that the device holds for the inputs in flight. What the arrays mean is said where the kernels use them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import torch
+
+from .rows import CAP, FREE
+from .weights import Weights
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Room for `inputs` at a time, of `source` tokens, with outputs and prompt of fewer than `lengths` tokens, and `nodes`."""
+
+    k: int
+    n: int
+    accept_truncated: bool
+    inputs: int
+    source: int
+    lengths: int
+    nodes: int
+    successors: int  # kept of each node
+    prompt: tuple[int, ...]
+
+    @property
+    def picks(self) -> int:
+        """Most hypotheses an input names for one step."""
+        return power(min(self.k, 64))
+
+    def fits(self, other: Shape) -> bool:
+        """Whether `other` can be decoded in this room."""
+        same = ("k", "n", "accept_truncated", "successors", "prompt")
+        room = ("inputs", "source", "lengths", "nodes")
+        return all(getattr(self, a) == getattr(other, a) for a in same) and all(
+            getattr(self, a) >= getattr(other, a) for a in room
+        )
+
+
+def power(n: int) -> int:
+    """The least power of two that is no less than n."""
+    return 1 << (n - 1).bit_length()
+
+
+def bytes_each(shape: Shape, token: int) -> tuple[int, int]:
+    """What an input and a node take, where a token's keys and values take `token` bytes."""
+    beams = shape.lengths * (2 * power(shape.k) * 25 + 24)
+    return shape.source * token + beams, token + 4 * shape.lengths + 12 * shape.successors + 24
+
+
+class State:
+    """The arrays. Node 0 is nobody's: rows that a step has no use for write there."""
+
+    def __init__(self, shape: Shape, weights: Weights, eos: Any, banned: Any) -> None:
+        self.shape = shape
+        device = weights.device
+        S, L, N, W = shape.inputs, shape.lengths, shape.nodes, shape.successors
+        layers, cells = len(weights.layers), S * L * 2 * power(shape.k)
+
+        def empty(*size: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.empty(*size, dtype=dtype, device=device)
+
+        def zeros(*size: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.zeros(*size, dtype=dtype, device=device)
+
+        # beams, by cell
+        self.value, self.entry = empty(cells, dtype=torch.float64), empty(cells, dtype=torch.int64)
+        self.tie, self.node, self.pushed = empty(cells), empty(cells), empty(cells, dtype=torch.int8)
+        self.count = zeros(S, L, 2)
+        self.head = torch.full((S, L), -inf, dtype=torch.float64, device=device)
+        self.scored = zeros(S, L)
+        # inputs
+        self.status, self.deepest, self.limit, self.source_length = zeros(S), zeros(S), zeros(S), zeros(S)
+        self.answers = zeros(S, shape.n, 2)
+        self.answer_value = zeros(S, shape.n, dtype=torch.float64)
+        self.pick_length, self.pick_place = zeros(S, shape.picks), zeros(S, shape.picks)
+        self.wants, self.grant, self.first, self.rows, self.steps = zeros(S), zeros(S), zeros(S), zeros(S), zeros(S)
+        # nodes, and entries: their successors, and behind these a root for each input
+        self.logprob = empty(N * W + S, dtype=torch.float32)
+        self.token, self.child = zeros(N * W + S), empty(N * W + S)
+        self.token[N * W :] = shape.prompt[0]
+        self.paths, self.node_token, self.hashes = empty(N, L), empty(N), zeros(N)
+        self.node_input = torch.full((N,), -1, dtype=torch.int32, device=device)
+        self.stack = torch.arange(N, dtype=torch.int32, device=device)  # free nodes: the first so many
+        self.stack[:-1] = torch.arange(N - 1, 0, -1, dtype=torch.int32, device=device)
+        self.counters = zeros(8)
+        self.counters[FREE], self.counters[CAP] = N - 1, 1
+        # keys and values: of nodes, and of the inputs
+        self.memory = empty(N, layers * 2 * weights.width, dtype=weights.dtype)
+        self.source = empty(S, shape.source, layers * 2 * weights.width, dtype=weights.dtype)
+        # what ends an output, what may not come
+        self.ends, self.banned = zeros(weights.vocabulary, dtype=torch.int8), zeros(weights.vocabulary, dtype=torch.int8)
+        self.ends[list(eos)] = 1
+        self.any_banned = bool(banned)
+        if banned:
+            self.banned[list(banned)] = 1
+        self.prompt = torch.tensor(shape.prompt, dtype=torch.int32, device=device)
+
+    def begin(self, slots: torch.Tensor, limits: torch.Tensor, source_lengths: torch.Tensor) -> None:
+        """New inputs in these slots: each beam empty, but for the root."""
+        shape = self.shape
+        places = slots.long()
+        self.count[places] = 0
+        self.count[places, 0, 0] = 1
+        self.head[places] = -inf
+        self.head[places, 0] = 0.0
+        self.scored[places] = 0
+        roots = places * (shape.lengths * 2 * power(shape.k))
+        entries = shape.nodes * shape.successors + places
+        self.value[roots], self.entry[roots], self.tie[roots], self.node[roots], self.pushed[roots] = 0.0, entries, 0, -1, 0
+        self.child[entries] = -1
+        self.deepest[places], self.rows[places], self.steps[places] = 0, 0, 0
+        self.limit[places], self.source_length[places] = limits, source_lengths
+        self.status[places] = 1
+
+    def release(self, slots: torch.Tensor) -> None:
+        """Take back the nodes of these slots' inputs."""
+        gone = torch.zeros(self.shape.inputs + 1, dtype=torch.bool, device=slots.device)
+        gone[slots.long()] = True
+        nodes = gone[self.node_input.long()].nonzero()[:, 0]  # a free node's input is -1: the last, which nobody is
+        free = int(self.counters[FREE])
+        self.stack[free : free + len(nodes)] = nodes.int()
+        self.node_input[nodes] = -1
+        self.counters[FREE] += len(nodes)
+        self.status[slots.long()] = 0

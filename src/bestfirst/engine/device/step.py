@@ -1,0 +1,142 @@
+# ruff: noqa: N803, N806  capitals are sizes
+"""Step: everything that happens in one forward pass, as launches on the device; nothing in it waits for the host."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from .attention import add_norm, attend
+from .beams import grow
+from .plain import attend_own, attend_source, best
+from .rows import BROKEN, assign, embed, share
+from .state import State, power
+from .successors import keep_best, keep_given
+from .weights import Layer, Weights
+
+LARGEST_VOCABULARY = 16384  # that one program looks through; above it, torch's own top-k
+MOST_SUCCESSORS = 128
+
+
+class Step:
+    """A step of R rows: grow the beams, share out the rows, run the decoder on them, keep each row's best successors."""
+
+    def __init__(self, state: State, weights: Weights) -> None:
+        self.state = state
+        self.weights = weights
+
+    def __call__(self, R: int) -> None:
+        self.search(R)
+        self.keep(self.decoder(R))
+
+    def search(self, R: int) -> None:
+        """What the last step scored goes onto the beams; who is scored next."""
+        st, shape = self.state, self.state.shape
+        S, L, W, picks, KP = shape.inputs, shape.lengths, shape.successors, shape.picks, power(shape.k)
+        grow[(S,)](
+            st.value, st.entry, st.tie, st.node, st.pushed, st.count, st.head, st.scored,
+            st.logprob, st.token, st.child, st.hashes,
+            st.status, st.deepest, st.limit, st.answers, st.answer_value, st.pick_length, st.pick_place, st.wants, st.counters,
+            shape.n, shape.k, L, W, int(shape.accept_truncated),
+            PICKS=picks, KP=KP, CP=min(power(W), 64), LP=power(L), num_warps=1 if KP <= 16 else 4 if KP <= 128 else 8,
+        )  # fmt: skip
+        share[(1,)](st.wants, st.grant, st.first, st.counters, R, S, PICKS=picks, SP=power(S), num_warps=8)
+        assign[(S,)](
+            st.wants, st.grant, st.first, st.counters, st.pick_length, st.pick_place,
+            st.entry, st.node, st.child, st.scored, st.stack,
+            self.row_node, self.row_input, self.row_length, self.row_entry, st.rows, st.steps, L, PICKS=picks, KP=KP, num_warps=1,
+        )  # fmt: skip
+
+    def rows(self, most: int) -> None:
+        """Room for so many rows in a step."""
+        device = self.weights.device
+        self.row_node, self.row_input, self.row_length = (torch.zeros(most, dtype=torch.int32, device=device) for _ in range(3))
+        self.row_entry = torch.zeros(most, dtype=torch.int64, device=device)
+
+    def decoder(self, R: int) -> torch.Tensor:
+        """Logits of R rows, (R, vocabulary)."""
+        w = self.weights
+        x = self._embed(R)
+        if w.first_norm is not None:
+            x = F.layer_norm(x, x.shape[1:], w.first_norm.weight, w.first_norm.bias, w.first_norm.eps)
+        y = x
+        if w.norm_first:
+            norm = w.layers[0].own_norm
+            y = F.layer_norm(x, x.shape[1:], norm.weight, norm.bias, norm.eps)
+        for index, layer in enumerate(w.layers):
+            after = w.layers[index + 1].own_norm if index + 1 < len(w.layers) else w.last_norm
+            own, cross, last = (
+                (layer.cross_norm, layer.norm, after) if w.norm_first else (layer.own_norm, layer.cross_norm, layer.norm)
+            )
+            x, y = self._add(x, layer.own_out(self._own(y, index, layer)), own)
+            x, y = self._add(x, layer.cross_out(self._cross(y, index, layer)), cross)
+            x, y = self._add(x, layer.fc2(layer.fc1(y)), last)
+        if w.last_norm is not None and not w.norm_first:
+            y = F.layer_norm(y, y.shape[1:], w.last_norm.weight, w.last_norm.bias, w.last_norm.eps)
+        return w.head(y)
+
+    def _embed(self, R: int) -> torch.Tensor:
+        st, w, shape = self.state, self.weights, self.state.shape
+        x = torch.empty(R, w.width, dtype=w.dtype, device=w.device)
+        embed[(R,)](
+            self.row_node, self.row_input, self.row_length, self.row_entry,
+            st.counters, st.token, st.paths, st.node_token, st.node_input, st.hashes,
+            w.embedding, w.positions, x, w.embed_scale, shape.lengths, shape.successors, w.width,
+            LP=power(shape.lengths), DP=power(w.width), num_warps=2,
+        )  # fmt: skip
+        return x
+
+    def _own(self, x: torch.Tensor, index: int, layer: Layer) -> torch.Tensor:
+        return self._attend(layer.qkv(x), self.state.memory, index, layer, True)
+
+    def _cross(self, x: torch.Tensor, index: int, layer: Layer) -> torch.Tensor:
+        return self._attend(layer.cross_q(x), self.state.source, index, layer, False)
+
+    def _attend(self, q: torch.Tensor, memory: torch.Tensor, index: int, layer: Layer, own: bool) -> torch.Tensor:
+        st, w = self.state, self.weights
+        if not q.is_cuda:
+            layer_memory = memory.unflatten(-1, (len(w.layers), 2, w.width))[..., index, :, :]
+            rows = slice(0, len(q))
+            if own:
+                nodes, lengths = self.row_node[rows], self.row_length[rows]
+                return attend_own(q, layer_memory, nodes, lengths, st.paths, w.heads, layer.scaling)
+            return attend_source(q, layer_memory, self.row_input[rows], st.source_length, w.heads, layer.scaling)
+        out = torch.empty(len(q), w.width, dtype=w.dtype, device=w.device)
+        attend[(len(q), w.heads)](
+            q, q.shape[1], memory, memory.shape[-1], index,
+            self.row_node, self.row_input, self.row_length, st.paths, st.source_length,
+            out, layer.scaling, st.shape.lengths, st.shape.source, w.heads, w.size,
+            OWN=own, DP=power(w.size), BLOCK=16, num_warps=2,
+        )  # fmt: skip
+        return out
+
+    def _add(self, x: torch.Tensor, y: torch.Tensor, norm: torch.nn.LayerNorm | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """x + y, and that normalised; where layers normalise last, the two are one."""
+        first = self.weights.norm_first
+        if norm is None:
+            return x + y, x + y
+        if not x.is_cuda:
+            total = x + y
+            out = F.layer_norm(total, x.shape[1:], norm.weight, norm.bias, norm.eps)
+            return (total if first else out), out
+        out = torch.empty_like(x)
+        total = torch.empty_like(x) if first else out
+        D = x.shape[1]
+        add_norm[(len(x),)](x, y, norm.weight, norm.bias, total, out, norm.eps, D, FIRST=first, DP=power(D), num_warps=2)
+        return total, out
+
+    def keep(self, logits: torch.Tensor) -> None:
+        """Each row's best successors, into its node's entries."""
+        st, shape = self.state, self.state.shape
+        R, V = logits.shape
+        W, P = shape.successors, len(shape.prompt)
+        where = (self.row_node, self.row_length, st.logprob, st.token, st.child, st.ends)
+        if logits.is_cuda and V <= LARGEST_VOCABULARY and W <= MOST_SUCCESSORS:
+            keep_best[(R,)](
+                logits, *where, st.banned, st.prompt, st.counters, V, W, P,
+                ANY_BANNED=st.any_banned, VP=power(V), WP=power(W), num_warps=8 if V <= 8192 else 16,
+            )  # fmt: skip
+            return
+        values, which, total = best(logits, W, st.banned if st.any_banned else None)
+        st.counters[BROKEN : BROKEN + 1] |= total.isnan().any().int()
+        keep_given[(R,)](values, which, total, *where, st.prompt, W, P, WP=power(W), num_warps=4)
