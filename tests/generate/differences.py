@@ -74,7 +74,7 @@ def _compare_row(found: Comparison, theirs: Any, ours: Any, row: int, prompt: in
     if want < IMPOSSIBLE:
         return  # not a hypothesis; what we return there has a test of its own
     tokens = [_generated(output, row, prompt) for output in (theirs, ours)]
-    if abs(want - got) > NEAR * max(1.0, abs(want)):
+    if abs(want - got) > NEAR:
         found.differences.append(f"input {row // n}, {row % n + 1}-best: {tokens[0]} {want:.6f} is not {tokens[1]} {got:.6f}")
     elif tokens[0] != tokens[1]:
         found.near_ties += 1

@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from bestfirst.integrations.compare import main
+
 LINES = Path(__file__).parents[1] / "data" / "tatoeba-200.de"
 
 
@@ -26,7 +30,18 @@ def test_every_setting_gives_the_same_text(tmp_path):
     assert all(0 < line["calls"] <= line["rows"] and line["ratio"] > 0 for line in found)
 
 
-def test_bad_input_is_one_clear_line(tmp_path):
-    missing = run(tmp_path / "missing.de")
-    assert (missing.returncode, missing.stderr.splitlines()[-1].endswith("missing.de")) == (2, True)
-    assert "--num-beams must be at least 1, got 0" in run(LINES, "--num-beams", 0).stderr
+def test_bad_input_is_one_clear_line(tmp_path, capsys):
+    empty = tmp_path / "empty.de"
+    empty.touch()
+    asked = {
+        (tmp_path / "missing.de",): "missing.de",
+        (empty,): "no lines in",
+        (LINES, "--num-beams", 0): "--num-beams must be at least 1, got 0",
+        (LINES, "--model", tmp_path): "has no config.json",
+    }
+    for arguments, message in asked.items():
+        with pytest.raises(SystemExit) as ended:
+            main([str(each) for each in arguments])
+        told = capsys.readouterr().err.splitlines()[-1]
+        assert ended.value.code == 2
+        assert message in told

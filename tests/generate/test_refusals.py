@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import LogitsProcessorList, SynthIDTextWatermarkingConfig, TextStreamer
+from transformers import (
+    FSMTConfig,
+    FSMTForConditionalGeneration,
+    LogitsProcessorList,
+    SynthIDTextWatermarkingConfig,
+    TextStreamer,
+)
 
 import bestfirst
 from bestfirst.integrations import hub_folder
-from engine.builders import ARCHITECTURES
+from engine.builders import ARCHITECTURES, BART, VOCABULARY, peaked
 from generate.differences import padded
 
 ARCHITECTURE = ARCHITECTURES["llama"]
 BATCH = padded(ARCHITECTURE, ARCHITECTURE.inputs(2, seed=1))
 SEQ2SEQ = ARCHITECTURES["marian"]
+FOLDER = {"custom_generate": hub_folder(), "trust_remote_code": True}
 
 
 @pytest.mark.parametrize(
@@ -29,6 +36,7 @@ SEQ2SEQ = ARCHITECTURES["marian"]
         ({"num_beam_groups": 2}, "num_beam_groups=2"),
         ({"diversity_penalty": 1.0}, "diversity_penalty=1.0"),
         ({"force_words_ids": [[5]]}, r"force_words_ids=\[\[5\]\]"),
+        ({"constraints": ["any"]}, r"constraints=\['any'\]"),
         ({"guidance_scale": 1.5}, "guidance_scale=1.5"),
         ({"output_logits": True}, "output_logits=True"),
         ({"output_attentions": True}, "output_attentions=True"),
@@ -39,9 +47,11 @@ SEQ2SEQ = ARCHITECTURES["marian"]
     ],
 )
 def test_each_is_named(asked, name, small):
+    """With a callable, and by the folder."""
     settings = {"num_beams": 4, "max_new_tokens": 4, "return_dict_in_generate": True, **BATCH, **asked}
-    with pytest.raises(ValueError, match=f"bestfirst.generate cannot honour {name}"):
-        small("llama").generate(**settings, custom_generate=bestfirst.generate)
+    for route in ({"custom_generate": bestfirst.generate}, FOLDER):
+        with pytest.raises(ValueError, match=f"bestfirst.generate cannot honour {name}"):
+            small("llama").generate(**settings, **route)
 
 
 def test_padded_decoder_prompts_of_an_encoder_decoder(small):
@@ -73,11 +83,30 @@ def test_a_processor_that_wants_more_than_scores(small):
         )
 
 
-@pytest.mark.parametrize("name", ["streamer", "assistant_model", "synced_gpus"])
-def test_the_folder_route_sees_more(name, small):
-    value = {"streamer": TextStreamer(None), "assistant_model": small("llama"), "synced_gpus": True}[name]
-    with pytest.raises(ValueError, match=f"bestfirst.generate cannot honour {name}: .*; leave it out"):
-        small("llama").generate(**BATCH, num_beams=2, custom_generate=hub_folder(), trust_remote_code=True, **{name: value})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("streamer", TextStreamer(None)), ("assistant_model", "llama"), ("synced_gpus", True), ("cache_implementation", "paged")],
+)
+def test_the_folder_route_sees_more(name, value, small):
+    value = small(value) if name == "assistant_model" else value
+    with pytest.raises(ValueError, match=f"bestfirst.generate cannot honour {name}.*: .*; leave it out"):
+        small("llama").generate(**BATCH, num_beams=2, **FOLDER, **{name: value})
+
+
+def test_called_by_itself(small):
+    with pytest.raises(TypeError, match=r"use model.generate\(..., custom_generate=bestfirst.generate\)"):
+        bestfirst.generate(small("llama"), BATCH["input_ids"], num_beams=2)
+
+
+def test_a_model_whose_scores_depend_on_its_batch():
+    """FSMT, given the encoder's output and no cache, looks at what follows a token: no decoder of the engine gives its scores."""
+    settings = {name: value for name, value in BART.items() if name != "vocab_size"}
+    config = FSMTConfig(**settings, src_vocab_size=VOCABULARY, tgt_vocab_size=VOCABULARY, langs=["de", "en"])
+    model = peaked(FSMTForConditionalGeneration(config), seed=0, eos=1.5).eval()
+    with pytest.raises(ValueError, match=r"FSMTForConditionalGeneration \(fsmt\) cannot be decoded with by this engine"):
+        model.generate(
+            **padded(SEQ2SEQ, SEQ2SEQ.inputs(2, seed=1)), num_beams=2, max_new_tokens=4, custom_generate=bestfirst.generate
+        )
 
 
 def test_with_a_callable_transformers_swallows_the_streamer(small):

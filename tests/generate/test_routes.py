@@ -15,7 +15,7 @@ from transformers import MaxTimeCriteria, StoppingCriteriaList, StopStringCriter
 
 import bestfirst
 from bestfirst.integrations import hub_folder
-from engine.builders import ARCHITECTURES, VOCABULARY
+from engine.builders import ARCHITECTURES, EOS, VOCABULARY
 from generate.differences import padded
 
 FOLDER = {"custom_generate": hub_folder(), "trust_remote_code": True}
@@ -70,6 +70,38 @@ def test_whispers_own_generate(frames, asked, whisper):
     assert torch.equal(theirs, ours)
 
 
+@pytest.fixture(scope="module")
+def multilingual():
+    """Whisper as it is shipped: languages, tasks, tokens that are suppressed everywhere or at the beginning, timestamps."""
+    model = ARCHITECTURES["whisper"].build(vocab_size=80)
+    config = model.generation_config
+    config.is_multilingual, config.lang_to_id = True, {"<|en|>": 40, "<|de|>": 41, "<|fr|>": 42}
+    config.task_to_id = {"transcribe": 43, "translate": 44}
+    config.prev_sot_token_id, config.no_timestamps_token_id, config.max_initial_timestamp_index = 45, 47, 5
+    config.suppress_tokens, config.begin_suppress_tokens = [2, 5, 9, 43, 44, 45, 46], [7, EOS]
+    return model
+
+
+@pytest.mark.parametrize("timestamps", [False, True])
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"language": "de", "task": "translate"}, {"language": ["en", "fr"]}, {"language": "de", "num_return_sequences": 3}],
+    ids=lambda asked: ",".join(asked) or "detect",
+)
+def test_whispers_forced_and_suppressed_tokens(timestamps, asked, multilingual):
+    features = torch.randn(2, 8, 20, generator=torch.Generator().manual_seed(3))
+    settings = {"num_beams": 4, "max_new_tokens": 12, "return_timestamps": timestamps, **asked}
+    theirs = multilingual.generate(features, **settings)
+    assert torch.equal(theirs, multilingual.generate(features, **settings, custom_generate=bestfirst.generate))
+
+
+def test_whispers_fallback_to_sampling_is_named(whisper):
+    features = torch.randn(1, 8, 20, generator=torch.Generator().manual_seed(3))
+    asked = {"temperature": (0.0, 0.5), "logprob_threshold": -0.001, "return_timestamps": True}
+    with pytest.raises(ValueError, match=r"do_sample=True: .* or temperature=0\.0 to Whisper"):
+        whisper.generate(features, num_beams=2, max_new_tokens=5, **asked, custom_generate=bestfirst.generate)
+
+
 def test_whispers_outputs_as_a_dict(whisper):
     features = torch.randn(2, 8, 20, generator=torch.Generator().manual_seed(2))
     settings = {"num_beams": 3, "max_new_tokens": 9, "return_dict_in_generate": True, "output_scores": True}
@@ -91,6 +123,21 @@ def test_text_generation_pipeline(small, letters):
         assert pipe(texts, **asked, batch_size=batch_size, custom_generate=bestfirst.generate) == theirs
     with pytest.raises(ValueError, match=r"do_sample=True: .*pass do_sample=False \(pipelines sample by default\)"):
         pipe(texts, num_beams=3, custom_generate=bestfirst.generate)
+
+
+def test_speech_recognition_pipeline(multilingual):
+    letters = {string.printable[10:90][i]: i for i in range(80)}
+    tokenizer = transformers.WhisperTokenizer(vocab=letters, merges=[])
+    extractor = transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=1, sampling_rate=1600, hop_length=80, n_fft=160)
+    pipe = transformers.pipeline(
+        "automatic-speech-recognition", model=multilingual, tokenizer=tokenizer, feature_extractor=extractor
+    )
+    audio, stats = {"raw": torch.randn(1600, generator=torch.Generator().manual_seed(3)).numpy(), "sampling_rate": 1600}, {}
+    asked = {"num_beams": 4, "language": "de", "max_new_tokens": 8}
+    theirs = pipe(dict(audio), generate_kwargs=dict(asked))
+    assert pipe(dict(audio), generate_kwargs={**asked, "custom_generate": bestfirst.generate, "stats": stats}) == theirs
+    assert theirs["text"]
+    assert stats["search"] == "best-first"
 
 
 # -- the folder --------------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def weights(model: Any) -> list[Any]:
 
 def choose(model: TransformersModel) -> Decoder:
     """Each candidate is tried once a model; the verdicts stay with it."""
-    for candidate in (*candidates(model), RecomputeDecoder):
+    for candidate in candidates(model):
         if candidate not in model.agreed:
             model.agreed[candidate] = agrees(candidate, model)
         if model.agreed[candidate]:
@@ -78,12 +78,12 @@ def warn_of_recomputing(model: TransformersModel) -> None:
 
 def candidates(model: TransformersModel) -> Iterator[type[Decoder]]:
     """Decoders that may fit, fastest first."""
-    if changes_with_length(model):
-        return
-    if untouched(model.model.get_decoder()):
-        fused: tuple[type[Decoder], ...] = (*native(), FusedBart, FusedLlama)
-        yield from (each for each in fused if each.takes(model.model))
-    yield HookedDecoder
+    if not changes_with_length(model):
+        if untouched(model.model.get_decoder()):
+            fused: tuple[type[Decoder], ...] = (*native(), FusedBart, FusedLlama)
+            yield from (each for each in fused if each.takes(model.model))
+        yield HookedDecoder
+    yield RecomputeDecoder
 
 
 def native() -> tuple[type[Decoder], ...]:

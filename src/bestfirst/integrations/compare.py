@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import process_time
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import track
 
 from ..models.transformers import load
 from .generate import generate
@@ -46,7 +49,11 @@ class Line:
         return self.without / self.seconds
 
 
-def compare(model: Any, lines: Sequence[str], num_beams: int, batch_size: int, repeat: int) -> list[Line]:
+Watch = Callable[[list[Any]], Iterable[Any]]
+"""Gives back what it gets, one by one, and shows how far it is."""
+
+
+def compare(model: Any, lines: Sequence[str], num_beams: int, batch_size: int, repeat: int, watch: Watch = iter) -> list[Line]:
     """Every setting on these lines, batched in their order."""
     tokenizer = model.tokenizer
     parts = [list(lines[i : i + batch_size]) for i in range(0, len(lines), batch_size)]
@@ -63,12 +70,14 @@ def compare(model: Any, lines: Sequence[str], num_beams: int, batch_size: int, r
         return process_time() - begun, texts, cost
 
     run(ours=True)  # a model's first call tries decoders and measures a row budget
+    turns: dict[str, list[Any]] = {name: [] for name in SETTINGS}
+    for name in watch([name for name in SETTINGS for _ in range(repeat)]):
+        turns[name].append((run(ours=False, **SETTINGS[name]), run(ours=True, **SETTINGS[name])))
     found = []
-    for name, settings in SETTINGS.items():
-        turns = [(run(ours=False, **settings), run(ours=True, **settings)) for _ in range(repeat)]
-        (_, expected, _), (_, texts, cost) = turns[-1]
+    for name, taken in turns.items():
+        (_, expected, _), (_, texts, cost) = taken[-1]
         same = sum(a == b for a, b in zip(expected, texts, strict=True))
-        without, seconds = (min(turn[way][0] for turn in turns) for way in (0, 1))
+        without, seconds = (min(turn[way][0] for turn in taken) for way in (0, 1))
         found.append(Line(name, without, seconds, same, len(lines), cost["calls"], cost["rows"], cost["steps"]))
     return found
 
@@ -96,12 +105,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("num_beams", "batch_size", "repeat"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
-    if not options.file.is_file():
-        parser.error(f"no file {options.file}")
+    try:
+        lines = options.file.read_text(encoding="utf-8").splitlines()
+        model = load(options.model)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    if not lines:
+        parser.error(f"no lines in {options.file}")
     torch.set_num_threads(1)
-    lines = options.file.read_text(encoding="utf-8").splitlines()
-    found = compare(load(options.model), lines, options.num_beams, options.batch_size, options.repeat)
+    found = compare(model, lines, options.num_beams, options.batch_size, options.repeat, watch)
     print("\n".join(json.dumps({**asdict(line), "ratio": line.ratio}) for line in found) if options.json else table(found))
+
+
+def watch(turns: list[Any]) -> Iterable[Any]:
+    """A bar on stderr, where that is a terminal."""
+    return track(turns, "comparing", console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
 
 
 if __name__ == "__main__":

@@ -54,6 +54,8 @@ def generate(
     Raises ValueError for whatever it cannot honour.
     """
     config = generation_config
+    if config is None:
+        raise TypeError("bestfirst.generate is not called by itself: use model.generate(..., custom_generate=bestfirst.generate)")
     refuse(model, config, logits_processor, model_kwargs)
     limits = read_limits(stopping_criteria, config, input_ids.shape[1])
     banned = banned_tokens(logits_processor)

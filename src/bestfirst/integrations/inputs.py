@@ -36,8 +36,8 @@ class PreparedModel(TransformersModel):
         """Keep what later calls need not find out again."""
         known = _known[self.model]
         known["budget"] = self.budget
-        if self.decoder is not None and self.decoder[1].name in ("native", "fused"):  # others hold the whole model, and are quickly made
-            known["decoder"] = self.decoder
+        if self.decoder is not None and self.decoder[1].name in ("native", "fused"):
+            known["decoder"] = self.decoder  # others hold the whole model, and are quickly made
 
     def _setting(self, name: str) -> Any:
         return self._settled.get(name, super()._setting(name))

@@ -16,6 +16,7 @@ USED = frozenset(
         "encoder_outputs",
         "position_ids",
         # How Hugging Face would run the model; the engine has its own way, with the same result.
+        "cache_params",
         "cache_position",
         "logits_to_keep",
         "past_key_values",
@@ -25,10 +26,37 @@ USED = frozenset(
 """Model arguments that are honoured, or that change nothing here."""
 
 
+SAMPLING = "it searches, it does not sample; pass do_sample=False (pipelines sample by default), or temperature=0.0 to Whisper"
+ASSISTED = "assisted decoding is another algorithm; leave it out"
+CONSTRAINED = "constrained beam search is gone; use prefix_allowed_tokens_fn"
+DIVERSE = "group beam search is gone; use strategy='beam', score=bestfirst.scoring.Diverse(groups, penalty)"
+REASONS = {
+    "do_sample": SAMPLING,
+    "prompt_lookup_num_tokens": ASSISTED,
+    "assistant_early_exit": ASSISTED,
+    "use_mtp": ASSISTED,
+    "penalty_alpha": "contrastive search is another algorithm; leave it out",
+    "dola_layers": "DoLa is another algorithm; leave it out",
+    "constraints": CONSTRAINED,
+    "force_words_ids": CONSTRAINED,
+    "num_beam_groups": DIVERSE,
+    "diversity_penalty": DIVERSE,
+    "guidance_scale": "it keeps a second cache for each row of a beam; leave it out",
+    "output_logits": "only output_scores is there; it holds the log-probabilities",
+    "output_attentions": "the engine keeps none; run the model on the output instead",
+    "output_hidden_states": "the engine keeps none; run the model on the output instead",
+}
+"""Settings that ask for something else, and what to do instead."""
+IDLE = {"num_beam_groups": 1, "guidance_scale": 1}
+"""Values, besides none, that ask for nothing."""
+
+
 def refuse(model: Any, config: Any, processors: Sequence[Any], model_kwargs: dict[str, Any]) -> None:
     """Raise ValueError for the first argument that asks for something else than beam search or greedy search on tokens."""
-    for name, why in _settings(config):
-        raise ValueError(f"bestfirst.generate cannot honour {name}={getattr(config, name)!r}: {why}")
+    for name, why in REASONS.items():
+        value = getattr(config, name, None)
+        if value and value != IDLE.get(name):
+            raise ValueError(f"bestfirst.generate cannot honour {name}={value!r}: {why}")
     if any(isinstance(processor, SynthIDTextWatermarkLogitsProcessor) for processor in processors):
         raise ValueError(
             "bestfirst.generate cannot honour watermarking_config of SynthID: it keeps a state for each row of a beam"
@@ -38,30 +66,6 @@ def refuse(model: Any, config: Any, processors: Sequence[Any], model_kwargs: dic
         empty = value is None or (hasattr(value, "__len__") and len(value) == 0)
         if name not in USED and name not in encoders and not empty:
             raise ValueError(f"bestfirst.generate cannot honour {name}: the engine runs the decoder on token ids alone")
-
-
-def _settings(config: Any) -> list[tuple[str, str]]:
-    """The settings that are set and must not be, and what to do instead."""
-    asked = {
-        "do_sample": (config.do_sample, "it searches, it does not sample; pass do_sample=False (pipelines sample by default)"),
-        "prompt_lookup_num_tokens": (config.prompt_lookup_num_tokens, "assisted decoding is another algorithm; leave it out"),
-        "assistant_early_exit": (config.assistant_early_exit, "assisted decoding is another algorithm; leave it out"),
-        "use_mtp": (getattr(config, "use_mtp", None), "assisted decoding is another algorithm; leave it out"),
-        "penalty_alpha": (config.penalty_alpha, "contrastive search is another algorithm; leave it out"),
-        "dola_layers": (config.dola_layers, "DoLa is another algorithm; leave it out"),
-        "constraints": (config.constraints, "constrained beam search is gone; use prefix_allowed_tokens_fn"),
-        "force_words_ids": (config.force_words_ids, "constrained beam search is gone; use prefix_allowed_tokens_fn"),
-        "num_beam_groups": (
-            (config.num_beam_groups or 1) > 1,
-            "group beam search is gone; use strategy='beam', score=bestfirst.scoring.Diverse(groups, penalty)",
-        ),
-        "diversity_penalty": (config.diversity_penalty, "use strategy='beam', score=bestfirst.scoring.Diverse(groups, penalty)"),
-        "guidance_scale": ((config.guidance_scale or 1) != 1, "it keeps a second cache for each row of a beam; leave it out"),
-        "output_logits": (config.output_logits, "only output_scores is there; it holds the log-probabilities"),
-        "output_attentions": (config.output_attentions, "the engine keeps none; run the model on the output instead"),
-        "output_hidden_states": (config.output_hidden_states, "the engine keeps none; run the model on the output instead"),
-    }
-    return [(name, why) for name, (is_set, why) in asked.items() if is_set]
 
 
 def refuse_visible(**arguments: Any) -> None:
@@ -75,6 +79,8 @@ def refuse_visible(**arguments: Any) -> None:
         value = arguments.get(name)
         if value is not None and value is not False:
             raise ValueError(f"bestfirst.generate cannot honour {name}: {why}; leave it out")
+    if arguments.get("cache_implementation") == "paged":
+        raise ValueError("bestfirst.generate cannot honour cache_implementation='paged': it is not beam search; leave it out")
 
 
 def refuse_positions(position_ids: torch.Tensor | None, mask: torch.Tensor) -> None:
