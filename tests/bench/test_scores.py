@@ -1,62 +1,49 @@
-"""bench scores: the paper's tables on the embedded model and shipped sentences; a small language model is made on the way."""
+"""The paper's tables of length normalization and mutual information, on the embedded model and a small language model."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
-import transformers
 
 import bestfirst
-from bestfirst.bench.paper import HYPERPARAMETERS, LENGTH, MUTUAL_INFORMATION
-from bestfirst.bench.scores import Bench
-from bestfirst.bench.scores_table import scores_table
-from bestfirst.cli.app import run
-
-DATA = Path(__file__).parents[1] / "data"
-GERMAN, ENGLISH = DATA / "tatoeba-200.de", DATA / "tatoeba-200.en"
+from bench.conftest import ENGLISH, GERMAN, call
+from cli.process import only_line
 
 
 @pytest.fixture(scope="module")
-def language_model(tmp_path_factory) -> Path:
-    """A folder with a random language model of the embedded model's vocabulary."""
-    translator = bestfirst.load()
-    (eos,) = translator.eos
-    transformers.set_seed(0)
-    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 256}
-    config = transformers.GPT2Config(vocab_size=translator.model.config.vocab_size, eos_token_id=eos, bos_token_id=eos, **sizes)
-    folder = tmp_path_factory.mktemp("lm")
-    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
-    return folder
+def measured(language_model, tmp_path_factory) -> list[dict]:
+    """Every line of both tables, at k = 5, as the command prints them."""
+    import contextlib
+    import io
 
-
-@pytest.fixture(scope="module")
-def measured(language_model) -> list:
-    texts = [file.read_text(encoding="utf-8").splitlines()[:6] for file in (GERMAN, ENGLISH)]
-    return list(Bench(bestfirst.load(), *texts).tables([5], bestfirst.load(language_model)))
+    rows = tmp_path_factory.mktemp("scores") / "rows.jsonl"
+    command = ["bench", "scores", GERMAN, ENGLISH, "--limit", 6, "--beam", 5, "--lm", language_model, "--rows", rows, "--json"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert call(*command) == 0
+    lines = [json.loads(line) for line in printed.getvalue().splitlines()]
+    return [line for line in lines if line.get("beam") == 5]
 
 
 def test_every_line_of_the_papers_tables_and_exact_search_beside(measured):
-    found = [(name, line.score, line.method) for name, line in measured]
-    assert found == [
-        ("length normalization", "no reward", "beam"),
-        *(("length normalization", "beta 0.8, b = |x|", method) for method in ("beam", "heuristic", "exact")),
-        *(("length normalization", "beta 0.5, b = n_max", method) for method in ("beam", "stopping", "exact")),
-        ("mutual information", "epsilon 0", "beam"),
-        *(("mutual information", "epsilon 0.02", method) for method in ("beam", "heuristic", "exact")),
-        *(("mutual information", "epsilon 0.0003", method) for method in ("beam", "stopping", "exact")),
+    assert [(line["table"], line["score"], line["search"]) for line in measured] == [
+        ("length", "no reward", "beam"),
+        *(("length", "beta 0.8, b = |x|", search) for search in ("beam", "heuristic", "best-first")),
+        *(("length", "beta 0.5, b = n_max", search) for search in ("beam", "stopping", "best-first")),
+        ("mutual-information", "epsilon 0", "beam"),
+        *(("mutual-information", "epsilon 0.02", search) for search in ("beam", "heuristic", "best-first")),
+        *(("mutual-information", "epsilon 0.0003", search) for search in ("beam", "stopping", "best-first")),
     ]
-    cited = [line.published for _, line in measured if line.published is not None]
-    assert cited == [published for table in (LENGTH, MUTUAL_INFORMATION) for (k, _), published in table.items() if k == 5]
+    assert [line["published"]["calls"] for line in measured if line["published"]] == [115, 73, 115, 129, 114]
 
 
-def test_exact_search_returns_beam_searchs_answers_with_fewer_calls(measured):
-    exact = [line for _, line in measured if line.method == "exact"]
+def test_exact_search_returns_beam_searchs_answers_with_no_more_calls(measured):
+    exact = [line for line in measured if line["search"] == "best-first"]
     assert len(exact) == 4
     for line in exact:
-        assert (line.lower, line.higher, line.different) == (0, 0, 0)
-        assert line.increase >= 0
+        against = line["against"]
+        assert (against["lower"], against["higher"], against["different"]) == (0, 0, 0)
+        assert against["increase"] >= 0
 
 
 def test_numbers_are_those_of_decode(measured):
@@ -64,60 +51,33 @@ def test_numbers_are_those_of_decode(measured):
     score = bestfirst.scoring.LengthReward(0.5)
     n_max = {"max_length": lambda n: max(2 * n, 1), "finished": "keep"}
     beam, ours = (bestfirst.decode(bestfirst.load(), sources, score=score, **n_max, **how) for how in ({"strategy": "beam"}, {}))
-    line = next(line for _, line in measured if (line.score, line.method) == ("beta 0.5, b = n_max", "exact"))
+    line = next(line for line in measured if (line["score"], line["search"]) == ("beta 0.5, b = n_max", "best-first"))
     old, new = (sum(result.calls for result in results) for results in (beam, ours))
-    assert line.calls == pytest.approx(new / 6)
-    assert line.increase == pytest.approx(100 * (old - new) / new)
-    assert line.unfinished == sum(not result.hypotheses for result in ours)
+    assert line["calls"] == pytest.approx(new / 6)
+    assert line["against"]["increase"] == pytest.approx(100 * (old - new) / new)
+    assert line["unfinished"] == sum(not result.hypotheses for result in ours)
 
 
 def test_language_model_is_asked_for_mutual_information_only(measured):
-    for name, line in measured:
-        assert (line.lm_calls > 0) == (name == "mutual information")
+    for line in measured:
+        assert (line["lm_calls"] > 0) == (line["table"] == "mutual-information")
 
 
-def test_table_has_the_papers_numbers_beside(measured):
-    table = scores_table("t", [line for name, line in measured if name == "mutual information"])
-    columns = {column.header: list(column.cells) for column in table.columns[-4:]}
-    assert columns["paper: calls"] == ["115", "", "129", "", "", "114", ""]
-    assert columns["error"] == ["-", "", "42.7 %", "", "", "29.2 %", ""]
+def test_the_papers_search_error_is_against_nothing_clipped(measured):
+    clipped = [line for line in measured if line["table"] == "mutual-information" and line["score"] != "epsilon 0"]
+    assert len(clipped) == 6
+    assert all(line["unlike_zero"] is not None for line in clipped)
 
 
-def test_command_without_language_model_prints_the_length_table(capsys):
-    assert run(["bench", "scores", str(GERMAN), str(ENGLISH), "--limit", "2", "--beam", "5"]) == 0
+def test_command_without_language_model_prints_the_length_table(capsys, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    assert call("bench", "scores", GERMAN, ENGLISH, "--limit", 2, "--beam", 5, "--rows", rows) == 0
     printed = capsys.readouterr().out
-    assert "length normalization: tatoeba-de-en, 2 lines of tatoeba-200.de" in printed
-    assert "mutual information:" not in printed
-    assert "tok:none" in printed.splitlines()[-1]
+    assert "Length normalization: tatoeba-de-en@" in printed
+    assert "Mutual information" not in printed
+    assert "tok:none" in printed
 
 
-def test_command_prints_json_a_search(capsys, language_model):
-    assert (
-        run(["bench", "scores", str(GERMAN), str(ENGLISH), "--limit", "1", "--beam", "5", "--lm", str(language_model), "--json"])
-        == 0
-    )
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(lines) == 14
-    assert lines[-1]["table"] == "mutual information"
-    assert lines[0]["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:none")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([GERMAN, ENGLISH, "--model", "../no/such/folder"], "no model folder at '../no/such/folder'"),
-        ([GERMAN, ENGLISH, "--lm", "../no/such/folder"], "no model folder at '../no/such/folder'"),
-        (["no-such-file", ENGLISH], "cannot read 'no-such-file': No such file or directory"),
-        ([GERMAN, Path(__file__)], "each needs its translation"),
-        ([GERMAN, ENGLISH, "--beam", "5,7"], "the paper has hyperparameters for --beam 5 and 10, not for 7"),
-    ],
-)
-def test_what_is_missing_is_said_in_one_line(arguments, said, capsys):
-    assert run(["bench", "scores", *map(str, arguments)]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
-
-
-def test_hyperparameters_are_there_for_every_cited_line():
-    assert set(HYPERPARAMETERS) == {k for k, _ in [*LENGTH, *MUTUAL_INFORMATION]}
+def test_hyperparameters_are_the_papers_own(capsys):
+    assert call("bench", "scores", GERMAN, ENGLISH, "--beam", "5,7") == 2
+    assert "has parameters for --beam 5, 10, not for 7" in only_line(capsys.readouterr().err)

@@ -1,0 +1,40 @@
+"""The certificate from beam search's beams is that of the search's own tests; best-first search meets it on a real model."""
+
+from __future__ import annotations
+
+import json
+
+from bestfirst.bench.certificate import FullBeams
+from bestfirst.bench.row import Row
+from bestfirst.search import beam
+from reference import certificate
+from toys import random_cases, run
+
+
+def test_it_is_the_references(cases, tally):
+    """Random models, ties included, under `keep`, for the best answer: two independent countings."""
+    wrong = []
+    numbers = cases(400, full=8000)
+    for case in random_cases(numbers, title="certificate of bench"):
+        followed = FullBeams()
+        run(case.toy, beam(case.k, "keep"), case.n_max, trace=followed)
+        if followed.least() != len(certificate(case.toy, case.k, case.n_max, 1, "keep")):
+            wrong.append(case)
+    tally("certificates of bench", len(numbers), len(wrong))
+    assert not wrong, f"{len(wrong)} of {len(numbers)}, such as {wrong[:3]}"
+
+
+def test_best_first_search_makes_no_call_more_on_the_embedded_model(rows_file):
+    rows = [Row.load(line) for line in rows_file.read_text(encoding="utf-8").splitlines()]
+    plain = [row for row in rows if not row.setting.alone and not row.setting.options]
+    least = {(row.setting.beam, row.line): row.least for row in plain if row.setting.search == "beam"}
+    ours = {(row.setting.beam, row.line): row.calls for row in plain if row.setting.search == "best-first"}
+    assert len(ours) == 12
+    assert ours == least
+
+
+def test_it_is_saved_where_it_is_known_only(rows_file):
+    for line in rows_file.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        of_beam = row["setting"]["search"] == "beam" if "search" in row["setting"] else False
+        assert (row["least"] is not None) == (of_beam and not row["setting"].get("alone", False))

@@ -1,0 +1,70 @@
+"""The file of rows: what was finished is there, whatever ended the run; what is not ours is left alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from bestfirst.bench.row import Row
+from bestfirst.bench.setting import Setting
+from bestfirst.bench.store import Store, read
+
+
+def row(line: int, **changes: object) -> Row:
+    fields = {
+        "signature": "bestfirst|beam|k:5", "model": "m@1", "text": "t@1", "setting": Setting("beam", ratio=2.0), "line": line,
+        "source": "Ä\u2028", "reference": None, "source_length": 1, "output": "a", "length": 2, "score": -1.5, "calls": 3,
+        "lm_calls": 0, "rows": 3, "steps": 2, "exact": True, "seconds": 0.5, "device": "cpu", "date": "2026-11-15", "least": 2,
+    }  # fmt: skip
+    return Row(**{**fields, **changes})
+
+
+def test_rows_come_back_as_they_were(tmp_path):
+    file = tmp_path / "new" / "rows.jsonl"
+    odd = row(
+        2, setting=Setting("gamma=2", 7, "length-reward", {"beta": 0.5}, "keep", None, 2.0, 1, True), output=None, score=None
+    )
+    with Store(Row, file, "m@1") as store:
+        store.add(row(1))
+        store.add(odd)
+    assert read(Row, [file, file]) == [row(1), odd]
+    with Store(Row, file, "m@1") as store:
+        assert row(1).key in store
+        assert row(3).key not in store
+
+
+def test_a_torn_last_line_is_no_row_and_is_cut_off(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    whole = row(1).dump().encode()
+    for length in (1, 30, len(row(2).dump().encode()) - 1):
+        file.write_bytes(whole + row(2).dump().encode()[:length])
+        assert read(Row, [file]) == [row(1)]
+        with Store(Row, file, "m@1") as store:
+            assert list(store.records.values()) == [row(1)]
+            store.add(row(3))
+        assert read(Row, [file]) == [row(1), row(3)]
+
+
+@pytest.mark.parametrize("content", [b"my notes", b"my notes\n", b'{"kind": "other"}\n', b"[1]\n", b"\xff\n", b"\n"])
+def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path, content):
+    file = tmp_path / "notes.txt"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="line 1: not a row that bestfirst bench wrote"), Store(Row, file, "m@1"):
+        pass
+    assert file.read_bytes() == content
+
+
+def test_rows_of_another_model_are_refused(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(row(1).dump(), encoding="utf-8")
+    with pytest.raises(ValueError, match="has results of the model m@1, not of m@2; name another file"), Store(Row, file, "m@2"):
+        pass
+
+
+def test_one_run_at_a_time_writes_to_a_file(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    with (
+        Store(Row, file, "m@1"),
+        pytest.raises(ValueError, match="another run is writing to"),
+        Store(Row, file, "m@1"),
+    ):
+        pass
