@@ -30,6 +30,7 @@ _HOME = {
     "Strategy": "search",
     "Trace": "search",
     "Score": "scoring",
+    "explain": "explaining",
     "view": "page",
 }
 
@@ -47,6 +48,7 @@ __all__ = [
     "Strategy",
     "Trace",
     "decode",
+    "explain",
     "generate",
     "load",
     "view",
@@ -55,6 +57,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .decoding import decode
+    from .explaining import explain
     from .integrations.generate import generate
     from .models import FunctionModel, Model, Query, Scored
     from .models.transformers import load, wrap

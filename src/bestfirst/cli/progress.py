@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import os
-import stat
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
+from ..corpus import Tally
+
 
 class Bar:
-    """Counts lines as they are written. Shows nothing where stderr is no terminal, or the lines themselves appear there."""
+    """Counts lines. Shows nothing where stderr is no terminal, or the lines themselves appear there."""
 
-    def __init__(self, source: io.FileIO, hidden: bool) -> None:
+    def __init__(self, total: Callable[[], int | None], hidden: bool = False) -> None:
+        """`total` tells how many lines there are, and is not asked if there is no bar."""
         self._progress: Any = None
         if hidden or sys.stderr is None or not sys.stderr.isatty():
             return
@@ -24,11 +26,12 @@ class Bar:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
+            TextColumn("{task.fields[saved]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
         self._progress = Progress(*columns, console=Console(stderr=True), redirect_stdout=False)
-        self._task = self._progress.add_task("loading the model", total=_count_lines(source))
+        self._task = self._progress.add_task("loading the model", total=total(), saved="")
 
     def __enter__(self) -> Bar:
         if self._progress is not None:
@@ -39,24 +42,31 @@ class Bar:
         if self._progress is not None:
             self._progress.stop()
 
-    def begin(self) -> None:
-        """The model is there."""
+    def begin(self, done: int = 0) -> None:
+        """The model is there; so many lines were done before."""
         if self._progress is not None:
-            self._progress.update(self._task, description="translating")
+            self._progress.reset(self._task, completed=done, description="translating")
 
-    def advance(self) -> None:
+    def advance(self, lines: int = 1) -> None:
         if self._progress is not None:
-            self._progress.advance(self._task)
+            self._progress.advance(self._task, lines)
+
+    def saved(self, tally: Tally) -> None:
+        """What of beam search's calls was not made so far."""
+        if self._progress is not None and tally.beam_calls:
+            self._progress.update(self._task, saved=f"{tally.saved:.0%} of calls saved")
 
 
-def _count_lines(source: io.FileIO) -> int | None:
-    """How many lines a file has; None for what cannot be read twice."""
-    if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
-        return None
-    begin = source.tell()
-    lines, last = 0, b"\n"
-    while block := source.read(1 << 20):
-        lines += block.count(b"\n")
-        last = block[-1:]
-    source.seek(begin)
-    return lines + (last != b"\n")
+@contextmanager
+def counting(total: int, what: str) -> Iterator[Callable[[int], None]]:
+    """A bar for work that is counted, gone when it is done: call what this yields with how far it is."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda count: progress.update(task, completed=count)

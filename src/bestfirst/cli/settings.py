@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
-from ..models.folder import check_folder, has_tokenizer
+from ..models.folder import check_folder, fingerprint, has_tokenizer
 from ..scoring import named_score
 from ..search import Context
 from ..strategies import by_method, named_strategy, stopping
@@ -64,19 +64,30 @@ class Decoding:
         dtype = str(model.model.dtype).removeprefix("torch.")
         return f"bestfirst|{search}|model:{model.name}|dtype:{dtype}|v:{__version__}"
 
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments that are given to `bestfirst.decode`."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def identity(self) -> dict[str, Any]:
+        """What the results depend on."""
+        named = {**self.arguments(), "score_options": {**self.score_options}, "stop_options": {**self.stop_options}}
+        named.pop("row_budget", None)
+        if "language_model" in named["score_options"]:
+            named["score_options"]["language_model"] = fingerprint(named["score_options"]["language_model"])
+        return named
+
     def decode(
         self,
         model: TransformersModel,
         texts: Sequence[str],
         progress: Callable[[int, Result], None] | None = None,
-        trace: Callable[[int], Trace | None] | None = None,
+        trace: bool | Callable[[int], Trace | None] | None = None,
         stats: Stats | None = None,
     ) -> list[Result]:
         """Decode these texts."""
         from .. import decode
 
-        asked = {name: value for name, value in vars(self).items() if value is not None}
-        return decode(model, texts, progress=progress, trace=trace, stats=stats, **asked)
+        return decode(model, texts, progress=progress, trace=trace, stats=stats, **self.arguments())
 
 
 def given(**options: Any) -> dict[str, Any]:
@@ -105,6 +116,11 @@ class ModelChoice:
         if self.model is not None and not has_tokenizer(self.model):
             raise usage(f"the model folder {self.model!r} has no tokenizer, so it takes no text; add its tokenizer's files")
         return self
+
+    def identity(self) -> dict[str, Any]:
+        """What the results depend on."""
+        languages = given(source_lang=self.source_lang, target_lang=self.target_lang)
+        return {"sha256": fingerprint(self.model), "dtype": self.dtype or "fp32", **languages}
 
     def load(self, decoding: Decoding) -> tuple[TransformersModel, Decoding]:
         """The model, and the same settings with the language model they name in place of its name."""

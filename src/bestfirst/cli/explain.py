@@ -1,0 +1,172 @@
+"""`bestfirst explain`: why beam search did not return what somebody wanted."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..page.text import printable
+from . import options
+from .failure import CommandError, reason, reports, usage
+from .output import Output
+from .progress import counting
+from .settings import Decoding, ModelChoice, given
+
+if TYPE_CHECKING:
+    from ..explaining import Explanation
+
+
+@reports
+def explain(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to translate.")],
+    want: Annotated[str, typer.Option(metavar="TEXT", help="The translation that you expected.")],
+    as_json: options.AsJson = False,
+    output: options.OutputFile = None,
+    beam: options.Beam = 5,
+    finished: options.FinishedRule = "leave",
+    max_length: options.MaxLength = None,
+    max_beam: Annotated[
+        int,
+        typer.Option(
+            parser=options.count,
+            metavar="K",
+            help="Look for a beam that keeps it up to this one.",
+            rich_help_panel=options.SEARCH,
+        ),
+    ] = 200,
+    score: options.ScoreName = "logprob",
+    temperature: options.Temperature = None,
+    alpha: options.Alpha = None,
+    beta: options.Beta = None,
+    ratio: options.Ratio = None,
+    lm: options.LanguageModel = None,
+    weight: options.Weight = None,
+    epsilon: options.Epsilon = None,
+    model: options.ModelName = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    threads: options.Threads = None,
+    source_lang: options.SourceLang = None,
+    target_lang: options.TargetLang = None,
+) -> int:
+    """Explain why a translation was not found.
+
+    Forces the wanted output through the model, token by token, and follows it
+    through beam search: where it left the beam, at which rank, and the smallest
+    beam that would have kept it. Best-first search returns beam search's
+    answers, so this holds for both.
+
+    Examples:
+      bestfirst explain 'Wo ist der Bahnhof?' --want 'Where is the station, please?'
+      bestfirst explain 'Guten Morgen!' --want 'Good day!' --beam 10 --json
+
+    In the table, 'choice' is a token's place among all that the model could
+    have written there, and 'rank' the output's place among the hypotheses of
+    its length; a beam of K keeps ranks 1 to K.
+
+    With --json, one object: text, want, beam, finished, tokens, steps (token,
+    piece, logprob, choice, score, rank), score, logprob, lost (the length at
+    which it left the beam, or null), rank and worst (there), place (among the
+    answers, if it was kept), smallest, smallest_place, max_beam, answers.
+
+    Exit codes:
+      0    explained
+      1    the model cannot write the wanted output, or not at this length
+      2    usage, a missing model folder
+      130  interrupted with Ctrl-C
+    """
+    for name, value in (("text", text), ("wanted output", want)):
+        if not value.strip():
+            raise usage(f"the {name} is empty")
+    score_options = given(
+        temperature=temperature, alpha=alpha, beta=beta, ratio=ratio, language_model=lm, weight=weight, epsilon=epsilon
+    )
+    decoding = Decoding(beam=beam, finished=finished, max_length=max_length, score=score, score_options=score_options).check()
+    choice = ModelChoice(model, device, dtype, threads, source_lang, target_lang).check(decoding)
+    with closing(Output(output)) as out:
+        loaded, decoding = choice.load(decoding)
+        from ..explaining import explain as explained
+
+        with counting(max_beam, "beams tried") as progress:
+            try:
+                found = explained(
+                    loaded,
+                    text,
+                    want,
+                    beam=beam,
+                    finished=finished,  # type: ignore[arg-type]
+                    score=score,
+                    score_options=dict(decoding.score_options),
+                    max_length=max_length,
+                    max_beam=max_beam,
+                    progress=progress,
+                )
+            except ValueError as error:
+                raise CommandError(reason(error)) from error
+        out.begin()
+        out.write(_as_json(text, want, found) if as_json else _as_text(text, want, found, out.file.isatty()))
+    return 0
+
+
+def _as_json(text: str, want: str, found: Explanation) -> str:
+    return json.dumps({**asdict(found), "want": want, "text": text}, ensure_ascii=False) + "\n"
+
+
+def _as_text(text: str, want: str, found: Explanation, styled: bool) -> str:
+    """A table of the tokens, and what it comes to in a few sentences."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, title=Text(printable(text)), title_justify="left")
+    table.add_column("token", no_wrap=True)
+    for heading in ("log-prob", "choice", "score", "rank"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column(f"beam of {found.beam}", no_wrap=True)
+    for length, step in enumerate(found.steps, 1):
+        rank = "" if step.rank is None else str(step.rank)
+        kept = "lost here" if length == found.lost else "" if step.rank is None else "kept"
+        style = "bold red" if length == found.lost else "" if step.rank is not None else "dim"
+        name = printable(step.piece if step.piece is not None else str(step.token)).strip() or "␣"
+        table.add_row(Text(name), f"{step.logprob:.4f}", str(step.choice), f"{step.score:.4f}", rank, kept, style=style)
+    console = Console(force_terminal=styled, no_color=not styled, width=None if styled else 120, highlight=False)
+    with console.capture() as drawn:
+        console.print(table)
+        for sentence in sentences(printable(want), found):
+            console.print(Text(sentence), soft_wrap=True)
+    return drawn.get()
+
+
+def sentences(want: str, found: Explanation) -> list[str]:
+    """The explanation in words."""
+    answer = found.answers[0] if found.answers else None
+    instead = "nothing finished" if answer is None else f"the answer is {printable(answer.text or '')!r}, {answer.score:.4f}"
+    told = []
+    if found.lost is not None:
+        token = found.steps[min(found.lost, len(found.steps)) - 1]
+        where = f"at length {found.lost}, with {printable(token.piece or str(token.token)).strip()!r}"
+        if found.lost > len(found.steps):
+            where = f"at length {found.lost}, where it was complete and still had to hold a slot"
+        told.append(f"{want!r} left the beam {where}: rank {found.rank}, and there are {found.beam} slots.")
+        if found.worst is not None and found.lost <= len(found.steps):
+            told.append(f"There it had {token.score:.4f}, the last that stayed {found.worst:.4f}. In the end {instead}.")
+    elif found.place == 1:
+        told.append(f"{want!r} is the answer.")
+    else:
+        told.append(f"{want!r} was not lost: it is answer number {found.place}, with {found.score:.4f}; {instead}.")
+        told.append(f"The model prefers {'another' if found.place == 2 else 'others'}; ask for more with --nbest {found.place}.")
+    if found.smallest is None:
+        told.append(f"No beam up to {found.max_beam} keeps it; look further with --max-beam.")
+    elif found.lost is not None or found.smallest != found.beam:
+        told.append(f"The smallest beam that keeps it is {found.smallest}: there it is {_place(found)}.")
+    return told
+
+
+def _place(found: Explanation) -> str:
+    place = found.smallest_place
+    return "the answer" if place == 1 else f"answer number {place} (--beam {found.smallest} --nbest {place})"

@@ -1,0 +1,302 @@
+"""explain: why beam search did not return an output that somebody wanted, and which beam would have.
+
+The wanted output is forced through the model, then beam search goes level by level to where it loses it. Best-first search
+returns beam search's answers, so this explains both. `tests/page/test_explain.py` compares every claim with searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from .models import Model, Scorer, Source
+from .scoring import Score, named_score
+from .search import Answer, Context, Exhausted, Finished, Hypothesis, Search, Strategy, Successors, beam, best_first_beam
+
+ROWS = 32  # scored in one forward pass
+NAMES = {"keep", "leave"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One token of the wanted output: what the model thought of it, and where the output stood with it."""
+
+    token: int
+    piece: str | None
+    logprob: float  # of this token alone
+    choice: int  # its place among all tokens that could have come here
+    score: float  # of the output so far
+    rank: int | None = None  # among the hypotheses of this length, those that may be refused as it; None once it is lost
+
+
+@dataclass
+class Explanation:
+    """What became of a wanted output in beam search.
+
+    `lost` is the length at which it left the beam, None if it never did; then it is answer number `place`. `smallest` is the
+    smallest beam that keeps it to its end (None: none up to `max_beam` does), `smallest_place` its place among the answers there.
+    """
+
+    tokens: tuple[int, ...]
+    text: str | None
+    score: float
+    logprob: float
+    beam: int
+    finished: Finished
+    steps: list[Step]
+    max_beam: int
+    lost: int | None = None
+    rank: int | None = None  # where it was lost
+    worst: float | None = None  # there, the score of the last that stayed
+    place: int | None = None
+    smallest: int | None = None
+    smallest_place: int | None = None
+    answers: list[Answer] = field(default_factory=list)  # what beam search returned
+
+
+def explain(
+    model: Model,
+    source: Any,
+    want: str | Sequence[int],
+    *,
+    beam: int = 5,
+    finished: Finished = "leave",
+    score: str | Score = "logprob",
+    score_options: dict[str, Any] | None = None,
+    max_length: int | None = None,
+    max_beam: int = 200,
+    progress: Callable[[int], None] | None = None,
+) -> Explanation:
+    """Say where beam search lost `want`, a text or token ids without EOS, and the smallest beam that would have kept it.
+
+    `progress` is called with each beam that was tried.
+    """
+    worth = named_score(score, **(score_options or {}))
+    if finished not in NAMES:
+        raise ValueError(f"finished must be 'keep' or 'leave', got {finished!r}")
+    if not worth.exact(finished):
+        raise ValueError(f"beam search with score {worth.name!r} and finished={finished!r} cannot be explained: it is not exact")
+    with Wanted.of(model, source, want, worth, finished, max_length, max(beam, max_beam)) as wanted:
+        found = wanted.explanation(beam, max_beam)
+        for k in range(1, max_beam + 1):
+            if progress is not None:
+                progress(k)
+            if wanted.journey(k).lost is None:
+                found.smallest, found.smallest_place = k, wanted.place(k)
+                break
+        return found
+
+
+@dataclass
+class Journey:
+    """How far an output came on beams of one size."""
+
+    ranks: list[int]  # by length, from 1
+    lost: int | None = None
+    worst: float | None = None
+
+
+class Wanted:
+    """An output, and the model that is asked about it and its rivals; each prefix is scored once, whatever the beam."""
+
+    def __init__(
+        self, model: Model, scorer: Scorer, source: Source, tokens: tuple[int, ...], score: Score, finished: Finished, n_max: int
+    ) -> None:
+        self.model = model
+        self.source = source
+        self.score = score
+        self.finished: Finished = finished
+        self.context = Context(n_max=n_max, source_length=source.length)
+        self.lists = Prefixes(scorer, source)
+        self.whole = Prefixes(model.scorer(score, inf), source)  # every token, for what must be counted
+        self.steps = self._force(tokens)
+
+    @classmethod
+    @contextmanager
+    def of(
+        cls,
+        model: Model,
+        raw: Any,
+        want: str | Sequence[int],
+        score: Score,
+        finished: Finished,
+        max_length: int | None,
+        width: int,
+    ) -> Iterator[Wanted]:
+        """Read both ends; what the model holds for them is given back at the end."""
+        tokens = model.target(want) if isinstance(want, str) else tuple(want)
+        if not tokens:
+            raise ValueError("the wanted output is empty")
+        scorer = model.scorer(score, width + len(model.eos))
+        source = scorer.read(raw)
+        n_max = int(min(source.max_length if max_length is None else max_length, source.limit))
+        if len(tokens) + 1 > n_max:
+            raise ValueError(
+                f"the wanted output has {len(tokens) + 1} tokens with its end, more than max_length, {n_max}; raise it"
+            )
+        wanted = cls(model, scorer, source, tokens, score, finished, n_max)
+        try:
+            yield wanted
+        finally:
+            wanted.lists.release()
+            wanted.whole.release()
+
+    def _force(self, tokens: tuple[int, ...]) -> list[Step]:
+        """Give the model one token after the other, and the end that it likes best."""
+        steps: list[Step] = []
+        value = 0.0
+        self.logprob = 0.0
+        self.tokens: tuple[int, ...] = ()
+        for token in (*tokens, None):
+            (found,) = self.whole([self.tokens])
+            values, ids, own, ending = found
+            if token is None:
+                token = next((each for each in ids if each in self.model.eos), None)
+            if token is None or token not in ids:
+                what = "end" if token is None else f"write {self.model.piece(token) or token!r}"
+                raise ValueError(f"the model cannot {what} after {self._said() or 'nothing'!r}: it gives that no probability")
+            place = list(ids).index(token)
+            value += values[place]
+            logprob = values[place] if own is None else own[place]
+            self.logprob += logprob
+            self.tokens = (*self.tokens, token)
+            worth = self.score.final(value, len(self.tokens), self.context)
+            worth += ending if token in self.model.eos else 0.0
+            steps.append(Step(token, self.model.piece(token), logprob, place + 1, worth))
+        return steps
+
+    def _said(self) -> str:
+        return self.model.text(self.source.payload, self.tokens) or " ".join(map(str, self.tokens))
+
+    # -- what beam search does with it -----------------------------------------------------------------------------------
+
+    def explanation(self, k: int, max_beam: int) -> Explanation:
+        """All that is told of a beam of this size."""
+        journey = self.journey(k, count=True)
+        ranked = [*journey.ranks, *[None] * (len(self.steps) - len(journey.ranks))]
+        steps = [Step(**{**vars(step), "rank": rank}) for step, rank in zip(self.steps, ranked, strict=False)]
+        found = Explanation(
+            tokens=self.tokens,
+            text=self.model.text(self.source.payload, self.tokens),
+            score=self.steps[-1].score,
+            logprob=self.logprob,
+            beam=k,
+            finished=self.finished,
+            steps=steps,
+            max_beam=max_beam,
+            lost=journey.lost,
+            rank=None if journey.lost is None else journey.ranks[-1],
+            worst=journey.worst,
+        )
+        if journey.lost is None:
+            found.place = self.place(k)
+        search = self._search(best_first_beam(k, self.finished), 1)
+        self._run(search)
+        found.answers = search.result().hypotheses
+        for answer in found.answers:
+            answer.text = self.model.text(self.source.payload, answer.tokens)
+        return found
+
+    def journey(self, k: int, count: bool = False) -> Journey:
+        """Beam search, level by level, as long as the output is on its beams. Ranks beyond the beam are counted only if asked."""
+        search = self._search(Strategy("beam", beam(k).order, Exhausted(), k, finished=self.finished), k)
+        ranks: list[int] = []
+        length = 0
+        while level := search.frontier(int(k)):
+            for y, successors in zip(level, self.lists([y.tokens for y in level]), strict=True):
+                search.commit(y, successors)
+            length += 1
+            if length > len(self.tokens) and self.finished == "leave":
+                break  # it was accepted
+            members = [z[3] for z in search.agenda.beams[length].members]
+            place = next((i for i, z in enumerate(members) if z.tokens == self.tokens[:length]), None)
+            if place is None:
+                rank = self._refused_rank(search, length) if count else k + 1
+                return Journey([*ranks, rank], length, members[-1].worth if members else None)
+            if length <= len(self.tokens):
+                ahead = members[:place] if self._ends(length) or self.finished == "keep" else _unfinished(members[:place])
+                ranks.append(len(ahead) + 1)
+        return Journey(ranks)
+
+    def _ends(self, length: int) -> bool:
+        return length >= len(self.tokens)
+
+    def _refused_rank(self, search: Search, length: int) -> int:
+        """The place of what was lost: among all for a slot of their kind, under `leave` the unfinished apart from the others.
+
+        Longer than the output itself (`keep`), it is the next after all that stayed.
+        """
+        members = [z[3] for z in search.agenda.beams[length].members]
+        if length > len(self.tokens):
+            return len(members) + 1
+        kept = sum(1 for z in members if z.length < length)  # finished before: they hold a slot
+        parents = [z[3] for z in search.agenda.beams[length - 1].members if z[3].successors is not None]
+        lists = self.whole([y.tokens for y in parents])
+        mine = next(i for i, y in enumerate(parents) if y.tokens == self.tokens[: length - 1])
+        value = parents[mine].value + lists[mine].values[list(lists[mine].tokens).index(self.tokens[length - 1])]
+        apart = self.finished == "leave" and not self._ends(length)
+        better = 0
+        for y, (values, tokens, _, _) in zip(parents, lists, strict=True):
+            for increment, token in zip(values, tokens, strict=True):
+                if y.value + increment < value:
+                    break
+                if y.value + increment == value and (*y.tokens, token) >= self.tokens[:length]:
+                    continue
+                better += not (apart and token in self.model.eos)
+        return kept + better + 1
+
+    def place(self, k: int) -> int:
+        """Its place among the answers of a beam that keeps it: best-first search, until it is known which of them precede it."""
+        search = self._search(best_first_beam(k, self.finished), k if self.finished == "keep" else 10**9)
+        key = (-self.steps[-1].score, len(self.tokens), self.tokens)
+        self._run(search, lambda y: y.key[:3] > key)
+        return 1 + sum(answer[:3] < key for answer in search.answers)
+
+    def _search(self, strategy: Strategy, n: int) -> Search:
+        return Search(strategy, score=self.score, eos=self.model.eos, context=self.context, n=n)
+
+    def _run(self, search: Search, stop: Callable[[Hypothesis], bool] = lambda y: False) -> None:
+        while (batch := search.frontier(ROWS)) and not stop(batch[0]):
+            for y, successors in zip(batch, self.lists([y.tokens for y in batch]), strict=True):
+                search.commit(y, successors)
+
+
+class Prefixes:
+    """What the model says of prefixes of one input, asked once for each."""
+
+    def __init__(self, scorer: Scorer, source: Source) -> None:
+        self.scorer = scorer
+        self.root = Hypothesis(None, -1, 0.0, 0.0, False)
+        self._known: dict[tuple[int, ...], Hypothesis] = {(): self.root}
+        self._scored: dict[tuple[int, ...], Successors] = {}
+        scorer.start([(self.root, source)])
+
+    def __call__(self, prefixes: Sequence[tuple[int, ...]]) -> list[Successors]:
+        """The successors of each, their own prefixes first."""
+        missing: dict[tuple[int, ...], None] = {}
+        for tokens in prefixes:
+            for length in range(len(tokens) + 1):
+                if tokens[:length] not in self._scored:
+                    missing[tokens[:length]] = None
+        for length in sorted({len(tokens) for tokens in missing}):
+            level = [tokens for tokens in missing if len(tokens) == length]
+            for start in range(0, len(level), ROWS):
+                batch = level[start : start + ROWS]
+                for tokens, successors in zip(batch, self.scorer.expand([self._node(each) for each in batch]), strict=True):
+                    self._scored[tokens] = successors
+        return [self._scored[tokens] for tokens in prefixes]
+
+    def _node(self, tokens: tuple[int, ...]) -> Hypothesis:
+        if tokens not in self._known:
+            self._known[tokens] = Hypothesis(self._known[tokens[:-1]], tokens[-1], 0.0, 0.0, False)
+        return self._known[tokens]
+
+    def release(self) -> None:
+        self.scorer.release(self.root)
+
+
+def _unfinished(members: Sequence[Hypothesis]) -> list[Hypothesis]:
+    return [y for y in members if not y.finished]

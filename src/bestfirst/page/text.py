@@ -1,0 +1,100 @@
+"""A search in the terminal: the tree of what survived, and how many met each fate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from .recording import FATES, Fate, Node, Recording
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+    from rich.tree import Tree
+
+MARKS: dict[Fate, str] = {"expanded": "●", "pending": "○", "pruned": "✕", "evicted": "▽", "finished": "◆", "returned": "★"}
+STYLES: dict[Fate, str] = {
+    "expanded": "blue", "pending": "dim", "pruned": "red", "evicted": "magenta", "finished": "green", "returned": "bold yellow",
+}  # fmt: skip
+SHOWN = 3  # of the hypotheses that wait behind one parent, this many are named
+
+
+def draw(recordings: Sequence[Recording]) -> list[RenderableType]:
+    """What to print: a tree for each search, then one table for all."""
+    return [*(_tree(recording) for recording in recordings), _table(recordings)]
+
+
+def printable(text: str) -> str:
+    """A text without what a terminal would obey: line ends, escapes, marks that turn the direction of the rest."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def _tree(recording: Recording) -> Tree:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    about = recording.about
+    k = f"k = {about['beam']}" if about.get("beam") else "nothing pruned"
+    calls = f"{recording.calls} calls" if recording.result is not None else f"{recording.rows} rows, then the trace is cut off"
+    tree = Tree(Text(f"{about.get('strategy', 'a search')}, {k}: {calls}", style="bold"))
+    roots = [y for y in recording.nodes.values() if y.parent is None]
+    alive = _surviving(recording.nodes.values())
+    waiting = [(tree, root) for root in roots]
+    while waiting:
+        above, y = waiting.pop()
+        for z, words in _branches(y, alive):
+            branch = above.add(words)
+            if z is not None:
+                waiting.append((branch, z))
+    return tree
+
+
+def _surviving(nodes: Iterable[Node]) -> set[int]:
+    """Those that wait or are complete, and all that they grew from."""
+    alive: set[int] = set()
+    for y in nodes:
+        z: Node | None = y if y.fate in ("pending", "finished", "returned") else None
+        while z is not None and z.id not in alive:
+            alive.add(z.id)
+            z = z.parent
+    return alive
+
+
+def _branches(y: Node, alive: set[int]) -> list[tuple[Node | None, Text]]:
+    """What grows from `y`: chains that do not branch are one line, those that merely wait are named only if they are few."""
+    from rich.text import Text
+
+    grown = sorted((z for z in y.children if z.id in alive), key=lambda z: -z.score)
+    waiting = [z for z in grown if z.fate == "pending"]
+    hidden = {z.id for z in waiting[SHOWN:]} if len(waiting) > SHOWN + 1 else set()
+    branches: list[tuple[Node | None, Text]] = []
+    for z in (z for z in grown if z.id not in hidden):
+        last, text = z, z.piece
+        while len(only := [each for each in last.children if each.id in alive]) == 1:
+            last = only[0]
+            text += " ⏎" if last.finished else last.piece
+        words = Text(f"{MARKS[last.fate]} {printable(text.strip())} ", style=STYLES[last.fate])
+        branches.append((last, words.append(f"{last.score:.2f}", style="dim")))
+    if hidden:
+        branches.append((None, Text(f"{MARKS['pending']} {len(hidden)} more wait", style="dim")))
+    return branches
+
+
+def _table(recordings: Sequence[Recording]) -> RenderableType:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("strategy", no_wrap=True)
+    table.add_column("calls", justify="right")
+    for fate in FATES:
+        table.add_column(f"{MARKS[fate]} {fate}", justify="right", no_wrap=True)
+    table.add_column("answer", overflow="fold")
+    for recording in recordings:
+        counts = recording.counts()
+        named = recording.texts[0] if recording.texts else None
+        answer = named if named is not None else recording.answers[0].text if recording.answers else "nothing finished"
+        numbers = [str(recording.calls), *(str(counts[fate]) for fate in FATES)]
+        table.add_row(str(recording.about.get("strategy", "")), *numbers, Text(printable(answer)))
+    return table
