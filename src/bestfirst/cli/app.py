@@ -10,9 +10,11 @@ import typer
 from .. import __version__
 from .bench import bench
 from .compare import compare
+from .explain import explain
 from .failure import USAGE, reports, say
 from .serve import serve
 from .translate import translate
+from .view import view
 
 app = typer.Typer(
     help="Beam search's answer for a fraction of the model calls: best-first beam search for any sequence model.",
@@ -24,6 +26,8 @@ app = typer.Typer(
 )
 app.command()(translate)
 app.command()(compare)
+app.command()(view)
+app.command()(explain)
 app.command()(serve)
 app.add_typer(bench, name="bench")
 
