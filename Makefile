@@ -29,7 +29,7 @@ $(BIN)/python:
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing bestfirst into $(VENV) (the first time takes a few minutes: torch is large)"
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev,bench,serve]'
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev,bench,serve,cluster,parquet]'
 	@touch $@
 
 demo: $(INSTALLED) ## translate German with the embedded model, and see what best-first saves
@@ -39,9 +39,9 @@ demo: $(INSTALLED) ## translate German with the embedded model, and see what bes
 	@echo; echo "Every strategy on one sentence:"
 	$(BIN)/bestfirst compare --beam 10 'Wie melkt man eine Kuh?'
 	@echo; echo "200 sentences, first with beam search, then with best-first beam search:"
-	$(BIN)/bestfirst translate tests/data/tatoeba-200.de --beam 10 --strategy beam --stats -o build/demo-beam.en
+	$(BIN)/bestfirst translate tests/data/tatoeba-200.de --beam 10 --strategy beam --stats --overwrite -o build/demo-beam.en
 	@echo
-	$(BIN)/bestfirst translate tests/data/tatoeba-200.de --beam 10 --stats -o build/demo-best-first.en
+	$(BIN)/bestfirst translate tests/data/tatoeba-200.de --beam 10 --stats --overwrite -o build/demo-best-first.en
 	@awk 'NR == FNR { beam[FNR] = $$0; next } { same += beam[FNR] == $$0 } END { print "\n" same " of " FNR " translations are the same" }' \
 	  build/demo-beam.en build/demo-best-first.en
 

@@ -12,11 +12,12 @@ from bestfirst.cli.app import run
 
 
 class Ended(NamedTuple):
-    """How a command ended: its exit code, what it wrote to its output file, what it said."""
+    """How a command ended: its exit code, what it wrote to its output file, what it said, and the summary of a job that it did."""
 
     code: int
     out: str
     said: str
+    summary: str = ""
 
 
 @pytest.fixture
@@ -25,10 +26,16 @@ def call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., En
 
     def call(command: str, *arguments: object, text: bytes | str | None = None) -> Ended:
         source, out = tmp_path / "text", tmp_path / "out"
+        for left in tmp_path.glob("out*"):
+            left.unlink()
         if text is not None:
             source.write_bytes(text.encode() if isinstance(text, str) else text)
             arguments = (source, *arguments)
         code = run([command, *map(str, arguments), "-o", str(out)])
-        return Ended(code, out.read_text(encoding="utf-8") if out.exists() else "", capsys.readouterr().err)
+        said, summary = capsys.readouterr().err, ""
+        if said.endswith(f"; written to '{out}'\n"):
+            *lines, summary = said.splitlines(keepends=True)
+            said = "".join(lines)
+        return Ended(code, out.read_text(encoding="utf-8") if out.exists() else "", said, summary)
 
     return call

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bestfirst import Model, Result, Scored
-from bestfirst.cli import formats
-from bestfirst.cli.lines import batches, read_line
+from bestfirst import Model, Scored
 from bestfirst.cli.output import InOrder, Output
 from bestfirst.cli.progress import Bar
-from bestfirst.cli.settings import Decoding
-from bestfirst.cli.translate import Run
+from bestfirst.cli.stream import Stream
+from bestfirst.corpus import Tally, Worker
+from bestfirst.corpus.lines import batches, read_line
 
 
 class Upper(Model):
@@ -49,7 +48,7 @@ def translated(tmp_path: Path):
 
     def translated(raw: list[bytes]):
         out, events = Output(str(tmp_path / "out")), Output(str(tmp_path / "events"))
-        run = Run(Upper(), Decoding(), formats.as_text, False, out, events, Bar(io.FileIO(os.devnull), hidden=True))
+        run = Stream(Worker(Upper(), {}), out, events, Bar(lambda: None, hidden=True))
         run.translate([read_line(number, line) for number, line in enumerate(raw, 1)])
         return (tmp_path / "out").read_text().splitlines(), (tmp_path / "events").read_text().splitlines(), run
 
@@ -65,14 +64,14 @@ def test_a_failure_of_the_models_own_code_costs_its_line_only(translated, capsys
     assert out == expected
     assert run.failed == 2
     assert capsys.readouterr().err.splitlines() == [f"bestfirst: line {n}: ZeroDivisionError: no such text" for n in (7, 31)]
-    pushed = [json.loads(event) for event in events]
+    pushed = [json.loads(event) for event in events[1:]]  # the first line names the format
     roots = [event["line"] for event in pushed if event["event"] == "push" and event["parent"] is None]
     assert roots == list(range(1, 40))  # every search once, also those that were begun in company of a broken one
 
 
 def test_lines_without_text_are_not_given_to_the_model(translated, capsys):
     out, _, run = translated([b"", b"  ", b"\xff", b"\t\r"])
-    assert (out, run.model.batches, run.failed) == (["", "", "", ""], [], 1)
+    assert (out, run.worker.model.batches, run.failed) == (["", "", "", ""], [], 1)
     assert capsys.readouterr().err.startswith("bestfirst: line 3: invalid UTF-8: byte 0xff at position 1")
 
 
@@ -94,7 +93,7 @@ def test_lines_are_cut_at_line_feeds_alone_whatever_the_blocks(tmp_path: Path, m
     (tmp_path / "text").write_bytes(text.encode())
     expected = ["a", "", "b\u2028c\x85d\r\rä", "", "last"]
     for size in (1, 2, 3, 7, 1000):
-        monkeypatch.setattr("bestfirst.cli.lines.BLOCK", size)
+        monkeypatch.setattr("bestfirst.corpus.lines.BLOCK", size)
         with io.FileIO(str(tmp_path / "text")) as stream:
             lines = [line for batch in batches(stream) for line in batch]
         assert [(line.number, line.text) for line in lines] == list(enumerate(expected, 1))
@@ -115,25 +114,20 @@ def test_a_byte_order_mark_is_dropped_at_the_start_only():
 
 
 @pytest.mark.parametrize("hidden", [False, True])
-def test_a_bar_counts_lines_where_stderr_is_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: bool):
-    (tmp_path / "text").write_bytes(b"eins\nzwei\ndrei")
+def test_a_bar_counts_lines_where_stderr_is_a_terminal(monkeypatch: pytest.MonkeyPatch, hidden: bool):
     ours, theirs = os.openpty()
-    with open(theirs, "w") as terminal, io.FileIO(str(tmp_path / "text")) as source:
+    with open(theirs, "w") as terminal:
         monkeypatch.setattr("sys.stderr", terminal)
         monkeypatch.setenv("TERM", "xterm")
-        with Bar(source, hidden=hidden) as bar:
+        with Bar(lambda: 3, hidden=hidden) as bar:
             bar.begin()
             bar.advance()
-        assert source.tell() == 0
+            bar.saved(Tally(calls=1, beam_calls=4))
         terminal.write("end")
     drawn = ""
     while not drawn.endswith("end"):
         drawn += os.read(ours, 1000).decode(errors="replace")
     os.close(ours)
     assert ("1/3" in drawn) is not hidden
+    assert ("75% of calls saved" in drawn) is not hidden
     assert (drawn == "end") is hidden
-
-
-def test_an_nbest_entry_for_what_has_no_hypotheses():
-    assert formats.as_nbest(3, Result(status="complete"), False) == "2 |||  ||| 0.000000\n"
-    assert formats.as_nbest(3, Result(status="error"), False) == "2 |||  ||| -inf\n"

@@ -59,7 +59,7 @@ def translated(tmp_path_factory: pytest.TempPathFactory) -> tuple[CompletedProce
     with GERMAN.open("rb") as german:
         (folder / "text").write_bytes(b"".join(islice(german, 60)))
     (folder / "out").write_text("what was there before\n" * 1000)
-    side = ["--stats", "--trace", folder / "trace"]
+    side = ["--stats", "--trace", folder / "trace", "--overwrite"]
     process = run("translate", folder / "text", "-o", folder / "out", *side, "--threads", 1, "--dtype", "fp32", "--device", "cpu")
     return process, folder
 
@@ -76,10 +76,20 @@ def test_text_is_what_decode_returns_in_order(translated):
 def test_stats_are_printed_to_stderr(translated):
     process, _ = translated
     lines = process.stderr.decode().splitlines()
-    assert [line.split()[0] for line in lines] == ["sentences", "calls", "rows", "steps", "exact", "seconds", "signature"]
+    assert [line.split()[0] for line in lines] == [
+        "sentences",
+        "calls",
+        "saved",
+        "rows",
+        "steps",
+        "exact",
+        "seconds",
+        "memory",
+        "signature",
+    ]
     assert lines[0] == "sentences 60"
-    assert lines[4].startswith("exact     60 of 60")
-    assert "bestfirst|best-first|k:5|score:logprob|finished:leave|model:tatoeba-de-en|dtype:float32|v:" in lines[6]
+    assert lines[5].startswith("exact     60 of 60")
+    assert "bestfirst|best-first|k:5|score:logprob|finished:leave|model:tatoeba-de-en|dtype:float32|v:" in lines[8]
 
 
 def test_the_trace_names_line_and_event(translated):

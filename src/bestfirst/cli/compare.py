@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..corpus.formats import one_line
 from ..search import Result
 from ..strategies import STRATEGIES, UNPRUNED
 from . import options
 from .failure import PARTLY, reason, reports, say, usage
-from .formats import one_line
 from .output import Output
 from .settings import Decoding, ModelChoice, given
 

@@ -9,6 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from ..corpus.errors import Stopped, Unusable, reason
+
+__all__ = ["CommandError", "reason", "reports", "say", "tell", "usage"]
+
 PARTLY = 1  # some work failed, the rest is done
 USAGE = 2  # nothing was done: the command line, the input file or the model folder is wrong
 INTERRUPTED = 130  # 128 + SIGINT
@@ -17,7 +21,7 @@ CLOSED_PIPE = 141  # 128 + SIGPIPE
 Command = TypeVar("Command", bound=Callable[..., int])
 
 
-class CommandError(Exception):
+class CommandError(Stopped):
     """Ends the command with this line and this exit code."""
 
     def __init__(self, message: str, code: int = PARTLY) -> None:
@@ -28,16 +32,6 @@ class CommandError(Exception):
 def usage(message: str) -> CommandError:
     """A failure of whoever called the command, found before any work was done."""
     return CommandError(message, USAGE)
-
-
-def reason(error: BaseException) -> str:
-    """What an exception says, in one line."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    first = next(iter(str(error).strip().splitlines()), "")
-    if first and isinstance(error, (ValueError, RuntimeError)):
-        return first
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def say(message: str) -> None:
@@ -62,6 +56,9 @@ def reports(command: Command) -> Command:
         except CommandError as failure:
             say(str(failure))
             return failure.code
+        except (Unusable, Stopped) as failure:
+            say(str(failure))
+            return USAGE if isinstance(failure, Unusable) else PARTLY
         except BrokenPipeError:
             _discard_output()
             return CLOSED_PIPE  # the reader has what it wanted, as when it is `head`

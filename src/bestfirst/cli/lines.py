@@ -1,29 +1,19 @@
-"""Text in: lines of a file or of standard input, as they come."""
+"""Text in: a file, or standard input, record by record as they come."""
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
+from ..corpus import Input, Record
+from ..corpus.compression import BROKEN, plain
+from ..corpus.lines import batches
 from .failure import PARTLY, CommandError, reason, say, usage
 
-BLOCK = 1 << 18  # bytes to read at most at a time, some thousand lines: enough to keep a model busy
+__all__ = ["batches", "open_input", "records"]
 
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the input: its number, from 1, and its text; or why it has none."""
-
-    number: int
-    text: str
-    error: str | None = None
-
-    @property
-    def blank(self) -> bool:
-        """Whether there is nothing to translate."""
-        return not self.text.strip()
+ROWS = 500  # of a Parquet file at a time
 
 
 def open_input(path: str | None) -> io.FileIO:
@@ -41,44 +31,13 @@ def open_input(path: str | None) -> io.FileIO:
         raise usage(f"cannot read {path!r}: {reason(error)}") from error
 
 
-def batches(stream: io.FileIO) -> Iterator[list[Line]]:
-    """All lines, as many at a time as are there: a file comes in large batches, a terminal line by line."""
-    number = 0
-    for chunk in _whole_lines(_blocks(stream)):
-        batch = [read_line(number + i, raw) for i, raw in enumerate(chunk, 1)]
-        number += len(batch)
-        yield batch
-
-
-def read_line(number: int, raw: bytes) -> Line:
-    """Decode one line, without its line end (a carriage return is part of that) and without a byte order mark."""
+def records(source: Input, stream: io.FileIO) -> Iterator[list[Record]]:
+    """All records, as many at a time as are there."""
+    if source.form == "parquet":
+        for shard in source.shards(ROWS):
+            yield list(shard.records)
+        return
     try:
-        text = raw.removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        return Line(number, "", f"invalid UTF-8: byte 0x{raw[error.start]:02x} at position {error.start + 1} ({error.reason})")
-    return Line(number, text.removeprefix("\ufeff") if number == 1 else text)
-
-
-def _blocks(stream: io.FileIO) -> Iterator[bytes]:
-    while True:
-        try:
-            block = stream.read(BLOCK)
-        except OSError as error:
-            raise CommandError(f"cannot read on: {reason(error)}", PARTLY) from error
-        if not block:
-            return
-        yield block
-
-
-def _whole_lines(blocks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Cut blocks into lines at line feeds alone: other line breaks of Unicode do not end a line of a text file."""
-    begun: list[bytes] = []  # pieces of a line whose end has not come yet
-    for block in blocks:
-        first, *others = block.split(b"\n")
-        begun.append(first)
-        if others:
-            yield [b"".join(begun), *others[:-1]]
-            begun = [others[-1]]
-    last = b"".join(begun)
-    if last:
-        yield [last]
+        yield from batches(plain(stream, source.path), source.parse)
+    except (OSError, *BROKEN) as error:
+        raise CommandError(f"cannot read on: {reason(error)}", PARTLY) from error

@@ -10,7 +10,7 @@ import typer
 from ..scoring import SCORES
 from ..strategies import METHODS, STOPS, STRATEGIES
 
-SEARCH, SCORE, MODEL, OUTPUT = "Search", "Score", "Model", "Output"  # the help's panels
+SEARCH, SCORE, MODEL, OUTPUT, CORPUS = "Search", "Score", "Model", "Output", "Corpora"  # the help's panels
 DTYPES = ("fp32", "fp16", "bf16")
 
 
@@ -46,7 +46,10 @@ def one_of(*names: str) -> Callable[[str], str]:
 InputFile = Annotated[
     str | None,
     typer.Argument(
-        metavar="FILE", help="Text, one sentence a line, in UTF-8. Without it, or for -, standard input.", show_default=False
+        metavar="FILE",
+        help="Text, one sentence a line, in UTF-8; or JSON lines (.jsonl), or Parquet (.parquet). Any of the first two may be "
+        "compressed (.gz, .zst). Without it, or for -, standard input.",
+        show_default=False,
     ),
 ]
 OutputFile = Annotated[
@@ -81,6 +84,65 @@ TraceFile = Annotated[
         help="Write every event of every search (push, pop, prune, ...) to this file, a JSON object a line, for 'bestfirst view "
         "--trace'. With --row-budget 1 they come in the paper's order.",
         rich_help_panel=OUTPUT,
+    ),
+]
+
+Overwrite = Annotated[
+    bool,
+    typer.Option("--overwrite", help="Replace an output that exists and is of another job.", rich_help_panel=OUTPUT),
+]
+InputFormat = Annotated[
+    str | None,
+    typer.Option(
+        parser=one_of("text", "jsonl", "parquet"),
+        metavar="NAME",
+        help="text, jsonl or parquet. By default as FILE is named.",
+        rich_help_panel=CORPUS,
+    ),
+]
+OutputFormat = Annotated[
+    str | None,
+    typer.Option(
+        parser=one_of("text", "jsonl", "parquet"),
+        metavar="NAME",
+        help="text, jsonl or parquet: the last two have all fields of the input and the translation. By default as OUT is named.",
+        rich_help_panel=CORPUS,
+    ),
+]
+InputField = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="The field (or column) of a JSON line or Parquet row to translate.", rich_help_panel=CORPUS
+    ),
+]
+OutputField = Annotated[
+    str, typer.Option(metavar="NAME", help="The field (or column) its translation goes into.", rich_help_panel=CORPUS)
+]
+ShardLines = Annotated[
+    int | None,
+    typer.Option(
+        parser=count,
+        metavar="N",
+        help="Lines that are translated and kept together: at most so much work is done again after a crash. By default 500.",
+        rich_help_panel=CORPUS,
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="[ADDRESS]",
+        help="Let Ray do it: on the cluster at this address (auto, HOST:PORT, ray://HOST:PORT), or without one on this machine.",
+        rich_help_panel=CORPUS,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        parser=count,
+        metavar="N",
+        help="With --ray: the workers, each with a model and --threads CPUs (by default 1) or a GPU. By default all that fit.",
+        rich_help_panel=CORPUS,
     ),
 ]
 

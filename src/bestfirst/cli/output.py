@@ -17,7 +17,7 @@ Item = TypeVar("Item")
 class Output:
     """A file, or standard output, without a buffer. A file keeps its old content until `begin`, for much may fail before."""
 
-    def __init__(self, path: str | None, *, apart_from: Sequence[io.FileIO] = ()) -> None:
+    def __init__(self, path: str | None, *, apart_from: Sequence[io.FileIO] = (), overwrite: bool = True) -> None:
         named = path not in (None, "-")
         self.name = repr(path) if named else "standard output"
         self._named = named
@@ -26,6 +26,8 @@ class Output:
         self._regular = stat.S_ISREG(status.st_mode)
         if self._regular and any(os.path.samestat(status, os.fstat(other.fileno())) for other in apart_from):
             raise usage(f"{self.name} is a file that this command reads or writes already; name another")
+        if named and self._regular and status.st_size and not overwrite:
+            raise usage(f"{self.name} exists, and is of another job; replace it with --overwrite, or name another output")
 
     def begin(self) -> None:
         """Now the work starts: a file's old content goes."""

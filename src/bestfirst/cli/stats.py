@@ -2,50 +2,61 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from ..scheduler import Stats
-from ..search import Result
+from ..corpus import Tally
 
 
 @dataclass
 class Summary:
-    """Sums over all sentences that were given to the model."""
+    """Sums over all lines, and how fast this run was: of a job that goes on, it did only some of them."""
 
-    sentences: int = 0
-    failed: int = 0
-    calls: int = 0
-    rows: int = 0
-    steps: int = 0
-    exact: int = 0
-    model_seconds: float = 0.0
+    tally: Tally = field(default_factory=Tally)
+    before: int = 0  # sentences that were done before this run
     began: float = field(default_factory=perf_counter)
 
-    def add(self, result: Result) -> None:
-        """A sentence is done."""
-        self.sentences += 1
-        self.failed += result.status == "error"
-        self.calls += result.calls
-        self.rows += result.rows
-        self.exact += result.exact
+    @property
+    def seconds(self) -> float:
+        return perf_counter() - self.began
 
-    def add_batch(self, stats: Stats) -> None:
-        """Sentences that shared their forward passes are done."""
-        self.steps += stats.steps
-        self.model_seconds += stats.model_seconds
+    @property
+    def rate(self) -> float:
+        """Sentences a second."""
+        return (self.tally.sentences - self.before) / self.seconds
+
+    def line(self) -> str:
+        """The least one wants to know."""
+        tally = self.tally
+        each = max(1, tally.sentences)
+        saved = f"; beam search makes at least {tally.beam_calls / each:.1f}" if tally.beam_calls else ""
+        failed = f", {tally.failed} failed" if tally.failed else ""
+        calls = f"{tally.calls / each:.1f} calls a sentence{saved}"
+        return f"{tally.lines} lines{failed}, {self.seconds:.1f} seconds ({self.rate:.1f} sentences a second), {calls}"
 
     def table(self, signature: str) -> str:
         """One figure a line."""
-        seconds = perf_counter() - self.began
-        each = max(1, self.sentences)
+        tally, seconds = self.tally, self.seconds
+        each = max(1, tally.sentences)
+        earlier = f", {self.before} of them before" if self.before else ""
         lines = [
-            f"sentences {self.sentences}" + (f" ({self.failed} failed)" if self.failed else ""),
-            f"calls     {self.calls} ({self.calls / each:.1f} a sentence): hypotheses that had to be scored",
-            f"rows      {self.rows} ({self.rows / each:.1f} a sentence): hypotheses that were scored, ahead of need included",
-            f"steps     {self.steps} ({self.rows / max(1, self.steps):.1f} rows each): forward passes",
-            f"exact     {self.exact} of {self.sentences}: proven to be beam search's answer",
-            f"seconds   {seconds:.2f} ({self.model_seconds:.2f} in the model): {self.sentences / seconds:.1f} sentences a second",
+            f"sentences {tally.sentences}" + (f" ({tally.failed} failed)" if tally.failed else "") + earlier,
+            f"calls     {tally.calls} ({tally.calls / each:.1f} a sentence): hypotheses that had to be scored",
+            f"saved     {tally.saved:.0%} of beam search's calls at least, of {tally.beam_calls / each:.1f} a sentence",
+            f"rows      {tally.rows} ({tally.rows / each:.1f} a sentence): hypotheses that were scored, ahead of need included",
+            f"steps     {tally.steps} ({tally.rows / max(1, tally.steps):.1f} rows each): forward passes",
+            f"exact     {tally.exact} of {tally.sentences}: proven to be beam search's answer",
+            f"seconds   {seconds:.2f} ({tally.model_seconds:.2f} in the model): {self.rate:.1f} sentences a second",
+            f"memory    {memory()} MB at most",
             f"signature {signature}",
         ]
-        return "\n".join(lines)
+        return "\n".join(line for line in lines if tally.beam_calls or not line.startswith("saved"))
+
+
+def memory() -> int:
+    """Most memory this process has held, in MB."""
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most // (1 << 20 if sys.platform == "darwin" else 1 << 10)

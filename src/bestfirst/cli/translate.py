@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+import os
+import stat
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
 
-from ..scheduler import Stats
-from ..search import HEADER, Result, Trace
-from . import formats, options
-from .failure import INTERRUPTED, PARTLY, CommandError, reason, reports, say, tell
-from .lines import Line, batches, open_input
-from .output import InOrder, Output
+from ..corpus import Input, Target
+from ..corpus.compression import compression_of
+from ..corpus.parquet import require as require_parquet
+from ..corpus.reader import format_of
+from . import options
+from .corpus import Cluster, Corpus, build_worker, is_job
+from .failure import INTERRUPTED, PARTLY, CommandError, reports, tell, usage
+from .lines import open_input, records
+from .output import Output
 from .progress import Bar
 from .settings import Decoding, ModelChoice, given
-from .stats import Summary
-
-if TYPE_CHECKING:
-    from ..models.transformers import TransformersModel
-
-Format = Callable[[int, Result, bool], str]
+from .stream import Stream
 
 
 @reports
@@ -32,6 +29,7 @@ def translate(
     partial: options.Partial = False,
     stats: options.ShowStats = False,
     trace: options.TraceFile = None,
+    overwrite: options.Overwrite = False,
     beam: options.Beam = 5,
     strategy: options.StrategyName = "best-first",
     finished: options.FinishedRule = "leave",
@@ -52,6 +50,13 @@ def translate(
     weight: options.Weight = None,
     epsilon: options.Epsilon = None,
     whole_sequence: options.WholeSequence = False,
+    input_format: options.InputFormat = None,
+    output_format: options.OutputFormat = None,
+    input_field: options.InputField = "text",
+    output_field: options.OutputField = "translation",
+    shard_lines: options.ShardLines = None,
+    ray: options.Ray = None,
+    workers: options.Workers = None,
     model: options.ModelName = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -67,6 +72,8 @@ def translate(
 
     Examples:
       bestfirst translate news.de -o news.en
+      bestfirst translate news.jsonl.gz -o news.parquet --input-field german
+      bestfirst translate news.de.zst -o news.en.zst --ray --workers 8
       echo 'Guten Morgen!' | bestfirst translate --beam 10 --nbest 3
       bestfirst translate news.de --json --stats > news.jsonl
       bestfirst translate news.de --strategy beam --finished keep
@@ -86,12 +93,19 @@ def translate(
 
     An empty line stays empty. A line that cannot be translated becomes an
     empty line and is named on standard error; the others are translated all
-    the same. What was written stays written when the command is interrupted.
+    the same.
+
+    From a file to a file (-o), work that is broken off is not lost: by
+    Ctrl-C, kill -9, a power failure or a full disk. OUT.parts keeps what is
+    done, OUT.manifest.json says of which job, and OUT appears when all is
+    done. The same command goes on from there, or says that there is nothing
+    left to do. What is written to a pipe is written line by line.
 
     Exit codes:
       0    every line is translated
       1    some lines failed, or the output could not be written to its end
-      2    usage, a missing input file or model folder: nothing is translated
+      2    usage, a missing input file or model folder, an output that exists
+           and is of another job (see --overwrite): nothing is translated
       130  interrupted with Ctrl-C
     """
     decoding = Decoding(
@@ -120,122 +134,47 @@ def translate(
         stop_options=given(factor=patience),
     ).check()
     choice = ModelChoice(model, device, dtype, threads, source_lang, target_lang).check(decoding)
+    source = Input(file or "-", input_format or format_of(file), input_field, output_field)
+    form = _form(output_format or format_of(output), as_json, nbest)
+    target = Target(form, compression_of(output or ""), nbest, partial, input_field, output_field)
+    if "parquet" in (source.form, form):
+        require_parquet()
+    if trace is None and is_job(file, output):
+        cluster = Cluster(ray, workers) if ray is not None else None
+        return Corpus(source, target, str(output), decoding, choice, shard_lines, overwrite, cluster).run(stats)
+    _check_stream(source, target, ray)
     with ExitStack() as stack:
-        source = stack.enter_context(open_input(file))
-        out = stack.enter_context(closing(Output(output, apart_from=[source])))
-        events = stack.enter_context(closing(Output(trace, apart_from=[source, out.file]))) if trace else None
-        bar = stack.enter_context(Bar(source, hidden=out.file.isatty()))
-        run = Run(*choice.load(decoding), _format(as_json, nbest), partial, out, events, bar)
+        stream = stack.enter_context(open_input(file))
+        out = stack.enter_context(closing(Output(output, apart_from=[stream], overwrite=overwrite)))
+        events = stack.enter_context(closing(Output(trace, apart_from=[stream, out.file]))) if trace else None
+        total = (lambda: source.survey().lines) if stat.S_ISREG(os.fstat(stream.fileno()).st_mode) and file else (lambda: None)
+        bar = stack.enter_context(Bar(total, hidden=out.file.isatty()))
+        run = Stream(build_worker(choice, decoding, target), out, events, bar)
         try:
-            for lines in batches(source):
-                run.translate(lines)
+            for batch in records(source, stream):
+                run.translate(batch)
         except KeyboardInterrupt:
             raise CommandError("interrupted; the lines translated so far are written", INTERRUPTED) from None
     if stats:
-        tell(run.summary.table(run.decoding.signature(run.model)))
+        tell(run.summary.table(run.worker.signature))
     return PARTLY if run.failed else 0
 
 
-def _format(as_json: bool, nbest: int) -> Format:
+def _form(named: str, as_json: bool, nbest: int) -> str:
+    if as_json and named == "parquet":
+        raise usage("--json writes lines, not Parquet; name another output")
     if as_json:
-        return formats.as_json
-    return formats.as_nbest if nbest > 1 else formats.as_text
+        return "json"
+    return "nbest" if named == "text" and nbest > 1 else named
 
 
-class Run:
-    """One run of the command: batches of lines go in, results are written in the order of the lines."""
-
-    def __init__(
-        self,
-        model: TransformersModel,
-        decoding: Decoding,
-        form: Format,
-        partial: bool,
-        output: Output,
-        events: Output | None,
-        bar: Bar,
-    ) -> None:
-        self.model = model
-        self.decoding = decoding
-        self.form = form
-        self.partial = partial
-        self.output = output
-        self.events = events
-        self.bar = bar
-        self.summary = Summary()
-        self.failed = 0
-        self._results = InOrder(self._write)
-        self._traces: dict[int, Trace] = {}
-        for target in filter(None, (output, events)):
-            target.begin()
-        if events is not None:
-            events.write(json.dumps(HEADER) + "\n")
-        bar.begin()
-
-    def translate(self, lines: Sequence[Line]) -> None:
-        """Translate these lines. Nothing is asked of the model for those without text."""
-        wanted = []
-        for line in lines:
-            if line.error is not None:
-                self._results.put(line.number, Result(status="error", message=line.error))
-            elif line.blank:
-                self._results.put(line.number, Result(status="complete", exact=True))
-            else:
-                wanted.append(line)
-        if wanted:
-            self._decode(wanted)
-
-    def _decode(self, lines: Sequence[Line]) -> None:
-        """Decode these lines together. If that fails, do those that are left in halves, until the one at fault is alone."""
-        left = dict(enumerate(lines))
-        cost = Stats()
-
-        def done(index: int, result: Result) -> None:
-            self.summary.add(result)
-            self._results.put(left.pop(index).number, result)
-
-        try:
-            self.decoding.decode(self.model, [line.text for line in lines], done, self._tracer(lines), cost)
-            self.summary.add_batch(cost)
-        except (CommandError, BrokenPipeError):
-            raise
-        except Exception as error:  # of the model's or a score's own code
-            rest = list(left.values())
-            if len(lines) == 1:
-                done(0, Result(status="error", message=reason(error)))
-                return
-            middle = (len(rest) + 1) // 2
-            for half in (rest[:middle], rest[middle:]):
-                if half:
-                    self._decode(half)
-
-    def _tracer(self, lines: Sequence[Line]) -> Callable[[int], Trace] | None:
-        if self.events is None:
-            return None
-
-        def trace(index: int) -> Trace:
-            number = lines[index].number
-            self._traces[number] = Trace(line=number)
-            return self._traces[number]
-
-        return trace
-
-    def _write(self, number: int, result: Result) -> None:
-        self.output.write(self.form(number, result, self.partial))
-        trace = self._traces.pop(number, None)
-        if self.events is not None and trace is not None:
-            self.events.write("".join(json.dumps(event) + "\n" for event in trace.events))
-        trouble = self._trouble(result)
-        if trouble is not None:
-            self.failed += 1
-            say(f"line {number}: {trouble}")
-        self.bar.advance()
-
-    def _trouble(self, result: Result) -> str | None:
-        """Why a line has no output, if it should have one."""
-        if result.status == "error":
-            return result.message
-        if result.status == "complete" or formats.shown(result, self.partial):
-            return None
-        limit, option = ("--max-calls", "it") if result.status == "budget" else ("the maximum length", "--max-length")
-        return f"nothing finished within {limit}; raise {option}, or see what there is with --partial"
+def _check_stream(source: Input, target: Target, ray: str | None) -> None:
+    """What only goes from file to file."""
+    if ray is not None:
+        raise usage("--ray goes from file to file: name an input file and, with -o, an output file; and no --trace")
+    if source.form == "parquet" and source.path == "-":
+        raise usage("Parquet cannot be read from standard input; name an input file")
+    if target.form == "parquet":
+        raise usage("Parquet goes from file to file: name an input file and, with -o, an output file; and no --trace")
+    if target.compression is not None:
+        raise usage("a compressed output goes from file to file; here, write to standard output and compress that ('| gzip')")

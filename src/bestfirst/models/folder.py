@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
@@ -37,6 +38,21 @@ def has_tokenizer(name: str) -> bool:
     """Whether this folder holds a tokenizer too; of a name that is no folder, only transformers knows."""
     folder = Path(name)
     return not folder.is_dir() or any((folder / file).exists() for file in ("tokenizer_config.json", "tokenizer.json"))
+
+
+def fingerprint(name: str | None) -> str:
+    """A digest of all files of a model folder; of a name that is no folder, the name."""
+    folder = Path(embedded_folder() if name is None else name)
+    if not folder.is_dir():
+        return str(name)
+    found = sha256()
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and not path.name.startswith("."):
+            found.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+            with path.open("rb", buffering=0) as stream:
+                while block := stream.read(1 << 20):
+                    found.update(block)
+    return found.hexdigest()
 
 
 def _check_hub(name: str) -> None:

@@ -1,4 +1,4 @@
-"""How a result is written: a line of text, an n-best list, or a JSON object."""
+"""How a result is written: a line of text, an n-best list, a JSON object, or the record with its translation."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..search import Answer, Result
+from .record import Record
 
 
 def shown(result: Result, partial: bool) -> list[Answer]:
@@ -54,3 +55,17 @@ def as_json(number: int, result: Result, partial: bool) -> str:
     if partial and not result.hypotheses and result.partial is not None:
         fields["partial"] = asdict(result.partial)
     return json.dumps(fields, ensure_ascii=False) + "\n"
+
+
+def translation(record: Record, result: Result, partial: bool, nbest: int, field: str) -> Any:
+    """What goes into a record's new field: the best text, or with `nbest` the list of them; None where there is none."""
+    texts: list[str | None] = [answer.text for answer in shown(result, partial)]
+    if not texts and result.status == "complete":  # nothing to translate stays what it is
+        texts = [record.text if record.fields is None else record.fields[field]]
+    return texts if nbest > 1 else next(iter(texts), None)
+
+
+def as_record(record: Record, value: Any, field: str, into: str) -> str:
+    """The record's own fields and its translation."""
+    fields = {field: record.text} if record.fields is None else record.fields
+    return json.dumps({**fields, into: value}, ensure_ascii=False, default=str) + "\n"

@@ -1,0 +1,43 @@
+"""gzip and zstd, by the name of a file. What is compressed in pieces can be put together as it is: both formats allow that."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from io import FileIO
+from pathlib import Path
+from typing import BinaryIO
+
+import zstandard
+
+SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
+BROKEN = (EOFError, zlib.error, zstandard.ZstdError)  # beside OSError: what a damaged file raises
+
+
+def compression_of(name: str) -> str | None:
+    """How a file of this name is compressed."""
+    return SUFFIXES.get(Path(name).suffix)
+
+
+def bare(name: str) -> str:
+    """The name without the ending that says how the file is compressed."""
+    return name[: -len(Path(name).suffix)] if compression_of(name) else name
+
+
+def plain(stream: BinaryIO | FileIO, name: str) -> BinaryIO:
+    """The content of a file of this name, decompressed as it is read."""
+    kind = compression_of(name)
+    if kind == "gzip":
+        return gzip.GzipFile(fileobj=stream)  # type: ignore[return-value]
+    if kind == "zstd":
+        return zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+    return stream
+
+
+def compress(data: bytes, kind: str | None) -> bytes:
+    """The same bytes each time for the same data."""
+    if kind == "gzip":
+        return gzip.compress(data, compresslevel=6, mtime=0)
+    if kind == "zstd":
+        return zstandard.ZstdCompressor().compress(data)
+    return data
