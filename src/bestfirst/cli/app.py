@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Annotated
 
@@ -15,6 +16,8 @@ from .failure import USAGE, reports, say
 from .serve import serve
 from .translate import translate
 from .view import view
+
+ADDRESS = re.compile(r"auto|local|ray://.+|[^/]+:\d+")  # of a Ray cluster
 
 app = typer.Typer(
     help="Beam search's answer for a fraction of the model calls: best-first beam search for any sequence model.",
@@ -45,6 +48,16 @@ def options(
     """Beam search's answer for a fraction of the model calls: best-first beam search for any sequence model."""
 
 
+def complete(arguments: list[str]) -> list[str]:
+    """The arguments with a value for a `--ray` that has none: typer knows no options whose value may be left out."""
+    out: list[str] = []
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        out.append(argument)
+        if argument == "--ray" and not ADDRESS.fullmatch(following):
+            out.append("local")
+    return out
+
+
 def main() -> None:
     """Run the command line and exit."""
     sys.exit(run())
@@ -54,7 +67,8 @@ def main() -> None:
 def run(arguments: list[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     try:
-        code = app(arguments, prog_name="bestfirst", standalone_mode=False) or 0
+        given = sys.argv[1:] if arguments is None else arguments
+        code = app(complete(given), prog_name="bestfirst", standalone_mode=False) or 0
         if sys.stdout is not None:
             sys.stdout.flush()  # now, and not when Python ends, for it may fail
         return code
