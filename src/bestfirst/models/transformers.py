@@ -178,7 +178,7 @@ class TransformersModel(Model):
         room = self.positions - len(prompt.tokens)
         if room < 1:
             raise ValueError(f"the prompt of {len(prompt.tokens)} tokens leaves no position to generate in; shorten it")
-        length = sum(token not in self.eos for token in ids)
+        length = len(ids) - sum(map(ids.count, self.eos))
         return Source(prompt, length, self._default_length(length, len(prompt.tokens) - len(forced)), room)
 
     def _read_features(self, raw: Any, forced: tuple[int, ...]) -> Source:
@@ -202,7 +202,7 @@ class TransformersModel(Model):
                 raise ValueError(f"model {self.name!r} has no tokenizer: give token ids instead of text")
             return tuple(self.tokenizer(raw).input_ids)
         try:
-            return tuple(int(token) for token in raw)
+            return tuple(map(int, raw))
         except (TypeError, ValueError):
             raise ValueError(f"the {what} must be a text or token ids, got {type(raw).__name__}") from None
 

@@ -110,8 +110,36 @@ def push(
 
 
 @triton.jit
+def begin(
+    slots, limits, lengths, value, entry, tie, node, pushed, count, head, scored, child,
+    status, deepest, limit, source_length, rows, steps, L, roots, KP: tl.constexpr, LP: tl.constexpr,
+):  # fmt: skip
+    """A new input in a slot: every beam empty, but for the root."""
+    i = tl.program_id(0)
+    s = tl.load(slots + i)
+    t = tl.arange(0, LP)
+    tl.store(count + 2 * (s * L + t), (t == 0).to(tl.int32), mask=t < L)
+    tl.store(count + 2 * (s * L + t) + 1, tl.zeros_like(t), mask=t < L)
+    tl.store(head + s * L + t, tl.where(t == 0, 0.0, -INF).to(tl.float64), mask=t < L)
+    tl.store(scored + s * L + t, tl.zeros_like(t), mask=t < L)
+    cell = (2 * s * L).to(tl.int64) * KP
+    tl.store(value + cell, 0.0)
+    tl.store(entry + cell, roots + s.to(tl.int64))
+    tl.store(tie + cell, 0)
+    tl.store(node + cell, OPEN)
+    tl.store(pushed + cell, 0)
+    tl.store(child + roots + s.to(tl.int64), OPEN)
+    tl.store(status + s, 1)
+    tl.store(deepest + s, 0)
+    tl.store(limit + s, tl.load(limits + i))
+    tl.store(source_length + s, tl.load(lengths + i))
+    tl.store(rows + s, 0)
+    tl.store(steps + s, 0)
+
+
+@triton.jit
 def grow(
-    value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes,
+    value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark,
     status, deepest, limit, answers, answer_value, pick_length, pick_place, wants, counters,
     n, k, L, W, accept_truncated, PICKS: tl.constexpr, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr,
 ):  # fmt: skip
@@ -125,7 +153,8 @@ def grow(
         deep = tl.load(deepest + s)
         fresh = tl.load(scored + s * L + lengths, mask=lengths < L, other=0)
         tl.store(scored + s * L + lengths, tl.zeros_like(fresh), mask=lengths < L)
-        # 1. Children, from the shortest length that has news. Beams below one that lost a pushed member are built anew.
+        # 1. Children, from the shortest length that has news. A beam is built anew when the one before it has lost a member
+        # whose children had been pushed.
         t = tl.min(tl.where(fresh != 0, lengths, LP), 0)
         rebuild = 0
         while (t < end) & (t <= deep):
@@ -137,7 +166,15 @@ def grow(
             x_node = tl.load(node + cells, mask=lanes < m, other=OPEN)
             x_pushed = tl.load(pushed + cells, mask=lanes < m, other=0).to(tl.int32)
             tl.debug_barrier()
+            o_node = tl.full([KP], OPEN, tl.int32)
             if rebuild != 0:
+                # Those below whose children were pushed are marked: they need not push them again, unless one of them is lost.
+                o_cells = below.to(tl.int64) * KP + lanes
+                there = lanes < tl.load(count + below)
+                o_pushed = tl.load(pushed + o_cells, mask=there, other=0).to(tl.int32)
+                o_node = tl.load(node + o_cells, mask=there & (o_pushed != 0), other=OPEN)
+                tl.store(mark + o_node, tl.full([KP], 1, tl.int8), mask=o_node >= 0)
+                tl.debug_barrier()
                 tl.store(count + below, 0)
                 tl.store(count + below + 1, 0)
                 x_pushed = tl.zeros_like(x_pushed)
@@ -164,11 +201,21 @@ def grow(
             m = tl.load(count + below)
             y_value = tl.load(value + below.to(tl.int64) * KP + lanes, mask=lanes < m, other=-INF)
             y_node = tl.load(node + below.to(tl.int64) * KP + lanes, mask=lanes < m, other=OPEN)
+            if rebuild != 0:
+                kept = tl.load(mark + y_node, mask=y_node >= 0, other=0)
+                tl.debug_barrier()
+                tl.store(pushed + below.to(tl.int64) * KP + lanes, kept, mask=y_node >= 0)
+                tl.store(mark + y_node, tl.zeros_like(kept), mask=y_node >= 0)
+                tl.debug_barrier()
+                lost = tl.load(mark + o_node, mask=o_node >= 0, other=0)
+                fell = tl.max(lost.to(tl.int32), 0)
+                tl.debug_barrier()
+                tl.store(mark + o_node, tl.zeros_like(lost), mask=o_node >= 0)
             best = tl.max(tl.where(y_node == OPEN, y_value, -INF), 0)
             tl.store(head + s * L + t + 1, tl.where(t + 1 < end, best, -INF))
             if m + tl.load(count + below + 1) > 0:
                 deep = tl.maximum(deep, t + 1)
-            rebuild = rebuild | fell
+            rebuild = fell
             following = tl.min(tl.where((fresh != 0) & (lengths > t), lengths, LP), 0)
             t = tl.where((rebuild | again) != 0, t + 1, following)
             tl.debug_barrier()

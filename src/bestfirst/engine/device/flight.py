@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from ...search import Answer, Result
@@ -20,9 +22,11 @@ if TYPE_CHECKING:
     from ...models.scorer import Source
     from ...models.transformers import TransformersModel
 
-BUCKETS = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096)  # rows in a step: a graph for each
+BUCKETS = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows in a step: a graph for each
+RATES = (1.25, 4.0)  # rows for each active input, with a beam of up to 10 and beyond
 CHEAP = 256  # rows that cost little more than one, beside what is needed
 BURST = 2  # steps between two looks
+BEHIND = 12  # steps queued for the other inputs before results are made
 AHEAD = 2  # looks outstanding: so many bursts are queued while the host waits for the one before
 
 
@@ -55,6 +59,7 @@ class Flight:
 
     # -- letting in -----------------------------------------------------------------------------------------------------
 
+    @torch.inference_mode()
     def admit(self, entrants: Sequence[Entrant]) -> None:
         """Encode inputs, the longest first, in chunks of like length, and put each in a free slot.
 
@@ -70,10 +75,15 @@ class Flight:
 
     def _admit(self, entrants: Sequence[Entrant], slots: list[int]) -> None:
         offset = len(self.shape.prompt) - 1
-        table = [[slot, e.n_max + offset, len(e.source.payload.source)] for slot, e in zip(slots, entrants, strict=True)]
-        places, limits, lengths = torch.tensor(table, dtype=torch.int32).to(self.weights.device, non_blocking=True).unbind(1)
-        hidden, _ = self.model.encode([entrant.source.payload for entrant in entrants])
-        self.state.source[places.long(), : hidden.shape[1]] = self.weights.encoder(hidden)
+        sources = [entrant.source.payload.source for entrant in entrants]
+        longest = max(map(len, sources))
+        numbers = np.zeros((3 + longest, len(entrants)), dtype=np.int32)
+        numbers[:3] = slots, [entrant.n_max + offset for entrant in entrants], [len(source) for source in sources]
+        tokens = np.fromiter(chain.from_iterable(sources), np.int32)
+        numbers[3:].T[np.arange(longest) < numbers[2][:, None]] = tokens
+        given = torch.from_numpy(numbers).to(self.weights.device, non_blocking=True)
+        places, limits, lengths = given[:3].unbind(0)
+        self.state.source[places.long(), :longest] = self.weights.source_keys(given[3:].T, lengths)
         self.state.begin(places, limits, lengths)
         for slot, entrant in zip(slots, entrants, strict=True):
             self._slots[slot] = entrant
@@ -85,25 +95,26 @@ class Flight:
 
     # -- running -----------------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def run(self, waiting: list[Entrant]) -> Iterator[tuple[Entrant, Result]]:
         """Decode all; yields each with its result. `waiting`: the next one last."""
+        begun = perf_counter()
         counters = self.state.counters
         counters[ALL_ROWS], counters[STEPS], counters[BROKEN] = 0, 0, 0
-        begun = perf_counter()
+        most = self.shape.inputs
         while waiting or any(self._slots):
-            room = sum(taken is None for taken in self._slots)
-            entering = [waiting.pop() for _ in range(min(room, len(waiting)))]
+            entering = [waiting.pop() for _ in range(min(most - self.in_flight, len(waiting)))]
             if entering:
                 self.admit(entering)
-            enough = 0 if not waiting else self.shape.inputs * 3 // 4
-            stuck = self._fly(enough)
-            if stuck:
+            # Most results are made while the device works on the rest.
+            enough = most * 3 // 4 if waiting else self.in_flight // 3
+            if self._fly(0 if enough < AHEAD else enough):
                 waiting += self._make_room()
+                most = self.in_flight
             yield from self._harvest()
         self.rows, self.steps = int(counters[ALL_ROWS]), int(counters[STEPS])
         self.seconds = perf_counter() - begun
 
+    @torch.inference_mode()
     def _fly(self, enough: int) -> bool:
         """Steps, until no more than `enough` inputs are active. True if there are, but no node is free for them."""
         active = self.in_flight
@@ -126,8 +137,11 @@ class Flight:
                     return True
 
     def _rows_for(self, active: int) -> int:
-        """The least bucket that has a row for each active input, a quarter more, and the cheap ones, if so many can be used."""
-        wanted = min(active + active // 4 + CHEAP, active * self.shape.picks)
+        """The least bucket with a row for each active input, as many more as are likely to be needed, and the cheap ones.
+
+        The wider the beam, the more of a length is needed; no more rows are of use than inputs can name.
+        """
+        wanted = min(int(active * RATES[self.shape.k > 10]) + CHEAP, active * self.shape.picks)
         return next((rows for rows in BUCKETS if rows >= wanted), BUCKETS[-1])
 
     def _look(self) -> tuple[torch.Tensor, Any]:
@@ -161,6 +175,7 @@ class Flight:
         self._pool = graph.pool()
         return graph
 
+    @torch.inference_mode()
     def _make_room(self) -> list[Entrant]:
         """The later half of the inputs in flight begin again when there is room."""
         status = self.state.status.tolist()
@@ -176,7 +191,8 @@ class Flight:
 
     # -- results -----------------------------------------------------------------------------------------------------------
 
-    def _harvest(self) -> Iterator[tuple[Entrant, Result]]:
+    @torch.inference_mode()
+    def _harvest(self) -> list[tuple[Entrant, Result]]:
         """Results of the inputs that are done; their slots are free."""
         shape, st = self.shape, self.state
         status = st.status.tolist()
@@ -184,7 +200,7 @@ class Flight:
         self.most_tokens = max(self.most_tokens, sum(lengths_of) + shape.nodes - 1 - int(st.counters[FREE]))
         done = [slot for slot, taken in enumerate(self._slots) if taken is not None and status[slot] == 2]
         if not done:
-            return
+            return []
         slots = torch.tensor(done, dtype=torch.int32, device=self.weights.device)
         calls = torch.empty_like(slots)
         lengths = torch.zeros(len(done), shape.n, dtype=torch.int32, device=slots.device)
@@ -201,13 +217,15 @@ class Flight:
             self._release_all()
         else:
             st.release(slots)
+            for _ in range(BEHIND if self.cuda else 0):
+                self._run_step(self._rows_for(self.in_flight - len(done)))
         found = []
-        for i, slot in enumerate(done):
+        for slot, *found_for in zip(done, counts, values, many, words, strict=True):
             entrant = self._slots[slot]
             assert entrant is not None
             self._slots[slot] = None
-            found.append((entrant, self._result(entrant, counts[i], values[i], many[i], words[i])))
-        yield from found
+            found.append((entrant, self._result(entrant, *found_for)))
+        return found
 
     def _release_all(self) -> None:
         """As `release` of everything."""
@@ -221,11 +239,11 @@ class Flight:
         self, entrant: Entrant, counts: list[int], values: list[float], lengths: list[int], tokens: list[list[int]]
     ) -> Result:
         payload, text = entrant.source.payload, self.model.text
-        answers = [
-            Answer(words := tuple(tokens[a][: abs(length)]), value, value, text(payload, words))
-            for a, (length, value) in enumerate(zip(lengths, values, strict=True))
-            if length != 0
-        ]
+        answers = []
+        for length, value, words in zip(lengths, values, tokens, strict=True):
+            if length != 0:
+                y = tuple(words[: abs(length)])
+                answers.append(Answer(y, value, value, text(payload, y)))
         calls, rows, steps = counts
         if lengths[0] > 0:
             return Result(answers, calls, rows, steps, exact=True, status="complete")

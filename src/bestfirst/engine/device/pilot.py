@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 WINDOW = 1 << 15  # inputs that are read ahead and sorted by length
 MOST_INPUTS = 2048  # in flight
 MOST_MEMORY = 0.4  # of what is free on the device
+NODES_EACH = 512  # and 24 times the beam: room for an input's search, on average; if it does not do, inputs make room
 LARGEST_BEAM = 512
 
 
@@ -145,7 +146,7 @@ class Pilot:
         each, node = bytes_each(shape, Weights.bytes_of_a_token(self.model.model))
         room = free_memory(self.model.model.device) * MOST_MEMORY
         inputs = max(1, min(inputs, int(room / 2 / each)))
-        nodes = int(min(inputs * k * longest + BUCKETS[-1], (room - inputs * each) / node, 1 << 24))
+        nodes = int(min(inputs * min(k * longest, NODES_EACH + 24 * k) + BUCKETS[-1], (room - inputs * each) / node, 1 << 24))
         return Shape(k, self.task.nbest, self.task.accept_truncated, inputs, source, lengths, nodes, width, prompt)
 
 

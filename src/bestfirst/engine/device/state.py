@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .beams import begin
 from .rows import CAP, FREE
 from .weights import Weights
 
@@ -84,6 +85,7 @@ class State:
         self.token, self.child = zeros(N * W + S), empty(N * W + S)
         self.token[N * W :] = shape.prompt[0]
         self.paths, self.node_token, self.hashes = empty(N, L), empty(N), zeros(N)
+        self.mark = zeros(N, dtype=torch.int8)
         self.node_input = torch.full((N,), -1, dtype=torch.int32, device=device)
         self.stack = torch.arange(N, dtype=torch.int32, device=device)  # free nodes: the first so many
         self.stack[:-1] = torch.arange(N - 1, 0, -1, dtype=torch.int32, device=device)
@@ -103,19 +105,11 @@ class State:
     def begin(self, slots: torch.Tensor, limits: torch.Tensor, source_lengths: torch.Tensor) -> None:
         """New inputs in these slots: each beam empty, but for the root."""
         shape = self.shape
-        places = slots.long()
-        self.count[places] = 0
-        self.count[places, 0, 0] = 1
-        self.head[places] = -inf
-        self.head[places, 0] = 0.0
-        self.scored[places] = 0
-        roots = places * (shape.lengths * 2 * power(shape.k))
-        entries = shape.nodes * shape.successors + places
-        self.value[roots], self.entry[roots], self.tie[roots], self.node[roots], self.pushed[roots] = 0.0, entries, 0, -1, 0
-        self.child[entries] = -1
-        self.deepest[places], self.rows[places], self.steps[places] = 0, 0, 0
-        self.limit[places], self.source_length[places] = limits, source_lengths
-        self.status[places] = 1
+        begin[(len(slots),)](
+            slots, limits, source_lengths, self.value, self.entry, self.tie, self.node, self.pushed, self.count, self.head,
+            self.scored, self.child, self.status, self.deepest, self.limit, self.source_length, self.rows, self.steps,
+            shape.lengths, shape.nodes * shape.successors, KP=power(shape.k), LP=power(shape.lengths), num_warps=1,
+        )  # fmt: skip
 
     def release(self, slots: torch.Tensor) -> None:
         """Take back the nodes of these slots' inputs."""

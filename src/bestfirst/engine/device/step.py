@@ -16,6 +16,7 @@ from .weights import Layer, Weights
 
 LARGEST_VOCABULARY = 16384  # that one program looks through; above it, torch's own top-k
 MOST_SUCCESSORS = 128
+GROUP = 64  # tokens that are looked through together
 
 
 class Step:
@@ -35,7 +36,7 @@ class Step:
         S, L, W, picks, KP = shape.inputs, shape.lengths, shape.successors, shape.picks, power(shape.k)
         grow[(S,)](
             st.value, st.entry, st.tie, st.node, st.pushed, st.count, st.head, st.scored,
-            st.logprob, st.token, st.child, st.hashes,
+            st.logprob, st.token, st.child, st.hashes, st.mark,
             st.status, st.deepest, st.limit, st.answers, st.answer_value, st.pick_length, st.pick_place, st.wants, st.counters,
             shape.n, shape.k, L, W, int(shape.accept_truncated),
             PICKS=picks, KP=KP, CP=min(power(W), 64), LP=power(L), num_warps=1 if KP <= 16 else 4 if KP <= 128 else 8,
@@ -131,10 +132,10 @@ class Step:
         R, V = logits.shape
         W, P = shape.successors, len(shape.prompt)
         where = (self.row_node, self.row_length, st.logprob, st.token, st.child, st.ends)
-        if logits.is_cuda and V <= LARGEST_VOCABULARY and W <= MOST_SUCCESSORS:
+        if logits.is_cuda and GROUP <= V <= LARGEST_VOCABULARY and W <= MOST_SUCCESSORS:
             keep_best[(R,)](
                 logits, *where, st.banned, st.prompt, st.counters, V, W, P,
-                ANY_BANNED=st.any_banned, VP=power(V), WP=power(W), num_warps=8 if V <= 8192 else 16,
+                ANY_BANNED=st.any_banned, G=power(V) // GROUP, C=GROUP, WP=power(W), num_warps=4 if V <= 8192 else 8,
             )  # fmt: skip
             return
         values, which, total = best(logits, W, st.banned if st.any_banned else None)

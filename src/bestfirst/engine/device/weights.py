@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 
 from ..hooked import position_table
+from .encoder import Encoder
+from .linear import Linear
 
 NORM_FIRST = {"marian": False, "bart": False, "mbart": True, "pegasus": True, "m2m_100": True}
 """Architectures that are known here, and where a layer normalises: before or after its attention."""
-
-
-@dataclass
-class Linear:
-    """x W^T + b; `activated`: with the activation after it, fused where torch can."""
-
-    weight: torch.Tensor
-    bias: torch.Tensor
-    activation: Any = None
-
-    @classmethod
-    def join(cls, *modules: Any, activation: Any = None) -> Linear:
-        """Several that take the same input, as one."""
-        weights = [module.weight.detach() for module in modules]
-        biases = [w.new_zeros(len(w)) if m.bias is None else m.bias.detach() for m, w in zip(modules, weights, strict=True)]
-        return cls(torch.cat(weights), torch.cat(biases), activation)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self.activation is None:
-            return F.linear(x, self.weight, self.bias)
-        if isinstance(self.activation, torch.nn.ReLU) and x.is_cuda:
-            return torch._addmm_activation(self.bias, x, self.weight.t())
-        return self.activation(F.linear(x, self.weight, self.bias))
 
 
 class Layer:
@@ -74,7 +51,8 @@ class Weights:
         self.norm_first = NORM_FIRST[model.config.model_type]
         self.layers = [Layer(module) for module in decoder.layers]
         sides = [(module.encoder_attn.k_proj, module.encoder_attn.v_proj) for module in decoder.layers]
-        self.encoder = Linear.join(*(side for pair in sides for side in pair))  # every layer's keys and values of the input
+        self.encoder = Encoder(model, self.norm_first)
+        self.cross = Linear.join(*(side for pair in sides for side in pair))
         self.embedding = decoder.embed_tokens.weight.detach()
         self.embed_scale = float(getattr(decoder.embed_tokens, "embed_scale", getattr(decoder, "embed_scale", 1.0)))
         self.positions = position_table(decoder, positions).detach().contiguous()
@@ -85,6 +63,10 @@ class Weights:
         if bias is not None:
             self.head.bias = bias[0].detach().to(self.head.bias)
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
+
+    def source_keys(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Every layer's keys and values of inputs (batch, length), as (batch, length, layers * 2 * d)."""
+        return self.cross(self.encoder(ids, lengths))
 
     @property
     def vocabulary(self) -> int:
