@@ -71,19 +71,16 @@ def test_a_step_of_scores_holds_the_whole_row_of_every_prefix_that_was_returned(
     assert torch.isneginf(ours.scores[0][unused]).all()
 
 
-def test_greedy_scores_are_the_models_own_and_zero_beyond_the_end(small):
-    model = small("marian")
-    asked = {
-        "num_beams": 1,
-        "max_new_tokens": 12,
-        "repetition_penalty": 1.3,
-        "return_dict_in_generate": True,
-        "output_scores": True,
-    }
-    theirs, ours = both(model, batch_of("marian", 5), lambda: asked)
+@pytest.mark.parametrize(
+    "processor", [{"bad_words_ids": None}, {"forced_bos_token_id": 9, "bad_words_ids": None}, {"repetition_penalty": 1.3}]
+)
+@pytest.mark.parametrize("name", ["marian", "mbart", "t5"])
+def test_greedy_scores_are_the_models_own_and_zero_beyond_the_end(name, processor, small):
+    asked = {"num_beams": 1, "max_new_tokens": 12, "return_dict_in_generate": True, "output_scores": True, **processor}
+    theirs, ours = both(small(name), batch_of(name, 5), lambda: asked)
     assert len(theirs.scores) == len(ours.scores)
     ends = [(row[1:] == EOS).nonzero()[0].item() if EOS in row[1:] else len(ours.scores) for row in ours.sequences]
-    assert len(set(ends)) > 1
+    assert len(set(ends)) > 1 or "forced_bos_token_id" in processor
     for t, (want, got) in enumerate(zip(theirs.scores, ours.scores, strict=True)):
         for row, end in enumerate(ends):
             if t <= end:

@@ -88,7 +88,7 @@ class Call:
             if self.processors:
                 scores = processors(batch, scores)
             if self.record is not None:
-                for y, row in zip(batch, scores, strict=True):
+                for y, row in zip(batch, scores.clone(), strict=True):  # the next step may use the same memory
                     self.record.note(self._input_of(y), y, row)
             return scores
 

@@ -77,7 +77,7 @@ def never_rise(processors: Sequence[Any]) -> bool:
 
 
 def _lowers(processor: Any) -> bool:
-    biased = isinstance(processor, logits_process.SequenceBiasLogitsProcessor)
+    biased = type(processor) in (logits_process.SequenceBiasLogitsProcessor, logits_process.NoBadWordsLogitsProcessor)
     return type(processor) in FALLING or (biased and max(processor.sequence_bias.values(), default=0) <= 0)
 
 
