@@ -55,6 +55,11 @@ def compare(model: Any, theirs: Any, ours: Any, n: int) -> Comparison:
     if not hasattr(theirs, "sequences_scores"):
         if theirs.sequences.tolist() != ours.sequences.tolist():
             found.differences.append(f"greedy: {theirs.sequences.tolist()} is not {ours.sequences.tolist()}")
+        else:
+            inside = torch.stack([step.any(1) for step in ours.scores], 1)  # beyond an output's end ours are 0
+            _compare_steps(
+                found, *(model.compute_transition_scores(each.sequences, each.scores)[inside] for each in (theirs, ours))
+            )
         return found
     prompt = theirs.sequences.shape[1] - theirs.beam_indices.shape[1]
     for row in range(len(theirs.sequences)):
@@ -62,11 +67,14 @@ def compare(model: Any, theirs: Any, ours: Any, n: int) -> Comparison:
     if not found.near_ties and not found.differences:
         if theirs.sequences.tolist() != ours.sequences.tolist():
             found.differences.append("padding differs")
-        their_steps = model.compute_transition_scores(theirs.sequences, theirs.scores, theirs.beam_indices)
-        our_steps = model.compute_transition_scores(ours.sequences, ours.scores, ours.beam_indices)
-        if not torch.allclose(their_steps, our_steps, atol=NEAR, rtol=NEAR):
-            found.differences.append(f"transition scores differ by {(their_steps - our_steps).abs().max():.2g}")
+        outputs = ((each.sequences, each.scores, each.beam_indices) for each in (theirs, ours))
+        _compare_steps(found, *(model.compute_transition_scores(*output) for output in outputs))
     return found
+
+
+def _compare_steps(found: Comparison, theirs: torch.Tensor, ours: torch.Tensor) -> None:
+    if not torch.allclose(theirs, ours, atol=NEAR, rtol=NEAR):
+        found.differences.append(f"transition scores differ by {(theirs - ours).abs().max():.2g}")
 
 
 def _compare_row(found: Comparison, theirs: Any, ours: Any, row: int, prompt: int, n: int) -> None:
