@@ -35,6 +35,17 @@ def test_it_finds_what_search_finds_and_scores_what_search_scores(for_all):
     for_all(claim, normal=640, full=12_800, searches=2)
 
 
+def test_hypotheses_cut_off_at_the_limit_are_answers_where_that_is_asked(for_all):
+    def claim(case: Case) -> bool:
+        strategy, n_max = best_first_beam(case.k, case.finished), max(1, case.n_max - 2)
+        mine, its = (
+            run(case.toy, strategy, n_max, n=case.n, accept_truncated=True, kind=kind) for kind in (StrictSearch, Search)
+        )
+        return mine.result == its.result and mine.prefixes == its.prefixes
+
+    for_all(claim, normal=320, full=3200, searches=2)
+
+
 def test_its_calls_equal_the_certificate(for_all):
     def claim(case: Case) -> bool:
         done = strict_run(case)
@@ -90,7 +101,7 @@ def test_a_score_that_rises_is_caught_and_named():
         ({"accept_truncated": False, "max_calls": None, "trace": None}, StrictSearch),
         ({"strategy": best_first_beam(3, "keep")}, StrictSearch),
         ({"strategy": best_first()}, StrictSearch),
-        ({"accept_truncated": True}, Search),
+        ({"accept_truncated": True}, StrictSearch),
         ({"max_calls": 3}, Search),
         ({"trace": Trace()}, Search),
         ({"strategy": beam(3)}, Search),

@@ -11,15 +11,17 @@ from ..models.scorer import Budget
 from .sources import Sources
 from .tree import Tree
 
-ROWS = (1, 8, 16, 32, 64, 128, 256, 512)
-LEAST = 64  # a step has room for so many rows, unless even fewer take long: it is inputs in flight that fill it
+ROWS = (1, 8, 16, 32, 48, 96, 144, 192, 288, 384, 512)  # products work through 48 rows at a time, or 16
+LEAST = 48  # a step has room for so many rows, unless even fewer take long: it is inputs in flight that fill it
 ENOUGH = 0.25  # seconds a step: a larger one is not tried
-NEARLY = 0.95  # of the best rate is as good, with less memory
-FREE = 2.0  # a step that takes this many times one row's still counts as costing little more
+NEARLY = 0.85  # of the best rate is as good: fewer rows are less memory, and what is scored ahead is likelier to be needed
 
 
 def measure(decoder: Any, device: torch.device, dtype: torch.dtype, encoder_layers: list[torch.Tensor]) -> Budget:
-    """The fewest rows that reach nearly the model's best rate, and up to how many rows a step costs little more than for one.
+    """The fewest rows that reach nearly the model's best rate.
+
+    All of them may be scored ahead of their turn: nine in ten of the rows that the scheduler chooses come to be needed
+    (`docs/engine.md`), and a step with few rows costs nearly as much as a full one.
 
     `encoder_layers`: a source's keys and values, (1, 2, heads, length, head size) for each layer, or nothing.
     """
@@ -33,8 +35,8 @@ def measure(decoder: Any, device: torch.device, dtype: torch.dtype, encoder_laye
             break
     best = max(rows / took for rows, took in times.items())
     enough = min(rows for rows, took in times.items() if rows / took >= NEARLY * best)
-    free = max(rows for rows, took in times.items() if took <= FREE * times[1])
-    return Budget(rows=max(enough, free, min(LEAST, max(times))), free=free)
+    rows = max(enough, min(LEAST, max(times)))
+    return Budget(rows, free=rows)
 
 
 @torch.inference_mode()

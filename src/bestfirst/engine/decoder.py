@@ -22,6 +22,7 @@ class Decoder(ABC):
 
     name: str
     attends = False  # whether it can tell its attention to the source
+    by_place = True  # whether it is faster with rows in the order in which their sources stand
     watching = False  # set for a score that needs `attention`
     attention: torch.Tensor  # (rows, source) of the last step, mean over the heads of the last layer
 
@@ -33,9 +34,14 @@ class Decoder(ABC):
     @abstractmethod
     def __init__(self, model: Any) -> None: ...
 
-    def hidden(self, model: TransformersModel, prompts: Sequence[Prompt]) -> tuple[torch.Tensor, list[int]]:
-        """The encoder's output for a batch, (batch, length, d) padded on the right, and each input's length."""
-        return model.encode(prompts)
+    def take_in(self, model: TransformersModel, prompts: Sequence[Prompt], sources: Sources) -> list[int]:
+        """Run the encoder on inputs, those of like length together, so that little is padded. Returns their places."""
+        places: list[int] = []
+        for chunk in chunks(prompts):
+            hidden, lengths = model.encode(chunk)
+            mask = torch.arange(hidden.shape[1], device=hidden.device) < torch.tensor(lengths, device=hidden.device)[:, None]
+            places += sources.add(self.encode(hidden, mask.long()), lengths)
+        return places
 
     @abstractmethod
     def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
@@ -59,3 +65,16 @@ class Decoder(ABC):
     def read(self, rows: Rows, tree: Tree, sources: Sources) -> None:
         """As `step`, for whole prompts from their first token, whose logits nobody needs."""
         self.step(rows, tree, sources)
+
+
+def chunks(prompts: Sequence[Prompt]) -> list[Sequence[Prompt]]:
+    """Inputs one after another that are alike enough in length to be encoded together."""
+    if any(prompt.hidden is not None or not hasattr(prompt.source, "__len__") for prompt in prompts):
+        return [prompts]
+    cuts, first = [0], 0
+    for i, prompt in enumerate(prompts):
+        longer, shorter = sorted((len(prompts[first].source), len(prompt.source)))[::-1]
+        if i - first >= 16 and shorter < 0.85 * longer:
+            cuts.append(i)
+            first = i
+    return [prompts[start:end] for start, end in zip(cuts, [*cuts[1:], len(prompts)], strict=True)]

@@ -65,7 +65,7 @@ class Runner:
         """Take inputs in: run the encoder on all of them, and fill the tree with their prompts."""
         begun = perf_counter()
         if self.model.encoder_decoder:
-            places = self._encode(prompts)
+            places = self.decoder.take_in(self.model, prompts, self.sources)
         else:
             places = list(range(len(self._places), len(self._places) + len(prompts)))
         sentences = [Sentence(place, prompt.tokens) for place, prompt in zip(places, prompts, strict=True)]
@@ -73,15 +73,6 @@ class Runner:
         self._read_prompts(sentences, prompts)
         self.seconds += perf_counter() - begun
         return sentences
-
-    def _encode(self, prompts: Sequence[Prompt]) -> list[int]:
-        """Encode inputs of like length together, so that little is padded. Returns their places."""
-        places: list[int] = []
-        for chunk in chunks(prompts):
-            hidden, lengths = self.decoder.hidden(self.model, chunk)
-            mask = torch.arange(hidden.shape[1], device=self.device) < torch.tensor(lengths, device=self.device)[:, None]
-            places += self.sources.add(self.decoder.encode(hidden, mask.long()), lengths)
-        return places
 
     def _read_prompts(self, sentences: list[Sentence], prompts: Sequence[Prompt]) -> None:
         """Fill the tree with every prompt but for its last token, which the root's own row will bring."""
@@ -135,21 +126,10 @@ class Runner:
 
     def release(self, sentence: Sentence) -> None:
         """Let an input go: its slots and its place are free; the last input moves to that place."""
+        begun = perf_counter()
         self.tree.release(sentence.slots)
         last = self.sources.remove(sentence.place) if self.model.encoder_decoder else len(self._places) - 1
         self._places[last].place = sentence.place
         self._places[sentence.place] = self._places[last]
         self._places.pop()
-
-
-def chunks(prompts: Sequence[Prompt]) -> list[Sequence[Prompt]]:
-    """Inputs one after another that are alike enough in length to be encoded together."""
-    if any(prompt.hidden is not None or not hasattr(prompt.source, "__len__") for prompt in prompts):
-        return [prompts]
-    cuts, first = [0], 0
-    for i, prompt in enumerate(prompts):
-        longer, shorter = sorted((len(prompts[first].source), len(prompt.source)))[::-1]
-        if i - first >= 16 and shorter < 0.85 * longer:
-            cuts.append(i)
-            first = i
-    return [prompts[start:end] for start, end in zip(cuts, [*cuts[1:], len(prompts)], strict=True)]
+        self.seconds += perf_counter() - begun

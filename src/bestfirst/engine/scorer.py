@@ -88,7 +88,9 @@ class EngineScorer:
     @torch.inference_mode()
     def expand(self, batch: Sequence[Hypothesis]) -> list[Successors]:
         rows = [_row(y) for y in batch]
-        order = sorted(range(len(rows)), key=lambda i: rows[i][0].place)  # as the sources stand, so that none has to be moved
+        if not self.runner.decoder.by_place:
+            return self._expand(batch, rows)
+        order = sorted(range(len(rows)), key=lambda i: rows[i][0].place)
         found = self._expand([batch[i] for i in order], [rows[i] for i in order])
         out: list[Successors] = [None] * len(batch)  # type: ignore[list-item]
         for i, successors in zip(order, found, strict=True):
@@ -101,8 +103,9 @@ class EngineScorer:
             y.state = (row[0], slot)
         begun = perf_counter()
         best, tokens, own = self._best(batch, rows, slots, logits.float())
+        lists = best.tolist(), tokens.tolist(), None if own is None else own.tolist()
         self._top_seconds += perf_counter() - begun
-        successors = _lists(batch, best, tokens, own)
+        successors = _successors(batch, *lists)
         return self._with_endings(rows, slots, successors) if self._attends else successors
 
     def _best(
@@ -157,19 +160,20 @@ def _row(y: Hypothesis) -> Row:
     return sentence, parent, y.token, sentence.offset + y.length
 
 
-def _lists(
-    batch: Sequence[Hypothesis], best: torch.Tensor, tokens: torch.Tensor, logprobs: torch.Tensor | None
+def _successors(
+    batch: Sequence[Hypothesis], best: list[list[float]], tokens: list[list[int]], logprobs: list[list[float]] | None
 ) -> list[Successors]:
-    """Tensors to successors: impossible tokens left out, ties in order of tokens."""
-    odd = ((best[:, 1:] == best[:, :-1]).any(1) | ~best[:, -1].isfinite() | best[:, 0].isnan()).tolist()
-    plain = [None] * len(batch) if logprobs is None else logprobs.tolist()
+    """Impossible tokens left out, ties in order of tokens."""
     out = []
-    for y, values, ids, own, unusual in zip(batch, best.tolist(), tokens.tolist(), plain, odd, strict=True):
-        if unusual:
-            if any(value != value or value == inf for value in values):
-                raise ValueError(f"the scores after {list(y.tokens)} are not finite: check the model's weights and dtype")
-            kept = sorted((-v, i, j) for j, (v, i) in enumerate(zip(values, ids, strict=True)) if v != -inf)
-            values, ids = [-v for v, _, _ in kept], [i for _, i, _ in kept]
-            own = own and [own[j] for _, _, j in kept]
-        out.append(Successors(values, ids, own))
+    for i, (values, ids) in enumerate(zip(best, tokens, strict=True)):
+        own = None if logprobs is None else logprobs[i]
+        # As a rule they come apart and in order; NaN does not, and fewer distinct ones are left where there are ties.
+        if len(set(values)) == len(values) and values[-1] > -inf and values[0] < inf:
+            out.append(Successors(values, ids, own))
+            continue
+        if any(value != value or value == inf for value in values):
+            raise ValueError(f"the scores after {list(batch[i].tokens)} are not finite: check the model's weights and dtype")
+        kept = sorted((-v, token, j) for j, (v, token) in enumerate(zip(values, ids, strict=True)) if v != -inf)
+        own = None if own is None else [own[j] for _, _, j in kept]
+        out.append(Successors([-v for v, _, _ in kept], [token for _, token, _ in kept], own))
     return out

@@ -22,18 +22,23 @@ class Sources:
         """The longest source in flight."""
         return max(self.lengths)
 
-    def add(self, layers: list[torch.Tensor], lengths: list[int]) -> range:
-        """Add a batch: `layers` as (batch, 2, heads, length, head size), padded on the right. Returns their places."""
+    def reserve(self, lengths: list[int], layers: int, heads: int, size: int) -> range:
+        """Places for inputs of these lengths, to be filled. Returns them."""
         first, n = len(self), len(lengths)
-        self._make_room(first + n, layers)
-        length = layers[0].shape[3]
-        for mine, new in zip(self.layers, layers, strict=True):
-            mine[:, first : first + n, :, :length] = new.transpose(0, 1)
+        self._make_room(first + n, layers, heads, max(lengths), size)
         beyond = torch.arange(self.mask.shape[1]) >= torch.tensor(lengths)[:, None]
         mask = torch.zeros(beyond.shape, dtype=self.dtype).masked_fill_(beyond, torch.finfo(self.dtype).min)
         self.mask[first : first + n] = mask
         self.lengths += lengths
         return range(first, first + n)
+
+    def add(self, layers: list[torch.Tensor], lengths: list[int]) -> range:
+        """Add a batch: `layers` as (batch, 2, heads, length, head size), padded on the right. Returns their places."""
+        _, _, heads, length, size = layers[0].shape
+        places = self.reserve(lengths, len(layers), heads, size)
+        for mine, new in zip(self.layers, layers, strict=True):
+            mine[:, places.start : places.stop, :, :length] = new.transpose(0, 1)[:, :, :, : mine.shape[3]]
+        return places
 
     def remove(self, place: int) -> int:
         """Drop the input at `place`; returns the place whose input has moved there (the last)."""
@@ -47,13 +52,12 @@ class Sources:
         self.lengths.pop()
         return last
 
-    def _make_room(self, n: int, like: list[torch.Tensor]) -> None:
-        _, _, heads, length, size = like[0].shape
+    def _make_room(self, n: int, layers: int, heads: int, length: int, size: int) -> None:
         have, long = (self.layers[0].shape[1], self.layers[0].shape[3]) if self.layers else (0, 0)
         if n <= have and length <= long:
             return
         n, length = max(n, have), max(length, long)
-        grown = [torch.zeros(2, n, heads, length, size, dtype=self.dtype, device=self.device) for _ in like]
+        grown = [torch.zeros(2, n, heads, length, size, dtype=self.dtype, device=self.device) for _ in range(layers)]
         mask = torch.full((n, length), torch.finfo(self.dtype).min, dtype=self.dtype, device=self.device)
         for new, old in zip(grown, self.layers, strict=False):
             new[:, :have, :, :long] = old

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from .groups import Driven
-from .hypothesis import Context
 from .objective import Objective
 from .search import Search
 from .strategy import Strategy
 from .strict import StrictSearch
 
+SPECIAL = ("ends", "max_calls", "trace")  # what only `Search` can do
 
-def begin(strategy: Strategy, *, score: Objective, eos: Collection[int], context: Context, n: int = 1, **special: Any) -> Driven:
-    """`StrictSearch` in the common case; `Search`, which can do everything, for all others and for `special` wishes."""
-    if StrictSearch.takes(strategy, score) and all(wish is None or wish is False for wish in special.values()):
-        return StrictSearch(strategy, score=score, eos=eos, context=context, n=n)
-    return Search(strategy, score=score, eos=eos, context=context, n=n, **special)
+
+def begin(strategy: Strategy, *, score: Objective, **settings: Any) -> Driven:
+    """`StrictSearch` in the common case; `Search`, which can do everything, for all others."""
+    if not StrictSearch.takes(strategy, score) or any(settings.get(wish) is not None for wish in SPECIAL):
+        return Search(strategy, score=score, **settings)
+    return StrictSearch(strategy, score=score, **{name: wish for name, wish in settings.items() if name not in SPECIAL})

@@ -66,10 +66,20 @@ class StrictSearch:
         usual = type(strategy.order) is BestFirst and type(strategy.stop) is Answered and strategy.finished != "shrink"
         return usual and score.value_only and strategy.heuristic is None and strategy.queue_capacity is None
 
-    def __init__(self, strategy: Strategy, *, score: Objective, eos: Collection[int], context: Context, n: int = 1) -> None:
+    def __init__(
+        self,
+        strategy: Strategy,
+        *,
+        score: Objective,
+        eos: Collection[int],
+        context: Context,
+        n: int = 1,
+        accept_truncated: bool = False,
+    ) -> None:
         check(strategy, score, context, n)
         self.eos = frozenset(eos)
         self.n, self.n_max = n, context.n_max
+        self.complete = context.n_max if accept_truncated else None  # the length at which a hypothesis is finished as it is
         self.k = strategy.k
         self.keep = strategy.finished == "keep"
         self.exact = strategy.exact and score.exact(strategy.finished)
@@ -108,7 +118,7 @@ class StrictSearch:
     def commit(self, y: Hypothesis, successors: Successors) -> None:
         """Take what the model said of `y`; if that was needed, go on to the next that is."""
         values = successors.values
-        if values and values[0] > TOLERANCE * (1 + abs(y.value)):
+        if values and values[0] > 0 and values[0] > TOLERANCE * (1 + abs(y.value)):
             raise BrokenLaw(
                 f"the score of {[*y.tokens, successors.tokens[0]]} can reach {y.value + values[0]:.6g}, above the bound "
                 f"{y.bound:.6g} of its prefix {list(y.tokens)}: the score is not monotonic or its bound is wrong; "
@@ -129,14 +139,13 @@ class StrictSearch:
         """The next unfinished hypothesis that must be scored, or None when the search is over (Alg. 2, lines 5 to 10)."""
         heap, taken = turn.heap, turn.members if self.keep else turn.unfinished
         while heap and turn.answers < self.n:
-            cursor = heapq.heappop(heap)
-            if heap and heap[0][:2] == cursor[:2]:
-                cursor = _first_of_equals(cursor, heap)
-            negated, length, _, parent, j = cursor
+            negated, length, _, parent, j = cursor = heapq.heappop(heap)
+            if heap and heap[0][0] == negated and heap[0][1] == length:
+                negated, length, _, parent, j = _first_of_equals(cursor, heap)
             if taken[length] >= self.k:
                 continue  # the beam is full; its siblings, which are no better, would not enter either
             self._wait(turn, parent, j + 1)
-            if parent.successors.tokens[j] in self.eos:  # type: ignore[union-attr]
+            if length == self.complete or parent.successors.tokens[j] in self.eos:  # type: ignore[union-attr]
                 self._finish(turn, parent, j, -negated)
                 continue
             turn.unfinished[length] += 1

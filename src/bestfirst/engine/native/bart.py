@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,7 @@ class Layer:
         self.heads, self.scaling = fused.heads, np.float32(fused.scaling)
         self.qkv, self.own_out = Product(fused.qkv), Product(fused.own_out)
         self.cross_q, self.cross_out = Product(fused.cross_q), Product(fused.cross_out)
+        self.cross_kv = Product(fused.cross_kv)
         self.forward = FeedForward(fused.fc1, fused.fc2, fused.activation)
 
 
@@ -37,6 +39,7 @@ class NativeBart(FusedBart):
     """A step of a BART-like decoder. Where its attention is asked for, the step is `FusedBart`'s."""
 
     name = "native"
+    by_place = False
 
     @staticmethod
     def takes(model: Any) -> bool:
@@ -67,10 +70,20 @@ class NativeBart(FusedBart):
         if self.last_norm is not None:
             yield self.last_norm
 
-    def hidden(self, model: TransformersModel, prompts: Sequence[Prompt]) -> tuple[torch.Tensor, list[int]]:
+    def take_in(self, model: TransformersModel, prompts: Sequence[Prompt], sources: Sources) -> list[int]:
         if self.encoder is None or any(prompt.hidden is not None for prompt in prompts):
-            return super().hidden(model, prompts)
-        return self.encoder.padded([prompt.source for prompt in prompts])
+            return super().take_in(model, prompts, sources)
+        lengths = [len(prompt.source) for prompt in prompts]
+        layer = self.layers[0]
+        places = sources.reserve(lengths, len(self.layers), layer.heads, layer.size)
+        for first, last in batches(lengths):
+            hidden = self.encoder([prompt.source for prompt in prompts[first:last]])
+            starts = np.array([0, *accumulate(lengths[first:last])])
+            keys_values = self.encoder.keys_values(len(hidden.t))
+            for index, native in enumerate(self.native):
+                native.cross_kv(hidden, keys_values)
+                kernels.put(keys_values.n, native.cross_kv.bias, starts, places[first], sources.layers[index].numpy())
+        return list(places)
 
     def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
         if self.watching:
@@ -122,3 +135,15 @@ class NativeBart(FusedBart):
 
 
 NOTHING = np.empty(0, np.int64)
+
+
+def batches(lengths: Sequence[int], tokens: int = 1024) -> Iterator[tuple[int, int]]:
+    """Inputs one after another, as (first, last + 1): so many tokens together that products are fast and stay in the cache."""
+    first = total = 0
+    for i, length in enumerate(lengths):
+        if total and total + length > tokens:
+            yield first, i
+            first, total = i, 0
+        total += length
+    if total:
+        yield first, len(lengths)

@@ -13,7 +13,7 @@ from ..fused_bart import NORM_FIRST, embed_scale
 from ..hooked import position_table
 from ..linear import Linear
 from . import kernels
-from .arrays import Workspace
+from .arrays import Array, Workspace
 from .parts import FeedForward, Norm, Product, Stream
 
 
@@ -48,7 +48,7 @@ class NativeEncoder:
         self.width = len(self.layers[0].own_out.bias)
         self.workspace = Workspace(
             x=self.width, h=self.width, y=self.width, seen=self.width,
-            qkv=3 * self.width, inner=max(len(layer.forward.up.bias) for layer in self.layers),
+            qkv=3 * self.width, keys_values=2 * self.width, inner=max(len(layer.forward.up.bias) for layer in self.layers),
         )  # fmt: skip
 
     def _norms(self) -> Iterator[Any]:
@@ -58,7 +58,7 @@ class NativeEncoder:
             yield self.encoder.layer_norm
 
     @torch.inference_mode()
-    def __call__(self, inputs: Sequence[Sequence[int]]) -> torch.Tensor:
+    def __call__(self, inputs: Sequence[Sequence[int]]) -> Array:
         """The encoder's output for all inputs' tokens, one input after another, (tokens, d), until the next call."""
         lengths = [len(tokens) for tokens in inputs]
         if max(lengths) > len(self.positions):
@@ -75,12 +75,11 @@ class NativeEncoder:
             stream.add(y, layer.own_out.bias)
             layer.forward(stream.h, w["inner"], y)
             stream.add(y, layer.forward.bias)
-        return stream.h.t
+        return stream.h
 
-    def padded(self, inputs: Sequence[Sequence[int]]) -> tuple[torch.Tensor, list[int]]:
-        """The same as (inputs, length, d), padded on the right, and the lengths."""
-        lengths = [len(tokens) for tokens in inputs]
-        return torch.nn.utils.rnn.pad_sequence(self(inputs).split(lengths), batch_first=True), lengths
+    def keys_values(self, tokens: int) -> Array:
+        """Memory for a decoder layer's keys and values of so many tokens."""
+        return self.workspace.of(tokens)["keys_values"]
 
     def _embed(self, inputs: Sequence[Sequence[int]]) -> torch.Tensor:
         x = self.embedding(torch.tensor([token for tokens in inputs for token in tokens]))

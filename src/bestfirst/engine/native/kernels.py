@@ -175,6 +175,19 @@ def self_attention(qkv: Any, bias: Any, starts: Any, heads: int, scale: Any, out
                         o[i] += w[j] * v[i]
 
 
+@njit(cache=True, nogil=True)
+def put(keys_values: Any, bias: Any, starts: Any, first: int, out: Any) -> None:
+    """Keys and values of sources, (tokens, 2 d) without their `bias`, to their places from `first` on in `out`, as `Sources`."""
+    heads, size = out.shape[2], out.shape[4]
+    for s in range(starts.shape[0] - 1):
+        for t in range(starts[s], starts[s + 1]):
+            for part in range(2):
+                for h in range(heads):
+                    begin = (part * heads + h) * size
+                    for i in range(size):
+                        out[part, first + s, h, t - starts[s], i] = keys_values[t, begin + i] + bias[begin + i]
+
+
 @njit(inline="always", fastmath=REORDER)
 def _normalise(x: Any, weight: Any, shift: Any, epsilon: Any, out: Any) -> None:
     """One row. `out` may be `x`."""
