@@ -59,9 +59,11 @@ class Load:
             self.sent += 1
             try:
                 status, body = self._ask(connection, line)
-            except OSError as error:
+            except (OSError, http.client.HTTPException) as error:
                 self.lost.append(f"{type(error).__name__}: {line}")
                 connection.close()
+                if isinstance(error, ConnectionRefusedError):
+                    return  # nobody is there
                 continue
             if status == 429:
                 self.refused += 1
@@ -86,6 +88,8 @@ class Load:
 
     def percentile(self, share: float) -> float:
         """Milliseconds that this share of the requests took at most."""
+        if not self.seconds:
+            return float("nan")
         return 1000 * sorted(self.seconds)[min(len(self.seconds) - 1, int(share * len(self.seconds)))]
 
     def report(self, clients: int, rate: float) -> str:
@@ -120,7 +124,8 @@ def main() -> int:
     print(one.report(1, alone), flush=True)
     together = many.run(options.clients, options.seconds)
     print(many.report(options.clients, together))
-    print(f"{options.clients} clients get {together / alone:.1f} times the throughput of one")
+    if alone:
+        print(f"{options.clients} clients get {together / alone:.1f} times the throughput of one")
     for trouble in [*one.wrong, *one.lost, *many.wrong, *many.lost][:10]:
         print(trouble, file=sys.stderr)
     return 1 if one.wrong or one.lost or many.wrong or many.lost else 0

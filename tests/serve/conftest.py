@@ -1,0 +1,44 @@
+"""One server for all tests that only ask it things, one with narrow limits for those that go beyond them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import bestfirst
+from serve.served import Served
+
+GERMAN = Path(__file__).parents[1] / "data" / "tatoeba-200.de"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:  # one worker, so that each server is started once
+            item.add_marker(pytest.mark.xdist_group("serve"))
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Served]:
+    served = Served("--max-bytes", 1 << 19, "--max-items", 64, "--max-chars", 4000)
+    yield served
+    served.stop()
+
+
+@pytest.fixture(scope="session")
+def narrow() -> Iterator[Served]:
+    """Slow, for it scores a row at a time, and soon full."""
+    served = Served("--row-budget", 1, "--max-queue", 6, "--max-items", 6, "--deadline", 5, BESTFIRST_TOKEN="open sesame")
+    yield served
+    served.stop()
+
+
+@pytest.fixture(scope="session")
+def lines() -> list[str]:
+    return GERMAN.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture(scope="session")
+def model() -> bestfirst.Model:
+    return bestfirst.load()

@@ -1,0 +1,19 @@
+"""schemathesis: requests made up from the OpenAPI document, valid and not. None may get an answer that it does not announce."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from scale import FULL
+from serve.served import ENVIRONMENT
+
+
+def test_schemathesis_finds_nothing(server, tmp_path):
+    command = Path(sys.executable).with_name("schemathesis")
+    options = ["--checks", "all", "--max-examples", "100" if FULL else "12", "--seed", "8", "--suppress-health-check", "all"]
+    line = [str(command), "run", f"{server.url}/openapi.json", *options]
+    done = subprocess.run(line, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+    assert server.health["queue"] == 0

@@ -1,0 +1,54 @@
+"""The end: SIGTERM finishes what was accepted; and a start that goes wrong says why."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+
+import pytest
+
+from cli.process import only_line, run
+from serve.served import PATIENCE, Served, until
+
+
+def test_sigterm_finishes_what_was_accepted_and_takes_no_more(lines):
+    server = Served("--row-budget", 2)
+    try:
+        asked = [*lines[:12]]
+        waiting = [server.send({"text": text}) for text in asked]
+        until(lambda: server.health["queue"] == len(asked))
+        server.process.send_signal(signal.SIGTERM)
+        found = [json.loads(connection.getresponse().read())["results"][0] for connection in waiting]
+        assert [result["status"] for result in found] == ["complete"] * len(asked)
+        assert server.process.wait(PATIENCE) == 0
+        with pytest.raises(ConnectionRefusedError):
+            server.get("/health")
+        assert [line for line in server.said if "Traceback" in line] == []
+    finally:
+        server.stop()
+
+
+def test_an_address_that_is_taken_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = run("serve", "--port", taken.getsockname()[1])
+    assert done.returncode == 2
+    assert "Address already in use; choose another --host or --port" in only_line(done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--port", "http"], "'http' is not a port from 0 to 65535"),
+        (["--deadline", "0"], "'0' is not a time above 0"),
+        (["--max-queue", "10"], "a request of 128 texts would never fit into a queue of 10; lower --max-items"),
+        (["--model", "nowhere/to/be/found"], "nowhere/to/be/found"),
+        (["--host", "nowhere.invalid"], "cannot listen on nowhere.invalid:8000"),
+    ],
+)
+def test_usage(options, said):
+    done = run("serve", *options)
+    assert done.returncode == 2
+    assert said in only_line(done.stderr)
