@@ -7,19 +7,17 @@ export const MARK = 22; // of a hypothesis
 const LEFT = 30; // for the lengths
 const SHORT = 12; // a row of no more is shown as it is
 const AHEAD = 3; // of those that wait behind the last that does not, this many are shown
+const OUT = ["pruned", "evicted"];
 const NARROWEST = 46;
 const WIDEST = 92;
 
 /** The rows of a tree as it is now: who stands where, and how many are folded away. */
 export function arrange(recording, state, open, width) {
-  const rows = [];
-  for (let length = 0; length <= recording.depth; length += 1) rows.push({ length, on: [], off: [] });
-  for (const y of recording.nodes) {
-    const fate = state.fate[y.index];
-    if (fate === UNBORN) continue;
-    const out = FATES[fate] === "pruned" || FATES[fate] === "evicted";
-    rows[y.length][out ? "off" : "on"].push(y);
-  }
+  const out = (y) => OUT.includes(FATES[state.fate[y.index]]);
+  const rows = recording.byLength.map((all, length) => {
+    const born = all.filter((y) => state.fate[y.index] !== UNBORN);
+    return { length, on: born.filter((y) => !out(y)), off: born.filter(out) };
+  });
   const slots = recording.beam <= SHORT ? recording.beam : 0;
   const cell = Math.max(NARROWEST, Math.min(WIDEST, (width - LEFT) / (Math.max(slots || 7, 5) + 1)));
   const layout = { cell, places: new Map(), rows: [], width: 0, height: (recording.depth + 1) * ROW + 12 };
@@ -28,9 +26,6 @@ export function arrange(recording, state, open, width) {
 }
 
 function lay(row, layout, open, state, slots) {
-  const best = (a, b) => b.score - a.score || a.index - b.index;
-  row.on.sort(best);
-  row.off.sort(best);
   const shown = open.has(`waiting ${row.length}`) ? row.on.length : prominent(row.on, state);
   const y = row.length * ROW + 34;
   const laid = { length: row.length, y, cells: [], folds: [], slots: [] };

@@ -20,7 +20,18 @@ export class Recording {
     this.called = this.result?.called ? new Set(this.result.called.map((id) => this._index.get(id))) : null;
     this.answers = (this.result?.answers ?? []).map((id) => this.nodes[this._index.get(id)]);
     this.answerPath = new Set(this.answers.flatMap((y) => this.lineage(y)).map((y) => y.index));
+    this._sort();
     this._state = null;
+  }
+
+  /** Scores and places never change, so that what is shown at any step is a selection of these. */
+  _sort() {
+    this.byLength = Array.from({ length: this.depth + 1 }, () => []);
+    for (const y of this.nodes) this.byLength[y.length].push(y);
+    for (const row of this.byLength) row.sort((a, b) => b.score - a.score || a.index - b.index);
+    const place = (y) => y.place ?? [-y.score, y.length];
+    this._inOrder = this.nodes.filter((y) => !y.finished);
+    this._inOrder.sort((a, b) => place(a)[0] - place(b)[0] || place(a)[1] - place(b)[1] || a.index - b.index);
   }
 
   _read(event) {
@@ -31,6 +42,7 @@ export class Recording {
       const y = this._node(event);
       if (y === undefined) return;
       if (event.event === "pop") this.log.push([]);
+      if (event.place) y.place = event.place; // of one that was refused first
       this.log[this.log.length - 1].push([event.event, y, event]);
     }
   }
@@ -46,7 +58,6 @@ export class Recording {
       id: event.id, index: this.nodes.length, parent, piece, children: [], length: event.length, score: event.score,
       logprob: event.logprob, finished: Boolean(event.finished), bound: event.bound ?? event.score, place: event.place ?? null,
     };
-    if (event.place) y.bound = event.bound ?? event.score;
     parent?.children.push(y);
     this._index.set(event.id, y.index);
     this.nodes.push(y);
@@ -106,7 +117,6 @@ export class Recording {
       const atLimit = y.length === this.about.max_length && !y.finished;
       state.fate[i] = atLimit ? PRUNED : state.popped[i] ? EXPANDED : PENDING;
       state.why[i] = atLimit ? { why: "limit", at: y.length } : undefined;
-      if (event.place) y.place = event.place;
     } else if (kind === "pop") {
       state.rows += 1;
       state.popped[i] = state.rows;
@@ -139,8 +149,6 @@ export class Recording {
 
   /** What waits, first to last in the search's own order. */
   agenda(state) {
-    const waiting = this.nodes.filter((y) => state.fate[y.index] === PENDING && !y.finished);
-    const place = (y) => y.place ?? [-y.score, y.length];
-    return waiting.sort((a, b) => place(a)[0] - place(b)[0] || place(a)[1] - place(b)[1] || a.index - b.index);
+    return this._inOrder.filter((y) => state.fate[y.index] === PENDING && !y.finished);
   }
 }

@@ -147,6 +147,7 @@ class Shown {
   select(choice) {
     this.selected = choice;
     this._draw();
+    for (const panel of this.panels) panel.tree.look(); // what is told of the choice takes room
     if (choice) this.panels[choice.search].tree.reveal(choice.y);
   }
 

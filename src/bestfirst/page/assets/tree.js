@@ -23,15 +23,27 @@ export class Tree {
     this.edges.append(this.slots);
     this.canvas = el("div", "bf-canvas", {}, this.edges);
     this.element = el("div", "bf-tree", { role: "group", tabIndex: -1 }, this.canvas);
-    this.element.addEventListener("scroll", () => this._soon());
+    this.element.addEventListener("scroll", () => {
+      this.look();
+      this._soon();
+    });
     this.element.addEventListener("keydown", (event) => this._key(event));
-    this.observer = new ResizeObserver(() => this.state && this._arrange());
+    this.sight = null; // what of the canvas is seen: asking the document at every step would cost more than all the rest
+    this.observer = new ResizeObserver(() => {
+      this.look();
+      if (this.state) this._arrange();
+    });
     this.observer.observe(this.element);
   }
 
   remove() {
     this.observer.disconnect();
     cancelAnimationFrame(this._frame);
+  }
+
+  look() {
+    const { scrollLeft: left, scrollTop: top, clientWidth: width, clientHeight: height } = this.element;
+    this.sight = { left, top, width, height };
   }
 
   /** Show this state; hypotheses glide to their places if it is the next one. */
@@ -59,18 +71,21 @@ export class Tree {
       this._arrange();
     }
     const { x, y: top } = this.layout.places.get(y.index);
-    const box = this.element;
-    const [across, down] = [box.clientWidth, box.clientHeight];
-    if (x - this.layout.cell < box.scrollLeft) box.scrollLeft = x - this.layout.cell;
-    if (x + this.layout.cell > box.scrollLeft + across) box.scrollLeft = x + this.layout.cell - across;
-    if (top - ROW < box.scrollTop) box.scrollTop = top - ROW;
-    if (top + ROW > box.scrollTop + down) box.scrollTop = top + ROW - down;
-    this._draw();
+    const [box, sight, cell] = [this.element, this.sight, this.layout.cell];
+    if (x - cell < sight.left) box.scrollLeft = x - cell;
+    if (x + cell > sight.left + sight.width) box.scrollLeft = x + cell - sight.width;
+    if (top - ROW < sight.top) box.scrollTop = top - ROW;
+    if (top + ROW > sight.top + sight.height) box.scrollTop = top + ROW - sight.height;
+    if (x - cell < sight.left || x + cell > sight.left + sight.width || top - ROW < sight.top || top + ROW > sight.top + sight.height) {
+      this.look();
+      this._draw();
+    }
     if (focus) this.shown.get(y.index)?.element.focus({ preventScroll: true });
   }
 
   _arrange(glide = false) {
-    this.layout = arrange(this.recording, this.state, this.open, this.element.clientWidth || 600);
+    if (this.sight === null) this.look();
+    this.layout = arrange(this.recording, this.state, this.open, this.sight.width || 600);
     this.canvas.style.width = `${this.layout.width}px`;
     this.canvas.style.height = `${this.layout.height}px`;
     this.canvas.classList.toggle("bf-narrow", this.layout.cell < 56);
@@ -85,12 +100,10 @@ export class Tree {
   }
 
   _draw() {
-    const sight = {
-      left: this.element.scrollLeft - MARGIN, right: this.element.scrollLeft + this.element.clientWidth + MARGIN,
-      top: this.element.scrollTop - MARGIN, bottom: this.element.scrollTop + this.element.clientHeight + MARGIN,
-    };
-    const rows = this.layout.rows.filter((row) => row.y > sight.top && row.y < sight.bottom);
-    const cells = rows.flatMap((row) => row.cells.filter((cell) => cell.x > sight.left && cell.x < sight.right));
+    const { left, top, width, height } = this.sight;
+    const rows = this.layout.rows.filter((row) => row.y > top - MARGIN && row.y < top + height + MARGIN);
+    const seen = (cell) => cell.x > left - MARGIN && cell.x < left + width + MARGIN;
+    const cells = rows.flatMap((row) => row.cells.filter(seen));
     const now = this._from === null ? 1 : Math.min(1, (performance.now() - this._from) / GLIDE);
     this._drawNodes(cells, 1 - (1 - now) ** 3);
     this._drawFolds(rows.flatMap((row) => row.folds.map((fold) => ({ ...fold, y: row.y }))));
@@ -207,7 +220,7 @@ export class Tree {
         this.labels.set(row.length, number);
         this.canvas.append(number);
       }
-      number.style.transform = `translate(${this.element.scrollLeft}px, ${row.y - 9}px)`;
+      number.style.transform = `translate(${this.sight.left}px, ${row.y - 9}px)`;
     }
   }
 

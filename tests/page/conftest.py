@@ -1,0 +1,53 @@
+"""One browser, one model, and the searches that the tests look at, recorded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bestfirst
+from bestfirst.search import Result
+
+TEXT = "Wie melkt man eine Kuh?"
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    from page.browser import browser
+
+    with browser() as launched:
+        yield launched
+
+
+@pytest.fixture(scope="session")
+def model() -> Any:
+    return bestfirst.load()
+
+
+@pytest.fixture(scope="session")
+def searched(model: Any) -> Callable[..., Result]:
+    """`searched(5, "beam")`: the result of that search, with its trace; the same object every time."""
+    known: dict[object, Result] = {}
+
+    def search(k: int, strategy: str = "best-first", **settings: Any) -> Result:
+        key = (k, strategy, *sorted(settings.items()))
+        if key not in known:
+            (known[key],) = bestfirst.decode(model, [TEXT], beam=k, strategy=strategy, trace=True, **{"row_budget": 1, **settings})
+        return known[key]
+
+    return search
+
+
+@pytest.fixture(scope="session")
+def page_of(searched: Callable[..., Result], tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """`page_of(5)`: best-first and beam search with this beam, side by side, as a file."""
+    folder = tmp_path_factory.mktemp("pages")
+
+    def save(k: int) -> Path:
+        path = folder / f"{k}.html"
+        return path if path.exists() else bestfirst.view(searched(k), searched(k, "beam")).save(path)
+
+    return save
