@@ -10,7 +10,7 @@ from device import interpreter  # noqa: F401  isort: skip  before any kernel
 from bestfirst.engine.device.attention import add_norm, attend
 from bestfirst.engine.device.beams import ENDS
 from bestfirst.engine.device.plain import attend_own, attend_source, best
-from bestfirst.engine.device.successors import keep_best
+from bestfirst.engine.device.successors import keep_best, survey
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HEADS, SIZE, LAYERS, ROWS = 2, 6, 2, 3
@@ -72,7 +72,7 @@ def test_sum_and_norm(random, first):
 
 @pytest.mark.parametrize("banned", [(), (3, 64)])
 def test_best_successors(random, banned):
-    """Ties, also across groups, go to the smaller token; a last group that is not full; what ends an output is marked."""
+    """Ties, also across groups, go to the smaller token; the last group is not full; what ends an output is marked."""
     vocabulary, width = 150, 6
     logits = random(ROWS, vocabulary)
     logits[0, [70, 7, 140, 9]] = 5.0
@@ -81,18 +81,21 @@ def test_best_successors(random, banned):
     ends = torch.zeros(vocabulary, dtype=torch.int8, device=DEVICE)
     ends[7] = 1
     order = logits.masked_fill(forbidden.bool(), -torch.inf).cpu().sort(dim=-1, descending=True, stable=True).indices[:, :width]
-    values, _, total = best(logits, width, forbidden)
+    values, _, expected = best(logits, width, forbidden)
     logprob, token, child = torch.full((20,), torch.nan, device=DEVICE), numbers(*[-7] * 20), numbers(*[-7] * 20)
-    nodes, lengths = numbers(2, 1, 0), numbers(5, 5, 0)
+    nodes, lengths, counters = numbers(2, 1, 0), numbers(5, 5, 0), numbers(*[0] * 8)
+    total, maxima = torch.empty(ROWS, device=DEVICE), torch.empty(ROWS, 4, device=DEVICE)
+    survey[(ROWS,)](logits, total, maxima, forbidden, counters, vocabulary, ANY_BANNED=bool(banned), G=4, C=64)
+    torch.testing.assert_close(total, expected)
     keep_best[(ROWS,)](
-        logits, nodes, lengths, logprob, token, child, ends, forbidden, numbers(8, 11), torch.zeros_like(numbers(*[0] * 8)),
-        vocabulary, width, 2, ANY_BANNED=bool(banned), G=4, C=64, WP=8,
-    )  # fmt: skip
+        logits, total, maxima, nodes, lengths, logprob, token, child, ends, numbers(8, 11), vocabulary, width, 2, G=4, C=64, WP=8
+    )
     for row, node in ((0, 2), (1, 1)):
         found = slice(node * width, (node + 1) * width)
-        torch.testing.assert_close(logprob[found], values[row] - total[row])
+        torch.testing.assert_close(logprob[found], values[row] - expected[row])
         assert (token[found] & (ENDS.value - 1)).tolist() == order[row].tolist()
         assert (token[found] >= ENDS.value).tolist() == [t == 7 for t in order[row].tolist()]
     # within the prompt there is one successor, its next token
     assert (int(token[0]), float(logprob[0]), logprob[1:width].tolist()) == (11, 0.0, [-torch.inf] * (width - 1))
     assert child.tolist() == [-1] * 18 + [-7] * 2
+    assert int(counters[6]) == 0

@@ -81,8 +81,8 @@ def decode(toys, vocabulary, k, n, n_max, accept_truncated=False, inputs=None, n
 
     flight._admit = admit
     source = SimpleNamespace(payload=SimpleNamespace(source=(1,)))
-    entrants = [Entrant(index, source, n_max) for index in reversed(range(len(toys.toys)))]
-    return {entrant.index: result for entrant, result in flight.run(entrants)}, flight
+    entrants = [Entrant(index, source, n_max) for index in range(len(toys.toys))]
+    return {entrant.index: result for entrant, result in flight.run(iter([entrants[:2], entrants[2:]]))}, flight
 
 
 def reference(toys, index, k, n, n_max, width, accept_truncated=False):
@@ -109,12 +109,19 @@ SETTINGS = [(1, 1, 4, 16, False), (2, 2, 5, 1, False), (3, 1, 6, 3, True), (5, 3
 @pytest.mark.parametrize("kind", ["peaked", "dead-ends"])
 def test_answers_scores_and_calls_are_those_of_search(cases, tally, k, n, n_max, rows, truncated, kind):
     """Speculation of every width; a step of one row is strict order. Dead ends leave searches without an answer."""
-    numbers = cases(3, full=60)
+    numbers = cases(2, full=60)
     toys = Toys([random_toy(kind, 6, f"device {k} {seed}") for seed in numbers])
     found, _ = decode(toys, 6, k, n, n_max, truncated, rows=rows)
     for index in range(len(toys.toys)):
         same(found[index], reference(toys, index, k, n, n_max, min(k + 1, 6), truncated))
     tally("searches on the device", len(toys.toys), 0)
+
+
+def test_children_of_a_wide_beam_come_in_chunks():
+    """More successors than are merged at a time."""
+    toys = Toys([random_toy("flat", 24, "wide")])
+    found, _ = decode(toys, 24, 18, 2, 3)
+    same(found[0], reference(toys, 0, 18, 2, 3, 19))
 
 
 def test_inputs_take_turns_and_give_their_nodes_back():

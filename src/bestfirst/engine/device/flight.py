@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...models.transformers import TransformersModel
 
 BUCKETS = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows in a step: a graph for each
-RATES = (1.25, 4.0)  # rows for each active input, with a beam of up to 10 and beyond
+RATES = (1.25, 3.0)  # rows for each active input, with a beam of up to 10 and beyond
 CHEAP = 256  # rows that cost little more than one, beside what is needed
 BURST = 2  # steps between two looks
 BEHIND = 12  # steps queued for the other inputs before results are made
@@ -53,6 +53,7 @@ class Flight:
         self.graphs: dict[int, Any] = {}
         self._pool: Any = None
         self._slots: list[Entrant | None] = [None] * shape.inputs
+        self.in_flight = 0  # inputs that have a slot
         self.most_in_flight = self.most_tokens = self.rows = self.steps = 0
         self.seconds = 0.0  # of the last run, from the first input let in to the last that was done
         self.trusted = False  # whether its answers were checked
@@ -63,14 +64,13 @@ class Flight:
     def admit(self, entrants: Sequence[Entrant]) -> None:
         """Encode inputs, the longest first, in chunks of like length, and put each in a free slot.
 
-        A step is queued after each chunk, so that the device is not idle while the host prepares the next.
+        A step is queued after each, so that the device is not idle while the host prepares the next.
         """
         free = [slot for slot, taken in enumerate(self._slots) if taken is None]
         before = self.in_flight
         for start, end in chunks([len(entrant.source.payload.source) for entrant in entrants]):
             self._admit(entrants[start:end], free[start:end])
-            if end < len(entrants):
-                self._run_step(self._rows_for(before + end))
+            self._run_step(self._rows_for(before + end))
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
 
     def _admit(self, entrants: Sequence[Entrant], slots: list[int]) -> None:
@@ -87,28 +87,28 @@ class Flight:
         self.state.begin(places, limits, lengths)
         for slot, entrant in zip(slots, entrants, strict=True):
             self._slots[slot] = entrant
-
-    @property
-    def in_flight(self) -> int:
-        """Inputs that have a slot."""
-        return sum(taken is not None for taken in self._slots)
+        self.in_flight += len(slots)
 
     # -- running -----------------------------------------------------------------------------------------------------------
 
-    def run(self, waiting: list[Entrant]) -> Iterator[tuple[Entrant, Result]]:
-        """Decode all; yields each with its result. `waiting`: the next one last."""
+    def run(self, batches: Iterator[list[Entrant]]) -> Iterator[tuple[Entrant, Result]]:
+        """Decode all; yields each with its result. The next batch is asked for while the device works on those before.
+
+        If memory does not do for all that are in flight, fewer are let in from then on.
+        """
         begun = perf_counter()
         counters = self.state.counters
         counters[ALL_ROWS], counters[STEPS], counters[BROKEN] = 0, 0, 0
-        most = self.shape.inputs
-        while waiting or any(self._slots):
-            entering = [waiting.pop() for _ in range(min(most - self.in_flight, len(waiting)))]
-            if entering:
-                self.admit(entering)
+        most, waiting = self.shape.inputs, next(batches, [])
+        while waiting or self.in_flight:
+            while waiting and self.in_flight < most:
+                room = most - self.in_flight
+                self.admit(waiting[:room])
+                waiting = waiting[room:] or next(batches, [])
             # Most results are made while the device works on the rest.
             enough = most * 3 // 4 if waiting else self.in_flight // 3
             if self._fly(0 if enough < AHEAD else enough):
-                waiting += self._make_room()
+                waiting = [*self._make_room(), *waiting]
                 most = self.in_flight
             yield from self._harvest()
         self.rows, self.steps = int(counters[ALL_ROWS]), int(counters[STEPS])
@@ -187,7 +187,8 @@ class Flight:
         back = [self._slots[slot] for slot in leaving]
         for slot in leaving:
             self._slots[slot] = None
-        return [entrant for entrant in reversed(back) if entrant is not None]
+        self.in_flight -= len(leaving)
+        return [entrant for entrant in back if entrant is not None]
 
     # -- results -----------------------------------------------------------------------------------------------------------
 
@@ -219,6 +220,7 @@ class Flight:
             st.release(slots)
             for _ in range(BEHIND if self.cuda else 0):
                 self._run_step(self._rows_for(self.in_flight - len(done)))
+        self.in_flight -= len(done)
         found = []
         for slot, *found_for in zip(done, counts, values, many, words, strict=True):
             entrant = self._slots[slot]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from dataclasses import replace
+from itertools import chain, islice
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from ...decoding import Read, Task
     from ...models.transformers import TransformersModel
 
-WINDOW = 1 << 15  # inputs that are read ahead and sorted by length
+BATCH = 1024  # inputs that are read together, and let in the longest first
+WINDOW = 1 << 15  # inputs that are read before it is decided how much room is needed
 MOST_INPUTS = 2048  # in flight
+MOST_NODES = 1 << 24
 MOST_MEMORY = 0.4  # of what is free on the device
 NODES_EACH = 512  # and 24 times the beam: room for an input's search, on average; if it does not do, inputs make room
 LARGEST_BEAM = 512
@@ -56,47 +59,65 @@ class Pilot:
         self.model = model
         self.task = task
         self.left: list[Read] = []
+        self._inputs: Iterator[Read] = iter(())
+        self._pending: dict[int, Read] = {}  # read, and not done yet
         self.stats = Stats()
 
     def run(self, inputs: Iterator[Read]) -> Iterator[tuple[int, Result]]:
         """Decode; yields each input's number and result as it is done."""
+        self._inputs = inputs
         with no_garbage_collection():
-            while window := list(islice(inputs, WINDOW)):
-                waiting = {each[0]: each for each in window}
-                try:
-                    for index, result in self._decode(window):
-                        del waiting[index]
-                        yield index, result
-                except ValueError:
-                    self.model.flight = None
-                    raise
-                except Exception as error:  # memory, a compiler or a driver that refuses: the searches can be run elsewhere
-                    self.model.flight = None
-                    warnings.warn(
-                        f"decoding on the device failed ({type(error).__name__}: {str(error).strip().split(chr(10))[0]}): "
-                        "falling back to a slower path. Results are the same.",
-                        stacklevel=2,
-                    )
-                    self.left = [*waiting.values(), *inputs]
-                    return
+            try:
+                while batch := self._batch(BATCH):
+                    yield from self._decode(batch)
+            except ValueError:
+                self.model.flight = None
+                raise
+            except Exception as error:  # memory, a compiler or a driver that refuses: the searches can be run elsewhere
+                self.model.flight = None
+                warnings.warn(
+                    f"decoding on the device failed ({type(error).__name__}: {str(error).strip().split(chr(10))[0]}): "
+                    "falling back to a slower path. Results are the same.",
+                    stacklevel=2,
+                )
+                self.left = [*self._pending.values(), *inputs]
 
-    def _decode(self, window: Sequence[Read]) -> Iterator[tuple[int, Result]]:
-        """Of a window, the longest inputs are let in first."""
-        entrants = [Entrant(index, source, self.task.n_max(source)) for index, _, source in window]
-        if any(entrant.n_max < 1 for entrant in entrants):
-            raise ValueError(f"max_length must be at least 1, got {min(entrant.n_max for entrant in entrants)}")
-        entrants.sort(key=lambda entrant: len(entrant.source.payload.source))
-        flight = self._flight(entrants)
-        for entrant, result in flight.run(entrants):
+    def _batch(self, size: int) -> list[Entrant]:
+        """The next inputs, the longest first."""
+        batch = []
+        for read in islice(self._inputs, size):
+            index, _, source = read
+            self._pending[index] = read
+            n_max = self.task.n_max(source)
+            if n_max < 1:
+                raise ValueError(f"max_length must be at least 1, got {n_max}")
+            batch.append(Entrant(index, source, n_max))
+        batch.sort(key=lambda entrant: -len(entrant.source.payload.source))
+        return batch
+
+    def _decode(self, batch: list[Entrant]) -> Iterator[tuple[int, Result]]:
+        """This batch and all that follow, as long as they fit into the flight."""
+        flight = self._kept(batch)
+        if flight is None:  # look at more inputs before it is decided how much room they need
+            batch = sorted([*batch, *self._batch(WINDOW)], key=lambda entrant: -len(entrant.source.payload.source))
+            flight = self._new(batch)
+        for entrant, result in flight.run(self._batches(flight, batch)):
             if not flight.trusted:
                 self._check(entrant, result)
                 flight.trusted = True
+            del self._pending[entrant.index]
             yield entrant.index, result
         self.stats.rows += flight.rows
         self.stats.steps += flight.steps
         self.stats.model_seconds += flight.seconds
         self.stats.in_flight = max(self.stats.in_flight, flight.most_in_flight)
         self.stats.cache_tokens = max(self.stats.cache_tokens, flight.most_tokens)
+
+    def _batches(self, flight: Flight, batch: list[Entrant]) -> Iterator[list[Entrant]]:
+        while batch and flight.shape.fits(self._needs(batch)):
+            yield batch
+            batch = self._batch(BATCH)
+        self._inputs = chain((self._pending.pop(entrant.index) for entrant in batch), self._inputs)
 
     def _check(self, entrant: Entrant, result: Result) -> None:
         """The first answer of a new flight must be worth what the model itself says: no kernel is trusted unseen."""
@@ -112,42 +133,46 @@ class Pilot:
         if not abs(own - answer.logprob) <= (1e-3 if precise else 0.1) * (1 + len(answer.tokens)):
             raise RuntimeError(f"an answer's log-probability is {answer.logprob:.4f} by its kernels, {own:.4f} by the model")
 
-    def _flight(self, window: Sequence[Entrant]) -> Flight:
-        """The flight of the last decode, if there is room in it and the weights are the same; else a new one."""
-        seen = weights(self.model.model)
+    def _kept(self, batch: Sequence[Entrant]) -> Flight | None:
+        """The flight of the last decode, if the weights are the same and there is room in it."""
         kept: tuple[Any, Flight] | None = self.model.flight
-        wanted = self._shape(window)
-        if kept is not None and kept[0] == seen and kept[1].shape.fits(wanted):
+        if kept is not None and kept[0] == weights(self.model.model) and kept[1].shape.fits(self._needs(batch)):
             return kept[1]
         self.model.flight = None
-        del kept
-        inputs = wanted.inputs
+        return None
+
+    def _new(self, entrants: Sequence[Entrant]) -> Flight:
+        inputs = MOST_INPUTS
         while True:
             try:
-                flight = Flight(self.model, self._shape(window, inputs))
+                flight = Flight(self.model, self._roomy(entrants, inputs))
                 break
             except torch.OutOfMemoryError:  # fewer at a time
                 if inputs == 1:
                     raise
                 inputs = ceil(inputs / 2)
                 torch.cuda.empty_cache()
-        self.model.flight = (seen, flight)
+        self.model.flight = (weights(self.model.model), flight)
         return flight
 
-    def _shape(self, window: Sequence[Entrant], most: int = MOST_INPUTS) -> Shape:
-        """Room for the inputs of a window, or for as many of them as the memory allows; a little more, to serve again."""
-        k, prompt = int(self.task.plan.k), window[-1].source.payload.tokens
-        longest = max(entrant.n_max for entrant in window) + len(prompt)
-        inputs = min(most, 1 << (len(window) - 1).bit_length())
-        source = -(-len(window[-1].source.payload.source) // 32) * 32
-        lengths = -(-(longest + 1) // 64) * 64
-        width = min(k + len(self.model.eos), self.model.model.config.get_text_config(decoder=True).vocab_size)
-        shape = Shape(k, self.task.nbest, self.task.accept_truncated, inputs, source, lengths, 0, width, prompt)
+    def _needs(self, entrants: Sequence[Entrant]) -> Shape:
+        """The least room that these inputs, the longest first, can be decoded in."""
+        k, prompt = int(self.task.plan.k), entrants[0].source.payload.tokens
+        lengths = max(entrant.n_max for entrant in entrants) + len(prompt) + 1
+        width = min(k + len(self.model.eos), self.model.model.get_output_embeddings().weight.shape[0])
+        source = len(entrants[0].source.payload.source)
+        return Shape(k, self.task.nbest, self.task.accept_truncated, 1, source, lengths, 0, width, prompt)
+
+    def _roomy(self, entrants: Sequence[Entrant], most: int) -> Shape:
+        """Room for as many of these at a time as the memory allows, and for inputs that are a little longer."""
+        needs = self._needs(entrants)
+        inputs = min(most, 1 << (len(entrants) - 1).bit_length())
+        shape = replace(needs, source=-(-needs.source // 32) * 32, lengths=-(-needs.lengths // 64) * 64)
         each, node = bytes_each(shape, Weights.bytes_of_a_token(self.model.model))
         room = free_memory(self.model.model.device) * MOST_MEMORY
         inputs = max(1, min(inputs, int(room / 2 / each)))
-        nodes = int(min(inputs * min(k * longest, NODES_EACH + 24 * k) + BUCKETS[-1], (room - inputs * each) / node, 1 << 24))
-        return Shape(k, self.task.nbest, self.task.accept_truncated, inputs, source, lengths, nodes, width, prompt)
+        nodes = inputs * min(shape.k * shape.lengths, NODES_EACH + 24 * shape.k) + BUCKETS[-1]
+        return replace(shape, inputs=inputs, nodes=int(min(nodes, (room - inputs * each) / node, MOST_NODES)))
 
 
 def free_memory(device: torch.device) -> float:

@@ -11,7 +11,7 @@ from .beams import grow
 from .plain import attend_own, attend_source, best
 from .rows import BROKEN, assign, embed, share
 from .state import State, power
-from .successors import keep_best, keep_given
+from .successors import keep_best, keep_given, survey
 from .weights import Layer, Weights
 
 LARGEST_VOCABULARY = 16384  # that one program looks through; above it, torch's own top-k
@@ -39,7 +39,7 @@ class Step:
             st.logprob, st.token, st.child, st.hashes, st.mark,
             st.status, st.deepest, st.limit, st.answers, st.answer_value, st.pick_length, st.pick_place, st.wants, st.counters,
             shape.n, shape.k, L, W, int(shape.accept_truncated),
-            PICKS=picks, KP=KP, CP=min(power(W), 64), LP=power(L), num_warps=1 if KP <= 16 else 4 if KP <= 128 else 8,
+            PICKS=picks, KP=KP, CP=min(power(W), 16), LP=power(L), num_warps=1 if KP <= 16 else 2 if KP <= 128 else 8,
         )  # fmt: skip
         share[(1,)](st.wants, st.grant, st.first, st.counters, R, S, PICKS=picks, SP=power(S), num_warps=8)
         assign[(S,)](
@@ -133,10 +133,11 @@ class Step:
         W, P = shape.successors, len(shape.prompt)
         where = (self.row_node, self.row_length, st.logprob, st.token, st.child, st.ends)
         if logits.is_cuda and GROUP <= V <= LARGEST_VOCABULARY and W <= MOST_SUCCESSORS:
-            keep_best[(R,)](
-                logits, *where, st.banned, st.prompt, st.counters, V, W, P,
-                ANY_BANNED=st.any_banned, G=power(V) // GROUP, C=GROUP, WP=power(W), num_warps=4 if V <= 8192 else 8,
-            )  # fmt: skip
+            groups, device = power(V) // GROUP, logits.device
+            total, maxima = torch.empty(R, device=device), torch.empty(R, groups, device=device)
+            banned, sizes = st.any_banned, {"G": groups, "C": GROUP}
+            survey[(R,)](logits, total, maxima, st.banned, st.counters, V, ANY_BANNED=banned, **sizes, num_warps=8)
+            keep_best[(R,)](logits, total, maxima, *where, st.prompt, V, W, P, **sizes, WP=power(W), num_warps=1)
             return
         values, which, total = best(logits, W, st.banned if st.any_banned else None)
         st.counters[BROKEN : BROKEN + 1] |= total.isnan().any().int()
