@@ -1,0 +1,113 @@
+"""A recording tells what the search did: every fate and every reason, checked against the search itself."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import bestfirst
+from bestfirst.page import Recording
+from bestfirst.page.recording import FATES
+from bestfirst.search import Trace, beam, best_first_beam
+from toys import Case, random_cases, run
+
+
+def recorded(case: Case, strategy, **settings):
+    trace = Trace()
+    done = run(case.toy, strategy, case.n_max, n=case.n, trace=trace, **settings)
+    return done, Recording(trace.events)
+
+
+def tokens_of(y) -> tuple[int, ...]:
+    return () if y.parent is None else (*tokens_of(y.parent), int(y.piece))
+
+
+@pytest.mark.parametrize("ahead", [1, 4])
+@pytest.mark.parametrize("level_by_level", [False, True])
+def test_fates_are_the_searchs_own(cases, tally, level_by_level, ahead):
+    numbers = cases(40, full=800)
+    for case in random_cases(numbers, title=f"fates {level_by_level} {ahead}"):
+        strategy = (beam if level_by_level else best_first_beam)(case.k, case.finished)
+        done, told = recorded(case, strategy, choose=lambda search: search.frontier(ahead))
+        search, result = done.search, done.result
+        members = {z[3].tokens: z[3] for each in search.agenda.beams for z in each.members}
+        assert (told.calls, told.rows) == (result.calls, result.rows)
+        assert [tokens_of(y) for y in told.answers] == [answer.tokens for answer in result.hypotheses]
+        assert sum(told.counts().values()) == len(told.nodes)
+        for y in told.nodes.values():
+            tokens = tokens_of(y)
+            z = members.get(tokens)
+            if y.fate == "returned":
+                assert tokens in {answer.tokens for answer in result.hypotheses}
+            elif y.fate == "finished":
+                assert z is not None
+                assert z.on_beam
+            elif y.fate == "expanded":
+                assert z is not None
+                assert z.successors is not None
+            elif y.fate == "pending":
+                assert z is not None
+                assert z.successors is None
+            elif y.why["why"] == "limit":
+                assert y.length == case.n_max
+            elif y.why["why"] != "hopeless":
+                assert z is None or not z.on_beam
+    tally("fates told", len(numbers), 0)
+
+
+def test_what_was_full_held_as_many_better_ones(cases, tally):
+    """"length 7 was full: 10 better": there were so many, and they were better."""
+    numbers = cases(60, full=800)
+    for case in random_cases(numbers, title="why"):
+        done, told = recorded(case, best_first_beam(case.k, case.finished))
+        for y in told.nodes.values():
+            if y.why.get("why") != "full":
+                continue
+            assert y.why["better"] == case.k
+            assert y.why["at"] == y.length or (case.finished == "keep" and y.finished and y.why["at"] > y.length)
+            beam_there = [z[3] for z in done.search.agenda.beams[y.why["at"]].members]
+            rivals = beam_there if y.finished or case.finished == "keep" else [z for z in beam_there if not z.finished]
+            better = [z for z in rivals if (-z.worth, z.length, z.tokens) < (-y.score, y.length, tokens_of(y))]
+            assert len(better) >= case.k, (case, tokens_of(y))
+    tally("reasons told", len(numbers), 0)
+
+
+def test_called_names_the_certificate_when_more_was_scored():
+    rng = random.Random(1)
+    more = 0
+    for seed in range(40):
+        case = Case("peaked", 6, seed, k=4, n_max=8, n=1, finished=rng.choice(("keep", "leave")))
+        strict = run(case.toy, best_first_beam(case.k, case.finished), case.n_max)
+        done, told = recorded(case, best_first_beam(case.k, case.finished), choose=lambda search: search.frontier(4))
+        called = {tokens_of(told.nodes[number]) for number in told.result["called"]}
+        assert called == set(strict.prefixes)
+        more += told.rows > told.calls
+    assert more > 10
+
+
+def test_a_trace_records_all_that_waits(searched):
+    """The paper's agenda: a trace is not lazy, and has every child that a beam let in."""
+    told = Recording(searched(5).trace.events)
+    first = [y for y in told.nodes.values() if y.length == 1]
+    assert len([y for y in first if y.fate != "pruned"]) == 5
+    assert told.about["source"] == "Wie melkt man eine Kuh?"
+    assert [answer.text for answer in searched(5).hypotheses] == told.texts
+    assert told.answers[0].text == searched(5).text
+
+
+def test_tracing_changes_no_result(searched, model):
+    for strategy in ("best-first", "beam", "a-star-beam", "greedy"):
+        for settings in ({}, {"nbest": 3, "finished": "keep"}, {"queue_capacity": 4}):
+            if strategy == "greedy" and "nbest" in settings:
+                continue
+            (plain,) = bestfirst.decode(model, ["Wie melkt man eine Kuh?"], beam=5, strategy=strategy, row_budget=1, **settings)
+            assert searched(5, strategy, **settings) == plain
+
+
+def test_eviction_is_told(searched):
+    told = Recording(searched(5, queue_capacity=4).trace.events)
+    evicted = [y for y in told.nodes.values() if y.fate == "evicted"]
+    assert evicted
+    assert all(y.why == {"capacity": 4} for y in evicted)
+    assert tuple(told.counts()) == FATES
