@@ -284,7 +284,11 @@ def _sums(x: Any, largest: Any) -> Any:
 def _take(x: Any, maxima: Any, best: Any, tokens: Any) -> None:
     """The k largest of x (vocabulary,), where `maxima` are its blocks' largest."""
     k, vocabulary = best.shape[0], x.shape[0]
-    threshold = _nth_largest(maxima.copy(), k) if k < maxima.shape[0] else f32(-np.inf)
+    threshold = f32(-np.inf)  # none of them is less
+    if k < maxima.shape[0]:
+        threshold = _nth_largest(maxima.copy(), k)
+    elif k < vocabulary:
+        threshold = _nth_largest(x.copy(), k)
     best[:] = -np.inf
     tokens[:] = 0
     found = 0

@@ -1,0 +1,169 @@
+"""Every compiled kernel against torch, on random shapes; the compiled encoder against the module whose weights it reads."""
+
+from __future__ import annotations
+
+from math import inf, nan
+from typing import Any
+
+import pytest
+import torch
+from engine.builders import ARCHITECTURES
+from torch.nn import functional as F
+
+pytest.importorskip("numba", reason="the compiled kernels need numba")
+
+from bestfirst.engine.native import kernels
+from bestfirst.engine.native.bart import batches
+from bestfirst.engine.native.encoder import NativeEncoder
+
+SHAPES = [(1, 1, 4), (3, 2, 8), (17, 4, 16), (50, 3, 64)]  # rows, heads, head size
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
+
+
+def attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: int) -> torch.Tensor:
+    """Torch's attention of one query (d,) over keys and values (length, d)."""
+    q, keys, values = (x.view(-1, heads, x.shape[-1] // heads).transpose(0, 1) for x in (q, keys, values))
+    return F.scaled_dot_product_attention(q, keys, values).transpose(0, 1).reshape(-1)
+
+
+@pytest.mark.parametrize(("rows", "heads", "size"), SHAPES)
+def test_own_attention_writes_its_keys_and_looks_at_its_ancestors(rows, heads, size):
+    d, slots, context = heads * size, 2 * rows + 5, 9
+    qkv, bias, pool = normal(rows, 3 * d), normal(3 * d), normal(slots, 2 * d)
+    positions = torch.randint(0, context, (rows,), dtype=torch.int32)
+    own = torch.arange(1, rows + 1, dtype=torch.int32)
+    paths = torch.randint(0, slots, (slots, context), dtype=torch.int32)
+    paths[own.long(), positions.long()] = own
+    expected_pool = pool.clone()
+    expected_pool[own.long()] = (qkv + bias)[:, d:]
+    expected = []
+    for r in range(rows):
+        seen = expected_pool[paths[own[r], : positions[r] + 1].long()]
+        expected.append(attend((qkv + bias)[r, :d], seen[:, :d], seen[:, d:], heads))
+    out = torch.empty(rows, d)
+    arguments = [x.numpy() for x in (qkv, bias, pool, paths, own, positions)]
+    kernels.own_attention(*arguments, heads, kernels.f32(size**-0.5), out.numpy())
+    torch.testing.assert_close(pool, expected_pool)
+    torch.testing.assert_close(out, torch.stack(expected), **CLOSE)
+
+
+@pytest.mark.parametrize(("rows", "heads", "size"), SHAPES)
+def test_cross_attention_looks_at_the_source_of_its_row_alone(rows, heads, size):
+    sources, longest, d = 5, 7, heads * size
+    q, bias, keys_values = normal(rows, d), normal(d), normal(2, sources, heads, longest, size)
+    lengths, places = torch.randint(1, longest + 1, (sources,)), torch.randint(0, sources, (rows,), dtype=torch.int32)
+    expected = []
+    for r in range(rows):
+        keys, values = keys_values[:, places[r], :, : lengths[places[r]]].transpose(1, 2).reshape(2, -1, d)
+        expected.append(attend((q + bias)[r], keys, values, heads))
+    out = torch.empty(rows, d)
+    arguments = [x.numpy() for x in (q, bias, keys_values, lengths, places)]
+    kernels.cross_attention(*arguments, kernels.f32(size**-0.5), out.numpy())
+    torch.testing.assert_close(out, torch.stack(expected), **CLOSE)
+
+
+def test_self_attention_stays_within_an_input():
+    heads, size, lengths = 2, 8, [3, 1, 6]
+    d, starts = heads * size, torch.tensor([0, 3, 4, 10])
+    qkv, bias, out = normal(10, 3 * d), normal(3 * d), torch.empty(10, d)
+    whole = (qkv + bias).split(lengths)
+    expected = [attend(x[i, :d], x[:, d : 2 * d], x[:, 2 * d :], heads) for x in whole for i in range(len(x))]
+    kernels.self_attention(qkv.numpy(), bias.numpy(), starts.numpy(), heads, kernels.f32(size**-0.5), out.numpy())
+    torch.testing.assert_close(out, torch.stack(expected), **CLOSE)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_norms_and_relu(in_place):
+    x, y, bias, weight, shift = normal(9, 24), normal(9, 24, seed=1), normal(24), normal(24, seed=2), normal(24, seed=3)
+    total = x + y + bias
+    expected = F.layer_norm(total, (24,), weight, shift, 1e-5)
+    out = x if in_place else torch.empty(9, 24)
+    settings = weight.numpy(), shift.numpy(), kernels.f32(1e-5)
+    kernels.add_norm(x.numpy(), y.numpy(), bias.numpy(), *settings, out.numpy())
+    torch.testing.assert_close(out, expected, **CLOSE)
+    if not in_place:
+        torch.testing.assert_close(x, total)
+        kernels.norm(total.numpy(), *settings, out.numpy())
+        torch.testing.assert_close(out, expected, **CLOSE)
+    kernels.relu(y.numpy(), bias.numpy())
+    torch.testing.assert_close(y, (normal(9, 24, seed=1) + bias).relu())
+
+
+def test_put_lays_keys_and_values_out_by_input_and_head():
+    heads, size, lengths = 2, 3, [4, 2]
+    d, out = heads * size, torch.zeros(2, 5, heads, 6, size)
+    keys_values, bias = normal(6, 2 * d), normal(2 * d)
+    kernels.put(keys_values.numpy(), bias.numpy(), torch.tensor([0, 4, 6]).numpy(), 2, out.numpy())
+    for place, part in enumerate((keys_values + bias).split(lengths), start=2):
+        laid = part.view(-1, 2, heads, size).permute(1, 2, 0, 3)  # (2, heads, length, size)
+        torch.testing.assert_close(out[:, place, :, : part.shape[0]], laid)
+    assert not out[:, :2].any()
+
+
+def top(logits: torch.Tensor, k: int, banned: tuple[int, ...] = ()) -> tuple[torch.Tensor, torch.Tensor]:
+    values, tokens = torch.empty(len(logits), k), torch.empty(len(logits), k, dtype=torch.long)
+    laid = logits.t().contiguous()
+    kernels.top(laid.numpy(), torch.tensor(banned, dtype=torch.long).numpy(), values.numpy(), tokens.numpy())
+    return values, tokens
+
+
+@pytest.mark.parametrize("banned", [(), (0,), (3, 64, 99)])
+@pytest.mark.parametrize(("vocabulary", "k"), [(100, 1), (100, 2), (100, 100), (1000, 7), (1000, 15), (1000, 16), (1000, 300)])
+def test_top_is_log_softmax_and_topk(vocabulary, k, banned):
+    logits = 5 * normal(13, vocabulary)
+    logprobs = logits.log_softmax(-1)
+    logprobs[:, list(banned)] = -inf
+    values, tokens = top(logits, k, banned)
+    expected = logprobs.topk(k)
+    torch.testing.assert_close(values, expected.values, **CLOSE)
+    finite = expected.values > -inf
+    assert torch.equal(tokens[finite], expected.indices[finite])
+
+
+@pytest.mark.parametrize("k", [3, 5, 200])
+def test_top_of_equals_is_in_order_of_tokens(k):
+    logits = torch.randint(0, 3, (20, 300), generator=torch.Generator().manual_seed(k)).float()
+    values, tokens = top(logits, k)
+    expected = [sorted(range(300), key=lambda token, row=row: (-row[token], token))[:k] for row in logits.tolist()]
+    assert tokens.tolist() == expected
+    torch.testing.assert_close(values, logits.log_softmax(-1).gather(1, tokens), **CLOSE)
+
+
+def test_top_with_impossible_tokens_and_with_no_numbers():
+    logits = normal(4, 70)
+    logits[0, 5:] = -inf
+    logits[1] = nan
+    logits[2, 40] = nan
+    logits[3] = -inf
+    values, tokens = top(logits, 6)
+    assert sorted(tokens[0, :5].tolist()) == [0, 1, 2, 3, 4]
+    torch.testing.assert_close(values[0, :5].exp().sum(), torch.tensor(1.0))
+    assert values[0, 5] == -inf
+    assert values[1:3].isnan().all()
+    assert (values[3] == -inf).all()
+
+
+def test_batches_hold_so_many_tokens_and_every_input_once():
+    assert list(batches([], 10)) == []
+    assert list(batches([30], 10)) == [(0, 1)]
+    assert list(batches([4, 4, 4, 30, 1, 9], 10)) == [(0, 2), (2, 3), (3, 4), (4, 6)]
+
+
+@pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
+def test_the_encoder_is_the_modules(name):
+    """Inputs of many lengths at once, beyond the positions that were tabled first."""
+    model: Any = ARCHITECTURES[name].build(seed=3, max_position_embeddings=200)
+    assert NativeEncoder.takes(model)
+    lengths = [1, 7, 100, 2, 33]
+    inputs = [torch.randint(4, 40, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in lengths]
+    encoder = NativeEncoder(model)
+    for _ in range(2):  # its memory is used again
+        found = encoder(inputs).t.clone().split(lengths)
+        for tokens, mine in zip(inputs, found, strict=True):
+            with torch.inference_mode():
+                its = model.get_encoder()(input_ids=torch.tensor([tokens])).last_hidden_state[0]
+            torch.testing.assert_close(mine, its, rtol=1e-3, atol=1e-4)
