@@ -251,9 +251,13 @@ class Wanted:
     def place(self, k: int) -> int:
         """Its place among the answers of a beam that keeps it: best-first search, until it is known which of them precede it."""
         search = self._search(best_first_beam(k, self.finished), k if self.finished == "keep" else 10**9)
-        key = (-self.steps[-1].score, len(self.tokens), self.tokens)
-        self._run(search, lambda y: y.key[:3] > key)
-        return 1 + sum(answer[:3] < key for answer in search.answers)
+
+        def place() -> int | None:
+            return next((i for i, answer in enumerate(search.answers) if answer[2] == self.tokens), None)
+
+        self._run(search, lambda y: (i := place()) is not None and search.answers[i] < y.key)
+        found = place()
+        return 1 + (len(search.answers) if found is None else found)
 
     def _search(self, strategy: Strategy, n: int) -> Search:
         return Search(strategy, score=self.score, eos=self.model.eos, context=self.context, n=n)

@@ -74,6 +74,8 @@ def test_help_teaches_and_loads_no_torch():
         ([], ["translate", "compare"]),
         (["translate"], ["Examples:", "Exit codes:", "130", "--nbest", "|||", "--row-budget", "status"]),
         (["compare"], ["Examples:", "Exit codes:", "--max-calls"]),
+        (["view"], ["Examples:", "Exit codes:", "--text", "--trace"]),
+        (["explain"], ["Examples:", "Exit codes:", "--want", "smallest"]),
     ):
         script = "import sys; from bestfirst.cli.app import run; run(sys.argv[1:]); assert 'torch' not in sys.modules"
         process = run(*arguments, "--help", command=[sys.executable, "-c", script])

@@ -35,7 +35,9 @@ def searched(model: Any) -> Callable[..., Result]:
     def search(k: int, strategy: str = "best-first", **settings: Any) -> Result:
         key = (k, strategy, *sorted(settings.items()))
         if key not in known:
-            (known[key],) = bestfirst.decode(model, [TEXT], beam=k, strategy=strategy, trace=True, **{"row_budget": 1, **settings})
+            (known[key],) = bestfirst.decode(
+                model, [TEXT], beam=k, strategy=strategy, trace=True, **{"row_budget": 1, **settings}
+            )
         return known[key]
 
     return search

@@ -126,7 +126,9 @@ def test_a_click_tells_why(chromium, page_of, searched):
         page.keyboard.press("Escape")
         assert page.locator(".bf-details").is_hidden()
         page.locator(".bf-panel >> nth=0 >> .bf-node.bf-is-returned").click()
-        assert one.text(".bf-why").startswith("The answer: nothing that still waited could become better (beam search returns the same")
+        assert one.text(".bf-why").startswith(
+            "The answer: nothing that still waited could become better (beam search returns the same"
+        )
         assert one.texts(".bf-tokens .bf-chip")[:3] == ["How", "do", "you"]
         page.locator(".bf-panel >> nth=0 >> .bf-waiting button >> nth=3").click()
         assert "It was still waiting when the search ended: it can become" in one.text(".bf-why")
@@ -190,7 +192,9 @@ def test_it_fits_a_phone_and_both_themes(chromium, page_of, width, scheme):
 def test_every_fate_has_a_shape_of_its_own(chromium, page_of):
     """So that the page can be read without its colours."""
     with opened(chromium, page_of(5)) as one:
-        shapes = one.page.evaluate("[...document.querySelectorAll('.bf-panel:first-child .bf-legend .bf-mark')].map(m => m.innerHTML)")
+        shapes = one.page.evaluate(
+            "[...document.querySelectorAll('.bf-panel:first-child .bf-legend .bf-mark')].map(m => m.innerHTML)"
+        )
         assert len(shapes) == len(set(shapes)) == 6
 
 
@@ -212,7 +216,9 @@ HOSTILE = [
 
 def hostile_model() -> bestfirst.FunctionModel:
     """A model whose tokens are called like that."""
-    model = bestfirst.FunctionModel(lambda prefix: [-3.0 if len(prefix) < 2 else -0.1, *[-float(i + 1) for i in range(len(HOSTILE))]], eos=0)
+    model = bestfirst.FunctionModel(
+        lambda prefix: [-3.0 if len(prefix) < 2 else -0.1, *[-float(i + 1) for i in range(len(HOSTILE))]], eos=0
+    )
     model.piece = lambda token: "</s>" if token == 0 else HOSTILE[token - 1]
     return model
 
@@ -251,7 +257,9 @@ def test_a_page_of_ones_own_can_show_a_trace(chromium, searched, tmp_path):
         one.page.evaluate("shown.step(3)")
         assert one.counts(0)["calls"] == 3
         assert one.page.evaluate("getComputedStyle(document.querySelector('.bf')).backgroundColor") == "rgb(15, 18, 24)"
-        assert one.page.evaluate("getComputedStyle(document.querySelector('h1')).fontSize") == "32px"  # what is outside is left alone
+        assert (
+            one.page.evaluate("getComputedStyle(document.querySelector('h1')).fontSize") == "32px"
+        )  # what is outside is left alone
         one.page.evaluate("shown.remove()")
         assert one.page.locator(".bf").count() == 0
 

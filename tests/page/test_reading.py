@@ -47,7 +47,10 @@ def test_version_1_is_named_and_shown():
     old = [e for e in new.events if e["event"] in ("push", "pop", "prune", "evict", "finish")]
     old = [{name: e[name] for name in kept if name in e} for e in old]
     found = read_lines([json.dumps(event) for event in old], "'old'")
-    assert found.trouble[0] == "'old' has no format version in its first line: it is of version 1, which does not tell why hypotheses went"
+    assert (
+        found.trouble[0]
+        == "'old' has no format version in its first line: it is of version 1, which does not tell why hypotheses went"
+    )
     (events,) = found.of(None)
     told, known = Recording(events), Recording(new.events)
     assert told.rows == told.calls == known.rows

@@ -57,7 +57,7 @@ def test_fates_are_the_searchs_own(cases, tally, level_by_level, ahead):
 
 
 def test_what_was_full_held_as_many_better_ones(cases, tally):
-    """"length 7 was full: 10 better": there were so many, and they were better."""
+    """ "length 7 was full: 10 better": there were so many, and they were better."""
     numbers = cases(60, full=800)
     for case in random_cases(numbers, title="why"):
         done, told = recorded(case, best_first_beam(case.k, case.finished))

@@ -94,10 +94,12 @@ class Searches:
         elif kind == "text":
             for events in self._ended.pop(label, []):
                 events.append(event)
-        elif kind == "push" and event["parent"] is None and (label, event["id"]) not in self._home:
-            home = self._begun.pop(label, None)
-            self._home[label, event["id"]] = home = self._begin(label) if home is None else home
-            self._begun.pop(label, None)
+        elif kind == "push" and event["parent"] is None and (label in self._begun or (label, event["id"]) not in self._home):
+            if (label, event["id"]) in self._home:  # another trace, which numbers its hypotheses anew
+                self._home = {key: home for key, home in self._home.items() if key[0] != label}
+            home = self._begun[label] if label in self._begun else self._begin(label)
+            del self._begun[label]
+            self._home[label, event["id"]] = home
             home.append(event)
         else:
             known = event["id"] if (label, event["id"]) in self._home else event.get("parent")

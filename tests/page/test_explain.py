@@ -1,0 +1,136 @@
+"""`explain`: every claim about a wanted output is compared with real searches."""
+
+from __future__ import annotations
+
+import random
+from math import exp, inf
+
+import pytest
+
+import bestfirst
+from bestfirst.explaining import explain
+from bestfirst.search import best_first_beam
+from toys import Case, random_cases, run
+
+MOST = 12  # beams tried on toys
+
+
+def toy_model(case: Case) -> bestfirst.FunctionModel:
+    return bestfirst.FunctionModel(lambda prefix: list(case.toy(tuple(prefix))), eos=0)
+
+
+def some_output(case: Case, rng: random.Random) -> tuple[int, ...] | None:
+    """A random output that the toy can write, without its end, or None where it ran into a dead end."""
+    tokens: list[int] = []
+    for _ in range(rng.randint(1, max(1, case.n_max - 1))):
+        possible = [t for t, value in enumerate(case.toy(tuple(tokens))) if value > -inf and t != 0]
+        if not possible:
+            return None
+        weights = [exp(case.toy(tuple(tokens))[t]) for t in possible]
+        tokens.append(rng.choices(possible, weights)[0])
+    can_end = len(tokens) < case.n_max and case.toy(tuple(tokens))[0] > -inf
+    return tuple(tokens) if can_end else None
+
+
+def answers(case: Case, k: int) -> list[tuple[int, ...]]:
+    """All answers of beam search with this beam, in order: as many as it can have."""
+    n = k if case.finished == "keep" else 10**6
+    return [tokens for tokens, _ in run(case.toy, best_first_beam(k, case.finished), case.n_max, n=n).answers]
+
+
+def test_claims_are_what_searches_return(cases, tally):
+    """Lost or kept, its place, and the smallest beam: every beam up to that one is really searched."""
+    numbers = cases(120, full=2000)
+    lost = kept = 0
+    for case in random_cases(numbers, title="explain"):
+        wanted = some_output(case, random.Random(case.seed))
+        if wanted is None:
+            continue
+        told = explain(toy_model(case), None, wanted, beam=case.k, finished=case.finished, max_length=case.n_max, max_beam=MOST)
+        found = answers(case, case.k)
+        assert told.tokens == (*wanted, 0)
+        assert (told.lost is None) == (told.tokens in found), case
+        if told.lost is None:
+            assert found[told.place - 1] == told.tokens
+            kept += 1
+        else:
+            assert told.rank > case.k
+            lost += 1
+        holders = [k for k in range(1, MOST + 1) if told.tokens in answers(case, k)]
+        assert told.smallest == (holders[0] if holders else None), case
+        if holders:
+            assert answers(case, holders[0])[told.smallest_place - 1] == told.tokens
+        assert [answer.tokens for answer in told.answers] == found[:1]
+    tally("outputs explained", lost + kept, 0)
+    assert lost > 10
+    assert kept > 10
+
+
+def test_ranks_are_counted_among_all_candidates(cases):
+    """Against the beams written down by hand: candidates are the children of what was kept, each in its place."""
+    for case in random_cases(cases(60, full=600), title="ranks"):
+        wanted = some_output(case, random.Random(case.seed))
+        if wanted is None or case.finished == "keep":
+            continue
+        told = explain(toy_model(case), None, wanted, beam=case.k, max_length=case.n_max, max_beam=1)
+        kept = [((), 0.0)]
+        for length, step in enumerate(told.steps, 1):
+            children = [((*y, t), value + add) for y, value in kept for t, add in enumerate(case.toy(y)) if add > -inf]
+            children.sort(key=lambda child: (-child[1], child[0]))
+            unfinished = [child for child in children if child[0][-1] != 0]
+            rivals = children if step.token == 0 else unfinished
+            assert step.rank == 1 + [tokens for tokens, _ in rivals].index(told.tokens[:length])
+            if length == told.lost:
+                assert step.rank > case.k
+                break
+            kept = unfinished[: case.k]
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted", "beam", "finished"),
+    [
+        ("Wo ist der Bahnhof?", "Where's the station?", 1, "leave"),
+        ("Wie melkt man eine Kuh?", "What do you milk a cow?", 2, "leave"),
+        ("Wie melkt man eine Kuh?", "What do you milk a cow?", 2, "keep"),
+        ("Ich habe keine Zeit.", "I don't have the time.", 1, "leave"),
+    ],
+)
+def test_the_smallest_beam_is_verified_on_the_embedded_model(model, source, wanted, beam, finished):
+    told = explain(model, source, wanted, beam=beam, finished=finished, max_beam=40)
+    assert told.text == wanted
+    assert told.lost is not None
+    assert told.rank > beam
+    assert told.smallest is not None
+    (result,) = bestfirst.decode(model, [source], beam=told.smallest, finished=finished, nbest=told.smallest_place)
+    assert result.exact
+    assert result.hypotheses[-1].tokens == told.tokens
+    assert result.hypotheses[-1].score == pytest.approx(told.score, abs=1e-4)
+    for k in range(1, told.smallest):
+        n = k if finished == "keep" else 60
+        (result,) = bestfirst.decode(model, [source], beam=k, finished=finished, nbest=n)
+        assert told.tokens not in [answer.tokens for answer in result.hypotheses]
+
+
+def test_scores_other_than_log_probability(model):
+    settings = {"score": "length-normalized", "score_options": {"alpha": 1.0}}
+    told = explain(model, "Wo ist der Bahnhof?", "Where is the train station?", beam=5, max_beam=5, **settings)
+    assert told.lost is None
+    (result,) = bestfirst.decode(model, ["Wo ist der Bahnhof?"], beam=5, nbest=told.place, **settings)
+    assert result.hypotheses[-1].tokens == told.tokens
+    assert told.score == pytest.approx(told.logprob / len(told.tokens))
+
+
+def test_what_cannot_be_explained_says_why(model):
+    with pytest.raises(ValueError, match="the wanted output is empty"):
+        explain(model, "Ja.", " ")
+    with pytest.raises(ValueError, match="cannot write '東京': part of it is not in its vocabulary"):
+        explain(model, "Ja.", "東京")
+    with pytest.raises(ValueError, match=r"has \d tokens with its end, more than max_length, 3; raise it"):
+        explain(model, "Ja.", "Yes, sir", max_length=3)
+    with pytest.raises(ValueError, match="finished must be 'keep' or 'leave', got 'shrink'"):
+        explain(model, "Ja.", "Yes.", finished="shrink")
+    toy = bestfirst.FunctionModel(lambda prefix: [-1.0, -inf], eos=0)
+    with pytest.raises(ValueError, match="FunctionModel reads no outputs; give token ids instead of text"):
+        explain(toy, None, "Yes.")
+    with pytest.raises(ValueError, match="the model cannot write 1 after 'nothing'"):
+        explain(toy, None, [1])
