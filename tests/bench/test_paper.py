@@ -53,9 +53,8 @@ def test_ours_stand_beside_the_papers(rows_file, capsys):
         (None, None, 2286), (None, None, 2047), (None, None, 1275), (None, None, 9770), (None, None, 7685), (None, None, 1168),
     ]  # fmt: skip
     sources = GERMAN.read_text(encoding="utf-8").splitlines()[:LINES]
-    for line in lines[:6]:
-        how = {"strategy": "best-first"} if line["search"] == "best-first" else {"strategy": "beam"}
-        how |= {"stop": "opennmt"} if line["search"] == "es" else {}
+    searches = ({"strategy": "beam"}, {"strategy": "beam", "stop": "opennmt"}, {"strategy": "best-first"})
+    for line, how in zip(lines[:3], searches, strict=True):
         results = bestfirst.decode(
             bestfirst.load(), sources, beam=line["beam"], finished="keep", max_length=lambda n: 2 * n, **how
         )

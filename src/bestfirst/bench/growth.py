@@ -62,7 +62,7 @@ class Measurement:
         return json.dumps({"kind": KIND, **asdict(self)}) + "\n"
 
     @classmethod
-    def load(cls, text: str) -> Measurement:
+    def load(cls, text: str | bytes) -> Measurement:
         """The measurement of this line. ValueError if it is none."""
         try:
             fields: dict[str, Any] = json.loads(text)

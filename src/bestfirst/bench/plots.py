@@ -38,6 +38,8 @@ def calls_by_beam(rows: Sequence[Row], metrics: Metrics) -> Figure:
     named = {name: found for name, found in groups(rows).items() if _series(found)}
     if not named:
         raise NothingToPlot("no rows of beam search and best-first search, each with several beams")
+    most = max(len(_series(found)["best-first"]) for found in named.values())
+    named = {name: found for name, found in named.items() if len(_series(found)["best-first"]) > 2 or most == 2}
     figure, axes = canvas(len(named))
     for axis, (name, found) in zip(axes, named.items(), strict=True):
         for search, points in _series(found).items():
@@ -48,6 +50,7 @@ def calls_by_beam(rows: Sequence[Row], metrics: Metrics) -> Figure:
                 cited = {line.k: line.calls for line in RESULTS["iwslt14"] if line.method == search}
                 style = Style.of(search)
                 axis.plot(list(cited), list(cited.values()), style.marker, color=style.colour, **CITED)
+            axis.plot([], [], "o", color="black", mfc="none", ms=9, label="hollow: the paper's")
         axis.set(xscale="log", yscale="log", xlabel="beam size k", ylabel="calls a sentence", title=name)
         axis.set_xticks(ks := sorted({k for points in _series(found).values() for k in points}), labels=[str(k) for k in ks])
         axis.minorticks_off()
@@ -130,10 +133,16 @@ def bleu_by_calls(rows: Sequence[Row], metrics: Metrics) -> Figure:
                 color=style.colour,
                 label=label,
             )
-            if search in ("beam", "best-first"):
+            if search == "best-first":
                 for k, calls, bleu in at:
                     axis.annotate(
-                        f"k = {k}", (calls, bleu), textcoords="offset points", xytext=(4, 6), fontsize=8, color=style.colour
+                        f"k = {k}",
+                        (calls, bleu),
+                        textcoords="offset points",
+                        xytext=(-4, -13),
+                        ha="right",
+                        fontsize=8,
+                        color=style.colour,
                     )
         axis.set(xscale="log", xlabel="calls a sentence", ylabel="BLEU", title=f"{name}, {len(lines)} lines")
         axis.legend()

@@ -63,7 +63,7 @@ class Row:
         return json.dumps(fields, ensure_ascii=False) + "\n"
 
     @classmethod
-    def load(cls, text: str) -> Row:
+    def load(cls, text: str | bytes) -> Row:
         """The row of this line. ValueError if it is none."""
         try:
             fields: dict[str, Any] = json.loads(text)

@@ -40,7 +40,7 @@ def _parse(kind: type[AnyRecord], content: bytes, path: Path) -> Iterator[AnyRec
         whole.append(torn)  # not of ours, and not to be cut off
     for number, line in enumerate(whole, 1):
         try:
-            yield kind.load(line.decode("utf-8"))  # type: ignore[attr-defined]
+            yield kind.load(line)  # type: ignore[attr-defined]
         except ValueError as error:
             raise ValueError(f"{str(path)!r}, line {number}: {error}") from error
 

@@ -81,7 +81,7 @@ def table(title: str, lines: Sequence[Line], metrics: Metrics | None = None, cit
         [[cells[name] for name in headings] for cells in columns],
         frozenset({"score", "search"}),
         frozenset(i for i in range(1, len(beams)) if beams[i] != beams[i - 1]),
-        [" ".join(notes), *(metrics.signatures() if metrics is not None and lines else [])],
+        [*notes, *(metrics.signatures() if metrics is not None and lines else [])],
     )
 
 

@@ -47,6 +47,9 @@ Rows = Annotated[
     ),
 ]
 RowFiles = Annotated[list[Path], typer.Argument(help="Files of rows, as run and paper save them.", metavar="ROWS...")]
+TextName = Annotated[
+    str | None, typer.Option("--text", metavar="NAME", help="Only rows of this text, by its file's name.", show_default=False)
+]
 Format = Annotated[
     str,
     typer.Option("--format", parser=one_of(*FORMATS), metavar="NAME", help=f"{', '.join(FORMATS)}.", rich_help_panel=OUT),

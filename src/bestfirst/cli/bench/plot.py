@@ -25,7 +25,19 @@ Output = Annotated[
 ]
 
 
-def plot(files: options.RowFiles, name: Name, output: Output = None, tokenize: options.Tokenize = "none") -> None:
+Beams = Annotated[
+    str | None, typer.Option("--beam", "-k", metavar="K,...", help="Only rows with these beam sizes.", show_default=False)
+]
+
+
+def plot(
+    files: options.RowFiles,
+    name: Name,
+    output: Output = None,
+    beam: Beams = None,
+    text: options.TextName = None,
+    tokenize: options.Tokenize = "none",
+) -> None:
     """Draw saved rows.
 
     calls      calls a sentence by beam size
@@ -37,7 +49,8 @@ def plot(files: options.RowFiles, name: Name, output: Output = None, tokenize: o
 
     Examples:
       bestfirst bench plot bench-tatoeba-de-en.jsonl --plot calls
-      bestfirst bench plot rows.jsonl more.jsonl --plot length -o length.svg
+      bestfirst bench plot rows.jsonl more.jsonl --plot length --beam 5,10 \\
+        -o length.svg
     """
     if name not in NAMES:
         raise usage(f"there is no plot {name!r}; choose from {', '.join(NAMES)}")
@@ -54,7 +67,8 @@ def plot(files: options.RowFiles, name: Name, output: Output = None, tokenize: o
             measured = read(Measurement, files)
             figure = growth(measured)
         else:
-            figure = PLOTS[name](read_rows(files), chosen_metrics("bleu" if name == "bleu" else "", tokenize))
+            beams = None if beam is None else options.numbers(beam)
+            figure = PLOTS[name](read_rows(files, beams, text), chosen_metrics("bleu" if name == "bleu" else "", tokenize))
     except NothingToPlot as error:
         raise usage(f"nothing to plot: {error}") from error
     except ValueError as error:

@@ -33,11 +33,8 @@ def show_rows(
     rows: Iterable[Row], experiment: Experiment | None, dataset: str, beams: Sequence[int] | None, metrics: Metrics, form: str
 ) -> int:
     """One table for each model and text: of an experiment of the paper, or of all settings. Returns how many there were."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.model, row.text), []).append(row)
     shown = 0
-    for (model, text), group in groups.items():
+    for (model, text), group in by_model_and_text(rows).items():
         entries = _entries(group, experiment, dataset, beams)
         lines = measure(entries, group, metrics)
         if all(line.ours is None for line in lines):
@@ -53,6 +50,14 @@ def show_rows(
     return shown
 
 
+def by_model_and_text(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """What can be compared with each other."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.model, row.text), []).append(row)
+    return groups
+
+
 def _entries(rows: Sequence[Row], experiment: Experiment | None, dataset: str, beams: Sequence[int] | None) -> list[Entry]:
     if experiment is None:
         return [entry for entry in all_entries(rows) if beams is None or entry.setting.beam in beams]
@@ -60,4 +65,6 @@ def _entries(rows: Sequence[Row], experiment: Experiment | None, dataset: str, b
     there = sorted({setting.beam for setting in found if beams is None or setting.beam in beams})
     known = [k for k in there if experiment.every_beam or k in experiment.beams]
     whole = [k for k in known if all(entry.setting in found for entry in experiment.plan(dataset, [k]))]
-    return paper_lines(experiment, dataset, whole) if whole else []
+    if not whole or beams is not None:
+        return experiment.plan(dataset, whole)
+    return paper_lines(experiment, dataset, whole)
