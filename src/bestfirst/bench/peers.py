@@ -7,6 +7,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,11 +65,16 @@ class BestFirstPeer(Peer):
     name = "best-first"
     strategy = "best-first"
 
+    def __init__(self, model: TransformersModel, folder: str) -> None:
+        super().__init__(model, folder)
+        self.silent = copy(model)  # no peer makes text of its tokens
+        self.silent.tokenizer = None
+
     def run(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int) -> Outcome:
         stats = Stats()
         begun = perf_counter()
         results = decode(
-            self.model, sources, strategy=self.strategy, beam=k, max_length=max_length, accept_truncated=True, stats=stats
+            self.silent, sources, strategy=self.strategy, beam=k, max_length=max_length, accept_truncated=True, stats=stats
         )
         return Outcome(
             perf_counter() - begun,
@@ -93,17 +99,44 @@ class HuggingFacePeer(Peer):
 
     name = "Hugging Face generate"
     batch = 32
+    batches = (64, 128, 256, 512, 1024, 2048)  # on a GPU, the best of these, found for each beam size
+
+    def __init__(self, model: TransformersModel, folder: str) -> None:
+        super().__init__(model, folder)
+        self._best: dict[int, int] = {}
+
+    def run(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int) -> Outcome:
+        if self.model.model.device.type != "cuda":
+            return self._run(sources, k, max_length, self.batch)
+        if len(sources) > self.batches[0] and k not in self._best:
+            return self._search(sources, k, max_length)
+        return self._run(sources, k, max_length, self._best.get(k, len(sources)))
+
+    def _search(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int) -> Outcome:
+        """The outcome with the best batch size: twice as large each time, until that takes a fifth longer than the best, or memory ends."""
+        found: dict[int, Outcome] = {}
+        for batch in self.batches:
+            try:
+                found[batch] = self._run(sources, k, max_length, batch)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+                break
+            times = [outcome.seconds for outcome in found.values()]
+            if batch >= len(sources) or times[-1] > 1.2 * min(times):
+                break
+        self._best[k] = min(found, key=lambda batch: found[batch].seconds)
+        return found[self._best[k]]
 
     @torch.inference_mode()
-    def run(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int) -> Outcome:
+    def _run(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int, size: int) -> Outcome:
         model, pad = self.model.model, self.model.model.config.pad_token_id
         order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
         outputs: dict[int, tuple[int, ...]] = {}
         held = []
         begun = perf_counter()
         with counting(model.get_decoder()) as count:
-            for start in range(0, len(order), self.batch):
-                chosen = order[start : start + self.batch]
+            for start in range(0, len(order), size):
+                chosen = order[start : start + size]
                 longest = max(len(sources[i]) for i in chosen)
                 ids = torch.tensor([[*sources[i], *[pad] * (longest - len(sources[i]))] for i in chosen], device=model.device)
                 lengths = torch.tensor([len(sources[i]) for i in chosen], device=model.device)
@@ -120,7 +153,8 @@ class HuggingFacePeer(Peer):
                     outputs[i] = self._clean(tokens)
         seconds = perf_counter() - begun
         ordered = [outputs[i] for i in range(len(sources))]
-        return Outcome(seconds, ordered, None, count.rows, count.steps, None, sum(held) / len(held))
+        details = {"batch": size}
+        return Outcome(seconds, ordered, None, count.rows, count.steps, None, sum(held) / len(held), details)
 
 
 class CTranslate2Peer(Peer):

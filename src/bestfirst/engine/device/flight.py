@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ...models.transformers import TransformersModel
 
 BUCKETS = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows in a step: a graph for each
-RATES = (1.25, 3.0)  # rows for each active input, with a beam of up to 10 and beyond
+EARLY = 32  # steps: inputs that take more are hard, and most of what is scored ahead for them is needed
+RATES = ((1.25, 2.0), (2.0, 4.0))  # rows for each active input, early and later; with a beam of up to 10, and beyond
 CHEAP = 256  # rows that cost little more than one, beside what is needed
 BURST = 2  # steps between two looks
 BEHIND = 12  # steps queued for the other inputs before results are made
@@ -54,6 +55,7 @@ class Flight:
         self._pool: Any = None
         self._slots: list[Entrant | None] = [None] * shape.inputs
         self.in_flight = 0  # inputs that have a slot
+        self._queued = 0  # steps of this run
         self.most_in_flight = self.most_tokens = self.rows = self.steps = 0
         self.seconds = 0.0  # of the last run, from the first input let in to the last that was done
         self.trusted = False  # whether its answers were checked
@@ -99,6 +101,7 @@ class Flight:
         begun = perf_counter()
         counters = self.state.counters
         counters[ALL_ROWS], counters[STEPS], counters[BROKEN] = 0, 0, 0
+        self._queued = 0
         most, waiting = self.shape.inputs, next(batches, [])
         while waiting or self.in_flight:
             while waiting and self.in_flight < most:
@@ -139,9 +142,9 @@ class Flight:
     def _rows_for(self, active: int) -> int:
         """The least bucket with a row for each active input, as many more as are likely to be needed, and the cheap ones.
 
-        The wider the beam, the more of a length is needed; no more rows are of use than inputs can name.
+        The wider the beam and the harder the input, the more of a length is needed. No more rows are of use than inputs can name.
         """
-        wanted = min(int(active * RATES[self.shape.k > 10]) + CHEAP, active * self.shape.picks)
+        wanted = min(int(active * RATES[self.shape.k > 10][self._queued > EARLY]) + CHEAP, active * self.shape.picks)
         return next((rows for rows in BUCKETS if rows >= wanted), BUCKETS[-1])
 
     def _look(self) -> tuple[torch.Tensor, Any]:
@@ -155,6 +158,7 @@ class Flight:
         return seen, event
 
     def _run_step(self, rows: int) -> None:
+        self._queued += 1
         if not self.cuda:
             self.step(rows)
             return
