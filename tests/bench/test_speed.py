@@ -55,6 +55,14 @@ def test_a_table_is_printed_without_json():
     assert "ratio" in done.stdout
 
 
+def test_one_by_one_each_sentence_takes_the_steps_of_optimally_stopped_beam_search():
+    done = bench(str(LINES), "--limit", "3", "--beam", "3", "--repeat", "1", "--peers", "beam,Hugging", "--one-by-one", "--json")
+    assert done.returncode == 0, done.stderr
+    ours, beam, hugging_face = json.loads(done.stdout)["results"]
+    assert ours["same"] == beam["same"] + beam["near_ties"] == hugging_face["same"] + hugging_face["near_ties"] == 3
+    assert ours["steps"] <= beam["steps"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -46,9 +46,13 @@ def speed(
     repeat: int = 3,
     max_length: int | None = None,
     peers: Sequence[type[Peer]] = PEERS,
+    one_by_one: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Line]:
-    """Time every peer on the same sources, in turns; each one's best time counts. Yields a line for each peer and beam."""
+    """Time every peer on the same sources, in turns; each one's best time counts. Yields a line for each peer and beam.
+
+    `one_by_one`: every source alone, as an interactive user waits for it.
+    """
     sources = [model.read(text).payload.source for text in texts]
     limit = max_length or min(511, 2 * max(len(source) for source in sources) + 10)
     running = [peer(model, folder) for peer in peers if peer.missing() is None]
@@ -60,7 +64,7 @@ def speed(
             for peer in running:
                 progress(f"beam {k}, turn {turn + 1} of {repeat}: {peer.name}")
                 with peak_above() as memory:
-                    outcome = peer.run(sources, k, limit)
+                    outcome = alone(peer, sources, k, limit) if one_by_one else peer.run(sources, k, limit)
                 if peer.name not in best or outcome.seconds < best[peer.name][0].seconds:
                     best[peer.name] = (outcome, memory.mib)
         ours = best[BestFirstPeer.name][0]
@@ -69,6 +73,28 @@ def speed(
             for source, theirs, mine in zip(sources, best[peer.name][0].outputs, ours.outputs, strict=True):
                 _compare(line, model, source, theirs, mine)
             yield line
+
+
+def alone(peer: Peer, sources: Sequence[tuple[int, ...]], k: int, limit: int) -> Outcome:
+    """Each source by itself: times, calls, rows and steps are sums, the others means."""
+    found = [peer.run([source], k, limit) for source in sources]
+
+    def total(name: str) -> Any:
+        numbers = [getattr(outcome, name) for outcome in found]
+        return None if None in numbers else sum(numbers)
+
+    def mean(name: str) -> Any:
+        return None if total(name) is None else total(name) / len(found)
+
+    return Outcome(
+        total("seconds"),
+        [output for outcome in found for output in outcome.outputs],
+        total("calls"),
+        total("rows"),
+        total("steps"),
+        mean("outside"),
+        mean("cache_tokens"),
+    )
 
 
 def _line(name: str, k: int, outcome: Outcome, mib: float, ours: Outcome) -> Line:

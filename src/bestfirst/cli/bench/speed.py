@@ -29,6 +29,7 @@ def speed(
     peers: Annotated[
         str | None, typer.Option("--peers", help="Only peers whose name contains one of these, comma-separated.")
     ] = None,
+    one_by_one: Annotated[bool, typer.Option("--one-by-one", help="Latency: each sentence alone, nothing batched.")] = False,
     threads: Annotated[int, typer.Option("--threads", help="Threads of every peer.", min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
@@ -40,8 +41,8 @@ def speed(
     Example: bestfirst bench speed sentences.de --beam 5,10 --limit 200
     """
     beams = numbers(beam)
-    lines = _lines(file, limit, shuffle)
-    _check_model(model)
+    lines = read_lines(file, limit, shuffle)
+    check_model(model)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # before torch is loaded
     import torch
 
@@ -56,7 +57,18 @@ def speed(
         if (reason := peer.missing()) is not None:
             say(f"{peer.name} is left out: {reason}")
     loaded = load(folder)
-    rows = list(measure(loaded, folder, lines, beams, repeat=repeat, max_length=max_length, peers=wanted, progress=_progress))
+    timed = measure(
+        loaded,
+        folder,
+        lines,
+        beams,
+        repeat=repeat,
+        max_length=max_length,
+        peers=wanted,
+        one_by_one=one_by_one,
+        progress=_progress,
+    )
+    rows = list(timed)
     if as_json:
         about = {
             "model": loaded.name,
@@ -67,10 +79,11 @@ def speed(
         }
         print(json.dumps({**about, "results": [row.json() for row in rows]}))
     else:
-        _table(rows, f"{loaded.name}, {len(lines)} lines of {file.name}, {threads} thread{'s' * (threads > 1)}")
+        how = "one by one, " if one_by_one else ""
+        _table(rows, f"{loaded.name}, {len(lines)} lines of {file.name}, {how}{threads} thread{'s' * (threads > 1)}")
 
 
-def _check_model(folder: str | None) -> None:
+def check_model(folder: str | None) -> None:
     try:
         if folder is not None:
             check_folder(folder)
@@ -85,7 +98,7 @@ def _progress(what: str) -> None:
         print(f"\r\x1b[K{what}", end="", file=sys.stderr, flush=True)
 
 
-def _lines(file: Path, limit: int | None, shuffle: int | None) -> list[str]:
+def read_lines(file: Path, limit: int | None, shuffle: int | None) -> list[str]:
     import random
 
     try:

@@ -1,0 +1,137 @@
+"""bench profile: where the time of a decode goes on a CPU, and how far that is from bare matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import torch
+
+from ..decoding import decode
+from ..engine.choose import decoder_for
+from ..engine.native import kernels
+from ..engine.native.bart import NativeBart
+from ..engine.native.parts import Product
+from ..engine.tree import Tree
+from ..scheduler import Stats
+
+if TYPE_CHECKING:
+    from ..models.transformers import TransformersModel
+
+PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
+    "encoder": ((NativeBart, "take_in"),),
+    "products": ((Product, "__call__"),),
+    "product with the vocabulary": ((NativeBart, "_vocabulary"),),
+    "attention to ancestors": ((kernels, "own_attention"),),
+    "attention to the source": ((kernels, "cross_attention"),),
+    "norms and activations": ((kernels, "add_norm"), (kernels, "norm"), (kernels, "relu")),
+    "embeddings": ((NativeBart, "embed"),),
+    "paths": ((Tree, "rows"),),
+    "log-sum-exp and top-k": ((kernels, "top"),),
+}
+"""What is timed, by where it lives. Inside the encoder nothing else is."""
+
+
+@dataclass
+class Profile:
+    """Seconds by part; and of a row, in microseconds: what it takes, what its matrix products alone take, and the floor."""
+
+    seconds: float
+    rows: int
+    steps: int
+    parts: dict[str, float]
+    multiply_adds: int  # of a row
+    rate: float  # multiply-adds a second of this CPU, in thousands of millions: the best of the products timed alone
+    row: float
+    row_products: float
+    floor: float
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def profile(model: TransformersModel, sources: Sequence[Any], beam: int, turns: int = 3) -> Profile:
+    """Decode a few times, and account for the fastest."""
+    decoder = decoder_for(model)
+    if not isinstance(decoder, NativeBart):
+        raise ValueError(f"model {model.name!r} runs on the {decoder.name} decoder; only compiled steps are profiled")
+    decode(model, sources[:16], beam=beam)  # what is done once is not timed
+    best: tuple[Stats, dict[str, float]] | None = None
+    for _ in range(turns):
+        stats = Stats()
+        with timed() as parts:
+            decode(model, sources, beam=beam, stats=stats)
+        if best is None or stats.seconds < best[0].seconds:
+            best = (stats, parts)
+    assert best is not None
+    stats, parts = best
+    parts["search"] = stats.seconds - stats.model_seconds
+    parts["the rest of the model"] = stats.seconds - sum(parts.values())
+    shapes = products(decoder)
+    multiply_adds = sum(inputs * outputs for inputs, outputs in shapes)
+    rate = max(alone(inputs, outputs, max(1, stats.rows // stats.steps)) for inputs, outputs in set(shapes))
+    steps_seconds = stats.model_seconds - parts["encoder"]
+    return Profile(
+        stats.seconds,
+        stats.rows,
+        stats.steps,
+        parts,
+        multiply_adds,
+        rate / 1e9,
+        1e6 * steps_seconds / stats.rows,
+        1e6 * (parts["products"] + parts["product with the vocabulary"]) / stats.rows,
+        1e6 * multiply_adds / rate,
+    )
+
+
+def products(decoder: NativeBart) -> list[tuple[int, int]]:
+    """Every product of a step, (inputs, outputs) each."""
+    used = [
+        linear
+        for layer in decoder.layers
+        for linear in (layer.qkv, layer.own_out, layer.cross_q, layer.cross_out, layer.fc1, layer.fc2)
+    ]
+    return [(linear.weight.shape[1], linear.weight.shape[0]) for linear in [*used, decoder.head]]
+
+
+def alone(inputs: int, outputs: int, rows: int, turns: int = 20) -> float:
+    """Multiply-adds a second of one product with nothing around it: the best of a few."""
+    x, weight, out = torch.randn(rows, inputs), torch.randn(inputs, outputs + 16)[:, :outputs], torch.empty(rows, outputs)
+    times = []
+    for _ in range(turns):
+        begun = perf_counter()
+        torch.mm(x, weight, out=out)
+        times.append(perf_counter() - begun)
+    return rows * inputs * outputs / min(times)
+
+
+@contextmanager
+def timed() -> Iterator[dict[str, float]]:
+    """Time every part while the block runs; what runs inside another part counts there."""
+    parts = dict.fromkeys(PARTS, 0.0)
+    inside = False
+
+    def clocked(part: str, function: Any) -> Any:
+        def run(*args: Any, **settings: Any) -> Any:
+            nonlocal inside
+            if inside:
+                return function(*args, **settings)
+            inside = True
+            begun = perf_counter()
+            try:
+                return function(*args, **settings)
+            finally:
+                inside = False
+                parts[part] += perf_counter() - begun
+
+        return run
+
+    with ExitStack() as patches:
+        for part, places in PARTS.items():
+            for owner, name in places:
+                patches.enter_context(patch.object(owner, name, clocked(part, getattr(owner, name))))
+        yield parts
