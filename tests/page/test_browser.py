@@ -248,8 +248,9 @@ def test_a_page_of_ones_own_can_show_a_trace(chromium, searched, tmp_path):
     events = json.loads(json.dumps(searched(5).trace.events))
     path = tmp_path / "own.html"
     path.write_text(
-        f"<!doctype html><meta charset=utf-8><link rel=icon href='data:,'>{component()}<body data-theme=dark><h1>mine</h1><div id=here>"
-        f"</div><script>const shown = bestfirst.show(document.getElementById('here'), [{embed(events)}], {{title: 'mine'}});</script>",
+        f"<!doctype html><meta charset=utf-8><link rel=icon href='data:,'>{component()}<body data-theme=dark><h1>mine</h1>"
+        "<div id=here></div><script>const shown = bestfirst.show(document.getElementById('here'), "
+        f"[{embed(events)}], {{title: 'mine'}});</script>",
         encoding="utf-8",
     )
     with opened(chromium, path, color_scheme="light") as one:

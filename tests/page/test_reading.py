@@ -96,7 +96,7 @@ def test_damage_in_the_middle_costs_only_what_it_hit():
 def test_a_file_without_a_search_is_an_error_in_one_line(tmp_path, content):
     path = tmp_path / "nothing.jsonl"
     path.write_text(content, encoding="latin-1")
-    with pytest.raises(ValueError, match="there is no search in '.*nothing.jsonl'; write one with") as raised:
+    with pytest.raises(ValueError, match=r"there is no search in '.*nothing.jsonl'; write one with") as raised:
         read(path)
     assert "\n" not in str(raised.value)
 

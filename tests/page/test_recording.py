@@ -79,7 +79,7 @@ def test_called_names_the_certificate_when_more_was_scored():
     for seed in range(40):
         case = Case("peaked", 6, seed, k=4, n_max=8, n=1, finished=rng.choice(("keep", "leave")))
         strict = run(case.toy, best_first_beam(case.k, case.finished), case.n_max)
-        done, told = recorded(case, best_first_beam(case.k, case.finished), choose=lambda search: search.frontier(4))
+        _, told = recorded(case, best_first_beam(case.k, case.finished), choose=lambda search: search.frontier(4))
         called = {tokens_of(told.nodes[number]) for number in told.result["called"]}
         assert called == set(strict.prefixes)
         more += told.rows > told.calls

@@ -8,7 +8,7 @@ const LEFT = 30; // for the lengths
 const SHORT = 12; // a row of no more is shown as it is
 const AHEAD = 3; // of those that wait behind the last that does not, this many are shown
 const OUT = ["pruned", "evicted"];
-const NARROWEST = 46;
+const NARROWEST = 44;
 const WIDEST = 92;
 
 /** The rows of a tree as it is now: who stands where, and how many are folded away. */
