@@ -6,12 +6,12 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from ..corpus import Finished, Input, Job, Shard, Store, Survey, Target, Worker
-from ..corpus.job import SHARD_LINES, Work
+from ..corpus.job import SHARD_LINES, Work, row_budget
 from ..models import Budget
 from .failure import INTERRUPTED, PARTLY, CommandError, say, tell, usage
 from .progress import Bar
@@ -95,9 +95,7 @@ class Corpus:
         """Load the model, here or on a cluster, and let it do the shards that are missing."""
         store = job.store
         with Bar(lambda: job.survey.lines) as bar, self._pool() as pool:
-            budget = store.row_budget or pool.budget()
-            if self.decoding.row_budget is not None:
-                budget = Budget(self.decoding.row_budget, self.decoding.row_budget)
+            budget = store.row_budget or row_budget(self.choice.device, self.decoding.row_budget)
             store.begin(budget)
             bar.begin(store.tally.lines)
             summary = Summary(store.tally, store.tally.sentences)
@@ -129,7 +127,7 @@ class Corpus:
 def build_worker(choice: ModelChoice, decoding: Decoding, target: Target) -> Worker:
     """A worker with its model loaded, in whatever process this runs."""
     model, decoding = choice.load(decoding)
-    return Worker(model, decoding.arguments(), target, decoding.signature(model))
+    return Worker(model, replace(decoding, row_budget=None).arguments(), target, decoding.signature(model))
 
 
 class Here:
@@ -137,9 +135,6 @@ class Here:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-
-    def budget(self) -> Budget | None:
-        return self.worker.budget()
 
     def signature(self) -> str:
         return self.worker.signature

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..corpus.job import row_budget as rows_of
 from .ray import require
 
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-ROW_BUDGET = 128
+    from ..models import Budget
+
 BATCH = 500
 
 
@@ -22,7 +24,7 @@ def decode_dataset(
     workers: int | tuple[int, int] | None = None,
     threads: int = 1,
     batch_size: int = BATCH,
-    row_budget: int = ROW_BUDGET,
+    row_budget: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
     source_lang: str | None = None,
@@ -39,8 +41,8 @@ def decode_dataset(
     workers     how many actors, or (fewest, most); by default as many as the cluster has room for
     threads     CPUs of each; on a GPU (`device="cuda"`) each actor takes one
     batch_size  rows that are decoded together
-    row_budget  rows in a forward pass: fixed, and not measured as elsewhere, so that a block that is done again after an actor
-                died comes out the same to the last bit
+    row_budget  rows in a forward pass. By default not measured, as by `decode`, but fixed: then a block that is done again
+                after an actor died comes out the same to the last bit
     settings    whatever else `bestfirst.decode` takes: beam, score, nbest, max_length, ...
 
     Results are those of `bestfirst.decode` (`tests/cluster`).
@@ -57,7 +59,7 @@ def decode_dataset(
     loading = {"path_or_name": model, "device": device, "dtype": dtype, "source_lang": source_lang, "target_lang": target_lang}
     return ds.map_batches(
         Decoder,
-        fn_constructor_args=(loading, threads, field, into, {"row_budget": row_budget, **settings}),
+        fn_constructor_args=(loading, threads, field, into, settings, rows_of(device, row_budget)),
         batch_size=batch_size,
         batch_format="pyarrow",
         compute=_actors(ray, workers),
@@ -74,13 +76,16 @@ def _actors(ray: Any, workers: int | tuple[int, int]) -> Any:
 class Decoder:
     """An actor: a model, loaded once, that decodes batches of rows."""
 
-    def __init__(self, loading: dict[str, Any], threads: int, field: str, into: str, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, loading: dict[str, Any], threads: int, field: str, into: str, settings: dict[str, Any], budget: Budget
+    ) -> None:
         import torch
 
         from ..models.transformers import load
 
         torch.set_num_threads(threads)
         self.model = load(**loading)
+        self.model.budget = budget
         self.field, self.into, self.settings = field, into, settings
 
     def __call__(self, batch: Any) -> Any:

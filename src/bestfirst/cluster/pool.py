@@ -23,10 +23,10 @@ class Hand:
         self.build = build
         self.worker: Worker | None = None
 
-    def ready(self) -> tuple[Budget | None, str]:
-        """Load the model: its row budget, measured there, and the signature of its results."""
+    def ready(self) -> str:
+        """Load the model; returns the signature of its results."""
         self.worker = self.worker or self.build()
-        return self.worker.budget(), self.worker.signature
+        return self.worker.signature
 
     def work(self, shard: Shard, budget: Budget | None) -> Finished:
         self.ready()
@@ -35,7 +35,7 @@ class Hand:
 
 
 class Pool:
-    """As many actors as asked for, or as the cluster has room for, ready when this is entered."""
+    """As many actors as asked for, or as the cluster has room for; their models are loaded when this is entered."""
 
     def __init__(
         self, build: Callable[[], Worker], address: str, workers: int | None, threads: int = 1, device: str | None = None
@@ -48,7 +48,7 @@ class Pool:
 
     def __enter__(self) -> Pool:
         cpus = self.workers * self.threads if self.workers and not self.gpu else None
-        self.ray = rays.connect(self.address, cpus)
+        self.ray, self._started = rays.connect(self.address, cpus)
         room = self.ray.cluster_resources()
         fit = int(room.get("GPU", 0)) if self.gpu else int(room.get("CPU", 1)) // self.threads
         self.workers = self.workers or max(1, fit)
@@ -56,18 +56,21 @@ class Pool:
         threads = {"OMP_NUM_THREADS": str(self.threads)}
         hand = self.ray.remote(max_restarts=-1, max_task_retries=TRIES - 1, runtime_env={"env_vars": threads}, **needs)(Hand)
         self.actors = [hand.remote(self.build) for _ in range(self.workers)]
-        self._budget, self._signature = self._get([actor.ready.remote() for actor in self.actors])[0]
+        try:
+            self._signature = self._get([actor.ready.remote() for actor in self.actors])[0]
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for actor in getattr(self, "actors", []):
-            self.ray.kill(actor)
-        if self.address == "local":
-            self.ray.shutdown()
+        self.close()
 
-    def budget(self) -> Budget | None:
-        """As the first actor measured it: all use the same, so that no result depends on who did it."""
-        return self._budget
+    def close(self) -> None:
+        for actor in self.actors:
+            self.ray.kill(actor)
+        if self._started:
+            self.ray.shutdown()
 
     def signature(self) -> str:
         return self._signature

@@ -20,12 +20,12 @@ def require() -> Any:
     return ray
 
 
-def connect(address: str, cpus: int | None = None) -> Any:
-    """Ray, connected to the cluster at this address; "local" starts one on this machine, which ends with this process."""
+def connect(address: str, cpus: int | None = None) -> tuple[Any, bool]:
+    """Ray, connected to the cluster at this address ("local" starts one on this machine), and whether that was done here."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray = require()
     if ray.is_initialized():
-        return ray
+        return ray, False
     quiet = {"log_to_driver": False, "logging_level": "error", "configure_logging": True}
     try:
         if address == "local":
@@ -34,4 +34,4 @@ def connect(address: str, cpus: int | None = None) -> Any:
             ray.init(address=address, **quiet)
     except Exception as error:  # ConnectionError, RuntimeError, ValueError: as Ray's versions have it
         raise Unusable(f"cannot reach Ray at {address!r}: {reason(error)}") from error
-    return ray
+    return ray, True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from ..models import Budget
 from .errors import Stopped
 from .reader import Input, Survey
 from .record import Shard
@@ -13,6 +14,15 @@ from .worker import Finished
 
 SHARD_LINES = 500
 """Lines that are decoded and kept together: a few seconds' work on a CPU. Larger shards are no faster there (docs/corpus.md)."""
+
+
+def row_budget(device: str | None, rows: int | None = None) -> Budget:
+    """The rows of a forward pass: as asked, or what suits most models. It is not measured, as `decode` does, but fixed: then the
+    bytes of an output do not depend on how busy the machine was, for the shape of a batch changes the last bits of scores."""
+    if rows is not None:
+        return Budget(rows, rows)
+    return Budget(512, 64) if device is not None and device.startswith("cuda") else Budget(128, 16)
+
 
 Work = Callable[[Iterator[Shard]], Iterable[Finished]]
 """Does shards, and hands them back in any order. It takes the next one when it has room for it, so that few are in memory."""

@@ -42,22 +42,21 @@ def count(path: str, field: str, into: str) -> int:
 
 
 def shards(path: str, field: str, rows: int) -> Iterator[Shard]:
-    """The rows of a file, so many at a time."""
+    """The rows of a file, so many at a time; of one without rows, a shard without any, which has its columns."""
     pa, pq = _arrow()
-    held = None  # rows that are not yet enough
     index, number = 0, 0
     try:
         with pq.ParquetFile(path) as file:
+            held = file.schema_arrow.empty_table()  # rows that are not yet enough
             for batch in file.iter_batches(batch_size=rows):
-                table = pa.Table.from_batches([batch])
-                held = table if held is None else pa.concat_tables([held, table])
+                held = pa.concat_tables([held, pa.Table.from_batches([batch])])
                 while held.num_rows >= rows:
                     yield _shard(index, number, held.slice(0, rows), field)
                     held = held.slice(rows)
                     index, number = index + 1, number + rows
     except pa.ArrowException as error:
         raise Stopped(f"cannot read on in {path!r}: {reason(error)}") from error
-    if held is not None and held.num_rows:
+    if held.num_rows or not index:
         yield _shard(index, number, held, field)
 
 

@@ -119,6 +119,7 @@ class Store:
         if (self.output.stat().st_size, durable.digest(self.output)) != (there.complete.size, there.complete.sha256):
             raise Unusable(f"{self.name!r} was changed after its job; replace it with --overwrite, or name another output")
         self.manifest = there
+        self._clear()  # what may be left of it
         return "complete"
 
     def _readable(self) -> Manifest | None:
@@ -166,12 +167,15 @@ class Store:
             with durable.replacing(journal) as out:
                 for entry in self._intact() if self.done else ():
                     out.write(entry.line())
-            kept = {self.path(shard) for shard in self.done} | {self.parts / "lock", journal}
-            for path in self.parts.iterdir():
-                if path not in kept:
-                    path.unlink()
+            self._clear(journal, *map(self.path, self.done))
             self.manifest = Manifest(self.manifest.job, budget)
             self.manifest.write(self.manifest_path)
+
+    def _clear(self, *kept: Path) -> None:
+        stays = {*kept, self.parts / "lock"}
+        for path in self.parts.iterdir():
+            if path not in stays:
+                path.unlink()
 
     def commit(self, finished: Finished) -> None:
         """Keep a shard: when this returns, it outlasts whatever happens."""

@@ -48,14 +48,14 @@ class Target:
 
     def join(self, pieces: Sequence[str], out: BinaryIO) -> None:
         """Put files that hold encoded shards together, in this order, a piece at a time."""
-        if self.form == "parquet":
-            parquet.join(pieces, out)
-            return
-        for piece in pieces:
-            with open(piece, "rb") as stream:
-                shutil.copyfileobj(stream, out, 1 << 20)
         if not pieces:
             out.write(self.encode(Shard(0, ()), ()))
+        elif self.form == "parquet":
+            parquet.join(pieces, out)
+        else:
+            for piece in pieces:
+                with open(piece, "rb") as stream:
+                    shutil.copyfileobj(stream, out, 1 << 20)
 
     def identity(self) -> dict[str, Any]:
         """What of it matters to the bytes that are written."""

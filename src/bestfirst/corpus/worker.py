@@ -44,10 +44,6 @@ class Worker:
         comparable = self.settings.get("finished", "leave") == "leave" and self.settings.get("strategy") in (None, "best-first")
         return int(self.settings.get("beam", 5)) if comparable else 0
 
-    def budget(self) -> Budget | None:
-        """The row budget that the model has, here and now: measured with its first decode."""
-        return getattr(self.model, "budget", None)
-
     def work(self, shard: Shard, budget: Budget | None = None, notice: Callable[[], None] | None = None) -> Finished:
         """Decode a shard by itself. With the same budget the bytes are the same, whatever was decoded before and where."""
         if budget is not None:

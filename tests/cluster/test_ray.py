@@ -1,0 +1,134 @@
+"""A real Ray cluster of two workers: results are those of one machine, also when a worker is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import bestfirst
+from bestfirst.cli.app import complete, run
+from cli.process import GERMAN, only_line
+from scale import FULL
+
+ray = pytest.importorskip("ray")
+
+pytestmark = pytest.mark.xdist_group("ray")  # one cluster
+
+LINES = 200 if FULL else 120
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=128 << 20, log_to_driver=False, logging_level="error")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ray") / "text"
+    path.write_text("\n".join([*GERMAN.read_text(encoding="utf-8").splitlines()[:LINES], "", "Haus " * 600]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(text: Path) -> bytes:
+    """What one process makes of it, with scores and counts."""
+    out = text.with_name("alone")
+    assert run(["translate", str(text), "-o", str(out), "--json", "--shard-lines", "20"]) == 1
+    return out.read_bytes()
+
+
+def test_a_killed_worker_is_replaced_and_the_output_is_the_same_to_the_last_bit(cluster, text: Path, alone: bytes, capsys):
+    out = text.with_name("out")
+    killed: list[int] = []
+    killer = threading.Thread(target=kill_when, args=(Path(f"{out}.parts/00000001"), "ray::Hand", killed))
+    killer.start()
+    asked = ["--json", "--shard-lines", "20", "--ray", "--workers", "2"]
+    assert run(["translate", str(text), "-o", str(out), *asked]) == 1  # the line that is too long
+    killer.join()
+    assert len(killed) == 1
+    assert out.read_bytes() == alone
+    assert f"line {LINES + 2}: the input has 601 tokens" in capsys.readouterr().err
+
+
+def test_a_dataset_keeps_its_rows_and_gets_their_translations(cluster, text: Path):
+    from bestfirst.cluster import decode_dataset
+
+    lines = [*text.read_text(encoding="utf-8").split("\n"), None]
+    ds = ray.data.from_items([{"id": number, "text": line} for number, line in enumerate(lines)], override_num_blocks=4)
+    rows = sorted(decode_dataset(ds, workers=2, beam=4, nbest=2, batch_size=50).take_all(), key=lambda row: row["id"])
+    assert [row["text"] for row in rows] == lines
+    expected = bestfirst.decode(bestfirst.load(), lines[:LINES], beam=4, nbest=2)
+    assert [row["translation"] for row in rows] == [*(result.text for result in expected), "", None, None]
+    assert [row["calls"] for row in rows[:LINES]] == [result.calls for result in expected]
+    assert [[each["text"] for each in row["nbest"]] for row in rows[:LINES]] == [
+        [answer.text for answer in result.hypotheses] for result in expected
+    ]
+    assert rows[0]["score"] == pytest.approx(expected[0].hypotheses[0].score, abs=1e-4)
+    assert [row["status"] for row in rows[-3:]] == ["complete", "error", "complete"]
+    assert rows[-2]["message"].startswith("the input has 601 tokens")
+
+
+def test_what_is_wrong_there_is_said_here_in_one_line(cluster, text: Path, capsys):
+    out = text.with_name("never")
+    code = run(["translate", str(text), "-o", str(out), "--ray", "--workers", "1", "--target-lang", "xx_Yyyy"])
+    assert only_line(capsys.readouterr().err).startswith("unknown target language 'xx_Yyyy'")
+    assert code == 2
+    assert not list(out.parent.glob("never*"))
+
+
+def test_a_cluster_that_is_not_there_is_named(text: Path, capsys):
+    if ray.is_initialized():
+        ray.shutdown()
+    code = run(["translate", str(text), "-o", f"{text}.out", "--ray", "127.0.0.1:1"])
+    assert only_line(capsys.readouterr().err).startswith("cannot reach Ray at '127.0.0.1:1': ")
+    assert code == 2
+
+
+def test_ray_goes_from_file_to_file(capsys):
+    assert run(["translate", str(GERMAN), "--ray"]) == 2
+    assert only_line(capsys.readouterr().err).startswith("--ray goes from file to file")
+
+
+def test_the_address_may_be_left_out():
+    assert complete(["translate", "--ray", "a.de", "-o", "b"]) == ["translate", "--ray", "local", "a.de", "-o", "b"]
+    assert complete(["translate", "a.de", "--ray"]) == ["translate", "a.de", "--ray", "local"]
+    for address in ("auto", "10.0.0.1:6379", "ray://head:10001"):
+        assert complete(["translate", "--ray", address]) == ["translate", "--ray", address]
+
+
+def kill_when(path: Path, name: str, killed: list[int]) -> None:
+    """Once this file is there, kill one worker of ours that is at work."""
+    for _ in range(6000):
+        if path.exists():
+            for pid in children(name):
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+                return
+        time.sleep(0.05)
+
+
+def parent(process: str) -> str:
+    return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[1]
+
+
+def children(name: str) -> list[int]:
+    """Processes of this name whose parent's parent is this one: workers of the cluster that was started here."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().decode(errors="replace")
+            grandparent = parent(parent(folder.name))
+        except (OSError, IndexError):
+            continue
+        if command.startswith(name) and grandparent == str(os.getpid()):
+            found.append(int(folder.name))
+    return found

@@ -1,0 +1,27 @@
+"""A model of a few lines for jobs of many: it answers with its input in capitals, one token a character."""
+
+from __future__ import annotations
+
+from bestfirst import Model, Scored
+
+
+class Upper(Model):
+    """Some texts it cannot bear."""
+
+    eos = (0,)
+    budget = None
+
+    def start(self, source):
+        if "broken" in source:
+            raise ZeroDivisionError("no such text")
+        return source.upper()
+
+    def score(self, batch):
+        out = []
+        for text, prefix in batch:
+            wanted = ord(text[len(prefix)]) if len(prefix) < len(text) else 0
+            out.append(Scored([0.0 if token == wanted else -9.0 for token in range(96)], text))
+        return out
+
+    def text(self, source, tokens):
+        return "".join(chr(token) for token in tokens if token)

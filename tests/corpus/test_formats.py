@@ -1,0 +1,162 @@
+"""Every form of input and output: text, JSON lines and Parquet, plain and compressed, with whatever is wrong in them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from bestfirst import Result
+from bestfirst.corpus import Input, Target, Unusable, formats
+from bestfirst.corpus.lines import LONGEST, read_line, whole_lines
+
+LINES = [f"line {number}" for number in range(1, 9)]
+
+
+def write(path: Path, data: bytes) -> Path:
+    if path.suffix == ".gz":
+        half = len(data) // 2
+        data = gzip.compress(data[:half]) + gzip.compress(data[half:])  # members one after another, as `cat` makes them
+    elif path.suffix == ".zst":
+        half = len(data) // 2
+        data = zstandard.compress(data[:half]) + zstandard.compress(data[half:])
+    path.write_bytes(data)
+    return path
+
+
+def read(path: Path) -> str:
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        data = gzip.decompress(data)
+    elif path.suffix == ".zst":
+        with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
+            data = stream.read()
+    return data.decode()
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_text(do, tmp_path: Path, ending: str):
+    do(write(tmp_path / f"text{ending}", "\n".join(LINES).encode()), tmp_path / f"out{ending}")
+    assert read(tmp_path / f"out{ending}").splitlines() == [line.upper() for line in LINES]
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_json_lines_keep_their_fields(do, tmp_path: Path, ending: str):
+    rows = [{"id": number, "text": line, "tags": ["ä", None]} for number, line in enumerate(LINES)]
+    source = write(tmp_path / f"rows.jsonl{ending}", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    do(source, tmp_path / f"out.jsonl{ending}")
+    found = [json.loads(line) for line in read(tmp_path / f"out.jsonl{ending}").splitlines()]
+    assert found == [{**row, "translation": row["text"].upper()} for row in rows]
+    do(source, tmp_path / "out.txt")
+    assert read(tmp_path / "out.txt").splitlines() == [line.upper() for line in LINES]
+
+
+def test_what_is_wrong_with_a_json_line_is_named_and_costs_that_line_only(do, tmp_path: Path):
+    lines = ['{"text": "one"}', "{", "3", '{"txt": "x"}', '{"text": 3}', '{"text": null}', "", '{"text": "x", "translation": ""}']
+    store = do(write(tmp_path / "rows.jsonl", "\n".join([*lines, '{"text": "last"}']).encode()), tmp_path / "out.jsonl")
+    found = [json.loads(line) for line in read(tmp_path / "out.jsonl").splitlines()]
+    assert [row["translation"] for row in found] == ["ONE", None, None, None, None, None, "", None, "LAST"]
+    said = dict(store.manifest.complete.troubles)
+    assert said.pop(2).startswith("invalid JSON: ")
+    assert said == {
+        3: "an object is expected, with a field 'text'; this is a number",
+        4: "no field 'text' among 'txt'; name it with --input-field",
+        5: "field 'text' is a number, not a text",
+        8: "there is a field 'translation' already; name another with --output-field",
+    }
+
+
+def test_parquet_keeps_its_columns_and_their_types(do, tmp_path: Path):
+    columns = {
+        "id": pa.array(range(8), pa.int16()),
+        "text": pa.array([*LINES[:6], None, ""]),
+        "when": pa.array([0] * 8, pa.date32()),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet", row_group_size=2)  # smaller than a shard
+    do(tmp_path / "rows.parquet", tmp_path / "out.parquet")
+    found = pq.read_table(tmp_path / "out.parquet")
+    assert found.select(["id", "text", "when"]).equals(pa.table(columns))
+    assert found.column("translation").to_pylist() == [*(line.upper() for line in LINES[:6]), None, ""]
+    assert pq.ParquetFile(tmp_path / "out.parquet").num_row_groups == 3
+    pq.write_table(pa.table(columns).slice(0, 0), tmp_path / "empty.parquet")
+    do(tmp_path / "empty.parquet", tmp_path / "out.empty.parquet")
+    assert pq.read_schema(tmp_path / "out.empty.parquet").names == ["id", "text", "when", "translation"]
+    do(tmp_path / "rows.parquet", tmp_path / "out.jsonl")
+    assert json.loads(read(tmp_path / "out.jsonl").splitlines()[0])["when"] == "1970-01-01"
+
+
+def test_other_inputs_become_parquet_too(do, tmp_path: Path):
+    rows = [{"text": "one"}, {"text": "two"}, {"text": "three"}, {"text": "four", "more": 1}, {"text": None}]  # in two shards
+    do(write(tmp_path / "rows.jsonl", "\n".join(map(json.dumps, rows)).encode()), tmp_path / "a.parquet")
+    found = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    assert [row["translation"] for row in found] == ["ONE", "TWO", "THREE", "FOUR", None]
+    assert [row["more"] for row in found] == [None, None, None, 1, None]
+    do(write(tmp_path / "text", b"one\ntwo\n"), tmp_path / "b.parquet")
+    assert pq.read_table(tmp_path / "b.parquet").to_pylist()[1] == {"text": "two", "translation": "TWO"}
+
+
+@pytest.mark.parametrize("name", ["out", "out.gz", "out.zst", "out.jsonl", "out.parquet"])
+def test_an_empty_input_gives_a_valid_output(do, tmp_path: Path, name: str):
+    (tmp_path / "text").touch()
+    do(tmp_path / "text", tmp_path / name)
+    if name.endswith("parquet"):
+        assert pq.read_table(tmp_path / name).num_rows == 0
+    else:
+        assert read(tmp_path / name) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("text.gz", "Compressed file ended"), ("text.zst", ""), ("rows.parquet", ""), ("nothing", "No such file or directory")],
+)
+def test_a_damaged_input_is_named_before_anything_is_done(do, tmp_path: Path, name: str, said: str):
+    if name == "rows.parquet":
+        (tmp_path / name).write_bytes(b"PAR1 and no more")
+    elif name != "nothing":
+        write(tmp_path / name, b"line\n" * 1000)
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-9] if name == "text.gz" else b"no such thing")
+    with pytest.raises(Unusable, match=f"cannot read '.*{name}': .*{said}"):
+        do(tmp_path / name, tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_columns_are_checked_before_anything_is_done(do, tmp_path: Path):
+    for table, said in (
+        ({"id": [1]}, "has no column 'text' but 'id'; name it with --input-field"),
+        ({"text": [1]}, "column 'text' of .* is int64, not text"),
+        ({"text": ["a"], "translation": ["b"]}, "has a column 'translation' already; name another with --output-field"),
+    ):
+        pq.write_table(pa.table(table), tmp_path / "rows.parquet")
+        with pytest.raises(Unusable, match=said):
+            do(tmp_path / "rows.parquet", tmp_path / "out")
+
+
+def test_nbest_lists_in_records(do, tmp_path: Path):
+    write(tmp_path / "rows.jsonl", b'{"text": "ab"}\n')
+    do(tmp_path / "rows.jsonl", tmp_path / "out.jsonl", Target("jsonl", nbest=2))
+    assert json.loads(read(tmp_path / "out.jsonl"))["translation"] == ["AB"]
+    do(tmp_path / "rows.jsonl", tmp_path / "out.parquet", Target("parquet", nbest=2))
+    assert pq.read_table(tmp_path / "out.parquet").column("translation").to_pylist() == [["AB"]]
+
+
+def test_an_nbest_entry_for_what_has_no_hypotheses():
+    assert formats.as_nbest(3, Result(status="complete"), False) == "2 |||  ||| 0.000000\n"
+    assert formats.as_nbest(3, Result(status="error"), False) == "2 |||  ||| -inf\n"
+
+
+def test_a_line_without_end_is_not_read_whole():
+    pieces = [b"short\n", *[b"x" * 1000] * 5000, b"\nlast"]
+    lines = [line for chunk in whole_lines(pieces) for line in chunk]
+    assert [len(line) <= LONGEST + 1000 for line in lines] == [True, True, True]
+    assert [read_line(n, line).error for n, line in enumerate(lines, 1)] == [None, f"longer than {LONGEST} bytes; split it", None]
+
+
+def test_compression_does_not_change_what_an_input_is(tmp_path: Path):
+    surveys = {Input(str(write(tmp_path / f"text{ending}", b"a\nb"))).survey() for ending in ("", ".gz", ".zst")}
+    assert len(surveys) == 1
+    assert surveys.pop().lines == 2

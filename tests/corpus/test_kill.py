@@ -1,0 +1,121 @@
+"""The real command, killed with SIGKILL at random moments: the same command goes on, and the output is the same to the byte."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cli.process import COMMAND, ENVIRONMENT, GERMAN, only_line, run
+from scale import FULL
+
+LINES, SHARD, TRIALS = (5000, 500, 20) if FULL else (100, 10, 1)
+
+
+def translate(folder: Path) -> list[str]:
+    """With scores and counts, which tell apart what text may not."""
+    return ["translate", str(folder / "text"), "-o", str(folder / "out"), "--json", "--shard-lines", str(SHARD)]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """The job in one go, and how long it takes."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    lines = GERMAN.read_bytes().splitlines(keepends=True)
+    (folder / "text").write_bytes(b"".join(lines[number % len(lines)] for number in range(LINES)))
+    began = time.monotonic()
+    process = run(*translate(folder))
+    assert process.returncode == 0, process.stderr
+    summary = only_line(process.stderr)
+    assert summary.startswith(f"{LINES} lines, ")
+    assert summary.endswith(f"written to '{folder / 'out'}'")
+    return folder, time.monotonic() - began
+
+
+@pytest.mark.parametrize("trial", range(TRIALS))
+def test_killed_at_a_random_moment_it_goes_on(uninterrupted, tmp_path: Path, trial: int, tally):
+    before, seconds = uninterrupted
+    shutil.copy(before / "text", tmp_path)
+    moment = random.Random(trial).uniform(0, seconds)
+    command = [*COMMAND, *translate(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT) as process:
+        try:
+            process.wait(moment)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    kept = len(list(tmp_path.glob("out.parts/0*")))
+    resumed = run(*translate(tmp_path))
+    assert resumed.returncode == 0, resumed.stderr
+    if 0 < kept < LINES // SHARD:
+        assert b"going on: " in resumed.stderr
+    same = (tmp_path / "out").read_bytes() == (before / "out").read_bytes()
+    tally("jobs killed at random moments", 1, not same)
+    assert same
+    assert only_line(run(*translate(tmp_path)).stderr) == f"'{tmp_path / 'out'}' is complete: {LINES} lines; nothing to do"
+
+
+def test_nothing_to_do_takes_no_model(uninterrupted):
+    folder, _ = uninterrupted
+    script = "import sys; from bestfirst.cli.app import run; code = run(sys.argv[1:]); sys.exit(code or 'torch' in sys.modules)"
+    process = run(*translate(folder), command=[sys.executable, "-c", script])
+    assert process.returncode == 0, process.stderr
+    assert only_line(process.stderr).endswith("nothing to do")
+
+
+def test_a_full_disk_stops_it_and_room_lets_it_go_on(uninterrupted, tmp_path: Path):
+    """On a small file system of its own, which is then made larger."""
+    before, _ = uninterrupted
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    whole = (before / "out").stat().st_size
+    size = 4096 * max(12, whole // 8192)
+    script = f"""
+        mount -t tmpfs -o size={size} none {disk} && cp {before}/text {disk}/text || exit 77
+        "$@"; echo "code $?" >&2
+        mount -o remount,size=64m {disk}
+        "$@"; echo "code $?" >&2
+        cp {disk}/out {tmp_path}/out
+    """
+    command = [*COMMAND, *translate(disk)]
+    line = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", *command]
+    if shutil.which("unshare") is None:
+        pytest.skip("needs unshare")
+    process = subprocess.run(line, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    if process.returncode in (1, 77) and "code" not in process.stderr:
+        pytest.skip(f"cannot mount a file system here: {process.stderr}")
+    said = process.stderr.splitlines()
+    assert said[0].startswith(f"bestfirst: cannot write to '{disk}/out"), process.stderr
+    assert "No space left on device; " in said[0]
+    assert said[0].endswith(" lines are kept: the same command goes on from there")
+    assert said[1] == "code 1"
+    assert said[2].startswith("bestfirst: going on: ")
+    assert said[4:] == ["code 0"]
+    assert (tmp_path / "out").read_bytes() == (before / "out").read_bytes()
+
+
+def test_another_job_is_refused_until_it_is_told_to_overwrite(uninterrupted):
+    folder, _ = uninterrupted
+    process = run(*translate(folder), "--beam", 3)
+    assert only_line(process.stderr) == (
+        f"'{folder / 'out'}' is of another job (settings beam was 5, is 3); replace it with --overwrite, or name another output"
+    )
+    assert process.returncode == 2
+    process = run("translate", "-o", folder / "out", stdin=b"Ja.\n")
+    assert only_line(process.stderr).startswith(f"'{folder / 'out'}' exists, and is of another job")
+    assert process.returncode == 2
+
+
+@pytest.mark.skipif(not FULL, reason="minutes; docs/corpus.md has the figures")
+def test_memory_of_the_command_does_not_grow(tmp_path: Path):
+    lines = GERMAN.read_bytes().splitlines(keepends=True)
+    peaks = []
+    for count in (1000, 10_000):
+        (tmp_path / "text").write_bytes(b"".join(lines[number % len(lines)] for number in range(count)))
+        process = run("translate", tmp_path / "text", "-o", tmp_path / f"{count}", "--stats")
+        peaks.append(int(next(line.split()[1] for line in process.stderr.decode().splitlines() if line.startswith("memory"))))
+    assert peaks[1] <= 1.2 * peaks[0]

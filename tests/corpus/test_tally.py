@@ -1,0 +1,43 @@
+"""What is said to be saved is saved: beam search makes at least so many calls, however well it is stopped."""
+
+from __future__ import annotations
+
+import pytest
+
+import bestfirst
+from bestfirst.corpus import Input, Job, Store, Target, Worker
+from bestfirst.corpus.tally import beam_calls
+from cli.process import GERMAN
+from corpus.models import Upper
+
+
+@pytest.mark.parametrize(
+    ("k", "settings"), [(3, {}), (8, {"nbest": 4}), (5, {"score": "length-normalized", "score_options": {"alpha": 1.0}})]
+)
+def test_beam_search_makes_at_least_so_many_calls(k: int, settings: dict):
+    model = bestfirst.load()
+    lines = GERMAN.read_text(encoding="utf-8").splitlines()[:12]
+    best_first = bestfirst.decode(model, lines, beam=k, **settings)
+    beam = bestfirst.decode(model, lines, beam=k, strategy="beam", **({} if settings else {"stop": "huang"}), **settings)
+    for ours, theirs in zip(best_first, beam, strict=True):
+        assert beam_calls(ours, k) <= theirs.calls
+        assert ours.calls <= theirs.calls
+
+
+def test_memory_does_not_grow_with_the_input(tmp_path):
+    """`docs/corpus.md` has the figures of the real command."""
+    import tracemalloc
+
+    peaks = []
+    for lines in (600, 6000):
+        (tmp_path / f"{lines}").write_bytes(b"a\n" * lines)
+        source = Input(str(tmp_path / f"{lines}"))
+        worker = Worker(Upper(), {"beam": 1})
+        with Store(str(tmp_path / f"{lines}.out"), {}, Target()) as store:
+            tracemalloc.start()
+            store.state()
+            store.begin(None)
+            Job(source, source.survey(), store, 100).run(lambda shards, worker=worker: map(worker.work, shards))
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+    assert peaks[1] <= 1.2 * peaks[0]
