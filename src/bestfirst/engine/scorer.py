@@ -103,7 +103,8 @@ class EngineScorer:
             y.state = (row[0], slot)
         begun = perf_counter()
         best, tokens, own = self._best(batch, rows, slots, logits.float())
-        lists = best.tolist(), tokens.tolist(), None if own is None else own.tolist()
+        unusual = (best[:, 1:] == best[:, :-1]).any(1) | ~best[:, -1].isfinite() | ~(best[:, 0] < inf)
+        lists = best.tolist(), tokens.tolist(), None if own is None else own.tolist(), unusual.tolist()
         self._top_seconds += perf_counter() - begun
         successors = _successors(batch, *lists)
         return self._with_endings(rows, slots, successors) if self._attends else successors
@@ -161,14 +162,17 @@ def _row(y: Hypothesis) -> Row:
 
 
 def _successors(
-    batch: Sequence[Hypothesis], best: list[list[float]], tokens: list[list[int]], logprobs: list[list[float]] | None
+    batch: Sequence[Hypothesis],
+    best: list[list[float]],
+    tokens: list[list[int]],
+    logprobs: list[list[float]] | None,
+    unusual: list[bool],
 ) -> list[Successors]:
-    """Impossible tokens left out, ties in order of tokens."""
+    """Impossible tokens left out, ties in order of tokens. `unusual`: rows where there may be such."""
     out = []
     for i, (values, ids) in enumerate(zip(best, tokens, strict=True)):
         own = None if logprobs is None else logprobs[i]
-        # As a rule they come apart and in order; NaN does not, and fewer distinct ones are left where there are ties.
-        if len(set(values)) == len(values) and values[-1] > -inf and values[0] < inf:
+        if not unusual[i]:
             out.append(Successors(values, ids, own))
             continue
         if any(value != value or value == inf for value in values):

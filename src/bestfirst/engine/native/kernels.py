@@ -20,7 +20,7 @@ i32 = np.int32
 REORDER = {"reassoc", "contract", "nsz", "arcp"}  # sums may be taken in any order: that is what makes them fast
 NO_NAN = REORDER | {"nnan"}
 
-BLOCK = 64  # columns whose largest is noted, so that few have to be looked at again
+SUMMED = 64  # tokens whose sum is taken by itself, which keeps the whole accurate
 LOWEST = f32(-3.0e38)
 
 
@@ -237,7 +237,8 @@ def top(x: Any, banned: Any, values: Any, tokens: Any) -> None:
     (rows, k), -inf where there are fewer. Of a row, only blocks whose largest is among the k largest are looked at again.
     """
     vocabulary, rows = x.shape
-    maxima = _block_maxima(x)
+    block = 64 if values.shape[1] < 32 else 16
+    maxima = _block_maxima(x, block)
     largest = np.full(rows, LOWEST, f32)
     for b in range(maxima.shape[0]):
         for r in range(rows):
@@ -245,21 +246,21 @@ def top(x: Any, banned: Any, values: Any, tokens: Any) -> None:
     totals = _sums(x, largest)
     for token in banned:
         x[token] = -np.inf
-        b = token // BLOCK
-        maxima[b] = _block_maxima(x[b * BLOCK : min(vocabulary, (b + 1) * BLOCK)])[0]
+        b = token // block
+        maxima[b] = _block_maxima(x[b * block : min(vocabulary, (b + 1) * block)], block)[0]
     for r in range(values.shape[0]):
-        _take(x[:, r], maxima[:, r], values[r], tokens[r])
+        _take(x[:, r], maxima[:, r], block, values[r], tokens[r])
         whole = largest[r] + f32(math.log(totals[r]))
         for j in range(values.shape[1]):
             values[r, j] = min(values[r, j] - whole, f32(0)) if whole < f32(np.inf) else f32(np.nan)
 
 
 @njit(inline="always", fastmath=NO_NAN)
-def _block_maxima(x: Any) -> Any:
+def _block_maxima(x: Any, block: int) -> Any:
     vocabulary, rows = x.shape
-    maxima = np.full(((vocabulary + BLOCK - 1) // BLOCK, rows), -np.inf, f32)
+    maxima = np.full(((vocabulary + block - 1) // block, rows), -np.inf, f32)
     for token in range(vocabulary):
-        most = maxima[token // BLOCK]
+        most = maxima[token // block]
         for r in range(rows):
             most[r] = x[token, r] if x[token, r] > most[r] else most[r]
     return maxima
@@ -267,13 +268,13 @@ def _block_maxima(x: Any) -> Any:
 
 @njit(inline="always", fastmath=REORDER)
 def _sums(x: Any, largest: Any) -> Any:
-    """Of exp(x - largest), block by block, which keeps them accurate."""
+    """Of exp(x - largest)."""
     vocabulary, rows = x.shape
     totals, block = np.zeros(rows, np.float64), np.zeros(rows, f32)
     for token in range(vocabulary):
         for r in range(rows):
             block[r] += _exp(x[token, r] - largest[r])
-        if token % BLOCK == BLOCK - 1 or token == vocabulary - 1:
+        if token % SUMMED == SUMMED - 1 or token == vocabulary - 1:
             for r in range(rows):
                 totals[r] += block[r]
                 block[r] = f32(0)
@@ -281,7 +282,7 @@ def _sums(x: Any, largest: Any) -> Any:
 
 
 @njit(inline="always")
-def _take(x: Any, maxima: Any, best: Any, tokens: Any) -> None:
+def _take(x: Any, maxima: Any, block: int, best: Any, tokens: Any) -> None:
     """The k largest of x (vocabulary,), where `maxima` are its blocks' largest."""
     k, vocabulary = best.shape[0], x.shape[0]
     threshold = f32(-np.inf)  # none of them is less
@@ -295,7 +296,7 @@ def _take(x: Any, maxima: Any, best: Any, tokens: Any) -> None:
     for b in range(maxima.shape[0]):
         if maxima[b] < threshold or maxima[b] == -np.inf:
             continue
-        for token in range(b * BLOCK, min(vocabulary, (b + 1) * BLOCK)):
+        for token in range(b * block, min(vocabulary, (b + 1) * block)):
             value = x[token]
             if value < threshold or value == -np.inf or (found == k and value <= best[k - 1]):
                 continue
