@@ -70,6 +70,8 @@ def test_one_by_one_each_sentence_takes_the_steps_of_optimally_stopped_beam_sear
         ([str(LINES), "--beam", "x"], "--beam takes numbers separated by commas, got 'x'"),
         ([str(LINES), "--beam", "0"], "--beam must be at least 1, got 0"),
         ([str(LINES), "--model", "/no/such/folder"], "/no/such/folder"),
+        ([str(LINES), "--device", "nowhere"], "cannot use device 'nowhere'"),
+        ([str(LINES), "--dtype", "fp8"], "unknown dtype 'fp8'; choose from fp32, fp16, bf16"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, message):

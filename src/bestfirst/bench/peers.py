@@ -113,7 +113,7 @@ class HuggingFacePeer(Peer):
         return self._run(sources, k, max_length, self._best.get(k, len(sources)))
 
     def _search(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int) -> Outcome:
-        """The outcome with the best batch size: twice as large each time, until that takes a fifth longer than the best, or memory ends."""
+        """With the best batch size: twice as large each time, until that takes a fifth longer than the best, or memory ends."""
         found: dict[int, Outcome] = {}
         for batch in self.batches:
             try:

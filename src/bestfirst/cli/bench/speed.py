@@ -30,6 +30,8 @@ def speed(
         str | None, typer.Option("--peers", help="Only peers whose name contains one of these, comma-separated.")
     ] = None,
     one_by_one: Annotated[bool, typer.Option("--one-by-one", help="Latency: each sentence alone, nothing batched.")] = False,
+    device: Annotated[str | None, typer.Option("--device", help="Where the models run: cpu, cuda, ...")] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", help="fp32, fp16 or bf16; by default fp32.")] = None,
     threads: Annotated[int, typer.Option("--threads", help="Threads of every peer.", min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
@@ -37,6 +39,7 @@ def speed(
 
     Same sentences, same process, one thread, length penalty 0, in turns. Outputs are compared too: every one that is not
     best-first's is shown with the gap of the scores. CTranslate2 comes with: pip install 'bestfirst[bench]'
+    On a GPU generate runs at the batch size that is best for it, which is searched for; CTranslate2 stays out.
 
     Example: bestfirst bench speed sentences.de --beam 5,10 --limit 200
     """
@@ -46,17 +49,22 @@ def speed(
     os.environ["OMP_NUM_THREADS"] = str(threads)  # before torch is loaded
     import torch
 
-    from ...bench.peers import PEERS
+    from ...bench.peers import PEERS, CTranslate2Peer
     from ...bench.speed import speed as measure
     from ...models.transformers import embedded_folder, load
 
     torch.set_num_threads(threads)
     folder = model or embedded_folder()
     wanted = [peer for peer in PEERS if peers is None or any(part in peer.name for part in ["best-first", *peers.split(",")])]
+    if device not in (None, "cpu"):
+        wanted = [peer for peer in wanted if not issubclass(peer, CTranslate2Peer)]
     for peer in wanted:
         if (reason := peer.missing()) is not None:
             say(f"{peer.name} is left out: {reason}")
-    loaded = load(folder)
+    try:
+        loaded = load(folder, device=device, dtype=dtype)
+    except ValueError as error:
+        raise usage(str(error)) from error
     timed = measure(
         loaded,
         folder,
@@ -74,6 +82,8 @@ def speed(
             "model": loaded.name,
             "lines": len(lines),
             "threads": threads,
+            "device": torch.cuda.get_device_name() if loaded.model.device.type == "cuda" else str(loaded.model.device),
+            "dtype": str(loaded.model.dtype).removeprefix("torch."),
             "torch": torch.__version__,
             "cpu": platform.processor(),
         }
