@@ -38,13 +38,13 @@ def test_a_full_queue_is_told_at_once(narrow, full):
         fastest = min(fastest, perf_counter() - begun)
         if answer.status != 429:
             break  # the deadline of those that are in the queue has passed
-        assert "the queue is full: 6 of 6 places are taken, 1 are needed; try again later" in answer.json["detail"]
+        assert "the queue is full: 6 of 6 places are taken, 1 needed; try again later" in answer.json["detail"]
         assert 1 <= int(answer.headers["retry-after"]) <= 60
     assert fastest < 0.1
 
 
 def test_a_client_that_leaves_frees_its_places(narrow, full):
-    assert narrow.health["in_flight"] >= 1
+    until(lambda: narrow.health["in_flight"] >= 1)
     full.close()
     until(lambda: narrow.health["queue"] == narrow.health["in_flight"] == 0)
     assert translate(narrow, "Ja.").json["results"][0]["text"] == "Yes."

@@ -75,10 +75,8 @@ class Desk:
         if not self.engine.alive:
             raise Broken("the engine has stopped; start the server again")
         if self.queued + len(items) > self.limits.max_queue:
-            waiting = (
-                f"{self.queued} texts are waiting or in flight, and {len(items)} more do not fit into {self.limits.max_queue}"
-            )
-            raise Busy(f"the queue is full: {waiting}", self.pace.seconds_for(self.queued))
+            places = f"{self.queued} of {self.limits.max_queue} places are taken, {len(items)} needed"
+            raise Busy(f"the queue is full: {places}; try again later", self.pace.seconds_for(self.queued))
         self.queued += len(items)
         events: asyncio.Queue[Event] = asyncio.Queue()
         order = Order(items, lambda event: self._outbox.append((events, event)), stream, traced)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from ..decoding import Task
 from ..scoring import named_score
@@ -13,11 +13,23 @@ from ..search import Answer, Result
 from ..strategies import named_strategy
 from .limits import Limits
 
+LONGEST_SHOWN = 100  # tokens: a search that goes on and on has more events than anybody looks at
+
 
 class Strict(BaseModel):
     """Nothing is converted, and nothing that is not known is let through: no path or model can be given by a request."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+def _whole(value: object) -> object:
+    """5.0 is a whole number too: JSON has but one kind of numbers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def count(most: int) -> Any:
+    """A whole number from 1 to this."""
+    return Annotated[int, Field(ge=1, le=most), BeforeValidator(_whole)]
 
 
 Alpha = Annotated[float, Field(ge=-5, le=5, allow_inf_nan=False)]
@@ -63,7 +75,9 @@ class Search(Strict):
     beam: int = 5
     nbest: int = 1
     score: Literal["logprob"] | Parametrized = Field("logprob", description="What a translation is worth.")
-    max_length: int | None = Field(None, ge=1, le=10_000, description="Most tokens of a translation, its end included.")
+    max_length: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(_whole)] | None = Field(
+        None, description="Most tokens of a translation, its end included."
+    )
 
     def task(self, strategy: str) -> Task:
         """The same for the scheduler."""
@@ -79,7 +93,9 @@ class SearchRequest(Search):
     def within(cls, limits: Limits) -> type[SearchRequest]:
         """What is allowed within these limits."""
         text = Field(min_length=1, examples=["Wo ist der Bahnhof?"])
-        return create_model("SearchRequest", __base__=cls, __doc__=cls.__doc__, text=(_text(limits), text), **_widths(limits))
+        length = Field(LONGEST_SHOWN, description=f"Most tokens of a translation; at most {LONGEST_SHOWN} are shown.")
+        narrowed = {"text": (_text(limits), text), "max_length": (count(LONGEST_SHOWN), length), **_widths(limits)}
+        return create_model("SearchRequest", __base__=cls, __doc__=cls.__doc__, **narrowed)
 
 
 class TranslateRequest(Search):
@@ -109,8 +125,8 @@ class TranslateRequest(Search):
 def _widths(limits: Limits) -> dict[str, Any]:
     most = limits.max_beam
     return {
-        "beam": (int, Field(min(5, most), ge=1, le=most, description="Hypotheses of each length to keep.")),
-        "nbest": (int, Field(1, ge=1, le=most, description="How many translations to return.")),
+        "beam": (count(most), Field(min(5, most), description="Hypotheses of each length to keep.")),
+        "nbest": (count(most), Field(1, description="How many translations to return.")),
     }
 
 
