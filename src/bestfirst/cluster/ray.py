@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from typing import Any
 
 from ..corpus.errors import Unusable, reason
@@ -31,7 +32,15 @@ def connect(address: str, cpus: int | None = None) -> tuple[Any, bool]:
         if address == "local":
             ray.init(num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECTS, **quiet)
         else:
+            _knock(address)
             ray.init(address=address, **quiet)
     except Exception as error:  # ConnectionError, RuntimeError, ValueError: as Ray's versions have it
         raise Unusable(f"cannot reach Ray at {address!r}: {reason(error)}") from error
     return ray, True
+
+
+def _knock(address: str) -> None:
+    """Is anybody there? Ray itself would ask for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
