@@ -1,4 +1,7 @@
-"""Screenshots of the page that `bestfirst view` makes, in both themes. Needs Chromium, and Playwright and Pillow (the extras dev, bench).
+"""Screenshots of the page that `bestfirst view` makes, in both themes.
+
+Needs Chromium, and Playwright and Pillow (the extras dev and bench).
+
 
 python docs/figures/view.py
 """
