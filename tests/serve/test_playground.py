@@ -1,0 +1,86 @@
+"""The playground in a real browser: translate, see the tree, an error shown as an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from page.browser import browser, needs_browser
+from serve.served import Served
+
+pytestmark = needs_browser
+SLOW = 200_000  # milliseconds: a busy machine
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as launched:
+        yield launched
+
+
+@contextmanager
+def playground(chromium: Any, server: Served, complains: bool = False) -> Iterator[Any]:
+    """The page; nothing may be asked of anyone but the server, and nothing be complained of unless that is expected."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    complaints: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(server.url)
+    yield page
+    context.close()
+    assert [url for url in asked if not url.startswith((server.url, "data:"))] == []
+    if not complains:
+        assert complaints == []
+
+
+def translate(page: Any, text: str) -> str:
+    page.fill("#text", text)
+    page.click("#go")
+    page.wait_for_selector("#go:not(:disabled)", timeout=SLOW)
+    return page.inner_text("#status")
+
+
+def test_translations_calls_and_the_tree(chromium, server):
+    with playground(chromium, server) as page:
+        page.select_option("#beam", "10")
+        said = translate(page, "Wie melkt man eine Kuh?")
+        both = server.post("/search", {"text": "Wie melkt man eine Kuh?", "beam": 10, "nbest": 3}).json
+        assert said.startswith(f"{both['best_first']['calls']} calls beside beam search's {both['beam']['calls']}: ")
+        assert "proven to be beam search's answer" in said
+        answers = page.locator(".bf-answer-text").all_inner_texts()
+        assert answers == [each["text"] for each in both["best_first"]["hypotheses"]]
+        assert f"{both['best_first']['hypotheses'][0]['score']:.2f}"[1:] in page.inner_text(".bf-answers")
+        assert page.locator(".bf-panel").count() == 2
+        assert page.inner_text(".bf-panel:first-child .bf-calls") == f"{both['best_first']['calls']} calls"
+        assert page.locator("#model").inner_text().startswith("tatoeba-de-en")
+
+
+def test_an_error_is_shown_as_an_error_and_the_next_search_works(chromium, server):
+    with playground(chromium, server) as page:
+        said = translate(page, "wort " * 700)
+        assert "more than the model's 512 positions; split it" in said
+        assert page.get_attribute("#status", "role") == "alert"
+        assert page.locator(".bf-panel").count() == 0
+        assert "calls beside" in translate(page, "Ja.")
+        assert page.get_attribute("#status", "role") == "status"
+
+
+def test_what_the_server_refuses_is_told_and_hostile_text_stays_text(chromium, server):
+    with playground(chromium, server, complains=True) as page:  # browsers log every 4xx
+        assert "string should have at most 4000 characters" in translate(page, "a" * 4001)
+        page.on("dialog", lambda dialog: pytest.fail("a script ran"))
+        translate(page, "<img src=x onerror=alert(1)><script>alert(2)</script>")
+        assert page.locator(".bf img, .bf script").count() == 0
+
+
+def test_a_token_is_asked_for_and_sent(chromium, narrow):
+    with playground(chromium, narrow, complains=True) as page:
+        assert "this server asks for a token" in translate(page, "Ja.")
+        page.fill("#token", "open sesame")
+        assert "calls beside" in translate(page, "Ja.")
