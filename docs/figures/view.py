@@ -1,9 +1,6 @@
 """Screenshots of the page that `bestfirst view` makes, in both themes.
 
 Needs Chromium, and Playwright and Pillow (the extras dev and bench).
-
-
-python docs/figures/view.py
 """
 
 from __future__ import annotations
