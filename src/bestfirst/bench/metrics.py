@@ -20,6 +20,7 @@ class Metrics:
             raise ValueError(f"unknown metric {unknown[0]!r}; choose from {', '.join(METRICS)}")
         self.left_out: list[str] = []
         self._scorers: dict[str, Any] = {}
+        self._known: dict[tuple[str, ...], dict[str, float]] = {}
         for name in names:
             library = "rouge_score" if name == "rouge-l" else "sacrebleu"
             if find_spec(library) is None:
@@ -32,8 +33,11 @@ class Metrics:
         return list(self._scorers)
 
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Each metric of the whole text, in percent."""
-        return {name: scorer(outputs, references) for name, scorer in self._scorers.items()}
+        """Each metric of the whole text, in percent. Searches that find the same outputs are scored once."""
+        key = (*outputs, *references)
+        if key not in self._known:
+            self._known[key] = {name: scorer(outputs, references) for name, scorer in self._scorers.items()}
+        return self._known[key]
 
     def signatures(self) -> list[str]:
         """How each number was computed."""
