@@ -1,0 +1,131 @@
+"""The engine's thread on small models: what fails, what is cancelled, and who is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from math import inf, log
+from queue import SimpleQueue
+
+import pytest
+
+import bestfirst
+from bestfirst.decoding import Task
+from bestfirst.scoring import LogProbability
+from bestfirst.serve.engine import Certified, Done, Engine, Event, Failed, Order
+from bestfirst.strategies import named_strategy
+
+
+class Letters(bestfirst.Model):
+    """Repeats its input, mostly; cannot read "unreadable", breaks in the middle of "poison", and lets "slow" wait for `go`."""
+
+    eos = frozenset({0})
+    name = "letters"
+
+    def __init__(self):
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def start(self, source):
+        return source
+
+    def source_length(self, source):
+        if source == "unreadable":
+            raise ValueError("the input cannot be read; write it otherwise")
+        return len(source)
+
+    def score(self, batch):
+        return [bestfirst.Scored(self._next(text, prefix), text) for text, prefix in batch]
+
+    def _next(self, text, prefix):
+        if text == "poison" and len(prefix) == 3:
+            raise RuntimeError("a kernel failed")
+        if text == "slow":
+            self.begun.set()
+            self.go.wait(60)
+        wanted = ord(text[len(prefix)]) - 96 if len(prefix) < len(text) else 0
+        return [log(0.7) if token == wanted else log(0.3 / 26) if 0 < token < 27 or wanted else -inf for token in range(27)]
+
+    def text(self, source, tokens):
+        return "".join(chr(96 + token) for token in tokens if token)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    made = Engine(Letters(), max_beam=8)
+    made.start()
+    yield made
+    made.model.go.set()
+    made.stop()
+
+
+TASK = Task(named_strategy("best-first", beam=4), LogProbability())
+
+
+def order(engine: Engine, *texts: str, task: Task = TASK, **settings: bool) -> tuple[Order, SimpleQueue[Event]]:
+    events: SimpleQueue[Event] = SimpleQueue()
+    made = Order([(text, task) for text in texts], events.put, **settings)
+    engine.submit(made)
+    return made, events
+
+
+def results(events: SimpleQueue[Event], count: int) -> dict[int, bestfirst.Result]:
+    found: dict[int, bestfirst.Result] = {}
+    while len(found) < count:
+        event = events.get(timeout=60)
+        assert isinstance(event, Done)
+        found[event.index] = event.result
+    return found
+
+
+def test_the_one_that_breaks_a_forward_pass_is_found_and_the_others_are_done(engine):
+    _, first = order(engine, "hello", "poison", "world", traced=False)
+    _, second = order(engine, "abc", "poison", " ")
+    one, two = results(first, 3), results(second, 3)
+    assert [one[0].text, one[2].text, two[0].text] == ["hello", "world", "abc"]
+    assert [result.status for result in (one[1], two[1], two[2])] == ["error", "error", "complete"]
+    assert one[1].message == "the model failed: RuntimeError"
+    _, after = order(engine, "still", "here")  # and all share the forward passes again
+    assert [result.text for _, result in sorted(results(after, 2).items())] == ["still", "here"]
+    assert engine.in_flight == 0
+
+
+def test_a_text_that_cannot_be_read_is_told_so(engine):
+    _, events = order(engine, "unreadable", "fine")
+    found = results(events, 2)
+    assert (found[0].status, found[0].message) == ("error", "the input cannot be read; write it otherwise")
+    assert found[1].text == "fine"
+
+
+def test_a_stream_tells_every_answer_once_also_when_a_neighbour_breaks_the_step(engine):
+    task = Task(named_strategy("best-first", beam=8), LogProbability(), nbest=6)
+    _, events = order(engine, "abcdef", task=task, stream=True)
+    order(engine, "poison")
+    ranks = []
+    while isinstance(event := events.get(timeout=60), Certified):
+        ranks.append((event.rank, event.answer.text))
+    assert isinstance(event, Done)
+    assert ranks == [(rank, answer.text) for rank, answer in enumerate(event.result.hypotheses, 1)]
+    assert ranks[0] == (1, "abcdef")
+
+
+def test_what_is_cancelled_is_dropped_and_tells_nothing(engine):
+    given_up, events = order(engine, "slow", "more")
+    engine.model.begun.wait(60)
+    engine.cancel(given_up)  # in the middle of a forward pass
+    engine.cancel(given_up)
+    _, after = order(engine, "next")
+    engine.model.go.set()
+    assert results(after, 1)[0].text == "next"
+    assert events.empty()
+    assert engine.in_flight == 0
+
+
+def test_when_it_is_stopped_those_who_wait_are_told(engine):
+    _, events = order(engine, "slow")
+    engine.model.begun.wait(60)
+    stopping = threading.Thread(target=engine.stop)
+    stopping.start()
+    engine.model.go.set()
+    assert isinstance(events.get(timeout=60), (Failed, Done))  # it may have been done by then
+    stopping.join()
+    assert not engine.alive
