@@ -22,6 +22,7 @@ MODEL = "bestfirst/data/tatoeba-de-en/"
 HUB = "bestfirst/integrations/hub/"
 SHIPPED = [
     "bestfirst/py.typed",
+    *("bestfirst/page/assets/" + name for name in ("page.html", "theme.css", "show.js")),
     *(HUB + name for name in ("README.md", "custom_generate/generate.py", "custom_generate/requirements.txt")),
     *(MODEL + name for name in ("config.json", "generation_config.json", "model.safetensors")),
     *(MODEL + name for name in ("source.spm", "target.spm", "vocab.json", "tokenizer_config.json")),

@@ -103,10 +103,10 @@ class Searches:
             home.append(event)
         else:
             known = event["id"] if (label, event["id"]) in self._home else event.get("parent")
-            home = self._home.get((label, known))  # type: ignore[arg-type]
-            if home is not None:
-                self._home[label, event["id"]] = home
-                home.append(event)
+            known_home = self._home.get((label, known))  # type: ignore[arg-type]
+            if known_home is not None:
+                self._home[label, event["id"]] = known_home
+                known_home.append(event)
 
     def _begin(self, label: Any) -> Events:
         events: Events = []
