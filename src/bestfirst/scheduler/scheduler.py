@@ -39,8 +39,9 @@ class Job:
 
     @property
     def holds(self) -> float:
-        """Its share, or what it had for certain where that is more; and what was scored ahead for it."""
-        return max(self.share, self.source.length + 1 + self.search.rows - self.guessed) + self.guessed
+        """Its share, or what it has for certain after the next step, where that is more; and what was scored ahead for it."""
+        certain = self.source.length + 1 + self.search.rows - self.guessed
+        return max(self.share, certain + self.rows_each) + self.guessed
 
     @property
     def rows_each(self) -> int:
