@@ -53,13 +53,14 @@ def canvas(panels: int, columns: int = 3) -> tuple[Figure, list[Axes]]:
 
 
 def finish(figure: Figure) -> Figure:
-    """What all panels have in common. On a logarithmic axis 1, 2 and 5 of every decade are named, unless ticks were chosen."""
+    """What all panels have in common. On a logarithmic axis powers of ten are named, 2 and 5 too if there is room."""
     from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, StrMethodFormatter
 
     for axis in figure.axes:
         for side, scale in ((axis.xaxis, axis.get_xscale()), (axis.yaxis, axis.get_yscale())):
             if scale == "log" and not isinstance(side.get_major_locator(), FixedLocator):
-                side.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                low, high = side.get_view_interval()
+                side.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 300 * low else (1.0,)))
                 side.set_major_formatter(StrMethodFormatter("{x:,g}"))
                 side.set_minor_formatter(NullFormatter())
         axis.grid(True, which="major", color="#d0d7de", linewidth=0.6)

@@ -139,12 +139,14 @@ def bleu_by_calls(rows: Sequence[Row], metrics: Metrics) -> Figure:
                         f"k = {k}",
                         (calls, bleu),
                         textcoords="offset points",
-                        xytext=(-4, -13),
-                        ha="right",
+                        xytext=(0, 7),
+                        ha="center",
                         fontsize=8,
                         color=style.colour,
                     )
         axis.set(xscale="log", xlabel="calls a sentence", ylabel="BLEU", title=f"{name}, {len(lines)} lines")
+        low, high = axis.get_ylim()
+        axis.set_ylim(min(low, (low + high) / 2 - 1), max(high, (low + high) / 2 + 1))  # a tenth of a point is no difference
         axis.legend()
     return finish(figure)
 
