@@ -19,6 +19,9 @@ Read = tuple[int, Any, Source]
 """An input: its number, as it was given, and as the model reads it."""
 
 
+LEVELS, FULL = 4, 512  # inputs whose levels have room in a step, and rows beyond which more bring nothing
+
+
 @dataclass(frozen=True)
 class Task:
     """What is asked of an input: how to search, for what, and within which limits. Makes jobs for the scheduler."""
@@ -147,7 +150,7 @@ def decode(
         total = pilot.stats
     if pilot is None or pilot.left:
         scorer = model.scorer(worth, inf if plan.k == inf else int(plan.k) + len(model.eos))
-        budget = scorer.budget() if row_budget is None else Budget(row_budget, row_budget)
+        budget = _budget(scorer.budget(), plan) if row_budget is None else Budget(row_budget, row_budget)
         begun = begun if pilot is not None else perf_counter()
         scheduler = Scheduler(scorer, budget, max_cache_tokens)
         waiting = read(scorer) if pilot is None else iter(pilot.left)
@@ -161,3 +164,10 @@ def decode(
         total.seconds = perf_counter() - begun
         vars(stats).update(vars(total))
     return [results[index] for index in range(len(results))]
+
+
+def _budget(measured: Budget, plan: Strategy) -> Budget:
+    """What suits the model; level by level, where all rows are sure to be needed, with room for the levels of a few inputs."""
+    if not plan.level_by_level or plan.k == inf:
+        return measured
+    return Budget(max(measured.rows, min(FULL, LEVELS * int(plan.k))), measured.free)
