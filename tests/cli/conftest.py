@@ -12,7 +12,7 @@ from bestfirst.cli.app import run
 
 
 class Ended(NamedTuple):
-    """How a command ended: its exit code, what it wrote to its output file, what it said, and the summary of a job that it did."""
+    """How a command ended: its exit code, what it wrote to its output file, what it said, and the summary of a job."""
 
     code: int
     out: str
