@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -11,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.process import COMMAND, ENVIRONMENT, GERMAN, only_line, run
+from cli.process import COMMAND, ENVIRONMENT, GERMAN, only_line, run, running
 from scale import FULL
+
+pytestmark = pytest.mark.xdist_group("kill")  # one worker, so that the job is done in one go once
 
 LINES, SHARD, TRIALS = (5000, 500, 20) if FULL else (100, 10, 1)
 
@@ -57,6 +61,18 @@ def test_killed_at_a_random_moment_it_goes_on(uninterrupted, tmp_path: Path, tri
     tally("jobs killed at random moments", 1, not same)
     assert same
     assert only_line(run(*translate(tmp_path)).stderr) == f"'{tmp_path / 'out'}' is complete: {LINES} lines; nothing to do"
+
+
+def test_interrupted_it_says_what_is_kept(uninterrupted, tmp_path: Path):
+    shutil.copy(uninterrupted[0] / "text", tmp_path)
+    with running(*translate(tmp_path)) as process:
+        while process.poll() is None and not (tmp_path / "out.parts" / "00000000").exists():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        said = only_line(process.stderr.read())
+        assert process.wait() == 130
+    assert re.fullmatch(r"interrupted; \d+ lines are kept: the same command goes on from there", said)
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_to_do_takes_no_model(uninterrupted):
