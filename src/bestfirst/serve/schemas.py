@@ -13,7 +13,7 @@ from ..search import Answer, Result
 from ..strategies import named_strategy
 from .limits import Limits
 
-LONGEST_SHOWN = 100  # tokens: a search that goes on and on has more events than anybody looks at
+LONGEST_SHOWN, WIDEST_SHOWN = 60, 20  # tokens and beam: a search that is told event by event scores one hypothesis at a time
 
 
 class Strict(BaseModel):
@@ -94,7 +94,11 @@ class SearchRequest(Search):
         """What is allowed within these limits."""
         text = Field(min_length=1, examples=["Wo ist der Bahnhof?"])
         length = Field(LONGEST_SHOWN, description=f"Most tokens of a translation; at most {LONGEST_SHOWN} are shown.")
-        narrowed = {"text": (_text(limits), text), "max_length": (count(LONGEST_SHOWN), length), **_widths(limits)}
+        narrowed = {
+            "text": (_text(limits), text),
+            "max_length": (count(LONGEST_SHOWN), length),
+            **_widths(min(WIDEST_SHOWN, limits.max_beam)),
+        }
         return create_model("SearchRequest", __base__=cls, __doc__=cls.__doc__, **narrowed)
 
 
@@ -114,7 +118,7 @@ class TranslateRequest(Search):
         texts = Annotated[list[text], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
         about = f"A text, or a list of up to {limits.max_items}. One of nothing but blanks has no translation."
         either = (text | texts, Field(description=about, examples=["Wo ist der Bahnhof?"]))
-        return create_model("TranslateRequest", __base__=cls, __doc__=cls.__doc__, text=either, **_widths(limits))
+        return create_model("TranslateRequest", __base__=cls, __doc__=cls.__doc__, text=either, **_widths(limits.max_beam))
 
     @property
     def texts(self) -> list[str]:
@@ -122,8 +126,7 @@ class TranslateRequest(Search):
         return [self.text] if isinstance(self.text, str) else self.text
 
 
-def _widths(limits: Limits) -> dict[str, Any]:
-    most = limits.max_beam
+def _widths(most: int) -> dict[str, Any]:
     return {
         "beam": (count(most), Field(min(5, most), description="Hypotheses of each length to keep.")),
         "nbest": (count(most), Field(1, description="How many translations to return.")),
