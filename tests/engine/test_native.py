@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from engine.builders import ARCHITECTURES
 from torch.nn import functional as F
+
+from engine.builders import ARCHITECTURES
 
 pytest.importorskip("numba", reason="the compiled kernels need numba")
 
