@@ -131,3 +131,21 @@ def test_when_it_is_stopped_those_who_wait_are_told(engine):
     assert isinstance(events.get(timeout=60), Failed)
     stopping.join()
     assert not engine.alive
+
+
+def test_the_story_of_a_search_is_that_of_strict_order(engine):
+    """Whatever was scored ahead of its turn, and with whom."""
+    for strategy in ("best-first", "beam"):
+        task = Task(named_strategy(strategy, beam=4), LogProbability(), nbest=3)
+        _, events = order(engine, "abcd", "hello", task=task, traced=True)
+        for _ in range(2):
+            done = events.get(timeout=60)
+            text = ("abcd", "hello")[done.index]
+            (alone,) = bestfirst.decode(Letters(), [text], strategy=strategy, beam=4, nbest=3, row_budget=1, trace=True)
+            assert told(done.trace) == told(alone.trace)
+            assert (done.result.text, done.result.calls) == (alone.text, alone.calls)
+
+
+def told(trace) -> list[tuple[object, ...]]:
+    names = ("event", "parent", "token", "score", "why")
+    return [tuple(event.get(name) for name in names) for event in trace.events if event["event"] not in ("result", "text")]

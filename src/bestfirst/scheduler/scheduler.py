@@ -32,7 +32,6 @@ class Job:
     source: Source
     search: Driven
     again: Callable[[], Driven] | None = None  # a new search of the same input, should this one have to make room
-    strict: bool = False  # nothing is scored ahead of its turn, so that a trace tells of the paper's order
     steps: int = 0
     guessed: int = 0  # rows that were scored ahead
     share: float = 0.0  # of the memory bound
@@ -183,7 +182,7 @@ class Scheduler:
                 continue
             search = job.search
             # With k rows a step, a search takes no more steps than beam search: more would not make it faster.
-            work = search.frontier(left if search.whole_levels else 1 if job.strict else min(1 + each, search.level_rows))
+            work = search.frontier(left if search.whole_levels else min(1 + each, search.level_rows))
             if ahead and not search.whole_levels:
                 guesses += [(work[0].bound - y.bound, place, y) for y in work[1:]]
                 work = work[:1]

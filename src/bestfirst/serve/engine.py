@@ -15,6 +15,7 @@ from ..models import Budget, Model
 from ..scheduler import Job, Scheduler
 from ..scoring import LogProbability
 from ..search import Answer, Result, Trace, certified
+from .recorded import Recorded
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Order:
     items: Sequence[tuple[str, Task]]
     tell: Callable[[Event], None]
     stream: bool = False  # tell of answers as they are certified
-    traced: bool = False  # record every search, in strict order
+    traced: bool = False  # tell every event of every search, in strict order
     cancelled: bool = False
     jobs: list[Job] = field(default_factory=list)  # those that are not over
 
@@ -74,7 +75,6 @@ class Engine:
         self._before = (0, 0)  # steps and rows of schedulers that were given up
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._orders: dict[Job, Order] = {}
-        self._traces: dict[Job, Trace] = {}
         self._told: dict[Job, int] = {}  # of an order that streams, how many answers it knows
         self._one_by_one: deque[Job] = deque()  # after a failure, until who is at fault is found
         self._thread = Thread(target=self._run, name="engine", daemon=True)
@@ -154,7 +154,7 @@ class Engine:
                 order.tell(Done(index, Result(status="complete", exact=True)))
                 continue
             try:
-                job, trace = self._job(index, text, task, order.traced)
+                job = self._job(index, text, task, order.traced)
             except ValueError as error:
                 order.tell(Done(index, Result(status="error", message=str(error))))
                 continue
@@ -163,22 +163,18 @@ class Engine:
                 order.tell(Done(index, Result(status="error", message=f"the text cannot be read: {type(error).__name__}")))
                 continue
             self._orders[job] = order
-            if trace is not None:
-                self._traces[job] = trace
             order.jobs.append(job)
             if self._one_by_one:
                 self._one_by_one.append(job)
             else:
                 self._scheduler.submit(job)
 
-    def _job(self, index: int, text: str, task: Task, traced: bool) -> tuple[Job, Trace | None]:
-        source = self._scheduler.scorer.read(text)
-        trace = Trace() if traced else None
-        if trace is not None:
-            trace.describe(self.model, text)
-        job = task.job(index, source, self._scheduler.scorer.eos, trace)
-        job.strict = traced
-        return job, trace
+    def _job(self, index: int, text: str, task: Task, traced: bool) -> Job:
+        job = task.job(index, self._scheduler.scorer.read(text), self._scheduler.scorer.eos)
+        again = job.again
+        if traced and again is not None:
+            job.search, job.again = Recorded(job.search), lambda: Recorded(again())
+        return job
 
     def _drop(self, order: Order) -> None:
         for job in order.jobs:
@@ -191,7 +187,6 @@ class Engine:
 
     def _forget(self, job: Job) -> None:
         del self._orders[job]
-        self._traces.pop(job, None)
         self._told.pop(job, None)
 
     def _step(self) -> None:
@@ -207,14 +202,24 @@ class Engine:
             self._recover(error)
 
     def _done(self, job: Job, result: Result) -> None:
-        order, trace = self._orders[job], self._traces.get(job)
+        order = self._orders[job]
         if order.stream:
             self._certify(job, result.hypotheses)
-        if trace is not None:
-            trace.text(result)
         order.jobs.remove(job)
         self._forget(job)
-        order.tell(Done(job.index, result, trace))
+        order.tell(Done(job.index, result, self._story(job, order, result)))
+
+    def _story(self, job: Job, order: Order, result: Result) -> Trace | None:
+        """Every event of a search that was recorded, as they would come in strict order."""
+        if not isinstance(job.search, Recorded) or result.status == "error":
+            return None
+        text, task = order.items[job.index]
+        trace = Trace()
+        trace.describe(self.model, text)
+        eos = self._scheduler.scorer.eos
+        job.search.tell(task.job(job.index, job.source, eos, trace).search, int(task.plan.k) + len(eos))
+        trace.text(result)
+        return trace
 
     def _certify(self, job: Job, answers: Sequence[Answer]) -> None:
         """Tell of those answers that are news."""
@@ -239,7 +244,7 @@ class Engine:
         self._before = (self.steps, self.rows)
         self._scheduler = self._fresh()
         for job in suspects:
-            if len(suspects) == 1 or job.again is None:
+            if len(suspects) == 1:
                 self._done(job, Result(status="error", message=f"the model failed: {type(error).__name__}"))
             else:
                 job.begin_again()

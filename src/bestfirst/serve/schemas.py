@@ -13,7 +13,7 @@ from ..search import Answer, Result
 from ..strategies import named_strategy
 from .limits import Limits
 
-LONGEST_SHOWN, WIDEST_SHOWN = 60, 20  # tokens and beam: a search that is told event by event scores one hypothesis at a time
+LONGEST_SHOWN, WIDEST_SHOWN = 60, 20  # tokens and beam: a larger search has more events than anybody looks at
 
 
 class Strict(BaseModel):

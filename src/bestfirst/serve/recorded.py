@@ -1,0 +1,45 @@
+"""Recorded: a search that remembers what the model said, so that its story can be told in the paper's order."""
+
+from __future__ import annotations
+
+from ..search import Driven, Hypothesis, Result, Successors
+
+
+class Recorded:
+    """Driven as the search it holds; with others, and ahead of turn. `tell` then repeats it one hypothesis at a time.
+
+    Strict order needs nothing that was not scored: whatever the order, those hypotheses had to be (`docs/algorithm.md`).
+    """
+
+    def __init__(self, search: Driven) -> None:
+        self.search = search
+        self.root = search.root
+        self.whole_levels = search.whole_levels
+        self.level_rows = search.level_rows
+        self.rows = search.rows
+        self._said: dict[tuple[int, ...], Successors] = {}
+
+    def frontier(self, m: int) -> list[Hypothesis]:
+        return self.search.frontier(m)
+
+    def commit(self, y: Hypothesis, successors: Successors) -> None:
+        self._said[y.tokens] = successors
+        self.search.commit(y, successors)
+        self.rows = self.search.rows
+
+    def result(self) -> Result:
+        return self.search.result()
+
+    def dismantle(self) -> None:
+        self.search.dismantle()
+
+    def tell(self, search: Driven, width: int) -> None:
+        """Run another search of the same input, in strict order, without asking the model: its trace is the story.
+
+        `width`: how many successors of a hypothesis can matter; the model may have been asked for more, on behalf of others.
+        """
+        while needed := search.frontier(1):
+            values, tokens, logprobs, ending = self._said[needed[0].tokens]
+            search.commit(needed[0], Successors(values[:width], tokens[:width], logprobs and logprobs[:width], ending))
+        search.result()
+        search.dismantle()
