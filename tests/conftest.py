@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,15 @@ def tally() -> Callable[[str, int, int], None]:
         _mismatches[title] += mismatches
 
     return note
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """The one browser of a test process: a second one beside it cannot be driven."""
+    from page.browser import browser
+
+    with browser() as launched:
+        yield launched
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,6 @@ import bestfirst
 from bestfirst.search import Result
 
 TEXT = "Wie melkt man eine Kuh?"
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    from page.browser import browser
-
-    with browser() as launched:
-        yield launched
 
 
 @pytest.fixture(scope="session")

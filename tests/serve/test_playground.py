@@ -8,17 +8,11 @@ from typing import Any
 
 import pytest
 
-from page.browser import browser, needs_browser
+from page.browser import needs_browser
 from serve.served import Served
 
 pytestmark = needs_browser
 SLOW = 200_000  # milliseconds: a busy machine
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as launched:
-        yield launched
 
 
 @contextmanager
