@@ -6,6 +6,7 @@ it does not matter how a level was scored; `HuggingFaceStep` is one of them foun
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
@@ -143,7 +144,7 @@ def _settled(search: Search, length: int, n: float) -> bool:
 # -- level by level --------------------------------------------------------------------------------------------------------
 
 
-class LevelStop:
+class LevelStop(ABC):
     """A rule for beam search: asked when all hypotheses of a length are known and none of them is scored."""
 
     name = "level"
@@ -155,9 +156,9 @@ class LevelStop:
         begun = len(search.agenda.beams) > y.length + 1
         return not begun and self.at_level(search, y.length)
 
+    @abstractmethod
     def at_level(self, search: Search, length: int) -> bool:
         """Whether to stop instead of going on from this length."""
-        raise NotImplementedError
 
 
 class NeverStop(LevelStop):

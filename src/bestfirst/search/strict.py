@@ -1,4 +1,4 @@
-"""Algorithm 2 in strict order, for scores that are their own bound: the common case, several times cheaper than `Search`.
+"""Algorithm 2 in strict order, for scores that are their own bound: the common case, cheaper than `Search`.
 
 Where the order of the agenda is also the order of every beam (a monotonic score, best first), a child comes onto its beam when it
 comes to the front, and whatever comes later is worse. So beams fill from the top, nothing ever falls off, and a beam is two
