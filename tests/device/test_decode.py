@@ -12,6 +12,7 @@ from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
 import bestfirst
 from bestfirst.decoding import Task
+from bestfirst.engine.device import flight as flights
 from bestfirst.engine.device import pilot as pilots
 from bestfirst.engine.device import pilot_for
 from bestfirst.engine.device.pilot import Pilot, takes
@@ -21,15 +22,18 @@ from bestfirst.scoring import LengthNormalized, LogProbability
 from bestfirst.search import beam, best_first_beam
 from engine.builders import ARCHITECTURES
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LINES = (Path(__file__).parents[1] / "data" / "tatoeba-200.de").read_text(encoding="utf-8").splitlines()
 
 
 @pytest.fixture
 def flown(monkeypatch):
-    """Decodes go to the device's code, whatever the device."""
+    """Decodes stay with the scheduler until this is called; from then on they go to the device's code, whatever the device."""
 
     def to_pilot(self, task):
         return Pilot(self, task) if takes(self, task) else None
+
+    monkeypatch.setattr(TransformersModel, "pilot", lambda self, task: None)
 
     def use():
         monkeypatch.setattr(TransformersModel, "pilot", to_pilot)
@@ -44,7 +48,7 @@ def summary(results):
 
 
 def test_the_embedded_model(flown):
-    model = bestfirst.load()
+    model = bestfirst.load(device=DEVICE)
     settings = {"beam": 3, "nbest": 2, "max_length": 5, "accept_truncated": True}
     expected = bestfirst.decode(model, LINES[3:5], **settings)
     flown()
@@ -62,7 +66,7 @@ def test_the_embedded_model(flown):
 def test_architectures(flown, name):
     """Layers that normalise first or last, scaled embeddings, a language that outputs begin with, a banned token."""
     architecture = ARCHITECTURES[name]
-    model = bestfirst.wrap(architecture.build())
+    model = bestfirst.wrap(architecture.build().to(DEVICE))
     inputs = architecture.inputs(1, seed=3)
     expected = bestfirst.decode(model, inputs, beam=2, max_length=3)
     flown()
@@ -72,7 +76,7 @@ def test_architectures(flown, name):
 
 
 def test_what_the_device_refuses_is_decoded_elsewhere_with_one_warning(flown, monkeypatch):
-    model = bestfirst.wrap(ARCHITECTURES["marian"].build())
+    model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     inputs = ARCHITECTURES["marian"].inputs(3)
     expected = bestfirst.decode(model, inputs, beam=2, max_length=4)
     flown()
@@ -87,7 +91,7 @@ def test_what_the_device_refuses_is_decoded_elsewhere_with_one_warning(flown, mo
 
 
 def test_memory_that_is_refused_is_asked_for_again_for_fewer_inputs(flown, monkeypatch):
-    model = bestfirst.wrap(ARCHITECTURES["marian"].build())
+    model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     inputs = ARCHITECTURES["marian"].inputs(2)
     expected = bestfirst.decode(model, inputs, beam=2, max_length=3)
     flown()
@@ -106,24 +110,24 @@ def test_memory_that_is_refused_is_asked_for_again_for_fewer_inputs(flown, monke
 
 
 def test_an_answer_that_the_model_disowns_is_not_given_out(flown, monkeypatch):
-    model = bestfirst.wrap(ARCHITECTURES["bart"].build())
+    model = bestfirst.wrap(ARCHITECTURES["bart"].build().to(DEVICE))
     inputs = ARCHITECTURES["bart"].inputs(1)
     expected = bestfirst.decode(model, inputs, beam=2, max_length=3, accept_truncated=True)
     flown()
 
-    class Wrong(pilots.Flight):
-        def _result(self, *args):
-            result = super()._result(*args)
+    class Wrong(flights.Landing):
+        def result(self, *args):
+            result = super().result(*args)
             result.hypotheses[0] = dataclasses.replace(result.hypotheses[0], logprob=-99.0)
             return result
 
-    monkeypatch.setattr(pilots, "Flight", Wrong)
+    monkeypatch.setattr(flights, "Landing", Wrong)
     with pytest.warns(UserWarning, match="by its kernels"):
         assert summary(bestfirst.decode(model, inputs, beam=2, max_length=3, accept_truncated=True)) == summary(expected)
 
 
 def test_what_is_for_the_device_and_what_is_not():
-    model = bestfirst.wrap(ARCHITECTURES["marian"].build())
+    model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     usual = Task(best_first_beam(5), LogProbability())
     assert takes(model, usual)
     other = [
@@ -136,14 +140,14 @@ def test_what_is_for_the_device_and_what_is_not():
         Task(best_first_beam(2), LogProbability(), nbest=3),
     ]
     assert not any(takes(model, task) for task in other)
-    assert not takes(bestfirst.wrap(ARCHITECTURES["t5"].build()), usual)
+    assert not takes(bestfirst.wrap(ARCHITECTURES["t5"].build().to(DEVICE)), usual)
     if model.model.device.type == "cpu":
         assert pilot_for(model, usual) is None
 
 
 def test_bad_settings_are_told(flown):
     flown()
-    model = bestfirst.wrap(ARCHITECTURES["marian"].build())
+    model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):
         bestfirst.decode(model, [[5, 1]], max_length=lambda length: 0)
 

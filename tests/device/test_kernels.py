@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
 from bestfirst.engine.device.attention import add_norm, attend
 from bestfirst.engine.device.beams import ENDS
 from bestfirst.engine.device.plain import attend_own, attend_source, best
+from bestfirst.engine.device.product import product
+from bestfirst.engine.device.rows import reclaim
 from bestfirst.engine.device.successors import keep_best, survey
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -39,8 +42,8 @@ def test_attention_to_ancestors(random):
     view = wanted.view(64, LAYERS, 2, WIDTH)[:, layer]
     expected = attend_own(qkv, view, nodes, lengths, paths, HEADS, 0.3)
     attend[(ROWS, HEADS)](
-        qkv, 3 * WIDTH, memory, memory.shape[1], layer, nodes, unused, lengths, paths, unused, out,
-        0.3, 32, 1, HEADS, SIZE, OWN=True, DP=8, BLOCK=16,
+        numbers(ROWS), qkv, 3 * WIDTH, memory, memory.shape[1], layer, nodes, unused, lengths, paths, unused, unused, out,
+        0.3, 32, HEADS, SIZE, OWN=True, DP=8, BLOCK=16,
     )  # fmt: skip
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(memory, wanted)  # its own keys and values are where its children look for them
@@ -50,10 +53,11 @@ def test_attention_to_the_source(random):
     source = random(4, 24, LAYERS * 2 * WIDTH)
     inputs, lengths = numbers(2, 0, 2), numbers(3, 1, 20, 1)
     q, out, unused = random(ROWS, WIDTH), torch.full((ROWS, WIDTH), torch.nan, device=DEVICE), numbers(0)
-    expected = attend_source(q, source.view(4, 24, LAYERS, 2, WIDTH)[:, :, 0], inputs, lengths, HEADS, 0.5)
+    starts, layers = numbers(0, 24, 48, 72), source.view(4 * 24, LAYERS, 2, WIDTH)
+    expected = attend_source(q, layers[:, 0], inputs, starts, lengths, HEADS, 0.5)
     attend[(ROWS, HEADS)](
-        q, WIDTH, source, source.shape[2], 0, unused, inputs, unused, unused, lengths, out,
-        0.5, 1, 24, HEADS, SIZE, OWN=False, DP=8, BLOCK=16,
+        numbers(ROWS), q, WIDTH, source, source.shape[2], 0, unused, inputs, unused, unused, starts, lengths, out,
+        0.5, 1, HEADS, SIZE, OWN=False, DP=8, BLOCK=16,
     )  # fmt: skip
     torch.testing.assert_close(out, expected)
 
@@ -83,12 +87,28 @@ def test_best_successors(random, banned):
     order = logits.masked_fill(forbidden.bool(), -torch.inf).cpu().sort(dim=-1, descending=True, stable=True).indices[:, :width]
     values, _, expected = best(logits, width, forbidden)
     logprob, token, child = torch.full((20,), torch.nan, device=DEVICE), numbers(*[-7] * 20), numbers(*[-7] * 20)
-    nodes, lengths, counters = numbers(2, 1, 0), numbers(5, 5, 0), numbers(*[0] * 8)
+    nodes, lengths, counters = numbers(2, 1, 0), numbers(5, 5, 0), numbers(ROWS, *[0] * 7)
     total, maxima = torch.empty(ROWS, device=DEVICE), torch.empty(ROWS, 4, device=DEVICE)
     survey[(ROWS,)](logits, total, maxima, forbidden, counters, vocabulary, ANY_BANNED=bool(banned), G=4, C=64)
     torch.testing.assert_close(total, expected)
     keep_best[(ROWS,)](
-        logits, total, maxima, nodes, lengths, logprob, token, child, ends, numbers(8, 11), vocabulary, width, 2, G=4, C=64, WP=8
+        logits,
+        total,
+        maxima,
+        counters,
+        nodes,
+        lengths,
+        logprob,
+        token,
+        child,
+        ends,
+        numbers(8, 11),
+        vocabulary,
+        width,
+        2,
+        G=4,
+        C=64,
+        WP=8,
     )
     for row, node in ((0, 2), (1, 1)):
         found = slice(node * width, (node + 1) * width)
@@ -99,3 +119,24 @@ def test_best_successors(random, banned):
     assert (int(token[0]), float(logprob[0]), logprob[1:width].tolist()) == (11, 0.0, [-torch.inf] * (width - 1))
     assert child.tolist() == [-1] * 18 + [-7] * 2
     assert int(counters[6]) == 0
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(3, 6, 5), (70, 64, 130), (130, 33, 40)])
+def test_product(random, rows, inputs, outputs, relu):
+    """Sizes that no tile divides; rows that are not in use are left alone."""
+    x, weight, bias = random(rows, inputs), random(outputs, inputs), random(outputs)
+    used = rows - 1
+    expected = F.linear(x.double(), weight.double(), bias.double())[:used].float()
+    found = product(x, weight, bias, numbers(used), relu)[:used]
+    torch.testing.assert_close(found, expected.relu() if relu else expected)
+
+
+def test_nodes_of_inputs_that_leave_are_free_again():
+    """Of inputs 0 (in flight), 1 (leaves) and 2 (nobody's any more); two blocks of nodes."""
+    node_input = numbers(-1, 0, 1, -1, 1, 0, 1, -1)
+    stack, counters = numbers(3, 7, *[-7] * 6), numbers(0, 0, 0, 0, 2, 0, 0, 0)
+    reclaim[(2,)](node_input, numbers(1, 3, 0), stack, counters, 8, BLOCK=4)
+    assert int(counters[4]) == 5
+    assert sorted(stack[:5].tolist()) == [2, 3, 4, 6, 7]
+    assert node_input.tolist() == [-1, 0, -1, -1, -1, 0, -1, -1]

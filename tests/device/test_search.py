@@ -9,7 +9,8 @@ import torch
 
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
-from bestfirst.engine.device.flight import Entrant, Flight
+from bestfirst.engine.device.flight import Flight
+from bestfirst.engine.device.landing import Entrant
 from bestfirst.engine.device.plain import best
 from bestfirst.engine.device.state import Shape
 from bestfirst.engine.device.step import Step
@@ -17,6 +18,7 @@ from bestfirst.scoring import LogProbability
 from bestfirst.search import Context, Search, Successors, best_first_beam
 from toys import random_toy
 
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="toys are asked by the host: nothing for a graph")
 EOS = 0
 
 
@@ -61,7 +63,7 @@ def flight_of(toys, vocabulary, k, n, n_max, accept_truncated, inputs, nodes):
     weights = SimpleNamespace(
         layers=[], width=1, heads=1, size=1, dtype=torch.float32, device=torch.device("cpu"), vocabulary=vocabulary, toys=toys,
         embedding=table, positions=torch.zeros(n_max + 2, 1), embed_scale=1.0,
-        source_keys=lambda ids, lengths: torch.zeros(*ids.shape, 0),
+        source_keys=lambda packed: torch.zeros(len(packed.tokens), 0),
     )  # fmt: skip
     flight = Flight(toys, shape, weights, ToyStep)
     weights.numbers = [None] * inputs
@@ -72,14 +74,14 @@ def decode(toys, vocabulary, k, n, n_max, accept_truncated=False, inputs=None, n
     """All toys, each as one input; so many at a time, with so many rows in a step."""
     flight = flight_of(toys, vocabulary, k, n, n_max, accept_truncated, inputs or len(toys.toys), nodes)
     flight._rows_for = lambda active: rows
-    begin = flight._admit
+    enter = flight.entry
 
-    def admit(entrants, slots):
-        begin(entrants, slots)
+    def note(entrants, slots):
+        enter(entrants, slots)
         for slot, entrant in zip(slots, entrants, strict=True):
             flight.weights.numbers[slot] = entrant.index
 
-    flight._admit = admit
+    flight.entry = note
     source = SimpleNamespace(payload=SimpleNamespace(source=(1,)))
     entrants = [Entrant(index, source, n_max) for index in range(len(toys.toys))]
     return {entrant.index: result for entrant, result in flight.run(iter([entrants[:2], entrants[2:]]))}, flight

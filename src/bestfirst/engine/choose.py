@@ -33,20 +33,34 @@ _warned: set[str] = set()
 
 def decoder_for(model: TransformersModel) -> Decoder:
     """The fastest decoder that agrees with the model; the one of the last decode while the weights are the same."""
-    seen = weights(model.model)
-    if model.decoder is None or model.decoder[0] != seen or not untouched(model.model):
-        model.decoder = (seen, choose(model))
+    if model.decoder is None or not model.decoder[0].holds(model.model) or not untouched(model.model):
+        model.decoder = (Fingerprint(model.model), choose(model))
     return model.decoder[1]
 
 
-def weights(model: Any) -> list[Any]:
+class Fingerprint:
     """What tells whether any weight has changed: where they lie, how often they were written to, and some of the numbers.
 
     The numbers, because averaged weights and adapters are often written through `.data`, which is not counted.
     """
-    parameters = [p.detach() for p in model.parameters()]
-    places = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
-    return [places, [p[(0,) * p.dim()].item() for p in parameters[::5] if p.numel()]]
+
+    def __init__(self, model: Any) -> None:
+        self._places = self._look(model)
+        self._some: dict[Any, list[torch.Tensor]] = {}
+        for p in list(model.parameters())[::5]:
+            if p.numel():
+                self._some.setdefault((p.device, p.dtype), []).append(p.detach()[(0,) * p.dim()])
+        self._numbers = self._read()
+
+    def holds(self, model: Any) -> bool:
+        """Whether the model's weights are still those."""
+        return self._look(model) == self._places and self._read() == self._numbers
+
+    def _look(self, model: Any) -> list[tuple[int, int]]:
+        return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters()]
+
+    def _read(self) -> list[list[float]]:
+        return [torch.stack(some).tolist() for some in self._some.values()]
 
 
 def choose(model: TransformersModel) -> Decoder:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..scoring import Score
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Source:
     """One input, read: what the model makes of it, |x|, and how long its output may get by default and at most."""
 

@@ -37,7 +37,7 @@ DTYPES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Prompt:
     """One input as a Hugging Face model takes it."""
 

@@ -11,10 +11,12 @@ from .beams import ENDS, INF
 
 @triton.jit
 def settle(
-    slots, value, entry, node, count, token, paths, node_token, deepest, limit, answers, answer_value,
-    out_calls, out_lengths, out_tokens, n, k, L, W, P, KP: tl.constexpr, LP: tl.constexpr,
+    slots, value, entry, node, count, token, paths, node_token, deepest, limit, rows, steps, answers, answer_value,
+    out, out_values, out_tokens, n, k, L, W, P, KP: tl.constexpr, LP: tl.constexpr,
 ):  # fmt: skip
-    """`calls`: the closed members that precede the n-th answer and are not hopeless (`Search.calls`).
+    """An input's calls, rows, steps and the lengths of its n answers into `out`; these answers' values and tokens.
+
+    Calls: the closed members that precede the n-th answer and are not hopeless (`Search.calls`).
 
     Hopeless is what is worth less than H[t] = max(B[t+1], min(A[t+1], H[t+1])), where B is the k-th unfinished value of a beam
     and A the k-th of all its members: the paper's Theorem 4.4, walked from the longest beam back.
@@ -51,7 +53,9 @@ def settle(
         last = tl.max(tl.where((lanes == k - 1) & (lanes < m), x_value, -INF), 0)
         hope = tl.maximum(last, tl.minimum(kth, hope))
         t -= 1
-    tl.store(out_calls + i, calls - (P - 1))
+    tl.store(out + i * (3 + n), calls - (P - 1))
+    tl.store(out + i * (3 + n) + 1, tl.load(rows + s))
+    tl.store(out + i * (3 + n) + 2, tl.load(steps + s))
     # Tokens: the parent's path, and the last one. Nothing finished: the first of the longest beam instead, its length negative.
     lengths = tl.arange(0, LP)
     a = 0
@@ -70,7 +74,6 @@ def settle(
             words = tl.load(node_token + path, mask=lengths < length, other=0)
             words = tl.where(lengths == length, tl.load(token + e) & (ENDS - 1), words)
             tl.store(out_tokens + (i * n + a) * L + lengths - P, words, mask=(lengths >= P) & (lengths <= length))
-            if sign < 0:
-                tl.store(answer_value + s * n, tl.load(value + cell))
-        tl.store(out_lengths + i * n + a, tl.where(sign == 0, 0, sign * (length - P + 1)))
+            tl.store(out_values + i * n + a, tl.load(value + cell))
+        tl.store(out + i * (3 + n) + 3 + a, tl.where(sign == 0, 0, sign * (length - P + 1)))
         a += 1

@@ -111,30 +111,31 @@ def push(
 
 @triton.jit
 def begin(
-    slots, limits, lengths, value, entry, tie, node, pushed, count, head, scored, child,
-    status, deepest, limit, source_length, rows, steps, L, roots, KP: tl.constexpr, LP: tl.constexpr,
+    many, slots, limits, lengths, value, entry, tie, node, pushed, count, head, scored, child,
+    status, deepest, limit, source_length, rows, steps, L, roots, P, KP: tl.constexpr, LP: tl.constexpr,
 ):  # fmt: skip
     """A new input in a slot: every beam empty, but for the root."""
     i = tl.program_id(0)
-    s = tl.load(slots + i)
-    t = tl.arange(0, LP)
-    tl.store(count + 2 * (s * L + t), (t == 0).to(tl.int32), mask=t < L)
-    tl.store(count + 2 * (s * L + t) + 1, tl.zeros_like(t), mask=t < L)
-    tl.store(head + s * L + t, tl.where(t == 0, 0.0, -INF).to(tl.float64), mask=t < L)
-    tl.store(scored + s * L + t, tl.zeros_like(t), mask=t < L)
-    cell = (2 * s * L).to(tl.int64) * KP
-    tl.store(value + cell, 0.0)
-    tl.store(entry + cell, roots + s.to(tl.int64))
-    tl.store(tie + cell, 0)
-    tl.store(node + cell, OPEN)
-    tl.store(pushed + cell, 0)
-    tl.store(child + roots + s.to(tl.int64), OPEN)
-    tl.store(status + s, 1)
-    tl.store(deepest + s, 0)
-    tl.store(limit + s, tl.load(limits + i))
-    tl.store(source_length + s, tl.load(lengths + i))
-    tl.store(rows + s, 0)
-    tl.store(steps + s, 0)
+    if i < tl.load(many):
+        s = tl.load(slots + i)
+        t = tl.arange(0, LP)
+        tl.store(count + 2 * (s * L + t), (t == 0).to(tl.int32), mask=t < L)
+        tl.store(count + 2 * (s * L + t) + 1, tl.zeros_like(t), mask=t < L)
+        tl.store(head + s * L + t, tl.where(t == 0, 0.0, -INF).to(tl.float64), mask=t < L)
+        tl.store(scored + s * L + t, tl.zeros_like(t), mask=t < L)
+        cell = (2 * s * L).to(tl.int64) * KP
+        tl.store(value + cell, 0.0)
+        tl.store(entry + cell, roots + s.to(tl.int64))
+        tl.store(tie + cell, 0)
+        tl.store(node + cell, OPEN)
+        tl.store(pushed + cell, 0)
+        tl.store(child + roots + s.to(tl.int64), OPEN)
+        tl.store(status + s, 1)
+        tl.store(deepest + s, 0)
+        tl.store(limit + s, tl.load(limits + i) + P - 1)
+        tl.store(source_length + s, tl.load(lengths + i))
+        tl.store(rows + s, 0)
+        tl.store(steps + s, 0)
 
 
 @triton.jit

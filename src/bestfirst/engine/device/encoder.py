@@ -1,14 +1,32 @@
-"""Encoder: the other half of a BART-like model, straight from its modules' weights, in few launches."""
+"""Encoder: the other half of a BART-like model, straight from its modules' weights, in few launches and without padding."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 
 from ..hooked import position_table
+from .attention import attend
 from .linear import Linear
+from .plain import attend_source
+from .residual import add, normed
+from .sizes import power
+
+
+@dataclass
+class Packed:
+    """Inputs, their tokens one after the other: each token with its place in its input and that input's number;
+    where each input starts, and its length. The first `used` tokens count. All are integers of 32 bits on the device.
+    """
+
+    tokens: torch.Tensor
+    places: torch.Tensor
+    inputs: torch.Tensor
+    starts: torch.Tensor
+    lengths: torch.Tensor
+    used: torch.Tensor
 
 
 class EncoderLayer:
@@ -26,11 +44,10 @@ class EncoderLayer:
 
 
 class Encoder:
-    """Runs inputs of like length as one batch."""
+    """Runs any number of inputs of any lengths at once: products see tokens, and each token looks at its own input only."""
 
-    def __init__(self, model: Any, norm_first: bool) -> None:
+    def __init__(self, model: Any, norm_first: bool, positions: int) -> None:
         encoder = model.get_encoder()
-        self.encoder = encoder
         self.heads = encoder.layers[0].self_attn.num_heads
         self.norm_first = norm_first
         self.layers = [EncoderLayer(module) for module in encoder.layers]
@@ -39,29 +56,34 @@ class Encoder:
         self.scale = 1.0 if hasattr(encoder.embed_tokens, "embed_scale") else float(getattr(encoder, "embed_scale", 1.0))
         self.first_norm = getattr(encoder, "layernorm_embedding", None)
         self.last_norm = getattr(encoder, "layer_norm", None)
-        self.positions = position_table(encoder, 64)
+        self.positions = position_table(encoder, positions).detach()
 
-    def __call__(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Hidden states (batch, length, d) for ids (batch, length), of which the first `lengths` count."""
-        length = ids.shape[1]
-        if length > len(self.positions):
-            self.positions = position_table(self.encoder, 2 * length)
-        x = self.embed_tokens(ids)
-        if self.scale != 1.0:
-            x = x * self.scale
-        x = x + self.positions[:length]
-        if self.first_norm is not None:
-            x = self.first_norm(x)
-        mask = (torch.arange(length, device=ids.device) < lengths[:, None])[:, None, None]
-        for layer in self.layers:
-            x = self._residual(x, layer.own_norm, lambda y, w=layer: self._attend(y, w, mask))
-            x = self._residual(x, layer.norm, lambda y, w=layer: w.fc2(w.fc1(y.flatten(0, 1))).view_as(y))
-        return x if self.last_norm is None else self.last_norm(x)
+    def __call__(self, given: Packed) -> torch.Tensor:
+        """Hidden states (tokens, d)."""
+        used = given.used
+        x = self.embed_tokens(given.tokens)
+        x = torch.add(self.positions[given.places], x, alpha=self.scale)
+        x = y = normed(x, self.first_norm)
+        if self.norm_first:
+            y = normed(x, self.layers[0].own_norm)
+        for index, layer in enumerate(self.layers):
+            after = self.layers[index + 1].own_norm if index + 1 < len(self.layers) else self.last_norm
+            own, last = (layer.norm, after) if self.norm_first else (layer.own_norm, layer.norm)
+            x, y = add(x, layer.own_out(self._attend(layer.qkv(y, used), layer, given), used), own, self.norm_first)
+            x, y = add(x, layer.fc2(layer.fc1(y, used), used), last, self.norm_first)
+        return y if self.norm_first else normed(y, self.last_norm)
 
-    def _residual(self, x: torch.Tensor, norm: Any, block: Any) -> torch.Tensor:
-        return x + block(norm(x)) if self.norm_first else norm(x + block(x))
-
-    def _attend(self, x: torch.Tensor, layer: EncoderLayer, mask: torch.Tensor) -> torch.Tensor:
-        q, k, v = layer.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=layer.scaling)
-        return layer.own_out(out.transpose(1, 2).reshape(x.shape))
+    def _attend(self, qkv: torch.Tensor, layer: EncoderLayer, given: Packed) -> torch.Tensor:
+        """Each token to all of its input."""
+        tokens, width = len(qkv), qkv.shape[1] // 3
+        if not qkv.is_cuda:
+            memory = qkv[:, width:].unflatten(1, (2, width))
+            return attend_source(qkv[:, :width], memory, given.inputs, given.starts, given.lengths, self.heads, layer.scaling)
+        out = torch.empty(tokens, width, dtype=qkv.dtype, device=qkv.device)
+        size, unused = width // self.heads, given.inputs
+        attend[(tokens, self.heads)](
+            given.used, qkv, 3 * width, qkv[:, width:], 3 * width, 0, unused, given.inputs, unused, unused,
+            given.starts, given.lengths, out, layer.scaling, 0, self.heads, size,
+            OWN=False, DP=power(size), BLOCK=16, num_warps=2,
+        )  # fmt: skip
+        return out

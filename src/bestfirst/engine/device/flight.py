@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import islice
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ...search import Answer, Result
-from .answers import settle
-from .rows import ACTIVE, ALL_ROWS, BROKEN, FREE, ROWS, STEPS
-from .state import Shape, State, power
+from ...search import Result
+from .entry import PIECE, TOKENS, Entry
+from .graphs import Graphs
+from .landing import Entrant, Landing, Mail, sent
+from .rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, ROWS, STEPS
+from .state import Shape, State
 from .step import Step
 from .weights import Weights
 
 if TYPE_CHECKING:
-    from ...models.scorer import Source
     from ...models.transformers import TransformersModel
 
 BUCKETS = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows in a step: a graph for each
@@ -27,17 +29,18 @@ EARLY = 32  # steps: inputs that take more are hard, and most of what is scored 
 RATES = ((1.25, 2.0), (2.0, 4.0))  # rows for each active input, early and later; with a beam of up to 10, and beyond
 CHEAP = 256  # rows that cost little more than one, beside what is needed
 BURST = 2  # steps between two looks
-BEHIND = 12  # steps queued for the other inputs before results are made
 AHEAD = 2  # looks outstanding: so many bursts are queued while the host waits for the one before
+FEW = 64  # inputs that are not worth a landing while others fly
+SLICE = 32  # results that are made between two glances at the device
 
 
 @dataclass
-class Entrant:
-    """An input that waits: its number, what the model reads, and the most tokens of its output."""
+class Look:
+    """The device as it will be once all that is queued has run; who was let in by then, and how often some were taken out."""
 
-    index: int
-    source: Source
-    n_max: int
+    mail: Mail
+    let_in: int
+    taken_out: int
 
 
 class Flight:
@@ -46,221 +49,150 @@ class Flight:
     def __init__(self, model: TransformersModel, shape: Shape, weights: Weights | None = None, step: type[Step] = Step) -> None:
         self.model = model
         self.shape = shape
-        self.weights = weights or Weights(model.model, shape.lengths)
+        self.weights = weights or Weights(model.model, shape.lengths, shape.source)
         self.state = State(shape, self.weights, model.eos, model.banned)
+        self.graphs = Graphs(self.weights.device)
+        self.entry = Entry(self.state, self.weights, self.graphs)
         self.step = step(self.state, self.weights)
         self.step.rows(BUCKETS[-1])
-        self.cuda = self.weights.device.type == "cuda"
-        self.graphs: dict[int, Any] = {}
-        self._pool: Any = None
-        self._slots: list[Entrant | None] = [None] * shape.inputs
-        self.in_flight = 0  # inputs that have a slot
-        self._queued = 0  # steps of this run
+        self.ahead = AHEAD if self.weights.device.type == "cuda" else 0
+        self.trusted = False  # whether its answers were checked
+        self._clear()
+
+    def _clear(self) -> None:
+        self.state.clear()
+        self._slots: list[Entrant | None] = [None] * self.shape.inputs
+        self._most = self.shape.inputs  # in flight
+        self._waiting: deque[Entrant] = deque()
+        self._landings: deque[Landing] = deque()
+        self._looks: deque[Look] = deque()
+        self.in_flight = self._source_tokens = 0  # inputs that have a slot, and their tokens
+        self._active = self._queued = self._let_in = self._taken_out = 0
         self.most_in_flight = self.most_tokens = self.rows = self.steps = 0
         self.seconds = 0.0  # of the last run, from the first input let in to the last that was done
-        self.trusted = False  # whether its answers were checked
-
-    # -- letting in -----------------------------------------------------------------------------------------------------
-
-    @torch.inference_mode()
-    def admit(self, entrants: Sequence[Entrant]) -> None:
-        """Encode inputs, the longest first, in chunks of like length, and put each in a free slot.
-
-        A step is queued after each, so that the device is not idle while the host prepares the next.
-        """
-        free = [slot for slot, taken in enumerate(self._slots) if taken is None]
-        before = self.in_flight
-        for start, end in chunks([len(entrant.source.payload.source) for entrant in entrants]):
-            self._admit(entrants[start:end], free[start:end])
-            self._run_step(self._rows_for(before + end))
-        self.most_in_flight = max(self.most_in_flight, self.in_flight)
-
-    def _admit(self, entrants: Sequence[Entrant], slots: list[int]) -> None:
-        offset = len(self.shape.prompt) - 1
-        sources = [entrant.source.payload.source for entrant in entrants]
-        longest = max(map(len, sources))
-        numbers = np.zeros((3 + longest, len(entrants)), dtype=np.int32)
-        numbers[:3] = slots, [entrant.n_max + offset for entrant in entrants], [len(source) for source in sources]
-        tokens = np.fromiter(chain.from_iterable(sources), np.int32)
-        numbers[3:].T[np.arange(longest) < numbers[2][:, None]] = tokens
-        given = torch.from_numpy(numbers).to(self.weights.device, non_blocking=True)
-        places, limits, lengths = given[:3].unbind(0)
-        self.state.source[places.long(), :longest] = self.weights.source_keys(given[3:].T, lengths)
-        self.state.begin(places, limits, lengths)
-        for slot, entrant in zip(slots, entrants, strict=True):
-            self._slots[slot] = entrant
-        self.in_flight += len(slots)
-
-    # -- running -----------------------------------------------------------------------------------------------------------
 
     def run(self, batches: Iterator[list[Entrant]]) -> Iterator[tuple[Entrant, Result]]:
-        """Decode all; yields each with its result. The next batch is asked for while the device works on those before.
+        """Decode all; yields each with its result. Batches are asked for, and results made, while the device works.
 
         If memory does not do for all that are in flight, fewer are let in from then on.
         """
         begun = perf_counter()
-        counters = self.state.counters
-        counters[ALL_ROWS], counters[STEPS], counters[BROKEN] = 0, 0, 0
-        self._queued = 0
-        most, waiting = self.shape.inputs, next(batches, [])
-        while waiting or self.in_flight:
-            while waiting and self.in_flight < most:
-                room = most - self.in_flight
-                self.admit(waiting[:room])
-                waiting = waiting[room:] or next(batches, [])
-            # Most results are made while the device works on the rest.
-            enough = most * 3 // 4 if waiting else self.in_flight // 3
-            if self._fly(0 if enough < AHEAD else enough):
-                waiting = [*self._make_room(), *waiting]
-                most = self.in_flight
-            yield from self._harvest()
-        self.rows, self.steps = int(counters[ALL_ROWS]), int(counters[STEPS])
+        self._clear()
+        more = True
+        while True:
+            if more and len(self._waiting) < PIECE:
+                batch = next(batches, [])
+                self._waiting.extend(batch)
+                more = bool(batch)
+            self._admit()
+            if not self.in_flight:
+                break
+            self._burst()
+            if len(self._looks) > self.ahead:
+                look = self._looks.popleft()
+                while self._landings and self._landings[0].here() and not look.mail.here():
+                    yield from self._some_results()
+                self._heed(look)
+        while self._landings:
+            yield from self._some_results()
+        counters = self.state.counters.tolist()
+        self.rows, self.steps = counters[ALL_ROWS], counters[STEPS]
         self.seconds = perf_counter() - begun
 
+    # -- letting in -----------------------------------------------------------------------------------------------------
+
     @torch.inference_mode()
-    def _fly(self, enough: int) -> bool:
-        """Steps, until no more than `enough` inputs are active. True if there are, but no node is free for them."""
-        active = self.in_flight
-        looks: list[tuple[torch.Tensor, Any]] = []
-        while True:
-            rows = self._rows_for(active)
-            for _ in range(BURST):
-                self._run_step(rows)
-            looks.append(self._look())
-            if len(looks) > (AHEAD if self.cuda else 0):
-                seen, ready = looks.pop(0)
-                if ready is not None:
-                    ready.synchronize()
-                active = int(seen[ACTIVE])
-                if int(seen[BROKEN]):
-                    raise ValueError("the model's scores are not finite: check its weights and dtype")
-                if active <= enough:
-                    return False
-                if int(seen[ROWS]) == 0:
-                    return True
+    def _admit(self) -> None:
+        """Encode some of those that wait, as far as there is room, and put each in a free slot."""
+        entrants: list[Entrant] = []
+        tokens, room = 0, min(PIECE, self._most - self.in_flight)
+        while self._waiting and len(entrants) < room:
+            tokens += len(self._waiting[0].source.payload.source)
+            if tokens > TOKENS and entrants:
+                break
+            entrants.append(self._waiting.popleft())
+        if not entrants:
+            return
+        many = len(entrants)
+        slots = list(islice((slot for slot, taken in enumerate(self._slots) if taken is None), many))
+        self.entry(entrants, slots)
+        for slot, entrant in zip(slots, entrants, strict=True):
+            self._slots[slot] = entrant
+        self._source_tokens += sum(len(entrant.source.payload.source) for entrant in entrants)
+        self.in_flight += many
+        self._let_in += many
+        self._active += many
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+
+    # -- running -----------------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _burst(self) -> None:
+        """Some steps, and a look at what they will have done."""
+        rows = self._rows_for(self._active)
+        for _ in range(BURST):
+            self.graphs.run(("step", rows), lambda: self.step(rows))
+        self._queued += BURST
+        self._looks.append(Look(Mail(self.state.counters, self.state.status), self._let_in, self._taken_out))
 
     def _rows_for(self, active: int) -> int:
         """The least bucket with a row for each active input, as many more as are likely to be needed, and the cheap ones.
 
         The wider the beam and the harder the input, the more of a length is needed. No more rows are of use than inputs can name.
         """
-        wanted = min(int(active * RATES[self.shape.k > 10][self._queued > EARLY]) + CHEAP, active * self.shape.picks)
+        rate = RATES[self.shape.k > 10][self._queued > EARLY]
+        wanted = min(active * rate + CHEAP, active * self.shape.picks)
         return next((rows for rows in BUCKETS if rows >= wanted), BUCKETS[-1])
 
-    def _look(self) -> tuple[torch.Tensor, Any]:
-        """The counters as they will be once all that is queued has run, and what to wait for."""
-        if not self.cuda:
-            return self.state.counters.clone(), None
-        seen = torch.empty(8, dtype=torch.int32, pin_memory=True)
-        seen.copy_(self.state.counters, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record()
-        return seen, event
-
-    def _run_step(self, rows: int) -> None:
-        self._queued += 1
-        if not self.cuda:
-            self.step(rows)
-            return
-        if rows not in self.graphs:
-            self.graphs[rows] = self._capture(rows)
-        self.graphs[rows].replay()
-
-    def _capture(self, rows: int) -> Any:
-        """A step of so many rows as a graph. Run once before, so that kernels are compiled; a step too many does no harm."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self.step(rows)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            self.step(rows)
-        self._pool = graph.pool()
-        return graph
-
-    @torch.inference_mode()
-    def _make_room(self) -> list[Entrant]:
-        """The later half of the inputs in flight begin again when there is room."""
-        status = self.state.status.tolist()
-        flying = [slot for slot, taken in enumerate(self._slots) if taken is not None and status[slot] == 1]
-        if len(flying) < 2:
-            raise torch.OutOfMemoryError("one input alone needs more memory for its search than there is")
-        leaving = flying[len(flying) // 2 :]
-        self.state.release(torch.tensor(leaving, device=self.weights.device))
-        back = [self._slots[slot] for slot in leaving]
-        for slot in leaving:
-            self._slots[slot] = None
-        self.in_flight -= len(leaving)
-        return [entrant for entrant in back if entrant is not None]
+    def _heed(self, look: Look) -> None:
+        """Take out inputs that are done, once they are many; or, if no node is free, let fewer be in flight."""
+        counters, status = look.mail.wait()
+        if counters[BROKEN]:
+            raise ValueError("the model's scores are not finite: check its weights and dtype")
+        self._active = int(counters[ACTIVE]) + self._let_in - look.let_in
+        self.most_tokens = max(self.most_tokens, self._source_tokens + self.shape.nodes - 1 - int(counters[FREE]))
+        if look.taken_out < self._taken_out:
+            return  # of a time when others had these slots
+        done = np.flatnonzero(status == DONE).tolist()
+        starved = counters[ACTIVE] > 0 and counters[ROWS] == 0
+        enough = self._most // 4 if self._waiting else max(self.in_flight // 2, FEW)
+        if done and (starved or len(done) >= min(enough, self.in_flight)):
+            self._land(done)
+        elif starved:
+            self._make_room(np.flatnonzero(status == FLYING).tolist())
 
     # -- results -----------------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def _harvest(self) -> list[tuple[Entrant, Result]]:
-        """Results of the inputs that are done; their slots are free."""
-        shape, st = self.shape, self.state
-        status = st.status.tolist()
-        lengths_of = [len(taken.source.payload.source) for taken in self._slots if taken is not None]
-        self.most_tokens = max(self.most_tokens, sum(lengths_of) + shape.nodes - 1 - int(st.counters[FREE]))
-        done = [slot for slot, taken in enumerate(self._slots) if taken is not None and status[slot] == 2]
-        if not done:
-            return []
-        slots = torch.tensor(done, dtype=torch.int32, device=self.weights.device)
-        calls = torch.empty_like(slots)
-        lengths = torch.zeros(len(done), shape.n, dtype=torch.int32, device=slots.device)
-        tokens = torch.zeros(len(done), shape.n, shape.lengths, dtype=torch.int32, device=slots.device)
-        settle[(len(done),)](
-            slots, st.value, st.entry, st.node, st.count, st.token, st.paths, st.node_token, st.deepest, st.limit, st.answers,
-            st.answer_value, calls, lengths, tokens, shape.n, shape.k, shape.lengths, shape.successors, len(shape.prompt),
-            KP=power(shape.k), LP=power(shape.lengths), num_warps=4,
-        )  # fmt: skip
-        longest = max(1, int(lengths.abs().max()))
-        counts = torch.stack([calls, st.rows[slots.long()], st.steps[slots.long()]], 1).tolist()
-        values, many, words = st.answer_value[slots.long()].tolist(), lengths.tolist(), tokens[:, :, :longest].tolist()
-        if len(done) == self.in_flight:
-            self._release_all()
-        else:
-            st.release(slots)
-            for _ in range(BEHIND if self.cuda else 0):
-                self._run_step(self._rows_for(self.in_flight - len(done)))
-        self.in_flight -= len(done)
-        found = []
-        for slot, *found_for in zip(done, counts, values, many, words, strict=True):
-            entrant = self._slots[slot]
-            assert entrant is not None
+    def _land(self, done: Sequence[int]) -> None:
+        """Results of these slots are made when they are here; the slots are free."""
+        slots = sent(np.array(done), self.weights.device)
+        entrants = self._take_out(done)
+        self._landings.append(Landing(self.model, self.state, entrants, slots))
+        self.state.release(slots)
+
+    @torch.inference_mode()
+    def _make_room(self, flying: Sequence[int]) -> None:
+        """The later half of the inputs in flight begin again when there is room."""
+        if len(flying) < 2:
+            raise torch.OutOfMemoryError("one input alone needs more memory for its search than there is")
+        leaving = flying[len(flying) // 2 :]
+        self.state.release(sent(np.array(leaving), self.weights.device))
+        self._waiting.extendleft(reversed(self._take_out(leaving)))
+        self._most = self.in_flight
+
+    def _take_out(self, slots: Sequence[int]) -> list[Entrant]:
+        entrants = [entrant for slot in slots if (entrant := self._slots[slot]) is not None]
+        for slot in slots:
             self._slots[slot] = None
-            found.append((entrant, self._result(entrant, *found_for)))
+        self.in_flight -= len(entrants)
+        self._source_tokens -= sum(len(entrant.source.payload.source) for entrant in entrants)
+        self._taken_out += 1
+        return entrants
+
+    def _some_results(self) -> list[tuple[Entrant, Result]]:
+        """The next few of what has landed."""
+        found = list(islice(self._landings[0].results, SLICE))
+        if len(found) < SLICE:
+            self._landings.popleft()
         return found
-
-    def _release_all(self) -> None:
-        """As `release` of everything."""
-        st, nodes = self.state, self.shape.nodes
-        st.node_input.fill_(-1)
-        st.stack[:-1] = torch.arange(nodes - 1, 0, -1, dtype=torch.int32, device=st.stack.device)
-        st.counters[FREE] = nodes - 1
-        st.status.zero_()
-
-    def _result(
-        self, entrant: Entrant, counts: list[int], values: list[float], lengths: list[int], tokens: list[list[int]]
-    ) -> Result:
-        payload, text = entrant.source.payload, self.model.text
-        answers = []
-        for length, value, words in zip(lengths, values, tokens, strict=True):
-            if length != 0:
-                y = tuple(words[: abs(length)])
-                answers.append(Answer(y, value, value, text(payload, y)))
-        calls, rows, steps = counts
-        if lengths[0] > 0:
-            return Result(answers, calls, rows, steps, exact=True, status="complete")
-        partial = answers[0] if answers else Answer((), 0.0, 0.0, text(payload, ()))
-        return Result([], calls, rows, steps, exact=True, status="incomplete", partial=partial)
-
-
-def chunks(lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """Cut inputs, the longest first, where they have become a third shorter, so that little is padded."""
-    cuts = [0]
-    for i, length in enumerate(lengths):
-        if i - cuts[-1] >= 256 and length < 0.67 * lengths[cuts[-1]]:
-            cuts.append(i)
-    return list(zip(cuts, [*cuts[1:], len(lengths)], strict=True))

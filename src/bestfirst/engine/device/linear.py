@@ -1,4 +1,4 @@
-"""Linear: a product and a bias, and where it can be, the activation after it, in one launch."""
+"""Linear: a product with weights, as a step on the device uses it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from .product import pays, product
+
 
 @dataclass
 class Linear:
-    """x W^T + b, and the activation of that; fused where torch can."""
+    """x W^T + b, and the activation of that; in one launch where that can be."""
 
     weight: torch.Tensor
     bias: torch.Tensor
@@ -24,9 +26,13 @@ class Linear:
         biases = [w.new_zeros(len(w)) if m.bias is None else m.bias.detach() for m, w in zip(modules, weights, strict=True)]
         return cls(torch.cat(weights), torch.cat(biases), activation)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self.activation is None:
-            return F.linear(x, self.weight, self.bias)
-        if isinstance(self.activation, torch.nn.ReLU) and x.is_cuda:
+    def __call__(self, x: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
+        """Of x (rows, inputs); rows beyond `used`, a number on the device, may hold anything."""
+        relu = isinstance(self.activation, torch.nn.ReLU)
+        if pays(self.weight):
+            out = product(x, self.weight, self.bias, used, relu)
+            return out if relu or self.activation is None else self.activation(out)
+        if relu and x.is_cuda:
             return torch._addmm_activation(self.bias, x, self.weight.t())
-        return self.activation(F.linear(x, self.weight, self.bias))
+        out = F.linear(x, self.weight, self.bias)
+        return out if self.activation is None else self.activation(out)

@@ -7,15 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from ...scheduler import Stats
 from ...scheduler.scheduler import no_garbage_collection
 from ...search import Result
-from ..choose import untouched, weights
-from .flight import BUCKETS, Entrant, Flight
+from ..choose import Fingerprint, untouched
+from .flight import BUCKETS, Flight
+from .landing import Entrant
 from .state import Shape, bytes_each
 from .weights import Weights
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from ...decoding import Read, Task
     from ...models.transformers import TransformersModel
 
-BATCH = 1024  # inputs that are read together, and let in the longest first
+FIRST = 128  # inputs that are read before the device begins
+BATCH = 512  # inputs that are read together, and let in the longest first
 WINDOW = 1 << 15  # inputs that are read before it is decided how much room is needed
 MOST_INPUTS = 2048  # in flight
 MOST_NODES = 1 << 24
@@ -68,7 +70,7 @@ class Pilot:
         self._inputs = inputs
         with no_garbage_collection():
             try:
-                while batch := self._batch(BATCH):
+                while batch := self._batch(FIRST):
                     yield from self._decode(batch)
             except ValueError:
                 self.model.flight = None
@@ -135,8 +137,8 @@ class Pilot:
 
     def _kept(self, batch: Sequence[Entrant]) -> Flight | None:
         """The flight of the last decode, if the weights are the same and there is room in it."""
-        kept: tuple[Any, Flight] | None = self.model.flight
-        if kept is not None and kept[0] == weights(self.model.model) and kept[1].shape.fits(self._needs(batch)):
+        kept: tuple[Fingerprint, Flight] | None = self.model.flight
+        if kept is not None and kept[0].holds(self.model.model) and kept[1].shape.fits(self._needs(batch)):
             return kept[1]
         self.model.flight = None
         return None
@@ -152,7 +154,7 @@ class Pilot:
                     raise
                 inputs = ceil(inputs / 2)
                 torch.cuda.empty_cache()
-        self.model.flight = (weights(self.model.model), flight)
+        self.model.flight = (Fingerprint(self.model.model), flight)
         return flight
 
     def _needs(self, entrants: Sequence[Entrant]) -> Shape:

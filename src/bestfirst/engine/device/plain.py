@@ -25,11 +25,19 @@ def attend_own(
 
 
 def attend_source(
-    q: torch.Tensor, source: torch.Tensor, inputs: torch.Tensor, source_length: torch.Tensor, heads: int, scale: float
+    q: torch.Tensor,
+    source: torch.Tensor,
+    inputs: torch.Tensor,
+    starts: torch.Tensor,
+    lengths: torch.Tensor,
+    heads: int,
+    scale: float,
 ) -> torch.Tensor:
-    """Rows (rows, d) to their inputs' keys and values in `source`, a view (inputs, length, 2, d) of one layer."""
-    there = torch.arange(source.shape[1], device=q.device) < source_length[inputs.long()][:, None]
-    return _attention(q, source[inputs.long()], there, heads, scale)
+    """Rows (rows, d) to their inputs' keys and values in `source`, a view (tokens, 2, d) of one layer, side by side."""
+    places = torch.arange(max(1, int(lengths.max())), device=q.device)
+    there = places < lengths[inputs.long()][:, None]
+    cells = torch.where(there, starts[inputs.long()][:, None] + places, 0).long()
+    return _attention(q, source[cells], there, heads, scale)
 
 
 def _attention(q: torch.Tensor, context: torch.Tensor, there: torch.Tensor, heads: int, scale: float) -> torch.Tensor:

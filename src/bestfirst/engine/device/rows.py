@@ -8,7 +8,8 @@ import triton.language as tl
 
 from .beams import ENDS, OPEN
 
-ROWS, ACTIVE, ALL_ROWS, STEPS, FREE, CAP, BROKEN = range(7)  # what `counters` holds
+ROWS, ACTIVE, ALL_ROWS, STEPS, FREE, CAP, BROKEN = range(7)  # what `counters` holds; rows in use come first
+NOBODY, FLYING, DONE, LEAVING = range(4)  # what `status` says of a slot
 
 
 @triton.jit
@@ -103,3 +104,16 @@ def embed(
     x = tl.load(embedding + w.to(tl.int64) * D + d, mask=d < D, other=0.0).to(tl.float32) * scale
     x += tl.load(positions + t * D + d, mask=d < D, other=0.0).to(tl.float32)
     tl.store(out + r.to(tl.int64) * D + d, x, mask=d < D)
+
+
+@triton.jit
+def reclaim(node_input, status, stack, counters, N, BLOCK: tl.constexpr):
+    """Nodes of inputs that leave go back onto the stack of free ones, in any order: no result depends on a node's number."""
+    nodes = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    s = tl.load(node_input + nodes, mask=nodes < N, other=-1)
+    gone = tl.load(status + s, mask=s >= 0, other=0) == 3
+    count = tl.sum(gone.to(tl.int32), 0)
+    if count > 0:
+        place = tl.atomic_add(counters + 4, count) + tl.cumsum(gone.to(tl.int32), 0) - 1
+        tl.store(stack + place, nodes, mask=gone)
+        tl.store(node_input + nodes, tl.full([BLOCK], -1, tl.int32), mask=gone)

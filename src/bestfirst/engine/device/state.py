@@ -10,8 +10,11 @@ from typing import Any
 import torch
 
 from .beams import begin
-from .rows import CAP, FREE
+from .rows import CAP, FREE, LEAVING, reclaim
+from .sizes import power
 from .weights import Weights
+
+BLOCK = 1024  # nodes that one program takes back
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,6 @@ class Shape:
         return all(getattr(self, a) == getattr(other, a) for a in same) and all(
             getattr(self, a) >= getattr(other, a) for a in room
         )
-
-
-def power(n: int) -> int:
-    """The least power of two that is no less than n."""
-    return 1 << (n - 1).bit_length()
 
 
 def bytes_each(shape: Shape, token: int) -> tuple[int, int]:
@@ -86,14 +84,13 @@ class State:
         self.token[N * W :] = shape.prompt[0]
         self.paths, self.node_token, self.hashes = empty(N, L), empty(N), zeros(N)
         self.mark = zeros(N, dtype=torch.int8)
-        self.node_input = torch.full((N,), -1, dtype=torch.int32, device=device)
-        self.stack = torch.arange(N, dtype=torch.int32, device=device)  # free nodes: the first so many
-        self.stack[:-1] = torch.arange(N - 1, 0, -1, dtype=torch.int32, device=device)
+        self.node_input, self.stack = empty(N), empty(N)  # free nodes: the first so many of the stack
         self.counters = zeros(8)
-        self.counters[FREE], self.counters[CAP] = N - 1, 1
+        self.clear()
         # keys and values: of nodes, and of the inputs
         self.memory = empty(N, layers * 2 * weights.width, dtype=weights.dtype)
-        self.source = empty(S, shape.source, layers * 2 * weights.width, dtype=weights.dtype)
+        self.source = empty(S * shape.source + 1, layers * 2 * weights.width, dtype=weights.dtype)
+        self.source_start = torch.arange(S, dtype=torch.int32, device=device) * shape.source
         # what ends an output, what may not come
         self.ends, self.banned = zeros(weights.vocabulary, dtype=torch.int8), zeros(weights.vocabulary, dtype=torch.int8)
         self.ends[list(eos)] = 1
@@ -102,22 +99,30 @@ class State:
             self.banned[list(banned)] = 1
         self.prompt = torch.tensor(shape.prompt, dtype=torch.int32, device=device)
 
-    def begin(self, slots: torch.Tensor, limits: torch.Tensor, source_lengths: torch.Tensor) -> None:
-        """New inputs in these slots: each beam empty, but for the root."""
+    def begin(self, many: torch.Tensor, slots: torch.Tensor, limits: torch.Tensor, source_lengths: torch.Tensor) -> None:
+        """New inputs in the first `many` of these slots: each beam empty, but for the root."""
         shape = self.shape
         begin[(len(slots),)](
-            slots, limits, source_lengths, self.value, self.entry, self.tie, self.node, self.pushed, self.count, self.head,
+            many, slots, limits, source_lengths, self.value, self.entry, self.tie, self.node, self.pushed, self.count, self.head,
             self.scored, self.child, self.status, self.deepest, self.limit, self.source_length, self.rows, self.steps,
-            shape.lengths, shape.nodes * shape.successors, KP=power(shape.k), LP=power(shape.lengths), num_warps=1,
+            shape.lengths, shape.nodes * shape.successors, len(shape.prompt),
+            KP=power(shape.k), LP=power(shape.lengths), num_warps=1,
         )  # fmt: skip
+
+    def clear(self) -> None:
+        """No input is in flight, every node is free."""
+        nodes = self.shape.nodes
+        self.status.zero_()
+        self.node_input.fill_(-1)
+        torch.arange(nodes - 1, -1, -1, dtype=torch.int32, device=self.stack.device, out=self.stack)  # node 0 stays
+        self.counters.zero_()
+        self.counters[FREE], self.counters[CAP] = nodes - 1, 1
 
     def release(self, slots: torch.Tensor) -> None:
         """Take back the nodes of these slots' inputs."""
-        gone = torch.zeros(self.shape.inputs + 1, dtype=torch.bool, device=slots.device)
-        gone[slots.long()] = True
-        nodes = gone[self.node_input.long()].nonzero()[:, 0]  # a free node's input is -1: the last, which nobody is
-        free = int(self.counters[FREE])
-        self.stack[free : free + len(nodes)] = nodes.int()
-        self.node_input[nodes] = -1
-        self.counters[FREE] += len(nodes)
-        self.status[slots.long()] = 0
+        where = slots.long()
+        self.status.index_fill_(0, where, LEAVING)
+        reclaim[(-(-self.shape.nodes // BLOCK),)](
+            self.node_input, self.status, self.stack, self.counters, self.shape.nodes, BLOCK=BLOCK
+        )
+        self.status.index_fill_(0, where, 0)

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import torch
-from torch.nn import functional as F
 
-from .attention import add_norm, attend
+from .attention import attend
 from .beams import grow
 from .plain import attend_own, attend_source, best
-from .rows import BROKEN, assign, embed, share
-from .state import State, power
+from .residual import add, normed
+from .rows import BROKEN, ROWS, assign, embed, share
+from .sizes import power
+from .state import State
 from .successors import keep_best, keep_given, survey
 from .weights import Layer, Weights
 
@@ -56,25 +57,20 @@ class Step:
 
     def decoder(self, R: int) -> torch.Tensor:
         """Logits of R rows, (R, vocabulary)."""
-        w = self.weights
+        w, used = self.weights, self.state.counters
         x = self._embed(R)
-        if w.first_norm is not None:
-            x = F.layer_norm(x, x.shape[1:], w.first_norm.weight, w.first_norm.bias, w.first_norm.eps)
-        y = x
+        x = y = normed(x, w.first_norm)
         if w.norm_first:
-            norm = w.layers[0].own_norm
-            y = F.layer_norm(x, x.shape[1:], norm.weight, norm.bias, norm.eps)
+            y = normed(x, w.layers[0].own_norm)
         for index, layer in enumerate(w.layers):
             after = w.layers[index + 1].own_norm if index + 1 < len(w.layers) else w.last_norm
             own, cross, last = (
                 (layer.cross_norm, layer.norm, after) if w.norm_first else (layer.own_norm, layer.cross_norm, layer.norm)
             )
-            x, y = self._add(x, layer.own_out(self._own(y, index, layer)), own)
-            x, y = self._add(x, layer.cross_out(self._cross(y, index, layer)), cross)
-            x, y = self._add(x, layer.fc2(layer.fc1(y)), last)
-        if w.last_norm is not None and not w.norm_first:
-            y = F.layer_norm(y, y.shape[1:], w.last_norm.weight, w.last_norm.bias, w.last_norm.eps)
-        return w.head(y)
+            x, y = add(x, layer.own_out(self._own(y, index, layer), used), own, w.norm_first)
+            x, y = add(x, layer.cross_out(self._cross(y, index, layer), used), cross, w.norm_first)
+            x, y = add(x, layer.fc2(layer.fc1(y, used), used), last, w.norm_first)
+        return w.head(y if w.norm_first else normed(y, w.last_norm), used)
 
     def _embed(self, R: int) -> torch.Tensor:
         st, w, shape = self.state, self.weights, self.state.shape
@@ -88,10 +84,10 @@ class Step:
         return x
 
     def _own(self, x: torch.Tensor, index: int, layer: Layer) -> torch.Tensor:
-        return self._attend(layer.qkv(x), self.state.memory, index, layer, True)
+        return self._attend(layer.qkv(x, self.state.counters), self.state.memory, index, layer, True)
 
     def _cross(self, x: torch.Tensor, index: int, layer: Layer) -> torch.Tensor:
-        return self._attend(layer.cross_q(x), self.state.source, index, layer, False)
+        return self._attend(layer.cross_q(x, self.state.counters), self.state.source, index, layer, False)
 
     def _attend(self, q: torch.Tensor, memory: torch.Tensor, index: int, layer: Layer, own: bool) -> torch.Tensor:
         st, w = self.state, self.weights
@@ -101,30 +97,15 @@ class Step:
             if own:
                 nodes, lengths = self.row_node[rows], self.row_length[rows]
                 return attend_own(q, layer_memory, nodes, lengths, st.paths, w.heads, layer.scaling)
-            return attend_source(q, layer_memory, self.row_input[rows], st.source_length, w.heads, layer.scaling)
+            return attend_source(q, layer_memory, self.row_input[rows], st.source_start, st.source_length, w.heads, layer.scaling)
         out = torch.empty(len(q), w.width, dtype=w.dtype, device=w.device)
         attend[(len(q), w.heads)](
-            q, q.shape[1], memory, memory.shape[-1], index,
-            self.row_node, self.row_input, self.row_length, st.paths, st.source_length,
-            out, layer.scaling, st.shape.lengths, st.shape.source, w.heads, w.size,
+            st.counters, q, q.shape[1], memory, memory.shape[-1], index,
+            self.row_node, self.row_input, self.row_length, st.paths, st.source_start, st.source_length,
+            out, layer.scaling, st.shape.lengths, w.heads, w.size,
             OWN=own, DP=power(w.size), BLOCK=16, num_warps=2,
         )  # fmt: skip
         return out
-
-    def _add(self, x: torch.Tensor, y: torch.Tensor, norm: torch.nn.LayerNorm | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """x + y, and that normalised; where layers normalise last, the two are one."""
-        first = self.weights.norm_first
-        if norm is None:
-            return x + y, x + y
-        if not x.is_cuda:
-            total = x + y
-            out = F.layer_norm(total, x.shape[1:], norm.weight, norm.bias, norm.eps)
-            return (total if first else out), out
-        out = torch.empty_like(x)
-        total = torch.empty_like(x) if first else out
-        D = x.shape[1]
-        add_norm[(len(x),)](x, y, norm.weight, norm.bias, total, out, norm.eps, D, FIRST=first, DP=power(D), num_warps=2)
-        return total, out
 
     def keep(self, logits: torch.Tensor) -> None:
         """Each row's best successors, into its node's entries."""
@@ -137,8 +118,9 @@ class Step:
             total, maxima = torch.empty(R, device=device), torch.empty(R, groups, device=device)
             banned, sizes = st.any_banned, {"G": groups, "C": GROUP}
             survey[(R,)](logits, total, maxima, st.banned, st.counters, V, ANY_BANNED=banned, **sizes, num_warps=8)
-            keep_best[(R,)](logits, total, maxima, *where, st.prompt, V, W, P, **sizes, WP=power(W), num_warps=1)
+            keep_best[(R,)](logits, total, maxima, st.counters, *where, st.prompt, V, W, P, **sizes, WP=power(W), num_warps=1)
             return
         values, which, total = best(logits, W, st.banned if st.any_banned else None)
-        st.counters[BROKEN : BROKEN + 1] |= total.isnan().any().int()
+        used = torch.arange(R, device=total.device) < st.counters[ROWS]
+        st.counters[BROKEN : BROKEN + 1] |= (used & total.isnan()).any().int()
         keep_given[(R,)](values, which, total, *where, st.prompt, W, P, WP=power(W), num_warps=4)

@@ -11,25 +11,26 @@ from .beams import ENDS, INF, OPEN
 
 @triton.jit
 def survey(logits, total, maxima, banned, counters, V, ANY_BANNED: tl.constexpr, G: tl.constexpr, C: tl.constexpr):
-    """A row's log-sum-exp, and the greatest logit of each of its G groups of C tokens."""
+    """A row's log-sum-exp, if it is one of the rows in use, and the greatest logit of each of its G groups of C tokens."""
     r = tl.program_id(0).to(tl.int64)
-    group = tl.arange(0, G)
-    at = group[:, None] * C + tl.arange(0, C)[None, :]
-    x = tl.load(logits + r * V + at, mask=at < V, other=-INF).to(tl.float32)
-    peak = tl.max(tl.max(x, 1), 0)
-    sum_all = peak + tl.log(tl.sum(tl.sum(tl.exp(x - peak), 1), 0))
-    if sum_all != sum_all:
-        tl.store(counters + 6, 1)
-    tl.store(total + r, sum_all)
-    if ANY_BANNED:
-        x = tl.where(tl.load(banned + at, mask=at < V, other=1) != 0, -INF, x)
-        tl.store(logits + r * V + at, x, mask=at < V)
-    tl.store(maxima + r * G + group, tl.max(x, 1))
+    if r < tl.load(counters):
+        group = tl.arange(0, G)
+        at = group[:, None] * C + tl.arange(0, C)[None, :]
+        x = tl.load(logits + r * V + at, mask=at < V, other=-INF).to(tl.float32)
+        peak = tl.max(tl.max(x, 1), 0)
+        sum_all = peak + tl.log(tl.sum(tl.sum(tl.exp(x - peak), 1), 0))
+        if sum_all != sum_all:
+            tl.store(counters + 6, 1)
+        tl.store(total + r, sum_all)
+        if ANY_BANNED:
+            x = tl.where(tl.load(banned + at, mask=at < V, other=1) != 0, -INF, x)
+            tl.store(logits + r * V + at, x, mask=at < V)
+        tl.store(maxima + r * G + group, tl.max(x, 1))
 
 
 @triton.jit
 def keep_best(
-    logits, total, maxima, row_node, row_length, logprob, token, child, ends, prompt,
+    logits, total, maxima, counters, row_node, row_length, logprob, token, child, ends, prompt,
     V, W, P, G: tl.constexpr, C: tl.constexpr, WP: tl.constexpr,
 ):  # fmt: skip
     """Top W of a row, ties to the smaller token. Within the prompt: its next token, for nothing.
@@ -38,26 +39,27 @@ def keep_best(
     overwritten in `logits`.
     """
     r = tl.program_id(0)
-    row = logits + r.to(tl.int64) * V
-    group = tl.arange(0, G)
-    c = tl.arange(0, C)
-    most = tl.load(maxima + r.to(tl.int64) * G + group)
-    j = tl.arange(0, WP)
-    best = tl.full([WP], -INF, tl.float32)
-    which = tl.zeros([WP], tl.int32)
-    i = 0
-    while i < W:
-        top = tl.max(most, 0)
-        g = tl.min(tl.where(most == top, group, G - 1), 0)
-        tl.debug_barrier()
-        y = tl.load(row + g * C + c, mask=g * C + c < V, other=-INF).to(tl.float32)
-        place = tl.min(tl.where(y == top, c, C - 1), 0)
-        tl.store(row + g * C + c, tl.full([C], -INF, tl.float32), mask=(c == place) & (g * C + c < V))
-        most = tl.where(group == g, tl.max(tl.where(c == place, -INF, y), 0), most)
-        best = tl.where(j == i, top, best)
-        which = tl.where(j == i, tl.minimum(g * C + place, V - 1), which)
-        i += 1
-    write(best, which, tl.load(total + r), r, row_node, row_length, logprob, token, child, ends, prompt, W, P, WP)
+    if r < tl.load(counters):
+        row = logits + r.to(tl.int64) * V
+        group = tl.arange(0, G)
+        c = tl.arange(0, C)
+        most = tl.load(maxima + r.to(tl.int64) * G + group)
+        j = tl.arange(0, WP)
+        best = tl.full([WP], -INF, tl.float32)
+        which = tl.zeros([WP], tl.int32)
+        i = 0
+        while i < W:
+            top = tl.max(most, 0)
+            g = tl.min(tl.where(most == top, group, G - 1), 0)
+            tl.debug_barrier()
+            y = tl.load(row + g * C + c, mask=g * C + c < V, other=-INF).to(tl.float32)
+            place = tl.min(tl.where(y == top, c, C - 1), 0)
+            tl.store(row + g * C + c, tl.full([C], -INF, tl.float32), mask=(c == place) & (g * C + c < V))
+            most = tl.where(group == g, tl.max(tl.where(c == place, -INF, y), 0), most)
+            best = tl.where(j == i, top, best)
+            which = tl.where(j == i, tl.minimum(g * C + place, V - 1), which)
+            i += 1
+        write(best, which, tl.load(total + r), r, row_node, row_length, logprob, token, child, ends, prompt, W, P, WP)
 
 
 @triton.jit

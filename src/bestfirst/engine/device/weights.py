@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..hooked import position_table
-from .encoder import Encoder
+from .encoder import Encoder, Packed
 from .linear import Linear
 
 NORM_FIRST = {"marian": False, "bart": False, "mbart": True, "pegasus": True, "m2m_100": True}
@@ -44,14 +44,14 @@ class Weights:
         layers = model.get_decoder().layers
         return len(layers) * 2 * int(layers[0].self_attn.embed_dim) * model.dtype.itemsize
 
-    def __init__(self, model: Any, positions: int) -> None:
+    def __init__(self, model: Any, positions: int, source_positions: int) -> None:
         decoder = model.get_decoder()
         attention = decoder.layers[0].self_attn
         self.heads, self.size = attention.num_heads, attention.head_dim
         self.norm_first = NORM_FIRST[model.config.model_type]
         self.layers = [Layer(module) for module in decoder.layers]
         sides = [(module.encoder_attn.k_proj, module.encoder_attn.v_proj) for module in decoder.layers]
-        self.encoder = Encoder(model, self.norm_first)
+        self.encoder = Encoder(model, self.norm_first, source_positions)
         self.cross = Linear.join(*(side for pair in sides for side in pair))
         self.embedding = decoder.embed_tokens.weight.detach()
         self.embed_scale = float(getattr(decoder.embed_tokens, "embed_scale", getattr(decoder, "embed_scale", 1.0)))
@@ -64,9 +64,9 @@ class Weights:
             self.head.bias = bias[0].detach().to(self.head.bias)
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
 
-    def source_keys(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Every layer's keys and values of inputs (batch, length), as (batch, length, layers * 2 * d)."""
-        return self.cross(self.encoder(ids, lengths))
+    def source_keys(self, given: Packed) -> torch.Tensor:
+        """Every layer's keys and values of the inputs' tokens, (tokens, layers * 2 * d)."""
+        return self.cross(self.encoder(given), given.used)
 
     @property
     def vocabulary(self) -> int:
