@@ -13,9 +13,10 @@ from .. import fused_bart
 from ..fused_bart import FusedBart
 from ..sources import Sources
 from ..tree import Rows, Tree
-from . import kernels
+from . import kernels, tiles
 from .arrays import Array, Workspace
 from .encoder import NativeEncoder
+from .pages import Pages
 from .parts import FeedForward, Norm, Product, Stream
 
 if TYPE_CHECKING:
@@ -27,12 +28,12 @@ MULTIPLE = 16  # of rows: what the product with the vocabulary works through at 
 class Layer:
     """One decoder layer: its products as kernels want them."""
 
-    def __init__(self, fused: fused_bart.Layer) -> None:
+    def __init__(self, fused: fused_bart.Layer, pages: Pages) -> None:
         self.heads, self.scaling = fused.heads, np.float32(fused.scaling)
-        self.qkv, self.own_out = Product(fused.qkv), Product(fused.own_out)
-        self.cross_q, self.cross_out = Product(fused.cross_q), Product(fused.cross_out)
-        self.cross_kv = Product(fused.cross_kv)
-        self.forward = FeedForward(fused.fc1, fused.fc2, fused.activation)
+        self.qkv, self.own_out = Product(fused.qkv, pages), Product(fused.own_out, pages)
+        self.cross_q, self.cross_out = Product(fused.cross_q, pages), Product(fused.cross_out, pages)
+        self.cross_kv = Product(fused.cross_kv, pages)
+        self.forward = FeedForward(fused.fc1, fused.fc2, fused.activation, pages)
 
 
 class NativeBart(FusedBart):
@@ -51,7 +52,8 @@ class NativeBart(FusedBart):
         if self.norm_first != (self.last_norm is not None):
             raise TypeError(f"{type(model).__name__} normalises in an order that is not known here")
         self.width = self.layers[0].heads * self.layers[0].size
-        self.native = [Layer(layer) for layer in self.layers]
+        pages = Pages()
+        self.native = [Layer(layer, pages) for layer in self.layers]
         self.norms = [Norm(module) for module in self._norms()]
         self.workspace = Workspace(
             x=self.width, h=self.width, y=self.width, q=self.width, seen=self.width,
@@ -61,7 +63,7 @@ class NativeBart(FusedBart):
         self.head_bias = None if bias is None or not bias.any() else bias[:, None]
         self._transposed = torch.empty(0)
         self._logits = torch.empty(0)
-        self.encoder = NativeEncoder(model) if NativeEncoder.takes(model) else None
+        self.encoder = NativeEncoder(model, pages) if NativeEncoder.takes(model) else None
 
     def _norms(self) -> Iterator[Any]:
         """In the order in which a step comes to them."""
@@ -113,13 +115,19 @@ class NativeBart(FusedBart):
     def _vocabulary(self, h: Array) -> torch.Tensor:
         """The last product, (rows, vocabulary) as a view of (vocabulary, rows): that way round it is up to a half faster."""
         n, tokens = len(h.t), len(self.head.weight)
-        columns = n if n < MULTIPLE else -(-n // MULTIPLE) * MULTIPLE
+        tiled = tiles.suit(self.width) and torch.get_num_threads() == 1
+        columns = n if n < MULTIPLE and not tiled else -(-n // MULTIPLE) * MULTIPLE
         if columns * self.width > self._transposed.numel():
             self._transposed = torch.zeros(2 * columns * self.width)
             self._logits = torch.empty(2 * columns * tokens)
-        transposed = self._transposed[: columns * self.width].view(self.width, columns)
-        transposed[:, :n] = h.t.t()
-        logits = torch.mm(self.head.weight, transposed, out=self._logits[: columns * tokens].view(tokens, columns))
+        turned, logits = self._transposed[: columns * self.width], self._logits[: columns * tokens].view(tokens, columns)
+        if tiled:
+            tiles.pack(h.n, self.width, turned.numpy())
+            tiles.by_rows(self.head.weight.detach().numpy(), turned.numpy(), tiles.ZEROS, logits.numpy())
+        else:
+            transposed = turned.view(self.width, columns)
+            transposed[:, :n] = h.t.t()
+            torch.mm(self.head.weight, transposed, out=logits)
         if self.head_bias is not None:
             logits += self.head_bias
         return logits[:, :n].t()

@@ -14,17 +14,19 @@ from ..hooked import position_table
 from ..linear import Linear
 from . import kernels
 from .arrays import Array, Workspace
+from .pages import Pages
 from .parts import FeedForward, Norm, Product, Stream
 
 
 class Layer:
     """One encoder layer's products."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, pages: Pages) -> None:
         own = module.self_attn
         self.heads, self.scaling = own.num_heads, np.float32(own.scaling)
-        self.qkv, self.own_out = Product(Linear.join(own.q_proj, own.k_proj, own.v_proj)), Product(Linear.join(own.out_proj))
-        self.forward = FeedForward(Linear.join(module.fc1), Linear.join(module.fc2), module.activation_fn)
+        self.qkv = Product(Linear.join(own.q_proj, own.k_proj, own.v_proj), pages)
+        self.own_out = Product(Linear.join(own.out_proj), pages)
+        self.forward = FeedForward(Linear.join(module.fc1), Linear.join(module.fc2), module.activation_fn, pages)
 
 
 class NativeEncoder:
@@ -36,10 +38,10 @@ class NativeEncoder:
         return model.config.model_type in NORM_FIRST and hasattr(model.get_encoder(), "embed_tokens")
 
     @torch.inference_mode()
-    def __init__(self, model: Any) -> None:
-        encoder = model.get_encoder()
+    def __init__(self, model: Any, pages: Pages | None = None) -> None:
+        encoder, pages = model.get_encoder(), pages or Pages()
         self.encoder = encoder
-        self.layers = [Layer(module) for module in encoder.layers]
+        self.layers = [Layer(module, pages) for module in encoder.layers]
         self.norm_first = NORM_FIRST[model.config.model_type]
         self.norms = [Norm(module) for module in self._norms()]
         self.embedding, self.embed_scale = encoder.embed_tokens, embed_scale(encoder)

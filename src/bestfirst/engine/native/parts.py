@@ -3,34 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..linear import Linear
-from . import kernels
+from . import kernels, tiles
 from .arrays import Array
+from .pages import Pages
 
 
 class Product:
-    """x W^T into given memory; the bias is left to the kernel that comes next, which passes over the result anyway."""
+    """x W^T into given memory; the bias is left to the kernel that comes next, which passes over the result anyway.
 
-    def __init__(self, linear: Linear) -> None:
-        assert linear.transposed is not None  # float32, on a CPU
-        self.weight = linear.transposed
-        bias = linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias.detach()
+    Compiled (`tiles`) where one thread works; with more, torch's, which uses them all.
+    """
+
+    def __init__(self, linear: Linear, pages: Pages) -> None:
+        self.linear, self._pages = linear, pages
+        outputs, inputs = linear.weight.shape
+        self._tiled = tiles.suit(inputs, outputs)
+        bias = linear.weight.new_zeros(outputs) if linear.bias is None else linear.bias.detach()
         self.bias = bias.contiguous().numpy()
 
+    @cached_property
+    def packed(self) -> Any:
+        """The weights, as tiles want them; made when first needed."""
+        packed = self._pages.take(self.linear.weight.numel())
+        tiles.pack(self.linear.weight.detach().contiguous().numpy(), tiles.BLOCK, packed)
+        return packed
+
     def __call__(self, x: Array, out: Array) -> None:
-        torch.mm(x.t, self.weight, out=out.t)
+        if self._tiled and torch.get_num_threads() == 1:
+            tiles.by_panels(x.n, self.packed, tiles.BLOCK, tiles.ZEROS, out.n)
+        else:
+            assert self.linear.transposed is not None  # float32, on a CPU
+            torch.mm(x.t, self.linear.transposed, out=out.t)
 
 
 class FeedForward:
     """fc2(activation(fc1 x)), without the last bias."""
 
-    def __init__(self, fc1: Linear, fc2: Linear, activation: Any) -> None:
-        self.up, self.down = Product(fc1), Product(fc2)
+    def __init__(self, fc1: Linear, fc2: Linear, activation: Any, pages: Pages) -> None:
+        self.up, self.down = Product(fc1, pages), Product(fc2, pages)
         self.bias = self.down.bias
         self.activation = activation
         self.relu = isinstance(activation, torch.nn.ReLU) or activation is torch.nn.functional.relu
