@@ -132,10 +132,12 @@ def decode(
         if progress is not None:
             progress(index, result)
 
-    def read(reader: Any) -> Iterator[Read]:
+    def read(who: Any) -> Iterator[Read]:
+        reader = None
         for index, raw in enumerate(inputs):
             try:
-                source = reader.read(raw, prefix)
+                reader = reader or who.reader(prefix)
+                source = reader(raw)
             except ValueError as error:
                 done(index, Result(status="error", message=str(error)))
                 continue

@@ -131,7 +131,7 @@ class Wanted:
         if not tokens:
             raise ValueError("the wanted output is empty")
         scorer = model.scorer(score, width + len(model.eos))
-        source = scorer.read(raw)
+        source = scorer.reader()(raw)
         n_max = int(min(source.max_length if max_length is None else max_length, source.limit))
         if len(tokens) + 1 > n_max:
             raise ValueError(

@@ -83,7 +83,7 @@ class Ask:
     def job(self, index: int, scheduler: Scheduler) -> Job:
         named = {name: self.settings[name] for name in ("beam", "finished")}
         task = Task(named_strategy(self.settings["strategy"], **named), self.settings["score"], self.settings["nbest"])
-        return task.job(index, scheduler.scorer.read(self.source), scheduler.scorer.eos)
+        return task.job(index, scheduler.scorer.reader()(self.source), scheduler.scorer.eos)
 
     def expected(self) -> object:
         return seen(bestfirst.decode(Toys(), [self.source], **self.settings)[0])

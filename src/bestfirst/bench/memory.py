@@ -21,6 +21,17 @@ class Peak:
 
 
 @contextmanager
+def gpu_peak_above(weights: int) -> Iterator[Peak]:
+    """The most that was allocated on the GPU in the block, less the model's own bytes."""
+    import torch
+
+    torch.cuda.reset_peak_memory_stats()
+    peak = Peak()
+    yield peak
+    peak.mib = (torch.cuda.max_memory_allocated() - weights) / 2**20
+
+
+@contextmanager
 def peak_above() -> Iterator[Peak]:
     """The peak of resident memory in the block, less what was resident before it. Where the kernel cannot reset the peak
     (anything but Linux), what the process's all-time peak rose by."""

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
@@ -34,7 +34,7 @@ class Outcome:
     steps: int | None = None
     outside: float | None = None  # share of time that was not the model's
     cache_tokens: float | None = None  # held for each sentence in flight
-    details: dict[str, Any] = field(default_factory=dict)
+    batch: int | None = None  # sentences, where that was searched for
 
 
 class Peer(ABC):
@@ -82,7 +82,7 @@ class BestFirstPeer(Peer):
             sum(r.calls for r in results),
             stats.rows,
             stats.steps,
-            stats.outside,
+            None if self.model.model.device.type == "cuda" else stats.outside,  # there, host and device work side by side
             stats.cache_tokens / stats.in_flight,
         )
 
@@ -153,8 +153,8 @@ class HuggingFacePeer(Peer):
                     outputs[i] = self._clean(tokens)
         seconds = perf_counter() - begun
         ordered = [outputs[i] for i in range(len(sources))]
-        details = {"batch": size}
-        return Outcome(seconds, ordered, None, count.rows, count.steps, None, sum(held) / len(held), details)
+        searched = size if model.device.type == "cuda" else None
+        return Outcome(seconds, ordered, None, count.rows, count.steps, None, sum(held) / len(held), searched)
 
 
 class CTranslate2Peer(Peer):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .memory import peak_above
+from .memory import gpu_peak_above, peak_above
 from .peers import PEERS, BestFirstPeer, Outcome, Peer
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ class Line:
     steps: int | None = None
     outside: float | None = None
     cache_tokens: float | None = None
-    peak_mib: float | None = None
+    peak_mib: float | None = None  # of the GPU's memory where the model runs on one
+    busy: float | None = None  # share of time that a GPU was at work, best-first's only
+    batch: int | None = None  # sentences, where that was searched for
     same: int = 0  # outputs equal to best-first's
     near_ties: int = 0  # others, with scores that differ by less than 1e-4
     gaps: list[float] = field(default_factory=list)  # best-first's score less the peer's, of the rest; both by the model itself
@@ -55,24 +58,41 @@ def speed(
     """
     sources = [model.read(text).payload.source for text in texts]
     limit = max_length or min(511, 2 * max(len(source) for source in sources) + 10)
+    on_gpu = model.model.device.type == "cuda"
+    weights = sum(p.numel() * p.element_size() for p in model.model.parameters())
     running = [peer(model, folder) for peer in peers if peer.missing() is None]
     for peer in running:
         peer.run(sources[:4], 2, limit)  # what is done once is not timed
     for k in beams:
         best: dict[str, tuple[Outcome, float]] = {}
+        busy = None
         for turn in range(repeat):
             for peer in running:
                 progress(f"beam {k}, turn {turn + 1} of {repeat}: {peer.name}")
-                with peak_above() as memory:
+                with gpu_peak_above(weights) if on_gpu else peak_above() as memory:
                     outcome = alone(peer, sources, k, limit) if one_by_one else peer.run(sources, k, limit)
                 if peer.name not in best or outcome.seconds < best[peer.name][0].seconds:
                     best[peer.name] = (outcome, memory.mib)
         ours = best[BestFirstPeer.name][0]
+        if on_gpu and not one_by_one:
+            busy = gpu_seconds(partial(running[0].run, sources, k, limit)) / ours.seconds
         for peer in running:
             line = _line(peer.name, k, *best[peer.name], ours)
+            line.busy = busy if peer.name == BestFirstPeer.name else None
             for source, theirs, mine in zip(sources, best[peer.name][0].outputs, ours.outputs, strict=True):
                 _compare(line, model, source, theirs, mine)
             yield line
+
+
+def gpu_seconds(work: Callable[[], Any]) -> float:
+    """The time that a GPU's kernels and copies take in this work: a profiler's, which slows down all but them."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        work()
+        torch.cuda.synchronize()
+    return float(sum(e.device_time for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA)) / 1e6
 
 
 def alone(peer: Peer, sources: Sequence[tuple[int, ...]], k: int, limit: int) -> Outcome:
@@ -109,6 +129,7 @@ def _line(name: str, k: int, outcome: Outcome, mib: float, ours: Outcome) -> Lin
         outcome.outside,
         outcome.cache_tokens,
         mib,
+        batch=outcome.batch,
     )
 
 

@@ -22,7 +22,8 @@ from .hooked import HookedDecoder
 from .recompute import RecomputeDecoder
 
 if TYPE_CHECKING:
-    from ..models.transformers import Prompt, TransformersModel
+    from ..models.reader import Prompt
+    from ..models.transformers import TransformersModel
 
 TOLERANCE = {torch.float16: 0.03, torch.bfloat16: 0.2}
 """How far from the model's a decoder's log-probabilities may lie on average, in units of their own spread."""
@@ -166,7 +167,7 @@ def trial_tokens(model: TransformersModel, n: int) -> list[int]:
 
 def trial_prompts(model: TransformersModel) -> list[Prompt]:
     """Two inputs of unequal lengths, the first with a prompt of several tokens."""
-    from ..models.transformers import Prompt
+    from ..models.reader import Prompt
 
     first, second = (*model.start_tokens, *trial_tokens(model, 3)), model.start_tokens or tuple(trial_tokens(model, 1))
     if not model.encoder_decoder:

@@ -14,7 +14,8 @@ from .top import top
 from .tree import Rows, Tree
 
 if TYPE_CHECKING:
-    from ..models.transformers import Prompt, TransformersModel
+    from ..models.reader import Prompt
+    from ..models.transformers import TransformersModel
 
 
 class Decoder(ABC):

@@ -14,8 +14,9 @@ from .sources import Sources
 from .tree import Tree
 
 if TYPE_CHECKING:
+    from ..models.reader import Prompt
     from ..models.scorer import Budget
-    from ..models.transformers import Prompt, TransformersModel
+    from ..models.transformers import TransformersModel
     from .decoder import Decoder
 
 

@@ -60,8 +60,8 @@ class EngineScorer:
     def cache_tokens(self) -> int:
         return self.runner.cache_tokens()
 
-    def read(self, raw: Any, prefix: Any = None) -> Source:
-        return self.model.read(raw, prefix)
+    def reader(self, prefix: Any = None) -> Callable[[Any], Source]:
+        return self.model.reader(prefix)
 
     def text(self, source: Source, tokens: Sequence[int]) -> str | None:
         return self.model.text(source.payload, tokens)

@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ..models import Source
-from ..models.transformers import Prompt, TransformersModel
+from ..models.reader import Prompt
+from ..models.transformers import TransformersModel
 from .refusals import refuse_positions
 
 _known: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
@@ -39,8 +40,8 @@ class PreparedModel(TransformersModel):
         if self.decoder is not None and self.decoder[1].name in ("native", "fused"):
             known["decoder"] = self.decoder  # others hold the whole model, and are quickly made
 
-    def _setting(self, name: str) -> Any:
-        return self._settled.get(name, super()._setting(name))
+    def setting(self, name: str) -> Any:
+        return self._settled.get(name, super().setting(name))
 
     def _start_tokens(self, target_lang: str | None) -> tuple[int, ...]:
         return ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
 from time import perf_counter
@@ -59,8 +59,8 @@ class Scorer(Protocol):
         """How many tokens are held for the inputs in flight."""
         ...
 
-    def read(self, raw: Any, prefix: Any = None) -> Source:
-        """Tokenise and measure one input. Raises ValueError, naming the trouble, for one that cannot be decoded."""
+    def reader(self, prefix: Any = None) -> Callable[[Any], Source]:
+        """What tokenises and measures one input. Raises ValueError, naming the trouble, for one that cannot be decoded."""
         ...
 
     def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
@@ -96,10 +96,10 @@ class ModelScorer:
     def cache_tokens(self) -> int:
         return 0
 
-    def read(self, raw: Any, prefix: Any = None) -> Source:
+    def reader(self, prefix: Any = None) -> Callable[[Any], Source]:
         if prefix:
             raise ValueError("a forced prefix needs a Hugging Face model; a model of your own can start from any state")
-        return Source(raw, self.model.source_length(raw), self.model.max_length(raw))
+        return lambda raw: Source(raw, self.model.source_length(raw), self.model.max_length(raw))
 
     def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
         for root, source in roots:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -20,6 +19,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .folder import ModelNotFound, check_folder, embedded_folder, has_tokenizer
 from .model import Model, Query, Scored
+from .reader import Prompt, Reader, prefix_ids
 from .scorer import Budget, Scorer, Source
 
 if TYPE_CHECKING:
@@ -35,16 +35,6 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "bfloat16": torch.bfloat16,
 }
-
-
-@dataclass(slots=True)
-class Prompt:
-    """One input as a Hugging Face model takes it."""
-
-    source: Any  # encoder input: token ids, or features (mel bins, frames); None for a decoder-only model
-    tokens: tuple[int, ...]  # what the decoder is given before it generates
-    shown: int = 0  # how many of the last `tokens` belong to the output's text
-    hidden: torch.Tensor | None = None  # (length, d) what the encoder made of it, where that is known
 
 
 def load(
@@ -99,7 +89,7 @@ class TransformersModel(Model):
         self.decoder: tuple[Any, Any] | None = None  # the engine's decoder of the last decode, and the weights it was made of
         self.budget: Budget | None = None  # what suits it, once the engine has measured it
         self.flight: Any = None  # a GPU's room for whole searches, kept from the last decode, and the weights it was made of
-        eos = self._setting("eos_token_id")
+        eos = self.setting("eos_token_id")
         if eos is None:
             raise ValueError(f"model {self.name!r} has no eos_token_id in its generation config or config")
         self.eos = frozenset([eos] if isinstance(eos, int) else eos)
@@ -108,24 +98,24 @@ class TransformersModel(Model):
 
     # -- what its files say --------------------------------------------------------------------------------------------
 
-    def _setting(self, name: str) -> Any:
+    def setting(self, name: str) -> Any:
         value = getattr(self.generation, name, None)
         return getattr(self.model.config, name, None) if value is None else value
 
     def _banned_tokens(self) -> tuple[int, ...]:
         """Tokens that the generation config forbids everywhere (Marian's pad, Whisper's suppressed ones)."""
-        words = self._setting("bad_words_ids") or []
-        return tuple(sorted({word[0] for word in words if len(word) == 1} | set(self._setting("suppress_tokens") or [])))
+        words = self.setting("bad_words_ids") or []
+        return tuple(sorted({word[0] for word in words if len(word) == 1} | set(self.setting("suppress_tokens") or [])))
 
     def _start_tokens(self, target_lang: str | None) -> tuple[int, ...]:
         """What an encoder-decoder's decoder starts from: the start token, and the target language's code where it has one."""
         if not self.encoder_decoder:
             return ()
-        start = self._setting("decoder_start_token_id")
-        start = self._setting("bos_token_id") if start is None else start
+        start = self.setting("decoder_start_token_id")
+        start = self.setting("bos_token_id") if start is None else start
         if start is None:
             raise ValueError(f"model {self.name!r} has no decoder_start_token_id in its generation config or config")
-        forced = self._setting("forced_bos_token_id")
+        forced = self.setting("forced_bos_token_id")
         if target_lang is not None:
             forced = self._language_code(target_lang)
         return (start,) if forced is None else (start, forced)
@@ -157,77 +147,13 @@ class TransformersModel(Model):
 
     # -- inputs and outputs --------------------------------------------------------------------------------------------
 
+    def reader(self, prefix: str | Sequence[int] | None = None) -> Reader:
+        """Reads inputs whose outputs begin with `prefix`."""
+        return Reader(self, prefix)
+
     def read(self, raw: Any, prefix: str | Sequence[int] | None = None) -> Source:
-        """One input, tokenised: a text, or token ids as they are; for Whisper, audio features (mel bins, frames).
-
-        `prefix` is the forced start of the output.
-        """
-        forced = self._prefix_ids(prefix)
-        if self.speech:
-            return self._read_features(raw, forced)
-        ids = self._ids(raw, "input")
-        if self.encoder_decoder:
-            limit = self.source_positions
-            prompt = Prompt(ids, (*self.start_tokens, *forced), len(forced))
-        else:
-            limit = self.positions
-            ids = ids or self._bos()
-            prompt = Prompt(None, (*ids, *forced), len(forced))
-        if len(ids) > limit:
-            raise ValueError(f"the input has {len(ids)} tokens, more than the model's {int(limit)} positions; split it")
-        room = self.positions - len(prompt.tokens)
-        if room < 1:
-            raise ValueError(f"the prompt of {len(prompt.tokens)} tokens leaves no position to generate in; shorten it")
-        length = len(ids) - sum(map(ids.count, self.eos))
-        return Source(prompt, length, self._default_length(length, len(prompt.tokens) - len(forced)), room)
-
-    def _read_features(self, raw: Any, forced: tuple[int, ...]) -> Source:
-        """One input of a speech model, as its feature extractor makes it; its length is the encoder's."""
-        config = self.model.config
-        shape = (config.num_mel_bins, 2 * config.max_source_positions)
-        given = tuple(getattr(raw, "shape", ()))
-        if given != shape:
-            got = f"an array of shape {given}" if given else type(raw).__name__
-            raise ValueError(f"model {self.name!r} takes audio features of shape {shape} (mel bins, frames), got {got}")
-        prompt = Prompt(torch.as_tensor(raw), (*self.start_tokens, *forced), len(forced))
-        length = config.max_source_positions
-        room = self.positions - len(prompt.tokens)
-        if room < 1:
-            raise ValueError(f"the prompt of {len(prompt.tokens)} tokens leaves no position to generate in; shorten it")
-        return Source(prompt, length, self._default_length(length, len(self.start_tokens)), room)
-
-    def _ids(self, raw: Any, what: str) -> tuple[int, ...]:
-        if isinstance(raw, str):
-            if self.tokenizer is None:
-                raise ValueError(f"model {self.name!r} has no tokenizer: give token ids instead of text")
-            return tuple(self.tokenizer(raw).input_ids)
-        try:
-            return tuple(map(int, raw))
-        except (TypeError, ValueError):
-            raise ValueError(f"the {what} must be a text or token ids, got {type(raw).__name__}") from None
-
-    def _bos(self) -> tuple[int, ...]:
-        bos = self._setting("bos_token_id")
-        if bos is None:
-            raise ValueError(f"an empty prompt needs a bos_token_id, and model {self.name!r} has none")
-        return (bos,)
-
-    def _prefix_ids(self, prefix: str | Sequence[int] | None) -> tuple[int, ...]:
-        if not prefix:
-            return ()
-        if isinstance(prefix, str) and self.tokenizer is not None:
-            text = {"text_target": prefix} if self.encoder_decoder else {"text": prefix}
-            ids = self.tokenizer(**text, add_special_tokens=False).input_ids
-            return tuple(token for token in ids if token not in self.eos)
-        return self._ids(prefix, "prefix")
-
-    def _default_length(self, length: int, prompt: int) -> int:
-        """The generation config's limit, where the model's own files set one, else 2|x| + 10."""
-        if self.generation.max_new_tokens:
-            return int(self.generation.max_new_tokens)
-        if self.generation.max_length and self.generation.max_length > prompt and self.generation.max_length != 20:
-            return int(self.generation.max_length) - prompt
-        return 2 * length + 10
+        """One input, tokenised: a text, or token ids as they are; for Whisper, audio features (mel bins, frames)."""
+        return self.reader(prefix)(raw)
 
     def source_length(self, source: Any) -> int:
         return self.read(source).length
@@ -253,7 +179,7 @@ class TransformersModel(Model):
     def target(self, text: str) -> tuple[int, ...]:
         if self.tokenizer is None:
             raise ValueError(f"model {self.name!r} has no tokenizer: give token ids instead of text")
-        tokens = self._prefix_ids(text)
+        tokens = prefix_ids(self, text)
         if self.tokenizer.unk_token_id is not None and self.tokenizer.unk_token_id in tokens:
             raise ValueError(f"model {self.name!r} cannot write {text!r}: part of it is not in its vocabulary")
         return tokens

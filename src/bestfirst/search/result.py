@@ -14,7 +14,7 @@ Status = Literal["complete", "incomplete", "budget", "error"]
 """complete: something finished; incomplete: nothing did within n_max; budget: `max_calls` reached; error: see `message`."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Answer:
     """One output: its tokens (no BOS, at most one EOS, last) and what it is worth."""
 
@@ -28,7 +28,7 @@ class Answer:
         return cls(y.tokens, y.worth, y.logprob)
 
 
-@dataclass
+@dataclass(slots=True)
 class Result:
     """The outcome for one input.
 

@@ -170,7 +170,7 @@ class Engine:
                 self._scheduler.submit(job)
 
     def _job(self, index: int, text: str, task: Task, traced: bool) -> Job:
-        job = task.job(index, self._scheduler.scorer.read(text), self._scheduler.scorer.eos)
+        job = task.job(index, self._scheduler.scorer.reader()(text), self._scheduler.scorer.eos)
         again = job.again
         if traced and again is not None:
             job.search, job.again = Recorded(job.search), lambda: Recorded(again())

@@ -129,7 +129,10 @@ def _table(rows: list[Line], title: str) -> None:
     from rich.table import Table
 
     table = Table(title=title)
-    for name in ("beam", "peer", "seconds", "ratio", "calls", "rows", "steps", "search", "cache", "peak MiB", "same output"):
+    on_gpu = any(row.busy is not None for row in rows)
+    share = "GPU busy" if on_gpu else "search"
+    digits = 4 if min(row.seconds for row in rows) < 0.1 else 2
+    for name in ("beam", "peer", "seconds", "ratio", "calls", "rows", "steps", share, "cache", "peak MiB", "same output"):
         table.add_column(name, justify="left" if name == "peer" else "right")
     for row in rows:
         agreement = f"{row.same}" + (f" + {row.near_ties} near-ties" if row.near_ties else "")
@@ -137,17 +140,16 @@ def _table(rows: list[Line], title: str) -> None:
             agreement += f", {len(row.gaps)} others (gap up to {max(row.gaps, key=abs):+.3g})"
         table.add_row(
             str(row.beam),
-            row.peer,
-            f"{row.seconds:.2f}",
+            row.peer if row.batch is None else f"{row.peer}, batches of {row.batch}",
+            f"{row.seconds:.{digits}f}",
             f"{row.ratio:.2f}",
             *("" if number is None else f"{number:,}" for number in (row.calls, row.rows, row.steps)),
-            "" if row.outside is None else f"{row.outside:.0%}",
+            "" if (part := row.busy if on_gpu else row.outside) is None else f"{part:.0%}",
             "" if row.cache_tokens is None else f"{row.cache_tokens:.0f}",
             f"{row.peak_mib:.0f}",
             agreement,
         )
     console = Console(width=None if Console().is_terminal else 140)
     console.print(table)
-    console.print(
-        "ratio: time over best-first's. search: share of time outside the model. cache: tokens held per sentence in flight."
-    )
+    said = "GPU busy: share of time in its kernels" if on_gpu else "search: share of time outside the model"
+    console.print(f"ratio: time over best-first's. {said}. cache: tokens held per sentence in flight.")

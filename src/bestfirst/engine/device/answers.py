@@ -7,12 +7,13 @@ import triton
 import triton.language as tl
 
 from .beams import ENDS, INF
+from .rows import LEAVING
 
 
 @triton.jit
 def settle(
     slots, value, entry, node, count, token, paths, node_token, deepest, limit, rows, steps, answers, answer_value,
-    out, out_values, out_tokens, n, k, L, W, P, KP: tl.constexpr, LP: tl.constexpr,
+    status, out, out_values, out_tokens, n, k, L, W, P, KP: tl.constexpr, LP: tl.constexpr,
 ):  # fmt: skip
     """An input's calls, rows, steps and the lengths of its n answers into `out`; these answers' values and tokens.
 
@@ -53,6 +54,7 @@ def settle(
         last = tl.max(tl.where((lanes == k - 1) & (lanes < m), x_value, -INF), 0)
         hope = tl.maximum(last, tl.minimum(kth, hope))
         t -= 1
+    tl.store(status + s, LEAVING)
     tl.store(out + i * (3 + n), calls - (P - 1))
     tl.store(out + i * (3 + n) + 1, tl.load(rows + s))
     tl.store(out + i * (3 + n) + 2, tl.load(steps + s))

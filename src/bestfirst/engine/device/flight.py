@@ -16,7 +16,7 @@ from ...search import Result
 from .entry import PIECE, TOKENS, Entry
 from .graphs import Graphs
 from .landing import Entrant, Landing, Mail, sent
-from .rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, ROWS, STEPS
+from .rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, LEAVING, ROWS, STEPS
 from .state import Shape, State
 from .step import Step
 from .weights import Weights
@@ -28,8 +28,8 @@ BUCKETS = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows in a st
 EARLY = 32  # steps: inputs that take more are hard, and most of what is scored ahead for them is needed
 RATES = ((1.25, 2.0), (2.0, 4.0))  # rows for each active input, early and later; with a beam of up to 10, and beyond
 CHEAP = 256  # rows that cost little more than one, beside what is needed
-BURST = 2  # steps between two looks
-AHEAD = 2  # looks outstanding: so many bursts are queued while the host waits for the one before
+BURST = 4  # steps between two looks
+AHEAD = 1  # looks outstanding: so many bursts are queued while the host waits for the one before
 FEW = 64  # inputs that are not worth a landing while others fly
 SLICE = 32  # results that are made between two glances at the device
 
@@ -133,7 +133,7 @@ class Flight:
         for _ in range(BURST):
             self.graphs.run(("step", rows), lambda: self.step(rows))
         self._queued += BURST
-        self._looks.append(Look(Mail(self.state.counters, self.state.status), self._let_in, self._taken_out))
+        self._looks.append(Look(Mail(self.state.board), self._let_in, self._taken_out))
 
     def _rows_for(self, active: int) -> int:
         """The least bucket with a row for each active input, as many more as are likely to be needed, and the cheap ones.
@@ -146,7 +146,8 @@ class Flight:
 
     def _heed(self, look: Look) -> None:
         """Take out inputs that are done, once they are many; or, if no node is free, let fewer be in flight."""
-        counters, status = look.mail.wait()
+        board = look.mail.wait()
+        counters, status = board[:8], board[8:]
         if counters[BROKEN]:
             raise ValueError("the model's scores are not finite: check its weights and dtype")
         self._active = int(counters[ACTIVE]) + self._let_in - look.let_in
@@ -155,7 +156,7 @@ class Flight:
             return  # of a time when others had these slots
         done = np.flatnonzero(status == DONE).tolist()
         starved = counters[ACTIVE] > 0 and counters[ROWS] == 0
-        enough = self._most // 4 if self._waiting else max(self.in_flight // 2, FEW)
+        enough = self._most // 4 if self._waiting else max(self.in_flight // 4, FEW)
         if done and (starved or len(done) >= min(enough, self.in_flight)):
             self._land(done)
         elif starved:
@@ -169,7 +170,7 @@ class Flight:
         slots = sent(np.array(done), self.weights.device)
         entrants = self._take_out(done)
         self._landings.append(Landing(self.model, self.state, entrants, slots))
-        self.state.release(slots)
+        self.state.reclaim()
 
     @torch.inference_mode()
     def _make_room(self, flying: Sequence[int]) -> None:
@@ -177,7 +178,8 @@ class Flight:
         if len(flying) < 2:
             raise torch.OutOfMemoryError("one input alone needs more memory for its search than there is")
         leaving = flying[len(flying) // 2 :]
-        self.state.release(sent(np.array(leaving), self.weights.device))
+        self.state.status.index_fill_(0, sent(np.array(leaving), self.weights.device).long(), LEAVING.value)
+        self.state.reclaim()
         self._waiting.extendleft(reversed(self._take_out(leaving)))
         self._most = self.in_flight
 

@@ -9,7 +9,8 @@ import triton.language as tl
 from .beams import ENDS, OPEN
 
 ROWS, ACTIVE, ALL_ROWS, STEPS, FREE, CAP, BROKEN = range(7)  # what `counters` holds; rows in use come first
-NOBODY, FLYING, DONE, LEAVING = range(4)  # what `status` says of a slot
+FLYING, DONE = 1, 2  # what `status` says of a slot; 0 is nobody's
+LEAVING = tl.constexpr(3)  # nobody's either, once its nodes are free
 
 
 @triton.jit
@@ -111,7 +112,7 @@ def reclaim(node_input, status, stack, counters, N, BLOCK: tl.constexpr):
     """Nodes of inputs that leave go back onto the stack of free ones, in any order: no result depends on a node's number."""
     nodes = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     s = tl.load(node_input + nodes, mask=nodes < N, other=-1)
-    gone = tl.load(status + s, mask=s >= 0, other=0) == 3
+    gone = tl.load(status + s, mask=s >= 0, other=0) == LEAVING
     count = tl.sum(gone.to(tl.int32), 0)
     if count > 0:
         place = tl.atomic_add(counters + 4, count) + tl.cumsum(gone.to(tl.int32), 0) - 1

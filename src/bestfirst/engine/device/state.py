@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .beams import begin
-from .rows import CAP, FREE, LEAVING, reclaim
+from .rows import CAP, FREE, reclaim
 from .sizes import power
 from .weights import Weights
 
@@ -73,7 +73,9 @@ class State:
         self.head = torch.full((S, L), -inf, dtype=torch.float64, device=device)
         self.scored = zeros(S, L)
         # inputs
-        self.status, self.deepest, self.limit, self.source_length = zeros(S), zeros(S), zeros(S), zeros(S)
+        self.board = zeros(8 + S)  # what the host looks at
+        self.counters, self.status = self.board[:8], self.board[8:]
+        self.deepest, self.limit, self.source_length = zeros(S), zeros(S), zeros(S)
         self.answers = zeros(S, shape.n, 2)
         self.answer_value = zeros(S, shape.n, dtype=torch.float64)
         self.pick_length, self.pick_place = zeros(S, shape.picks), zeros(S, shape.picks)
@@ -85,7 +87,6 @@ class State:
         self.paths, self.node_token, self.hashes = empty(N, L), empty(N), zeros(N)
         self.mark = zeros(N, dtype=torch.int8)
         self.node_input, self.stack = empty(N), empty(N)  # free nodes: the first so many of the stack
-        self.counters = zeros(8)
         self.clear()
         # keys and values: of nodes, and of the inputs
         self.memory = empty(N, layers * 2 * weights.width, dtype=weights.dtype)
@@ -118,11 +119,7 @@ class State:
         self.counters.zero_()
         self.counters[FREE], self.counters[CAP] = nodes - 1, 1
 
-    def release(self, slots: torch.Tensor) -> None:
-        """Take back the nodes of these slots' inputs."""
-        where = slots.long()
-        self.status.index_fill_(0, where, LEAVING)
-        reclaim[(-(-self.shape.nodes // BLOCK),)](
-            self.node_input, self.status, self.stack, self.counters, self.shape.nodes, BLOCK=BLOCK
-        )
-        self.status.index_fill_(0, where, 0)
+    def reclaim(self) -> None:
+        """Take back the nodes of inputs that are leaving."""
+        programs = -(-self.shape.nodes // BLOCK)
+        reclaim[(programs,)](self.node_input, self.status, self.stack, self.counters, self.shape.nodes, BLOCK=BLOCK)
