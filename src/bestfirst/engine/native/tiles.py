@@ -18,10 +18,12 @@ from numba.extending import intrinsic
 
 LANES = 16  # numbers in a register
 WIDE = 3  # registers: 48 outputs are a panel
-TALL = (8, 4, 2, 1)  # rows of a tile
-UNROLLED = 4  # inputs at a time
+TALL = 8  # rows of a tile, at most
+UNROLLED = 2  # inputs at a time
 BLOCK = 512  # inputs of a panel that is gone through at once: it stays in the inner caches
+ROWS = 192  # that stay in the inner caches, too
 PANEL = WIDE * LANES
+LINE = 64  # bytes: what is fetched at a time
 ZEROS = np.zeros(PANEL, np.float32)
 AVX512 = bool(llvm.get_host_cpu_features().get("avx512f", False))
 
@@ -42,14 +44,14 @@ def _tile_code(
 ) -> Any:  # fmt: skip
     """out = start + x panel, for `tall` rows and `wide` registers of outputs. Addresses, and distances in bytes.
 
-    `ahead`: what will be needed next, fetched a line for every two inputs, `step` apart.
+    `ahead`: what will be needed next, of which a line is fetched for every UNROLLED inputs, `step` apart.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         done = builder.append_basic_block("done")
         shape = builder.add(builder.mul(args[10], _int(WIDE + 1)), args[11])
         switch = builder.switch(shape, done)
-        for rows in TALL:
+        for rows in range(1, TALL + 1):
             for registers in range(1, WIDE + 1):
                 block = builder.append_basic_block(f"tile_{rows}_{registers}")
                 switch.add_case(_int(rows * (WIDE + 1) + registers), block)
@@ -80,14 +82,12 @@ def _generate(
     for phi, value in zip(carried, (_int(0), x, panel, ahead, *begun), strict=True):
         phi.add_incoming(value, before)
     i, numbers, weights, fetched, *sums = carried
+    _fetch(builder, fetched)
     for u in range(UNROLLED):
-        if u % 2 == 0:
-            _fetch(builder, fetched)
-            fetched = builder.add(fetched, step)
         right = [_load(builder, VECTOR, builder.add(weights, _int(4 * LANES * (u * registers + j)))) for j in range(registers)]
         left = [_spread(builder, cell(builder.add(numbers, _int(4 * u)), x_row, r, 0)) for r in range(rows)]
         sums = [_multiply_add(builder, left[r], right[j], total) for (r, j), total in zip(cells, sums, strict=True)]
-    i = builder.add(i, _int(UNROLLED))
+    i, fetched = builder.add(i, _int(UNROLLED)), builder.add(fetched, step)
     numbers = builder.add(numbers, _int(4 * UNROLLED))
     weights = builder.add(weights, _int(4 * LANES * UNROLLED * registers))
     for phi, value in zip(carried, (i, numbers, weights, fetched, *sums), strict=True):
@@ -139,11 +139,6 @@ def _tile(
     _tile_code(x, x_row, panel, start, start_row, out, out_row, inputs, ahead, step, tall, wide)  # type: ignore[call-arg]
 
 
-@njit(inline="always")
-def _tallest(rows: int) -> int:
-    return 8 if rows >= 8 else 4 if rows >= 4 else 2 if rows >= 2 else 1
-
-
 @njit(cache=True, nogil=True)
 def pack(matrix: Any, block: int, packed: Any) -> None:
     """A matrix (outputs, inputs) into panels: for each `block` of inputs, panel for panel, input for input, its outputs.
@@ -167,25 +162,26 @@ def pack(matrix: Any, block: int, packed: Any) -> None:
 @njit(cache=True, nogil=True)
 def by_panels(x: Any, packed: Any, block: int, zeros: Any, out: Any) -> None:
     """x (rows, inputs) times packed weights, into `out` (rows, outputs): rows stay in the cache, panels pass by."""
-    rows, inputs = x.shape
-    outputs = out.shape[1]
-    for k in range(0, inputs, block):
-        depth = min(block, inputs - k)
-        for first in range(0, outputs, PANEL):
-            width = min(PANEL, outputs - first)
-            panel = packed.ctypes.data + 4 * (k * outputs + first * depth)
-            following = ahead = panel + 4 * width * depth
-            r = 0
-            while r < rows:
-                tall = _tallest(rows - r)
-                row, to = x[r].ctypes.data + 4 * k, out[r].ctypes.data + 4 * first
-                start, start_row = (to, out.strides[0]) if k else (zeros.ctypes.data, 0)
-                step = 64 if ahead - following < 4 * width * depth else 0
-                _tile(
-                    row, x.strides[0], panel, start, start_row, to, out.strides[0], depth, ahead, step, tall, width // LANES
-                )  # fmt: skip
-                ahead += step * (depth // 2)
-                r += tall
+    inputs, outputs = x.shape[1], out.shape[1]
+    for top in range(0, x.shape[0], ROWS):
+        bottom = min(x.shape[0], top + ROWS)
+        for k in range(0, inputs, block):
+            depth = min(block, inputs - k)
+            for first in range(0, outputs, PANEL):
+                width = min(PANEL, outputs - first)
+                panel = packed.ctypes.data + 4 * (k * outputs + first * depth)
+                following = ahead = panel + 4 * width * depth
+                r = top
+                while r < bottom:
+                    tall = min(TALL, bottom - r)
+                    row, to = x[r].ctypes.data + 4 * k, out[r].ctypes.data + 4 * first
+                    start, start_row = (to, out.strides[0]) if k else (zeros.ctypes.data, 0)
+                    step = LINE if ahead - following < 4 * width * depth else 0
+                    _tile(
+                        row, x.strides[0], panel, start, start_row, to, out.strides[0], depth, ahead, step, tall, width // LANES
+                    )  # fmt: skip
+                    ahead += step * (depth // UNROLLED)
+                    r += tall
 
 
 @njit(cache=True, nogil=True)
@@ -195,15 +191,15 @@ def by_rows(weights: Any, packed: Any, zeros: Any, out: Any) -> None:
     columns = out.shape[1]
     r = 0
     while r < outputs:
-        tall = _tallest(outputs - r)
+        tall = min(TALL, outputs - r)
         row = weights[r].ctypes.data
         following = ahead = row + tall * weights.strides[0]
         for first in range(0, columns, PANEL):
             width = min(PANEL, columns - first)
-            step = 64 if ahead - following < tall * weights.strides[0] else 0
+            step = LINE if ahead - following < tall * weights.strides[0] else 0
             _tile(
                 row, weights.strides[0], packed.ctypes.data + 4 * first * inputs, zeros.ctypes.data, 0,
                 out[r].ctypes.data + 4 * first, out.strides[0], inputs, ahead, step, tall, width // LANES,
             )  # fmt: skip
-            ahead += step * (inputs // 2)
+            ahead += step * (inputs // UNROLLED)
         r += tall
