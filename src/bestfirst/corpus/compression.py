@@ -6,12 +6,20 @@ import gzip
 import zlib
 from io import FileIO
 from pathlib import Path
+from types import ModuleType
 from typing import BinaryIO
 
-import zstandard
+try:
+    import zstandard
+except ImportError:  # where it cannot be installed, all other files can still be read
+    zstandard = None  # type: ignore[assignment]
 
 SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
-BROKEN = (EOFError, zlib.error, zstandard.ZstdError)  # beside OSError: what a damaged file raises
+BROKEN = (
+    EOFError,
+    zlib.error,
+    *([] if zstandard is None else [zstandard.ZstdError]),
+)  # what a damaged file raises, beside OSError
 
 
 def compression_of(name: str) -> str | None:
@@ -30,7 +38,7 @@ def plain(stream: BinaryIO | FileIO, name: str) -> BinaryIO:
     if kind == "gzip":
         return gzip.GzipFile(fileobj=stream)  # type: ignore[return-value]
     if kind == "zstd":
-        return zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+        return zstd().ZstdDecompressor().stream_reader(stream, read_across_frames=True)
     return stream
 
 
@@ -39,5 +47,11 @@ def compress(data: bytes, kind: str | None) -> bytes:
     if kind == "gzip":
         return gzip.compress(data, compresslevel=6, mtime=0)
     if kind == "zstd":
-        return zstandard.ZstdCompressor().compress(data)
+        return zstd().ZstdCompressor().compress(data)
     return data
+
+
+def zstd() -> ModuleType:
+    if zstandard is None:
+        raise ValueError("a .zst file needs the package zstandard: pip install zstandard")
+    return zstandard

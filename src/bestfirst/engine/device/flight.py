@@ -18,16 +18,13 @@ from .graphs import Graphs
 from .landing import Entrant, Landing, Mail, sent
 from .rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, LEAVING, ROWS, STEPS
 from .state import Shape, State
-from .step import Step
+from .step import CHEAP, EARLY, RATES, Step
 from .weights import Weights
 
 if TYPE_CHECKING:
     from ...models.transformers import TransformersModel
 
 BUCKETS = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows in a step: a graph for each
-EARLY = 32  # steps: inputs that take more are hard, and most of what is scored ahead for them is needed
-RATES = ((1.25, 2.0), (2.0, 4.0))  # rows for each active input, early and later; with a beam of up to 10, and beyond
-CHEAP = 256  # rows that cost little more than one, beside what is needed
 BURST = 4  # steps between two looks
 AHEAD = 1  # looks outstanding: so many bursts are queued while the host waits for the one before
 FEW = 64  # inputs that are not worth a landing while others fly
@@ -136,7 +133,7 @@ class Flight:
         self._looks.append(Look(Mail(self.state.board), self._let_in, self._taken_out))
 
     def _rows_for(self, active: int) -> int:
-        """The least bucket with a row for each active input, as many more as are likely to be needed, and the cheap ones.
+        """The least bucket that these inputs will need: a step takes as many of its rows as are likely to be needed (`share`).
 
         The wider the beam and the harder the input, the more of a length is needed. No more rows are of use than inputs can name.
         """

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ...decoding import Read, Task
     from ...models.transformers import TransformersModel
 
-FIRST = 128  # inputs that are read before the device begins
 BATCH = 512  # inputs that are read together, and let in the longest first
 WINDOW = 1 << 15  # inputs that are read before it is decided how much room is needed
 MOST_INPUTS = 2048  # in flight
@@ -70,7 +69,7 @@ class Pilot:
         self._inputs = inputs
         with no_garbage_collection():
             try:
-                while batch := self._batch(FIRST):
+                while batch := self._batch(BATCH):
                     yield from self._decode(batch)
             except ValueError:
                 self.model.flight = None

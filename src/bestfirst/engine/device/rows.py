@@ -14,16 +14,19 @@ LEAVING = tl.constexpr(3)  # nobody's either, once its nodes are free
 
 
 @triton.jit
-def share(wants, grant, first, counters, R, S, PICKS: tl.constexpr, SP: tl.constexpr):
+def share(wants, grant, first, counters, R, S, early, late, EARLY, CHEAP, PICKS: tl.constexpr, SP: tl.constexpr):
     """Who gets how many of R rows: as many as it wants, up to a level that is the same for all; the first inputs one more.
 
-    The first pick of an input is needed for certain, so nobody gets a second row before everybody has one.
+    The first pick of an input is needed for certain, so nobody gets a second row before everybody has one. Beyond that, no more
+    are given than are likely to be needed: `early` for each active input in the first EARLY steps, then `late`, and CHEAP.
     """
     lanes = tl.arange(0, SP)
     want = tl.load(wants + lanes, mask=lanes < S, other=0)
     free = tl.load(counters + 4)
-    room = tl.minimum(R, free)
     active = tl.sum((want > 0).to(tl.int32), 0)
+    rate = tl.where(tl.load(counters + 3) < EARLY, early, late)
+    likely = tl.minimum(R, (active * rate).to(tl.int32) + CHEAP)
+    room = tl.minimum(likely, free)
     low = 0
     high = PICKS
     while low < high:
@@ -43,7 +46,7 @@ def share(wants, grant, first, counters, R, S, PICKS: tl.constexpr, SP: tl.const
     tl.store(counters + 2, tl.load(counters + 2) + total)
     tl.store(counters + 3, tl.load(counters + 3) + (total > 0).to(tl.int32))
     tl.store(counters + 4, free - total)
-    tl.store(counters + 5, tl.maximum(1, 2 * R // tl.maximum(active, 1)))
+    tl.store(counters + 5, tl.maximum(1, 2 * likely // tl.maximum(active, 1)))
 
 
 @triton.jit

@@ -18,6 +18,9 @@ from .weights import Layer, Weights
 LARGEST_VOCABULARY = 16384  # that one program looks through; above it, torch's own top-k
 MOST_SUCCESSORS = 128
 GROUP = 64  # tokens that are looked through together
+EARLY = 32  # steps: inputs that take more are hard, and most of what is scored ahead for them is needed
+RATES = ((1.25, 2.0), (2.0, 4.0))  # rows for each active input, early and later; with a beam of up to 10, and beyond
+CHEAP = 256  # rows that cost little more than one, beside what is needed
 
 
 class Step:
@@ -42,7 +45,10 @@ class Step:
             shape.n, shape.k, L, W, int(shape.accept_truncated),
             PICKS=picks, KP=KP, CP=min(power(W), 16), LP=power(L), num_warps=1 if KP <= 16 else 2 if KP <= 128 else 8,
         )  # fmt: skip
-        share[(1,)](st.wants, st.grant, st.first, st.counters, R, S, PICKS=picks, SP=power(S), num_warps=8)
+        early, late = RATES[shape.k > 10]
+        share[(1,)](
+            st.wants, st.grant, st.first, st.counters, R, S, early, late, EARLY, CHEAP, PICKS=picks, SP=power(S), num_warps=8
+        )
         assign[(S,)](
             st.wants, st.grant, st.first, st.counters, st.pick_length, st.pick_place,
             st.entry, st.node, st.child, st.scored, st.stack,
