@@ -96,13 +96,13 @@ class Landing:
     ) -> Result:
         """A length is negative where it is that of the best hypothesis that did not finish, 0 where there is no answer."""
         text, payload = self._model.text, entrant.source.payload
-        answers = [
-            Answer(y := tuple(words[: abs(length)]), value, value, text(payload, y))
-            for length, value, words in zip(lengths, values, tokens, strict=True)
-            if length
-        ]
+        answers = []
+        for length, value, words in zip(lengths, values, tokens, strict=True):
+            if length:
+                y = tuple(words[: abs(length)])
+                answers.append(Answer(y, value, value, text(payload, y)))
         calls, rows, steps = counts
         if lengths[0] > 0:
-            return Result(answers, calls, rows, steps, exact=True, status="complete")
+            return Result(answers, calls, rows, steps, 0, True, "complete")
         partial = answers[0] if answers else Answer((), 0.0, 0.0, text(payload, ()))
-        return Result([], calls, rows, steps, exact=True, status="incomplete", partial=partial)
+        return Result([], calls, rows, steps, 0, True, "incomplete", None, partial)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...decoding import Read, Task
     from ...models.transformers import TransformersModel
 
-BATCH = 512  # inputs that are read together, and let in the longest first
+BATCH = 512  # inputs that are read together
 WINDOW = 1 << 15  # inputs that are read before it is decided how much room is needed
 MOST_INPUTS = 2048  # in flight
 MOST_NODES = 1 << 24
@@ -84,23 +84,23 @@ class Pilot:
                 self.left = [*self._pending.values(), *inputs]
 
     def _batch(self, size: int) -> list[Entrant]:
-        """The next inputs, the longest first."""
+        """The next inputs."""
         batch = []
+        n_max, pending = self.task.n_max, self._pending
         for read in islice(self._inputs, size):
             index, _, source = read
-            self._pending[index] = read
-            n_max = self.task.n_max(source)
-            if n_max < 1:
-                raise ValueError(f"max_length must be at least 1, got {n_max}")
-            batch.append(Entrant(index, source, n_max))
-        batch.sort(key=lambda entrant: -len(entrant.source.payload.source))
+            limit = n_max(source)
+            if limit < 1:
+                raise ValueError(f"max_length must be at least 1, got {limit}")
+            pending[index] = read
+            batch.append(Entrant(index, source, limit))
         return batch
 
     def _decode(self, batch: list[Entrant]) -> Iterator[tuple[int, Result]]:
         """This batch and all that follow, as long as they fit into the flight."""
         flight = self._kept(batch)
         if flight is None:  # look at more inputs before it is decided how much room they need
-            batch = sorted([*batch, *self._batch(WINDOW)], key=lambda entrant: -len(entrant.source.payload.source))
+            batch += self._batch(WINDOW)
             flight = self._new(batch)
         for entrant, result in flight.run(self._batches(flight, batch)):
             if not flight.trusted:
@@ -157,11 +157,11 @@ class Pilot:
         return flight
 
     def _needs(self, entrants: Sequence[Entrant]) -> Shape:
-        """The least room that these inputs, the longest first, can be decoded in."""
+        """The least room that these inputs can be decoded in."""
         k, prompt = int(self.task.plan.k), entrants[0].source.payload.tokens
         lengths = max(entrant.n_max for entrant in entrants) + len(prompt) + 1
         width = min(k + len(self.model.eos), self.model.model.get_output_embeddings().weight.shape[0])
-        source = len(entrants[0].source.payload.source)
+        source = max(len(entrant.source.payload.source) for entrant in entrants)
         return Shape(k, self.task.nbest, self.task.accept_truncated, 1, source, lengths, 0, width, prompt)
 
     def _roomy(self, entrants: Sequence[Entrant], most: int) -> Shape:

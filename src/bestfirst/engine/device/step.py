@@ -19,8 +19,8 @@ LARGEST_VOCABULARY = 16384  # that one program looks through; above it, torch's 
 MOST_SUCCESSORS = 128
 GROUP = 64  # tokens that are looked through together
 EARLY = 32  # steps: inputs that take more are hard, and most of what is scored ahead for them is needed
-RATES = ((1.25, 2.0), (2.0, 4.0))  # rows for each active input, early and later; with a beam of up to 10, and beyond
-CHEAP = 256  # rows that cost little more than one, beside what is needed
+RATES = ((1.25, 3.0), (2.0, 6.0))  # rows for each active input, early and later; with a beam of up to 10, and beyond
+CHEAP = 512  # rows that cost little more than one, beside what is needed
 
 
 class Step:
