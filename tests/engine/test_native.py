@@ -13,9 +13,13 @@ from engine.builders import ARCHITECTURES
 
 pytest.importorskip("numba", reason="the compiled kernels need numba")
 
-from bestfirst.engine.native import kernels
+from bestfirst.engine.linear import Linear
+from bestfirst.engine.native import kernels, tiles
+from bestfirst.engine.native.arrays import Array
 from bestfirst.engine.native.bart import batches
 from bestfirst.engine.native.encoder import NativeEncoder
+from bestfirst.engine.native.parts import Product
+from bestfirst.engine.pages import Pages
 
 SHAPES = [(1, 1, 4), (3, 2, 8), (17, 4, 16), (50, 3, 64)]  # rows, heads, head size
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -103,6 +107,65 @@ def test_put_lays_keys_and_values_out_by_input_and_head():
         laid = part.view(-1, 2, heads, size).permute(1, 2, 0, 3)  # (2, heads, length, size)
         torch.testing.assert_close(out[:, place, :, : part.shape[0]], laid)
     assert not out[:, :2].any()
+
+
+needs_avx512 = pytest.mark.skipif(not tiles.AVX512, reason="tiles need a CPU with AVX-512")
+ROWS = [*range(1, 2 * tiles.TALL + 2), tiles.ROWS - 1, 2 * tiles.ROWS + 5]  # every height of a tile, and more than one turn
+
+
+@needs_avx512
+@pytest.mark.parametrize("outputs", [16, 32, 48, 64, 144 + 32])
+@pytest.mark.parametrize("inputs", [2, 30, 64])
+def test_tiles_are_the_product(inputs, outputs):
+    weight = normal(outputs, inputs)
+    for block in (tiles.BLOCK, 24):  # all inputs at once, and some after others
+        packed = torch.empty(outputs * inputs)
+        tiles.pack(weight.numpy(), block, packed.numpy())
+        for rows in ROWS:
+            x, out = normal(rows, inputs), torch.full((rows + 1, outputs), nan)
+            tiles.by_panels(x.numpy(), packed.numpy(), block, tiles.ZEROS, out[:rows].numpy())
+            torch.testing.assert_close(out[:rows], x @ weight.t(), **CLOSE)
+            assert out[rows].isnan().all()  # nothing is written beyond
+
+
+@needs_avx512
+@pytest.mark.parametrize("outputs", [*range(1, tiles.TALL + 2), 101])
+def test_tiles_are_the_product_the_other_way_round(outputs):
+    weight = normal(outputs, 34)
+    for rows in (1, 15, 16, 17, 48, 50, 100):
+        x, columns = normal(rows, 34), -(-rows // tiles.LANES) * tiles.LANES
+        packed, out = torch.full((columns * 34,), nan), torch.full((outputs + 1, columns), nan)
+        tiles.pack(x.numpy(), 34, packed.numpy())
+        tiles.by_rows(weight.numpy(), packed.numpy(), tiles.ZEROS, out[:outputs].numpy())
+        torch.testing.assert_close(out[:outputs, :rows], weight @ x.t(), **CLOSE)
+        assert not out[:outputs, rows:].any()  # what was filled up
+        assert out[outputs].isnan().all()
+
+
+@needs_avx512
+def test_a_rows_product_does_not_depend_on_the_others():
+    """To the last bit: libraries choose another order of sums with another number of rows."""
+    weight, x = normal(96, 64), normal(40, 64)
+    packed, together, alone = torch.empty(96 * 64), torch.empty(40, 96), torch.empty(40, 96)
+    tiles.pack(weight.numpy(), tiles.BLOCK, packed.numpy())
+    tiles.by_panels(x.numpy(), packed.numpy(), tiles.BLOCK, tiles.ZEROS, together.numpy())
+    for row in range(40):
+        tiles.by_panels(x[row : row + 1].numpy(), packed.numpy(), tiles.BLOCK, tiles.ZEROS, alone[row : row + 1].numpy())
+    assert torch.equal(together, alone)
+
+
+@pytest.mark.parametrize("outputs", [48, 50])  # as tiles, where there are such, and as torch does it
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_product_with_one_thread_and_with_more(outputs, threads):
+    before = torch.get_num_threads()
+    linear = Linear(normal(outputs, 20), normal(outputs))
+    product, x, out = Product(linear, Pages()), normal(9, 20), torch.empty(9, outputs)
+    try:
+        torch.set_num_threads(threads)
+        product(Array(x, x.numpy()), Array(out, out.numpy()))
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(out + torch.from_numpy(product.bias), linear(x), **CLOSE)
 
 
 def top(logits: torch.Tensor, k: int, banned: tuple[int, ...] = ()) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from .pages import zeros
+
 
 class Sources:
     """Inputs in flight stand in places 0 to n - 1; when one leaves, the last takes its place."""
@@ -57,7 +59,7 @@ class Sources:
         if n <= have and length <= long:
             return
         n, length = max(n, have), max(length, long)
-        grown = [torch.zeros(2, n, heads, length, size, dtype=self.dtype, device=self.device) for _ in range(layers)]
+        grown = [zeros(2, n, heads, length, size, dtype=self.dtype, device=self.device) for _ in range(layers)]
         mask = torch.full((n, length), torch.finfo(self.dtype).min, dtype=self.dtype, device=self.device)
         for new, old in zip(grown, self.layers, strict=False):
             new[:, :have, :, :long] = old

@@ -12,6 +12,8 @@ from itertools import accumulate
 
 import torch
 
+from .pages import zeros
+
 
 @dataclass
 class Rows:
@@ -73,12 +75,14 @@ class Tree:
         old = self.capacity
         self._free = [*range(2 * old - 1, old - 1, -1), *self._free]
         self.paths = torch.cat([self.paths, torch.zeros_like(self.paths)])
-        self.layers = [torch.cat([layer, torch.zeros_like(layer)]) for layer in self.layers]
+        for index, layer in enumerate(self.layers):
+            self.layers[index] = zeros(2 * old, *layer.shape[1:], dtype=layer.dtype, device=self.device)
+            self.layers[index][:old] = layer
 
     def layer(self, index: int, width: int) -> torch.Tensor:
         """The keys and values of a layer, `width` numbers each a token; made when first asked for."""
         while len(self.layers) <= index:
-            self.layers.append(torch.zeros(self.capacity, 2, width, dtype=self.dtype, device=self.device))
+            self.layers.append(zeros(self.capacity, 2, width, dtype=self.dtype, device=self.device))
         return self.layers[index]
 
     def rows(self, table: list[tuple[int, int, int, int, int]], counts: list[int]) -> Rows:

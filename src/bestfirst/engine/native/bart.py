@@ -11,12 +11,12 @@ import torch
 
 from .. import fused_bart
 from ..fused_bart import FusedBart
+from ..pages import Pages
 from ..sources import Sources
 from ..tree import Rows, Tree
 from . import kernels, tiles
 from .arrays import Array, Workspace
 from .encoder import NativeEncoder
-from .pages import Pages
 from .parts import FeedForward, Norm, Product, Stream
 
 if TYPE_CHECKING:

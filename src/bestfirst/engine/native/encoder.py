@@ -12,9 +12,9 @@ import torch
 from ..fused_bart import NORM_FIRST, embed_scale
 from ..hooked import position_table
 from ..linear import Linear
+from ..pages import Pages
 from . import kernels
 from .arrays import Array, Workspace
-from .pages import Pages
 from .parts import FeedForward, Norm, Product, Stream
 
 

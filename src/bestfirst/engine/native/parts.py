@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from ..linear import Linear
+from ..pages import Pages
 from . import kernels, tiles
 from .arrays import Array
-from .pages import Pages
 
 
 class Product:
