@@ -70,10 +70,11 @@ def flight_of(toys, vocabulary, k, n, n_max, accept_truncated, inputs, nodes):
     return flight
 
 
-def decode(toys, vocabulary, k, n, n_max, accept_truncated=False, inputs=None, nodes=2000, rows=16, monkeypatch=None):
-    """All toys, each as one input; so many at a time, with so many rows in a step."""
+def decode(toys, vocabulary, k, n, n_max, accept_truncated=False, inputs=None, nodes=2000, rows=16, ahead=0):
+    """All toys, each as one input; so many at a time, with so many rows in a step, and a host that is so many looks behind."""
     flight = flight_of(toys, vocabulary, k, n, n_max, accept_truncated, inputs or len(toys.toys), nodes)
     flight._rows_for = lambda active: rows
+    flight.ahead = ahead
     enter = flight.entry
 
     def note(entrants, slots):
@@ -128,16 +129,17 @@ def test_children_of_a_wide_beam_come_in_chunks():
 
 def test_inputs_take_turns_and_give_their_nodes_back():
     toys = Toys([random_toy("peaked", 5, f"turns {seed}") for seed in range(5)])
-    found, flight = decode(toys, 5, 3, 1, 4, inputs=2)
+    found, flight = decode(toys, 5, 3, 1, 4, inputs=2, ahead=2)
     for index in range(5):
         same(found[index], reference(toys, index, 3, 1, 4, 4))
     assert flight.most_in_flight == 2
     assert int(flight.state.counters[4]) == flight.shape.nodes - 1
 
 
-def test_without_a_free_node_the_later_inputs_make_room_and_begin_again():
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_without_a_free_node_the_later_inputs_make_room_and_begin_again(ahead):
     toys = Toys([random_toy("flat", 5, f"room {seed}") for seed in range(4)])
-    found, _ = decode(toys, 5, 3, 1, 5, nodes=34)
+    found, _ = decode(toys, 5, 3, 1, 5, nodes=34, ahead=ahead)
     for index in range(4):
         same(found[index], reference(toys, index, 3, 1, 5, 4))
 
@@ -152,3 +154,21 @@ def test_scores_that_are_not_finite_are_told():
     toys = Toys([lambda prefix: (float("nan"),) * 4])
     with pytest.raises(ValueError, match="not finite"):
         decode(toys, 4, 2, 1, 3)
+
+
+def test_a_flight_that_was_interrupted_begins_anew():
+    toys = Toys([random_toy("peaked", 5, f"left {seed}") for seed in range(2)])
+    found, flight = decode(toys, 5, 3, 1, 4)
+    source = SimpleNamespace(payload=SimpleNamespace(source=(1,)))
+    entrants = [Entrant(index, source, 4) for index in range(2)]
+
+    def interrupted():
+        yield entrants
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(flight.run(interrupted()))
+    assert flight.in_flight == 2
+    again = {entrant.index: result for entrant, result in flight.run(iter([entrants]))}
+    for index in range(2):
+        same(again[index], found[index])

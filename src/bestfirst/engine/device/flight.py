@@ -52,7 +52,7 @@ class Flight:
         self.entry = Entry(self.state, self.weights, self.graphs)
         self.step = step(self.state, self.weights)
         self.step.rows(BUCKETS[-1])
-        self.ahead = AHEAD if self.weights.device.type == "cuda" else 0
+        self.burst, self.ahead = (BURST, AHEAD) if self.weights.device.type == "cuda" else (1, 0)
         self.trusted = False  # whether its answers were checked
         self._clear()
 
@@ -127,9 +127,9 @@ class Flight:
     def _burst(self) -> None:
         """Some steps, and a look at what they will have done."""
         rows = self._rows_for(self._active)
-        for _ in range(BURST):
+        for _ in range(self.burst):
             self.graphs.run(("step", rows), lambda: self.step(rows))
-        self._queued += BURST
+        self._queued += self.burst
         self._looks.append(Look(Mail(self.state.board), self._let_in, self._taken_out))
 
     def _rows_for(self, active: int) -> int:
