@@ -61,6 +61,7 @@ class NativeBart(FusedBart):
         )  # fmt: skip
         bias = self.head.bias
         self.head_bias = None if bias is None or not bias.any() else bias[:, None]
+        self.head_rows = self.head.weight.detach().contiguous().numpy()
         self._transposed = torch.empty(0)
         self._logits = torch.empty(0)
         self.encoder = NativeEncoder(model, pages) if NativeEncoder.takes(model) else None
@@ -123,7 +124,7 @@ class NativeBart(FusedBart):
         turned, logits = self._transposed[: columns * self.width], self._logits[: columns * tokens].view(tokens, columns)
         if tiled:
             tiles.pack(h.n, self.width, turned.numpy())
-            tiles.by_rows(self.head.weight.detach().numpy(), turned.numpy(), tiles.ZEROS, logits.numpy())
+            tiles.by_rows(self.head_rows, turned.numpy(), tiles.ZEROS, logits.numpy())
         else:
             transposed = turned.view(self.width, columns)
             transposed[:, :n] = h.t.t()
