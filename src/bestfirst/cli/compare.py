@@ -16,14 +16,16 @@ from ..search import Result
 from ..strategies import STRATEGIES, UNPRUNED
 from . import options
 from .failure import PARTLY, reason, reports, say, usage
+from .groups import grouped
 from .output import Output
-from .settings import Decoding, ModelChoice, given
+from .settings import Decoding, ModelChoice, Scoring
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel
 
 
 @reports
+@grouped
 def compare(
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="What to translate, each with every strategy.")],
     as_json: options.AsJson = False,
@@ -42,20 +44,9 @@ def compare(
         ),
     ] = 100,
     row_budget: options.RowBudget = None,
-    score: options.ScoreName = "logprob",
-    temperature: options.Temperature = None,
-    alpha: options.Alpha = None,
-    beta: options.Beta = None,
-    ratio: options.Ratio = None,
-    lm: options.LanguageModel = None,
-    weight: options.Weight = None,
-    epsilon: options.Epsilon = None,
-    model: options.ModelName = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    threads: options.Threads = None,
-    source_lang: options.SourceLang = None,
-    target_lang: options.TargetLang = None,
+    *,
+    scoring: Scoring,
+    choice: ModelChoice,
 ) -> int:
     """Compare all strategies: what each finds, and what it costs.
 
@@ -85,12 +76,10 @@ def compare(
         max_length=max_length,
         row_budget=row_budget,
         prefix=prefix,
-        score=score,
-        score_options=given(
-            temperature=temperature, alpha=alpha, beta=beta, ratio=ratio, language_model=lm, weight=weight, epsilon=epsilon
-        ),
+        score=scoring.score,
+        score_options=scoring.parameters(),
     ).check()
-    choice = ModelChoice(model, device, dtype, threads, source_lang, target_lang).check(decoding)
+    choice.check(decoding)
     _check_texts(texts)
     with closing(Output(output)) as out:
         loaded, decoding = choice.load(decoding)

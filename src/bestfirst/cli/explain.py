@@ -12,15 +12,17 @@ import typer
 from ..page.text import printable
 from . import options
 from .failure import CommandError, reason, reports, usage
+from .groups import grouped
 from .output import Output
 from .progress import counting
-from .settings import Decoding, ModelChoice, given
+from .settings import Decoding, ModelChoice, Scoring
 
 if TYPE_CHECKING:
     from ..explaining import Explanation
 
 
 @reports
+@grouped
 def explain(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What to translate.")],
     want: Annotated[str, typer.Option(metavar="TEXT", help="The translation that you expected.")],
@@ -38,20 +40,9 @@ def explain(
             rich_help_panel=options.SEARCH,
         ),
     ] = 200,
-    score: options.ScoreName = "logprob",
-    temperature: options.Temperature = None,
-    alpha: options.Alpha = None,
-    beta: options.Beta = None,
-    ratio: options.Ratio = None,
-    lm: options.LanguageModel = None,
-    weight: options.Weight = None,
-    epsilon: options.Epsilon = None,
-    model: options.ModelName = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    threads: options.Threads = None,
-    source_lang: options.SourceLang = None,
-    target_lang: options.TargetLang = None,
+    *,
+    scoring: Scoring,
+    choice: ModelChoice,
 ) -> int:
     """Explain why a translation was not found.
 
@@ -82,11 +73,10 @@ def explain(
     for name, value in (("text", text), ("wanted output", want)):
         if not value.strip():
             raise usage(f"the {name} is empty")
-    score_options = given(
-        temperature=temperature, alpha=alpha, beta=beta, ratio=ratio, language_model=lm, weight=weight, epsilon=epsilon
-    )
-    decoding = Decoding(beam=beam, finished=finished, max_length=max_length, score=score, score_options=score_options).check()
-    choice = ModelChoice(model, device, dtype, threads, source_lang, target_lang).check(decoding)
+    decoding = Decoding(
+        beam=beam, finished=finished, max_length=max_length, score=scoring.score, score_options=scoring.parameters()
+    ).check()
+    choice.check(decoding)
     with closing(Output(output)) as out:
         loaded, decoding = choice.load(decoding)
         from ..explaining import explain as explained
@@ -99,7 +89,7 @@ def explain(
                     want,
                     beam=beam,
                     finished=finished,  # type: ignore[arg-type]
-                    score=score,
+                    score=scoring.score,
                     score_options=dict(decoding.score_options),
                     max_length=max_length,
                     max_beam=max_beam,

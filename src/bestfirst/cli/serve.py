@@ -9,6 +9,7 @@ import typer
 
 from . import options
 from .failure import reason, reports, say, usage
+from .groups import grouped
 from .settings import Decoding, ModelChoice
 
 LIMITS, NETWORK = "Limits", "Network"
@@ -31,6 +32,7 @@ def port_number(value: object) -> int:
 
 
 @reports
+@grouped
 def serve(
     host: Annotated[
         str,
@@ -79,12 +81,8 @@ def serve(
         ),
     ] = 60.0,
     row_budget: options.RowBudget = None,
-    model: options.ModelName = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    threads: options.Threads = None,
-    source_lang: options.SourceLang = None,
-    target_lang: options.TargetLang = None,
+    *,
+    choice: ModelChoice,
 ) -> int:
     """Serve translations over HTTP, with a page to try it on at /.
 
@@ -121,7 +119,7 @@ def serve(
     except ValueError as error:
         raise usage(f"{reason(error)}; lower --max-items or raise --max-queue") from error
     decoding = Decoding(row_budget=row_budget).check()
-    choice = ModelChoice(model, device, dtype, threads, source_lang, target_lang).check(decoding)
+    choice.check(decoding)
     try:
         listening = listen(host, port)
     except OSError as error:

@@ -13,6 +13,7 @@ from ..models.folder import check_folder, fingerprint, has_tokenizer
 from ..scoring import named_score
 from ..search import Context
 from ..strategies import by_method, named_strategy, stopping
+from . import options
 from .failure import reason, say, usage
 
 if TYPE_CHECKING:
@@ -96,15 +97,34 @@ def given(**options: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class ModelChoice:
-    """Which models, and on what they run."""
+class Scoring:
+    """What a hypothesis is worth: a group of options."""
 
-    model: str | None = None
-    device: str | None = None
-    dtype: str | None = None
-    threads: int | None = None
-    source_lang: str | None = None
-    target_lang: str | None = None
+    score: options.ScoreName = "logprob"
+    temperature: options.Temperature = None
+    alpha: options.Alpha = None
+    beta: options.Beta = None
+    ratio: options.Ratio = None
+    lm: options.LanguageModel = None
+    weight: options.Weight = None
+    epsilon: options.Epsilon = None
+
+    def parameters(self) -> dict[str, Any]:
+        """Those that are given, by the names that scores know them by."""
+        named = {"language_model" if name == "lm" else name: value for name, value in vars(self).items() if name != "score"}
+        return given(**named)
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """Which models, and on what they run: a group of options."""
+
+    model: options.ModelName = None
+    device: options.Device = None
+    dtype: options.Dtype = None
+    threads: options.Threads = None
+    source_lang: options.SourceLang = None
+    target_lang: options.TargetLang = None
 
     def check(self, decoding: Decoding) -> ModelChoice:
         """Look for the folders, before all that is needed to read them is loaded."""

@@ -13,14 +13,16 @@ from ..corpus.reader import format_of
 from . import options
 from .corpus import Cluster, Corpus, build_worker, is_job
 from .failure import INTERRUPTED, PARTLY, CommandError, reports, tell, usage
+from .groups import grouped
 from .lines import open_input, records
 from .output import Output
 from .progress import Bar
-from .settings import Decoding, ModelChoice, given
+from .settings import Decoding, ModelChoice, Scoring, given
 from .stream import Stream
 
 
 @reports
+@grouped
 def translate(
     file: options.InputFile = None,
     output: options.OutputFile = None,
@@ -40,15 +42,9 @@ def translate(
     queue_capacity: options.QueueCapacity = None,
     stop: options.Stop = None,
     patience: options.PatienceFactor = None,
-    score: options.ScoreName = "logprob",
+    *,
+    scoring: Scoring,
     method: options.Method = "exact",
-    temperature: options.Temperature = None,
-    alpha: options.Alpha = None,
-    beta: options.Beta = None,
-    ratio: options.Ratio = None,
-    lm: options.LanguageModel = None,
-    weight: options.Weight = None,
-    epsilon: options.Epsilon = None,
     whole_sequence: options.WholeSequence = False,
     input_format: options.InputFormat = None,
     output_format: options.OutputFormat = None,
@@ -57,12 +53,7 @@ def translate(
     shard_lines: options.ShardLines = None,
     ray: options.Ray = None,
     workers: options.Workers = None,
-    model: options.ModelName = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    threads: options.Threads = None,
-    source_lang: options.SourceLang = None,
-    target_lang: options.TargetLang = None,
+    choice: ModelChoice,
 ) -> int:
     """Translate text, line for line, in order.
 
@@ -118,22 +109,13 @@ def translate(
         row_budget=row_budget,
         queue_capacity=queue_capacity,
         prefix=prefix,
-        score=score,
-        score_options=given(
-            temperature=temperature,
-            alpha=alpha,
-            beta=beta,
-            ratio=ratio,
-            language_model=lm,
-            weight=weight,
-            epsilon=epsilon,
-            whole_sequence=whole_sequence,
-        ),
+        score=scoring.score,
+        score_options={**scoring.parameters(), **given(whole_sequence=whole_sequence)},
         method=method,
         stop=stop,
         stop_options=given(factor=patience),
     ).check()
-    choice = ModelChoice(model, device, dtype, threads, source_lang, target_lang).check(decoding)
+    choice.check(decoding)
     source = Input(file or "-", input_format or format_of(file), input_field, output_field)
     form = _form(output_format or format_of(output), as_json, nbest)
     target = Target(form, compression_of(output or ""), nbest, partial, input_field, output_field)

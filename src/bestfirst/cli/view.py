@@ -17,14 +17,16 @@ from ..page.text import draw
 from ..search import HEADER
 from . import options
 from .failure import PARTLY, CommandError, reason, reports, say, usage
+from .groups import grouped
 from .output import Output
-from .settings import Decoding, ModelChoice, given
+from .settings import Decoding, ModelChoice, Scoring
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel
 
 
 @reports
+@grouped
 def view(
     text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="What to translate.", show_default=False)] = None,
     output: Annotated[
@@ -63,21 +65,10 @@ def view(
     max_calls: options.MaxCalls = None,
     row_budget: options.RowBudget = 1,
     queue_capacity: options.QueueCapacity = None,
-    score: options.ScoreName = "logprob",
+    *,
+    scoring: Scoring,
     method: options.Method = "exact",
-    temperature: options.Temperature = None,
-    alpha: options.Alpha = None,
-    beta: options.Beta = None,
-    ratio: options.Ratio = None,
-    lm: options.LanguageModel = None,
-    weight: options.Weight = None,
-    epsilon: options.Epsilon = None,
-    model: options.ModelName = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    threads: options.Threads = None,
-    source_lang: options.SourceLang = None,
-    target_lang: options.TargetLang = None,
+    choice: ModelChoice,
 ) -> int:
     """See a search: every hypothesis, in the order of the pops.
 
@@ -115,10 +106,8 @@ def view(
         row_budget=row_budget,
         queue_capacity=queue_capacity,
         prefix=prefix,
-        score=score,
-        score_options=given(
-            temperature=temperature, alpha=alpha, beta=beta, ratio=ratio, language_model=lm, weight=weight, epsilon=epsilon
-        ),
+        score=scoring.score,
+        score_options=scoring.parameters(),
         method=method,
     ).check()
     if not as_text and not as_json and output in (None, "-") and sys.stdout is not None and sys.stdout.isatty():
@@ -127,8 +116,7 @@ def view(
         if trace is not None:
             searches, trouble = _read(trace, line)
         else:
-            choice = ModelChoice(model, device, dtype, threads, source_lang, target_lang).check(decoding)
-            searches, trouble = _record(*choice.load(decoding), str(text)), []
+            searches, trouble = _record(*choice.check(decoding).load(decoding), str(text)), []
         out.begin()
         for said in trouble:
             say(said)
