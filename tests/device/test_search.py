@@ -156,6 +156,17 @@ def test_scores_that_are_not_finite_are_told():
         decode(toys, 4, 2, 1, 3)
 
 
+def test_results_do_not_pile_up():
+    """Of more inputs than can be in flight, the first results are there before the last input is let in."""
+    toys = Toys([random_toy("peaked", 4, f"pile {seed}") for seed in range(9)])
+    flight = flight_of(toys, 4, 1, 1, 1, False, 1, 40)
+    flight._rows_for = lambda active: 1
+    flight.weights.numbers[0] = 0
+    source = SimpleNamespace(payload=SimpleNamespace(source=(1,)))
+    next(flight.run(iter([[Entrant(index, source, 1) for index in range(9)]])))
+    assert flight._waiting
+
+
 def test_a_flight_that_was_interrupted_begins_anew():
     toys = Toys([random_toy("peaked", 5, f"left {seed}") for seed in range(2)])
     found, flight = decode(toys, 5, 3, 1, 4)

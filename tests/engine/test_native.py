@@ -13,6 +13,7 @@ from engine.builders import ARCHITECTURES
 
 pytest.importorskip("numba", reason="the compiled kernels need numba")
 
+import bestfirst
 from bestfirst.engine.linear import Linear
 from bestfirst.engine.native import kernels, tiles
 from bestfirst.engine.native.arrays import Array
@@ -166,6 +167,20 @@ def test_a_product_with_one_thread_and_with_more(outputs, threads):
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(out + torch.from_numpy(product.bias), linear(x), **CLOSE)
+
+
+@needs_avx512
+def test_a_cpu_without_tiles_finds_the_same(monkeypatch):
+    lines = ["Wie melkt man eine Kuh?", "Guten Morgen!", "Ich habe keine Zeit, aber du hast ein Auto."]
+    tiled = bestfirst.decode(bestfirst.load(), lines, beam=5, nbest=2)
+    monkeypatch.setattr(tiles, "AVX512", False)
+    plain = bestfirst.decode(bestfirst.load(), lines, beam=5, nbest=2)
+    for one, other in zip(tiled, plain, strict=True):
+        assert [answer.tokens for answer in one.hypotheses] == [answer.tokens for answer in other.hypotheses]
+        assert [answer.score for answer in one.hypotheses] == pytest.approx(
+            [answer.score for answer in other.hypotheses], abs=1e-4
+        )
+        assert one.calls == other.calls
 
 
 def top(logits: torch.Tensor, k: int, banned: tuple[int, ...] = ()) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,6 +4,7 @@ until it is used for what may grow."""
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -45,5 +46,6 @@ PRIVATE: dict[str, int] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if ha
 def _large(size: int) -> mmap.mmap:
     memory = mmap.mmap(-1, size, **PRIVATE)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # a kernel that has none
+            memory.madvise(mmap.MADV_HUGEPAGE)
     return memory

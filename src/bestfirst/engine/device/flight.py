@@ -28,6 +28,7 @@ BUCKETS = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows in a st
 BURST = 4  # steps between two looks
 AHEAD = 1  # looks outstanding: so many bursts are queued while the host waits for the one before
 FEW = 64  # inputs that are not worth a landing while others fly
+BEHIND = 4  # landings whose results may wait for a better time
 SLICE = 32  # results that are made between two glances at the device
 
 
@@ -87,7 +88,7 @@ class Flight:
             self._burst()
             if len(self._looks) > self.ahead:
                 look = self._looks.popleft()
-                while self._landings and self._landings[0].here() and not look.mail.here():
+                while self._time_for_results(look):
                     yield from self._some_results()
                 self._heed(look)
         while self._landings:
@@ -188,6 +189,11 @@ class Flight:
         self._source_tokens -= sum(len(entrant.source.payload.source) for entrant in entrants)
         self._taken_out += 1
         return entrants
+
+    def _time_for_results(self, look: Look) -> bool:
+        """While the device works they cost nothing; and they must not pile up."""
+        landed = self._landings
+        return len(landed) > BEHIND or (bool(landed) and landed[0].here() and not look.mail.here())
 
     def _some_results(self) -> list[tuple[Entrant, Result]]:
         """The next few of what has landed."""

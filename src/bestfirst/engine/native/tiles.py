@@ -25,11 +25,20 @@ ROWS = 192  # that stay in the inner caches, too
 PANEL = WIDE * LANES
 LINE = 64  # bytes: what is fetched at a time
 ZEROS = np.zeros(PANEL, np.float32)
-AVX512 = bool(llvm.get_host_cpu_features().get("avx512f", False))
 
 FLOAT, INT32, INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 VECTOR = ir.VectorType(FLOAT, LANES)
 BYTE = ir.IntType(8).as_pointer()
+
+
+def _avx512() -> bool:
+    try:
+        return bool(llvm.get_host_cpu_features().get("avx512f", False))
+    except RuntimeError:  # a system that does not tell
+        return False
+
+
+AVX512 = _avx512()
 
 
 def suit(inputs: int, outputs: int = LANES) -> bool:
