@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from .encoder import Packed
 from .graphs import Graphs
-from .landing import Entrant, sent
+from .mail import sent
 from .sizes import power
 from .state import State
 from .weights import Weights
 
+if TYPE_CHECKING:
+    from ...models.scorer import Source
+
 PIECE = 512  # inputs that are let in together, at most
 TOKENS = 1 << 15  # of theirs, unless one alone has more
 FEWEST = 256  # tokens that a graph is made for
+
+
+@dataclass(slots=True)
+class Entrant:
+    """An input: its number, what the model reads, and the most tokens of its output."""
+
+    index: int
+    source: Source
+    n_max: int
 
 
 class Entry:

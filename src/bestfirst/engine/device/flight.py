@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from ...search import Result
-from .entry import PIECE, TOKENS, Entry
+from .entry import PIECE, TOKENS, Entrant, Entry
 from .graphs import Graphs
-from .landing import Entrant, Landing, Mail, sent
+from .landing import Landing
+from .mail import Mail, sent
 from .rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, LEAVING, ROWS, STEPS
 from .state import Shape, State
 from .step import CHEAP, EARLY, RATES, Step

@@ -15,8 +15,8 @@ from ...scheduler import Stats
 from ...scheduler.scheduler import no_garbage_collection
 from ...search import Result
 from ..choose import Fingerprint, untouched
+from .entry import Entrant
 from .flight import BUCKETS, Flight
-from .landing import Entrant
 from .state import Shape, bytes_each
 from .weights import Weights
 
