@@ -13,64 +13,60 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "decode": "decoding",
-    "generate": "integrations.generate",
-    "FunctionModel": "models",
-    "Model": "models",
-    "Query": "models",
-    "Scored": "models",
-    "load": "models.transformers",
-    "wrap": "models.transformers",
-    "Answer": "search",
-    "BrokenLaw": "search",
-    "Context": "search",
-    "Hypothesis": "search",
-    "Result": "search",
-    "Strategy": "search",
-    "Trace": "search",
-    "Score": "scoring",
-    "explain": "explaining",
-    "view": "page",
-}
+_HOMES = {
+    "decoding": ("decode", "decode_iter"),
+    "engine": ("Stats",),
+    "explaining": ("explain",),
+    "integrations.generate": ("generate",),
+    "models": ("Ensemble", "FunctionModel", "Model", "Query", "Scored", "ShallowFusion"),
+    "models.transformers": ("load", "wrap"),
+    "page": ("view",),
+    "scoring": (
+        "GNMT", "BoundedLengthReward", "Coverage", "Diverse", "LengthNormalized", "LengthReward", "LogProbability",
+        "MutualInformation", "Score",
+    ),
+    "search": ("Answer", "BrokenLaw", "Context", "Hypothesis", "Result", "Strategy", "Trace"),
+    "settings": ("Decoding",),
+}  # fmt: skip
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = ("scoring", "testing")
 
-__all__ = [
-    "Answer",
-    "BrokenLaw",
-    "Context",
-    "FunctionModel",
-    "Hypothesis",
-    "Model",
-    "Query",
-    "Result",
-    "Score",
-    "Scored",
-    "Strategy",
-    "Trace",
-    "decode",
-    "explain",
-    "generate",
-    "load",
-    "view",
-    "wrap",
-]
+__all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605
 
 if TYPE_CHECKING:
-    from .decoding import decode
-    from .explaining import explain
-    from .integrations.generate import generate
-    from .models import FunctionModel, Model, Query, Scored
-    from .models.transformers import load, wrap
-    from .page import view
-    from .scoring import Score
+    from . import scoring as scoring
+    from . import testing as testing
+    from .decoding import decode as decode
+    from .decoding import decode_iter as decode_iter
+    from .engine import Stats as Stats
+    from .explaining import explain as explain
+    from .integrations.generate import generate as generate
+    from .models import Ensemble, FunctionModel, Model, Query, Scored, ShallowFusion
+    from .models.transformers import load as load
+    from .models.transformers import wrap as wrap
+    from .page import view as view
+    from .scoring import (
+        GNMT,
+        BoundedLengthReward,
+        Coverage,
+        Diverse,
+        LengthNormalized,
+        LengthReward,
+        LogProbability,
+        MutualInformation,
+        Score,
+    )
     from .search import Answer, BrokenLaw, Context, Hypothesis, Result, Strategy, Trace
+    from .settings import Decoding as Decoding
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
     if name not in _HOME:
         raise AttributeError(f"module 'bestfirst' has no attribute {name!r}")
     return getattr(import_module(f".{_HOME[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return [*__all__, "__version__"]

@@ -9,7 +9,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..decoding import decode
-from ..scheduler import Stats
+from ..engine import Stats
 from .corpus import Corpus
 from .memory import peak_above
 from .runner import device_name, identity

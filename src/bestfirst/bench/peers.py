@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..decoding import decode
-from ..scheduler import Stats
+from ..engine import Stats
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel

@@ -17,7 +17,7 @@ from ..engine.native import kernels
 from ..engine.native.bart import NativeBart
 from ..engine.native.parts import Product
 from ..engine.tree import Tree
-from ..scheduler import Stats
+from ..engine import Stats
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel

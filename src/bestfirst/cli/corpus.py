@@ -12,7 +12,7 @@ from typing import Any
 
 from ..corpus import Finished, Input, Job, Shard, Store, Survey, Target, Worker
 from ..corpus.job import SHARD_LINES, Work, row_budget
-from ..models import Budget
+from ..settings import Budget
 from .failure import INTERRUPTED, PARTLY, CommandError, say, tell, usage
 from .progress import Bar
 from .settings import Decoding, ModelChoice

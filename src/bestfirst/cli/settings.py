@@ -18,7 +18,7 @@ from .failure import reason, say, usage
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel
-    from ..scheduler import Stats
+    from ..engine import Stats
     from ..search import Result, Trace
 
 

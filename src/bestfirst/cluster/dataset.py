@@ -10,7 +10,7 @@ from .ray import require
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-    from ..models import Budget
+    from ..settings import Budget
 
 BATCH = 500
 

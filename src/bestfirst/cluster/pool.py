@@ -9,7 +9,7 @@ from typing import Any
 
 from ..corpus import Finished, Shard, Stopped, Worker
 from ..corpus.job import Work
-from ..models import Budget
+from ..settings import Budget
 from . import ray as rays
 
 AHEAD = 2  # shards that an actor has in hand: the one it does and the next

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from ..models import Budget
+from ..settings import Budget
 from .errors import Stopped
 from .reader import Input, Survey
 from .record import Shard

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..models import Budget
+from ..settings import Budget
 from . import durable
 from .errors import Unusable, reason
 from .tally import Tally

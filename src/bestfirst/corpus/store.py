@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from ..models import Budget
+from ..settings import Budget
 from . import durable
 from .errors import Stopped, Unusable, reason
 from .manifest import Complete, Manifest

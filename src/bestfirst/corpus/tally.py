@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from ..scheduler import Stats
+from ..engine import Stats
 from ..search import Result
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..models import Budget
-from ..scheduler import Stats
+from ..settings import Budget
+from ..engine import Stats
 from ..search import Result, Trace
 from . import formats
 from .errors import Stopped, reason

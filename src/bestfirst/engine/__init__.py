@@ -1,5 +1,5 @@
-"""The engine: Hugging Face decoders on a tree cache, many searches in one forward pass. Needs torch and transformers."""
+"""Engines: many searches at once on one model. `engine.py` has the seam, `host.py` and `device/` the two that there are."""
 
-from .scorer import EngineScorer
+from .engine import Engine, Job, Stats, engine_for, run
 
-__all__ = ["EngineScorer"]
+__all__ = ["Engine", "Job", "Stats", "engine_for", "run"]

@@ -15,7 +15,7 @@ from .tree import Tree
 
 if TYPE_CHECKING:
     from ..models.reader import Prompt
-    from ..models.scorer import Budget
+    from ..settings import Budget
     from ..models.transformers import TransformersModel
     from .decoder import Decoder
 

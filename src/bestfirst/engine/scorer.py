@@ -1,183 +1,214 @@
-"""EngineScorer: scores hypotheses of many searches on one Hugging Face model, a row a hypothesis."""
+"""Scorer: what the host engine asks of a model: the best successors of a batch of hypotheses. Here for any `Model`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, Protocol
 
-import torch
-
-from ..models.scorer import Budget, Source
+from ..models import Model, Query, Scored, Source
+from ..scoring import Score
 from ..search import Hypothesis, Successors
-from .beside import Beside
-from .runner import Row, Runner, Sentence
-from .top import top
-
-if TYPE_CHECKING:
-    from ..models.transformers import TransformersModel
-    from ..scoring import Score
-
-Process = Callable[[Sequence[Hypothesis], torch.Tensor], torch.Tensor]
-"""Changes the log-probabilities (rows, vocabulary) that follow a batch of hypotheses, as Hugging Face's processors do."""
+from ..settings import Budget
 
 
-class EngineScorer:
-    """The engine's side of the seam: `start` admits inputs, `expand` is one forward pass.
+class Scorer(Protocol):
+    """Scores hypotheses of many searches in one go.
 
-    A hypothesis' state is (sentence, slot); a root's slot is 0 before it is scored.
+    `hypothesis.state` is the scorer's own: `start` fills it for roots, `expand` for what it scored.
     """
 
-    def __init__(
-        self, model: TransformersModel, score: Score, width: float, process: Process | None = None, normalized: bool = True
-    ) -> None:
-        """`normalized`: whether `process` gets log-probabilities, or the model's scores as they are (greedy search)."""
-        self.model = model
-        self.score = score
-        self.width = width
-        self.process = process
-        self.normalized = normalized
-        self.eos = model.eos
-        self.runner = Runner(model)
-        self.beside: Beside | None = None if score.language_model is None else Beside(score.language_model)  # type: ignore[arg-type]
-        self._attends = "attention" in score.needs
-        if self._attends:
-            self.runner.watch()
-        self._coverage: dict[Sentence, dict[int, torch.Tensor]] = {}  # by slot, attention each source token has got so far
-        self._banned = torch.tensor(model.banned, device=self.runner.device) if model.banned else None
-        self._plain = score.plain and process is None
-        self._top_seconds = 0.0
+    eos: Collection[int]
 
     @property
     def model_seconds(self) -> float:
-        """In the encoder, in forward passes, and in finding the best tokens."""
-        return self.runner.seconds + self._top_seconds
+        """Spent in the model so far."""
+        ...
 
     def budget(self) -> Budget:
-        return self.runner.budget()
+        """The budget that suits the model."""
+        ...
 
     def cache_tokens(self) -> int:
-        return self.runner.cache_tokens()
+        """How many tokens are held for the inputs in flight."""
+        ...
 
-    def reader(self, prefix: Any = None) -> Callable[[Any], Source]:
-        return self.model.reader(prefix)
+    def check(self, score: Score) -> None:
+        """Raise ValueError for a score that cannot be searched with here."""
+        ...
+
+    def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
+        """Prepare inputs for decoding: whatever is done once for each of them, in one batch."""
+        ...
+
+    def expand(self, batch: Sequence[Hypothesis], width: float) -> Sequence[Successors]:
+        """One forward pass: the `width` best successors of each hypothesis."""
+        ...
+
+    def release(self, root: Hypothesis) -> None:
+        """The search that began at `root` is over: give back what it held."""
+        ...
+
+    def text(self, source: Source, tokens: Sequence[int]) -> str | None:
+        """The tokens as text, where that is known."""
+        ...
+
+
+class States(NamedTuple):
+    """What belongs to a hypothesis: the model's state, and what a score needs beside it."""
+
+    model: Any
+    language_model: Any = None
+    reached: Any = None  # (vocabulary,): the language model's log-probability of the prefix and each next token
+    coverage: Any = 0.0  # (source,): attention so far
+
+
+class ModelScorer:
+    """Asks a `Model`, one batch at a time, and beside it the language model that a score needs.
+
+    Whatever a model returns (a list, an array, a tensor in half precision) becomes float64 once, before anything is added up.
+    """
+
+    def __init__(self, model: Model, score: Score) -> None:
+        self.model = model
+        self.score = score
+        self.eos = model.eos
+        self.model_seconds = 0.0
+        self.language_model = score.language_model
+        if self.language_model is None and "language_model" in score.needs:
+            raise ValueError(f"score {score.name!r} needs a language model, got None")
+        if self.language_model is not None and not set(self.language_model.eos) & set(model.eos):
+            raise ValueError(
+                f"the language model ends sequences with {sorted(self.language_model.eos)}, the model with {sorted(model.eos)}: "
+                "their vocabularies must be the same"
+            )
+
+    def budget(self) -> Budget:
+        return Budget(rows=16, free=1)
+
+    def cache_tokens(self) -> int:
+        return 0
+
+    def check(self, score: Score) -> None:
+        check_together(score, self.score)
+
+    def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
+        for root, source in roots:
+            beside = None if self.language_model is None else self.language_model.start(())
+            root.state = States(self.model.start(source.payload), beside)
+
+    def expand(self, batch: Sequence[Hypothesis], width: float) -> list[Successors]:
+        before: list[States] = [y.state if y.parent is None else y.parent.state for y in batch]
+        ask = self.model.attend if "attention" in self.score.needs else self.model.score
+        begun = perf_counter()
+        answers = ask([Query(states.model, y.tokens) for states, y in zip(before, batch, strict=True)])
+        self.model_seconds += perf_counter() - begun
+        if len(answers) != len(batch):
+            raise ValueError(f"the model was asked about {len(batch)} hypotheses and answered about {len(answers)}")
+        beside: Sequence[Scored | None] = [None] * len(batch)
+        if self.language_model is not None:
+            beside = self.language_model.score([Query(s.language_model, y.tokens) for s, y in zip(before, batch, strict=True)])
+        return [self._successors(*each, width) for each in zip(batch, before, answers, beside, strict=True)]
+
+    def _successors(
+        self, y: Hypothesis, before: States, answer: Scored, beside: Scored | None, width: float
+    ) -> Successors:
+        """The successors of `y`, and its state."""
+        logprobs = numbers(answer.logprobs, f"the model's scores after {list(y.tokens)}")
+        if self.score.plain and not self.score.needs & ON_THE_WAY:
+            y.state = States(answer.state)
+            tokens = best_tokens(logprobs, width)
+            return Successors(logprobs[tokens].tolist(), tokens.tolist())
+        values, reached = self._increments(y, before, logprobs, beside)
+        coverage = before.coverage
+        if answer.attention is not None:
+            coverage = coverage + numbers(answer.attention, f"the attention after {list(y.tokens)}")
+        y.state = States(answer.state, None if beside is None else beside.state, reached, coverage)
+        ending = float(self.score.ending(coverage)) if "attention" in self.score.needs else 0.0
+        tokens = best_tokens(values, width)
+        own = None if self.score.plain else logprobs[tokens].tolist()
+        return Successors(values[tokens].tolist(), tokens.tolist(), own, ending)
+
+    def _increments(self, y: Hypothesis, before: States, logprobs: Any, beside: Scored | None) -> tuple[Any, Any]:
+        """What each token adds to the value; and what the language model has reached, where the score asks for that."""
+        import numpy
+
+        aux = reached = None
+        past = {}
+        if beside is not None:
+            aux = numbers(beside.logprobs, f"the language model's scores after {list(y.tokens)}")
+            if aux.shape != logprobs.shape:
+                raise ValueError(
+                    f"the language model's vocabulary has {aux.size} tokens, the model's {logprobs.size}: they must be the same"
+                )
+        if "language_model_past" in self.score.needs:
+            past["past"] = numpy.asarray([0.0 if y.parent is None else before.reached[y.token]])
+            reached = past["past"] + aux
+        with numpy.errstate(invalid="ignore"):  # -inf less -inf, where a token is impossible anyway
+            values = numpy.where(logprobs == -inf, -inf, self.score.increment(logprobs, aux, **past))
+        if not (values < inf).all():
+            token = int(numpy.argmin(values < inf))
+            raise ValueError(
+                f"the score of {[*y.tokens, token]} is {values[token]}: check the models' scores there"
+                + (", or choose an epsilon above 0" if beside is not None else "")
+            )
+        return values, reached
+
+    def release(self, root: Hypothesis) -> None:
+        return None
 
     def text(self, source: Source, tokens: Sequence[int]) -> str | None:
         return self.model.text(source.payload, tokens)
 
-    @torch.inference_mode()
-    def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
-        sentences = self.runner.admit([source.payload for _, source in roots])
-        for (root, _), sentence in zip(roots, sentences, strict=True):
-            root.state = (sentence, 0)
-            self._coverage[sentence] = {}
-        if self.beside is not None:
-            self.beside.start(sentences)
 
-    @torch.inference_mode()
-    def release(self, root: Hypothesis) -> None:
-        sentence = root.state[0]
-        self.runner.release(sentence)
-        del self._coverage[sentence]
-        if self.beside is not None:
-            self.beside.release(sentence)
-
-    # -- one forward pass ------------------------------------------------------------------------------------------------
-
-    @torch.inference_mode()
-    def expand(self, batch: Sequence[Hypothesis]) -> list[Successors]:
-        rows = [_row(y) for y in batch]
-        if not self.runner.decoder.by_place:
-            return self._expand(batch, rows)
-        order = sorted(range(len(rows)), key=lambda i: rows[i][0].place)
-        found = self._expand([batch[i] for i in order], [rows[i] for i in order])
-        out: list[Successors] = [None] * len(batch)  # type: ignore[list-item]
-        for i, successors in zip(order, found, strict=True):
-            out[i] = successors
-        return out
-
-    def _expand(self, batch: Sequence[Hypothesis], rows: Sequence[Row]) -> list[Successors]:
-        slots, logits = self.runner.step(rows)
-        for y, row, slot in zip(batch, rows, slots, strict=True):
-            y.state = (row[0], slot)
-        begun = perf_counter()
-        best, tokens, own = self._best(batch, rows, slots, logits.float())
-        unusual = (best[:, 1:] == best[:, :-1]).any(1) | ~best[:, -1].isfinite() | ~(best[:, 0] < inf)
-        lists = best.tolist(), tokens.tolist(), None if own is None else own.tolist(), unusual.tolist()
-        self._top_seconds += perf_counter() - begun
-        successors = _successors(batch, *lists)
-        return self._with_endings(rows, slots, successors) if self._attends else successors
-
-    def _best(
-        self, batch: Sequence[Hypothesis], rows: Sequence[Row], slots: Sequence[int], logits: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Increments and tokens of the best extensions, (rows, width), and their log-probabilities where these differ.
-
-        As Hugging Face does it: log-softmax, then what is banned or processed. The score comes last, and top-k after it.
-        """
-        width = int(min(self.width, logits.shape[1]))
-        if self._plain:
-            return *self.runner.decoder.best(logits, width, self._banned), None
-        logits = logits.contiguous()
-        logprobs = torch.log_softmax(logits, -1).clamp_(max=0) if self.normalized else logits
-        if self._banned is not None:
-            logprobs[:, self._banned] = -inf
-        if self.process is not None:
-            logprobs = self.process(batch, logprobs)
-        best, tokens = top(self._increments(rows, slots, logprobs), width)
-        return best, tokens, None if self.score.plain else logprobs.gather(1, tokens)
-
-    def _increments(self, rows: Sequence[Row], slots: Sequence[int], logprobs: torch.Tensor) -> torch.Tensor:
-        if self.beside is None:
-            return self.score.increment(logprobs)
-        aux = self.beside.logprobs(rows, slots)
-        if aux.shape != logprobs.shape:
-            raise ValueError(
-                f"the language model's vocabulary has {aux.shape[1]} tokens, the model's {logprobs.shape[1]}: "
-                "they must be the same"
-            )
-        needs_past = "language_model_past" in self.score.needs
-        past = {"past": self.beside.past(rows, slots, aux)} if needs_past else {}
-        increments = self.score.increment(logprobs, aux, **past)
-        return torch.where(logprobs == -inf, -inf, increments)
-
-    def _with_endings(self, rows: Sequence[Row], slots: Sequence[int], successors: list[Successors]) -> list[Successors]:
-        """What finishing adds for a score that looks at attention: known only when a hypothesis ends."""
-        out = []
-        for row, slot, attention, found in zip(rows, slots, self.runner.attention(rows), successors, strict=True):
-            sentence, parent, _, position = row
-            before = 0.0 if position == sentence.offset else self._coverage[sentence][parent]
-            self._coverage[sentence][slot] = before + attention
-            out.append(found._replace(ending=float(self.score.ending(before + attention))))
-        return out
+ON_THE_WAY = frozenset({"language_model", "language_model_past", "attention"})
+"""What a score may need to know at every token."""
 
 
-def _row(y: Hypothesis) -> Row:
-    if y.parent is None:
-        sentence: Sentence = y.state[0]
-        return sentence, sentence.prompt_slot, sentence.start, sentence.offset
-    sentence, parent = y.parent.state
-    return sentence, parent, y.token, sentence.offset + y.length
+def numbers(row: Any, what: str) -> Any:
+    """A row of whatever kind as float64, if it has one dimension and no NaN."""
+    import numpy
+
+    if hasattr(row, "detach"):  # a tensor, of any dtype and on any device
+        row = row.detach().double().cpu().numpy()
+    try:
+        found = numpy.asarray(row, dtype=numpy.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} must be a row of numbers, got {type(row).__name__}") from None
+    if found.ndim != 1:
+        raise ValueError(f"{what} must be one row, a number a token, got an array of shape {found.shape}")
+    if numpy.isnan(found).any():
+        raise ValueError(f"{what} contain NaN")
+    return found
 
 
-def _successors(
-    batch: Sequence[Hypothesis],
-    best: list[list[float]],
-    tokens: list[list[int]],
-    logprobs: list[list[float]] | None,
-    unusual: list[bool],
-) -> list[Successors]:
-    """Impossible tokens left out, ties in order of tokens. `unusual`: rows where there may be such."""
-    out = []
-    for i, (values, ids) in enumerate(zip(best, tokens, strict=True)):
-        own = None if logprobs is None else logprobs[i]
-        if not unusual[i]:
-            out.append(Successors(values, ids, own))
-            continue
-        if any(value != value or value == inf for value in values):
-            raise ValueError(f"the scores after {list(batch[i].tokens)} are not finite: check the model's weights and dtype")
-        kept = sorted((-v, token, j) for j, (v, token) in enumerate(zip(values, ids, strict=True)) if v != -inf)
-        own = None if own is None else [own[j] for _, _, j in kept]
-        out.append(Successors([-v for v, _, _ in kept], [token for _, token, _ in kept], own))
-    return out
+def best_tokens(values: Any, width: float) -> Any:
+    """The `width` best tokens, best first, of equals the smaller first; those at -inf are left out."""
+    import numpy
+
+    n = len(values)
+    if width < n:
+        least = numpy.partition(values, n - int(width))[n - int(width)]
+        chosen = numpy.flatnonzero(values >= least)  # more than asked for, where some are equal
+    else:
+        chosen = numpy.arange(n)
+    order = chosen[numpy.argsort(-values[chosen], kind="stable")]
+    order = order[: int(min(width, n))]
+    return order[values[order] > -inf]
+
+
+def check_together(score: Score, shared: Score) -> None:
+    """Jobs of one engine may have any scores that add up log-probabilities as they are, or all have the same one."""
+    usual = all(each.plain and not each.needs & ON_THE_WAY for each in (score, shared))
+    if score is not shared and not usual:
+        raise ValueError(f"score {score.name!r} cannot share an engine with score {shared.name!r}; submit it to one of its own")
+
+
+def scorer_for(model: Model, score: Score) -> Scorer:
+    """Who asks this model on behalf of searches: Hugging Face models run on a tree of keys and values, others as they are."""
+    if not model.hugging_face:
+        return ModelScorer(model, score)
+    from .tree_scorer import TreeScorer
+
+    return TreeScorer(model, score)  # type: ignore[arg-type]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import torch
 
-from ..engine import EngineScorer
-from ..models import Budget
-from ..scheduler import Job, Scheduler, Stats
+from ..engine import Job, Stats, engine_for, run
 from ..scoring import Score
-from ..search import Context, Driven, Groups, Hypothesis, Result, Search, Strategy, Trace
+from ..search import Driven, Groups, Hypothesis, Result, Search, Strategy, Trace
+from ..settings import Decoding
 from .candidates import Candidates
 from .inputs import Inputs, PreparedModel
 from .limits import Limits
@@ -51,18 +51,25 @@ class Call:
         self.search = "greedy" if self.greedy else "level by level" if plan.level_by_level else plan.name
         self.record = Record() if self.config.return_dict_in_generate and self.config.output_scores else None
         self._roots = {}
-        width = self._candidates if self.limits.others else plan.k + len(self.limits.eos)
-        scorer = EngineScorer(self.model, self.score, width, self._process(monotonic), normalized=not self.greedy)
-        scheduler = Scheduler(scorer, self._budget(scorer))
+        process = self._process(monotonic)
+
+        def adapt(scorer: Any) -> None:
+            scorer.process, scorer.normalized = process, not self.greedy
+
+        decoding = Decoding(
+            plan, score=self.score, nbest=self.config.num_return_sequences, accept_truncated=True, row_budget=self.row_budget
+        )
+        engine = engine_for(self.model, decoding, None if process is None else adapt)
         found: dict[int, Result] = {}
         begun = perf_counter()
         try:
-            for job, result in scheduler.run(self._jobs(plan)):
+            for job, result in run(engine, self._jobs(decoding)):
                 found[job.index] = result
                 if self.record is not None:
                     self.record.close(job.index, result)
-        finally:
-            self._add(scheduler.stats, perf_counter() - begun, scorer.model_seconds)
+        finally:  # a run that had to be given up counts too
+            self.stats.add(engine.stats)
+            self.stats.seconds += perf_counter() - begun
         self.results = [found[i] for i in range(len(self.inputs))]
 
     @property
@@ -70,11 +77,6 @@ class Call:
         """How many candidates of a level Hugging Face looks at."""
         eos = self.config._eos_token_tensor
         return max(2, 1 + (0 if eos is None else len(eos))) * int(self.config.num_beams)
-
-    def _budget(self, scorer: EngineScorer) -> Budget:
-        if self.row_budget is not None:
-            return Budget(self.row_budget, self.row_budget)
-        return scorer.budget()
 
     # -- the engine's hook -----------------------------------------------------------------------------------------------
 
@@ -101,43 +103,37 @@ class Call:
 
     # -- searches --------------------------------------------------------------------------------------------------------
 
-    def _jobs(self, plan: Strategy) -> Iterator[Job]:
+    def _jobs(self, decoding: Decoding) -> Iterator[Job]:
+        own = bool(self.processors or self.record is not None or self.limits.others)
         for i in range(len(self.inputs)):
             source = self.inputs.source(i, self.model, self.limits.n_max)
-            search = self._search(plan, i, int(min(source.max_length, source.limit)))
-            for each in search.searches if isinstance(search, Groups) else [search]:
-                self._roots[each.root] = i
-            yield Job(i, source, search)
+            job = Job(i, source, decoding, self.trace(i) if self.trace is not None else None)
+            if own:
+                job.begin = partial(self._search, job)
+            yield job
 
-    def _search(self, plan: Strategy, i: int, n_max: int) -> Driven:
-        settings: dict[str, Any] = {
-            "eos": self.limits.eos,
-            "context": Context(n_max=n_max, source_length=self.inputs.lengths[i]),
-            "n": self.config.num_return_sequences,
-            "accept_truncated": True,
-            "trace": self.trace(i) if self.trace is not None else None,
-        }
-        if not self.limits.others:
-            return self.score.search(plan, **settings)
+    def _search(self, job: Job) -> Driven:
+        """A search that the processors know by its root."""
+        search = self._asking(job) if self.limits.others else job.decoding.search(job.source, self.limits.eos, job.trace)
+        for each in search.searches if isinstance(search, Groups) else [search]:
+            self._roots[each.root] = job.index
+        return search
+
+    def _asking(self, job: Job) -> Candidates:
+        """A search that asks the user's stopping criteria."""
 
         def make(ends: Callable[[tuple[int, ...]], bool]) -> Search:
-            search = self.score.search(plan, ends=ends, **settings)
+            search = job.decoding.search(job.source, self.limits.eos, job.trace, ends=ends)
             if not isinstance(search, Search):
                 raise ValueError(f"stopping_criteria of your own do not go with score {self.score.name!r}; use max_new_tokens")
             return search
 
-        return Candidates(make, self._candidates, self.limits.ends(self.inputs.ids[i]))
+        return Candidates(make, self._candidates, self.limits.ends(self.inputs.ids[job.index]))
 
     # -- what it cost ----------------------------------------------------------------------------------------------------
 
-    def _add(self, run: Stats, seconds: float, model_seconds: float) -> None:
-        """Count a run; one that had to be given up counts too."""
-        mine = self.stats
-        mine.steps, mine.rows = mine.steps + run.steps, mine.rows + run.rows
-        mine.seconds, mine.model_seconds = mine.seconds + seconds, mine.model_seconds + model_seconds
-        mine.in_flight, mine.cache_tokens = max(mine.in_flight, run.in_flight), max(mine.cache_tokens, run.cache_tokens)
-
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Stats:
         """What it cost, and how it was searched."""
-        calls = sum(result.calls for result in self.results)
-        return {**vars(self.stats), "calls": calls, "search": self.search, "results": self.results}
+        self.stats.calls = sum(result.calls for result in self.results)
+        self.stats.search, self.stats.results = self.search, self.results
+        return self.stats

@@ -25,7 +25,7 @@ class Candidates:
         self.root = self.search.root
         self.level_rows = self.search.level_rows
         self.rows = 0
-        self.width = width
+        self.width: float = width
         self._ends = ends
         self._level: list[Hypothesis] = []
         self._scored: dict[Hypothesis, Successors] = {}
@@ -56,7 +56,7 @@ class Candidates:
             for z, successors in self._scored.items()
             for value, token in zip(successors.values, successors.tokens, strict=True)
         ]
-        return heapq.nsmallest(self.width, candidates, key=lambda each: (-each[0], each[1].tokens, each[2]))
+        return heapq.nsmallest(int(self.width), candidates, key=lambda each: (-each[0], each[1].tokens, each[2]))
 
     def result(self) -> Result:
         """As the search's own."""

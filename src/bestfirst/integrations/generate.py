@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..scheduler import Stats
+from ..engine import Stats
 from ..scoring import Score
 from ..search import Strategy, Trace
 from .call import Call
@@ -36,7 +36,7 @@ def generate(
     strategy: str | Strategy | None = None,
     row_budget: int | None = None,
     trace: Callable[[int], Trace | None] | None = None,
-    stats: dict[str, Any] | Stats | None = None,
+    stats: Stats | None = None,
     inputs_tensor: torch.Tensor | None = None,
     **model_kwargs: Any,
 ) -> Any:
@@ -48,14 +48,15 @@ def generate(
     strategy    how to search, by name or as a `Strategy`, instead of what `early_stopping` asks for
     row_budget  rows in a forward pass; by default what suits the model, measured at its first call
     trace       called with an input's number, returns where its search is recorded
-    stats       filled with what it cost, a dict or a `bestfirst.scheduler.Stats`: its fields, "calls", "search" (how it was
-                searched), and "results", one `Result` for each input
+    stats       a `bestfirst.Stats`, filled with what it cost, how it was searched, and `results`, one for each input
 
     Raises ValueError for whatever it cannot honour.
     """
     config = generation_config
     if config is None:
         raise TypeError("bestfirst.generate is not called by itself: use model.generate(..., custom_generate=bestfirst.generate)")
+    if stats is not None and not isinstance(stats, Stats):
+        raise TypeError(f"stats must be a bestfirst.Stats, got {type(stats).__name__}")
     refuse(model, config, logits_processor, model_kwargs)
     limits = read_limits(stopping_criteria, config, input_ids.shape[1])
     banned = banned_tokens(logits_processor)
@@ -83,7 +84,7 @@ def generate(
     except NotMonotonic:
         run(bounded=False)
     if stats is not None:
-        (stats if isinstance(stats, dict) else vars(stats)).update(call.summary())
+        vars(stats).update(vars(call.summary()))
     output, padding = (greedy_output, greedy_padding) if call.greedy else (beam_output, beam_padding)
     outputs = Outputs(inputs.ids, call.results, config.num_return_sequences, padding(config))
     return output(outputs, config, call.record, wrapped.encoder_decoder)

@@ -1,19 +1,6 @@
-"""Models: who gives next-token scores, and the seam through which searches ask them."""
+"""Models: who gives next-token scores."""
 
 from .combinators import Ensemble, ShallowFusion
-from .function import FunctionModel
-from .model import Model, Query, Scored
-from .scorer import Budget, ModelScorer, Scorer, Source
+from .model import FunctionModel, Model, Query, Scored, Source
 
-__all__ = [
-    "Budget",
-    "Ensemble",
-    "FunctionModel",
-    "Model",
-    "ModelScorer",
-    "Query",
-    "Scored",
-    "Scorer",
-    "ShallowFusion",
-    "Source",
-]
+__all__ = ["Ensemble", "FunctionModel", "Model", "Query", "Scored", "ShallowFusion", "Source"]

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from ..scoring import Score
-    from .scorer import Scorer
+
+@dataclass(slots=True)
+class Source:
+    """One input, read: what the model makes of it, |x|, and how long its output may get by default and at most."""
+
+    payload: Any
+    length: int
+    max_length: int
+    limit: float = inf  # positions the model has
 
 
 class Query(NamedTuple):
@@ -37,6 +45,8 @@ class Model(ABC):
     """
 
     eos: Collection[int]  # tokens that finish a hypothesis
+    hugging_face = False  # whether it is a `TransformersModel`, which engines run in ways of their own
+    on_gpu = False
 
     @abstractmethod
     def start(self, source: Any) -> Any:
@@ -66,18 +76,30 @@ class Model(ABC):
         """The text of one token, with a space in front where it begins a word; None where the model has no names for tokens."""
         return None
 
-    def pilot(self, task: Any) -> Any:
-        """Who runs a whole decode in the model's own place (a GPU), where that can be done; None: the scheduler does."""
-        return None
+    def reader(self, prefix: Any = None) -> Callable[[Any], Source]:
+        """What tokenises and measures one input. Raises ValueError, naming the input, for one that cannot be decoded."""
+        if prefix:
+            raise ValueError("a forced prefix needs a Hugging Face model; a model of your own can start from any state")
+        return lambda raw: Source(raw, self.source_length(raw), self.max_length(raw))
 
     def target(self, text: str) -> tuple[int, ...]:
         """The tokens of an output that somebody wrote, without EOS."""
         raise ValueError(f"{type(self).__name__} reads no outputs; give token ids instead of text")
 
-    def scorer(self, score: Score, width: float) -> Scorer:
-        """Who asks this model on behalf of a search: `width` is the most successors of a hypothesis that can matter."""
-        from .auxiliary import AuxiliaryScorer
-        from .scorer import ModelScorer
 
-        beside = score.needs & {"language_model", "attention"}
-        return ModelScorer(self, score, width) if score.plain and not beside else AuxiliaryScorer(self, score, width)
+class FunctionModel(Model):
+    """A model that is one function: `next_logprobs(prefix)` gets the generated tokens (no BOS), and scores every next token.
+
+    toy = FunctionModel(lambda prefix: [-1.0, -0.5, -2.0], eos=0)
+    bestfirst.decode(toy, [None], beam=2)
+    """
+
+    def __init__(self, next_logprobs: Callable[[tuple[int, ...]], Sequence[float]], eos: int | Collection[int]) -> None:
+        self.next_logprobs = next_logprobs
+        self.eos = frozenset([eos] if isinstance(eos, int) else eos)
+
+    def start(self, source: Any) -> None:
+        return None
+
+    def score(self, batch: Sequence[Query]) -> list[Scored]:
+        return [Scored(self.next_logprobs(query.prefix)) for query in batch]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .scorer import Source
+from .model import Source
 
 if TYPE_CHECKING:
     from .transformers import TransformersModel

@@ -1,6 +1,6 @@
 """Hugging Face models: loaded from a folder or by name, or wrapped as they are in memory.
 
-What a model says is `TransformersModel`; how its decoder is run fast is `bestfirst.engine`, which takes over at `scorer`.
+What a model says is `TransformersModel`; how its decoder is run fast is `bestfirst.engine`.
 """
 
 from __future__ import annotations
@@ -11,21 +11,15 @@ from contextlib import contextmanager
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import transformers
 from transformers.modeling_outputs import BaseModelOutput
 
 from .folder import ModelNotFound, check_folder, embedded_folder, has_tokenizer
-from .model import Model, Query, Scored
+from .model import Model, Query, Scored, Source
 from .reader import Prompt, Reader, prefix_ids
-from .scorer import Budget, Scorer, Source
-
-if TYPE_CHECKING:
-    from ..decoding import Task
-    from ..engine.device.pilot import Pilot
-    from ..scoring import Score
 
 DTYPES = {
     "fp32": torch.float32,
@@ -78,6 +72,8 @@ def wrap(model: Any, tokenizer: Any = None, *, target_lang: str | None = None, n
 class TransformersModel(Model):
     """An encoder-decoder or decoder-only model with its tokenizer and its generation config."""
 
+    hugging_face = True
+
     def __init__(self, model: Any, tokenizer: Any = None, *, target_lang: str | None = None, name: str | None = None) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -87,7 +83,7 @@ class TransformersModel(Model):
         self.speech = self.encoder_decoder and getattr(model, "main_input_name", "input_ids") == "input_features"
         self.agreed: dict[type, bool] = {}  # decoders of the engine that were tried, and whether they agree with the model
         self.decoder: tuple[Any, Any] | None = None  # the engine's decoder of the last decode, and the weights it was made of
-        self.budget: Budget | None = None  # what suits it, once the engine has measured it
+        self.budget: Any = None  # what suits it, once the engine has measured it
         self.flight: Any = None  # a GPU's room for whole searches, kept from the last decode, and the weights it was made of
         eos = self.setting("eos_token_id")
         if eos is None:
@@ -95,6 +91,11 @@ class TransformersModel(Model):
         self.eos = frozenset([eos] if isinstance(eos, int) else eos)
         self.banned = self._banned_tokens()
         self.start_tokens = self._start_tokens(target_lang)
+
+    @property
+    def on_gpu(self) -> bool:  # type: ignore[override]
+        """Whether its weights lie on a CUDA device."""
+        return bool(self.model.device.type == "cuda")
 
     # -- what its files say --------------------------------------------------------------------------------------------
 
@@ -218,16 +219,6 @@ class TransformersModel(Model):
         output = encoder_output(hidden.expand(len(tokens), -1, -1))
         with evaluating(self.model.modules()):
             return self.model(encoder_outputs=output, decoder_input_ids=tokens, use_cache=False).logits
-
-    def scorer(self, score: Score, width: float) -> Scorer:
-        from ..engine import EngineScorer
-
-        return EngineScorer(self, score, width)
-
-    def pilot(self, task: Task) -> Pilot | None:
-        from ..engine.device import pilot_for
-
-        return pilot_for(self, task)
 
     def start(self, source: Any) -> Any:
         return self.read(source).payload

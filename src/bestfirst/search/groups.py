@@ -18,6 +18,7 @@ class Driven(Protocol):
     rows: int  # hypotheses scored so far
     whole_levels: bool  # whether all that a frontier names is certain to be needed
     level_rows: int  # how many hypotheses of one length there may be to score
+    width: float  # how many successors of a hypothesis can matter
 
     def frontier(self, m: int) -> list[Hypothesis]: ...
 
@@ -46,6 +47,7 @@ class Groups:
         self.rows = 0
         self.whole_levels = True
         self.level_rows = sum(search.level_rows for search in searches)
+        self.width = sum(search.strategy.k for search in searches) + len(searches[0].eos)
         self.out_of_budget = False
         self._level: list[list[Hypothesis]] = [[self.root]]  # by group, what is scored before any of it is pushed
         self._scored: dict[Hypothesis, Successors] = {}

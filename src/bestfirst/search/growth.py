@@ -60,6 +60,7 @@ class Growth:
         exhaustive = strategy.level_by_level and strategy.k == inf and isinstance(strategy.stop, Exhausted) and self._by_value
         self.whole_levels = not self._one_by_one and not strategy.order.relies_on_bound  # all that a frontier names is certain
         self.level_rows = int(min(strategy.k, 1024))
+        self.width = strategy.k + len(self.eos)
         # Children are made as they come to the front, unless the stop looks at a whole level. A trace tells of all that wait.
         told = trace is not None and strategy.k < inf and max_calls is None
         self._lazy = (self._relies_on_bound and not strategy.level_by_level and not told) or exhaustive

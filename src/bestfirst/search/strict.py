@@ -86,6 +86,7 @@ class StrictSearch:
         self.rows = 0  # hypotheses scored, those ahead of their turn included
         self.calls = 0  # and those that had to be
         self.level_rows = int(min(strategy.k, 1024))
+        self.width = strategy.k + len(self.eos)
         self.root = Hypothesis(None, -1, 0.0, 0.0, False)
         self.root.worth = self.root.bound = 0.0
         self.root.children = NONE

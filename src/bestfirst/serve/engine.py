@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 from ..decoding import Task
-from ..models import Budget, Model
+from ..settings import Budget, Model
 from ..scheduler import Job, Scheduler
 from ..scoring import LogProbability
 from ..search import Answer, Result, Trace, certified

@@ -16,6 +16,7 @@ class Recorded:
         self.root = search.root
         self.whole_levels = search.whole_levels
         self.level_rows = search.level_rows
+        self.width = search.width
         self.rows = search.rows
         self._said: dict[tuple[int, ...], Successors] = {}
 

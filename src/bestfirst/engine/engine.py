@@ -1,0 +1,176 @@
+"""The engine behind every door: jobs in, results out, and what it cost.
+
+    engine = engine_for(model, decoding)
+    engine.submit(Job(0, source, decoding))     # at any time between two steps; so is `cancel`
+    while engine:
+        for job, result in engine.step():       # those that are over, then one forward pass for the others
+            ...
+
+`decode`, `generate`, `serve`, corpus jobs and `bench` are clients of this loop (`run`). There are two engines: searches on the
+host, which share a budget of rows for each forward pass (`host.py`), and searches on a GPU (`device/`), which hands what it
+cannot do to the first. `engine_for` is the one place that chooses.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..models import Model, Source
+from ..search import Answer, Driven, Result, Trace
+from ..settings import Decoding
+
+if TYPE_CHECKING:
+    from .scorer import Scorer
+
+
+@dataclass(eq=False)
+class Job:
+    """An input with its settings.
+
+    `trace`: where its search is recorded. `begin`: makes a search other than the settings' own (`search`). Either keeps a job on
+    the host. `error`: why this input cannot be decoded; no engine sees such a job.
+    """
+
+    index: int
+    source: Source
+    decoding: Decoding
+    trace: Trace | None = None
+    begin: Callable[[], Driven] | None = None
+    error: str | None = None
+
+    def search(self, eos: Any) -> Driven:
+        """A new search of this input."""
+        return self.begin() if self.begin is not None else self.decoding.search(self.source, eos, self.trace)
+
+
+@dataclass
+class Stats:
+    """What a decode cost as a whole. `model_seconds`: in the encoder, forward passes, gathers and top-k; the rest is search."""
+
+    steps: int = 0
+    rows: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+    model_seconds: float = 0.0
+    in_flight: int = 0  # most inputs at a time
+    cache_tokens: int = 0  # most tokens held at a time, for all of them
+    engine: str = ""  # who ran it: "host", "device", both; "generate" for Hugging Face's own loop
+    search: str = ""  # how it was searched, where a door chooses that itself
+    results: list[Result] = field(default_factory=list, repr=False)  # one an input, where a door returns something else
+
+    @property
+    def outside(self) -> float:
+        """The share of time that was not the model's."""
+        return 1 - self.model_seconds / self.seconds if self.seconds else 0.0
+
+    def add(self, other: Stats) -> None:
+        """Count another run's costs to these."""
+        for name in ("steps", "rows", "calls", "seconds", "model_seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.in_flight, self.cache_tokens = max(self.in_flight, other.in_flight), max(self.cache_tokens, other.cache_tokens)
+        self.engine = "+".join(dict.fromkeys([*filter(None, self.engine.split("+")), *filter(None, other.engine.split("+"))]))
+
+
+class Engine(Protocol):
+    """Runs many jobs at once on one model and one device."""
+
+    @property
+    def stats(self) -> Stats:
+        """What it cost so far, but for `seconds`."""
+        ...
+
+    @property
+    def wants(self) -> int:
+        """How many more jobs should be submitted now, for it to work well."""
+        ...
+
+    def __bool__(self) -> bool:
+        """Whether anything is left to do."""
+        ...
+
+    def submit(self, *jobs: Job) -> None:
+        """Queue jobs. Those that are given together may be taken in any order, others come behind."""
+        ...
+
+    def cancel(self, job: Job) -> None:
+        """Give up a job that waits or is in flight, and what is held for it."""
+        ...
+
+    def step(self) -> Iterator[tuple[Job, Result]]:
+        """Yields the jobs that are over; then does a forward pass for those in flight."""
+        ...
+
+    def certified(self, job: Job) -> list[Answer]:
+        """The answers of a job in flight that are sure to be the first of its result."""
+        ...
+
+
+def engine_for(model: Model, decoding: Decoding, adapt: Callable[[Scorer], None] | None = None) -> Engine:
+    """Who runs jobs on this model: a GPU's own searches where they can be run there, with the host for the rest.
+
+    `decoding` tells what all jobs share: how scores add up, the largest beam, the row budget, the bound on memory. `adapt` may
+    change how the host's scorer works (`generate` adds logits processors); then nothing runs on the device.
+    """
+    from .host import HostEngine
+    from .scorer import scorer_for
+
+    def host() -> HostEngine:
+        scorer = scorer_for(model, decoding.objective)
+        if adapt is not None:
+            adapt(scorer)
+        return HostEngine(scorer, decoding)
+
+    if adapt is None and model.on_gpu:
+        from .device import DeviceEngine
+
+        if DeviceEngine.available(model):
+            return DeviceEngine(model, decoding, host)
+    return host()
+
+
+def run(engine: Engine, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
+    """Feed an engine and yield what is done: the loop of every door. Only as many jobs are read as the engine wants.
+
+    What was read is finished before an exception of `jobs` goes on to the caller, and what is done before one of the model.
+    """
+    unread = iter(jobs)
+    failure: Exception | None = None
+    more = True
+    while more or engine:
+        done: list[tuple[Job, Result]] = []
+        if more and (wanted := engine.wants):
+            batch: list[Job] = []
+            try:
+                batch.extend(islice(unread, wanted))
+            except Exception as error:
+                failure = error
+            more = len(batch) == wanted and failure is None
+            done += [(job, Result(status="error", message=job.error)) for job in batch if job.error is not None]
+            engine.submit(*(job for job in batch if job.error is None))
+        try:
+            with no_garbage_collection():
+                for pair in engine.step():
+                    done.append(pair)
+        except Exception:
+            yield from done
+            raise
+        yield from done
+    if failure is not None:
+        raise failure
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Searches make many objects and take them apart themselves; looking for garbage among them costs more than the search."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,233 @@
+"""HostEngine: all searches in flight share a budget of rows for each forward pass.
+
+Certain work comes first: the hypothesis that each search needs next. What is left of the budget goes to speculation, where it is
+likeliest to be needed. Searches take what was scored in any order (`bestfirst.search`), so neither results nor `calls` depend
+on the budget, on who shares it or on when they came (`tests/engine/test_host.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+
+from ..search import Answer, Driven, Hypothesis, Result, certified
+from ..settings import Budget, Decoding
+from .engine import Job, Stats
+from .scorer import Scorer
+
+WINDOW = 16  # inputs that are read ahead and sorted by length, for each one in flight
+LEVELS, FULL = 4, 512  # inputs whose levels have room in a step, and rows beyond which more bring nothing
+
+
+@dataclass(eq=False)
+class Running:
+    """A job with its search."""
+
+    job: Job
+    search: Driven
+    steps: int = 0
+    guessed: int = 0  # rows that were scored ahead
+    share: float = 0.0  # of the memory bound
+
+    @property
+    def length(self) -> int:
+        """|x|."""
+        return self.job.source.length
+
+    @property
+    def holds(self) -> float:
+        """Its share, or what it has for certain after the next step, where that is more; and what was scored ahead for it."""
+        certain = self.length + 1 + self.search.rows - self.guessed
+        return max(self.share, certain + self.rows_each) + self.guessed
+
+    @property
+    def rows_each(self) -> int:
+        """How many rows it needs in a step: a whole level, or one."""
+        return self.search.level_rows if self.search.whole_levels else 1
+
+
+Plan = list[tuple[Running, list[Hypothesis]]]
+DONE: list[Hypothesis] = []
+"""In a plan: this search is over, as against having no row in this step."""
+
+
+class HostEngine:
+    """Runs searches on a scorer.
+
+    `max_cache_tokens` of its settings: no more inputs are let in than will, as far as can be foreseen, hold so many tokens
+    together; if they come to need more, the latest make room and begin again later. Only an input that needs more by itself
+    exceeds the bound; nothing is ever given up. A search that is traced cannot begin again.
+    """
+
+    def __init__(self, scorer: Scorer, decoding: Decoding) -> None:
+        self.scorer = scorer
+        self.budget = decoding.budget or _roomy(scorer.budget(), decoding)
+        self.max_cache_tokens = decoding.max_cache_tokens
+        self._stats = Stats(engine="host")
+        self._waiting: deque[Running] = deque()
+        self._active: list[Running] = []
+        self._running: dict[Job, Running] = {}
+        self._submitted = 0
+        self._tokens_each = 3.0  # most tokens held for each token of an input, so far
+
+    @property
+    def stats(self) -> Stats:
+        self._stats.model_seconds = self.scorer.model_seconds
+        return self._stats
+
+    @property
+    def wants(self) -> int:
+        """A window of inputs, so that those of like length can be encoded together."""
+        return 0 if self._waiting else WINDOW * self.budget.rows
+
+    @property
+    def in_flight(self) -> list[Job]:
+        """The jobs that share the next forward pass."""
+        return [running.job for running in self._active]
+
+    def __bool__(self) -> bool:
+        return bool(self._running)
+
+    def submit(self, *jobs: Job) -> None:
+        """Queue jobs; of those given together the longest come first, so that what is encoded together is alike."""
+        for job in sorted(jobs, key=lambda job: -job.source.length):
+            self.scorer.check(job.decoding.objective)
+            running = self._running[job] = Running(job, job.search(self.scorer.eos))
+            self._waiting.append(running)
+        self._submitted += len(jobs)
+
+    def cancel(self, job: Job) -> None:
+        running = self._running.pop(job)
+        if running in self._active:
+            self._active.remove(running)
+            self.scorer.release(running.search.root)
+        else:
+            self._waiting.remove(running)
+        running.search.dismantle()
+
+    def certified(self, job: Job) -> list[Answer]:
+        answers = certified(self._running[job].search)
+        for answer in answers:
+            answer.text = self.scorer.text(job.source, answer.tokens)
+        return answers
+
+    def step(self) -> Iterator[tuple[Job, Result]]:
+        self._admit()
+        self._make_room()
+        plan = self._plan()
+        self._stats.in_flight = max(self._stats.in_flight, len(self._active))
+        over = [running for running, work in plan if work is DONE]
+        if over:
+            self._active = [running for running, work in plan if work is not DONE]
+        for running in over:
+            yield running.job, self._result(running)
+        self._forward(plan)
+        self._stats.cache_tokens = max(self._stats.cache_tokens, self.scorer.cache_tokens())
+
+    def _admit(self) -> None:
+        """Let inputs in as others leave, a quarter of the room at a time, so that what is done once for each is done in batches.
+
+        Each takes with it a share of the memory bound, by its length and by what the inputs before it came to need.
+        """
+        waiting, active = self._waiting, self._active
+        if not waiting:
+            return
+        rows = self.budget.rows - sum(running.rows_each for running in active)  # each has as many as it needs in a step
+        if active and rows < max(waiting[0].rows_each, self.budget.rows // 4):
+            return
+        free = self.max_cache_tokens - sum(running.holds for running in active)
+        entering: list[Running] = []
+        while waiting and (rows >= waiting[0].rows_each or not (active or entering)):
+            running = waiting[0]
+            running.share = self._tokens_each * (running.length + 1) * running.rows_each
+            if running.share > free and (active or entering):
+                break
+            rows -= running.rows_each
+            free -= running.share
+            entering.append(waiting.popleft())
+        entering.sort(key=lambda running: -running.length)  # those encoded together are to be alike
+        if entering:
+            self.scorer.start([(running.search.root, running.job.source) for running in entering])
+            active += entering
+
+    def _make_room(self) -> None:
+        """While the next step could go beyond the memory bound, send the latest input back to begin again when there is room."""
+        active = self._active
+        while len(active) > 1:
+            next_step = self.scorer.cache_tokens() + sum(running.rows_each for running in active)
+            latest = active[-1]
+            if next_step <= self.max_cache_tokens or latest.job.trace is not None:
+                return
+            self.scorer.release(latest.search.root)
+            latest.search.dismantle()
+            active.pop()
+            again = self._running[latest.job] = Running(latest.job, latest.job.search(self.scorer.eos))
+            self._waiting.appendleft(again)
+
+    def _plan(self) -> Plan:
+        """Who is scored in this step: what is needed, then, while the step has room, what is worth scoring ahead."""
+        active, left = self._active, self.budget.rows
+        free = self.budget.free
+        if self._submitted == 1 and active:  # latency counts: a step for each length, as in beam search
+            free = max(free, min(left, active[0].search.level_rows))
+        unshared = self.max_cache_tokens - sum(running.holds for running in active)  # memory for what may not be needed
+        ahead = int(max(0, min(left - len(active), free - len(active), unshared)))
+        each = min(ahead, 1 + 2 * ahead // max(1, len(active)))  # guesses asked of a search; the likeliest of all are taken
+        plan: Plan = []
+        guesses: list[tuple[float, int, Hypothesis]] = []
+        for place, running in enumerate(active):
+            if place and left < 1:
+                plan.append((running, []))  # waits for its turn
+                continue
+            search = running.search
+            # With k rows a step, a search takes no more steps than beam search: more would not make it faster.
+            work = search.frontier(left if search.whole_levels else min(1 + each, search.level_rows))
+            if ahead and not search.whole_levels:
+                guesses += [(work[0].bound - y.bound, place, y) for y in work[1:]]
+                work = work[:1]
+            left -= len(work)
+            plan.append((running, work or DONE))
+        guesses.sort(key=lambda guess: guess[0])
+        for _, place, y in guesses[: min(ahead, left)]:
+            plan[place][0].guessed += 1
+            plan[place][1].append(y)
+        return plan
+
+    def _forward(self, plan: Plan) -> None:
+        """One forward pass; every search takes what was scored for it."""
+        batch = [y for _, work in plan for y in work]
+        if not batch:
+            return
+        width = max(running.search.width for running, work in plan if work)
+        successors = iter(self.scorer.expand(batch, width))
+        self._stats.steps += 1
+        self._stats.rows += len(batch)
+        for running, work in plan:
+            if work:
+                running.steps += 1
+                commit = running.search.commit
+                for y in work:
+                    commit(y, next(successors))
+
+    def _result(self, running: Running) -> Result:
+        result = running.search.result()
+        result.steps = running.steps
+        each = 1 + (result.rows - running.guessed) / (running.length + 1) / running.rows_each
+        self._tokens_each = max(self._tokens_each, each)
+        for answer in [*result.hypotheses, *([result.partial] if result.partial else [])]:
+            answer.text = self.scorer.text(running.job.source, answer.tokens)
+        self._stats.calls += result.calls
+        self.scorer.release(running.search.root)
+        running.search.dismantle()
+        del self._running[running.job]
+        return result
+
+
+def _roomy(measured: Budget, decoding: Decoding) -> Budget:
+    """What suits the model; level by level, where all rows are sure to be needed, with room for the levels of a few inputs."""
+    k = decoding.plan.k
+    if not decoding.plan.level_by_level or k == inf:
+        return measured
+    return Budget(max(measured.rows, min(FULL, LEVELS * int(k))), measured.free)

@@ -1,0 +1,185 @@
+"""Decoding: how to decode, as one frozen object that checks itself, signs itself and can be written down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from math import ceil, inf
+from typing import TYPE_CHECKING, Any
+
+from .scoring import LengthNormalized, LogProbability, Score, named_score
+from .search import Context, Finished, Heuristic, Stop, Strategy, Trace
+from .strategies import by_method, named_strategy, stopping
+
+if TYPE_CHECKING:
+    from .models import Source
+    from .search import Driven
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a forward pass may hold: at most `rows`. Up to `free` rows cost little more than one: speculation pays."""
+
+    rows: int
+    free: int
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise ValueError(f"row_budget must be at least 1, got {self.rows}")
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """What is asked of every input: how to search, for what, and within which limits (vLLM calls it SamplingParams).
+
+    strategy          what to expand first, by name or as a `Strategy`
+    beam              hypotheses of each length to keep
+    score             what a hypothesis is worth: an object of `bestfirst.scoring`, or its name and parameters (`score_options`)
+    length_penalty    short for the score that divides by length ** length_penalty, as in Hugging Face and CTranslate2; 0: none
+    method            for scores that are not monotonic: "exact", or the paper's "stopping" or "heuristic" (no guarantee)
+    nbest             answers of each input
+    max_length        counts generated tokens, EOS included, BOS not: a number; "2x" for twice |x|; a function of |x|; by default
+                      the model's own limit, else 2|x| + 10
+    finished          whether finished hypotheses "leave" the beam (today's toolkits) or "keep" their slot (the paper)
+    prefix            the forced start of every output, a text or token ids (Hugging Face models); it is not scored
+    heuristic         h(x, y), for "a-star-beam" and "a-star"
+    stop              a stopping rule other than the strategy's own, an object or its name: "exhausted", "opennmt", "shrinking",
+                      "huang", "hf-true", "hf-false", "hf-never", "patience" (with its factor in `stop_options`)
+    max_calls         give up on an input after so many calls (`status="budget"`)
+    queue_capacity    memory-reduced search: at most this many hypotheses wait (the paper's gamma * k)
+    accept_truncated  whether unfinished hypotheses count as finished at max_length, as in Hugging Face
+    row_budget        rows in a forward pass, shared by all inputs in flight; by default what suits the model, measured once
+    max_cache_tokens  tokens held for all inputs in flight: fewer are let in when it is reached. Results depend on neither
+    """
+
+    strategy: str | Strategy = "best-first"
+    beam: int = 5
+    score: str | Score = "logprob"
+    score_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    length_penalty: float | None = None
+    method: str = "exact"
+    nbest: int = 1
+    max_length: int | str | Callable[[int], int] | None = None
+    finished: Finished = "leave"
+    prefix: str | Sequence[int] | None = None
+    heuristic: Heuristic | None = None
+    stop: str | Stop | None = None
+    stop_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    max_calls: int | None = None
+    queue_capacity: int | None = None
+    accept_truncated: bool = False
+    row_budget: int | Budget | None = None
+    max_cache_tokens: float = inf
+
+    def __post_init__(self) -> None:
+        """Find contradictions now, by beginning a search on nothing."""
+        if self.stop is None and self.stop_options:
+            raise ValueError(f"{', '.join(self.stop_options)} goes with a stopping rule; name one with stop")
+        if isinstance(self.max_length, int) and self.max_length < 1:
+            raise ValueError(f"max_length must be at least 1, got {self.max_length}")
+        self._limit(1)
+        _ = self.budget
+        self.objective.check(self.plan)
+        self.objective.search(self.plan, eos=(), context=Context(n_max=1), n=self.nbest)
+
+    # -- what it stands for ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def plan(self) -> Strategy:
+        """The strategy, with its stopping rule, method and queue."""
+        plan = named_strategy(self.strategy, beam=self.beam, finished=self.finished, heuristic=self.heuristic)
+        if self.stop is not None:
+            plan = stopping(plan, self.stop, **self.stop_options)
+        plan = by_method(plan, self.method, self.objective)
+        return plan if self.queue_capacity is None else plan.using(queue_capacity=self.queue_capacity)
+
+    @cached_property
+    def objective(self) -> Score:
+        """The score as an object."""
+        if self.length_penalty is None:
+            return named_score(self.score, **self.score_options)
+        if self.score != "logprob" or self.score_options:
+            raise ValueError(f"length_penalty is a score of its own, so is score={self.score!r}; leave one of them out")
+        return LengthNormalized(self.length_penalty) if self.length_penalty else LogProbability()
+
+    @property
+    def budget(self) -> Budget | None:
+        """The rows of a forward pass, where they are given."""
+        return Budget(self.row_budget, self.row_budget) if isinstance(self.row_budget, int) else self.row_budget
+
+    def n_max(self, source: Source) -> int:
+        """The most tokens that an output for this input may have."""
+        wanted = self._limit(source.length)
+        found = int(min(source.max_length if wanted is None else wanted, source.limit))
+        if found < 1:
+            raise ValueError(f"max_length must be at least 1, got {found}")
+        return found
+
+    def _limit(self, length: int) -> int | None:
+        if isinstance(self.max_length, str):
+            try:
+                return max(1, ceil(float(self.max_length.removesuffix("x")) * length))
+            except ValueError:
+                raise ValueError(f"max_length is a number, or a multiple of |x| such as '2x', got {self.max_length!r}") from None
+        return self.max_length(length) if callable(self.max_length) else self.max_length
+
+    def search(self, source: Source, eos: Collection[int], trace: Trace | None = None, **more: Any) -> Driven:
+        """The search of one input, ready to be driven by an engine."""
+        return self.objective.search(
+            self.plan,
+            eos=eos,
+            context=Context(n_max=self.n_max(source), source_length=source.length),
+            n=self.nbest,
+            accept_truncated=self.accept_truncated,
+            max_calls=self.max_calls,
+            trace=trace,
+            **more,
+        )
+
+    # -- written down ----------------------------------------------------------------------------------------------------
+
+    def using(self, **changes: Any) -> Decoding:
+        """These settings with others."""
+        return replace(self, **changes)
+
+    def json(self) -> dict[str, Any]:
+        """What differs from the defaults, as JSON has it; `Decoding(**fields)` reads it. ValueError for what has no name."""
+        out = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value == getattr(DEFAULT, each.name):
+                continue
+            if isinstance(value, Mapping):
+                value = dict(value)
+            elif isinstance(value, Budget):
+                value = value.rows
+            elif not isinstance(value, (str, int, float)):
+                raise ValueError(f"{each.name}={value!r} cannot be written down; give it by name")
+            out[each.name] = value
+        return out
+
+    def identity(self) -> dict[str, Any]:
+        """As `json`, what results depend on."""
+        return {name: value for name, value in self.json().items() if name not in ("row_budget", "max_cache_tokens")}
+
+    @property
+    def signature(self) -> str:
+        """What makes a result what it is, in one line, but for the model: `best-first|k:10|score:logprob|finished:leave`."""
+        options = {**self.score_options} if self.length_penalty is None else {"length_penalty": self.length_penalty}
+        named = ",".join(f"{name}={getattr(value, 'name', value)}" for name, value in options.items())
+        parts = [self.plan.name, f"k:{self.beam}", f"score:{self.objective.name}" + (f"({named})" if named else "")]
+        parts.append(f"finished:{self.plan.finished}")
+        others = {"method": "exact", "nbest": 1, "max_calls": None, "queue_capacity": None, "accept_truncated": False}
+        parts += [f"{name}:{value}" for name, usual in others.items() if (value := getattr(self, name)) != usual]
+        if self.stop is not None:
+            factors = ",".join(f"{value:g}" for value in self.stop_options.values())
+            parts.append(f"stop:{self.plan.stop.name}" + (f"({factors})" if factors else ""))
+        if self.max_length is not None:
+            parts.append(f"n_max:{getattr(self.max_length, '__name__', self.max_length)}")
+        if self.prefix:
+            parts.append(f"prefix:{self.prefix}")
+        return "|".join(parts)
+
+
+DEFAULT = Decoding()
