@@ -1,3 +1,4 @@
+# ruff: noqa: F401  names for type checkers
 """bestfirst: beam search's answer for a fraction of the model calls.
 
     import bestfirst
@@ -31,33 +32,21 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("scoring", "testing")
 
-__all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605
+__all__ = sorted([*_HOME, *_MODULES])
 
 if TYPE_CHECKING:
-    from . import scoring as scoring
-    from . import testing as testing
-    from .decoding import decode as decode
-    from .decoding import decode_iter as decode_iter
-    from .engine import Stats as Stats
-    from .explaining import explain as explain
-    from .integrations.generate import generate as generate
+    from . import scoring, testing
+    from .decoding import decode, decode_iter
+    from .engine import Stats
+    from .explaining import explain
+    from .integrations.generate import generate
     from .models import Ensemble, FunctionModel, Model, Query, Scored, ShallowFusion
-    from .models.transformers import load as load
-    from .models.transformers import wrap as wrap
-    from .page import view as view
-    from .scoring import (
-        GNMT,
-        BoundedLengthReward,
-        Coverage,
-        Diverse,
-        LengthNormalized,
-        LengthReward,
-        LogProbability,
-        MutualInformation,
-        Score,
-    )
+    from .models.transformers import load, wrap
+    from .page import view
+    from .scoring import GNMT, BoundedLengthReward, Coverage, Diverse, LengthNormalized, LengthReward, LogProbability
+    from .scoring import MutualInformation, Score
     from .search import Answer, BrokenLaw, Context, Hypothesis, Result, Strategy, Trace
-    from .settings import Decoding as Decoding
+    from .settings import Decoding
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`decode` on the device: the model's whole way through the kernels, what stays with the scheduler, and the way back to it."""
+"""`decode` on the device: the model's whole way through the kernels, what stays on the host, and the way back to it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ import torch
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
 import bestfirst
-from bestfirst.decoding import Task
-from bestfirst.engine.device import flight as flights
-from bestfirst.engine.device import pilot as pilots
-from bestfirst.engine.device import pilot_for
-from bestfirst.engine.device.pilot import Pilot, takes
+from bestfirst import Decoding, Stats, Trace
+from bestfirst.engine import Job, engine_for
+from bestfirst.engine.device import DeviceEngine, results
+from bestfirst.engine.device import engine as engines
+from bestfirst.engine.host import HostEngine
+from bestfirst.engine.known import known
 from bestfirst.models.transformers import TransformersModel
-from bestfirst.scheduler import Stats
-from bestfirst.scoring import LengthNormalized, LogProbability
-from bestfirst.search import beam, best_first_beam
 from engine.builders import ARCHITECTURES
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -27,18 +25,10 @@ LINES = (Path(__file__).parents[1] / "data" / "tatoeba-200.de").read_text(encodi
 
 
 @pytest.fixture
-def flown(monkeypatch):
-    """Decodes stay with the scheduler until this is called; from then on they go to the device's code, whatever the device."""
-
-    def to_pilot(self, task):
-        return Pilot(self, task) if takes(self, task) else None
-
-    monkeypatch.setattr(TransformersModel, "pilot", lambda self, task: None)
-
-    def use():
-        monkeypatch.setattr(TransformersModel, "pilot", to_pilot)
-
-    return use
+def on_device(monkeypatch):
+    """Decodes run on the host until this is called; from then on they go to the device's code, whatever the device."""
+    monkeypatch.setattr(TransformersModel, "on_gpu", False)
+    return lambda: monkeypatch.setattr(TransformersModel, "on_gpu", True)
 
 
 def summary(results):
@@ -47,116 +37,169 @@ def summary(results):
     ]
 
 
-def test_the_embedded_model(flown):
+def test_the_embedded_model(on_device):
     model = bestfirst.load(device=DEVICE)
     settings = {"beam": 3, "nbest": 2, "max_length": 5, "accept_truncated": True}
     expected = bestfirst.decode(model, LINES[3:5], **settings)
-    flown()
+    on_device()
     stats = Stats()
     found = bestfirst.decode(model, LINES[3:5], **settings, stats=stats)
     assert summary(found) == summary(expected)
     assert [r.text for r in found] == [r.text for r in expected]
     for mine, theirs in zip(found, expected, strict=True):
         assert [a.score for a in mine.hypotheses] == pytest.approx([a.score for a in theirs.hypotheses], abs=1e-4)
-    assert (stats.rows, stats.in_flight) == (sum(r.rows for r in found), 2)
-    assert model.flight[1].trusted  # an answer was checked against the model itself
+    assert (stats.rows, stats.calls) == (sum(r.rows for r in found), sum(r.calls for r in found))
+    assert (stats.in_flight, stats.engine) == (2, "device")
+    assert known(model).session[1].checked  # an answer was held against the model itself
 
 
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
-def test_architectures(flown, name):
+def test_architectures(on_device, name):
     """Layers that normalise first or last, scaled embeddings, a language that outputs begin with, a banned token."""
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build().to(DEVICE))
     inputs = architecture.inputs(1, seed=3)
     expected = bestfirst.decode(model, inputs, beam=2, max_length=3)
-    flown()
-    assert takes(model, Task(best_first_beam(2), LogProbability()))
+    on_device()
+    assert isinstance(engine_for(model, Decoding()), DeviceEngine)
     assert summary(bestfirst.decode(model, inputs, beam=2, max_length=3)) == summary(expected)
-    assert model.flight[1].trusted
+    assert known(model).session[1].checked
 
 
-def test_what_the_device_refuses_is_decoded_elsewhere_with_one_warning(flown, monkeypatch):
+def test_what_the_device_refuses_is_decoded_elsewhere_with_one_warning(on_device, monkeypatch):
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     inputs = ARCHITECTURES["marian"].inputs(3)
     expected = bestfirst.decode(model, inputs, beam=2, max_length=4)
-    flown()
+    on_device()
 
     def refuse(*_):
         raise RuntimeError("capture refused\nat length")
 
-    monkeypatch.setattr(pilots, "Flight", refuse)
+    monkeypatch.setattr(engines, "Session", refuse)
     with pytest.warns(UserWarning, match=r"RuntimeError: capture refused\).*falling back") as warned:
         assert summary(bestfirst.decode(model, inputs, beam=2, max_length=4)) == summary(expected)
     assert len(warned) == 1
 
 
-def test_memory_that_is_refused_is_asked_for_again_for_fewer_inputs(flown, monkeypatch):
+def test_memory_that_is_refused_is_asked_for_again_for_fewer_inputs(on_device, monkeypatch):
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     inputs = ARCHITECTURES["marian"].inputs(2)
     expected = bestfirst.decode(model, inputs, beam=2, max_length=3)
-    flown()
+    on_device()
     asked = []
 
-    def flight(model, shape, make=pilots.Flight):
+    def session(model, shape, make=engines.Session):
         asked.append(shape.inputs)
         if shape.inputs > 1:
             raise torch.OutOfMemoryError("no room")
         return make(model, shape)
 
-    monkeypatch.setattr(pilots, "Flight", flight)
-    monkeypatch.setattr(pilots, "MOST_INPUTS", 2)
+    monkeypatch.setattr(engines, "Session", session)
+    monkeypatch.setattr(engines, "MOST_INPUTS", 2)
     assert summary(bestfirst.decode(model, inputs, beam=2, max_length=3)) == summary(expected)
     assert asked == [2, 1]
 
 
-def test_an_answer_that_the_model_disowns_is_not_given_out(flown, monkeypatch):
+def test_an_answer_that_the_model_disowns_is_not_given_out(on_device, monkeypatch):
     model = bestfirst.wrap(ARCHITECTURES["bart"].build().to(DEVICE))
     inputs = ARCHITECTURES["bart"].inputs(1)
     expected = bestfirst.decode(model, inputs, beam=2, max_length=3, accept_truncated=True)
-    flown()
+    on_device()
 
-    class Wrong(flights.Landing):
-        def result(self, *args):
-            result = super().result(*args)
-            result.hypotheses[0] = dataclasses.replace(result.hypotheses[0], logprob=-99.0)
-            return result
+    def wrong(*counts, make=results.result_of):
+        result = make(*counts)
+        result.hypotheses[0] = dataclasses.replace(result.hypotheses[0], logprob=-99.0)
+        return result
 
-    monkeypatch.setattr(flights, "Landing", Wrong)
+    monkeypatch.setattr(results, "result_of", wrong)
     with pytest.warns(UserWarning, match="by its kernels"):
         assert summary(bestfirst.decode(model, inputs, beam=2, max_length=3, accept_truncated=True)) == summary(expected)
 
 
-def test_what_is_for_the_device_and_what_is_not():
+def test_what_is_for_the_device_and_what_is_not(on_device, caplog):
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
-    usual = Task(best_first_beam(5), LogProbability())
-    assert takes(model, usual)
-    other = [
-        Task(best_first_beam(5, "keep"), LogProbability()),
-        Task(beam(5), LogProbability()),
-        Task(best_first_beam(5), LengthNormalized(1.0)),
-        Task(best_first_beam(5), LogProbability(temperature=2.0)),
-        Task(best_first_beam(5, queue_capacity=50), LogProbability()),
-        Task(best_first_beam(5), LogProbability(), max_calls=10),
-        Task(best_first_beam(2), LogProbability(), nbest=3),
+    assert isinstance(engine_for(model, Decoding()), HostEngine)
+    on_device()
+    engine = engine_for(model, Decoding())
+    source = model.read([5, 1])
+    assert engine.why_not(Job(0, source, Decoding(nbest=5, accept_truncated=True))) is None
+    other = {
+        "finished='keep'": {"finished": "keep"},
+        "strategy 'beam'": {"strategy": "beam"},
+        "score 'length-normalized'": {"length_penalty": 1.0},
+        "score 'logprob'": {"score_options": {"temperature": 2.0}},
+        "queue_capacity": {"queue_capacity": 50},
+        "max_calls": {"max_calls": 10},
+        "nbest above the beam": {"beam": 2, "nbest": 3},
+        "row_budget": {"row_budget": 7},
+    }
+    for why, settings in other.items():
+        assert why in engine.why_not(Job(0, source, Decoding(**settings)))
+    assert "recorded" in engine.why_not(Job(0, source, Decoding(), Trace()))
+    assert not isinstance(engine_for(bestfirst.wrap(ARCHITECTURES["t5"].build().to(DEVICE)), Decoding()), DeviceEngine)
+
+
+def test_jobs_of_one_engine_run_where_they_can_and_together(on_device, caplog):
+    """What the device cannot do runs on the host beside it, said once; results are those of each by itself."""
+    model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
+    asked = [{"beam": 3, "nbest": 2}, {"beam": 2, "length_penalty": 1.0}, {"beam": 1}, {"beam": 2, "length_penalty": 1.0}]
+    inputs = ARCHITECTURES["marian"].inputs(len(asked))
+    each = [bestfirst.decode(model, [x], max_length=3, **s)[0] for x, s in zip(inputs, asked, strict=True)]
+    on_device()
+    engine = engine_for(model, Decoding(beam=3))
+    jobs = [Job(i, model.read(x), Decoding(max_length=3, **asked[i])) for i, x in enumerate(inputs)]
+    engines._said.clear()
+    engine.submit(*jobs)
+    found = {}
+    while engine:
+        found.update({job.index: result for job, result in engine.step()})
+    assert summary([found[i] for i in range(len(asked))]) == summary(each)
+    assert engine.stats.engine == "device+host"
+    assert [record.getMessage() for record in caplog.records if "length-normalized" in record.getMessage()] == [
+        "the searches of the device do not know score 'length-normalized': such jobs run on the host"
     ]
-    assert not any(takes(model, task) for task in other)
-    assert not takes(bestfirst.wrap(ARCHITECTURES["t5"].build().to(DEVICE)), usual)
-    if model.model.device.type == "cpu":
-        assert pilot_for(model, usual) is None
 
 
-def test_bad_settings_are_told(flown):
-    flown()
+def test_a_job_is_cancelled_wherever_it_is(on_device):
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
-    with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):
-        bestfirst.decode(model, [[5, 1]], max_length=lambda length: 0)
+    on_device()
+    engine = engine_for(model, Decoding())
+    settings = Decoding(beam=2, max_length=4)
+    jobs = [Job(i, model.read(x), settings) for i, x in enumerate(ARCHITECTURES["marian"].inputs(3))]
+    engine.submit(*jobs[:2])
+    list(engine.step())
+    engine.cancel(jobs[0])  # in a slot
+    engine.submit(jobs[2])
+    engine.cancel(jobs[2])  # waiting
+    assert [job.index for _ in iter(lambda: bool(engine), False) for job, _ in engine.step()] == [1]
+    with pytest.raises(ValueError, match="not in the engine"):
+        engine.cancel(jobs[1])
+
+
+def test_two_engines_of_one_model_do_not_use_one_session(on_device):
+    model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
+    inputs = ARCHITECTURES["marian"].inputs(4)
+    expected = bestfirst.decode(model, inputs, beam=2, max_length=3)
+    on_device()
+    first = bestfirst.decode_iter(model, inputs, beam=2, max_length=3)
+    results = dict([next(first)])
+    assert summary(bestfirst.decode(model, inputs, beam=2, max_length=3)) == summary(expected)
+    results.update(first)
+    assert summary([results[i] for i in range(4)]) == summary(expected)
+
+
+def test_bad_settings_are_told(on_device):
+    on_device()
+    model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
+    (result,) = bestfirst.decode(model, [[5, 1]], max_length=lambda length: 0)
+    assert (result.status, result.message) == ("error", "max_length must be at least 1, got 0")
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("settings", [{"beam": 5}, {"beam": 10, "nbest": 10}, {"beam": 50}, {"beam": 5, "max_length": 4}])
-def test_a_gpu_gives_what_the_scheduler_gives(settings):
+def test_a_gpu_gives_what_the_host_gives(settings):
     model = bestfirst.load(device="cuda")
     found = bestfirst.decode(model, LINES, **{"max_length": 80, **settings})
-    assert model.flight is not None
+    assert known(model).session is not None
     assert summary(found) == summary(bestfirst.decode(model, LINES, **{"max_length": 80, **settings}, row_budget=512))

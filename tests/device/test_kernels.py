@@ -96,6 +96,8 @@ def test_best_successors(random, banned):
         total,
         maxima,
         counters,
+        numbers(0, 0, 0),
+        numbers(width),
         nodes,
         lengths,
         logprob,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -9,13 +10,15 @@ import torch
 
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
-from bestfirst.engine.device.entry import Entrant
-from bestfirst.engine.device.flight import Flight
+from bestfirst.engine import Job
 from bestfirst.engine.device.plain import best
+from bestfirst.engine.device.session import Session
 from bestfirst.engine.device.state import Shape
 from bestfirst.engine.device.step import Step
+from bestfirst.models import Source
 from bestfirst.scoring import LogProbability
 from bestfirst.search import Context, Search, Successors, best_first_beam
+from bestfirst.settings import Decoding
 from toys import random_toy
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="toys are asked by the host: nothing for a graph")
@@ -56,36 +59,50 @@ class ToyStep(Step):
         return out
 
 
-def flight_of(toys, vocabulary, k, n, n_max, accept_truncated, inputs, nodes):
+def session_of(toys, vocabulary, k, n, n_max, inputs, nodes):
     width = min(k + 1, vocabulary)
-    shape = Shape(k, n, accept_truncated, inputs, 1, n_max + 2, nodes, width, (vocabulary,))
+    shape = Shape(k, n, inputs, 1, n_max + 2, nodes, width)
     table = torch.zeros(vocabulary + 1, 1)
     weights = SimpleNamespace(
         layers=[], width=1, heads=1, size=1, dtype=torch.float32, device=torch.device("cpu"), vocabulary=vocabulary, toys=toys,
         embedding=table, positions=torch.zeros(n_max + 2, 1), embed_scale=1.0,
-        source_keys=lambda packed: torch.zeros(len(packed.tokens), 0),
+        encoder=lambda packed: packed.tokens, source_keys=lambda hidden, used: torch.zeros(len(hidden), 0),
     )  # fmt: skip
-    flight = Flight(toys, shape, weights, ToyStep)
+    session = Session(None, shape, weights, ToyStep)
+    session.begin([EOS], [], [vocabulary])
     weights.numbers = [None] * inputs
-    return flight
+    return session
+
+
+def job(index, n_max, **settings):
+    return Job(index, Source(SimpleNamespace(source=(1,), hidden=None), 1, n_max), Decoding(**settings))
+
+
+def run(session, *batches):
+    """Yields what is done; a batch of jobs comes whenever none waits."""
+    waiting, coming = deque(), deque(batches)
+    while session or waiting or coming:
+        if not waiting and coming:
+            waiting.extend(coming.popleft())
+        yield from session.step(waiting)
 
 
 def decode(toys, vocabulary, k, n, n_max, accept_truncated=False, inputs=None, nodes=2000, rows=16, ahead=0):
     """All toys, each as one input; so many at a time, with so many rows in a step, and a host that is so many looks behind."""
-    flight = flight_of(toys, vocabulary, k, n, n_max, accept_truncated, inputs or len(toys.toys), nodes)
-    flight._rows_for = lambda active: rows
-    flight.ahead = ahead
-    enter = flight.entry
+    session = session_of(toys, vocabulary, k, n, n_max, inputs or len(toys.toys), nodes)
+    session._rows_for = lambda active: rows
+    session.ahead = ahead
+    admit = session.admission
 
-    def note(entrants, slots):
-        enter(entrants, slots)
-        for slot, entrant in zip(slots, entrants, strict=True):
-            flight.weights.numbers[slot] = entrant.index
+    def note(jobs, slots, width):
+        admit(jobs, slots, width)
+        for slot, each in zip(slots, jobs, strict=True):
+            session.weights.numbers[slot] = each.index
 
-    flight.entry = note
-    source = SimpleNamespace(payload=SimpleNamespace(source=(1,)))
-    entrants = [Entrant(index, source, n_max) for index in range(len(toys.toys))]
-    return {entrant.index: result for entrant, result in flight.run(iter([entrants[:2], entrants[2:]]))}, flight
+    session.admission = note
+    settings = {"beam": k, "nbest": n, "accept_truncated": accept_truncated}
+    jobs = [job(index, n_max, **settings) for index in range(len(toys.toys))]
+    return {each.index: result for each, result in run(session, jobs[:2], jobs[2:])}, session
 
 
 def reference(toys, index, k, n, n_max, width, accept_truncated=False):
@@ -129,11 +146,11 @@ def test_children_of_a_wide_beam_come_in_chunks():
 
 def test_inputs_take_turns_and_give_their_nodes_back():
     toys = Toys([random_toy("peaked", 5, f"turns {seed}") for seed in range(5)])
-    found, flight = decode(toys, 5, 3, 1, 4, inputs=2, ahead=2)
+    found, session = decode(toys, 5, 3, 1, 4, inputs=2, ahead=2)
     for index in range(5):
         same(found[index], reference(toys, index, 3, 1, 4, 4))
-    assert flight.most_in_flight == 2
-    assert int(flight.state.counters[4]) == flight.shape.nodes - 1
+    assert session.most_in_flight == 2
+    assert int(session.state.counters[4]) == session.shape.nodes - 1
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
@@ -159,27 +176,46 @@ def test_scores_that_are_not_finite_are_told():
 def test_results_do_not_pile_up():
     """Of more inputs than can be in flight, the first results are there before the last input is let in."""
     toys = Toys([random_toy("peaked", 4, f"pile {seed}") for seed in range(9)])
-    flight = flight_of(toys, 4, 1, 1, 1, False, 1, 40)
-    flight._rows_for = lambda active: 1
-    flight.weights.numbers[0] = 0
-    source = SimpleNamespace(payload=SimpleNamespace(source=(1,)))
-    next(flight.run(iter([[Entrant(index, source, 1) for index in range(9)]])))
-    assert flight._waiting
+    session = session_of(toys, 4, 1, 1, 1, 1, 40)
+    session._rows_for = lambda active: 1
+    session.weights.numbers[0] = 0
+    waiting = deque(job(index, 1, beam=1) for index in range(9))
+    while not session.step(waiting):
+        pass
+    assert waiting
 
 
-def test_a_flight_that_was_interrupted_begins_anew():
+def test_a_session_that_was_interrupted_begins_anew():
     toys = Toys([random_toy("peaked", 5, f"left {seed}") for seed in range(2)])
-    found, flight = decode(toys, 5, 3, 1, 4)
-    source = SimpleNamespace(payload=SimpleNamespace(source=(1,)))
-    entrants = [Entrant(index, source, 4) for index in range(2)]
-
-    def interrupted():
-        yield entrants
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(flight.run(interrupted()))
-    assert flight.in_flight == 2
-    again = {entrant.index: result for entrant, result in flight.run(iter([entrants]))}
+    found, session = decode(toys, 5, 3, 1, 4)
+    jobs = [job(index, 4, beam=3) for index in range(2)]
+    session.step(deque(jobs))
+    assert session.in_flight == 2
+    session.begin([EOS], [], [5])
+    again = {each.index: result for each, result in run(session, jobs)}
     for index in range(2):
         same(again[index], found[index])
+
+
+def test_jobs_of_one_session_have_beams_and_n_best_of_their_own():
+    toys = Toys([random_toy("peaked", 6, f"mixed {seed}") for seed in range(4)])
+    session = session_of(toys, 6, 5, 4, 5, 4, 2000)
+    session.weights.numbers = [0, 1, 2, 3]
+    asked = [(5, 4, False), (1, 1, False), (3, 2, True), (2, 2, False)]
+    jobs = [job(i, 5, beam=k, nbest=n, accept_truncated=truncated) for i, (k, n, truncated) in enumerate(asked)]
+    found = {each.index: result for each, result in run(session, jobs)}
+    for index, (k, n, truncated) in enumerate(asked):
+        same(found[index], reference(toys, index, k, n, 5, min(k + 1, 6), truncated))
+
+
+def test_a_job_that_is_cancelled_gives_its_nodes_back():
+    toys = Toys([random_toy("flat", 5, f"gone {seed}") for seed in range(2)])
+    session = session_of(toys, 5, 3, 1, 5, 2, 2000)
+    session.weights.numbers = [0, 1]
+    jobs = [job(index, 5, beam=3) for index in range(2)]
+    session.step(deque(jobs))
+    session.cancel(jobs[0])
+    found = {each.index: result for each, result in run(session)}
+    assert list(found) == [1]
+    same(found[1], reference(toys, 1, 3, 1, 5, 4))
+    assert int(session.state.counters[4]) == session.shape.nodes - 1

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import bestfirst
-from bestfirst.scheduler import Stats
+from bestfirst import Stats
 from bestfirst.scoring import LengthNormalized
 from bestfirst.search import Search
 

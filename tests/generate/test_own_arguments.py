@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import bestfirst
-from bestfirst import Trace
-from bestfirst.scheduler import Stats
+from bestfirst import Stats, Trace
 from bestfirst.scoring import BoundedLengthReward, Diverse, LengthNormalized, LengthReward
 from bestfirst.search import best_first_beam
 from engine.builders import ARCHITECTURES, EOS

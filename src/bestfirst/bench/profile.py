@@ -12,12 +12,12 @@ from unittest.mock import patch
 import torch
 
 from ..decoding import decode
+from ..engine import Stats
 from ..engine.choose import decoder_for
 from ..engine.native import kernels
 from ..engine.native.bart import NativeBart
 from ..engine.native.parts import Product
 from ..engine.tree import Tree
-from ..engine import Stats
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel

@@ -17,8 +17,8 @@ from . import options
 from .failure import reason, say, usage
 
 if TYPE_CHECKING:
-    from ..models.transformers import TransformersModel
     from ..engine import Stats
+    from ..models.transformers import TransformersModel
     from ..search import Result, Trace
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..settings import Budget
 from ..engine import Stats
 from ..search import Result, Trace
+from ..settings import Budget
 from . import formats
 from .errors import Stopped, reason
 from .record import Record, Shard

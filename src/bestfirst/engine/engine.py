@@ -17,6 +17,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -93,6 +94,11 @@ class Engine(Protocol):
         """Whether anything is left to do."""
         ...
 
+    @property
+    def in_flight(self) -> list[Job]:
+        """The jobs that share the next forward pass."""
+        ...
+
     def submit(self, *jobs: Job) -> None:
         """Queue jobs. Those that are given together may be taken in any order, others come behind."""
         ...
@@ -125,7 +131,7 @@ def engine_for(model: Model, decoding: Decoding, adapt: Callable[[Scorer], None]
             adapt(scorer)
         return HostEngine(scorer, decoding)
 
-    if adapt is None and model.on_gpu:
+    if adapt is None and model.on_gpu and find_spec("triton"):
         from .device import DeviceEngine
 
         if DeviceEngine.available(model):

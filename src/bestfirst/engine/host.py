@@ -99,6 +99,8 @@ class HostEngine:
         self._submitted += len(jobs)
 
     def cancel(self, job: Job) -> None:
+        if job not in self._running:
+            raise ValueError("this job is not in the engine: it is over, or was never submitted")
         running = self._running.pop(job)
         if running in self._active:
             self._active.remove(running)

@@ -15,8 +15,8 @@ from .tree import Tree
 
 if TYPE_CHECKING:
     from ..models.reader import Prompt
-    from ..settings import Budget
     from ..models.transformers import TransformersModel
+    from ..settings import Budget
     from .decoder import Decoder
 
 

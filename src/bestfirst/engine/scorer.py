@@ -111,15 +111,12 @@ class ModelScorer:
             beside = self.language_model.score([Query(s.language_model, y.tokens) for s, y in zip(before, batch, strict=True)])
         return [self._successors(*each, width) for each in zip(batch, before, answers, beside, strict=True)]
 
-    def _successors(
-        self, y: Hypothesis, before: States, answer: Scored, beside: Scored | None, width: float
-    ) -> Successors:
+    def _successors(self, y: Hypothesis, before: States, answer: Scored, beside: Scored | None, width: float) -> Successors:
         """The successors of `y`, and its state."""
-        logprobs = numbers(answer.logprobs, f"the model's scores after {list(y.tokens)}")
         if self.score.plain and not self.score.needs & ON_THE_WAY:
             y.state = States(answer.state)
-            tokens = best_tokens(logprobs, width)
-            return Successors(logprobs[tokens].tolist(), tokens.tolist())
+            return plain_successors(answer.logprobs, y, width)
+        logprobs = numbers(answer.logprobs, _scores_after(y))
         values, reached = self._increments(y, before, logprobs, beside)
         coverage = before.coverage
         if answer.attention is not None:
@@ -162,8 +159,26 @@ class ModelScorer:
         return self.model.text(source.payload, tokens)
 
 
+SHORT = 512  # a list of so many numbers is sorted sooner than it is made an array
 ON_THE_WAY = frozenset({"language_model", "language_model_past", "attention"})
 """What a score may need to know at every token."""
+
+
+def plain_successors(row: Any, y: Hypothesis, width: float) -> Successors:
+    """The best tokens after `y` by their scores; short lists are sorted as they are, without numpy."""
+    if not isinstance(row, (list, tuple)) or len(row) > SHORT:
+        logprobs = numbers(row, _scores_after(y))
+        tokens = best_tokens(logprobs, width)
+        return Successors(logprobs[tokens].tolist(), tokens.tolist())
+    values = [float(value) for value in row]
+    if any(value != value for value in values):
+        raise ValueError(f"{_scores_after(y)} contain NaN")
+    best = sorted((-value, token) for token, value in enumerate(values) if value != -inf)[: int(min(width, len(values)))]
+    return Successors([-value for value, _ in best], [token for _, token in best])
+
+
+def _scores_after(y: Hypothesis) -> str:
+    return f"the model's scores after {list(y.tokens)}"
 
 
 def numbers(row: Any, what: str) -> Any:

@@ -11,10 +11,10 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 from ..decoding import Task
-from ..settings import Budget, Model
 from ..scheduler import Job, Scheduler
 from ..scoring import LogProbability
 from ..search import Answer, Result, Trace, certified
+from ..settings import Budget, Model
 from .recorded import Recorded
 
 log = logging.getLogger(__name__)

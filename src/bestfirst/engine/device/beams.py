@@ -111,10 +111,11 @@ def push(
 
 @triton.jit
 def begin(
-    many, slots, limits, lengths, value, entry, tie, node, pushed, count, head, scored, child,
-    status, deepest, limit, source_length, rows, steps, L, roots, P, KP: tl.constexpr, LP: tl.constexpr,
+    many, slots, limits, lengths, beams, widths, answers, truncated, value, entry, tie, node, pushed, count, head, scored, child,
+    status, deepest, limit, source_length, beam, width, nbest, accept_truncated, rows, steps,
+    L, roots, P, KP: tl.constexpr, LP: tl.constexpr,
 ):  # fmt: skip
-    """A new input in a slot: every beam empty, but for the root."""
+    """A new input in a slot, with its settings: every beam empty, but for the root."""
     i = tl.program_id(0)
     if i < tl.load(many):
         s = tl.load(slots + i)
@@ -134,6 +135,10 @@ def begin(
         tl.store(deepest + s, 0)
         tl.store(limit + s, tl.load(limits + i) + P - 1)
         tl.store(source_length + s, tl.load(lengths + i))
+        tl.store(beam + s, tl.load(beams + i))
+        tl.store(width + s, tl.load(widths + i))
+        tl.store(nbest + s, tl.load(answers + i))
+        tl.store(accept_truncated + s, tl.load(truncated + i))
         tl.store(rows + s, 0)
         tl.store(steps + s, 0)
 
@@ -141,13 +146,18 @@ def begin(
 @triton.jit
 def grow(
     value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark,
-    status, deepest, limit, answers, answer_value, pick_length, pick_place, wants, counters,
-    n, k, L, W, accept_truncated, PICKS: tl.constexpr, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr,
+    status, deepest, limit, beam, nbest, accept_truncated, answers, answer_value, pick_length, pick_place, wants, counters,
+    most, L, W, PICKS: tl.constexpr, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr,
 ):  # fmt: skip
-    """Push what the last step scored, find the n best answers, and pick the open hypotheses that come first before the n-th."""
+    """Push what the last step scored, find the n best answers, and pick the open hypotheses that come first before the n-th.
+
+    Every input has its own k and n; there is room for the answers of `most`.
+    """
     s = tl.program_id(0)
     tl.store(wants + s, 0)
     if tl.load(status + s) == 1:
+        k = tl.load(beam + s)
+        n = tl.load(nbest + s)
         lanes = tl.arange(0, KP)
         lengths = tl.arange(0, LP)
         end = tl.load(limit + s)
@@ -188,7 +198,7 @@ def grow(
                 i = tl.min(tl.where(todo, lanes, KP), 0)
                 parent = tl.sum(tl.where(lanes == i, x_node, 0), 0)
                 v = tl.sum(tl.where(lanes == i, x_value, 0.0), 0)
-                last_length = ((accept_truncated != 0) & (t + 1 == end)).to(tl.int32)
+                last_length = ((tl.load(accept_truncated + s) != 0) & (t + 1 == end)).to(tl.int32)
                 a, b = push(
                     value, entry, tie, node, pushed, count, logprob, token, child, hashes,
                     parent, v, below, last_length, k, W, KP, CP,
@@ -246,11 +256,11 @@ def grow(
             bar_length = tl.min(tl.where(accepted & (f_value == bar), lengths, LP), 0)
             place = tl.sum(tl.where(lengths == bar_length, taken, 0), 0)
             if bar > -INF:
-                tl.store(answers + (s * n + i) * 2, bar_length)
-                tl.store(answers + (s * n + i) * 2 + 1, place)
-                tl.store(answer_value + s * n + i, bar)
+                tl.store(answers + (s * most + i) * 2, bar_length)
+                tl.store(answers + (s * most + i) * 2 + 1, place)
+                tl.store(answer_value + s * most + i, bar)
             else:
-                tl.store(answers + (s * n + i) * 2, -1)
+                tl.store(answers + (s * most + i) * 2, -1)
             i += 1
             taken = tl.where(lengths == bar_length, taken + 1, taken)
         # 3. What to score: the first open ones of all lengths that precede the n-th answer.

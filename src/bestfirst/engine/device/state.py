@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 import torch
 
@@ -19,30 +19,36 @@ BLOCK = 1024  # nodes that one program takes back
 
 @dataclass(frozen=True)
 class Shape:
-    """Room for `inputs` at a time, of `source` tokens, with outputs and prompt of fewer than `lengths` tokens, and `nodes`."""
+    """Room for `inputs` at a time, of `source` tokens, with outputs and prompt of fewer than `lengths` tokens, and `nodes`.
+
+    `k` and `n` are the largest beam and n-best, `successors` those kept of each node, `prompt` the tokens that all outputs start
+    from. `any_banned`: whether tokens are looked up among those that may not come.
+    """
 
     k: int
     n: int
-    accept_truncated: bool
     inputs: int
     source: int
     lengths: int
     nodes: int
-    successors: int  # kept of each node
-    prompt: tuple[int, ...]
+    successors: int
+    prompt: int = 1
+    any_banned: bool = False
 
     @property
     def picks(self) -> int:
         """Most hypotheses an input names for one step."""
         return power(min(self.k, 64))
 
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Rows for each active input, early and later: the wider the beam, the more of a length is needed."""
+        return (2.0, 6.0) if self.k > 16 else (1.25, 3.0)
+
     def fits(self, other: Shape) -> bool:
         """Whether `other` can be decoded in this room."""
-        same = ("k", "n", "accept_truncated", "successors", "prompt")
-        room = ("inputs", "source", "lengths", "nodes")
-        return all(getattr(self, a) == getattr(other, a) for a in same) and all(
-            getattr(self, a) >= getattr(other, a) for a in room
-        )
+        room = ("k", "n", "inputs", "source", "lengths", "nodes", "successors", "any_banned")
+        return self.prompt == other.prompt and all(getattr(self, name) >= getattr(other, name) for name in room)
 
 
 def bytes_each(shape: Shape, token: int) -> tuple[int, int]:
@@ -54,7 +60,7 @@ def bytes_each(shape: Shape, token: int) -> tuple[int, int]:
 class State:
     """The arrays. Node 0 is nobody's: rows that a step has no use for write there."""
 
-    def __init__(self, shape: Shape, weights: Weights, eos: Any, banned: Any) -> None:
+    def __init__(self, shape: Shape, weights: Weights) -> None:
         self.shape = shape
         device = weights.device
         S, L, N, W = shape.inputs, shape.lengths, shape.nodes, shape.successors
@@ -76,6 +82,7 @@ class State:
         self.board = zeros(8 + S)  # what the host looks at
         self.counters, self.status = self.board[:8], self.board[8:]
         self.deepest, self.limit, self.source_length = zeros(S), zeros(S), zeros(S)
+        self.beam, self.width, self.nbest, self.accept_truncated = zeros(S), zeros(S), zeros(S), zeros(S)
         self.answers = zeros(S, shape.n, 2)
         self.answer_value = zeros(S, shape.n, dtype=torch.float64)
         self.pick_length, self.pick_place = zeros(S, shape.picks), zeros(S, shape.picks)
@@ -83,7 +90,6 @@ class State:
         # nodes, and entries: their successors, and behind these a root for each input
         self.logprob = empty(N * W + S, dtype=torch.float32)
         self.token, self.child = zeros(N * W + S), empty(N * W + S)
-        self.token[N * W :] = shape.prompt[0]
         self.paths, self.node_token, self.hashes = empty(N, L), empty(N), zeros(N)
         self.mark = zeros(N, dtype=torch.int8)
         self.node_input, self.stack = empty(N), empty(N)  # free nodes: the first so many of the stack
@@ -92,21 +98,28 @@ class State:
         self.memory = empty(N, layers * 2 * weights.width, dtype=weights.dtype)
         self.source = empty(S * shape.source + 1, layers * 2 * weights.width, dtype=weights.dtype)
         self.source_start = torch.arange(S, dtype=torch.int32, device=device) * shape.source
-        # what ends an output, what may not come
+        # what ends an output, what may not come, what every output starts from
         self.ends, self.banned = zeros(weights.vocabulary, dtype=torch.int8), zeros(weights.vocabulary, dtype=torch.int8)
-        self.ends[list(eos)] = 1
-        self.any_banned = bool(banned)
-        if banned:
-            self.banned[list(banned)] = 1
-        self.prompt = torch.tensor(shape.prompt, dtype=torch.int32, device=device)
+        self.prompt = zeros(shape.prompt)
 
-    def begin(self, many: torch.Tensor, slots: torch.Tensor, limits: torch.Tensor, source_lengths: torch.Tensor) -> None:
-        """New inputs in the first `many` of these slots: each beam empty, but for the root."""
+    def settle_vocabulary(self, eos: Collection[int], banned: Collection[int], prompt: Sequence[int]) -> None:
+        """What ends an output, what may not come, and what all outputs start from, of the runs to come."""
+        for marks, tokens in ((self.ends, eos), (self.banned, banned)):
+            marks.zero_()
+            if tokens:
+                marks[torch.tensor(sorted(tokens), device=marks.device)] = 1
+        self.prompt.copy_(torch.tensor(prompt, dtype=torch.int32))
+        self.token[self.shape.nodes * self.shape.successors :] = prompt[0]
+
+    def begin(self, many: torch.Tensor, inputs: Sequence[torch.Tensor]) -> None:
+        """The first `many` of these inputs, each with its slot, limit, source length, beam, width, n-best, and whether truncated
+        outputs count: each beam empty, but for the root."""
         shape = self.shape
-        begin[(len(slots),)](
-            many, slots, limits, source_lengths, self.value, self.entry, self.tie, self.node, self.pushed, self.count, self.head,
-            self.scored, self.child, self.status, self.deepest, self.limit, self.source_length, self.rows, self.steps,
-            shape.lengths, shape.nodes * shape.successors, len(shape.prompt),
+        begin[(len(inputs[0]),)](
+            many, *inputs, self.value, self.entry, self.tie, self.node, self.pushed, self.count, self.head,
+            self.scored, self.child, self.status, self.deepest, self.limit, self.source_length,
+            self.beam, self.width, self.nbest, self.accept_truncated, self.rows, self.steps,
+            shape.lengths, shape.nodes * shape.successors, shape.prompt,
             KP=power(shape.k), LP=power(shape.lengths), num_warps=1,
         )  # fmt: skip
 

@@ -19,7 +19,6 @@ LARGEST_VOCABULARY = 16384  # that one program looks through; above it, torch's 
 MOST_SUCCESSORS = 128
 GROUP = 64  # tokens that are looked through together
 EARLY = 32  # steps: inputs that take more are hard, and most of what is scored ahead for them is needed
-RATES = ((1.25, 3.0), (2.0, 6.0))  # rows for each active input, early and later; with a beam of up to 10, and beyond
 CHEAP = 512  # rows that cost little more than one, beside what is needed
 
 
@@ -41,11 +40,11 @@ class Step:
         grow[(S,)](
             st.value, st.entry, st.tie, st.node, st.pushed, st.count, st.head, st.scored,
             st.logprob, st.token, st.child, st.hashes, st.mark,
-            st.status, st.deepest, st.limit, st.answers, st.answer_value, st.pick_length, st.pick_place, st.wants, st.counters,
-            shape.n, shape.k, L, W, int(shape.accept_truncated),
+            st.status, st.deepest, st.limit, st.beam, st.nbest, st.accept_truncated, st.answers, st.answer_value,
+            st.pick_length, st.pick_place, st.wants, st.counters, shape.n, L, W,
             PICKS=picks, KP=KP, CP=min(power(W), 16), LP=power(L), num_warps=1 if KP <= 16 else 2 if KP <= 128 else 8,
         )  # fmt: skip
-        early, late = RATES[shape.k > 10]
+        early, late = shape.rates
         share[(1,)](
             st.wants, st.grant, st.first, st.counters, R, S, early, late, EARLY, CHEAP, PICKS=picks, SP=power(S), num_warps=8
         )
@@ -117,16 +116,17 @@ class Step:
         """Each row's best successors, into its node's entries."""
         st, shape = self.state, self.state.shape
         R, V = logits.shape
-        W, P = shape.successors, len(shape.prompt)
+        W, P = shape.successors, shape.prompt
         where = (self.row_node, self.row_length, st.logprob, st.token, st.child, st.ends)
         if logits.is_cuda and GROUP <= V <= LARGEST_VOCABULARY and W <= MOST_SUCCESSORS:
             groups, device = power(V) // GROUP, logits.device
             total, maxima = torch.empty(R, device=device), torch.empty(R, groups, device=device)
-            banned, sizes = st.any_banned, {"G": groups, "C": GROUP}
+            banned, sizes = shape.any_banned, {"G": groups, "C": GROUP}
             survey[(R,)](logits, total, maxima, st.banned, st.counters, V, ANY_BANNED=banned, **sizes, num_warps=8)
-            keep_best[(R,)](logits, total, maxima, st.counters, *where, st.prompt, V, W, P, **sizes, WP=power(W), num_warps=1)
+            rows = (st.counters, self.row_input, st.width)
+            keep_best[(R,)](logits, total, maxima, *rows, *where, st.prompt, V, W, P, **sizes, WP=power(W), num_warps=1)
             return
-        values, which, total = best(logits, W, st.banned if st.any_banned else None)
+        values, which, total = best(logits, W, st.banned if shape.any_banned else None)
         used = torch.arange(R, device=total.device) < st.counters[ROWS]
         st.counters[BROKEN : BROKEN + 1] |= (used & total.isnan()).any().int()
         keep_given[(R,)](values, which, total, *where, st.prompt, W, P, WP=power(W), num_warps=4)

@@ -30,10 +30,10 @@ def survey(logits, total, maxima, banned, counters, V, ANY_BANNED: tl.constexpr,
 
 @triton.jit
 def keep_best(
-    logits, total, maxima, counters, row_node, row_length, logprob, token, child, ends, prompt,
+    logits, total, maxima, counters, row_input, width, row_node, row_length, logprob, token, child, ends, prompt,
     V, W, P, G: tl.constexpr, C: tl.constexpr, WP: tl.constexpr,
 ):  # fmt: skip
-    """Top W of a row, ties to the smaller token. Within the prompt: its next token, for nothing.
+    """Top of a row, as many as its input's width, ties to the smaller token. Within the prompt: its next token, for nothing.
 
     The best is looked for among the groups' maxima, and only its own group is looked through again. What was taken is
     overwritten in `logits`.
@@ -48,7 +48,8 @@ def keep_best(
         best = tl.full([WP], -INF, tl.float32)
         which = tl.zeros([WP], tl.int32)
         i = 0
-        while i < W:
+        wanted = tl.load(width + tl.load(row_input + r))
+        while i < wanted:
             top = tl.max(most, 0)
             g = tl.min(tl.where(most == top, group, G - 1), 0)
             tl.debug_barrier()

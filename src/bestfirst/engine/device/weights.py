@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..hooked import position_table
-from .encoder import Encoder, Packed
+from .encoder import Encoder
 from .linear import Linear
 
 NORM_FIRST = {"marian": False, "bart": False, "mbart": True, "pegasus": True, "m2m_100": True}
@@ -64,9 +64,9 @@ class Weights:
             self.head.bias = bias[0].detach().to(self.head.bias)
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
 
-    def source_keys(self, given: Packed) -> torch.Tensor:
-        """Every layer's keys and values of the inputs' tokens, (tokens, layers * 2 * d)."""
-        return self.cross(self.encoder(given), given.used)
+    def source_keys(self, hidden: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
+        """Every layer's keys and values for the encoder's output (tokens, d), (tokens, layers * 2 * d)."""
+        return self.cross(hidden, used)
 
     @property
     def vocabulary(self) -> int:

@@ -1,0 +1,98 @@
+"""Admission: inputs are let in. They are encoded without padding, and their searches begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..engine import Job
+from .encoder import Packed
+from .launch import Graphs, send
+from .sizes import power
+from .state import State
+from .weights import Weights
+
+PIECE = 512  # inputs that are let in together, at most
+TOKENS = 1 << 15  # of theirs, unless one alone has more
+FEWEST = 256  # tokens that a graph is made for
+NUMBERS = 8  # of an input: slot, limit, source length, beam, width, n-best, whether truncated outputs count; where it starts
+
+
+def source_tokens(job: Job) -> int:
+    """How many tokens the encoder makes keys for."""
+    prompt = job.source.payload
+    return len(prompt.source if prompt.hidden is None else prompt.hidden)
+
+
+class Admission:
+    """Lets inputs in, by one transfer and one graph."""
+
+    def __init__(self, state: State, weights: Weights, graphs: Graphs) -> None:
+        self.state = state
+        self.weights = weights
+        self.graphs = graphs
+        self._buffers: dict[Any, torch.Tensor] = {}  # where graphs look for what was sent
+
+    def __call__(self, jobs: Sequence[Job], slots: Sequence[int], width: int) -> None:
+        """`width`: successors that matter beyond the beam."""
+        prompts = [job.source.payload for job in jobs]
+        known = prompts[0].hidden is not None  # what the encoder made of them
+        lengths = np.fromiter(map(source_tokens, jobs), np.int32, len(jobs))
+        tokens = int(lengths.sum())
+        starts = np.cumsum(lengths, dtype=np.int32) - lengths
+        places = np.arange(tokens, dtype=np.int32) - np.repeat(starts, lengths)
+        # A graph has room for more inputs and tokens than there are; what it computes of those goes to a cell of its own.
+        graph = self.weights.device.type == "cuda"
+        inputs, room = (PIECE, max(FEWEST, power(tokens))) if graph else (len(jobs), tokens)
+        numbers = np.zeros(2 + NUMBERS * inputs + 4 * room, dtype=np.int32)
+        numbers[:2] = len(jobs), tokens
+        of_inputs = numbers[2 : 2 + NUMBERS * inputs].reshape(NUMBERS, -1)
+        settings = [job.decoding for job in jobs]
+        beams = [int(each.plan.k) for each in settings]
+        of_inputs[:, : len(jobs)] = (
+            slots,
+            [each.n_max(job.source) for each, job in zip(settings, jobs, strict=True)],
+            lengths,
+            beams,
+            [min(k + width, self.state.shape.successors) for k in beams],
+            [each.nbest for each in settings],
+            [each.accept_truncated for each in settings],
+            starts,
+        )
+        of_tokens = numbers[2 + NUMBERS * inputs :].reshape(4, -1)
+        of_tokens[3] = self.state.shape.inputs * self.state.shape.source
+        of_tokens[1:, :tokens] = (
+            places,
+            np.repeat(np.arange(len(jobs), dtype=np.int32), lengths),
+            np.repeat(of_inputs[0, : len(jobs)] * self.state.shape.source, lengths) + places,
+        )
+        hidden = None
+        if known:
+            hidden = self._buffer(("hidden", room), torch.cat([prompt.hidden for prompt in prompts]), room)
+        else:
+            of_tokens[0, :tokens] = np.fromiter(chain.from_iterable(prompt.source for prompt in prompts), np.int32, tokens)
+        given = self._buffer(("numbers", room), send(numbers, self.weights.device), len(numbers))
+        self.graphs.run(("admission", room, known), lambda: self._begin(given, hidden, inputs))
+
+    def _buffer(self, name: Any, sent: torch.Tensor, room: int) -> torch.Tensor:
+        """What was sent, where a graph will look for it."""
+        if self.weights.device.type != "cuda":
+            return sent
+        if name not in self._buffers:
+            self._buffers[name] = torch.zeros(room, *sent.shape[1:], dtype=sent.dtype, device=sent.device)
+        self._buffers[name][: len(sent)] = sent
+        return self._buffers[name]
+
+    def _begin(self, given: torch.Tensor, hidden: torch.Tensor | None, inputs: int) -> None:
+        """Of each token its id, place, input and cell; of each input its `NUMBERS`."""
+        many, used = given[:1], given[1:2]
+        *of_inputs, starts = given[2 : 2 + NUMBERS * inputs].view(NUMBERS, -1).unbind(0)
+        token, place, number, cell = given[2 + NUMBERS * inputs :].view(4, -1).unbind(0)
+        if hidden is None:
+            hidden = self.weights.encoder(Packed(token, place, number, starts, of_inputs[2], used))
+        self.state.source.index_copy_(0, cell.long(), self.weights.source_keys(hidden, used))
+        self.state.begin(many, of_inputs)

@@ -1,0 +1,305 @@
+"""DeviceEngine: whole searches on a GPU; what the device cannot do goes to the host's engine."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from math import ceil, inf
+from weakref import ref
+
+import torch
+
+from ...models.transformers import TransformersModel
+from ...search import Answer, Result
+from ...settings import Decoding
+from ..choose import Fingerprint, untouched
+from ..engine import Engine, Job, Stats
+from ..known import known
+from .admission import source_tokens
+from .session import BUCKETS, Session
+from .sizes import power
+from .state import Shape, bytes_each
+from .weights import Weights
+
+BATCH = 512  # inputs that are read together
+WINDOW = 1 << 15  # inputs that are read before it is decided how much room is needed
+MOST_INPUTS = 2048  # in flight
+MOST_NODES = 1 << 24
+MOST_MEMORY = 0.4  # of what is free on the device
+NODES_EACH = 512  # and 24 times the beam: room for an input's search, on average; if it does not do, inputs make room
+LARGEST_BEAM = 512
+
+_log = logging.getLogger(__name__)
+_said: set[str] = set()
+
+
+class DeviceEngine:
+    """Runs jobs in a session on the model's device, and those that it cannot do on the engine that `host` makes.
+
+    If the device fails, the host does what is not done, with one warning.
+    """
+
+    def __init__(self, model: TransformersModel, decoding: Decoding, host: Callable[[], Engine]) -> None:
+        self.model = model
+        self.decoding = decoding
+        self._make_host = host
+        self._host: Engine | None = None
+        self._known = known(model)
+        self._session: Session | None = None
+        self._waiting: deque[Job] = deque()
+        self._fitting: deque[Job] = deque()  # those that wait and are known to fit into the session
+        self._unfinished: dict[Job, None] = {}  # here, not on the host
+        self._stats = Stats()
+        self._broken = False
+
+    @staticmethod
+    def available(model: TransformersModel) -> bool:
+        """Whether the kernels know the architecture, and its weights are all there is to the model."""
+        return model.encoder_decoder and not model.speech and Weights.takes(model.model) and untouched(model.model)
+
+    def why_not(self, job: Job) -> str | None:
+        """Why this job cannot run on the device; None if it can."""
+        decoding = job.decoding
+        plan, score = decoding.plan, decoding.objective
+        reasons = {
+            "its search is recorded or asked by others": job.trace is not None or job.begin is not None,
+            "row_budget or max_cache_tokens is set": isinstance(decoding.row_budget, int) or decoding.max_cache_tokens < inf,
+            f"strategy {plan.name!r}": plan.name != "best-first" or plan.heuristic is not None,
+            f"stop {plan.stop.name!r}": plan.stop.name != "answered",
+            f"score {score.name!r}": not (score.plain and score.value_only),
+            "finished='keep'": plan.finished != "leave",
+            "queue_capacity": plan.queue_capacity is not None,
+            "max_calls": decoding.max_calls is not None,
+            f"a beam above {LARGEST_BEAM}": plan.k > LARGEST_BEAM,
+            "nbest above the beam": decoding.nbest > plan.k,
+        }
+        return next((why for why, holds in reasons.items() if holds), None)
+
+    # -- the engine's interface --------------------------------------------------------------------------------------------
+
+    @property
+    def stats(self) -> Stats:
+        total = replace(self._stats)
+        if self._session is not None:
+            total.add(_costs(self._session))
+        if self._host is not None:
+            total.add(self._host.stats)
+        return total
+
+    @property
+    def wants(self) -> int:
+        """The first time a window, to see how much room is needed; then a batch whenever few wait."""
+        if self._host is not None and self._broken:
+            return self._host.wants
+        if len(self._waiting) + len(self._fitting) >= BATCH:
+            return 0
+        return BATCH if self._known.session is not None else WINDOW
+
+    @property
+    def in_flight(self) -> list[Job]:
+        """The jobs that share the next forward pass."""
+        mine = [] if self._session is None else self._session.jobs()
+        return mine if self._host is None else [*mine, *self._host.in_flight]
+
+    def __bool__(self) -> bool:
+        return bool(self._unfinished or self._host)
+
+    def submit(self, *jobs: Job) -> None:
+        others = []
+        for job in jobs:
+            why = None if self._broken else self.why_not(job)
+            if self._broken or why is not None:
+                others.append(job)
+                _say_once(why)
+            else:
+                self._unfinished[job] = None
+                self._waiting.append(job)
+        if others:
+            self._host = self._host or self._make_host()
+            self._host.submit(*others)
+
+    def cancel(self, job: Job) -> None:
+        if job not in self._unfinished:
+            if self._host is None:
+                raise ValueError("this job is not in the engine: it is over, or was never submitted")
+            self._host.cancel(job)
+            return
+        del self._unfinished[job]
+        for queue in (self._waiting, self._fitting):
+            if job in queue:
+                queue.remove(job)
+                return
+        if self._session is not None and job in self._session.jobs():
+            self._session.cancel(job)
+
+    def certified(self, job: Job) -> list[Answer]:
+        """None before a job is done: answers are looked at when they are final."""
+        return [] if job in self._unfinished or self._host is None else self._host.certified(job)
+
+    def step(self) -> Iterator[tuple[Job, Result]]:
+        if self._unfinished:
+            try:
+                found = self._step()
+            except ValueError:
+                self._session = self._known.session = None
+                raise
+            except Exception as error:  # memory, a compiler or a driver that refuses: the searches can be run elsewhere
+                found = []
+                self._fall_back(error)
+            for job, result in found:
+                if job in self._unfinished:  # it may have been cancelled since
+                    del self._unfinished[job]
+                    self._stats.calls += result.calls
+                    yield job, self._with_text(job, result)
+        if self._host:
+            yield from self._host.step()
+
+    # -- on the device -----------------------------------------------------------------------------------------------------
+
+    def _step(self) -> list[tuple[Job, Result]]:
+        session = self._session
+        if session is None or session.owner() is not self or (not session and not self._fitting and self._waiting):
+            session = self._open()
+        while len(self._fitting) < BATCH and self._take(session):
+            pass
+        found = session.step(self._fitting)
+        if found and not session.checked:
+            self._check(*found[0])
+            session.checked = True
+        return found
+
+    def _take(self, session: Session) -> bool:
+        """Let the next of those that wait come behind those that fit; if they do not, they wait until the session is empty."""
+        some = list(islice(self._waiting, BATCH))
+        if not some or session.prompt != some[0].source.payload.tokens or not session.shape.fits(self._needs(some)):
+            return False
+        for _ in some:
+            self._fitting.append(self._waiting.popleft())
+        return True
+
+    def _open(self) -> Session:
+        """A session with room for the next jobs: the one kept from the last decode, if nobody uses it and it fits."""
+        self._close()
+        self._waiting.extendleft(reversed(self._fitting))
+        self._fitting.clear()
+        some = list(islice(self._waiting, BATCH))
+        needs, kept = self._needs(some), self._known.session
+        if kept is None or not (_free(kept[1], self) and _suits(kept[1].shape, needs) and kept[0].holds(self.model.model)):
+            self._known.session = None
+            kept = self._known.session = (Fingerprint(self.model.model), self._new(list(self._waiting)))
+        session: Session = kept[1]
+        session.owner = ref(self)
+        session.begin(sorted(self.model.eos), self.model.banned, some[0].source.payload.tokens)
+        self._session = session
+        return session
+
+    def _close(self) -> None:
+        """Count what the session cost."""
+        if self._session is not None and self._session.owner() is self:
+            self._stats.add(_costs(self._session))
+        self._session = None
+
+    def _fall_back(self, error: Exception) -> None:
+        self._session = self._known.session = None
+        self._broken = True
+        warnings.warn(
+            f"decoding on the device failed ({type(error).__name__}: {str(error).strip().split(chr(10))[0]}): "
+            "falling back to a slower path. Results are the same.",
+            stacklevel=2,
+        )
+        left = list(self._unfinished)
+        self._unfinished.clear()
+        self._waiting.clear()
+        self._fitting.clear()
+        self.submit(*left)
+
+    def _with_text(self, job: Job, result: Result) -> Result:
+        for answer in [*result.hypotheses, *([result.partial] if result.partial else [])]:
+            answer.text = self.model.text(job.source.payload, answer.tokens)
+        return result
+
+    def _check(self, job: Job, result: Result) -> None:
+        """The first answer of a new session must be worth what the model itself says: no kernel is trusted unseen."""
+        prompt = job.source.payload
+        answer = result.hypotheses[0] if result.hypotheses else result.partial
+        if answer is None or not answer.tokens:
+            return
+        with torch.inference_mode():
+            given = torch.tensor([[*prompt.tokens, *answer.tokens]], device=self.model.model.device)
+            logits = self.model.logits(prompt, given[:, :-1])[0, len(prompt.tokens) - 1 :].float()
+            own = float(logits.log_softmax(-1).gather(1, given[0, len(prompt.tokens) :, None]).double().sum())
+        precise = self.model.model.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+        if not abs(own - answer.logprob) <= (1e-3 if precise else 0.1) * (1 + len(answer.tokens)):
+            raise RuntimeError(f"an answer's log-probability is {answer.logprob:.4f} by its kernels, {own:.4f} by the model")
+
+    # -- room --------------------------------------------------------------------------------------------------------------
+
+    def _needs(self, jobs: Sequence[Job]) -> Shape:
+        """The least room that these jobs can be decoded in."""
+        k, prompt = max(int(job.decoding.plan.k) for job in jobs), jobs[0].source.payload.tokens
+        lengths = max(job.decoding.n_max(job.source) for job in jobs) + len(prompt) + 1
+        width = min(k + len(self.model.eos), self.model.model.get_output_embeddings().weight.shape[0])
+        most = max(job.decoding.nbest for job in jobs)
+        return Shape(k, most, 1, max(map(source_tokens, jobs)), lengths, 0, width, len(prompt), bool(self.model.banned))
+
+    def _roomy(self, jobs: Sequence[Job], most: int) -> Shape:
+        """Room for as many of these at a time as the memory allows, and for inputs that are a little longer."""
+        needs = self._needs(jobs)
+        inputs = min(most, power(len(jobs)))
+        shape = replace(needs, source=-(-needs.source // 32) * 32, lengths=-(-needs.lengths // 64) * 64)
+        each, node = bytes_each(shape, Weights.bytes_of_a_token(self.model.model))
+        room = free_memory(self.model.model.device) * MOST_MEMORY
+        inputs = max(1, min(inputs, int(room / 2 / each)))
+        nodes = inputs * min(shape.k * shape.lengths, NODES_EACH + 24 * shape.k) + BUCKETS[-1]
+        return replace(shape, inputs=inputs, nodes=int(min(nodes, (room - inputs * each) / node, MOST_NODES)))
+
+    def _new(self, jobs: Sequence[Job]) -> Session:
+        inputs = MOST_INPUTS
+        while True:
+            try:
+                return Session(self.model.model, self._roomy(jobs, inputs))
+            except torch.OutOfMemoryError:  # fewer at a time
+                if inputs == 1:
+                    raise
+                inputs = ceil(inputs / 2)
+                torch.cuda.empty_cache()
+
+
+def _free(session: Session, engine: DeviceEngine) -> bool:
+    """Whether no other engine has jobs in this session."""
+    owner = session.owner()
+    return owner is None or owner is engine or not owner
+
+
+def _suits(shape: Shape, needs: Shape) -> bool:
+    """Whether there is room, and not so much for wider beams that a smaller session is faster."""
+    return shape.fits(needs) and power(shape.k) <= max(16, 2 * power(needs.k))
+
+
+def _costs(session: Session) -> Stats:
+    return Stats(
+        session.steps,
+        session.rows,
+        model_seconds=session.seconds,
+        in_flight=session.most_in_flight,
+        cache_tokens=session.most_tokens,
+        engine="device",
+    )
+
+
+def _say_once(why: str | None) -> None:
+    if why is not None and why not in _said:
+        _said.add(why)
+        _log.warning("the searches of the device do not know %s: such jobs run on the host", why)
+
+
+def free_memory(device: torch.device) -> float:
+    """Bytes, those that torch keeps for itself included."""
+    if device.type != "cuda":
+        return 1e9
+    free, _ = torch.cuda.mem_get_info(device)
+    return float(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))

@@ -1,0 +1,69 @@
+"""What the host does with a device without waiting for it: graphs of launches, and transfers both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class Graphs:
+    """Recorded work, by name. Where there is no GPU it is done as it is."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._recorded: dict[Hashable, Any] = {}
+        self._pool: Any = None
+
+    def run(self, name: Hashable, work: Callable[[], None]) -> None:
+        """Do this work, which must do no harm if it is done twice: the first time it is, so that its kernels are compiled."""
+        if not self._cuda:
+            work()
+            return
+        if name not in self._recorded:
+            self._recorded[name] = self._record(work)
+        self._recorded[name].replay()
+
+    def _record(self, work: Callable[[], None]) -> Any:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            work()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            work()
+        self._pool = graph.pool()
+        return graph
+
+
+def send(numbers: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Integers for the device. The host does not wait until they are there: what is sent from ordinary memory, it would."""
+    mine = torch.empty(numbers.shape, dtype=torch.int32, pin_memory=device.type == "cuda")
+    mine.numpy()[:] = numbers
+    return mine.to(device, non_blocking=True)
+
+
+class Transfer:
+    """A tensor that is on its way to the host, behind all that was queued on the device before."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._event: Any = None
+        if not tensor.is_cuda:
+            self._tensor = tensor.clone()
+            return
+        self._tensor = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._tensor.copy_(tensor, non_blocking=True)
+        self._event = torch.cuda.Event()
+        self._event.record()
+
+    def here(self) -> bool:
+        return self._event is None or bool(self._event.query())
+
+    def wait(self) -> Any:
+        """The tensor as an array."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._tensor.numpy()

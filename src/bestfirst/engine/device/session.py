@@ -1,0 +1,212 @@
+"""Session: jobs in slots of the device, steps until they are done, results back. The host only looks on, a few steps behind."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...search import Result
+from ..engine import Job
+from .admission import PIECE, TOKENS, Admission, source_tokens
+from .launch import Graphs, Transfer, send
+from .results import Collected
+from .rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, LEAVING, ROWS, STEPS
+from .state import Shape, State
+from .step import CHEAP, EARLY, Step
+from .weights import Weights
+
+BUCKETS = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows in a step: a graph for each
+BURST = 4  # steps between two snapshots
+AHEAD = 1  # snapshots outstanding: so many bursts are queued while the host waits for the one before
+FEW = 64  # jobs that are not worth collecting while many others run
+BEHIND = 4  # collections whose results may wait for a better time
+SLICE = 32  # results that are made between two glances at the device
+
+
+@dataclass
+class Snapshot:
+    """The device as it will be once all that is queued has run; who was let in by then, and how often some were taken out."""
+
+    board: Transfer
+    let_in: int
+    taken_out: int
+
+
+class Session:
+    """Room of one `Shape` on one device, with its graphs. Kept for the next decode with the same weights; holds no model."""
+
+    def __init__(self, model: Any, shape: Shape, weights: Weights | None = None, step: type[Step] = Step) -> None:
+        self.shape = shape
+        self.weights = weights or Weights(model, shape.lengths, shape.source)
+        self.state = State(shape, self.weights)
+        self.graphs = Graphs(self.weights.device)
+        self.admission = Admission(self.state, self.weights, self.graphs)
+        self.step_of = step(self.state, self.weights)
+        self.step_of.rows(BUCKETS[-1])
+        self.burst, self.ahead = (BURST, AHEAD) if self.weights.device.type == "cuda" else (1, 0)
+        self.checked = False  # whether its answers were held against the model's own
+        self.owner: Callable[[], Any] = lambda: None  # the engine whose jobs are here, if it is still there
+
+    @torch.inference_mode()
+    def begin(self, eos: Sequence[int], banned: Sequence[int], prompt: Sequence[int]) -> None:
+        """Nothing is in flight; from now on outputs start from `prompt`."""
+        self.state.clear()
+        self.state.settle_vocabulary(eos, banned, prompt)
+        self.prompt = tuple(prompt)
+        self._width = len(eos)
+        self.most = self.shape.inputs  # in flight
+        self._slots: list[Job | None] = [None] * self.shape.inputs
+        self._collections: deque[Collected] = deque()
+        self._snapshots: deque[Snapshot] = deque()
+        self.in_flight = self._source_tokens = 0  # jobs that have a slot, and their tokens
+        self._active = self._queued = self._let_in = self._taken_out = 0
+        self.most_in_flight = self.most_tokens = self.rows = self.steps = 0
+        self.seconds = 0.0  # with jobs in flight
+
+    def __bool__(self) -> bool:
+        """Whether anything is left to do."""
+        return bool(self.in_flight or self._collections)
+
+    def jobs(self) -> list[Job]:
+        """Those that have a slot."""
+        return [job for job in self._slots if job is not None]
+
+    def step(self, waiting: deque[Job]) -> list[tuple[Job, Result]]:
+        """Let some in, queue some steps, and look at what the ones before have done. What cannot stay goes back to `waiting`.
+
+        Results are made while the device works; when it has nothing left to do, all of them are there.
+        """
+        begun = perf_counter()
+        self._admit(waiting)
+        found: list[tuple[Job, Result]] = []
+        if self.in_flight:
+            self._run_burst()
+            if len(self._snapshots) > self.ahead:
+                snapshot = self._snapshots.popleft()
+                while self._time_for_results(snapshot):
+                    found += self._some_results()
+                self._look(snapshot, waiting)
+        else:
+            self._snapshots.clear()
+            while self._collections:
+                found += self._some_results()
+            counters = self.state.counters.tolist()
+            self.rows, self.steps = counters[ALL_ROWS], counters[STEPS]
+        self.seconds += perf_counter() - begun
+        return found
+
+    # -- letting in -----------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _admit(self, waiting: deque[Job]) -> None:
+        """Encode some of those that wait, as far as there is room, and put each in a free slot."""
+        jobs: list[Job] = []
+        tokens, room = 0, min(PIECE, self.most - self.in_flight)
+        while waiting and len(jobs) < room:
+            tokens += source_tokens(waiting[0])
+            if tokens > TOKENS and jobs:
+                break
+            jobs.append(waiting.popleft())
+        if not jobs:
+            return
+        slots = list(islice((slot for slot, taken in enumerate(self._slots) if taken is None), len(jobs)))
+        self.admission(jobs, slots, self._width)
+        for slot, job in zip(slots, jobs, strict=True):
+            self._slots[slot] = job
+        self._source_tokens += sum(map(source_tokens, jobs))
+        self.in_flight += len(jobs)
+        self._let_in += len(jobs)
+        self._active += len(jobs)
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+
+    # -- running -----------------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _run_burst(self) -> None:
+        """Some steps, and a snapshot of what they will have done."""
+        rows = self._rows_for(self._active)
+        for _ in range(self.burst):
+            self.graphs.run(("step", rows), lambda: self.step_of(rows))
+        self._queued += self.burst
+        self._snapshots.append(Snapshot(Transfer(self.state.board), self._let_in, self._taken_out))
+
+    def _rows_for(self, active: int) -> int:
+        """The least bucket that these inputs will need: a step takes as many of its rows as are likely to be needed (`share`).
+
+        The wider the beam and the harder the input, the more of a length is needed. No more rows are of use than inputs can name.
+        """
+        wanted = min(active * self.shape.rates[self._queued > EARLY] + CHEAP, active * self.shape.picks)
+        return next((rows for rows in BUCKETS if rows >= wanted), BUCKETS[-1])
+
+    def _look(self, snapshot: Snapshot, waiting: deque[Job]) -> None:
+        """Collect inputs that are done, once they are many; or, if no node is free, let fewer be in flight."""
+        board = snapshot.board.wait()
+        counters, status = board[:8], board[8:]
+        if counters[BROKEN]:
+            raise ValueError("the model's scores are not finite: check its weights and dtype")
+        self._active = int(counters[ACTIVE]) + self._let_in - snapshot.let_in
+        self.most_tokens = max(self.most_tokens, self._source_tokens + self.shape.nodes - 1 - int(counters[FREE]))
+        if snapshot.taken_out < self._taken_out:
+            return  # of a time when others had these slots
+        done = np.flatnonzero(status == DONE).tolist()
+        starved = counters[ACTIVE] > 0 and counters[ROWS] == 0
+        enough = self.most // 4 if waiting else max(self.in_flight // 4, FEW if self.in_flight > FEW else 1)
+        if done and (starved or len(done) >= min(enough, self.in_flight)):
+            self._collect(done)
+        elif starved:
+            self._make_room(np.flatnonzero(status == FLYING).tolist(), waiting)
+
+    # -- results -----------------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _collect(self, done: Sequence[int]) -> None:
+        """Results of these slots are made when they are here; the slots are free."""
+        slots = send(np.array(done), self.weights.device)
+        self._collections.append(Collected(self.state, self._take_out(done), slots))
+        self.state.reclaim()
+
+    @torch.inference_mode()
+    def _make_room(self, running: Sequence[int], waiting: deque[Job]) -> None:
+        """The later half of the inputs in flight begin again when there is room."""
+        if len(running) < 2:
+            raise torch.OutOfMemoryError("one input alone needs more memory for its search than there is")
+        waiting.extendleft(reversed(self._give_up(running[len(running) // 2 :])))
+        self.most = self.in_flight
+
+    @torch.inference_mode()
+    def cancel(self, job: Job) -> None:
+        """Give up a job that has a slot."""
+        self._give_up([self._slots.index(job)])
+
+    def _give_up(self, slots: Sequence[int]) -> list[Job]:
+        self.state.status.index_fill_(0, send(np.array(slots), self.weights.device).long(), LEAVING.value)
+        self.state.reclaim()
+        return self._take_out(slots)
+
+    def _take_out(self, slots: Sequence[int]) -> list[Job]:
+        jobs = [job for slot in slots if (job := self._slots[slot]) is not None]
+        for slot in slots:
+            self._slots[slot] = None
+        self.in_flight -= len(jobs)
+        self._source_tokens -= sum(map(source_tokens, jobs))
+        self._taken_out += 1
+        return jobs
+
+    def _time_for_results(self, snapshot: Snapshot) -> bool:
+        """While the device works they cost nothing; and they must not pile up."""
+        collected = self._collections
+        return len(collected) > BEHIND or (bool(collected) and collected[0].here() and not snapshot.board.here())
+
+    def _some_results(self) -> list[tuple[Job, Result]]:
+        """The next few of what was collected."""
+        found = list(islice(self._collections[0].results, SLICE))
+        if len(found) < SLICE:
+            self._collections.popleft()
+        return found

@@ -1,0 +1,157 @@
+"""An engine that is fed while it runs: results are those of `decode`, whoever comes, goes and shares the forward passes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from math import inf
+
+import pytest
+
+import bestfirst
+from bestfirst.engine import Job
+from bestfirst.engine.host import HostEngine
+from bestfirst.engine.scorer import scorer_for
+from bestfirst.scoring import GNMT, LengthNormalized, LengthReward, LogProbability
+from bestfirst.settings import Budget, Decoding
+from toys import KINDS, random_toy
+
+SCORES = (LogProbability(), LengthNormalized(0.6), GNMT(1.0), LengthReward(0.4))
+
+
+class Toys(bestfirst.Model):
+    """As many toys as there are numbers: an input is (kind, seed), and so is its state."""
+
+    eos = frozenset({0})
+
+    def start(self, source):
+        return source
+
+    def score(self, batch):
+        return [bestfirst.Scored(random_toy(state[0], 6, state[1])(prefix), state) for state, prefix in batch]
+
+    def source_length(self, source):
+        return source[1] % 5
+
+    def max_length(self, source):
+        return 9
+
+
+def held_scorer():
+    """A scorer that counts what is held, as the tree of keys and values does: a token for each hypothesis scored."""
+    scorer = scorer_for(Toys(), LogProbability())
+    held: dict[object, int] = {}
+
+    def start(roots, start=scorer.start):
+        start(roots)
+        held.update({root: 0 for root, _ in roots})
+
+    def expand(batch, width, expand=scorer.expand):
+        for y in batch:
+            root = y
+            while root.parent is not None:
+                root = root.parent
+            held[root] += 1  # fails for one that was released
+        return expand(batch, width)
+
+    scorer.start, scorer.expand, scorer.release = start, expand, held.pop
+    scorer.cache_tokens = lambda: sum(held.values())
+    return scorer
+
+
+@dataclass
+class Ask:
+    """One input and what is asked of it."""
+
+    source: tuple[str, int]
+    settings: dict[str, object]
+
+    @classmethod
+    def random(cls, rng: random.Random) -> Ask:
+        beam = rng.randint(1, 8)
+        settings = {
+            "strategy": rng.choice(("best-first", "best-first", "best-first", "beam")),
+            "beam": beam,
+            "score": rng.choice(SCORES),
+            "nbest": rng.randint(1, beam),
+            "finished": rng.choice(("leave", "leave", "keep")),
+        }
+        return cls((rng.choice(KINDS), rng.getrandbits(16)), settings)
+
+    def job(self, index: int) -> Job:
+        return Job(index, Toys().reader()(self.source), Decoding(**self.settings))
+
+    def expected(self) -> object:
+        return seen(bestfirst.decode(Toys(), [self.source], **self.settings)[0])
+
+
+def seen(result: bestfirst.Result) -> object:
+    """A result as far as it may depend on nothing but the input."""
+    partial = result.partial and result.partial.tokens
+    return [(y.tokens, y.score) for y in result.hypotheses], result.calls, result.exact, result.status, partial
+
+
+def engine_of(rows: int, free: int = 1, max_cache_tokens: float = inf) -> HostEngine:
+    return HostEngine(held_scorer(), Decoding(row_budget=Budget(rows, free), max_cache_tokens=max_cache_tokens))
+
+
+def test_results_are_those_of_decode_whatever_the_order_of_arrival(cases, tally):
+    """Jobs of different beams, scores and n-best in one batch; some come early, some late, some leave."""
+    wrong = searches = 0
+    for case in cases(120, full=2400):
+        rng = random.Random(f"arrival {case}")
+        engine = engine_of(rng.choice((1, 3, 8, 40)), rng.choice((1, 2, 20)), rng.choice((inf, inf, 60)))
+        asks = [Ask.random(rng) for _ in range(rng.randint(1, 12))]
+        jobs = [ask.job(i) for i, ask in enumerate(asks)]
+        gone: set[int] = set()
+        results: dict[int, object] = {}
+        coming = list(jobs)
+        while coming or engine:
+            for job in [coming.pop() for _ in range(rng.randint(0, 3)) if coming]:
+                engine.submit(job)
+            if rng.random() < 0.03 and (here := list(engine._running)):
+                job = rng.choice(here)
+                engine.cancel(job)
+                gone.add(job.index)
+            for job, result in engine.step():
+                results[job.index] = seen(result)
+        assert gone | set(results) == set(range(len(asks)))
+        assert not gone & set(results)
+        assert engine.scorer.cache_tokens() == 0
+        searches += len(results)
+        wrong += sum(results[i] != asks[i].expected() for i in results)
+    tally("searches fed to a running engine", searches, wrong)
+    assert wrong == 0
+
+
+def test_a_job_that_is_cancelled_gives_back_what_it_held():
+    engine = engine_of(8)
+    settings = {"strategy": "best-first", "beam": 5, "finished": "leave", "score": SCORES[0], "nbest": 5}
+    jobs = [Ask(("flat", seed), settings).job(seed) for seed in range(3)]
+    for job in jobs[:2]:
+        engine.submit(job)
+    list(engine.step())
+    engine.submit(jobs[2])
+    before = engine.scorer.cache_tokens()
+    engine.cancel(jobs[0])  # in flight
+    engine.cancel(jobs[2])  # waiting
+    assert engine.scorer.cache_tokens() < before
+    assert [job.index for job, _ in run_out(engine)] == [1]
+    with pytest.raises(ValueError, match="not in"):
+        engine.cancel(jobs[1])
+
+
+def run_out(engine: HostEngine) -> list[tuple[Job, bestfirst.Result]]:
+    return [done for _ in iter(lambda: bool(engine), False) for done in engine.step()]
+
+
+def test_those_that_are_over_are_told_before_the_others_are_scored():
+    """An answer does not wait for a forward pass that it has no part in."""
+    engine = engine_of(8)
+    for seed, nbest in ((1, 1), (2, 8)):
+        settings = {"strategy": "best-first", "beam": 8, "finished": "leave", "score": SCORES[0], "nbest": nbest}
+        engine.submit(Ask(("peaked", seed), settings).job(seed))
+    while engine:
+        steps = engine.stats.steps
+        for _ in engine.step():
+            assert engine.stats.steps == steps
