@@ -43,8 +43,17 @@ if TYPE_CHECKING:
     from .models import Ensemble, FunctionModel, Model, Query, Scored, ShallowFusion
     from .models.transformers import load, wrap
     from .page import view
-    from .scoring import GNMT, BoundedLengthReward, Coverage, Diverse, LengthNormalized, LengthReward, LogProbability
-    from .scoring import MutualInformation, Score
+    from .scoring import (
+        GNMT,
+        BoundedLengthReward,
+        Coverage,
+        Diverse,
+        LengthNormalized,
+        LengthReward,
+        LogProbability,
+        MutualInformation,
+        Score,
+    )
     from .search import Answer, BrokenLaw, Context, Hypothesis, Result, Strategy, Trace
     from .settings import Decoding
 

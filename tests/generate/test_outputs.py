@@ -206,14 +206,14 @@ def test_a_constraint_sees_its_own_input(small):
 
 
 def test_a_processor_of_the_users_own_goes_level_by_level_unless_best_first_is_asked_for(small):
-    model, batch, stats = small("marian"), batch_of("marian"), {}
+    model, batch, stats = small("marian"), batch_of("marian"), bestfirst.Stats()
     asked = {"num_beams": 3, "max_new_tokens": 9, "custom_generate": bestfirst.generate, "stats": stats}
     model.generate(**batch, **asked, logits_processor=LogitsProcessorList([lambda ids, scores: scores - 0.1]))
-    assert stats["search"] == "level by level"
+    assert stats.search == "level by level"
     model.generate(
         **batch, **asked, logits_processor=LogitsProcessorList([lambda ids, scores: scores - 0.1]), strategy="best-first"
     )
-    assert stats["search"] == "best-first"
+    assert stats.search == "best-first"
     with pytest.raises(ValueError, match=r"'best-first' relies on bounds, which a processor .* use strategy='beam'"):
         model.generate(
             **batch, **asked, logits_processor=LogitsProcessorList([lambda ids, scores: scores + 5.0]), strategy="best-first"

@@ -38,12 +38,12 @@ def test_score_takes_the_place_of_length_penalty(score, run, small):
 
 @pytest.mark.parametrize("early_stopping", [False, "never"])
 def test_best_first_and_beam_return_the_same(early_stopping, run):
-    stats = {"best-first": {}, "beam": {}}
+    stats = {"best-first": Stats(), "beam": Stats()}
     found = [run(strategy=name, early_stopping=early_stopping, stats=stats[name]) for name in stats]
     assert torch.equal(*found)
     assert torch.equal(found[0], run(early_stopping=early_stopping))
-    assert stats["best-first"]["calls"] < stats["beam"]["calls"]
-    assert (stats["best-first"]["search"], stats["beam"]["search"]) == ("best-first", "level by level")
+    assert stats["best-first"].calls < stats["beam"].calls
+    assert (stats["best-first"].search, stats["beam"].search) == ("best-first", "level by level")
 
 
 def test_a_strategy_may_be_an_object(run):
@@ -66,22 +66,22 @@ def test_diverse_groups_take_the_place_of_group_beam_search(run):
 
 @pytest.mark.parametrize("rows", [1, 7, 64])
 def test_results_and_calls_do_not_depend_on_the_row_budget(rows, run):
-    stats, usual = {}, {}
+    stats, usual = Stats(), Stats()
     assert torch.equal(run(row_budget=rows, stats=stats), run(stats=usual))
-    assert stats["calls"] == usual["calls"]
-    assert stats["rows"] >= stats["calls"]
-    assert stats["steps"] >= stats["rows"] / rows
+    assert stats.calls == usual.calls
+    assert stats.rows >= stats.calls
+    assert stats.steps >= stats.rows / rows
 
 
 def test_stats_tell_what_it_cost(run):
-    stats, total = {}, Stats()
+    stats, total = Stats(), Stats()
     run(stats=stats, num_return_sequences=2)
     run(stats=total, num_return_sequences=2)
-    assert len(stats["results"]) == len(INPUTS)
-    assert stats["calls"] == sum(result.calls for result in stats["results"])
-    assert all(len(result.hypotheses) == 2 for result in stats["results"])
-    assert 0 < stats["model_seconds"] <= stats["seconds"]
-    assert (total.rows, total.steps) == (stats["rows"], stats["steps"])
+    assert len(stats.results) == len(INPUTS)
+    assert stats.calls == sum(result.calls for result in stats.results)
+    assert all(len(result.hypotheses) == 2 for result in stats.results)
+    assert 0 < stats.model_seconds <= stats.seconds
+    assert (total.rows, total.steps) == (stats.rows, stats.steps)
 
 
 def test_trace_records_each_inputs_search(run):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bestfirst import Stats
 from engine.builders import ARCHITECTURES
 from generate.differences import both, compare, padded
 from generate.settings import FACTORS, PROCESSORS, RISING, arguments, at_random, pairwise
@@ -34,7 +35,7 @@ def test_generate_with_and_without(name, small, tally):
     for number, setting in enumerate(sample()):
         if setting["architecture"] != name:
             continue
-        stats: dict = {}
+        stats = Stats()
         make, n = partial(arguments, setting), arguments(setting)["num_return_sequences"]
         batch = padded(architecture, architecture.inputs(setting["batch"], seed=number))
         found = compare(model, *both(model, batch, make, stats=stats), n)
@@ -43,8 +44,8 @@ def test_generate_with_and_without(name, small, tally):
             ties += 1
         else:
             differences += [f"{setting}: {difference}" for difference in found.differences]
-        assert stats["search"] == expected_search(setting), setting
-        assert stats["calls"] <= stats["rows"]
+        assert stats.search == expected_search(setting), setting
+        assert stats.calls <= stats.rows
     tally("generate = Hugging Face, hypotheses", hypotheses, len(differences))
     tally("generate = Hugging Face, near-ties", ties, 0)
     assert differences == []

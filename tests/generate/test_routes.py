@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import MaxTimeCriteria, StoppingCriteriaList, StopStringCriteria
 
 import bestfirst
+from bestfirst import Stats
 from bestfirst.integrations import hub_folder
 from engine.builders import ARCHITECTURES, EOS, VOCABULARY
 from generate.differences import padded
@@ -132,12 +133,12 @@ def test_speech_recognition_pipeline(multilingual):
     pipe = transformers.pipeline(
         "automatic-speech-recognition", model=multilingual, tokenizer=tokenizer, feature_extractor=extractor
     )
-    audio, stats = {"raw": torch.randn(1600, generator=torch.Generator().manual_seed(3)).numpy(), "sampling_rate": 1600}, {}
+    audio, stats = {"raw": torch.randn(1600, generator=torch.Generator().manual_seed(3)).numpy(), "sampling_rate": 1600}, Stats()
     asked = {"num_beams": 4, "language": "de", "max_new_tokens": 8}
     theirs = pipe(dict(audio), generate_kwargs=dict(asked))
     assert pipe(dict(audio), generate_kwargs={**asked, "custom_generate": bestfirst.generate, "stats": stats}) == theirs
     assert theirs["text"]
-    assert stats["search"] == "best-first"
+    assert stats.search == "best-first"
 
 
 # -- the folder --------------------------------------------------------------------------------------------------------------
@@ -146,10 +147,10 @@ def test_speech_recognition_pipeline(multilingual):
 @pytest.mark.parametrize("name", ["marian", "llama"])
 def test_folder_route(name, small):
     architecture = ARCHITECTURES[name]
-    batch, asked, stats = padded(architecture, architecture.inputs(3, seed=4)), {"num_beams": 3, "max_new_tokens": 9}, {}
+    batch, asked, stats = padded(architecture, architecture.inputs(3, seed=4)), {"num_beams": 3, "max_new_tokens": 9}, Stats()
     theirs = small(name).generate(**batch, **asked)
     assert torch.equal(theirs, small(name).generate(**batch, **asked, **FOLDER, stats=stats, row_budget=8))
-    assert stats["search"] == "best-first"
+    assert stats.search == "best-first"
 
 
 def test_stop_strings(small, letters):

@@ -87,6 +87,13 @@ class HostEngine:
         """The jobs that share the next forward pass."""
         return [running.job for running in self._active]
 
+    @property
+    def shares_context(self) -> bool:
+        return self.scorer.shares_context
+
+    def why_not(self, job: Job) -> str | None:
+        return "the model is not on a GPU, or not of an architecture that is known there, or logits processors are in the way"
+
     def __bool__(self) -> bool:
         return bool(self._running)
 

@@ -20,6 +20,7 @@ class Scorer(Protocol):
     """
 
     eos: Collection[int]
+    shares_context: bool  # whether a hypothesis goes on from what was computed of its beginning
 
     @property
     def model_seconds(self) -> float:
@@ -69,6 +70,8 @@ class ModelScorer:
 
     Whatever a model returns (a list, an array, a tensor in half precision) becomes float64 once, before anything is added up.
     """
+
+    shares_context = True
 
     def __init__(self, model: Model, score: Score) -> None:
         self.model = model

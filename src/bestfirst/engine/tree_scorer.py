@@ -47,6 +47,10 @@ class TreeScorer:
         self._top_seconds = 0.0
 
     @property
+    def shares_context(self) -> bool:
+        return self.runner.decoder.name != "recompute"
+
+    @property
     def model_seconds(self) -> float:
         """In the encoder, in forward passes, and in finding the best tokens."""
         return self.runner.seconds + self._top_seconds

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..engine import Job, Stats, engine_for, run
+from ..engine import Engine, Job, Stats, engine_for, run
 from ..scoring import Score
 from ..search import Driven, Groups, Hypothesis, Result, Search, Strategy, Trace
 from ..settings import Decoding
@@ -19,6 +19,21 @@ from .inputs import Inputs, PreparedModel
 from .limits import Limits
 from .outputs import Record
 from .processors import Processors
+
+
+class Slower(Exception):
+    """`generate`'s own loop runs this call sooner."""
+
+
+def why_slower(engine: Engine, model: PreparedModel, job: Job) -> str | None:
+    """Why an engine would be slower than `generate`'s own loop, which runs level by level on a cache of its own.
+
+    On a GPU a search on the host is: a step there costs its launches, and each has to wait for the search. On a CPU only the
+    step that runs every hypothesis from its first token is.
+    """
+    if model.on_gpu:
+        return engine.why_not(job)
+    return None if engine.shares_context else f"{type(model.model).__name__} cannot share keys and values between hypotheses"
 
 
 @dataclass
@@ -34,6 +49,7 @@ class Call:
     greedy: bool
     row_budget: int | None
     trace: Callable[[int], Trace | None] | None
+    may_be_slower: bool  # whether to give up where `generate`'s own loop is faster
     stats: Stats = field(default_factory=Stats)
     results: list[Result] = field(default_factory=list)
     record: Record | None = None
@@ -60,6 +76,8 @@ class Call:
             plan, score=self.score, nbest=self.config.num_return_sequences, accept_truncated=True, row_budget=self.row_budget
         )
         engine = engine_for(self.model, decoding, None if process is None else adapt)
+        if self.may_be_slower and (why := why_slower(engine, self.model, next(self._jobs(decoding)))):
+            raise Slower(why)
         found: dict[int, Result] = {}
         begun = perf_counter()
         try:
@@ -106,7 +124,7 @@ class Call:
     def _jobs(self, decoding: Decoding) -> Iterator[Job]:
         own = bool(self.processors or self.record is not None or self.limits.others)
         for i in range(len(self.inputs)):
-            source = self.inputs.source(i, self.model, self.limits.n_max)
+            source = self.inputs.source(i, self.limits.n_max)
             job = Job(i, source, decoding, self.trace(i) if self.trace is not None else None)
             if own:
                 job.begin = partial(self._search, job)

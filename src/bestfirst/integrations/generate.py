@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,13 +16,15 @@ import torch
 from ..engine import Stats
 from ..scoring import Score
 from ..search import Strategy, Trace
-from .call import Call
+from .call import Call, Slower
 from .inputs import PreparedModel, read_inputs
 from .limits import read_limits
 from .outputs import Outputs, beam_output, beam_padding, greedy_output, greedy_padding
 from .parity import hugging_face_strategy, own_score, own_strategy
 from .processors import NotMonotonic, banned_tokens, never_rise
 from .refusals import refuse
+
+_log = logging.getLogger(__name__)
 
 
 @torch.no_grad()
@@ -50,7 +53,7 @@ def generate(
     trace       called with an input's number, returns where its search is recorded
     stats       a `bestfirst.Stats`, filled with what it cost, how it was searched, and `results`, one for each input
 
-    Raises ValueError for whatever it cannot honour.
+    Where `generate`'s own loop is faster, that runs: `stats.engine` says so. Raises ValueError for whatever cannot be honoured.
     """
     config = generation_config
     if config is None:
@@ -73,6 +76,7 @@ def generate(
         greedy=config.num_beams == 1 and not own,
         row_budget=row_budget,
         trace=trace,
+        may_be_slower=not own and trace is None and row_budget is None,
     )
 
     def run(bounded: bool) -> None:
@@ -83,6 +87,12 @@ def generate(
         run(bounded=not limits.others and (never_rise(logits_processor) or strategy is not None))
     except NotMonotonic:
         run(bounded=False)
+    except Slower as why:
+        _log.info("generate runs its own loop: %s", why)
+        if stats is not None:
+            stats.engine, stats.search = "generate", f"level by level, by generate itself: {why}"
+        own_loop = model._sample if call.greedy else model._beam_search
+        return own_loop(input_ids, logits_processor, stopping_criteria, config, **model_kwargs)
     if stats is not None:
         vars(stats).update(vars(call.summary()))
     output, padding = (greedy_output, greedy_padding) if call.greedy else (beam_output, beam_padding)

@@ -55,14 +55,15 @@ class Inputs:
     ids: torch.Tensor
     prompts: list[Prompt]
     lengths: list[int]  # |x|, EOS not counted
+    positions: float  # that the decoder has
 
     def __len__(self) -> int:
         return len(self.prompts)
 
-    def source(self, i: int, model: TransformersModel, n_max: int) -> Source:
-        """The i-th input for the scheduler; the model may have fewer positions left than `n_max`."""
+    def source(self, i: int, n_max: int) -> Source:
+        """The i-th input for the engine; the model may have fewer positions left than `n_max`."""
         prompt = self.prompts[i]
-        room = table_positions(model) - len(prompt.tokens)
+        room = self.positions - len(prompt.tokens)
         if room < 1:
             raise ValueError(f"the prompt of {len(prompt.tokens)} tokens leaves no position to generate in; shorten it")
         return Source(prompt, self.lengths[i], n_max, room)
@@ -88,22 +89,35 @@ def read_inputs(
     if given is not None and not bool(given.any(1).all()):
         empty = int((~given[::k].any(1)).nonzero()[0])
         raise ValueError(f"the attention_mask of input {empty} is all zeros; leave that input out")
+    positions = table_positions(model)
     if not model.encoder_decoder:
         mask = _every(given, k, ids)
         refuse_positions(None if arguments.get("position_ids") is None else arguments["position_ids"][::k], mask)
         prompts = [Prompt(None, tokens) for tokens in _unpadded(ids, mask)]
-        return Inputs(ids, prompts, [_length(prompt.tokens, model.eos) for prompt in prompts])
+        lengths = [sum(token not in model.eos for token in prompt.tokens) for prompt in prompts]
+        return Inputs(ids, prompts, lengths, positions)
     mask = _every(arguments.get("decoder_attention_mask"), k, ids)
     if not bool(mask.all()) and model.model.config.model_type != "whisper":
         raise ValueError("bestfirst.generate cannot honour a decoder_attention_mask with zeros; give prompts of one length")
     hidden = arguments["encoder_outputs"].last_hidden_state[::k]  # (batch, source length, d)
     attended = None if given is None or given.shape[1:] != hidden.shape[1:2] else given[::k].bool()
-    sources = list(hidden) if attended is None else [h[keep] for h, keep in zip(hidden, attended, strict=True)]
+    sources = _attended(hidden, attended)
     prompts = [Prompt(None, tokens, hidden=h) for tokens, h in zip(_unpadded(ids, mask), sources, strict=True)]
     lengths = [len(h) for h in sources]
     if inputs_tensor is not None and inputs_tensor.shape[:2] == hidden.shape[:2] and not inputs_tensor.is_floating_point():
-        lengths = [_length(tokens, model.eos) for tokens in _unpadded(inputs_tensor, attended)]
-    return Inputs(ids, prompts, lengths)
+        counted = ~torch.isin(inputs_tensor, torch.tensor(sorted(model.eos), device=inputs_tensor.device))
+        lengths = (counted if attended is None else counted & attended.to(counted.device)).sum(1).tolist()
+    return Inputs(ids, prompts, lengths, positions)
+
+
+def _attended(hidden: torch.Tensor, mask: torch.Tensor | None) -> list[torch.Tensor]:
+    """The encoder's output of each input without padding; where that stands on the right, as usual, nothing is copied."""
+    if mask is None:
+        return list(hidden)
+    lengths = mask.sum(1)
+    if bool((mask == (torch.arange(mask.shape[1], device=mask.device) < lengths[:, None])).all()):
+        return [h[:n] for h, n in zip(hidden.unbind(0), lengths.tolist(), strict=True)]
+    return [h[keep] for h, keep in zip(hidden, mask, strict=True)]
 
 
 def _every(mask: torch.Tensor | None, k: int, ids: torch.Tensor) -> torch.Tensor:
@@ -111,11 +125,7 @@ def _every(mask: torch.Tensor | None, k: int, ids: torch.Tensor) -> torch.Tensor
     return torch.ones_like(ids) if mask is None else mask[::k]
 
 
-def _unpadded(ids: torch.Tensor, mask: torch.Tensor | None) -> list[tuple[int, ...]]:
-    if mask is None:
+def _unpadded(ids: torch.Tensor, mask: torch.Tensor) -> list[tuple[int, ...]]:
+    if bool(mask.all()):
         return [tuple(row) for row in ids.tolist()]
     return [tuple(t for t, keep in zip(*row, strict=True) if keep) for row in zip(ids.tolist(), mask.tolist(), strict=True)]
-
-
-def _length(tokens: tuple[int, ...], eos: Collection[int]) -> int:
-    return sum(token not in eos for token in tokens)

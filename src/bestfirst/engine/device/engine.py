@@ -105,6 +105,8 @@ class DeviceEngine:
         mine = [] if self._session is None else self._session.jobs()
         return mine if self._host is None else [*mine, *self._host.in_flight]
 
+    shares_context = True
+
     def __bool__(self) -> bool:
         return bool(self._unfinished or self._host)
 
