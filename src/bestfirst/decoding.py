@@ -84,15 +84,15 @@ def _results(
         for index, raw in enumerate(inputs):
             try:
                 read = read or model.reader(decoding.prefix)
-                source = read(raw)
-                decoding.n_max(source)
+                job = Job(index, read(raw), decoding)
             except ValueError as error:
                 yield Job(index, NOTHING, decoding, error=str(error))
                 continue
-            recorded = trace(index) if callable(trace) else Trace() if trace else None
-            if recorded is not None:
-                recorded.describe(model, raw)
-            yield Job(index, source, decoding, recorded)
+            if trace:
+                job.trace = trace(index) if callable(trace) else Trace()
+                if job.trace is not None:
+                    job.trace.describe(model, raw)
+            yield job
 
     for job, result in run(engine, jobs()):
         if job.trace is not None:

@@ -75,7 +75,7 @@ def session_of(toys, vocabulary, k, n, n_max, inputs, nodes):
 
 
 def job(index, n_max, **settings):
-    return Job(index, Source(SimpleNamespace(source=(1,), hidden=None), 1, n_max), Decoding(**settings))
+    return Job(index, Source(SimpleNamespace(source=(1,), hidden=None, length=1), 1, n_max), Decoding(**settings))
 
 
 def run(session, *batches):

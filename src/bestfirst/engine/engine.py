@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from .scorer import Scorer
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Job:
-    """An input with its settings.
+    """An input with its settings; `n_max` is the most tokens of its output. ValueError where there is room for none.
 
     `trace`: where its search is recorded. `begin`: makes a search other than the settings' own (`search`). Either keeps a job on
     the host. `error`: why this input cannot be decoded; no engine sees such a job.
@@ -43,6 +43,11 @@ class Job:
     trace: Trace | None = None
     begin: Callable[[], Driven] | None = None
     error: str | None = None
+    n_max: int = 0
+
+    def __post_init__(self) -> None:
+        if self.error is None:
+            self.n_max = self.decoding.n_max(self.source)
 
     def search(self, eos: Any) -> Driven:
         """A new search of this input."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 from threading import RLock
@@ -101,23 +101,21 @@ def read_inputs(
         raise ValueError("bestfirst.generate cannot honour a decoder_attention_mask with zeros; give prompts of one length")
     hidden = arguments["encoder_outputs"].last_hidden_state[::k]  # (batch, source length, d)
     attended = None if given is None or given.shape[1:] != hidden.shape[1:2] else given[::k].bool()
-    sources = _attended(hidden, attended)
-    prompts = [Prompt(None, tokens, hidden=h) for tokens, h in zip(_unpadded(ids, mask), sources, strict=True)]
-    lengths = [len(h) for h in sources]
+    lengths, sources = _attended(hidden, attended)
+    each = zip(_unpadded(ids, mask), sources, lengths, strict=True)
+    prompts = [Prompt(None, tokens, hidden=h, length=n) for tokens, h, n in each]
     if inputs_tensor is not None and inputs_tensor.shape[:2] == hidden.shape[:2] and not inputs_tensor.is_floating_point():
         counted = ~torch.isin(inputs_tensor, torch.tensor(sorted(model.eos), device=inputs_tensor.device))
         lengths = (counted if attended is None else counted & attended.to(counted.device)).sum(1).tolist()
     return Inputs(ids, prompts, lengths, positions)
 
 
-def _attended(hidden: torch.Tensor, mask: torch.Tensor | None) -> list[torch.Tensor]:
-    """The encoder's output of each input without padding; where that stands on the right, as usual, nothing is copied."""
+def _attended(hidden: torch.Tensor, mask: torch.Tensor | None) -> tuple[list[int], Sequence[torch.Tensor]]:
+    """Each input's length, and the encoder's output of it without padding."""
     if mask is None:
-        return list(hidden)
-    lengths = mask.sum(1)
-    if bool((mask == (torch.arange(mask.shape[1], device=mask.device) < lengths[:, None])).all()):
-        return [h[:n] for h, n in zip(hidden.unbind(0), lengths.tolist(), strict=True)]
-    return [h[keep] for h, keep in zip(hidden, mask, strict=True)]
+        return [hidden.shape[1]] * len(hidden), hidden.unbind(0)
+    lengths = mask.sum(1).tolist()
+    return lengths, hidden[mask].split(lengths)
 
 
 def _every(mask: torch.Tensor | None, k: int, ids: torch.Tensor) -> torch.Tensor:

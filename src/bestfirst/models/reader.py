@@ -22,6 +22,11 @@ class Prompt:
     tokens: tuple[int, ...]  # what the decoder is given before it generates
     shown: int = 0  # how many of the last `tokens` belong to the output's text
     hidden: torch.Tensor | None = None  # (length, d) what the encoder made of it, where that is known
+    length: int = 0  # of the encoder's input
+
+    def __post_init__(self) -> None:
+        if not self.length and self.source is not None:
+            self.length = len(self.source)
 
 
 class Reader:

@@ -22,12 +22,6 @@ FEWEST = 256  # tokens that a graph is made for
 NUMBERS = 8  # of an input: slot, limit, source length, beam, width, n-best, whether truncated outputs count; where it starts
 
 
-def source_tokens(job: Job) -> int:
-    """How many tokens the encoder makes keys for."""
-    prompt = job.source.payload
-    return len(prompt.source if prompt.hidden is None else prompt.hidden)
-
-
 class Admission:
     """Lets inputs in, by one transfer and one graph."""
 
@@ -41,7 +35,7 @@ class Admission:
         """`width`: successors that matter beyond the beam."""
         prompts = [job.source.payload for job in jobs]
         known = prompts[0].hidden is not None  # what the encoder made of them
-        lengths = np.fromiter(map(source_tokens, jobs), np.int32, len(jobs))
+        lengths = np.fromiter((prompt.length for prompt in prompts), np.int32, len(jobs))
         tokens = int(lengths.sum())
         starts = np.cumsum(lengths, dtype=np.int32) - lengths
         places = np.arange(tokens, dtype=np.int32) - np.repeat(starts, lengths)
@@ -55,7 +49,7 @@ class Admission:
         beams = [int(each.plan.k) for each in settings]
         of_inputs[:, : len(jobs)] = (
             slots,
-            [each.n_max(job.source) for each, job in zip(settings, jobs, strict=True)],
+            [job.n_max for job in jobs],
             lengths,
             beams,
             [min(k + width, self.state.shape.successors) for k in beams],

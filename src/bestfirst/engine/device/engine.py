@@ -19,7 +19,6 @@ from ...settings import Decoding
 from ..choose import Fingerprint, untouched
 from ..engine import Engine, Job, Stats
 from ..known import known
-from .admission import source_tokens
 from .session import BUCKETS, Session
 from .sizes import power
 from .state import Shape, bytes_each
@@ -53,6 +52,7 @@ class DeviceEngine:
         self._waiting: deque[Job] = deque()
         self._fitting: deque[Job] = deque()  # those that wait and are known to fit into the session
         self._unfinished: dict[Job, None] = {}  # here, not on the host
+        self._judged: tuple[Decoding | None, str | None] = (None, None)
         self._stats = Stats()
         self._broken = False
 
@@ -63,21 +63,11 @@ class DeviceEngine:
 
     def why_not(self, job: Job) -> str | None:
         """Why this job cannot run on the device; None if it can."""
-        decoding = job.decoding
-        plan, score = decoding.plan, decoding.objective
-        reasons = {
-            "its search is recorded or asked by others": job.trace is not None or job.begin is not None,
-            "row_budget or max_cache_tokens is set": isinstance(decoding.row_budget, int) or decoding.max_cache_tokens < inf,
-            f"strategy {plan.name!r}": plan.name != "best-first" or plan.heuristic is not None,
-            f"stop {plan.stop.name!r}": plan.stop.name != "answered",
-            f"score {score.name!r}": not (score.plain and score.value_only),
-            "finished='keep'": plan.finished != "leave",
-            "queue_capacity": plan.queue_capacity is not None,
-            "max_calls": decoding.max_calls is not None,
-            f"a beam above {LARGEST_BEAM}": plan.k > LARGEST_BEAM,
-            "nbest above the beam": decoding.nbest > plan.k,
-        }
-        return next((why for why, holds in reasons.items() if holds), None)
+        if job.trace is not None or job.begin is not None:
+            return "its search is recorded or asked by others"
+        if job.decoding is not self._judged[0]:  # nearly always that of the job before
+            self._judged = (job.decoding, unknown_to_device(job.decoding))
+        return self._judged[1]
 
     # -- the engine's interface --------------------------------------------------------------------------------------------
 
@@ -242,11 +232,12 @@ class DeviceEngine:
 
     def _needs(self, jobs: Sequence[Job]) -> Shape:
         """The least room that these jobs can be decoded in."""
-        k, prompt = max(int(job.decoding.plan.k) for job in jobs), jobs[0].source.payload.tokens
-        lengths = max(job.decoding.n_max(job.source) for job in jobs) + len(prompt) + 1
+        settings = {id(job.decoding): job.decoding for job in jobs}.values()
+        k, prompt = max(int(each.plan.k) for each in settings), jobs[0].source.payload.tokens
+        lengths = max(job.n_max for job in jobs) + len(prompt) + 1
         width = min(k + len(self.model.eos), self.model.model.get_output_embeddings().weight.shape[0])
-        most = max(job.decoding.nbest for job in jobs)
-        return Shape(k, most, 1, max(map(source_tokens, jobs)), lengths, 0, width, len(prompt), bool(self.model.banned))
+        source, most = max(job.source.payload.length for job in jobs), max(each.nbest for each in settings)
+        return Shape(k, most, 1, source, lengths, 0, width, len(prompt), bool(self.model.banned))
 
     def _roomy(self, jobs: Sequence[Job], most: int) -> Shape:
         """Room for as many of these at a time as the memory allows, and for inputs that are a little longer."""
@@ -269,6 +260,23 @@ class DeviceEngine:
                     raise
                 inputs = ceil(inputs / 2)
                 torch.cuda.empty_cache()
+
+
+def unknown_to_device(decoding: Decoding) -> str | None:
+    """What of these settings the kernels do not know."""
+    plan, score = decoding.plan, decoding.objective
+    reasons = {
+        "row_budget or max_cache_tokens": isinstance(decoding.row_budget, int) or decoding.max_cache_tokens < inf,
+        f"strategy {plan.name!r}": plan.name != "best-first" or plan.heuristic is not None,
+        f"stop {plan.stop.name!r}": plan.stop.name != "answered",
+        f"score {score.name!r}": not (score.plain and score.value_only),
+        "finished='keep'": plan.finished != "leave",
+        "queue_capacity": plan.queue_capacity is not None,
+        "max_calls": decoding.max_calls is not None,
+        f"a beam above {LARGEST_BEAM}": plan.k > LARGEST_BEAM,
+        "nbest above the beam": decoding.nbest > plan.k,
+    }
+    return next((why for why, holds in reasons.items() if holds), None)
 
 
 def _free(session: Session, engine: DeviceEngine) -> bool:

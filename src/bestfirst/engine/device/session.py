@@ -14,7 +14,7 @@ import torch
 
 from ...search import Result
 from ..engine import Job
-from .admission import PIECE, TOKENS, Admission, source_tokens
+from .admission import PIECE, TOKENS, Admission
 from .launch import Graphs, Transfer, send
 from .results import Collected
 from .rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, LEAVING, ROWS, STEPS
@@ -110,7 +110,7 @@ class Session:
         jobs: list[Job] = []
         tokens, room = 0, min(PIECE, self.most - self.in_flight)
         while waiting and len(jobs) < room:
-            tokens += source_tokens(waiting[0])
+            tokens += waiting[0].source.payload.length
             if tokens > TOKENS and jobs:
                 break
             jobs.append(waiting.popleft())
@@ -120,7 +120,7 @@ class Session:
         self.admission(jobs, slots, self._width)
         for slot, job in zip(slots, jobs, strict=True):
             self._slots[slot] = job
-        self._source_tokens += sum(map(source_tokens, jobs))
+        self._source_tokens += sum(job.source.payload.length for job in jobs)
         self.in_flight += len(jobs)
         self._let_in += len(jobs)
         self._active += len(jobs)
@@ -195,7 +195,7 @@ class Session:
         for slot in slots:
             self._slots[slot] = None
         self.in_flight -= len(jobs)
-        self._source_tokens -= sum(map(source_tokens, jobs))
+        self._source_tokens -= sum(job.source.payload.length for job in jobs)
         self._taken_out += 1
         return jobs
 
