@@ -8,7 +8,7 @@ from inspect import Parameter, Signature, signature
 from time import perf_counter
 from typing import Any
 
-from .engine import Job, Stats, engine_for, run
+from .engine import Job, Stats, engine_for, no_garbage_collection, run
 from .models import Model, Source
 from .search import Result, Trace
 from .settings import Decoding
@@ -37,10 +37,11 @@ def decode(
     stats     a `bestfirst.Stats`, filled with what the decode cost as a whole
     """
     results: dict[int, Result] = {}
-    for index, result in decode_iter(model, inputs, decoding, trace=trace, stats=stats, **settings):
-        results[index] = result
-        if progress is not None:
-            progress(index, result)
+    with no_garbage_collection():
+        for index, result in decode_iter(model, inputs, decoding, trace=trace, stats=stats, **settings):
+            results[index] = result
+            if progress is not None:
+                progress(index, result)
     return [results[index] for index in range(len(results))]
 
 

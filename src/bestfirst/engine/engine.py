@@ -163,19 +163,18 @@ def run(engine: Engine, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
     more = True
     while more or engine:
         done: list[tuple[Job, Result]] = []
-        if more and (wanted := engine.wants):
-            batch: list[Job] = []
-            try:
-                batch.extend(islice(unread, wanted))
-            except Exception as error:
-                failure = error
-            more = len(batch) == wanted and failure is None
-            done += [(job, Result(status="error", message=job.error)) for job in batch if job.error is not None]
-            engine.submit(*(job for job in batch if job.error is None))
         try:
             with no_garbage_collection():
-                for pair in engine.step():
-                    done.append(pair)
+                if more and (wanted := engine.wants):
+                    batch: list[Job] = []
+                    try:
+                        batch.extend(islice(unread, wanted))
+                    except Exception as error:
+                        failure = error
+                    more = len(batch) == wanted and failure is None
+                    done += [(job, Result(status="error", message=job.error)) for job in batch if job.error is not None]
+                    engine.submit(*(job for job in batch if job.error is None))
+                done.extend(engine.step())
         except Exception:
             yield from done
             raise

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..engine import Stats
+from ..engine import Stats, no_garbage_collection
 from ..scoring import Score
 from ..search import Strategy, Trace
 from .call import Call, Slower
@@ -28,6 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 @torch.no_grad()
+@no_garbage_collection()
 def generate(
     model: Any,
     input_ids: torch.Tensor,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from math import inf
 from typing import Any
 
+import numpy as np
 import torch
 from transformers.generation.utils import (
     GenerateBeamDecoderOnlyOutput,
@@ -51,9 +53,11 @@ class Outputs:
 
     def sequences(self) -> torch.Tensor:
         """(batch * n, prompt length + longest); where fewer than n answers exist, prompt and padding."""
-        rows = [list(answer.tokens) if answer else [] for answers in self.answers for answer in answers]
-        rows = [row + [self.pad] * (self.longest - len(row)) for row in rows]
-        generated = torch.tensor(rows, dtype=self.ids.dtype, device=self.ids.device).view(len(rows), self.longest)
+        rows = [answer.tokens if answer else () for answers in self.answers for answer in answers]
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        padded = np.full((len(rows), self.longest), self.pad, np.int64)
+        padded[np.arange(self.longest) < lengths[:, None]] = np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
+        generated = torch.from_numpy(padded).to(self.ids.device, self.ids.dtype)
         return torch.cat([self.ids.repeat_interleave(self.n, 0), generated], 1)
 
     def sequences_scores(self) -> torch.Tensor:
