@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from types import SimpleNamespace
 
@@ -16,9 +17,10 @@ from bestfirst.engine.device.session import Session
 from bestfirst.engine.device.state import Shape
 from bestfirst.engine.device.step import Step
 from bestfirst.models import Source
-from bestfirst.scoring import LogProbability
-from bestfirst.search import Context, Search, Successors, best_first_beam
+from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability
+from bestfirst.search import Patience, ShortestFirstPruned, Successors, beam, best_first_beam
 from bestfirst.settings import Decoding
+from bestfirst.strategies import stopping
 from toys import random_toy
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="toys are asked by the host: nothing for a graph")
@@ -87,31 +89,29 @@ def run(session, *batches):
         yield from session.step(waiting)
 
 
-def decode(toys, vocabulary, k, n, n_max, accept_truncated=False, inputs=None, nodes=2000, rows=16, ahead=0):
+def decode(toys, vocabulary, k, n, n_max, accept_truncated=False, inputs=None, nodes=2000, rows=16, ahead=0, rules=None):
     """All toys, each as one input; so many at a time, with so many rows in a step, and a host that is so many looks behind."""
     session = session_of(toys, vocabulary, k, n, n_max, inputs or len(toys.toys), nodes)
     session._rows_for = lambda active: rows
     session.ahead = ahead
     admit = session.admission
 
-    def note(jobs, slots, width):
-        admit(jobs, slots, width)
+    def note(jobs, slots, rules):
+        admit(jobs, slots, rules)
         for slot, each in zip(slots, jobs, strict=True):
             session.weights.numbers[slot] = each.index
 
     session.admission = note
-    settings = {"beam": k, "nbest": n, "accept_truncated": accept_truncated}
+    settings = {"beam": k, "nbest": n, "accept_truncated": accept_truncated, **(rules or {})}
     jobs = [job(index, n_max, **settings) for index in range(len(toys.toys))]
     return {each.index: result for each, result in run(session, jobs[:2], jobs[2:])}, session
 
 
-def reference(toys, index, k, n, n_max, width, accept_truncated=False):
-    context = Context(n_max=n_max)
-    search = Search(
-        best_first_beam(k), score=LogProbability(), eos={EOS}, context=context, n=n, accept_truncated=accept_truncated
-    )
-    while (y := search.needed()) is not None:
-        search.commit(y, toys.successors(index, y.tokens, width))
+def reference(toys, index, k, n, n_max, width, accept_truncated=False, rules=None):
+    settings = {"strategy": best_first_beam(k), "nbest": n, "accept_truncated": accept_truncated, **(rules or {})}
+    search = Decoding(**settings).search(Source(None, 1, n_max), {EOS})
+    while ready := search.frontier(1):
+        search.commit(ready[0], toys.successors(index, ready[0].tokens, width))
     return search.result()
 
 
@@ -135,6 +135,39 @@ def test_answers_scores_and_calls_are_those_of_search(cases, tally, k, n, n_max,
     for index in range(len(toys.toys)):
         same(found[index], reference(toys, index, k, n, n_max, min(k + 1, 6), truncated))
     tally("searches on the device", len(toys.toys), 0)
+
+
+SCORES = {
+    "log-probability": LogProbability(),
+    "length penalty 1": LengthNormalized(1.0),
+    "length penalty 2": LengthNormalized(2.0),
+    "length penalty -0.5": LengthNormalized(-0.5),
+    "GNMT": GNMT(0.8),
+    "reward": LengthReward(0.7),
+    "bounded reward": BoundedLengthReward(0.9, 3.0),
+}
+STOPS = {
+    "proven": best_first_beam,
+    "hf-false": lambda k: stopping(best_first_beam(k), "hf-false"),
+    "hf-true": lambda k: beam(k).using(stop=Patience(1.0, "hf-true"), order=ShortestFirstPruned()),
+    "patience": lambda k: beam(k).using(stop=Patience(1.6), order=ShortestFirstPruned()),
+}
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("score", SCORES)
+def test_every_score_and_stop_is_that_of_search(cases, tally, score, stop):
+    """Answers, scores and calls, whatever is scored ahead; with outputs that are cut off at the last length and without."""
+    for number in cases(1, full=40):
+        rng = random.Random(f"{score} {stop} {number}")
+        k, n_max, rows, truncated = rng.choice((1, 2, 3, 5)), rng.randint(3, 7), rng.choice((1, 3, 16)), rng.random() < 0.6
+        n = rng.randint(1, k)
+        toys = Toys([random_toy("peaked", 6, f"rules {score} {stop} {number} {seed}") for seed in range(2)])
+        rules = {"strategy": STOPS[stop](k), "score": SCORES[score]}
+        found, _ = decode(toys, 6, k, n, n_max, truncated, rows=rows, rules=rules)
+        for index in range(len(toys.toys)):
+            same(found[index], reference(toys, index, k, n, n_max, min(k + 1, 6), truncated, rules))
+        tally("searches on the device, by score and stop", len(toys.toys), 0)
 
 
 def test_children_of_a_wide_beam_come_in_chunks():

@@ -10,8 +10,10 @@ import numpy as np
 import torch
 
 from ..engine import Job
+from .beams import RULES
 from .encoder import Packed
 from .launch import Graphs, send
+from .rules import Rules
 from .sizes import power
 from .state import State
 from .weights import Weights
@@ -19,7 +21,7 @@ from .weights import Weights
 PIECE = 512  # inputs that are let in together, at most
 TOKENS = 1 << 15  # of theirs, unless one alone has more
 FEWEST = 256  # tokens that a graph is made for
-NUMBERS = 8  # of an input: slot, limit, source length, beam, width, n-best, whether truncated outputs count; where it starts
+NUMBERS = 4 + RULES.value  # of an input: its slot, limit, source length, where that starts; and its rules
 
 
 class Admission:
@@ -31,8 +33,7 @@ class Admission:
         self.graphs = graphs
         self._buffers: dict[Any, torch.Tensor] = {}  # where graphs look for what was sent
 
-    def __call__(self, jobs: Sequence[Job], slots: Sequence[int], width: int) -> None:
-        """`width`: successors that matter beyond the beam."""
+    def __call__(self, jobs: Sequence[Job], slots: Sequence[int], rules: Sequence[Rules]) -> None:
         prompts = [job.source.payload for job in jobs]
         known = prompts[0].hidden is not None  # what the encoder made of them
         lengths = np.fromiter((prompt.length for prompt in prompts), np.int32, len(jobs))
@@ -42,22 +43,15 @@ class Admission:
         # A graph has room for more inputs and tokens than there are; what it computes of those goes to a cell of its own.
         graph = self.weights.device.type == "cuda"
         inputs, room = (PIECE, max(FEWEST, power(tokens))) if graph else (len(jobs), tokens)
-        numbers = np.zeros(2 + NUMBERS * inputs + 4 * room, dtype=np.int32)
+        numbers = np.zeros(2 + (2 + NUMBERS) * inputs + 4 * room, dtype=np.int32)
         numbers[:2] = len(jobs), tokens
-        of_inputs = numbers[2 : 2 + NUMBERS * inputs].reshape(NUMBERS, -1)
-        settings = [job.decoding for job in jobs]
-        beams = [int(each.plan.k) for each in settings]
-        of_inputs[:, : len(jobs)] = (
-            slots,
-            [job.n_max for job in jobs],
-            lengths,
-            beams,
-            [min(k + width, self.state.shape.successors) for k in beams],
-            [each.nbest for each in settings],
-            [each.accept_truncated for each in settings],
-            starts,
-        )
-        of_tokens = numbers[2 + NUMBERS * inputs :].reshape(4, -1)
+        numbers[2 : 2 + 2 * inputs].view(np.float64)[: len(jobs)] = [
+            each.cap(job.source.length) for each, job in zip(rules, jobs, strict=True)
+        ]
+        of_inputs = numbers[2 + 2 * inputs : 2 + (2 + NUMBERS) * inputs].reshape(NUMBERS, -1)
+        of_inputs[:4, : len(jobs)] = slots, [job.n_max for job in jobs], lengths, starts
+        of_inputs[4:, : len(jobs)] = np.array([each.numbers for each in rules], dtype=np.int32).T
+        of_tokens = numbers[2 + (2 + NUMBERS) * inputs :].reshape(4, -1)
         of_tokens[3] = self.state.shape.inputs * self.state.shape.source
         of_tokens[1:, :tokens] = (
             places,
@@ -82,11 +76,12 @@ class Admission:
         return self._buffers[name]
 
     def _begin(self, given: torch.Tensor, hidden: torch.Tensor | None, inputs: int) -> None:
-        """Of each token its id, place, input and cell; of each input its `NUMBERS`."""
+        """Of each input what its length reward is worth at most, and its `NUMBERS`; of each token its id, place, input, cell."""
         many, used = given[:1], given[1:2]
-        *of_inputs, starts = given[2 : 2 + NUMBERS * inputs].view(NUMBERS, -1).unbind(0)
-        token, place, number, cell = given[2 + NUMBERS * inputs :].view(4, -1).unbind(0)
+        caps = given[2 : 2 + 2 * inputs].view(torch.float64)
+        slots, limits, lengths, starts, *_ = numbers = given[2 + 2 * inputs : 2 + (2 + NUMBERS) * inputs].view(NUMBERS, -1)
+        token, place, number, cell = given[2 + (2 + NUMBERS) * inputs :].view(4, -1).unbind(0)
         if hidden is None:
-            hidden = self.weights.encoder(Packed(token, place, number, starts, of_inputs[2], used))
+            hidden = self.weights.encoder(Packed(token, place, number, starts, lengths, used))
         self.state.source.index_copy_(0, cell.long(), self.weights.source_keys(hidden, used))
-        self.state.begin(many, of_inputs)
+        self.state.begin(many, caps, slots, limits, lengths, numbers[4:])

@@ -22,6 +22,13 @@ CHOSEN = tl.constexpr(-2)  # named for the next step, which may have no room for
 ENDS = tl.constexpr(1 << 30)  # marks a token that ends an output
 INF = tl.constexpr(float("inf"))
 
+# What `rules` holds of each input: its beam, how many successors of a node matter to it, n-best, whether truncated outputs count,
+# how it is searched, which of the score tables is its own, whether the score of a fixed value rises with the length, how many
+# answers end its search, and 1/256 rows that it is likely to need in a step, early and later.
+RULES = tl.constexpr(16)
+BEAM, WIDTH, NBEST, TRUNCATED, SEARCH, SCORE, RISES, ENOUGH, EARLY_ROWS, LATE_ROWS = (tl.constexpr(i) for i in range(10))
+BEST_FIRST, AS_HUGGING_FACE, BY_LEVEL = (tl.constexpr(i) for i in range(3))
+
 
 @triton.jit
 def precedes(a_value, a_tie, a_entry, b_value, b_tie, b_entry):
@@ -111,9 +118,8 @@ def push(
 
 @triton.jit
 def begin(
-    many, slots, limits, lengths, beams, widths, answers, truncated, value, entry, tie, node, pushed, count, head, scored, child,
-    status, deepest, limit, source_length, beam, width, nbest, accept_truncated, rows, steps,
-    L, roots, P, KP: tl.constexpr, LP: tl.constexpr,
+    many, given_caps, slots, limits, lengths, settings, value, entry, tie, node, pushed, count, head, scored, child,
+    status, deepest, limit, source_length, rules, caps, rows, steps, stride, L, roots, P, KP: tl.constexpr, LP: tl.constexpr,
 ):  # fmt: skip
     """A new input in a slot, with its settings: every beam empty, but for the root."""
     i = tl.program_id(0)
@@ -135,141 +141,308 @@ def begin(
         tl.store(deepest + s, 0)
         tl.store(limit + s, tl.load(limits + i) + P - 1)
         tl.store(source_length + s, tl.load(lengths + i))
-        tl.store(beam + s, tl.load(beams + i))
-        tl.store(width + s, tl.load(widths + i))
-        tl.store(nbest + s, tl.load(answers + i))
-        tl.store(accept_truncated + s, tl.load(truncated + i))
+        tl.store(caps + s, tl.load(given_caps + i))
+        r = tl.arange(0, RULES)
+        tl.store(rules + s * RULES + r, tl.load(settings + r * stride + i))
         tl.store(rows + s, 0)
         tl.store(steps + s, 0)
 
 
 @triton.jit
+def final(v, t, norms, gains, cap):
+    """The score of a hypothesis of value v and length t: v / norm + gain (`Score.final`), by tables over the length."""
+    return v / tl.load(norms + t) + tl.minimum(tl.load(gains + t), cap)
+
+
+@triton.jit
+def bound(v, t, end, rises, norms, gains, cap):
+    """The best score of any longer continuation (`Score.bound`): it is reached at the greatest length, or at the next."""
+    return tl.where(t < end, final(v, tl.where(rises != 0, end, tl.minimum(t + 1, end)), norms, gains, cap), -INF)
+
+
+@triton.jit
+def following(x, lengths, LP: tl.constexpr):
+    """Of each length, what x has for the next one; -inf for the last."""
+    next_one = tl.where(lengths[None, :] == lengths[:, None] + 1, x[None, :], -INF)
+    return tl.max(next_one, 1)
+
+
+@triton.jit
+def push_all(
+    s, value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark, deepest, end, truncated, k, L, W,
+    KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr,
+):  # fmt: skip
+    """Push what the last step scored, from the shortest length that has news; returns the longest beam's length.
+
+    A beam is built anew when the one before it has lost a member whose children had been pushed.
+    """
+    lanes = tl.arange(0, KP)
+    lengths = tl.arange(0, LP)
+    deep = tl.load(deepest + s)
+    fresh = tl.load(scored + s * L + lengths, mask=lengths < L, other=0)
+    tl.store(scored + s * L + lengths, tl.zeros_like(fresh), mask=lengths < L)
+    t = tl.min(tl.where(fresh != 0, lengths, LP), 0)
+    rebuild = 0
+    while (t < end) & (t <= deep):
+        at = 2 * (s * L + t)
+        below = at + 2
+        m = tl.load(count + at)
+        cells = at.to(tl.int64) * KP + lanes
+        x_value = tl.load(value + cells, mask=lanes < m, other=-INF)
+        x_node = tl.load(node + cells, mask=lanes < m, other=OPEN)
+        x_pushed = tl.load(pushed + cells, mask=lanes < m, other=0).to(tl.int32)
+        tl.debug_barrier()
+        o_node = tl.full([KP], OPEN, tl.int32)
+        if rebuild != 0:
+            # Those below whose children were pushed are marked: they need not push them again, unless one of them is lost.
+            o_cells = below.to(tl.int64) * KP + lanes
+            there = lanes < tl.load(count + below)
+            o_pushed = tl.load(pushed + o_cells, mask=there, other=0).to(tl.int32)
+            o_node = tl.load(node + o_cells, mask=there & (o_pushed != 0), other=OPEN)
+            tl.store(mark + o_node, tl.full([KP], 1, tl.int8), mask=o_node >= 0)
+            tl.debug_barrier()
+            tl.store(count + below, 0)
+            tl.store(count + below + 1, 0)
+            x_pushed = tl.zeros_like(x_pushed)
+            tl.debug_barrier()
+        todo = (x_node >= 0) & (x_pushed == 0)
+        left = tl.sum(todo.to(tl.int32), 0)
+        fell = 0
+        again = 0
+        while left > 0:
+            i = tl.min(tl.where(todo, lanes, KP), 0)
+            parent = tl.sum(tl.where(lanes == i, x_node, 0), 0)
+            v = tl.sum(tl.where(lanes == i, x_value, 0.0), 0)
+            last_length = ((truncated != 0) & (t + 1 == end)).to(tl.int32)
+            a, b = push(
+                value, entry, tie, node, pushed, count, logprob, token, child, hashes,
+                parent, v, below, last_length, k, W, KP, CP,
+            )  # fmt: skip
+            fell = fell | a
+            again = again | b
+            todo = todo & (lanes != i)
+            left -= 1
+        tl.store(pushed + cells, tl.full([KP], 1, tl.int8), mask=x_node >= 0)
+        tl.store(head + s * L + t, tl.max(tl.where(x_node == OPEN, x_value, -INF), 0))
+        m = tl.load(count + below)
+        y_value = tl.load(value + below.to(tl.int64) * KP + lanes, mask=lanes < m, other=-INF)
+        y_node = tl.load(node + below.to(tl.int64) * KP + lanes, mask=lanes < m, other=OPEN)
+        if rebuild != 0:
+            kept = tl.load(mark + y_node, mask=y_node >= 0, other=0)
+            tl.debug_barrier()
+            tl.store(pushed + below.to(tl.int64) * KP + lanes, kept, mask=y_node >= 0)
+            tl.store(mark + y_node, tl.zeros_like(kept), mask=y_node >= 0)
+            tl.debug_barrier()
+            lost = tl.load(mark + o_node, mask=o_node >= 0, other=0)
+            fell = tl.max(lost.to(tl.int32), 0)
+            tl.debug_barrier()
+            tl.store(mark + o_node, tl.zeros_like(lost), mask=o_node >= 0)
+        best = tl.max(tl.where(y_node == OPEN, y_value, -INF), 0)
+        tl.store(head + s * L + t + 1, tl.where(t + 1 < end, best, -INF))
+        if m + tl.load(count + below + 1) > 0:
+            deep = tl.maximum(deep, t + 1)
+        rebuild = fell
+        following = tl.min(tl.where((fresh != 0) & (lengths > t), lengths, LP), 0)
+        t = tl.where((rebuild | again) != 0, t + 1, following)
+        tl.debug_barrier()
+    tl.store(deepest + s, deep)
+    return deep
+
+
+@triton.jit
+def accepted(i, lists, unfinished, finished, value, entry, tie, k, KP: tl.constexpr):
+    """Whether the i-th finished hypothesis of each length is an answer: fewer than k members of its length precede it.
+
+    Returns that and its value. `unfinished` and `finished`: how many of each a length has.
+    """
+    f = (lists + 1).to(tl.int64) * KP + i
+    u = lists.to(tl.int64) * KP + k - 1 - i
+    have = i < tl.minimum(finished, k)
+    rival = have & (unfinished > k - 1 - i)
+    f_value = tl.load(value + f, mask=have, other=-INF)
+    u_value = tl.load(value + u, mask=rival, other=-INF)
+    f_tie = tl.load(tie + f, mask=have, other=0)
+    u_tie = tl.load(tie + u, mask=rival, other=0)
+    f_entry = tl.load(entry + f, mask=have, other=0)
+    u_entry = tl.load(entry + u, mask=rival, other=0)
+    return have & ((rival == 0) | precedes(f_value, f_tie, f_entry, u_value, u_tie, u_entry)), f_value
+
+
+@triton.jit
+def answers_by_length(lists, unfinished, finished, value, entry, tie, k, KP: tl.constexpr):
+    """How many answers each length has: the first so many of its finished hypotheses."""
+    found = tl.zeros_like(lists)
+    i = 0
+    more = 1
+    while (i < k) & (more > 0):
+        taken, _ = accepted(found, lists, unfinished, tl.where(found == i, finished, 0), value, entry, tie, k, KP)
+        found += taken.to(tl.int32)
+        more = tl.sum(taken.to(tl.int32), 0)
+        i += 1
+    return found
+
+
+@triton.jit
+def best_answers(
+    n, s, lists, unfinished, finished, value, entry, tie, answers, answer_value, norms, gains, cap, k, most,
+    KP: tl.constexpr, LP: tl.constexpr,
+):  # fmt: skip
+    """Write down the n best answers; returns the n-th's score and length, -inf where there are fewer."""
+    lengths = tl.arange(0, LP)
+    taken = tl.zeros_like(lists)
+    bar = tl.full([], INF, tl.float64)
+    bar_length = 0
+    i = 0
+    while i < n:
+        has, f_value = accepted(taken, lists, unfinished, finished, value, entry, tie, k, KP)
+        score = tl.where(has, final(f_value, lengths, norms, gains, cap), -INF)
+        bar = tl.max(score, 0)
+        bar_length = tl.min(tl.where(has & (score == bar), lengths, LP), 0)
+        here = lengths == bar_length
+        if bar > -INF:
+            tl.store(answers + (s * most + i) * 2, bar_length)
+            tl.store(answers + (s * most + i) * 2 + 1, tl.sum(tl.where(here, taken, 0), 0))
+            tl.store(answer_value + s * most + i, tl.sum(tl.where(here, f_value, 0.0), 0))
+        else:
+            tl.store(answers + (s * most + i) * 2, -1)
+        i += 1
+        taken = tl.where(here, taken + 1, taken)
+    return bar, bar_length
+
+
+@triton.jit
+def answers_above(rival, longest, found, lists, known, value, norms, gains, cap, KP: tl.constexpr, LP: tl.constexpr):
+    """How many answers of at most `longest` tokens score above `rival`, and how many no less. `found`: answers of each length."""
+    lengths = tl.arange(0, LP)
+    above = 0
+    level = 0
+    i = 0
+    deepest = tl.max(tl.where(lengths <= longest, found, 0), 0)
+    while i < deepest:
+        there = known & (lengths <= longest) & (i < found)
+        v = tl.load(value + (lists + 1).to(tl.int64) * KP + i, mask=there, other=-INF)
+        score = tl.where(there, final(v, lengths, norms, gains, cap), -INF)
+        above += tl.sum((there & (score > rival)).to(tl.int32), 0)
+        level += tl.sum((there & (score >= rival)).to(tl.int32), 0)
+        i += 1
+    return above, level
+
+
+@triton.jit
+def hugging_face_step(
+    y_value, y_length, enough, found, best, lists, known, deep, end, value, norms, gains, cap, KP: tl.constexpr, LP: tl.constexpr
+):  # fmt: skip
+    """The step at which Hugging Face's `early_stopping=False` stops, if what precedes an open hypothesis settles it; else LP.
+
+    `HuggingFaceStep` has the argument. `best`: of each length, the value of the best unfinished hypothesis.
+    """
+    lengths = tl.arange(0, LP)
+    step = LP
+    first = tl.min(tl.where((tl.cumsum(found, 0) >= enough) & known, lengths, LP), 0)
+    before = tl.max(tl.where(lengths == first - 1, best, -INF), 0)
+    t = tl.where((first < LP) & (before >= y_value), first, LP)
+    while t <= tl.minimum(deep + 1, end):
+        b = tl.max(tl.where(lengths == t, best, -INF), 0)
+        rival = final(tl.where(b >= y_value, b, y_value), t, norms, gains, cap)
+        above, level = answers_above(rival, t, found, lists, known, value, norms, gains, cap, KP, LP)
+        tie = (level >= enough) & (b >= y_value) & ((y_value < b) | (y_length >= t))
+        stops = (above >= enough) | tie
+        step = tl.where(stops, t, step)
+        t = tl.where(stops | (b < y_value), LP, t + 1)
+    return step
+
+
+@triton.jit
 def grow(
     value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark,
-    status, deepest, limit, beam, nbest, accept_truncated, answers, answer_value, pick_length, pick_place, wants, counters,
+    status, deepest, limit, rules, caps, norm, gain, answers, answer_value, bars, pick_length, pick_place, wants, counters,
     most, L, W, PICKS: tl.constexpr, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr,
 ):  # fmt: skip
-    """Push what the last step scored, find the n best answers, and pick the open hypotheses that come first before the n-th.
+    """Push what the last step scored, find the n best answers, and pick the open hypotheses that come first.
 
-    Every input has its own k and n; there is room for the answers of `most`.
+    Every input has rules of its own. Best first: those whose bound precedes the n-th answer; as Hugging Face stops, until that
+    is settled; by level: all of the shortest length that has open ones, until there are enough answers.
     """
     s = tl.program_id(0)
     tl.store(wants + s, 0)
     if tl.load(status + s) == 1:
-        k = tl.load(beam + s)
-        n = tl.load(nbest + s)
+        mine = rules + s * RULES
+        k = tl.load(mine + BEAM)
+        n = tl.load(mine + NBEST)
+        search = tl.load(mine + SEARCH)
+        rises = tl.load(mine + RISES)
+        norms = norm + tl.load(mine + SCORE) * LP
+        gains = gain + tl.load(mine + SCORE) * LP
+        cap = tl.load(caps + s)
+        end = tl.load(limit + s)
         lanes = tl.arange(0, KP)
         lengths = tl.arange(0, LP)
-        end = tl.load(limit + s)
-        deep = tl.load(deepest + s)
-        fresh = tl.load(scored + s * L + lengths, mask=lengths < L, other=0)
-        tl.store(scored + s * L + lengths, tl.zeros_like(fresh), mask=lengths < L)
-        # 1. Children, from the shortest length that has news. A beam is built anew when the one before it has lost a member
-        # whose children had been pushed.
-        t = tl.min(tl.where(fresh != 0, lengths, LP), 0)
-        rebuild = 0
-        while (t < end) & (t <= deep):
-            at = 2 * (s * L + t)
-            below = at + 2
-            m = tl.load(count + at)
-            cells = at.to(tl.int64) * KP + lanes
-            x_value = tl.load(value + cells, mask=lanes < m, other=-INF)
-            x_node = tl.load(node + cells, mask=lanes < m, other=OPEN)
-            x_pushed = tl.load(pushed + cells, mask=lanes < m, other=0).to(tl.int32)
-            tl.debug_barrier()
-            o_node = tl.full([KP], OPEN, tl.int32)
-            if rebuild != 0:
-                # Those below whose children were pushed are marked: they need not push them again, unless one of them is lost.
-                o_cells = below.to(tl.int64) * KP + lanes
-                there = lanes < tl.load(count + below)
-                o_pushed = tl.load(pushed + o_cells, mask=there, other=0).to(tl.int32)
-                o_node = tl.load(node + o_cells, mask=there & (o_pushed != 0), other=OPEN)
-                tl.store(mark + o_node, tl.full([KP], 1, tl.int8), mask=o_node >= 0)
-                tl.debug_barrier()
-                tl.store(count + below, 0)
-                tl.store(count + below + 1, 0)
-                x_pushed = tl.zeros_like(x_pushed)
-                tl.debug_barrier()
-            todo = (x_node >= 0) & (x_pushed == 0)
-            left = tl.sum(todo.to(tl.int32), 0)
-            fell = 0
-            again = 0
-            while left > 0:
-                i = tl.min(tl.where(todo, lanes, KP), 0)
-                parent = tl.sum(tl.where(lanes == i, x_node, 0), 0)
-                v = tl.sum(tl.where(lanes == i, x_value, 0.0), 0)
-                last_length = ((tl.load(accept_truncated + s) != 0) & (t + 1 == end)).to(tl.int32)
-                a, b = push(
-                    value, entry, tie, node, pushed, count, logprob, token, child, hashes,
-                    parent, v, below, last_length, k, W, KP, CP,
-                )  # fmt: skip
-                fell = fell | a
-                again = again | b
-                todo = todo & (lanes != i)
-                left -= 1
-            tl.store(pushed + cells, tl.full([KP], 1, tl.int8), mask=x_node >= 0)
-            tl.store(head + s * L + t, tl.max(tl.where(x_node == OPEN, x_value, -INF), 0))
-            m = tl.load(count + below)
-            y_value = tl.load(value + below.to(tl.int64) * KP + lanes, mask=lanes < m, other=-INF)
-            y_node = tl.load(node + below.to(tl.int64) * KP + lanes, mask=lanes < m, other=OPEN)
-            if rebuild != 0:
-                kept = tl.load(mark + y_node, mask=y_node >= 0, other=0)
-                tl.debug_barrier()
-                tl.store(pushed + below.to(tl.int64) * KP + lanes, kept, mask=y_node >= 0)
-                tl.store(mark + y_node, tl.zeros_like(kept), mask=y_node >= 0)
-                tl.debug_barrier()
-                lost = tl.load(mark + o_node, mask=o_node >= 0, other=0)
-                fell = tl.max(lost.to(tl.int32), 0)
-                tl.debug_barrier()
-                tl.store(mark + o_node, tl.zeros_like(lost), mask=o_node >= 0)
-            best = tl.max(tl.where(y_node == OPEN, y_value, -INF), 0)
-            tl.store(head + s * L + t + 1, tl.where(t + 1 < end, best, -INF))
-            if m + tl.load(count + below + 1) > 0:
-                deep = tl.maximum(deep, t + 1)
-            rebuild = fell
-            following = tl.min(tl.where((fresh != 0) & (lengths > t), lengths, LP), 0)
-            t = tl.where((rebuild | again) != 0, t + 1, following)
-            tl.debug_barrier()
-        tl.store(deepest + s, deep)
-        # 2. Answers: a finished hypothesis is one if fewer than k members of its length precede it.
+        deep = push_all(
+            s, value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark, deepest, end,
+            tl.load(mine + TRUNCATED), k, L, W, KP, CP, LP,
+        )  # fmt: skip
         lists = 2 * (s * L + lengths)
         known = lengths <= deep
         unfinished = tl.load(count + lists, mask=known, other=0)
         finished = tl.load(count + lists + 1, mask=known, other=0)
-        taken = tl.zeros_like(finished)
-        bar = tl.full([], INF, tl.float64)
-        bar_length = 0
-        i = 0
-        while i < n:
-            f = (lists + 1).to(tl.int64) * KP + taken
-            u = lists.to(tl.int64) * KP + k - 1 - taken
-            have = taken < tl.minimum(finished, k)
-            rival = have & (unfinished > k - 1 - taken)
-            f_value = tl.load(value + f, mask=have, other=-INF)
-            u_value = tl.load(value + u, mask=rival, other=-INF)
-            f_tie = tl.load(tie + f, mask=have, other=0)
-            u_tie = tl.load(tie + u, mask=rival, other=0)
-            f_entry = tl.load(entry + f, mask=have, other=0)
-            u_entry = tl.load(entry + u, mask=rival, other=0)
-            accepted = have & ((rival == 0) | precedes(f_value, f_tie, f_entry, u_value, u_tie, u_entry))
-            bar = tl.max(tl.where(accepted, f_value, -INF), 0)
-            bar_length = tl.min(tl.where(accepted & (f_value == bar), lengths, LP), 0)
-            place = tl.sum(tl.where(lengths == bar_length, taken, 0), 0)
-            if bar > -INF:
-                tl.store(answers + (s * most + i) * 2, bar_length)
-                tl.store(answers + (s * most + i) * 2 + 1, place)
-                tl.store(answer_value + s * most + i, bar)
-            else:
-                tl.store(answers + (s * most + i) * 2, -1)
-            i += 1
-            taken = tl.where(lengths == bar_length, taken + 1, taken)
-        # 3. What to score: the first open ones of all lengths that precede the n-th answer.
         heads = tl.load(head + s * L + lengths, mask=known & (lengths < end), other=-INF)
-        cap = tl.minimum(tl.load(counters + 5), PICKS)
+        after = tl.full([], -INF, tl.float64)  # by level: what comes after this cannot matter
+        if search == BY_LEVEL:
+            # What cannot matter: its children would find a beam full of better ones.
+            full = unfinished >= k
+            last = tl.load(value + lists.to(tl.int64) * KP + k - 1, mask=full, other=-INF)
+            reach = tl.maximum(final(last, lengths, norms, gains, cap), bound(last, lengths, end, rises, norms, gains, cap))
+            reach = tl.where(full, reach, -INF)
+            heads = tl.where(bound(heads, lengths, end, rises, norms, gains, cap) < following(reach, lengths, LP), -INF, heads)
+            level = tl.min(tl.where(heads > -INF, lengths, LP), 0)
+            after = tl.max(tl.where(lengths == level + 1, reach, -INF), 0)
+            found = answers_by_length(lists, unfinished, finished, value, entry, tie, k, KP)
+            over = (level == deep) & (tl.sum(found, 0) >= tl.load(mine + ENOUGH))
+            heads = tl.where((lengths == level) & (over == 0), heads, -INF)
+        bounds = bound(heads, lengths, end, rises, norms, gains, cap)
+        bar, bar_length = best_answers(
+            n, s, lists, unfinished, finished, value, entry, tie, answers, answer_value, norms, gains, cap, k, most, KP, LP
+        )
+        tl.store(bars + s * 2, bar)
+        tl.store(bars + s * 2 + 1, bar_length.to(tl.float64))
+        best = tl.max(bounds, 0)
+        t = tl.min(tl.where(bounds == best, lengths, LP), 0)
+        if search == BY_LEVEL:
+            bar = tl.full([], -INF, tl.float64)
+        if search == AS_HUGGING_FACE:
+            found = answers_by_length(lists, unfinished, finished, value, entry, tie, k, KP)
+            enough = tl.load(mine + ENOUGH)
+            if tl.sum(found, 0) >= enough:
+                firsts = tl.load(value + lists.to(tl.int64) * KP, mask=unfinished > 0, other=-INF)
+                y_value = tl.max(tl.where(lengths == t, heads, -INF), 0)
+                step = hugging_face_step(
+                    y_value,
+                    tl.where(best > -INF, t, 0),
+                    enough,
+                    found,
+                    firsts,
+                    lists,
+                    known,
+                    deep,
+                    end,
+                    value,
+                    norms,
+                    gains,
+                    cap,
+                    KP,
+                    LP,
+                )
+                if step < LP:
+                    finished = tl.where(lengths <= step, finished, 0)
+                    best_answers(
+                        n, s, lists, unfinished, finished, value, entry, tie, answers, answer_value, norms, gains, cap, k, most,
+                        KP, LP,
+                    )  # fmt: skip
+                    best = tl.full([], -INF, tl.float64)
+        # The first open ones of all lengths.
+        allowed = tl.minimum(tl.load(counters + 5), PICKS)
         picked = 0
-        best = tl.max(heads, 0)
-        t = tl.min(tl.where(heads == best, lengths, LP), 0)
-        while (picked < cap) & (best > -INF) & ((best > bar) | ((best == bar) & (t < bar_length))):
+        while (picked < allowed) & (best > -INF) & ((best > bar) | ((best == bar) & (t < bar_length))):
             at = 2 * (s * L + t)
             m = tl.load(count + at)
             cells = at.to(tl.int64) * KP + lanes
@@ -282,9 +455,12 @@ def grow(
             tl.store(pick_place + s * PICKS + picked, place)
             picked += 1
             rest = tl.max(tl.where((x_node == OPEN) & (lanes > place), x_value, -INF), 0)
-            heads = tl.where(lengths == t, rest, heads)
-            best = tl.max(heads, 0)
-            t = tl.min(tl.where(heads == best, lengths, LP), 0)
+            bounds = tl.where(lengths == t, bound(rest, t, end, rises, norms, gains, cap), bounds)
+            if search == BY_LEVEL:
+                hopeless = tl.max(bounds, 0) < after
+                bounds = tl.where(hopeless, -INF, bounds)
+            best = tl.max(bounds, 0)
+            t = tl.min(tl.where(bounds == best, lengths, LP), 0)
             tl.debug_barrier()
         tl.store(wants + s, picked)
         if picked == 0:

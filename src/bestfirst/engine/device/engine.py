@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from math import ceil, inf
+from math import ceil
 from weakref import ref
 
 import torch
@@ -19,6 +19,7 @@ from ...settings import Decoding
 from ..choose import Fingerprint, untouched
 from ..engine import Engine, Job, Stats
 from ..known import known
+from .rules import unknown_to_device
 from .session import BUCKETS, Session
 from .sizes import power
 from .state import Shape, bytes_each
@@ -30,7 +31,6 @@ MOST_INPUTS = 2048  # in flight
 MOST_NODES = 1 << 24
 MOST_MEMORY = 0.4  # of what is free on the device
 NODES_EACH = 512  # and 24 times the beam: room for an input's search, on average; if it does not do, inputs make room
-LARGEST_BEAM = 512
 
 _log = logging.getLogger(__name__)
 _said: set[str] = set()
@@ -167,7 +167,9 @@ class DeviceEngine:
     def _take(self, session: Session) -> bool:
         """Let the next of those that wait come behind those that fit; if they do not, they wait until the session is empty."""
         some = list(islice(self._waiting, BATCH))
-        if not some or session.prompt != some[0].source.payload.tokens or not session.shape.fits(self._needs(some)):
+        if not some or session.prompt != some[0].source.payload.tokens or not session.has_tables_for(some):
+            return False
+        if not session.shape.fits(self._needs(some)):
             return False
         for _ in some:
             self._fitting.append(self._waiting.popleft())
@@ -260,23 +262,6 @@ class DeviceEngine:
                     raise
                 inputs = ceil(inputs / 2)
                 torch.cuda.empty_cache()
-
-
-def unknown_to_device(decoding: Decoding) -> str | None:
-    """What of these settings the kernels do not know."""
-    plan, score = decoding.plan, decoding.objective
-    reasons = {
-        "row_budget or max_cache_tokens": isinstance(decoding.row_budget, int) or decoding.max_cache_tokens < inf,
-        f"strategy {plan.name!r}": plan.name != "best-first" or plan.heuristic is not None,
-        f"stop {plan.stop.name!r}": plan.stop.name != "answered",
-        f"score {score.name!r}": not (score.plain and score.value_only),
-        "finished='keep'": plan.finished != "leave",
-        "queue_capacity": plan.queue_capacity is not None,
-        "max_calls": decoding.max_calls is not None,
-        f"a beam above {LARGEST_BEAM}": plan.k > LARGEST_BEAM,
-        "nbest above the beam": decoding.nbest > plan.k,
-    }
-    return next((why for why, holds in reasons.items() if holds), None)
 
 
 def _free(session: Session, engine: DeviceEngine) -> bool:

@@ -13,7 +13,22 @@ import triton.language as tl
 
 from ...search import Answer, Result
 from ..engine import Job
-from .beams import ENDS, INF
+from .beams import (
+    AS_HUGGING_FACE,
+    BEAM,
+    BY_LEVEL,
+    ENDS,
+    ENOUGH,
+    INF,
+    NBEST,
+    RISES,
+    RULES,
+    SCORE,
+    SEARCH,
+    answers_by_length,
+    bound,
+    final,
+)  # fmt: skip
 from .launch import Transfer
 from .rows import LEAVING
 from .sizes import power
@@ -21,29 +36,86 @@ from .state import State
 
 
 @triton.jit
-def settle(
-    slots, value, entry, node, count, token, paths, node_token, deepest, limit, beam, nbest, rows, steps, answers, answer_value,
-    status, out, out_values, out_tokens, most, L, W, P, KP: tl.constexpr, LP: tl.constexpr,
+def stops_before(
+    x, t, enough, found, best, lists, known, deep, end, value, norms, gains, cap, KP: tl.constexpr, LP: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
-    """An input's calls, rows, steps and the lengths of its n answers into `out`; these answers' values and tokens.
+    """Whether Hugging Face's stop comes before each of the hypotheses of length t and values x (`hugging_face_step`, for many)."""
+    lengths = tl.arange(0, LP)
+    first = tl.min(tl.where((tl.cumsum(found, 0) >= enough) & known, lengths, LP), 0)
+    before = tl.max(tl.where(lengths == first - 1, best, -INF), 0)
+    undecided = x <= before
+    stops = x != x
+    u = first
+    while u <= tl.minimum(deep + 1, end):
+        b = tl.max(tl.where(lengths == u, best, -INF), 0)
+        kth = nth_answer(enough, u, found, lists, known, value, norms, gains, cap, KP, LP)
+        rival = final(tl.where(b >= x, b, x), u + tl.zeros([WIDE], tl.int32), norms, gains, cap)
+        tie = (kth == rival) & (b >= x) & ((x < b) | (t >= u))
+        now = undecided & ((kth > rival) | tie)
+        stops = stops | now
+        undecided = undecided & (b >= x) & (now == 0)
+        u += 1
+    return stops
 
-    Calls: the closed members that precede the n-th answer and are not hopeless (`Search.calls`).
 
-    Hopeless is what is worth less than H[t] = max(B[t+1], min(A[t+1], H[t+1])), where B is the k-th unfinished value of a beam
-    and A the k-th of all its members: the paper's Theorem 4.4, walked from the longest beam back.
+@triton.jit
+def nth_answer(n, longest, found, lists, known, value, norms, gains, cap, KP: tl.constexpr, LP: tl.constexpr):
+    """The score of the n-th best answer of at most `longest` tokens, where there are so many."""
+    lengths = tl.arange(0, LP)
+    taken = tl.zeros_like(found)
+    score = tl.full([], INF, tl.float64)
+    i = 0
+    while i < n:
+        there = known & (lengths <= longest) & (taken < found)
+        v = tl.load(value + (lists + 1).to(tl.int64) * KP + taken, mask=there, other=-INF)
+        each = tl.where(there, final(v, lengths, norms, gains, cap), -INF)
+        score = tl.max(each, 0)
+        here = tl.min(tl.where(there & (each == score), lengths, LP), 0)
+        taken += (lengths == here).to(tl.int32)
+        i += 1
+    return score
+
+
+@triton.jit
+def settle(
+    slots, value, entry, tie, node, count, token, paths, node_token, deepest, limit, rules, caps, norm, gain, bars, rows, steps,
+    answers, answer_value, status, out, out_values, out_tokens, most, L, W, P, KP: tl.constexpr, LP: tl.constexpr,
+):  # fmt: skip
+    """An input's calls, rows, steps and the lengths of its n answers into `out`; these answers' values, scores and tokens.
+
+    Calls: the closed members that precede what stopped the search and are not hopeless (`AnyOrderSearch.calls`).
+
+    Hopeless is what cannot reach H[t] = max(B[t+1], min(A[t+1], H[t+1])), where B is what the k-th unfinished member of a beam can
+    reach and A what the k-th of all its members can: the paper's Theorem 4.4, walked from the longest beam back.
     """
     i = tl.program_id(0)
     s = tl.load(slots + i)
-    k = tl.load(beam + s)
-    n = tl.load(nbest + s)
+    mine = rules + s * RULES
+    k = tl.load(mine + BEAM)
+    n = tl.load(mine + NBEST)
+    search = tl.load(mine + SEARCH)
+    rises = tl.load(mine + RISES)
+    norms = norm + tl.load(mine + SCORE) * LP
+    gains = gain + tl.load(mine + SCORE) * LP
+    cap = tl.load(caps + s)
     lanes = tl.arange(0, 2 * KP)
+    lengths = tl.arange(0, LP)
     deep = tl.load(deepest + s)
     end = tl.load(limit + s)
-    bar = tl.full([], -INF, tl.float64)
-    bar_length = LP
-    if tl.load(answers + (s * most + n - 1) * 2) >= 0:
-        bar = tl.load(answer_value + s * most + n - 1)
-        bar_length = tl.load(answers + (s * most + n - 1) * 2)
+    lists = 2 * (s * L + lengths)
+    known = lengths <= deep
+    bar = tl.load(bars + s * 2)
+    bar_length = tl.load(bars + s * 2 + 1).to(tl.int32)
+    found = tl.zeros_like(lists)
+    best = tl.full([LP], -INF, tl.float64)
+    enough = tl.load(mine + ENOUGH)
+    asks = (search == AS_HUGGING_FACE).to(tl.int32)
+    if asks != 0:
+        many = tl.load(count + lists, mask=known, other=0)
+        found = answers_by_length(lists, many, tl.load(count + lists + 1, mask=known, other=0), value, entry, tie, k, KP)
+        asks = (tl.sum(found, 0) >= enough).to(tl.int32)
+        best = tl.load(value + lists.to(tl.int64) * KP, mask=many > 0, other=-INF)
     calls = 0
     t = deep
     hope = tl.where(deep >= end, INF, -INF).to(tl.float64)
@@ -55,7 +127,15 @@ def settle(
         f = tl.load(count + at + 1)
         x_value = tl.load(value + unfinished + lanes, mask=lanes < m, other=-INF)
         x_node = tl.load(node + unfinished + lanes, mask=lanes < m, other=-1)
-        counts = (x_node >= 0) & (x_value >= hope) & ((x_value > bar) | ((x_value == bar) & (t < bar_length)))
+        reach = bound(x_value, t, end, rises, norms, gains, cap)
+        counts = (x_node >= 0) & (reach >= hope)
+        if search != BY_LEVEL:
+            counts = counts & ((reach > bar) | ((reach == bar) & (t < bar_length)))
+        if asks != 0:
+            counts = counts & (
+                stops_before(x_value, t, enough, found, best, lists, known, deep, end, value, norms, gains, cap, KP, LP, 2 * KP)
+                == 0
+            )
         calls += tl.where(t < end, tl.sum(counts.to(tl.int32), 0), 0)
         # The k-th of both lists together is the best over i of the lesser of the i-th unfinished and the (k - i)-th finished.
         u = tl.load(value + unfinished + lanes - 1, mask=(lanes > 0) & (lanes <= m), other=-INF)
@@ -64,14 +144,15 @@ def settle(
         v = tl.where(lanes == k, INF, v)
         kth = tl.max(tl.where(lanes <= k, tl.minimum(u, v), -INF), 0)
         last = tl.max(tl.where((lanes == k - 1) & (lanes < m), x_value, -INF), 0)
-        hope = tl.maximum(last, tl.minimum(kth, hope))
+        kth_reach = tl.maximum(final(kth, t, norms, gains, cap), bound(kth, t, end, rises, norms, gains, cap))
+        last_reach = tl.maximum(final(last, t, norms, gains, cap), bound(last, t, end, rises, norms, gains, cap))
+        hope = tl.maximum(last_reach, tl.minimum(kth_reach, hope))
         t -= 1
     tl.store(status + s, LEAVING)
     tl.store(out + i * (3 + most), calls - (P - 1))
     tl.store(out + i * (3 + most) + 1, tl.load(rows + s))
     tl.store(out + i * (3 + most) + 2, tl.load(steps + s))
     # Tokens: the parent's path, and the last one. Nothing finished: the first of the longest beam instead, its length negative.
-    lengths = tl.arange(0, LP)
     a = 0
     while a < n:
         length = tl.load(answers + (s * most + a) * 2)
@@ -88,7 +169,8 @@ def settle(
             words = tl.load(node_token + path, mask=lengths < length, other=0)
             words = tl.where(lengths == length, tl.load(token + e) & (ENDS - 1), words)
             tl.store(out_tokens + (i * most + a) * L + lengths - P, words, mask=(lengths >= P) & (lengths <= length))
-            tl.store(out_values + i * most + a, tl.load(value + cell))
+            tl.store(out_values + (i * most + a) * 2, tl.load(value + cell))
+            tl.store(out_values + (i * most + a) * 2 + 1, final(tl.load(value + cell), length, norms, gains, cap))
         tl.store(out + i * (3 + most) + 3 + a, tl.where(sign == 0, 0, sign * (length - P + 1)))
         a += 1
 
@@ -100,13 +182,14 @@ class Collected:
     def __init__(self, state: State, jobs: Sequence[Job], slots: torch.Tensor) -> None:
         self._jobs = jobs
         shape, many = state.shape, len(slots)
-        # One transfer: of each answer its value and tokens, of each input its counts.
-        self._shapes = (many, shape.n, 2), (many, shape.n, shape.lengths), (many, 3 + shape.n)
+        # One transfer: of each answer its value, score and tokens, of each input its counts.
+        self._shapes = (many, shape.n, 4), (many, shape.n, shape.lengths), (many, 3 + shape.n)
         out = torch.zeros(sum(map(prod, self._shapes)), dtype=torch.int32, device=slots.device)
         values, tokens, numbers = out.split([prod(shape) for shape in self._shapes])
         settle[(many,)](
-            slots, state.value, state.entry, state.node, state.count, state.token, state.paths, state.node_token, state.deepest,
-            state.limit, state.beam, state.nbest, state.rows, state.steps, state.answers, state.answer_value, state.status,
+            slots, state.value, state.entry, state.tie, state.node, state.count, state.token, state.paths, state.node_token,
+            state.deepest, state.limit, state.rules, state.caps, state.norm, state.gain, state.bars, state.rows, state.steps,
+            state.answers, state.answer_value, state.status,
             numbers, values.view(torch.float64), tokens, shape.n, shape.lengths, shape.successors, shape.prompt,
             KP=power(shape.k), LP=power(shape.lengths), num_warps=4,
         )  # fmt: skip
@@ -121,16 +204,21 @@ class Collected:
         parts = np.split(self._transfer.wait(), np.cumsum([prod(shape) for shape in self._shapes])[:-1])
         values, tokens, numbers = (part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True))
         lengths = numbers[:, 3:].tolist()
-        worth = values.view(np.float64)[:, :, 0].tolist()
+        worth = values.view(np.float64).tolist()
         words = tokens[:, :, : max(1, abs(numbers[:, 3:]).max())].tolist()
         for each in zip(self._jobs, numbers[:, :3].tolist(), lengths, worth, words, strict=True):
-            yield each[0], result_of(*each[1:])
+            yield each[0], result_of(*each)
 
 
-def result_of(counts: list[int], lengths: list[int], values: list[float], tokens: list[list[int]]) -> Result:
+def result_of(
+    job: Job, counts: list[int], lengths: list[int], worth: list[tuple[float, float]], tokens: list[list[int]]
+) -> Result:
     """A length is negative where it is that of the best hypothesis that did not finish, 0 where there is no answer."""
-    found = zip(lengths, values, tokens, strict=True)
-    answers = [Answer(tuple(words[: abs(length)]), value, value) for length, value, words in found if length]
+    answers = []
+    for length, (value, score), words in zip(lengths, worth, tokens, strict=True):
+        if length:
+            answers.append(Answer(tuple(words[: abs(length)]), score, value))
+    exact = job.decoding.plan.exact
     if lengths[0] > 0:
-        return Result(answers, *counts, 0, True, "complete")
-    return Result([], *counts, 0, True, "incomplete", None, answers[0] if answers else Answer((), 0.0, 0.0))
+        return Result(answers, *counts, 0, exact, "complete")
+    return Result([], *counts, 0, exact, "incomplete", None, answers[0] if answers else Answer((), 0.0, 0.0))

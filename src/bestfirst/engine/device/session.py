@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
@@ -13,12 +13,14 @@ import numpy as np
 import torch
 
 from ...search import Result
+from ...settings import Decoding
 from ..engine import Job
 from .admission import PIECE, TOKENS, Admission
 from .launch import Graphs, Transfer, send
 from .results import Collected
 from .rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, LEAVING, ROWS, STEPS
-from .state import Shape, State
+from .rules import Rules, table_key, table_of
+from .state import SCORES, Shape, State
 from .step import CHEAP, EARLY, Step
 from .weights import Weights
 
@@ -27,6 +29,7 @@ BURST = 4  # steps between two snapshots
 AHEAD = 1  # snapshots outstanding: so many bursts are queued while the host waits for the one before
 FEW = 64  # jobs that are not worth collecting while many others run
 BEHIND = 4  # collections whose results may wait for a better time
+MOST_RULES = 1024  # settings that are remembered
 SLICE = 32  # results that are made between two glances at the device
 
 
@@ -60,7 +63,10 @@ class Session:
         self.state.clear()
         self.state.settle_vocabulary(eos, banned, prompt)
         self.prompt = tuple(prompt)
-        self._width = len(eos)
+        self._ends = len(eos)
+        self._rules: dict[int, tuple[Decoding, Rules]] = {}  # by the settings' identity
+        self._tables: dict[Hashable, int] = {}  # by score
+        self._rates = (0.0, 0.0)
         self.most = self.shape.inputs  # in flight
         self._slots: list[Job | None] = [None] * self.shape.inputs
         self._collections: deque[Collected] = deque()
@@ -117,7 +123,7 @@ class Session:
         if not jobs:
             return
         slots = list(islice((slot for slot, taken in enumerate(self._slots) if taken is None), len(jobs)))
-        self.admission(jobs, slots, self._width)
+        self.admission(jobs, slots, [self._rules_of(job.decoding) for job in jobs])
         for slot, job in zip(slots, jobs, strict=True):
             self._slots[slot] = job
         self._source_tokens += sum(job.source.payload.length for job in jobs)
@@ -125,6 +131,29 @@ class Session:
         self._let_in += len(jobs)
         self._active += len(jobs)
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
+
+    def has_tables_for(self, jobs: Sequence[Job]) -> bool:
+        """Whether the scores of these jobs have room beside those that are here."""
+        return len({*self._tables, *(table_key(job.decoding.objective) for job in jobs)}) <= SCORES
+
+    def _rules_of(self, decoding: Decoding) -> Rules:
+        """The settings as numbers; where a score is new, its tables are written."""
+        known = self._rules.get(id(decoding))
+        if known is not None:
+            return known[1]
+        key = table_key(decoding.objective)
+        if key not in self._tables:
+            self._tables[key] = len(self._tables)
+            both = table_of(decoding.objective, self.state.norm.shape[1], self.shape.prompt)
+            for table, numbers in zip((self.state.norm, self.state.gain), both, strict=True):
+                table[self._tables[key]] = torch.tensor(numbers, dtype=torch.float64, device=table.device)
+        width = min(int(decoding.plan.k) + self._ends, self.shape.successors)
+        rules = Rules.of(decoding, width, self._tables[key])
+        if len(self._rules) >= MOST_RULES:
+            self._rules.clear()
+        self._rules[id(decoding)] = (decoding, rules)  # kept, so that no other object gets its identity
+        self._rates = (max(self._rates[0], rules.rates[0]), max(self._rates[1], rules.rates[1]))
+        return rules
 
     # -- running -----------------------------------------------------------------------------------------------------------
 
@@ -142,7 +171,7 @@ class Session:
 
         The wider the beam and the harder the input, the more of a length is needed. No more rows are of use than inputs can name.
         """
-        wanted = min(active * self.shape.rates[self._queued > EARLY] + CHEAP, active * self.shape.picks)
+        wanted = min(active * self._rates[self._queued > EARLY] + CHEAP, active * self.shape.picks)
         return next((rows for rows in BUCKETS if rows >= wanted), BUCKETS[-1])
 
     def _look(self, snapshot: Snapshot, waiting: deque[Job]) -> None:

@@ -9,12 +9,13 @@ from math import inf
 
 import torch
 
-from .beams import begin
+from .beams import RULES, begin
 from .rows import CAP, FREE, reclaim
 from .sizes import power
 from .weights import Weights
 
 BLOCK = 1024  # nodes that one program takes back
+SCORES = 8  # different ones that jobs may have at a time
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,6 @@ class Shape:
     def picks(self) -> int:
         """Most hypotheses an input names for one step."""
         return power(min(self.k, 64))
-
-    @property
-    def rates(self) -> tuple[float, float]:
-        """Rows for each active input, early and later: the wider the beam, the more of a length is needed."""
-        return (2.0, 6.0) if self.k > 16 else (1.25, 3.0)
 
     def fits(self, other: Shape) -> bool:
         """Whether `other` can be decoded in this room."""
@@ -82,7 +78,12 @@ class State:
         self.board = zeros(8 + S)  # what the host looks at
         self.counters, self.status = self.board[:8], self.board[8:]
         self.deepest, self.limit, self.source_length = zeros(S), zeros(S), zeros(S)
-        self.beam, self.width, self.nbest, self.accept_truncated = zeros(S), zeros(S), zeros(S), zeros(S)
+        self.rules = zeros(S, RULES.value)
+        self.caps = torch.full((S,), inf, dtype=torch.float64, device=device)  # the most that a length reward is worth
+        self.bars = zeros(S, 2, dtype=torch.float64)  # the n-th answer's score and length
+        self.norm, self.gain = (
+            torch.ones(SCORES, power(L), dtype=torch.float64, device=device) for _ in range(2)
+        )  # by score and length
         self.answers = zeros(S, shape.n, 2)
         self.answer_value = zeros(S, shape.n, dtype=torch.float64)
         self.pick_length, self.pick_place = zeros(S, shape.picks), zeros(S, shape.picks)
@@ -111,15 +112,22 @@ class State:
         self.prompt.copy_(torch.tensor(prompt, dtype=torch.int32))
         self.token[self.shape.nodes * self.shape.successors :] = prompt[0]
 
-    def begin(self, many: torch.Tensor, inputs: Sequence[torch.Tensor]) -> None:
-        """The first `many` of these inputs, each with its slot, limit, source length, beam, width, n-best, and whether truncated
-        outputs count: each beam empty, but for the root."""
+    def begin(
+        self,
+        many: torch.Tensor,
+        caps: torch.Tensor,
+        slots: torch.Tensor,
+        limits: torch.Tensor,
+        lengths: torch.Tensor,
+        rules: torch.Tensor,
+    ) -> None:
+        """The first `many` of these inputs, with `rules` (RULES, inputs): each beam empty, but for the root."""
         shape = self.shape
-        begin[(len(inputs[0]),)](
-            many, *inputs, self.value, self.entry, self.tie, self.node, self.pushed, self.count, self.head,
-            self.scored, self.child, self.status, self.deepest, self.limit, self.source_length,
-            self.beam, self.width, self.nbest, self.accept_truncated, self.rows, self.steps,
-            shape.lengths, shape.nodes * shape.successors, shape.prompt,
+        begin[(len(slots),)](
+            many, caps, slots, limits, lengths, rules, self.value, self.entry, self.tie, self.node, self.pushed, self.count, self.head,
+            self.scored, self.child, self.status, self.deepest, self.limit, self.source_length, self.rules, self.caps,
+            self.rows, self.steps,
+            rules.stride(0), shape.lengths, shape.nodes * shape.successors, shape.prompt,
             KP=power(shape.k), LP=power(shape.lengths), num_warps=1,
         )  # fmt: skip
 

@@ -40,13 +40,12 @@ class Step:
         grow[(S,)](
             st.value, st.entry, st.tie, st.node, st.pushed, st.count, st.head, st.scored,
             st.logprob, st.token, st.child, st.hashes, st.mark,
-            st.status, st.deepest, st.limit, st.beam, st.nbest, st.accept_truncated, st.answers, st.answer_value,
+            st.status, st.deepest, st.limit, st.rules, st.caps, st.norm, st.gain, st.answers, st.answer_value, st.bars,
             st.pick_length, st.pick_place, st.wants, st.counters, shape.n, L, W,
             PICKS=picks, KP=KP, CP=min(power(W), 16), LP=power(L), num_warps=1 if KP <= 16 else 2 if KP <= 128 else 8,
         )  # fmt: skip
-        early, late = shape.rates
         share[(1,)](
-            st.wants, st.grant, st.first, st.counters, R, S, early, late, EARLY, CHEAP, PICKS=picks, SP=power(S), num_warps=8
+            st.wants, st.grant, st.first, st.counters, st.rules, R, S, EARLY, CHEAP, PICKS=picks, SP=power(S), num_warps=8
         )
         assign[(S,)](
             st.wants, st.grant, st.first, st.counters, st.pick_length, st.pick_place,
@@ -123,7 +122,7 @@ class Step:
             total, maxima = torch.empty(R, device=device), torch.empty(R, groups, device=device)
             banned, sizes = shape.any_banned, {"G": groups, "C": GROUP}
             survey[(R,)](logits, total, maxima, st.banned, st.counters, V, ANY_BANNED=banned, **sizes, num_warps=8)
-            rows = (st.counters, self.row_input, st.width)
+            rows = (st.counters, self.row_input, st.rules)
             keep_best[(R,)](logits, total, maxima, *rows, *where, st.prompt, V, W, P, **sizes, WP=power(W), num_warps=1)
             return
         values, which, total = best(logits, W, st.banned if shape.any_banned else None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .beams import ENDS, INF, OPEN
+from .beams import ENDS, INF, OPEN, RULES, WIDTH
 
 
 @triton.jit
@@ -30,7 +30,7 @@ def survey(logits, total, maxima, banned, counters, V, ANY_BANNED: tl.constexpr,
 
 @triton.jit
 def keep_best(
-    logits, total, maxima, counters, row_input, width, row_node, row_length, logprob, token, child, ends, prompt,
+    logits, total, maxima, counters, row_input, rules, row_node, row_length, logprob, token, child, ends, prompt,
     V, W, P, G: tl.constexpr, C: tl.constexpr, WP: tl.constexpr,
 ):  # fmt: skip
     """Top of a row, as many as its input's width, ties to the smaller token. Within the prompt: its next token, for nothing.
@@ -48,7 +48,7 @@ def keep_best(
         best = tl.full([WP], -INF, tl.float32)
         which = tl.zeros([WP], tl.int32)
         i = 0
-        wanted = tl.load(width + tl.load(row_input + r))
+        wanted = tl.load(rules + tl.load(row_input + r) * RULES + WIDTH)
         while i < wanted:
             top = tl.max(most, 0)
             g = tl.min(tl.where(most == top, group, G - 1), 0)

@@ -1,0 +1,85 @@
+"""Rules: settings of a job as numbers for the kernels; whatever has none stays on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from math import ceil, inf
+
+from ...scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, Score
+from ...search import Patience, Strategy
+from ...settings import Decoding
+from .beams import AS_HUGGING_FACE, BEST_FIRST, BY_LEVEL, RULES
+
+LARGEST_BEAM = 512
+KNOWN = (LogProbability, LengthNormalized, GNMT, LengthReward, BoundedLengthReward)  # value / norm(length) + gain(length)
+
+
+def unknown_to_device(decoding: Decoding) -> str | None:
+    """What of these settings the kernels do not know."""
+    plan, score = decoding.plan, decoding.objective
+    reasons = {
+        "row_budget or max_cache_tokens": isinstance(decoding.row_budget, int) or decoding.max_cache_tokens < inf,
+        f"strategy {plan.name!r} with stop {plan.stop.name!r}": kind_of(plan) is None or plan.heuristic is not None,
+        f"score {score.name!r}": type(score) not in KNOWN or not score.plain,
+        f"finished={plan.finished!r}": plan.finished != "leave",
+        "queue_capacity": plan.queue_capacity is not None,
+        "max_calls": decoding.max_calls is not None,
+        f"a beam above {LARGEST_BEAM}": plan.k > LARGEST_BEAM,
+        "nbest above the beam": decoding.nbest > plan.k,
+    }
+    return next((why for why, holds in reasons.items() if holds), None)
+
+
+def kind_of(plan: Strategy) -> int | None:
+    """Which of the kernels' searches this is: best first until the answers are proven, or until Hugging Face would stop; or level
+    by level until there are enough answers."""
+    if plan.name == "best-first":
+        return {"answered": BEST_FIRST.value, "hf-false": AS_HUGGING_FACE.value}.get(plan.stop.name)
+    pruned = plan.level_by_level and plan.order.relies_on_bound
+    return BY_LEVEL.value if pruned and type(plan.stop) is Patience else None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """One job's settings. `numbers` are what `beams.RULES` names; `rates` the rows that it is likely to need in a step."""
+
+    numbers: tuple[int, ...]
+    rates: tuple[float, float]
+    score: Score
+
+    @classmethod
+    def of(cls, decoding: Decoding, width: int, table: int) -> Rules:
+        """`width`: successors that matter; `table`: where the score's tables are."""
+        plan, score = decoding.plan, decoding.objective
+        k, kind = int(plan.k), kind_of(plan)
+        assert kind is not None
+        if kind == AS_HUGGING_FACE.value and score.monotonic:
+            kind = BEST_FIRST.value  # there the two stop alike
+        enough = ceil(plan.stop.factor * k) if isinstance(plan.stop, Patience) else max(decoding.nbest, k)
+        # The wider the beam and the harder the input, the more of a length is needed; a score that rises needs most of it.
+        rates = (1.25, 3.0) if k <= 10 else (2.0, 6.0)
+        if not score.monotonic:
+            rates = (max(rates[0], 0.65 * k), max(rates[1], 0.85 * k))
+        if kind == BY_LEVEL.value:
+            rates = (float(k), float(k))
+        fixed = [round(256 * rate) for rate in rates]
+        some = (k, width, decoding.nbest, int(decoding.accept_truncated), kind, table, int(not score.monotonic), enough, *fixed)
+        return cls((*some, *[0] * (RULES.value - len(some))), rates, score)
+
+    def cap(self, source_length: int) -> float:
+        """The most that a length reward is worth for an input of this length."""
+        return self.score.beta * self.score.ratio * source_length if isinstance(self.score, BoundedLengthReward) else inf
+
+
+def table_key(score: Score) -> Hashable:
+    """Equal for scores that have the same tables."""
+    return type(score), tuple(sorted((name, value) for name, value in vars(score).items() if isinstance(value, (int, float))))
+
+
+def table_of(score: Score, lengths: int, prompt: int) -> tuple[list[float], list[float]]:
+    """By length on the device, which counts the prompt, what a value is divided by and what is added to it."""
+    own = [max(0, t - prompt + 1) for t in range(lengths)]
+    norms = [score.norm(n) for n in own] if isinstance(score, LengthNormalized) else [1.0] * lengths
+    beta = score.beta if isinstance(score, (LengthReward, BoundedLengthReward)) else 0.0
+    return norms, [beta * n for n in own]
