@@ -6,15 +6,14 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
+from .hugging_face import BestIsWorse, HuggingFaceStep
 from .search import (
     METHODS,
     Answered,
     BestFirst,
-    BestIsWorse,
     Exhausted,
     Finished,
     Heuristic,
-    HuggingFaceStep,
     NeverStop,
     OptimalStop,
     Patience,

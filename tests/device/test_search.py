@@ -15,7 +15,7 @@ from bestfirst.engine.device.plain import best
 from bestfirst.engine.device.state import Shape
 from bestfirst.engine.device.step import Step
 from bestfirst.scoring import LogProbability
-from bestfirst.search import Context, Search, Successors, best_first_beam
+from bestfirst.search import AnyOrderSearch, Context, Successors, best_first_beam
 from toys import random_toy
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="toys are asked by the host: nothing for a graph")
@@ -90,7 +90,7 @@ def decode(toys, vocabulary, k, n, n_max, accept_truncated=False, inputs=None, n
 
 def reference(toys, index, k, n, n_max, width, accept_truncated=False):
     context = Context(n_max=n_max)
-    search = Search(
+    search = AnyOrderSearch(
         best_first_beam(k), score=LogProbability(), eos={EOS}, context=context, n=n, accept_truncated=accept_truncated
     )
     while (y := search.needed()) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from bestfirst.search import Hypothesis, Search, beam, best_first_beam
+from bestfirst.search import AnyOrderSearch, Hypothesis, beam, best_first_beam
 from reference import beam_keep, beam_search, certificate
 from toys import Case, Chooser, late_answers, random_subsets, run
 
@@ -68,7 +68,7 @@ def test_a_frontier_names_the_needed_hypothesis_first(for_all):
     def claim(case: Case) -> bool:
         named = []
 
-        def choose(search: Search) -> list[Hypothesis]:
+        def choose(search: AnyOrderSearch) -> list[Hypothesis]:
             ready, needed = search.frontier(3), search.needed()
             named.append(ready[0] is needed if ready else needed is None)
             return ready[:1]

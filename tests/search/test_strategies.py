@@ -9,10 +9,10 @@ import pytest
 
 from bestfirst.scoring import LogProbability
 from bestfirst.search import (
+    AnyOrderSearch,
     Context,
     Heuristic,
     Hypothesis,
-    Search,
     Strategy,
     a_star,
     a_star_beam,
@@ -186,4 +186,4 @@ def test_a_queue_that_holds_nothing_is_refused():
 )
 def test_a_search_for_nothing_is_refused(strategy: Strategy, settings, message):
     with pytest.raises(ValueError, match=message):
-        Search(strategy, **{"score": LogProbability(), "eos": {EOS}, "context": Context(n_max=3), **settings})
+        AnyOrderSearch(strategy, **{"score": LogProbability(), "eos": {EOS}, "context": Context(n_max=3), **settings})

@@ -1,4 +1,4 @@
-"""`StrictSearch` is `Search`, cheaper: the same answers, calls and partial results, whatever is scored ahead."""
+"""`StrictSearch` is `AnyOrderSearch`, cheaper: the same answers, calls and partial results, whatever is scored ahead."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from bestfirst.scoring import LengthNormalized, LogProbability
 from bestfirst.search import (
+    AnyOrderSearch,
     BrokenLaw,
     Context,
-    Search,
     StrictSearch,
     Successors,
     Trace,
@@ -39,7 +39,7 @@ def test_hypotheses_cut_off_at_the_limit_are_answers_where_that_is_asked(for_all
     def claim(case: Case) -> bool:
         strategy, n_max = best_first_beam(case.k, case.finished), max(1, case.n_max - 2)
         mine, its = (
-            run(case.toy, strategy, n_max, n=case.n, accept_truncated=True, kind=kind) for kind in (StrictSearch, Search)
+            run(case.toy, strategy, n_max, n=case.n, accept_truncated=True, kind=kind) for kind in (StrictSearch, AnyOrderSearch)
         )
         return mine.result == its.result and mine.prefixes == its.prefixes
 
@@ -59,7 +59,7 @@ def test_its_calls_equal_the_certificate(for_all):
 
 def test_unpruned_it_is_dijkstra(for_all):
     def claim(case: Case) -> bool:
-        mine, its = (run(case.toy, best_first(), case.n_max, n=case.n, kind=kind) for kind in (StrictSearch, Search))
+        mine, its = (run(case.toy, best_first(), case.n_max, n=case.n, kind=kind) for kind in (StrictSearch, AnyOrderSearch))
         return mine.result == its.result and mine.prefixes == its.prefixes
 
     for_all(claim, normal=64, full=640, searches=2, small=True)
@@ -102,11 +102,11 @@ def test_a_score_that_rises_is_caught_and_named():
         ({"strategy": best_first_beam(3, "keep")}, StrictSearch),
         ({"strategy": best_first()}, StrictSearch),
         ({"accept_truncated": True}, StrictSearch),
-        ({"max_calls": 3}, Search),
-        ({"trace": Trace()}, Search),
-        ({"strategy": beam(3)}, Search),
-        ({"strategy": best_first_beam(3, queue_capacity=6)}, Search),
-        ({"score": LengthNormalized(1.0)}, Search),
+        ({"max_calls": 3}, AnyOrderSearch),
+        ({"trace": Trace()}, AnyOrderSearch),
+        ({"strategy": beam(3)}, AnyOrderSearch),
+        ({"strategy": best_first_beam(3, queue_capacity=6)}, AnyOrderSearch),
+        ({"score": LengthNormalized(1.0)}, AnyOrderSearch),
     ],
 )
 def test_begin_takes_it_for_the_common_case_alone(wish, kind):

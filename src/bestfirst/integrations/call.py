@@ -13,7 +13,7 @@ from ..engine import EngineScorer
 from ..models import Budget
 from ..scheduler import Job, Scheduler, Stats
 from ..scoring import Score
-from ..search import Context, Driven, Groups, Hypothesis, Result, Search, Strategy, Trace
+from ..search import AnyOrderSearch, Context, Groups, Hypothesis, Result, Search, Strategy, Trace
 from .candidates import Candidates
 from .inputs import Inputs, PreparedModel
 from .limits import Limits
@@ -109,7 +109,7 @@ class Call:
                 self._roots[each.root] = i
             yield Job(i, source, search)
 
-    def _search(self, plan: Strategy, i: int, n_max: int) -> Driven:
+    def _search(self, plan: Strategy, i: int, n_max: int) -> Search:
         settings: dict[str, Any] = {
             "eos": self.limits.eos,
             "context": Context(n_max=n_max, source_length=self.inputs.lengths[i]),
@@ -120,9 +120,9 @@ class Call:
         if not self.limits.others:
             return self.score.search(plan, **settings)
 
-        def make(ends: Callable[[tuple[int, ...]], bool]) -> Search:
+        def make(ends: Callable[[tuple[int, ...]], bool]) -> AnyOrderSearch:
             search = self.score.search(plan, ends=ends, **settings)
-            if not isinstance(search, Search):
+            if not isinstance(search, AnyOrderSearch):
                 raise ValueError(f"stopping_criteria of your own do not go with score {self.score.name!r}; use max_new_tokens")
             return search
 

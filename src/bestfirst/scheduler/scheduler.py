@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ..models import Budget, Scorer, Source
-from ..search import Driven, Hypothesis, Result
+from ..search import Hypothesis, Result, Search
 
 WINDOW = 16  # inputs that are read ahead and sorted by length, for each one in flight
 
@@ -30,8 +30,8 @@ class Job:
 
     index: int
     source: Source
-    search: Driven
-    again: Callable[[], Driven] | None = None  # a new search of the same input, should this one have to make room
+    search: Search
+    again: Callable[[], Search] | None = None  # a new search of the same input, should this one have to make room
     steps: int = 0
     guessed: int = 0  # rows that were scored ahead
     share: float = 0.0  # of the memory bound
