@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 from .agenda import Beam
 from .hypothesis import Hypothesis, Successors
+from .objective import TOLERANCE, BrokenLaw
 from .result import Answer, Result, Status
 from .tree import SearchTree
 
@@ -100,6 +101,8 @@ class AnyOrderSearch(SearchTree):
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
         """Close `y` with its successors: push its children (Alg. 2, lines 11 to 15)."""
+        if self.policy.strict_values:
+            self._check_strict(y, successors)
         y.successors = successors
         y.children = {}
         self.rows += 1
@@ -114,6 +117,19 @@ class AnyOrderSearch(SearchTree):
         self._push_children(y)
         if self.strategy.queue_capacity is not None:
             self._evict(self.strategy.queue_capacity)
+
+    def _check_strict(self, y: Hypothesis, successors: Successors) -> None:
+        """Under `keep`, of two equal scores that of the lower value may win the slot, which no bound tells (docs/scores.md)."""
+        if not successors.values:
+            return
+        best, worst = y.value + successors.values[0], y.value + successors.values[-1]
+        score = self.score.final(best, y.length + 1, self.context)
+        if best - worst > TOLERANCE * (1 + abs(best)) and score == self.score.final(worst, y.length + 1, self.context):
+            raise BrokenLaw(
+                f"values {worst:.6g} and {best:.6g} of children of {list(y.tokens)} have the same score, {score:.6g}: under "
+                "finished='keep' a score that rises with length must rise strictly with the value; use finished='leave' or "
+                "strategy='beam', or mend the score"
+            )
 
     def _evict(self, capacity: int) -> None:
         """Memory-reduced search: while more than `capacity` wait, the worst of the shortest goes (the paper, section 3.3)."""

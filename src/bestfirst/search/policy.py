@@ -19,6 +19,7 @@ class Policy:
     value_only: bool  # is a hypothesis' value its score, its bound, its rank and its place on the agenda, all in one?
     guaranteed: bool  # do the score's laws promise beam search's result, as far as the order needs them?
     relies_on_bound: bool  # would a child above its parent's bound make the result wrong? Then it is an error
+    strict_values: bool  # would two values with one score make the result wrong? Then they are an error
     prunes: bool  # is what is hopeless left out (Theorem 4.4)?
     one_by_one: bool  # must all be scored in order, nothing ahead of its turn?
     whole_levels: bool  # is all that a frontier names certain to be needed?
@@ -45,6 +46,7 @@ class Policy:
             value_only=best_first and score.value_only and strategy.heuristic is None,
             guaranteed=guaranteed,
             relies_on_bound=relies_on_bound,
+            strict_values=relies_on_bound and keep and not score.monotonic,
             # In an order that bounds do not justify, Algorithm 2's own counts of pops do the same for `keep`.
             prunes=(order.relies_on_bound and guaranteed) or (order.depends_on_past and keep),
             one_by_one=one_by_one,
