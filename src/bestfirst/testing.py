@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from math import exp, inf, isnan, log
+from math import exp, inf, isnan
 from typing import TYPE_CHECKING, Any
 
 from .models import Model, Query, Scored
@@ -194,21 +194,16 @@ def _increments(score: Score, rng: random.Random) -> Iterator[tuple[list[float],
     """Log-probabilities, from flat to certain, and what the score makes of them."""
     import numpy
 
+    from .scoring.score import log_softmax
+
     for sharpness in (0.0, 1.0, 5.0, 50.0):
         for _ in range(10):
-            logprobs, aux = (_log_softmax([rng.gauss(0, sharpness) for _ in range(8)]) for _ in range(2))
-            beside: dict[str, Any] = {}
-            if "language_model" in score.needs:
-                beside["aux"] = numpy.array(aux)
+            logits = numpy.array([[rng.gauss(0, sharpness) for _ in range(8)] for _ in range(2)])
+            logprobs, aux = log_softmax(logits).clip(max=0)
+            known = {"aux": aux} if "language_model" in score.needs else {}
             if "language_model_past" in score.needs:
-                beside["past"] = numpy.array([-rng.expovariate(0.2)])
-            yield logprobs, score.increment(numpy.array(logprobs), **beside).tolist()
-
-
-def _log_softmax(logits: Sequence[float]) -> list[float]:
-    top = max(logits)
-    total = log(sum(exp(logit - top) for logit in logits))
-    return [min(0.0, logit - top - total) for logit in logits]
+                known["past"] = numpy.array([-rng.expovariate(0.2)])
+            yield logprobs.tolist(), score.increment(logprobs, **known).tolist()
 
 
 def _check_ending(score: Score, rng: random.Random, tolerance: float) -> None:

@@ -5,8 +5,8 @@ They give the same answers, scores and calls (`tests/search/test_equal_searches.
     StrictSearch     the common case, cheapest: best first, by a score that is its own bound, until n have finished
     AnyOrderSearch   everything else: other orders, stops and scores, a heuristic, a queue of limited capacity, `max_calls`,
                      a trace, outputs that end without EOS
-    on a device      `StrictSearch`'s case under `leave`, where an engine holds the model on an accelerator: all searches of a
-                     batch in kernels (`bestfirst.engine`). The engine chooses it before it would ask for one of the others.
+    on a device      in `bestfirst.engine`: all searches of a batch in kernels, where an engine holds the model on an accelerator
+                     and its kernels can do what is asked for; the engine looks before it begins one of the others
 
 `Groups` runs several of them for one input (diverse beam search).
 """
