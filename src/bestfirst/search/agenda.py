@@ -124,7 +124,9 @@ class Agenda:
     def dequeue(self, y: Hypothesis) -> None:
         """Take `y` off the queue if it waits there; its place in the beam is another matter."""
         pending = self.beams[y.length].open
-        i = bisect_left(pending, y.key, key=by_key)
+        if not pending:
+            return
+        i = 0 if pending[0] is y else bisect_left(pending, y.key, key=by_key)
         if i < len(pending) and pending[i] is y:
             del pending[i]
             if i == 0 and pending:
