@@ -13,7 +13,7 @@ from math import exp, inf, log
 from typing import NamedTuple
 
 from bestfirst.scoring import LogProbability
-from bestfirst.search import Context, Driven, Finished, Hypothesis, Result, Search, Strategy, Successors
+from bestfirst.search import AnyOrderSearch, Context, Finished, Hypothesis, Result, Search, Strategy, Successors
 from reference import EOS, Toy
 
 KINDS = ("ties", "peaked", "flat", "dead-ends")
@@ -83,7 +83,7 @@ def successors(toy: Toy, y: Hypothesis) -> Successors:
 class Run:
     """A finished search: its result, and every hypothesis in the order in which it was scored."""
 
-    search: Search
+    search: AnyOrderSearch
     result: Result
     scored: list[Hypothesis]
     steps: int
@@ -97,10 +97,10 @@ class Run:
         return [y.tokens for y in self.scored]
 
 
-Chooser = Callable[[Search], list[Hypothesis]]
+Chooser = Callable[[AnyOrderSearch], list[Hypothesis]]
 
 
-def one_at_a_time(search: Search) -> list[Hypothesis]:
+def one_at_a_time(search: AnyOrderSearch) -> list[Hypothesis]:
     """Strict order: the needed hypothesis, nothing else."""
     return search.frontier(1)
 
@@ -108,7 +108,7 @@ def one_at_a_time(search: Search) -> list[Hypothesis]:
 def random_subsets(rng: random.Random) -> Chooser:
     """Scores any part of the frontier, in any order."""
 
-    def choose(search: Search) -> list[Hypothesis]:
+    def choose(search: AnyOrderSearch) -> list[Hypothesis]:
         ready = search.frontier(rng.choice((1, 3, 10, 100)))
         return rng.sample(ready, rng.randint(1, len(ready))) if ready else []
 
@@ -120,7 +120,7 @@ def late_answers(rng: random.Random) -> Chooser:
     waiting: dict[tuple[int, ...], Hypothesis] = {}
     asked: set[tuple[int, ...]] = set()
 
-    def choose(search: Search) -> list[Hypothesis]:
+    def choose(search: AnyOrderSearch) -> list[Hypothesis]:
         ready = search.frontier(100)
         waiting.update({y.tokens: y for y in ready if y.tokens not in asked})
         asked.update(waiting)
@@ -133,7 +133,13 @@ def late_answers(rng: random.Random) -> Chooser:
 
 
 def run(
-    toy: Toy, strategy: Strategy, n_max: int, *, choose: Chooser = one_at_a_time, kind: type[Driven] = Search, **settings: object
+    toy: Toy,
+    strategy: Strategy,
+    n_max: int,
+    *,
+    choose: Chooser = one_at_a_time,
+    kind: type[Search] = AnyOrderSearch,
+    **settings: object,
 ) -> Run:
     """Decode a toy: `choose` says what is scored in each step, an empty list ends the search."""
     search = kind(strategy, score=LogProbability(), eos={EOS}, context=Context(n_max=n_max), **settings)

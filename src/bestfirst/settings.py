@@ -8,13 +8,13 @@ from functools import cached_property
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
-from .scoring import LengthNormalized, LogProbability, Score, named_score
+from .scoring import Score, by_length_penalty, named_score
 from .search import Context, Finished, Heuristic, Stop, Strategy, Trace
 from .strategies import by_method, named_strategy, stopping
 
 if TYPE_CHECKING:
     from .models import Source
-    from .search import Driven
+    from .search import Search
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Decoding:
         self._limit(1)
         _ = self.budget
         self.objective.check(self.plan)
-        self.objective.search(self.plan, eos=(), context=Context(n_max=1), n=self.nbest)
+        self.objective.search(self.plan, eos=(), context=Context(n_max=1), n=self.nbest, max_calls=self.max_calls)
 
     # -- what it stands for ----------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class Decoding:
             return named_score(self.score, **self.score_options)
         if self.score != "logprob" or self.score_options:
             raise ValueError(f"length_penalty is a score of its own, so is score={self.score!r}; leave one of them out")
-        return LengthNormalized(self.length_penalty) if self.length_penalty else LogProbability()
+        return by_length_penalty(self.length_penalty)
 
     @property
     def budget(self) -> Budget | None:
@@ -124,7 +124,7 @@ class Decoding:
                 raise ValueError(f"max_length is a number, or a multiple of |x| such as '2x', got {self.max_length!r}") from None
         return self.max_length(length) if callable(self.max_length) else self.max_length
 
-    def search(self, source: Source, eos: Collection[int], trace: Trace | None = None, **more: Any) -> Driven:
+    def search(self, source: Source, eos: Collection[int], trace: Trace | None = None, **more: Any) -> Search:
         """The search of one input, ready to be driven by an engine."""
         return self.objective.search(
             self.plan,

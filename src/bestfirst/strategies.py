@@ -6,44 +6,22 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from .search import (
-    METHODS,
-    Answered,
-    BestFirst,
-    BestIsWorse,
-    Exhausted,
-    Finished,
-    Heuristic,
-    HuggingFaceStep,
-    NeverStop,
-    OptimalStop,
-    Patience,
-    Stop,
-    Strategy,
-    TopFinished,
-    a_star,
-    a_star_beam,
-    beam,
-    best_first,
-    best_first_beam,
-    breadth_first,
-    by_method,
-    greedy,
-)
+from .hugging_face import BestIsWorse, HuggingFaceStep
+from .search import METHODS, Answered, BestFirst, Finished, Heuristic, Stop, Strategy, by_method, stops, table_1
 
 __all__ = ["METHODS", "STOPS", "STRATEGIES", "UNPRUNED", "by_method", "named_strategy", "stopping"]
 
 STRATEGIES = ("greedy", "beam", "best-first", "a-star-beam", "breadth-first", "best-first-unpruned", "a-star")
 UNPRUNED = ("breadth-first", "best-first-unpruned", "a-star")
 STOPS: dict[str, Callable[..., Stop]] = {
-    "exhausted": Exhausted,  # beam search without early stopping
-    "opennmt": TopFinished,
-    "shrinking": lambda: Patience(1.0, "shrinking"),
-    "huang": OptimalStop,
-    "hf-true": lambda: Patience(1.0, "hf-true"),
+    "exhausted": stops.Exhausted,  # beam search without early stopping
+    "opennmt": stops.TopFinished,
+    "shrinking": lambda: stops.Patience(1.0, "shrinking"),
+    "huang": stops.OptimalStop,
+    "hf-true": lambda: stops.Patience(1.0, "hf-true"),
     "hf-false": BestIsWorse,
-    "hf-never": NeverStop,
-    "patience": Patience,  # takes `factor`
+    "hf-never": stops.NeverStop,
+    "patience": stops.Patience,  # takes `factor`
 }
 
 
@@ -58,18 +36,15 @@ def named_strategy(
     if heuristic is not None and strategy not in ("a-star-beam", "a-star"):
         raise ValueError(f"strategy {strategy!r} takes no heuristic; use 'a-star-beam' or 'a-star'")
     makers: dict[str, Callable[[], Strategy]] = {
-        "greedy": lambda: greedy(finished),
-        "beam": lambda: beam_(beam, finished),
-        "best-first": lambda: best_first_beam(beam, finished),
-        "a-star-beam": lambda: a_star_beam(beam, heuristic, finished),
-        "breadth-first": breadth_first,
-        "best-first-unpruned": best_first,
-        "a-star": lambda: a_star(heuristic),
+        "greedy": lambda: table_1.greedy(finished),
+        "beam": lambda: table_1.beam(beam, finished),
+        "best-first": lambda: table_1.best_first_beam(beam, finished),
+        "a-star-beam": lambda: table_1.a_star_beam(beam, heuristic, finished),
+        "breadth-first": table_1.breadth_first,
+        "best-first-unpruned": table_1.best_first,
+        "a-star": lambda: table_1.a_star(heuristic),
     }
     return makers[strategy]()
-
-
-beam_ = beam
 
 
 def stopping(plan: Strategy, stop: str | Stop, **options: Any) -> Strategy:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from math import exp, inf, isnan, log
+from math import exp, inf, isnan
 from typing import TYPE_CHECKING, Any
 
 from .models import Model, Query, Scored
-from .search import Context
+from .search import TOLERANCE, Context
 
 if TYPE_CHECKING:
     from .scoring import Score
@@ -149,13 +149,14 @@ def _check_same(law: str, prefix: Prefix, one: Scored, how: str, other: Scored, 
 # -- scores ----------------------------------------------------------------------------------------------------------------
 
 
-def check_score(score: Score, *, n_max: int = 12, source_length: int = 6, tolerance: float = 1e-9, seed: int = 0) -> None:
+def check_score(score: Score, *, n_max: int = 12, source_length: int = 6, tolerance: float = TOLERANCE, seed: int = 0) -> None:
     """Check a score on random values, at every length up to `n_max`. Its laws:
 
     - increments are never positive, nor is what finishing adds
     - `final` never falls when the value rises
     - `bound` is not exceeded by `final` at any greater length, nor by the bound of a longer hypothesis
-    - what it claims: `monotonic` (`final` never rises with length), `one_way` (it only rises, or only falls), `value_only`
+    - what it claims: `monotonic` (`final` never rises with length), `one_way` (it only rises, or only falls, and rises strictly
+      with the value), `value_only`
 
     Under them best-first search returns beam search's result (docs/algorithm.md).
     """
@@ -193,21 +194,16 @@ def _increments(score: Score, rng: random.Random) -> Iterator[tuple[list[float],
     """Log-probabilities, from flat to certain, and what the score makes of them."""
     import numpy
 
+    from .scoring.score import log_softmax
+
     for sharpness in (0.0, 1.0, 5.0, 50.0):
         for _ in range(10):
-            logprobs, aux = (_log_softmax([rng.gauss(0, sharpness) for _ in range(8)]) for _ in range(2))
-            beside: dict[str, Any] = {}
-            if "language_model" in score.needs:
-                beside["aux"] = numpy.array(aux)
+            logits = numpy.array([[rng.gauss(0, sharpness) for _ in range(8)] for _ in range(2)])
+            logprobs, aux = log_softmax(logits).clip(max=0)
+            known = {"aux": aux} if "language_model" in score.needs else {}
             if "language_model_past" in score.needs:
-                beside["past"] = numpy.array([-rng.expovariate(0.2)])
-            yield logprobs, score.increment(numpy.array(logprobs), **beside).tolist()
-
-
-def _log_softmax(logits: Sequence[float]) -> list[float]:
-    top = max(logits)
-    total = log(sum(exp(logit - top) for logit in logits))
-    return [min(0.0, logit - top - total) for logit in logits]
+                known["past"] = numpy.array([-rng.expovariate(0.2)])
+            yield logprobs.tolist(), score.increment(logprobs, **known).tolist()
 
 
 def _check_ending(score: Score, rng: random.Random, tolerance: float) -> None:
@@ -228,6 +224,11 @@ def _check_final(score: Score, values: Sequence[float], length: int, context: Co
             raise AssertionError(
                 f"{score.name}: `final` never falls when the value rises, but at length {length} (n_max {context.n_max}) "
                 f"a hypothesis of value {lower:.6g} is worth {a:.6g}, and one of value {higher:.6g} is worth {b:.6g}"
+            )
+        if score.one_way and length > 0 and not a < b:
+            raise AssertionError(
+                f"{score.name}: it claims to go one way, so `final` must rise strictly with the value, as finished='keep' needs, "
+                f"but at length {length} (n_max {context.n_max}) values {lower:.6g} and {higher:.6g} are both worth {b:.6g}"
             )
 
 

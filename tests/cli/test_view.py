@@ -84,7 +84,7 @@ def test_damaged_and_older_traces_are_named_and_shown_all_the_same(call, tmp_pat
     assert "ends in the middle of line" in cut.out
     trace.write_text("".join(line + "\n" for line in whole.splitlines()[1:] if '"begin"' not in line), encoding="utf-8")
     old = call("view", "--trace", trace, "--text")
-    assert "it is of version 1" in only_line(old.said)
+    assert "has no format version in its first line" in only_line(old.said)
     assert (old.code, "★" in old.out) == (1, True)
 
 

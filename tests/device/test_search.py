@@ -16,9 +16,10 @@ from bestfirst.engine.device.plain import best
 from bestfirst.engine.device.session import Session
 from bestfirst.engine.device.state import Shape
 from bestfirst.engine.device.step import Step
+from bestfirst.hugging_face import ShortestFirstPruned
 from bestfirst.models import Source
 from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability
-from bestfirst.search import Patience, ShortestFirstPruned, Successors, beam, best_first_beam
+from bestfirst.search import Patience, Successors, beam, best_first_beam
 from bestfirst.settings import Decoding
 from bestfirst.strategies import stopping
 from toys import random_toy

@@ -12,7 +12,7 @@ import torch
 import bestfirst
 from bestfirst import Stats
 from bestfirst.scoring import LengthNormalized
-from bestfirst.search import Search
+from bestfirst.search import AnyOrderSearch
 
 LINES = (Path(__file__).parents[1] / "data" / "tatoeba-200.de").read_text(encoding="utf-8").splitlines()
 NEAR_TIE = 1e-4
@@ -31,7 +31,7 @@ def calls(results):
     return sum(result.calls for result in results) / len(results)
 
 
-class Unpruned(Search):
+class Unpruned(AnyOrderSearch):
     """Without the prune of Theorem 4.4, to count what it saves; under `leave` the result does not need it."""
 
     def _hopeless(self, y):
@@ -45,8 +45,8 @@ def test_calls_are_those_of_the_paper_algorithm(model, monkeypatch, k, best_firs
     assert calls(ours) == pytest.approx(best_first, rel=0.02)
     by_level = bestfirst.decode(model, LINES, max_length=paper_limit, beam=k, finished="keep", strategy="beam")
     assert calls(by_level) == pytest.approx(beam, rel=0.02)
-    monkeypatch.setattr("bestfirst.search.beginning.Search", Unpruned)
-    monkeypatch.setattr("bestfirst.search.beginning.StrictSearch.takes", lambda strategy, score: False)
+    monkeypatch.setattr("bestfirst.search.search.AnyOrderSearch", Unpruned)
+    monkeypatch.setattr("bestfirst.search.search.StrictSearch.takes", lambda strategy, score: False)
     unpruned = bestfirst.decode(model, LINES, max_length=paper_limit, beam=k, finished="leave")
     assert calls(unpruned) == pytest.approx(without_prune, rel=0.02)
     assert [r.text for r in unpruned] == [r.text for r in ours]

@@ -31,7 +31,7 @@ def test_fates_are_the_searchs_own(cases, tally, level_by_level, ahead):
         strategy = (beam if level_by_level else best_first_beam)(case.k, case.finished)
         done, told = recorded(case, strategy, choose=lambda search: search.frontier(ahead))
         search, result = done.search, done.result
-        members = {z[3].tokens: z[3] for each in search.agenda.beams for z in each.members}
+        members = {z.tokens: z for each in search.agenda.beams for z in each.members}
         assert (told.calls, told.rows) == (result.calls, result.rows)
         assert [tokens_of(y) for y in told.answers] == [answer.tokens for answer in result.hypotheses]
         assert sum(told.counts().values()) == len(told.nodes)
@@ -66,7 +66,7 @@ def test_what_was_full_held_as_many_better_ones(cases, tally):
                 continue
             assert y.why["better"] == case.k
             assert y.why["at"] == y.length or (case.finished == "keep" and y.finished and y.why["at"] > y.length)
-            beam_there = [z[3] for z in done.search.agenda.beams[y.why["at"]].members]
+            beam_there = done.search.agenda.beams[y.why["at"]].members
             rivals = beam_there if y.finished or case.finished == "keep" else [z for z in beam_there if not z.finished]
             better = [z for z in rivals if (-z.worth, z.length, z.tokens) < (-y.score, y.length, tokens_of(y))]
             assert len(better) >= case.k, (case, tokens_of(y))

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from bestfirst.scoring import GNMT, LengthNormalized, LengthReward, LogProbability
-from bestfirst.search import Context, Search, Strategy, beam, best_first_beam, certified
+from bestfirst.search import AnyOrderSearch, Context, Strategy, beam, best_first_beam, certified
 from reference import EOS
 from toys import random_cases, successors
 
@@ -20,7 +20,7 @@ def test_certified_answers_only_grow_and_are_the_results_own(cases, tally):
         rng = random.Random(case.seed)
         score = SCORES[case.seed % len(SCORES)]
         settings = {"score": score, "eos": {EOS}, "context": Context(n_max=case.n_max, source_length=3), "n": case.n}
-        plain, asked = (Search(best_first_beam(case.k, case.finished), **settings) for _ in range(2))
+        plain, asked = (AnyOrderSearch(best_first_beam(case.k, case.finished), **settings) for _ in range(2))
         while (y := plain.needed()) is not None:
             plain.commit(y, successors(case.toy, y))
         expected = plain.result()
@@ -43,10 +43,10 @@ def test_certified_answers_only_grow_and_are_the_results_own(cases, tally):
     assert early > searches / 10
 
 
-def run(strategy: Strategy, max_calls: int | None = None) -> Iterator[Search]:
+def run(strategy: Strategy, max_calls: int | None = None) -> Iterator[AnyOrderSearch]:
     """A search, seen after each step."""
     settings = {"score": LogProbability(), "eos": {EOS}, "context": Context(n_max=6), "n": 3, "max_calls": max_calls}
-    search = Search(strategy, **settings)
+    search = AnyOrderSearch(strategy, **settings)
     while (y := search.needed()) is not None:
         search.commit(y, successors(lambda prefix: [-1.0, -0.5, -2.0], y))
         yield search

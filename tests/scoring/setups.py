@@ -20,7 +20,7 @@ from bestfirst.scoring import (
     MutualInformation,
     Score,
 )
-from bestfirst.search import Context, Search, Strategy
+from bestfirst.search import AnyOrderSearch, Context, Strategy
 from reference import EOS, Toy
 from toys import Case, random_toy, successors
 
@@ -50,9 +50,9 @@ class Setup:
 
     def search(
         self, strategy: Strategy, n: int, *, rng: random.Random | None = None, ahead: int = 1, **settings: object
-    ) -> Search:
+    ) -> AnyOrderSearch:
         """Run it in strict order, `ahead` at a time, or (with `rng`) some of the frontier in any order."""
-        search = Search(strategy, score=self.score, eos={EOS}, context=self.context, n=n, **settings)
+        search = AnyOrderSearch(strategy, score=self.score, eos={EOS}, context=self.context, n=n, **settings)
         while batch := search.frontier(ahead):
             if rng is not None:
                 batch = search.frontier(100)
@@ -92,5 +92,5 @@ def setup(case: Case, make: Callable[[random.Random], Score]) -> Setup:
     return Setup(case, score, context, plain if score.plain else toy, ending)
 
 
-def outcome(search: Search) -> list[tuple[tuple[int, ...], float]]:
+def outcome(search: AnyOrderSearch) -> list[tuple[tuple[int, ...], float]]:
     return [(answer.tokens, answer.score) for answer in search.result().hypotheses]

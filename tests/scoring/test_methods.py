@@ -11,10 +11,10 @@ import pytest
 
 from bestfirst import FunctionModel, decode
 from bestfirst.scoring import BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, MutualInformation
-from bestfirst.scoring.mismatches import mismatch_rates
 from bestfirst.search import METHODS, BestScore, Context, best_first_beam, by_method
-from bestfirst.search.method import paper_heuristic
+from bestfirst.search.table_1 import paper_heuristic
 from reference import EOS
+from scoring import mismatches
 from scoring.references import step_synchronous
 from scoring.setups import outcome, setup
 from toys import RULES, random_cases, random_toy
@@ -37,7 +37,7 @@ def test_h_and_u_are_the_papers_equations(score, u, cases):
         made.context = Context(n_max=case.n_max + 9, source_length=4)
         search = made.search(best_first_beam(case.k, "leave"), 1)
         for beam in search.agenda.beams:
-            for *_, y in beam.members:
+            for y in beam.members:
                 if not y.finished:
                     assert paper_heuristic(y, made.context) == pytest.approx(u(y.length, made.context))
 
@@ -62,23 +62,23 @@ def test_the_papers_methods_make_no_claim_and_are_wrong_at_times(method, score, 
         assert not search.result().exact
         assert search.calls == search.rows
         for answer in search.result().hypotheses:  # scores are reported without h
-            found = next(key[3] for key in search.answers if key[3].tokens == answer.tokens)
+            found = next(y for y in search.answers if y.tokens == answer.tokens)
             assert answer.score == score.final(found.value, found.length, made.context)
     assert wrong > 0
 
 
 def test_the_command_prints_the_rates_for_anyone_to_check():
-    command = [sys.executable, "-m", "bestfirst.scoring.mismatches", "--cases", "10"]
+    command = [sys.executable, mismatches.__file__, "--cases", "10"]
     lines = [json.loads(line) for line in subprocess.check_output([*command, "--json"], text=True).splitlines()]
     assert all(line["wrong"]["exact"] == 0 and line["calls"]["exact"] <= line["beam_calls"] for line in lines)
     assert sum(line["wrong"]["stopping"] for line in lines) > 0
     assert sum(line["wrong"]["heuristic"] for line in lines) > 0
     table = subprocess.check_output(command, text=True)
     assert all(line["score"] in table for line in lines)
-    bad = subprocess.run([*command[:3], "--cases", "0"], capture_output=True, text=True, check=False)
+    bad = subprocess.run([*command[:2], "--cases", "0"], capture_output=True, text=True, check=False)
     assert bad.returncode == 2
     assert "--cases must be at least 1, got 0" in bad.stderr
-    assert mismatch_rates(1, seed=5, beams=(2,))[0].cases == 1
+    assert mismatches.mismatch_rates(1, seed=5, beams=(2,))[0].cases == 1
 
 
 def test_for_a_monotonic_score_all_methods_are_algorithm_2():

@@ -20,6 +20,7 @@ from bestfirst.scoring import (
     LengthReward,
     LogProbability,
     MutualInformation,
+    by_length_penalty,
     named_score,
     score_parameters,
 )
@@ -162,6 +163,36 @@ def test_a_score_that_breaks_monotonicity_while_claiming_it_is_caught_and_named(
 def test_a_subclass_of_log_probability_may_change_what_it_is_worth():
     answer = decode(MODEL, [None], score=Squared())[0].hypotheses[0]
     assert answer.score == pytest.approx(-(answer.logprob**2))
+
+
+class FlatAtFirst(Score):
+    """Goes one way with length, but says nothing of the value before the third token."""
+
+    name = "flat-at-first"
+    one_way = True
+
+    def final(self, value, length, context):
+        return max(value, -1000.0) if length >= 3 else -1000.0
+
+
+def test_a_score_that_goes_one_way_must_rise_strictly_with_the_value():
+    """Under `keep` beams rank by score: of two equal ones that with the lower value may win the slot, which no bound tells."""
+    with pytest.raises(
+        AssertionError, match=r"it claims to go one way, so `final` must rise strictly .* at length 1 .* both worth -1000"
+    ):
+        check_score(FlatAtFirst())
+    with pytest.raises(
+        BrokenLaw, match=r"of children of \[\] have the same score, -1000: .* use finished='leave' or strategy='beam'"
+    ):
+        decode(MODEL, [None], score=FlatAtFirst(), finished="keep", max_length=6)
+    for settings in ({"finished": "leave"}, {"finished": "keep", "strategy": "beam"}):  # the ways out that the message names
+        assert decode(MODEL, [None], score=FlatAtFirst(), max_length=6, **settings)[0].exact
+
+
+def test_a_length_penalty_is_a_score():
+    assert type(by_length_penalty(0.0)) is LogProbability
+    assert type(by_length_penalty(0.6)) is LengthNormalized
+    assert by_length_penalty(0.6).alpha == 0.6
 
 
 # -- names and bad input -----------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from math import inf
 
-from bestfirst.search import Hypothesis, Search, Trace, best_first_beam
+from bestfirst.search import AnyOrderSearch, Hypothesis, Trace, best_first_beam
 from reference import beam_search
 from toys import Case, run
 
@@ -34,7 +34,7 @@ def test_a_small_queue_never_holds_more_than_its_capacity(for_all):
     def claim(case: Case) -> bool:
         capacity, within = random.Random(case.seed).randint(1, 2 * case.k), []
 
-        def strictly(search: Search) -> list[Hypothesis]:
+        def strictly(search: AnyOrderSearch) -> list[Hypothesis]:
             within.append(search.agenda.queued() <= capacity)
             y = search.needed()
             return [] if y is None else [y]

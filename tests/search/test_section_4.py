@@ -1,4 +1,4 @@
-"""Section 4 of the paper, statement by statement, as properties of `Search` in strict order."""
+"""Section 4 of the paper, statement by statement, as properties of `AnyOrderSearch` in strict order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bestfirst.search import Search, beam, best_first_beam
+from bestfirst.search import AnyOrderSearch, beam, best_first_beam
 from reference import beam_keep, beam_leave, beam_search
 from scale import FULL
 from toys import RULES, Case, Run, run
@@ -73,15 +73,15 @@ def test_theorem_4_4_after_k_pops_of_a_length_nothing_shorter_is_popped(for_all)
         case = case._replace(finished="keep", n=min(case.n, case.k))
         pops, floor, done = Counter(), -1, set()
 
-        def strictly(search: Search):
+        def strictly(search: AnyOrderSearch):
             nonlocal floor
             y = search.needed()
             if y is None:
                 return []
-            for key in search.answers:
-                if key < y.key and key[3] not in done:
-                    done.add(key[3])
-                    pops.update(range(key[3].length, case.n_max + 1))
+            for answer in search.answers:
+                if answer.key < y.key and answer not in done:
+                    done.add(answer)
+                    pops.update(range(answer.length, case.n_max + 1))
             floor = max([t for t in pops if pops[t] >= case.k], default=-1)
             shorter.append(y.length <= floor)
             pops[y.length] += 1
@@ -98,7 +98,7 @@ def test_theorem_4_4_what_is_pruned_did_not_need_to_be_popped(for_all):
     """Popping it all the same, under either rule, gives the same answers, and `calls` does not count it."""
 
     def claim(case: Case) -> bool:
-        def unpruned(search: Search):
+        def unpruned(search: AnyOrderSearch):
             y = search.first()
             return [] if y is None or search.strategy.stop(search, y) else [y]
 
@@ -147,7 +147,7 @@ def test_theorem_4_6_what_can_be_counted_of_the_runtime(for_all):
     def claim(case: Case) -> bool:
         within = []
 
-        def strictly(search: Search):
+        def strictly(search: AnyOrderSearch):
             within.append(search.agenda.queued() <= case.n_max * case.k)
             for level in search.agenda.beams:
                 within.append((len(level.members) if case.finished == "keep" else level.unfinished) <= case.k)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from math import inf
+from math import inf, nan
 
 import pytest
 
-from bestfirst.scoring import LogProbability
+from bestfirst.scoring import Diverse, LengthNormalized, LogProbability
 from bestfirst.search import (
     Context,
     Heuristic,
     Hypothesis,
-    Search,
     Strategy,
     a_star,
     a_star_beam,
@@ -160,9 +159,11 @@ def test_note_on_heuristics_a_star_beam_differs_from_beam_search_and_never_claim
 # -- what a strategy may be made of ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("k", [0, -1])
-def test_a_beam_below_1_is_refused(k):
-    with pytest.raises(ValueError, match=f"beam must be at least 1, got {k}"):
+@pytest.mark.parametrize(
+    ("k", "message"), [(0, "at least 1, got 0"), (-1, "at least 1, got -1"), (2.5, r"a whole number, got 2\.5"), (nan, "got nan")]
+)
+def test_a_beam_that_is_no_whole_number_of_at_least_1_is_refused(k, message):
+    with pytest.raises(ValueError, match=f"beam must be .*{message}; use strategy='best-first-unpruned' for no limit"):
         best_first_beam(k)
 
 
@@ -180,10 +181,17 @@ def test_a_queue_that_holds_nothing_is_refused():
     ("strategy", "settings", "message"),
     [
         (best_first_beam(2), {"n": 0}, "nbest must be at least 1, got 0"),
+        (best_first_beam(2), {"n": 1.5}, r"nbest must be a whole number, got 1\.5"),
+        (best_first_beam(2), {"max_calls": 0}, "max_calls must be at least 1, got 0; leave it out for no limit"),
+        (best_first_beam(2), {"max_calls": -1}, "max_calls must be at least 1, got -1; leave it out for no limit"),
+        (best_first_beam(2), {"max_calls": 1.5}, r"max_calls must be a whole number, got 1\.5"),
         (best_first_beam(2, "keep"), {"n": 3}, r"nbest \(3\) must not exceed beam \(2\)"),
         (best_first_beam(2), {"context": Context(n_max=0)}, "max_length must be at least 1, got 0"),
     ],
 )
 def test_a_search_for_nothing_is_refused(strategy: Strategy, settings, message):
-    with pytest.raises(ValueError, match=message):
-        Search(strategy, **{"score": LogProbability(), "eos": {EOS}, "context": Context(n_max=3), **settings})
+    settings = {"eos": {EOS}, "context": Context(n_max=3), **settings}
+    for score in (LogProbability(), LengthNormalized(1.0), Diverse(1, 0.5)):
+        plan = beam(strategy.k, strategy.finished) if isinstance(score, Diverse) else strategy
+        with pytest.raises(ValueError, match=message):
+            score.search(plan, **settings)

@@ -13,9 +13,9 @@ from math import inf
 from typing import Any
 
 from ..search import Trace
-from ..search.growth import Growth
 from ..search.hypothesis import Hypothesis
 from ..search.trace import Event
+from ..search.tree import SearchTree
 
 Place = tuple[float, int, tuple[int, ...]]  # minus the score, length, tokens: the order of all algorithms
 
@@ -31,7 +31,7 @@ class FullBeams(Trace):
         self._unfinished: dict[int, set[Place]] = defaultdict(set)
         self._finished: dict[int, set[Place]] = defaultdict(set)
 
-    def begin(self, search: Growth) -> None:
+    def begin(self, search: SearchTree) -> None:
         self._k, self._n_max = int(search.strategy.k), search.context.n_max
 
     def note(self, event: Event, y: Hypothesis, **why: Any) -> None:

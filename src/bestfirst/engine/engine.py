@@ -22,7 +22,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..models import Model, Source
-from ..search import Answer, Driven, Result, Trace
+from ..search import Answer, Result, Search, Trace
 from ..settings import Decoding
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Job:
     source: Source
     decoding: Decoding
     trace: Trace | None = None
-    begin: Callable[[], Driven] | None = None
+    begin: Callable[[], Search] | None = None
     error: str | None = None
     n_max: int = 0
 
@@ -49,7 +49,7 @@ class Job:
         if self.error is None:
             self.n_max = self.decoding.n_max(self.source)
 
-    def search(self, eos: Any) -> Driven:
+    def search(self, eos: Any) -> Search:
         """A new search of this input."""
         return self.begin() if self.begin is not None else self.decoding.search(self.source, eos, self.trace)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
-from ..search import Answer, Driven, Hypothesis, Result, certified
+from ..search import Answer, Hypothesis, Result, Search, certified
 from ..settings import Budget, Decoding
 from .engine import Job, Stats
 from .scorer import Scorer
@@ -26,7 +26,7 @@ class Running:
     """A job with its search."""
 
     job: Job
-    search: Driven
+    search: Search
     steps: int = 0
     guessed: int = 0  # rows that were scored ahead
     share: float = 0.0  # of the memory bound

@@ -12,7 +12,7 @@ import torch
 
 from ..engine import Engine, Job, Stats, engine_for, run
 from ..scoring import Score
-from ..search import Driven, Groups, Hypothesis, Result, Search, Strategy, Trace
+from ..search import AnyOrderSearch, Groups, Hypothesis, Result, Search, Strategy, Trace
 from ..settings import Decoding
 from .candidates import Candidates
 from .inputs import Inputs, PreparedModel
@@ -130,7 +130,7 @@ class Call:
                 job.begin = partial(self._search, job)
             yield job
 
-    def _search(self, job: Job) -> Driven:
+    def _search(self, job: Job) -> Search:
         """A search that the processors know by its root."""
         search = self._asking(job) if self.limits.others else job.decoding.search(job.source, self.limits.eos, job.trace)
         for each in search.searches if isinstance(search, Groups) else [search]:
@@ -140,9 +140,9 @@ class Call:
     def _asking(self, job: Job) -> Candidates:
         """A search that asks the user's stopping criteria."""
 
-        def make(ends: Callable[[tuple[int, ...]], bool]) -> Search:
+        def make(ends: Callable[[tuple[int, ...]], bool]) -> AnyOrderSearch:
             search = job.decoding.search(job.source, self.limits.eos, job.trace, ends=ends)
-            if not isinstance(search, Search):
+            if not isinstance(search, AnyOrderSearch):
                 raise ValueError(f"stopping_criteria of your own do not go with score {self.score.name!r}; use max_new_tokens")
             return search
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from ..search import Hypothesis, Result, Search, Successors
+from ..search import AnyOrderSearch, Hypothesis, Result, Successors
 from .limits import Ends
 
 
@@ -18,7 +18,7 @@ class Candidates:
 
     whole_levels = True
 
-    def __init__(self, make: Callable[[Callable[[tuple[int, ...]], bool]], Search], width: int, ends: Ends) -> None:
+    def __init__(self, make: Callable[[Callable[[tuple[int, ...]], bool]], AnyOrderSearch], width: int, ends: Ends) -> None:
         """`make` gets a function that says whether tokens are finished, and returns the search."""
         self._ended: set[tuple[int, ...]] = set()
         self.search = make(self._ended.__contains__)

@@ -16,20 +16,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..hugging_face import BestIsWorse, HuggingFaceStep, ShortestFirstPruned
 from ..scoring import LengthNormalized, LogProbability, Score, named_score
-from ..search import (
-    BestIsWorse,
-    HuggingFaceStep,
-    LevelStop,
-    Patience,
-    Search,
-    ShortestFirstPruned,
-    Stop,
-    Strategy,
-    beam,
-    best_first_beam,
-    greedy,
-)
+from ..search import AnyOrderSearch, LevelStop, Patience, Stop, Strategy, beam, best_first_beam, greedy
 from ..strategies import named_strategy, stopping
 
 
@@ -41,12 +30,12 @@ class NeverAsWritten(LevelStop):
     def __init__(self, length: int | None) -> None:
         self.length = length  # the length at which it takes a running hypothesis to be worth most; None: its own
 
-    def at_level(self, search: Search, length: int) -> bool:
+    def at_level(self, search: AnyOrderSearch, length: int) -> bool:
         k = int(search.strategy.k)
         if len(search.answers) < k:
             return False
         best = search.score.final(search.best_unfinished(length).value, self.length or length, search.context)
-        return best <= search.answers[k - 1][3].worth
+        return best <= search.answers[k - 1].worth
 
 
 def hugging_face_score(config: Any) -> Score:

@@ -138,7 +138,7 @@ def _parsed(lines: Iterable[str], name: str, trouble: list[str]) -> Iterator[tup
             lost.append(number)
             continue
         header = isinstance(value, dict) and value.get("format") == FORMAT
-        version = value.get("version") if header else 1
+        version = value.get("version") if header else None
         if (header or number == 1) and version != VERSION and not any("version" in said for said in trouble):
             trouble.append(_other_version(name, version))
         if not header:
@@ -150,8 +150,8 @@ def _parsed(lines: Iterable[str], name: str, trouble: list[str]) -> Iterator[tup
 
 
 def _other_version(name: str, version: Any) -> str:
-    if version == 1:
-        return f"{name} has no format version in its first line: it is of version 1, which does not tell why hypotheses went"
+    if version is None:
+        return f"{name} has no format version in its first line; what can be read is shown"
     if isinstance(version, int) and version > VERSION:
         return f"{name} has format version {version}, newer than {VERSION}, which this bestfirst knows; what it knows is shown"
     return f"{name} has the unknown format version {version!r}; what can be read is shown"

@@ -5,11 +5,7 @@ from __future__ import annotations
 from inspect import Parameter, signature
 from typing import Any
 
-from .bounded_length_reward import BoundedLengthReward
-from .gnmt import GNMT
-from .length_normalized import LengthNormalized
-from .length_reward import LengthReward
-from .log_probability import LogProbability
+from .length import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability
 from .mutual_information import MutualInformation
 from .score import Score
 

@@ -1,11 +1,11 @@
-"""Score: what a hypothesis is worth, and what it can still become. Each score of the package has a file beside this one."""
+"""Score: what a hypothesis is worth, and what it can still become; and what the scores beside this file share."""
 
 from __future__ import annotations
 
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from ..search import Context, Driven, Finished, Strategy, begin
+from ..search import Context, Finished, Search, Strategy, begin
 
 if TYPE_CHECKING:
     from ..models import Model
@@ -22,7 +22,9 @@ class Score:
     name: str = "score"
     monotonic: bool = False  # whether `final` never rises as tokens are added
     value_only: bool = False  # whether `final` and `bound` are the value itself
-    one_way: bool = False  # whether `final` of a fixed value only rises, or only falls, with length; `keep` is exact only then
+    one_way: bool = False
+    """Whether `final` of a fixed value only rises, or only falls, with length, and at every length rises strictly with the value.
+    Under `keep` a score that is not monotonic is exact only then: of two equal scores the lower value may not win a slot."""
     needs: frozenset[str] = frozenset()
     """What must be supplied beside log-probabilities: "language_model" (its log-probabilities, as `aux` of `increment`),
     "language_model_past" (its log-probability of the prefix, as `past`), "attention" (to the source, for `ending`),
@@ -62,7 +64,7 @@ class Score:
     def check(self, strategy: Strategy) -> None:
         """Raise ValueError, naming the way out, for a strategy that this score cannot be searched with."""
 
-    def search(self, strategy: Strategy, **settings: Any) -> Driven:
+    def search(self, strategy: Strategy, **settings: Any) -> Search:
         """A search with this score, ready to be driven."""
         return begin(strategy, score=self, **settings)
 
@@ -72,3 +74,22 @@ def nonnegative(name: str, value: float) -> float:
     if not (isfinite(value) and value >= 0):
         raise ValueError(f"{name} must be a number of at least 0, got {value}")
     return value
+
+
+def log_softmax(x: Any) -> Any:
+    """Normalised over the last axis, of an array or a tensor; -inf stays -inf. numpy is not imported before it is needed."""
+    if hasattr(x, "log_softmax"):
+        return x.log_softmax(-1)
+    import numpy
+
+    x = x - x.max(-1, keepdims=True)
+    return x - numpy.log(numpy.exp(x).sum(-1, keepdims=True))
+
+
+def log(x: Any) -> Any:
+    """The natural logarithm of each element of an array or a tensor."""
+    if hasattr(x, "log"):
+        return x.log()
+    import numpy
+
+    return numpy.log(x)

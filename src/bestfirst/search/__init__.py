@@ -1,35 +1,26 @@
-"""The paper: hypotheses, the agenda, Table 1, Algorithm 2. Pure Python, standard library only."""
+"""The paper: Algorithm 2, Table 1, hypotheses and the agenda. Pure Python, standard library only.
+
+`algorithm_2` is the algorithm to be read, `search` says which of three searches runs when: `strict`, `any_order` (with its
+`tree` and `policy`), or one on a device. `table_1` and `stops` are what one may choose, `groups` is diverse beam search.
+"""
 
 from .agenda import Agenda, Beam
-from .beginning import begin
-from .certified import certified
-from .groups import Driven, Groups
-from .hypothesis import Context, Hypothesis, Successors
-from .method import METHODS, by_method
-from .objective import BrokenLaw, Objective
+from .any_order import AnyOrderSearch
+from .groups import Groups
+from .hypothesis import Context, Hypothesis, Key, Successors
+from .objective import TOLERANCE, BrokenLaw, Objective, check
 from .result import Answer, Result, Status
-from .search import Search
-from .stop import (
-    Answered,
-    BestIsWorse,
-    Exhausted,
-    HuggingFaceStep,
-    LevelStop,
-    NeverStop,
-    OptimalStop,
-    Patience,
-    Stop,
-    TopFinished,
-    Unreachable,
-)
-from .strategy import (
+from .search import Search, begin, certified
+from .stops import Answered, Exhausted, LevelStop, NeverStop, OptimalStop, Patience, Stop, TopFinished, Unreachable
+from .strict import StrictSearch
+from .table_1 import (
+    METHODS,
     BestFirst,
     BestScore,
     Finished,
     Heuristic,
     Order,
     ShortestFirst,
-    ShortestFirstPruned,
     Strategy,
     a_star,
     a_star_beam,
@@ -37,56 +28,15 @@ from .strategy import (
     best_first,
     best_first_beam,
     breadth_first,
+    by_method,
     greedy,
 )
-from .strict import StrictSearch
 from .trace import HEADER, Trace
 
 __all__ = [
-    "HEADER",
-    "METHODS",
-    "Agenda",
-    "Answer",
-    "Answered",
-    "Beam",
-    "BestFirst",
-    "BestIsWorse",
-    "BestScore",
-    "BrokenLaw",
-    "Context",
-    "Driven",
-    "Exhausted",
-    "Finished",
-    "Groups",
-    "Heuristic",
-    "HuggingFaceStep",
-    "Hypothesis",
-    "LevelStop",
-    "NeverStop",
-    "Objective",
-    "OptimalStop",
-    "Order",
-    "Patience",
-    "Result",
-    "Search",
-    "ShortestFirst",
-    "ShortestFirstPruned",
-    "Status",
-    "Stop",
-    "Strategy",
-    "StrictSearch",
-    "Successors",
-    "TopFinished",
-    "Trace",
-    "Unreachable",
-    "a_star",
-    "a_star_beam",
-    "beam",
-    "begin",
-    "best_first",
-    "best_first_beam",
-    "breadth_first",
-    "by_method",
-    "certified",
-    "greedy",
-]
+    "HEADER", "METHODS", "TOLERANCE", "Agenda", "Answer", "Answered", "AnyOrderSearch", "Beam", "BestFirst", "BestScore",
+    "BrokenLaw", "Context", "Exhausted", "Finished", "Groups", "Heuristic", "Hypothesis", "Key", "LevelStop", "NeverStop",
+    "Objective", "OptimalStop", "Order", "Patience", "Result", "Search", "ShortestFirst", "Status", "Stop", "Strategy",
+    "StrictSearch", "Successors", "TopFinished", "Trace", "Unreachable", "a_star", "a_star_beam", "beam", "begin", "best_first",
+    "best_first_beam", "breadth_first", "by_method", "certified", "check", "greedy",
+]  # fmt: skip

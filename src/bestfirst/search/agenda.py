@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 from .hypothesis import Hypothesis, Key
 
@@ -22,6 +23,7 @@ Cursor = tuple[float, float, tuple[()], int, Hypothesis, int]
 """The j-th child of a hypothesis, not made yet: its place (`Order.cursor`), a serial number, the parent, j.
 
 Sorts among the keys of hypotheses, before those of the same place."""
+by_rank, by_key = attrgetter("rank"), attrgetter("key")
 
 
 class Beam:
@@ -37,8 +39,8 @@ class Beam:
         self.length = length
         self.k = k  # infinite where nothing is pruned
         self.keep = keep
-        self.members: list[Key] = []  # by rank
-        self.open: list[Key] = []  # the members that are not scored yet, by place on the agenda
+        self.members: list[Hypothesis] = []  # by rank
+        self.open: list[Hypothesis] = []  # the members that are not scored yet, by place on the agenda
         self.rest: list[Cursor] = []  # children of closed hypotheses of the beam before, not made yet
         self.unfinished = 0
 
@@ -50,12 +52,12 @@ class Beam:
     def insert(self, y: Hypothesis) -> Sequence[Hypothesis]:
         """Add `y` and return what falls off for it: nothing, other members, or `y` itself."""
         members = self.members
-        if self.full and y.rank > members[-1]:
+        if self.full and y.rank > members[-1].rank:
             return (y,)
-        position = bisect_left(members, y.rank)
+        position = bisect_left(members, y.rank, key=by_rank)
         if y.finished and position >= self.k:
             return (y,)
-        members.insert(position, y.rank)
+        members.insert(position, y)
         if not y.finished:
             self.unfinished += 1
         if len(members) <= self.k:
@@ -63,35 +65,35 @@ class Beam:
         if self.keep:
             return (self._remove(-1),)
         fallen = []
-        if members[int(self.k)][3].finished:
+        if members[int(self.k)].finished:
             fallen.append(self._remove(int(self.k)))
         if self.unfinished > self.k:
             fallen.append(self._remove(-1))
         return fallen
 
     def _remove(self, position: int) -> Hypothesis:
-        y = self.members.pop(position)[3]
+        y = self.members.pop(position)
         if not y.finished:
             self.unfinished -= 1
         return y
 
     def discard(self, y: Hypothesis) -> None:
         """Take `y`, a member, out."""
-        self._remove(bisect_left(self.members, y.rank))
+        self._remove(bisect_left(self.members, y.rank, key=by_rank))
 
     def lock(self, y: Hypothesis) -> None:
         """Give `y` a rank that nothing can displace: it counts as popped, whatever comes later (Alg. 2, pops[t])."""
-        del self.members[bisect_left(self.members, y.rank)]
+        del self.members[bisect_left(self.members, y.rank, key=by_rank)]
         y.rank = (float("-inf"), *y.rank[1:])
-        insort(self.members, y.rank)
+        insort(self.members, y, key=by_rank)
 
     def kth(self) -> Hypothesis | None:
         """The k-th member, finished or not: whoever follows it and is finished is not accepted."""
-        return self.members[int(self.k) - 1][3] if len(self.members) >= self.k else None
+        return self.members[int(self.k) - 1] if len(self.members) >= self.k else None
 
     def last_unfinished(self) -> Hypothesis | None:
         """The k-th unfinished member under `leave`: whoever follows it is never expanded."""
-        return self.members[-1][3] if self.full else None
+        return self.members[-1] if self.full else None
 
 
 class Agenda:
@@ -112,21 +114,23 @@ class Agenda:
     def enqueue(self, y: Hypothesis) -> None:
         """Make `y` wait to be scored, unless it does."""
         pending = self.beams[y.length].open
-        i = bisect_left(pending, y.key)
-        if i < len(pending) and pending[i] is y.key:
+        i = bisect_left(pending, y.key, key=by_key)
+        if i < len(pending) and pending[i] is y:
             return
-        pending.insert(i, y.key)
+        pending.insert(i, y)
         if i == 0:
             heapq.heappush(self._heads, (y.key, y.length))
 
     def dequeue(self, y: Hypothesis) -> None:
         """Take `y` off the queue if it waits there; its place in the beam is another matter."""
         pending = self.beams[y.length].open
-        i = bisect_left(pending, y.key)
-        if i < len(pending) and pending[i] is y.key:
+        if not pending:
+            return
+        i = 0 if pending[0] is y else bisect_left(pending, y.key, key=by_key)
+        if i < len(pending) and pending[i] is y:
             del pending[i]
             if i == 0 and pending:
-                heapq.heappush(self._heads, (pending[0], y.length))
+                heapq.heappush(self._heads, (pending[0].key, y.length))
 
     def defer(self, y: Hypothesis, j: int, place: tuple[float, float]) -> None:
         """Put the j-th child of `y` behind a cursor: it is made when that comes to the front."""
@@ -152,8 +156,8 @@ class Agenda:
             key, length = heads[0]
             if length < len(beams):
                 beam = beams[length]
-                if beam.open and beam.open[0] is key:
-                    return key[3]
+                if beam.open and beam.open[0].key is key:
+                    return beam.open[0]
                 if beam.rest and beam.rest[0] is key:
                     return beam
             heapq.heappop(heads)
@@ -161,7 +165,7 @@ class Agenda:
 
     def in_order(self) -> Iterator[Hypothesis]:
         """All that wait, first to last. The agenda must not change meanwhile."""
-        return (key[3] for key in heapq.merge(*(beam.open for beam in self.beams if beam.open)))
+        return heapq.merge(*(beam.open for beam in self.beams), key=by_key)
 
     def queued(self) -> int:
         """How many hypotheses wait."""

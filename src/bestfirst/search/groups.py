@@ -4,29 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
 
+from .any_order import AnyOrderSearch
 from .hypothesis import Hypothesis, Successors
 from .result import Answer, Result
-from .search import Search
-
-
-class Driven(Protocol):
-    """What a driver runs: one search, or groups of them."""
-
-    root: Hypothesis
-    rows: int  # hypotheses scored so far
-    whole_levels: bool  # whether all that a frontier names is certain to be needed
-    level_rows: int  # how many hypotheses of one length there may be to score
-    width: float  # how many successors of a hypothesis can matter
-
-    def frontier(self, m: int) -> list[Hypothesis]: ...
-
-    def commit(self, y: Hypothesis, successors: Successors) -> None: ...
-
-    def result(self) -> Result: ...
-
-    def dismantle(self) -> None: ...
 
 
 class Groups:
@@ -34,11 +15,11 @@ class Groups:
 
     A level of all groups may be scored in one go: what a group avoids only matters when its children are pushed, and that waits
     until the groups before it have pushed theirs. A token costs `penalty` for each unfinished hypothesis of an earlier group that
-    ends in it at this length, as in Hugging Face's group beam search. Successors must list as many tokens as all
-    groups are wide together.
+    ends in it at this length, as in Hugging Face's group beam search. As many successors matter as all groups are wide
+    together: the groups before may avoid the best ones.
     """
 
-    def __init__(self, searches: Sequence[Search], penalty: float, n: int, max_calls: int | None = None) -> None:
+    def __init__(self, searches: Sequence[AnyOrderSearch], penalty: float, n: int, max_calls: int | None = None) -> None:
         self.searches = searches
         self.penalty = penalty
         self.n = n
@@ -76,7 +57,7 @@ class Groups:
                     search.commit(z, self._avoiding(chosen, self._scored[z]))
             beams = search.agenda.beams
             if len(beams) > y.length + 1:
-                chosen.update(z[3].token for z in beams[y.length + 1].members if not z[3].finished)
+                chosen.update(z.token for z in beams[y.length + 1].members if not z.finished)
         self._level = [search.frontier(int(search.strategy.k)) for search in self.searches]
         self._scored = {}
 

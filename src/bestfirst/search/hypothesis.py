@@ -21,6 +21,10 @@ class Successors(NamedTuple):
     ending: float = 0.0
 
 
+Key = tuple[float, float, tuple[int, ...]]
+"""What sorts hypotheses, smallest first: two numbers, then the tokens, which differ between any two."""
+
+
 @dataclass(frozen=True)
 class Context:
     """What a score may know of the input besides the hypothesis itself."""
@@ -83,7 +87,3 @@ class Hypothesis:
     def __repr__(self) -> str:
         ending = ", finished" if self.finished else ""
         return f"Hypothesis({list(self.tokens)}, value={self.value:.4f}{ending})"
-
-
-Key = tuple[float, float, tuple[int, ...], Hypothesis]
-"""What sorts hypotheses: two numbers, then the tokens, which differ between any two; the node itself comes along."""

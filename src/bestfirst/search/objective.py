@@ -1,11 +1,13 @@
-"""Objective: what a search needs of a score, and what it says when a score breaks the law."""
+"""Objective: what a search needs of a score, and what is refused or raised where it does not get that."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from .hypothesis import Context
-from .strategy import Finished, Strategy
+from .hypothesis import Context, Hypothesis
+from .table_1 import Finished, Strategy, check_count
+
+TOLERANCE = 1e-9  # rounding that does not count as a broken law
 
 
 class Objective(Protocol):
@@ -35,13 +37,21 @@ class Objective(Protocol):
 class BrokenLaw(ValueError):
     """A score or a model broke the law that best-first search relies on."""
 
+    @classmethod
+    def above_bound(cls, y: Hypothesis, token: int, reach: float) -> BrokenLaw:
+        """A child of `y` can reach more than the bound of `y`."""
+        return cls(
+            f"the score of {[*y.tokens, token]} can reach {reach:.6g}, above the bound {y.bound:.6g} of its prefix "
+            f"{list(y.tokens)}: the score is not monotonic or its bound is wrong; use strategy='beam', or mend the score"
+        )
 
-def check(strategy: Strategy, score: Objective, context: Context, n: int) -> None:
+
+def check(strategy: Strategy, score: Objective, context: Context, n: int, max_calls: int | None = None) -> None:
     """Raise ValueError, naming the way out, for what no search can be asked for."""
-    if n < 1:
-        raise ValueError(f"nbest must be at least 1, got {n}")
+    check_count("nbest", n)
+    check_count("max_length", context.n_max)
+    if max_calls is not None:
+        check_count("max_calls", max_calls, "; leave it out for no limit")
     if strategy.finished == "keep" and n > strategy.k:
         raise ValueError(f"nbest ({n}) must not exceed beam ({strategy.k}): beam search returns no more than its beam")
-    if context.n_max < 1:
-        raise ValueError(f"max_length must be at least 1, got {context.n_max}")
     score.check(strategy)

@@ -1,199 +1,89 @@
-"""Algorithm 2, once, as an object that any driver can run.
+"""Search: what an engine drives, and which of the three searches runs when.
 
-    search = Search(best_first_beam(k), eos={0}, context=Context(n_max=50))
-    while (y := search.needed()) is not None:
-        search.commit(y, successors_of(y))      # ask the model
-    search.result()
+They give the same answers, scores and calls (`tests/search/test_equal_searches.py`):
 
-In this strict order it is Algorithm 2 of the paper (with its two errors mended, see README): `needed` pops, `commit` pushes. A
-driver may also score ahead: `frontier(m)` names the m hypotheses that will most likely be needed, and `commit` takes them in any
-order. Neither the result nor `calls` changes, because a beam keeps the best k of everything known, and what was built on a
-hypothesis that falls off is discarded. `docs/algorithm.md` has the argument; `tests/search/` has the properties.
+    StrictSearch     the common case, cheapest: best first, by a score that is its own bound, until n have finished
+    AnyOrderSearch   everything else: other orders, stops and scores, a heuristic, a queue of limited capacity, `max_calls`,
+                     a trace, outputs that end without EOS
+    on a device      in `bestfirst.engine`: all searches of a batch in kernels, where an engine holds the model on an accelerator
+                     and its kernels can do what is asked for; the engine looks before it begins one of the others
+
+`Groups` runs several of them for one input (diverse beam search).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from dataclasses import replace
+from typing import Any, Protocol
 
-from .agenda import Beam
-from .growth import Growth
-from .hypothesis import Hypothesis, Key, Successors
-from .result import Answer, Result, Status
+from .agenda import by_key
+from .any_order import AnyOrderSearch
+from .hypothesis import Hypothesis, Successors
+from .objective import Objective
+from .result import Answer, Result
+from .stops import Answered
+from .strict import StrictSearch
+from .table_1 import Strategy
+
+ANY_ORDER_ONLY = ("ends", "max_calls", "trace")  # settings that `StrictSearch` does not have
 
 
-class Search(Growth):
-    """One input's search: what is known of the tree (`Growth`), what to score next, and what came of it."""
+class Search(Protocol):
+    """One input's search, as an engine drives it: while there is a frontier, score some of it and commit what was scored.
 
-    # -- what to score -----------------------------------------------------------------------------------------------
+    What is committed in which order changes neither the result nor its `calls`.
+    """
 
-    def needed(self) -> Hypothesis | None:
-        """The hypothesis that must be scored next, or None when the search is over."""
-        ready = self.frontier(1)
-        return ready[0] if ready else None
+    root: Hypothesis
+    rows: int  # hypotheses scored so far
+    whole_levels: bool  # whether all that a frontier names is certain to be needed
+    level_rows: int  # how many hypotheses of one length there may be to score
+
+    @property
+    def width(self) -> float:
+        """How many successors of a hypothesis can matter: k and one for each EOS; infinite where nothing is pruned."""
+        ...
 
     def frontier(self, m: int) -> list[Hypothesis]:
-        """Up to `m` hypotheses to score now: the needed one first, then what is worth scoring ahead, likeliest first.
-
-        Empty when the search is over.
-        """
-        self._requeue()
-        chosen: list[Hypothesis] = []
-        while len(chosen) < (1 if self._one_by_one else m):
-            y = self.first()
-            if y is None or self.strategy.stop(self, y) or (chosen and not self.strategy.order.together(chosen[0], y)):
-                break
-            self.agenda.dequeue(y)
-            if (beam := self._hopeless(y)) is not None:
-                self._pruned.append(y)
-                self._note_out(y, "hopeless", beam)
-            elif y not in chosen:  # its beam may have been made anew since
-                chosen.append(y)
-        if chosen and self.max_calls is not None and self.rows >= self.max_calls:
-            self.out_of_budget = True
-            self._reveal_finished()
-            return []
-        self._ready = chosen
-        return chosen
-
-    def first(self) -> Hypothesis | None:
-        """The open hypothesis that comes first in the order; children that could come before it are made on the way."""
-        while isinstance(head := self.agenda.head(), Beam):
-            self._reveal(head)
-        return head
-
-    def _requeue(self) -> None:
-        """What the last frontier named and nobody scored waits again."""
-        for y in self._ready:
-            if y.on_beam and y.successors is None:
-                self.agenda.enqueue(y)
-        self._ready = []
-
-    def _hopeless(self, y: Hypothesis) -> Beam | None:
-        """The beam at which everything that `y` could become is sure to fall off, if there is one (the paper's Theorem 4.4).
-
-        It is full of hypotheses that precede `y`, so they outrank all that `y` can become there.
-        """
-        beams = self.agenda.beams
-        if not self._prunes:
-            return None
-        for length in range(y.length + 1, len(beams)):
-            beam = beams[length]
-            if self.keep:
-                if beam.full and all(self._precedes(z[3], y) for z in reversed(beam.members)):
-                    return beam
-                continue
-            kth = beam.kth()
-            if kth is None or not self._precedes(kth, y):
-                return None  # a continuation of `y` may still finish here
-            last = beam.last_unfinished()
-            if last is not None and self._precedes(last, y):
-                return beam
-        return beams[-1] if not self.keep and len(beams) > self.context.n_max else None
-
-    def _precedes(self, z: Hypothesis, y: Hypothesis) -> bool:
-        """Whether `z`, a member of a longer beam, takes its slot before `y` comes to its turn."""
-        if z.finished and self.keep:
-            return z.key < y.key
-        return z.successors is not None if self.strategy.order.depends_on_past else z.reach > y.bound
-
-    # -- what was scored ---------------------------------------------------------------------------------------------
+        """Up to `m` hypotheses to score now: the needed one first. Empty when the search is over."""
+        ...
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
-        """Close `y` with its successors: push its children (Alg. 2, lines 11 to 15)."""
-        y.successors = successors
-        y.children = {}
-        self.rows += 1
-        if not y.on_beam:
-            if self.trace is not None:
-                self.trace.note("pop", y, ahead=True)
-            return  # fell off while it was being scored; kept, for it may come back
-        self.agenda.dequeue(y)
-        self._note("pop", y)
-        if self.strategy.order.depends_on_past:
-            self.agenda.beams[y.length].lock(y)
-        self._push_children(y)
-        if self.strategy.queue_capacity is not None:
-            self._evict(self.strategy.queue_capacity)
-
-    def _evict(self, capacity: int) -> None:
-        """Memory-reduced search: while more than `capacity` wait, the worst of the shortest goes (the paper, section 3.3)."""
-        self._requeue()
-        if self.agenda.queued() > capacity:
-            for y, at in [(y, at) for y in self.agenda.in_order() if (at := self._hopeless(y)) is not None]:
-                self.agenda.dequeue(y)
-                self._pruned.append(y)
-                self._note_out(y, "hopeless", at)
-        for _ in range(self.agenda.queued() - capacity):
-            beam = next(beam for beam in self.agenda.beams if beam.open)
-            worst = beam.open[-1][3]
-            worst.evicted = True
-            beam.discard(worst)
-            self._fall(worst, "evict", beam)
-            self.evicted += 1
-
-    # -- what came of it ---------------------------------------------------------------------------------------------
-
-    @property
-    def calls(self) -> int:
-        """Hypotheses that had to be scored: the paper's metric.
-
-        In strict order this is `rows`. Ahead of turn more may have been scored; these are the ones that strict order would have:
-        on a beam, not hopeless, and before the point where it stops (`test_calls_equal_the_certificate`).
-        """
-        return self.rows if self._scored_in_order else sum(1 for _ in self._certificate())
-
-    @property
-    def _scored_in_order(self) -> bool:
-        return not self._relies_on_bound or self.out_of_budget
-
-    def _certificate(self) -> Iterator[Hypothesis]:
-        closed = (z[3] for beam in self.agenda.beams for z in beam.members if z[3].successors is not None)
-        return (y for y in closed if not self.strategy.stop(self, y) and self._hopeless(y) is None)
-
-    def best_unfinished(self, length: int) -> Hypothesis:
-        """The first unfinished member of this length: level by level, none has or can reach a better score."""
-        return next(z[3] for z in self.agenda.beams[length].members if not z[3].finished)
+        """Take what the model said of `y`."""
+        ...
 
     def result(self) -> Result:
-        """The n best answers so far; final once `needed` has returned None."""
-        status: Status = "budget" if self.out_of_budget else "complete" if self.answers else "incomplete"
-        calls = self.calls
-        answers = [key[3] for key in self._counted()[: self.n]]
-        result = Result(
-            hypotheses=[Answer.of(y) for y in answers],
-            calls=calls,
-            rows=self.rows,
-            lm_calls=calls if "language_model" in self.score.needs else 0,
-            exact=self.strategy.exact and self.guaranteed and not self.evicted and not self.out_of_budget,
-            status=status,
-            partial=None if self.answers else Answer.of(self._best_partial()),
-        )
-        if self.trace is not None:
-            self.trace.result(result, answers, None if self._scored_in_order else [*self._certificate()])
-        return result
-
-    def _counted(self) -> list[Key]:
-        """The answers, but for those that the stopping rule leaves out."""
-        counted = getattr(self.strategy.stop, "counted", None)
-        return self.answers if counted is None else list(counted(self))
+        """The answers so far; final once the frontier is empty."""
+        ...
 
     def dismantle(self) -> None:
-        """Take the tree apart once the result is known, so that its memory is free at once, without a garbage collection."""
-        waiting = [self.root]
-        while waiting:
-            y = waiting.pop()
-            if y.successors is not None:
-                waiting += y.children.values()
-                y.children = {}
-            del y.rank, y.key
-        self.agenda.beams.clear()
-        self.answers, self._ready, self._pruned = [], [], []
+        """Take apart what refers to itself, so that its memory is free at once. The search cannot go on."""
+        ...
 
-    def _best_partial(self) -> Hypothesis:
-        """The best unfinished hypothesis of the longest beam: what Algorithm 1 returns when nothing completes."""
-        for beam in reversed(self.agenda.beams):
-            while beam.rest and not beam.members:
-                self._reveal(beam)
-            if beam.members:
-                return beam.members[0][3]
-        return self.root
+
+def begin(strategy: Strategy, *, score: Objective, **settings: Any) -> Search:
+    """`StrictSearch` where it can do what is asked for, `AnyOrderSearch` elsewhere."""
+    if not StrictSearch.takes(strategy, score) or any(settings.get(name) is not None for name in ANY_ORDER_ONLY):
+        return AnyOrderSearch(strategy, score=score, **settings)
+    return StrictSearch(strategy, score=score, **{name: x for name, x in settings.items() if name not in ANY_ORDER_ONLY})
+
+
+def certified(search: Search) -> list[Answer]:
+    """The answers, best first, that are sure to be the first of the result, for those who do not want to wait for the rest.
+
+    They precede everything open, so a search for no more of them would stop here (`Answered`); and the best few of a longer list
+    are the same. Level by level and without a guarantee there are none until the search is over. To be asked between two steps.
+    `tests/scheduler/test_certified.py` has the property.
+    """
+    if isinstance(search, StrictSearch):
+        return [replace(answer) for answer in search.answers]
+    if not isinstance(search, AnyOrderSearch):
+        return []
+    if not (search.strategy.any_order and search.policy.guaranteed and isinstance(search.strategy.stop, Answered)):
+        return []
+    y = search.needed()
+    if search.out_of_budget:
+        return []
+    last = search.n if y is None else min(search.n, bisect_left(search.answers, y.key, key=by_key))
+    return [Answer.of(answer) for answer in search.answers[:last]]

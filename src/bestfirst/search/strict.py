@@ -1,4 +1,4 @@
-"""Algorithm 2 in strict order, for scores that are their own bound: the common case, cheaper than `Search`.
+"""Algorithm 2 in strict order, for scores that are their own bound: the common case, cheaper than `AnyOrderSearch`.
 
 Where the order of the agenda is also the order of every beam (a monotonic score, best first), a child comes onto its beam when it
 comes to the front, and whatever comes later is worse. So beams fill from the top, nothing ever falls off, and a beam is two
@@ -7,7 +7,7 @@ counts. All that waits is, for each scored hypothesis, its best child that has n
 Scoring ahead changes none of this: successors that are known early wait with their hypothesis until its turn. Who is worth
 scoring ahead is found by playing on with a copy of the queue and the counts, as if what is not scored had no children.
 
-`tests/search/test_strict.py` holds it against `Search`: the same answers, and the same calls.
+`tests/search/test_equal_searches.py` holds it against `AnyOrderSearch`: the same answers, and the same calls.
 """
 
 from __future__ import annotations
@@ -17,32 +17,30 @@ from collections.abc import Collection
 from math import inf
 
 from .hypothesis import Context, Hypothesis, Successors
-from .objective import BrokenLaw, Objective, check
+from .objective import TOLERANCE, BrokenLaw, Objective, check
 from .result import Answer, Result
-from .stop import Answered
-from .strategy import BestFirst, Strategy
+from .stops import Answered
+from .table_1 import BestFirst, Strategy
 
-TOLERANCE = 1e-9  # rounding that does not count as a broken law
-
-Cursor = tuple[float, int, int, Hypothesis, int]
+NextChild = tuple[float, int, int, Hypothesis, int]
 """The j-th child of a scored hypothesis: its value, negated; its length; a serial number; the hypothesis; j."""
 
 
-class Turn:
+class Progress:
     """How far a search has come: what waits, and how full the beam of each length is."""
 
     __slots__ = ("answers", "heap", "kth", "last", "members", "unfinished")
 
     def __init__(self) -> None:
-        self.heap: list[Cursor] = []
+        self.heap: list[NextChild] = []
         self.members: list[int] = [1]  # by length, how many are on the beam, finished ones included
         self.unfinished: list[int] = [1]
         self.kth: list[float] = [inf]  # by length, the value of the k-th member, once there is one
         self.last: list[float] = [0.0]  # by length, the value of the unfinished member that came last
         self.answers = 0
 
-    def copy(self) -> Turn:
-        other = Turn.__new__(Turn)
+    def copy(self) -> Progress:
+        other = Progress.__new__(Progress)
         other.heap, other.members, other.unfinished = self.heap[:], self.members[:], self.unfinished[:]
         other.kth, other.last, other.answers = self.kth[:], self.last[:], self.answers
         return other
@@ -56,7 +54,7 @@ class Turn:
 
 
 class StrictSearch:
-    """One input's search. It is driven as `Search` is."""
+    """One input's search. It is driven as every `Search` is."""
 
     whole_levels = False
 
@@ -89,11 +87,11 @@ class StrictSearch:
         self.width = strategy.k + len(self.eos)
         self.root = Hypothesis(None, -1, 0.0, 0.0, False)
         self.root.worth = self.root.bound = 0.0
-        self.root.children = NONE
+        self.root.children = NO_CHILDREN
         self._needed: Hypothesis | None = self.root
         self.answers: list[Answer] = []  # best first; each is sure as soon as it is there
         self._deepest = self.root  # the first to come onto the longest beam
-        self._turn = Turn()
+        self._progress = Progress()
         self._serial = 0
         self._parents: list[Hypothesis] = []  # of what was looked at ahead of its turn
 
@@ -107,115 +105,111 @@ class StrictSearch:
 
     def _ahead(self, m: int) -> list[Hypothesis]:
         """The next `m` that would be needed if what is not scored had no children."""
-        turn = self._turn.copy()
+        progress = self._progress.copy()
         chosen: list[Hypothesis] = []
-        while len(chosen) < m and (y := self._pop(turn)) is not None:
+        while len(chosen) < m and (y := self._pop(progress)) is not None:
             if y.successors is None:
                 chosen.append(y)
             else:
-                self._open(turn, y)
+                self._open(progress, y)
         return chosen
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
         """Take what the model said of `y`; if that was needed, go on to the next that is."""
         values = successors.values
         if values and values[0] > 0 and values[0] > TOLERANCE * (1 + abs(y.value)):
-            raise BrokenLaw(
-                f"the score of {[*y.tokens, successors.tokens[0]]} can reach {y.value + values[0]:.6g}, above the bound "
-                f"{y.bound:.6g} of its prefix {list(y.tokens)}: the score is not monotonic or its bound is wrong; "
-                "use strategy='beam', or mend the score"
-            )
+            raise BrokenLaw.above_bound(y, successors.tokens[0], y.value + values[0])
         y.successors = successors
         self.rows += 1
         next_ = self._needed
         while next_ is not None and next_.successors is not None:
             self.calls += 1
-            self._open(self._turn, next_)
-            next_ = self._pop(self._turn)
+            self._open(self._progress, next_)
+            next_ = self._pop(self._progress)
         self._needed = next_
 
     # -- whose turn it is ----------------------------------------------------------------------------------------------------
 
-    def _pop(self, turn: Turn) -> Hypothesis | None:
+    def _pop(self, progress: Progress) -> Hypothesis | None:
         """The next unfinished hypothesis that must be scored, or None when the search is over (Alg. 2, lines 5 to 10)."""
-        heap, taken = turn.heap, turn.members if self.keep else turn.unfinished
-        while heap and turn.answers < self.n:
+        heap, taken = progress.heap, progress.members if self.keep else progress.unfinished
+        while heap and progress.answers < self.n:
             negated, length, _, parent, j = cursor = heapq.heappop(heap)
             if heap and heap[0][0] == negated and heap[0][1] == length:
                 negated, length, _, parent, j = _first_of_equals(cursor, heap)
             if taken[length] >= self.k:
                 continue  # the beam is full; its siblings, which are no better, would not enter either
-            self._wait(turn, parent, j + 1)
+            self._wait(progress, parent, j + 1)
             if length == self.complete or parent.successors.tokens[j] in self.eos:  # type: ignore[union-attr]
-                self._finish(turn, parent, j, -negated)
+                self._finish(progress, parent, j, -negated)
                 continue
-            turn.unfinished[length] += 1
-            turn.last[length] = -negated
-            self._enter(turn, length, -negated)
-            y = self._child(turn, parent, j, -negated)
-            if length < self.n_max and not self._hopeless(turn, length, y.value):
+            progress.unfinished[length] += 1
+            progress.last[length] = -negated
+            self._enter(progress, length, -negated)
+            y = self._child(progress, parent, j, -negated)
+            if length < self.n_max and not self._hopeless(progress, length, y.value):
                 return y
         return None
 
-    def _open(self, turn: Turn, y: Hypothesis) -> None:
+    def _open(self, progress: Progress, y: Hypothesis) -> None:
         """Let the children of `y`, which is scored, wait for their turn (Alg. 2, lines 11 to 15)."""
-        if y.length + 1 == len(turn.members):
-            turn.lengthen(turn.members[-1] - turn.unfinished[-1] if self.keep else 0)
-        self._wait(turn, y, 0)
+        if y.length + 1 == len(progress.members):
+            progress.lengthen(progress.members[-1] - progress.unfinished[-1] if self.keep else 0)
+        self._wait(progress, y, 0)
 
-    def _wait(self, turn: Turn, y: Hypothesis, j: int) -> None:
+    def _wait(self, progress: Progress, y: Hypothesis, j: int) -> None:
         values = y.successors.values  # type: ignore[union-attr]
         if j < len(values):
             self._serial += 1
-            heapq.heappush(turn.heap, (-(y.value + values[j]), y.length + 1, self._serial, y, j))
+            heapq.heappush(progress.heap, (-(y.value + values[j]), y.length + 1, self._serial, y, j))
 
-    def _enter(self, turn: Turn, length: int, value: float) -> None:
+    def _enter(self, progress: Progress, length: int, value: float) -> None:
         """One more on the beam of this length."""
-        turn.members[length] += 1
-        if turn.members[length] == self.k:
-            turn.kth[length] = value
+        progress.members[length] += 1
+        if progress.members[length] == self.k:
+            progress.kth[length] = value
 
-    def _finish(self, turn: Turn, parent: Hypothesis, j: int, value: float) -> None:
+    def _finish(self, progress: Progress, parent: Hypothesis, j: int, value: float) -> None:
         """A finished hypothesis: an answer if there is a slot for it; under `keep`, at every later length as well."""
         length = parent.length + 1
-        for at in range(length, len(turn.members) if self.keep else length + 1):
-            if turn.members[at] >= self.k:
+        for at in range(length, len(progress.members) if self.keep else length + 1):
+            if progress.members[at] >= self.k:
                 return
-            self._enter(turn, at, value)
-        turn.answers += 1
-        if turn is self._turn:
+            self._enter(progress, at, value)
+        progress.answers += 1
+        if progress is self._progress:
             tokens = (*parent.tokens, parent.successors.tokens[j])  # type: ignore[union-attr]
             self.answers.append(Answer(tokens, value, _logprob(parent, j)))
 
-    def _child(self, turn: Turn, parent: Hypothesis, j: int, value: float) -> Hypothesis:
+    def _child(self, progress: Progress, parent: Hypothesis, j: int, value: float) -> Hypothesis:
         """The j-th child of `parent`; the same one each time it is looked at ahead of its turn, and then on its turn."""
         known = parent.children
         y = known.get(j)
         if y is None:
             y = Hypothesis(parent, parent.successors.tokens[j], value, _logprob(parent, j), False)  # type: ignore[union-attr]
             y.worth = y.bound = value
-            y.children = NONE
-        if turn is self._turn:
+            y.children = NO_CHILDREN
+        if progress is self._progress:
             if y.length > self._deepest.length:
                 self._deepest = y
-        elif known is NONE:
+        elif known is NO_CHILDREN:
             parent.children = {j: y}
             self._parents.append(parent)
         else:
             known[j] = y
         return y
 
-    def _hopeless(self, turn: Turn, length: int, value: float) -> bool:
+    def _hopeless(self, progress: Progress, length: int, value: float) -> bool:
         """Whether everything that a hypothesis could become is sure to fall off a beam (the paper's Theorem 4.4)."""
-        members, unfinished, k = turn.members, turn.unfinished, self.k
+        members, unfinished, k = progress.members, progress.unfinished, self.k
         for longer in range(length + 1, len(members)):
             if self.keep:
-                if members[longer] >= k and turn.last[longer] > value:
+                if members[longer] >= k and progress.last[longer] > value:
                     return True
                 continue
-            if members[longer] < k or turn.kth[longer] <= value:
+            if members[longer] < k or progress.kth[longer] <= value:
                 return False  # a continuation may still finish there
-            if unfinished[longer] >= k and turn.last[longer] > value:
+            if unfinished[longer] >= k and progress.last[longer] > value:
                 return True
         return not self.keep and len(members) > self.n_max
 
@@ -235,11 +229,11 @@ class StrictSearch:
     def dismantle(self) -> None:
         """Take apart what refers to itself, so that its memory is free at once."""
         for y in self._parents:
-            y.children = NONE
-        self._turn.heap.clear()
+            y.children = NO_CHILDREN
+        self._progress.heap.clear()
 
 
-NONE: dict[int, Hypothesis] = {}
+NO_CHILDREN: dict[int, Hypothesis] = {}
 """No child was looked at ahead of its turn."""
 
 
@@ -248,12 +242,17 @@ def _logprob(parent: Hypothesis, j: int) -> float:
     return parent.logprob + (successors.values if successors.logprobs is None else successors.logprobs)[j]
 
 
-def _first_of_equals(cursor: Cursor, heap: list[Cursor]) -> Cursor:
+def _tokens(child: NextChild) -> tuple[int, ...]:
+    _, _, _, parent, j = child
+    return (*parent.tokens, parent.successors.tokens[j])  # type: ignore[union-attr]
+
+
+def _first_of_equals(cursor: NextChild, heap: list[NextChild]) -> NextChild:
     """Of the cursors with this value and length, the one whose tokens come first. The others stay in the queue."""
     equals = [cursor]
     while heap and heap[0][:2] == cursor[:2]:
         equals.append(heapq.heappop(heap))
-    equals.sort(key=lambda each: (*each[3].tokens, each[3].successors.tokens[each[4]]))  # type: ignore[union-attr]
+    equals.sort(key=_tokens)
     for other in equals[1:]:
         heapq.heappush(heap, other)
     return equals[0]

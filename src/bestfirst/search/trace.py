@@ -14,8 +14,6 @@ A file of traces begins with a line that names the format and its version (`HEAD
     result   status, exact, calls, rows, the ids of the answers, and of what was `called` (null: all that was scored): where
              hypotheses were scored ahead of their turn, those that had to be
     text     the answers' texts, and the forward passes they took
-
-Version 1 had no first line, and of these events push (without piece, finished, bound and place), pop, prune, evict and finish.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from .hypothesis import Hypothesis
 
 if TYPE_CHECKING:
-    from .growth import Growth
     from .result import Result
+    from .tree import SearchTree
 
 Event = Literal["begin", "push", "refuse", "pop", "prune", "evict", "finish", "result", "text"]
 FORMAT, VERSION = "bestfirst-trace", 2
@@ -58,7 +56,7 @@ class Trace:
         self.about = {"source": source if isinstance(source, str) else None, "model": getattr(model, "name", None)}
         self.piece = getattr(model, "piece", None)
 
-    def begin(self, search: Growth) -> None:
+    def begin(self, search: SearchTree) -> None:
         """A search starts: what it is."""
         strategy = search.strategy
         self._add(

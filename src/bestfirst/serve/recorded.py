@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ..search import Driven, Hypothesis, Result, Successors
+from ..search import Hypothesis, Result, Search, Successors
 
 
 class Recorded:
-    """Driven as the search it holds; with others, and ahead of turn. `tell` then repeats it one hypothesis at a time.
+    """Search as the search it holds; with others, and ahead of turn. `tell` then repeats it one hypothesis at a time.
 
     Strict order needs nothing that was not scored: whatever the order, those hypotheses had to be (`docs/algorithm.md`).
     """
 
-    def __init__(self, search: Driven) -> None:
+    def __init__(self, search: Search) -> None:
         self.search = search
         self.root = search.root
         self.whole_levels = search.whole_levels
@@ -34,7 +34,7 @@ class Recorded:
     def dismantle(self) -> None:
         self.search.dismantle()
 
-    def tell(self, search: Driven, width: int) -> None:
+    def tell(self, search: Search, width: int) -> None:
         """Run another search of the same input, in strict order, without asking the model: its trace is the story.
 
         `width`: how many successors of a hypothesis can matter; the model may have been asked for more, on behalf of others.

@@ -1,6 +1,6 @@
 """How often the paper's two methods for scores that are not monotonic miss beam search's answer, beside the exact method.
 
-    python -m bestfirst.scoring.mismatches --cases 1000
+    python tests/scoring/mismatches.py --cases 1000
 
 Random toy models without ties, the same for every method. Beam search runs to the end; its calls are those of `keep` until all
 are finished, of `leave` until nothing can beat the k-th answer.
@@ -17,8 +17,19 @@ from functools import cache
 from math import exp, log
 from typing import Any
 
-from ..search import METHODS, Context, Exhausted, Finished, Search, Strategy, Successors, beam, best_first_beam, by_method
-from . import BoundedLengthReward, LengthReward, MutualInformation, Score
+from bestfirst.scoring import BoundedLengthReward, LengthReward, MutualInformation, Score
+from bestfirst.search import (
+    METHODS,
+    AnyOrderSearch,
+    Context,
+    Exhausted,
+    Finished,
+    Strategy,
+    Successors,
+    beam,
+    best_first_beam,
+    by_method,
+)
 
 Toy = Callable[[tuple[int, ...]], Sequence[float]]
 N_MAX, SOURCE, VOCABULARY, EOS = 8, 5, 5, 0
@@ -69,7 +80,7 @@ def toy_model(seed: str, score: Score) -> Toy:
 
 def run(toy: Toy, strategy: Strategy, score: Score) -> tuple[tuple[int, ...] | None, int]:
     """The best answer, and the calls that it took."""
-    search = Search(strategy, score=score, eos={EOS}, context=Context(N_MAX, SOURCE))
+    search = AnyOrderSearch(strategy, score=score, eos={EOS}, context=Context(N_MAX, SOURCE))
     while batch := search.frontier(VOCABULARY):
         for y in batch:
             values = toy(y.tokens)
@@ -110,7 +121,7 @@ def table(lines: Sequence[Mismatches]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bestfirst.scoring.mismatches", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python tests/scoring/mismatches.py", description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=int, default=1000, help="random models for each line (default 1000)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")

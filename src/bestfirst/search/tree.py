@@ -1,4 +1,4 @@
-"""Growth: what is known of the search tree, and how it grows: children are pushed, beams are capped, what falls off goes."""
+"""SearchTree: what is known of the tree of hypotheses, and how it grows: children are pushed, beams are capped."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Sequence
 from math import inf
 
-from .agenda import Agenda, Beam
-from .hypothesis import Context, Hypothesis, Key
-from .objective import BrokenLaw, Objective, check
-from .stop import Exhausted
-from .strategy import Strategy
+from .agenda import Agenda, Beam, by_key
+from .hypothesis import Context, Hypothesis
+from .objective import TOLERANCE, BrokenLaw, Objective, check
+from .policy import Policy
+from .table_1 import Strategy
 from .trace import Event, Trace
 
-TOLERANCE = 1e-9  # rounding that does not count as a broken law
 
-
-class Growth:
-    """An agenda, the answers so far, and the rules of a strategy by which they change."""
+class SearchTree:
+    """An agenda, the answers so far, and how they change: the part of `AnyOrderSearch` that does not choose what to score."""
 
     def __init__(
         self,
@@ -32,7 +30,7 @@ class Growth:
         max_calls: int | None = None,
         trace: Trace | None = None,
     ) -> None:
-        check(strategy, score, context, n)
+        check(strategy, score, context, n, max_calls)
         self.strategy = strategy
         self.score = score
         self.eos = frozenset(eos)
@@ -42,62 +40,50 @@ class Growth:
         self.ends = ends  # whether tokens are complete that do not end in EOS
         self.max_calls = max_calls
         self.trace = trace
-        self.keep = strategy.finished == "keep"
-        self.agenda = Agenda(strategy.k, self.keep or strategy.finished == "shrink")
-        self.answers: list[Key] = []  # accepted so far, best first
+        self.policy = Policy.of(strategy, score, max_calls, trace is not None)
+        self.agenda = Agenda(strategy.k, keep=strategy.finished != "leave")
+        self.answers: list[Hypothesis] = []  # accepted so far, best first
+        self.bound_holds = True  # as far as was seen: no hypothesis could reach more than its prefix's bound
         self.rows = 0  # hypotheses scored, those ahead of their turn included
         self.evicted = 0
         self.out_of_budget = False
-        self.bound_holds = True  # as far as was seen: no hypothesis could reach more than its prefix's bound
-        self._pruned: list[Hypothesis] = []  # open, but no continuation can enter a beam
-        self._ready: list[Hypothesis] = []  # named by the last frontier
-        self._by_value = not self.keep and strategy.heuristic is None  # how beams rank
-        self.guaranteed = not strategy.order.relies_on_bound or score.exact(strategy.finished)
-        self._relies_on_bound = strategy.any_order and strategy.order.relies_on_bound and self.guaranteed
-        stop_looks_back = bool(getattr(strategy.stop, "depends_on_past", True))
-        self._one_by_one = max_calls is not None or stop_looks_back or not self.guaranteed or not strategy.any_order
-        self._prunes = (strategy.order.relies_on_bound and self.guaranteed) or (strategy.order.depends_on_past and self.keep)
-        exhaustive = strategy.level_by_level and strategy.k == inf and isinstance(strategy.stop, Exhausted) and self._by_value
-        self.whole_levels = not self._one_by_one and not strategy.order.relies_on_bound  # all that a frontier names is certain
+        self.whole_levels = self.policy.whole_levels
         self.level_rows = int(min(strategy.k, 1024))
         self.width = strategy.k + len(self.eos)
-        # Children are made as they come to the front, unless the stop looks at a whole level. A trace tells of all that wait.
-        told = trace is not None and strategy.k < inf and max_calls is None
-        self._lazy = (self._relies_on_bound and not strategy.level_by_level and not told) or exhaustive
-        best_first = strategy.order.relies_on_bound and not strategy.level_by_level
-        self._value_only = score.value_only and strategy.heuristic is None and best_first
+        self._ready: list[Hypothesis] = []  # named by the last frontier
+        self._pruned: list[Hypothesis] = []  # open, but no continuation can enter a beam
         if trace is not None:
             trace.begin(self)
         self.root = self._place(Hypothesis(None, -1, 0.0, 0.0, False))
-        self._level(0).insert(self.root)
+        self._beam(0).insert(self.root)
         self._enter(self.root)
 
     # -- children --------------------------------------------------------------------------------------------------------
 
     def _push_children(self, y: Hypothesis) -> None:
         """Let the children of `y`, which is closed, onto the next beam: one by one as they come to the front, or all at once."""
-        beam = self._level(y.length + 1)
-        self._defer(y, 0, beam)
-        while beam.rest and not self._lazy:
-            self._reveal(beam)
+        beam = self._beam(y.length + 1)
+        self._queue_child(y, 0, beam)
+        while beam.rest and not self.policy.lazy:
+            self._make_child(beam)
 
-    def _defer(self, y: Hypothesis, j: int, beam: Beam) -> None:
+    def _queue_child(self, y: Hypothesis, j: int, beam: Beam) -> None:
         values: Sequence[float] = y.successors.values  # type: ignore[union-attr]
         if j == len(values):
             return
         value = y.value + values[j]
-        if self._by_value and beam.full and -value > beam.members[-1][0]:
+        if self.policy.rank_by_value and beam.full and -value > beam.members[-1].rank[0]:
             if self.trace is not None:
                 self._note_refused(y, j, beam)
             return  # nor would its siblings enter, which are no better
         reach = value
-        if not self._value_only:
+        if self.policy.lazy and not self.policy.value_only:  # else it is made at once, wherever its cursor stands
             reach = self.score.final(value, beam.length, self.context)
             if beam.length < self.context.n_max:
                 reach = max(reach, self.score.bound(value, beam.length, self.context))
         self.agenda.defer(y, j, self.strategy.order.cursor(beam.length, value, reach))
 
-    def _reveal(self, beam: Beam) -> None:
+    def _make_child(self, beam: Beam) -> None:
         """Make the child behind the beam's first cursor, put it on the beam if it is good enough, and move the cursor on."""
         y, j = self.agenda.pop_cursor(beam)
         if not y.on_beam:
@@ -106,20 +92,20 @@ class Growth:
         fallen = (child,) if child.evicted else beam.insert(child)
         enters = child not in fallen
         # Siblings come best first: if an unfinished one is refused, so are all after it. A heuristic may rank them otherwise.
-        if enters or child.evicted or self.strategy.heuristic is not None or (child.finished and not self.keep):
-            self._defer(y, j + 1, beam)
+        if enters or child.evicted or self.strategy.heuristic is not None or (child.finished and not self.policy.keep):
+            self._queue_child(y, j + 1, beam)
         if self.trace is not None and not enters and not child.evicted:
             self._note_refused(y, j, beam)
         if enters:
             self._enter(child)
             for z in fallen:
-                self._fall(z, "full", beam)
+                self._fall_off(z, "full", beam)
             # Later beams had something from what fell, or lack a finished one that holds a slot there too.
-            changed = any(z.successors is not None or (z.finished and self.keep) for z in fallen)
-            if (changed or (child.finished and self.keep)) and len(self.agenda.beams) > beam.length + 1:
+            changed = any(z.successors is not None or (z.finished and self.policy.keep) for z in fallen)
+            if (changed or (child.finished and self.policy.keep)) and len(self.agenda.beams) > beam.length + 1:
                 self._rebuild(beam.length + 1)
 
-    def _reveal_finished(self) -> None:
+    def _insert_finished(self) -> None:
         """Out of budget: show the complete hypotheses that wait behind cursors, for they are found."""
         for beam in self.agenda.beams:
             for _, _, _, _, y, j in beam.rest:
@@ -139,36 +125,30 @@ class Growth:
             finished = finished or (self.ends is not None and self.ends((*y.tokens, token)))
             child = y.children[j] = self._place(Hypothesis(y, token, y.value + values[j], logprob, finished))
             if child.reach > y.bound + TOLERANCE * (1 + abs(y.bound)):
-                self._bound_broken(child, y)
+                self.bound_holds = False  # beam search goes on, but does not stop by bounds any more
+                if self.policy.relies_on_bound:
+                    raise BrokenLaw.above_bound(y, token, child.reach)
         return child
-
-    def _bound_broken(self, child: Hypothesis, y: Hypothesis) -> None:
-        self.bound_holds = False  # beam search goes on, but does not stop by bounds any more
-        if self._relies_on_bound:
-            raise BrokenLaw(
-                f"the score of {list(child.tokens)} can reach {child.reach:.6g}, above the bound {y.bound:.6g} of its prefix "
-                f"{list(y.tokens)}: the score is not monotonic or its bound is wrong; use strategy='beam', or mend the score"
-            )
 
     def _place(self, y: Hypothesis) -> Hypothesis:
         """Work out what `y` is worth and where it stands in its beam and on the agenda."""
-        if self._value_only:
+        if self.policy.value_only:
             y.worth = y.bound = y.reach = y.value
-            y.rank = y.key = (-y.value, y.length, y.tokens, y)
+            y.rank = y.key = (-y.value, y.length, y.tokens)
             return y
         y.worth = self.score.final(y.value, y.length, self.context)
         y.bound = self.score.bound(y.value, y.length, self.context) if y.length < self.context.n_max else -inf
-        y.reach = y.worth if y.finished and self.keep else max(y.worth, y.bound)
+        y.reach = y.worth if y.finished and self.policy.keep else max(y.worth, y.bound)
         if y.finished:  # its place among its length is its value's, whatever finishing adds
             y.worth += y.parent.successors.ending  # type: ignore[union-attr]
         h = self.strategy.heuristic(y, self.context) if self.strategy.heuristic is not None and not y.finished else 0.0
-        y.rank = (-(y.value if self._by_value else y.worth + h), y.length, y.tokens, y)
-        y.key = (-y.worth, y.length, y.tokens, y) if y.finished else self.strategy.order.key(y, h)
+        y.rank = (-(y.value if self.policy.rank_by_value else y.worth + h), y.length, y.tokens)
+        y.key = (-y.worth, y.length, y.tokens) if y.finished else self.strategy.order.key(y, h)
         return y
 
     # -- beams -----------------------------------------------------------------------------------------------------------
 
-    def _level(self, length: int) -> Beam:
+    def _beam(self, length: int) -> Beam:
         """The beam of this length; a new one starts, under `keep`, with the finished hypotheses of the beam before.
 
         Under `shrink` it is narrower by as many as there are. The beam before is complete by then: only level by level.
@@ -177,8 +157,8 @@ class Growth:
             beam = self.agenda.add_beam()
             if self.strategy.finished == "shrink":
                 beam.k -= len(self.answers)
-            if self.keep and length > 0:
-                for _, _, _, y in self.agenda.beams[length - 1].members:
+            if self.policy.keep and length > 0:
+                for y in self.agenda.beams[length - 1].members:
                     if y.finished:
                         beam.insert(y)
         return self.agenda.beams[length]
@@ -187,20 +167,20 @@ class Growth:
         y.on_beam = True
         self._note("push", y)
         if y.finished:
-            insort(self.answers, y.key)
+            insort(self.answers, y, key=by_key)
             self._note("finish", y)
         elif y.successors is not None:
             self._push_children(y)
         elif y.length < self.context.n_max:
             self.agenda.enqueue(y)
 
-    def _fall(self, y: Hypothesis, why: str, beam: Beam) -> None:
+    def _fall_off(self, y: Hypothesis, why: str, beam: Beam) -> None:
         if not y.on_beam:
             return  # a finished one that had fallen off a longer beam before
         y.on_beam = False
         self._note_out(y, why, beam)
         if y.finished:
-            del self.answers[bisect_left(self.answers, y.key)]
+            del self.answers[bisect_left(self.answers, y.key, key=by_key)]
         elif y.successors is None:
             self.agenda.dequeue(y)
 
@@ -216,13 +196,13 @@ class Growth:
                 self._note("push", y)
         self._pruned.clear()
         for beam in self.agenda.beams[length:]:
-            for _, _, _, y in beam.members:
+            for y in beam.members:
                 if y.length >= length:
-                    self._fall(y, "ancestor", beam)
+                    self._fall_off(y, "ancestor", beam)
         del self.agenda.beams[length:]
-        before = [z[3] for z in self.agenda.beams[length - 1].members]
+        before = self.agenda.beams[length - 1].members[:]
         for y in before:
-            if y.finished and self.keep and not y.on_beam:
+            if y.finished and self.policy.keep and not y.on_beam:
                 self._enter(y)  # it had fallen off a beam that is gone now
         for y in before:
             if y.successors is not None:

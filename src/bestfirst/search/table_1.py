@@ -1,14 +1,21 @@
-"""Table 1 of the paper as constructors: a strategy is four choice points, and a rule for finished hypotheses."""
+"""Table 1 of the paper as constructors: a strategy is four choice points, and a rule for finished hypotheses.
+
+At the end, how to search best-first with a score that is not monotonic: exactly (ours), or by one of the paper's two methods.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from .hypothesis import Context, Hypothesis, Key
-from .stop import Answered, Exhausted, NeverStop, Stop
+from .stops import Answered, Exhausted, NeverStop, Stop, Unreachable
+
+if TYPE_CHECKING:
+    from .objective import Objective
 
 Finished = Literal["keep", "leave", "shrink"]
 """What becomes of a finished hypothesis. keep: it holds a slot at every later length while it is good enough (Alg. 1). leave: it
@@ -19,25 +26,30 @@ Heuristic = Callable[[Hypothesis, Context], float]
 underestimates."""
 
 
-class Order(Protocol):
-    """Choice point 1, the comparator: who comes first on the agenda, and who may be scored ahead of its turn."""
+# -- choice point 1: the comparator ----------------------------------------------------------------------------------------
 
-    name: str
-    depends_on_past: bool  # whether scoring ahead of turn would change the result
-    relies_on_bound: bool  # whether no continuation may exceed its prefix's bound; then what is hopeless is not scored
 
-    def key(self, y: Hypothesis, h: float) -> Key: ...
+class Order(ABC):
+    """Who comes first on the agenda, and who may be scored ahead of its turn."""
+
+    name = "order"
+    depends_on_past = False  # whether scoring ahead of turn would change the result
+    relies_on_bound = False  # whether no continuation may exceed its prefix's bound; then what is hopeless is not scored
+
+    @abstractmethod
+    def key(self, y: Hypothesis, h: float) -> Key:
+        """The place of `y`, of which the heuristic thinks `h`."""
 
     def cursor(self, length: int, value: float, reach: float) -> tuple[float, float]:
         """The place of a child that is not made yet: how its key would begin, or earlier."""
-        ...
+        return (-reach, length)
 
     def together(self, first: Hypothesis, y: Hypothesis) -> bool:
         """Whether `y` may be scored in the same step as `first`, which is on its turn."""
-        ...
+        return True
 
 
-class BestFirst:
+class BestFirst(Order):
     """The best bound first; ties: the shorter, then the smaller tokens (Table 1, columns 2 and 3).
 
     Ordered by a bound that no continuation exceeds, beams come out the same whatever is scored when, so anything may be scored
@@ -45,45 +57,30 @@ class BestFirst:
     """
 
     name = "best-first"
-    depends_on_past = False
     relies_on_bound = True
 
     def key(self, y: Hypothesis, h: float) -> Key:
-        return (-y.bound, y.length, y.tokens, y)
-
-    def cursor(self, length: int, value: float, reach: float) -> tuple[float, float]:
-        return (-reach, length)
-
-    def together(self, first: Hypothesis, y: Hypothesis) -> bool:
-        return True
+        return (-y.bound, y.length, y.tokens)
 
 
-class BestScore:
+class BestScore(Order):
     """The best score plus heuristic first: the paper's order s_h, also where s_h is no bound."""
 
     name = "best-score"
     depends_on_past = True
-    relies_on_bound = False
 
     def key(self, y: Hypothesis, h: float) -> Key:
-        return (-(y.worth + h), y.length, y.tokens, y)
-
-    def cursor(self, length: int, value: float, reach: float) -> tuple[float, float]:
-        return (-reach, length)
-
-    def together(self, first: Hypothesis, y: Hypothesis) -> bool:
-        return False
+        return (-(y.worth + h), y.length, y.tokens)
 
 
-class ShortestFirst:
+class ShortestFirst(Order):
     """The shorter first; ties: the better (Table 1, column 1): level by level, a whole level at a time."""
 
     name = "shortest-first"
-    depends_on_past = False
-    relies_on_bound = False
 
     def key(self, y: Hypothesis, h: float) -> Key:
-        return (y.length, y.rank[0], y.tokens, y)
+        cost, *_ = y.rank
+        return (y.length, cost, y.tokens)
 
     def cursor(self, length: int, value: float, reach: float) -> tuple[float, float]:
         return (length, -value)
@@ -92,13 +89,7 @@ class ShortestFirst:
         return first.length == y.length
 
 
-class ShortestFirstPruned(ShortestFirst):
-    """Level by level, the better first, but for what cannot matter: once k children precede a parent, none of its own can enter.
-
-    For scores whose bounds hold, the same result from fewer calls, whatever the stop.
-    """
-
-    relies_on_bound = True
+# -- a strategy ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -114,12 +105,12 @@ class Strategy:
     queue_capacity: int | None = None  # memory-reduced search: at most this many hypotheses wait
 
     def __post_init__(self) -> None:
-        if not self.k >= 1:
-            raise ValueError(f"beam must be at least 1, got {self.k}; use strategy='best-first-unpruned' for no limit")
+        if self.k != inf:
+            check_count("beam", self.k, "; use strategy='best-first-unpruned' for no limit")
         if self.finished not in get_args(Finished):
             raise ValueError(f"finished must be 'keep' or 'leave', got {self.finished!r}")
-        if self.queue_capacity is not None and self.queue_capacity < 1:
-            raise ValueError(f"queue_capacity must be at least 1, got {self.queue_capacity}; leave it out for no limit")
+        if self.queue_capacity is not None:
+            check_count("queue_capacity", self.queue_capacity, "; leave it out for no limit")
         if not self.level_by_level and (getattr(self.stop, "level_by_level", False) or self.finished == "shrink"):
             rule = "finished='shrink'" if self.finished == "shrink" else f"stop={self.stop.name!r}"
             raise ValueError(f"{rule} goes level by level, strategy {self.name!r} does not; use strategy='beam'")
@@ -148,6 +139,17 @@ class Strategy:
     def using(self, **changes: object) -> Strategy:
         """This strategy with other choices."""
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def check_count(name: str, count: float, way_out: str = "") -> None:
+    """Raise ValueError for what is no whole number of at least 1."""
+    if not count >= 1:
+        raise ValueError(f"{name} must be at least 1, got {count}{way_out}")
+    if count % 1 != 0:
+        raise ValueError(f"{name} must be a whole number, got {count}{way_out}")
+
+
+# -- the columns of the table ----------------------------------------------------------------------------------------------
 
 
 def greedy(finished: Finished = "leave") -> Strategy:
@@ -195,3 +197,35 @@ def best_first() -> Strategy:
 def a_star(heuristic: Heuristic | None) -> Strategy:
     """A* search, nothing pruned: finds the best of all if the heuristic is admissible."""
     return a_star_beam(inf, heuristic).using(name="a-star")
+
+
+# -- scores that are not monotonic -----------------------------------------------------------------------------------------
+
+METHODS = ("exact", "stopping", "heuristic")
+
+
+def by_method(plan: Strategy, method: str, score: Objective) -> Strategy:
+    """This best-first strategy, with this method for a score that is not monotonic.
+
+    "stopping" is the paper's section 4.1: best score first, until no open hypothesis can reach the n-th answer by its bound U.
+    "heuristic" is section 5: U is added to the score of whatever is not finished. Neither is exact, and their results say so. For
+    a monotonic score U is 0, and all three are Algorithm 2.
+    """
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
+    if method == "exact":
+        return plan
+    if not isinstance(plan.order, BestFirst):
+        raise ValueError(f"method={method!r} is a way to search best-first, strategy {plan.name!r} is another; use 'best-first'")
+    if not isinstance(plan.stop, Answered):
+        raise ValueError(f"method={method!r} has a stopping rule of its own; leave stop={plan.stop.name!r} out")
+    if score.monotonic:
+        return plan
+    if method == "stopping":
+        return plan.using(order=BestScore(), stop=Unreachable())
+    return plan.using(order=BestScore(), heuristic=paper_heuristic)
+
+
+def paper_heuristic(y: Hypothesis, context: Context) -> float:
+    """h = U, how much the score of `y` can still rise (the paper's Eq. 13 and 16): 0 where nothing can follow."""
+    return y.bound - y.worth if y.length < context.n_max else 0.0

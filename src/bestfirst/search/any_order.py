@@ -1,0 +1,214 @@
+"""Algorithm 2 in any order of scoring: everything that a strategy can ask for, as an object that any engine can drive.
+
+    search = AnyOrderSearch(best_first_beam(k), score=LogProbability(), eos={0}, context=Context(n_max=50))
+    while (y := search.needed()) is not None:
+        search.commit(y, successors_of(y))      # ask the model
+    search.result()
+
+In this strict order it is Algorithm 2 of the paper, mended (`algorithm_2`): `needed` pops, `commit` pushes. An engine may also
+score ahead: `frontier(m)` names the m hypotheses that will most likely be needed, and `commit` takes them in any order. Neither
+the result nor `calls` changes, because a beam keeps the best k of everything known, and what was built on a hypothesis that
+falls off is discarded. `docs/algorithm.md` has the argument; `tests/search/` has the properties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .agenda import Beam
+from .hypothesis import Hypothesis, Successors
+from .objective import TOLERANCE, BrokenLaw
+from .result import Answer, Result, Status
+from .tree import SearchTree
+
+
+class AnyOrderSearch(SearchTree):
+    """One input's search: what is known of the tree (`SearchTree`), what to score next, and what came of it."""
+
+    # -- what to score -----------------------------------------------------------------------------------------------
+
+    def needed(self) -> Hypothesis | None:
+        """The hypothesis that must be scored next, or None when the search is over."""
+        ready = self.frontier(1)
+        return ready[0] if ready else None
+
+    def frontier(self, m: int) -> list[Hypothesis]:
+        """Up to `m` hypotheses to score now: the needed one first, then what is worth scoring ahead, likeliest first.
+
+        Empty when the search is over.
+        """
+        self._requeue()
+        chosen: list[Hypothesis] = []
+        while len(chosen) < (1 if self.policy.one_by_one else m):
+            y = self.first()
+            if y is None or self.strategy.stop(self, y) or (chosen and not self.strategy.order.together(chosen[0], y)):
+                break
+            self.agenda.dequeue(y)
+            if (beam := self._hopeless(y)) is not None:
+                self._pruned.append(y)
+                self._note_out(y, "hopeless", beam)
+            elif y not in chosen:  # its beam may have been made anew since
+                chosen.append(y)
+        if chosen and self.max_calls is not None and self.rows >= self.max_calls:
+            self.out_of_budget = True
+            self._insert_finished()
+            return []
+        self._ready = chosen
+        return chosen
+
+    def first(self) -> Hypothesis | None:
+        """The open hypothesis that comes first in the order; children that could come before it are made on the way."""
+        while isinstance(head := self.agenda.head(), Beam):
+            self._make_child(head)
+        return head
+
+    def _requeue(self) -> None:
+        """What the last frontier named and nobody scored waits again."""
+        for y in self._ready:
+            if y.on_beam and y.successors is None:
+                self.agenda.enqueue(y)
+        self._ready = []
+
+    def _hopeless(self, y: Hypothesis) -> Beam | None:
+        """The beam at which everything that `y` could become is sure to fall off, if there is one (the paper's Theorem 4.4).
+
+        It is full of hypotheses that precede `y`, so they outrank all that `y` can become there.
+        """
+        beams = self.agenda.beams
+        if not self.policy.prunes:
+            return None
+        for length in range(y.length + 1, len(beams)):
+            beam = beams[length]
+            if self.policy.keep:
+                if beam.full and all(self._precedes(z, y) for z in reversed(beam.members)):
+                    return beam
+                continue
+            kth = beam.kth()
+            if kth is None or not self._precedes(kth, y):
+                return None  # a continuation of `y` may still finish here
+            last = beam.last_unfinished()
+            if last is not None and self._precedes(last, y):
+                return beam
+        return beams[-1] if not self.policy.keep and len(beams) > self.context.n_max else None
+
+    def _precedes(self, z: Hypothesis, y: Hypothesis) -> bool:
+        """Whether `z`, a member of a longer beam, takes its slot before `y` comes to its turn."""
+        if z.finished and self.policy.keep:
+            return z.key < y.key
+        return z.successors is not None if self.strategy.order.depends_on_past else z.reach > y.bound
+
+    # -- what was scored ---------------------------------------------------------------------------------------------
+
+    def commit(self, y: Hypothesis, successors: Successors) -> None:
+        """Close `y` with its successors: push its children (Alg. 2, lines 11 to 15)."""
+        if self.policy.strict_values:
+            self._check_strict(y, successors)
+        y.successors = successors
+        y.children = {}
+        self.rows += 1
+        if not y.on_beam:
+            if self.trace is not None:
+                self.trace.note("pop", y, ahead=True)
+            return  # fell off while it was being scored; kept, for it may come back
+        self.agenda.dequeue(y)
+        self._note("pop", y)
+        if self.strategy.order.depends_on_past:
+            self.agenda.beams[y.length].lock(y)
+        self._push_children(y)
+        if self.strategy.queue_capacity is not None:
+            self._evict(self.strategy.queue_capacity)
+
+    def _check_strict(self, y: Hypothesis, successors: Successors) -> None:
+        """Under `keep`, of two equal scores that of the lower value may win the slot, which no bound tells (docs/scores.md)."""
+        if not successors.values:
+            return
+        best, worst = y.value + successors.values[0], y.value + successors.values[-1]
+        score = self.score.final(best, y.length + 1, self.context)
+        if best - worst > TOLERANCE * (1 + abs(best)) and score == self.score.final(worst, y.length + 1, self.context):
+            raise BrokenLaw(
+                f"values {worst:.6g} and {best:.6g} of children of {list(y.tokens)} have the same score, {score:.6g}: under "
+                "finished='keep' a score that rises with length must rise strictly with the value; use finished='leave' or "
+                "strategy='beam', or mend the score"
+            )
+
+    def _evict(self, capacity: int) -> None:
+        """Memory-reduced search: while more than `capacity` wait, the worst of the shortest goes (the paper, section 3.3)."""
+        self._requeue()
+        if self.agenda.queued() > capacity:
+            for y, at in [(y, at) for y in self.agenda.in_order() if (at := self._hopeless(y)) is not None]:
+                self.agenda.dequeue(y)
+                self._pruned.append(y)
+                self._note_out(y, "hopeless", at)
+        for _ in range(self.agenda.queued() - capacity):
+            beam = next(beam for beam in self.agenda.beams if beam.open)
+            worst = beam.open[-1]
+            worst.evicted = True
+            beam.discard(worst)
+            self._fall_off(worst, "evict", beam)
+            self.evicted += 1
+
+    # -- what came of it ---------------------------------------------------------------------------------------------
+
+    @property
+    def calls(self) -> int:
+        """Hypotheses that had to be scored: the paper's metric.
+
+        In strict order this is `rows`. Ahead of turn more may have been scored; these are the ones that strict order would have:
+        on a beam, not hopeless, and before the point where it stops (`test_calls_equal_the_certificate`).
+        """
+        return self.rows if self._scored_in_order else sum(1 for _ in self._certificate())
+
+    @property
+    def _scored_in_order(self) -> bool:
+        return not self.policy.relies_on_bound or self.out_of_budget
+
+    def _certificate(self) -> Iterator[Hypothesis]:
+        closed = (y for beam in self.agenda.beams for y in beam.members if y.successors is not None)
+        return (y for y in closed if not self.strategy.stop(self, y) and self._hopeless(y) is None)
+
+    def best_unfinished(self, length: int) -> Hypothesis:
+        """The first unfinished member of this length: level by level, none has or can reach a better score."""
+        return next(y for y in self.agenda.beams[length].members if not y.finished)
+
+    def result(self) -> Result:
+        """The n best answers so far; final once `needed` has returned None."""
+        status: Status = "budget" if self.out_of_budget else "complete" if self.answers else "incomplete"
+        calls = self.calls
+        answers = self._counted()[: self.n]
+        result = Result(
+            hypotheses=[Answer.of(y) for y in answers],
+            calls=calls,
+            rows=self.rows,
+            lm_calls=calls if "language_model" in self.score.needs else 0,
+            exact=self.strategy.exact and self.policy.guaranteed and not self.evicted and not self.out_of_budget,
+            status=status,
+            partial=None if self.answers else Answer.of(self._best_partial()),
+        )
+        if self.trace is not None:
+            self.trace.result(result, answers, None if self._scored_in_order else [*self._certificate()])
+        return result
+
+    def _counted(self) -> list[Hypothesis]:
+        """The answers, but for those that the stopping rule leaves out."""
+        counted = getattr(self.strategy.stop, "counted", None)
+        return self.answers if counted is None else list(counted(self))
+
+    def dismantle(self) -> None:
+        """Take the tree apart once the result is known, so that its memory is free at once, without a garbage collection."""
+        waiting = [self.root]
+        while waiting:
+            y = waiting.pop()
+            if y.successors is not None:
+                waiting += y.children.values()
+                y.children = {}
+        self.agenda.beams.clear()
+        self.answers, self._ready, self._pruned = [], [], []
+
+    def _best_partial(self) -> Hypothesis:
+        """The best unfinished hypothesis of the longest beam: what Algorithm 1 returns when nothing completes."""
+        for beam in reversed(self.agenda.beams):
+            while beam.rest and not beam.members:
+                self._make_child(beam)
+            if beam.members:
+                return beam.members[0]
+        return self.root
