@@ -49,7 +49,7 @@ def alone(text: Path) -> bytes:
 def test_a_killed_worker_is_replaced_and_the_output_is_the_same_to_the_last_bit(cluster, text: Path, alone: bytes, capsys):
     out = text.with_name("out")
     killed: list[int] = []
-    killer = threading.Thread(target=kill_when, args=(Path(f"{out}.parts/00000001"), "ray::Hand", killed))
+    killer = threading.Thread(target=kill_when, args=(Path(f"{out}.parts/00000001"), "ray::ShardActor", killed))
     killer.start()
     asked = ["--json", "--shard-lines", "20", "--ray", "--workers", "2"]
     assert run(["translate", str(text), "-o", str(out), *asked]) == 1  # the line that is too long

@@ -12,8 +12,9 @@ import pytest
 import zstandard
 
 from bestfirst import Result
-from bestfirst.corpus import Input, Target, Unusable, formats
-from bestfirst.corpus.lines import LONGEST, read_line, whole_lines
+from bestfirst.corpus import Input, Record, Target
+from bestfirst.corpus.records import LONGEST, read_line, whole_lines
+from bestfirst.errors import Unusable
 
 LINES = [f"line {number}" for number in range(1, 9)]
 
@@ -61,13 +62,13 @@ def test_what_is_wrong_with_a_json_line_is_named_and_costs_that_line_only(do, tm
     store = do(write(tmp_path / "rows.jsonl", "\n".join([*lines, '{"text": "last"}']).encode()), tmp_path / "out.jsonl")
     found = [json.loads(line) for line in read(tmp_path / "out.jsonl").splitlines()]
     assert [row["translation"] for row in found] == ["ONE", None, None, None, None, None, "", None, "LAST"]
-    said = dict(store.manifest.complete.troubles)
+    said = dict(store.manifest.complete.failures)
     assert said.pop(2).startswith("invalid JSON: ")
     assert said == {
         3: "an object is expected, with a field 'text'; this is a number",
-        4: "no field 'text' among 'txt'; name it with --input-field",
+        4: "no field 'text' among 'txt'; name the input field",
         5: "field 'text' is a number, not a text",
-        8: "there is a field 'translation' already; name another with --output-field",
+        8: "there is a field 'translation' already; name another output field",
     }
 
 
@@ -127,9 +128,9 @@ def test_a_damaged_input_is_named_before_anything_is_done(do, tmp_path: Path, na
 
 def test_columns_are_checked_before_anything_is_done(do, tmp_path: Path):
     for table, said in (
-        ({"id": [1]}, "has no column 'text' but 'id'; name it with --input-field"),
+        ({"id": [1]}, "has no column 'text' but 'id'; name the input field"),
         ({"text": [1]}, "column 'text' of .* is int64, not text"),
-        ({"text": ["a"], "translation": ["b"]}, "has a column 'translation' already; name another with --output-field"),
+        ({"text": ["a"], "translation": ["b"]}, "has a column 'translation' already; name another output field"),
     ):
         pq.write_table(pa.table(table), tmp_path / "rows.parquet")
         with pytest.raises(Unusable, match=said):
@@ -145,8 +146,9 @@ def test_nbest_lists_in_records(do, tmp_path: Path):
 
 
 def test_an_nbest_entry_for_what_has_no_hypotheses():
-    assert formats.as_nbest(3, Result(status="complete"), False) == "2 |||  ||| 0.000000\n"
-    assert formats.as_nbest(3, Result(status="error"), False) == "2 |||  ||| -inf\n"
+    target, record = Target("nbest"), Record(3, "")
+    assert target.line(record, Result(status="complete")) == "2 |||  ||| 0.000000\n"
+    assert target.line(record, Result(status="error")) == "2 |||  ||| -inf\n"
 
 
 def test_a_line_without_end_is_not_read_whole():

@@ -7,18 +7,16 @@ import stat
 from contextlib import ExitStack, closing
 
 from ..corpus import Input, Target
-from ..corpus.compression import compression_of
+from ..corpus.input import compression_of, format_of
 from ..corpus.parquet import require as require_parquet
-from ..corpus.reader import format_of
 from . import options
-from .corpus import Cluster, Corpus, build_worker, is_job
+from .corpus import Cluster, CorpusJob, build_worker, is_job
 from .failure import INTERRUPTED, PARTLY, CommandError, reports, tell, usage
 from .groups import grouped
-from .lines import open_input, records
 from .output import Output
 from .progress import Bar
 from .settings import Decoding, ModelChoice, Scoring, given
-from .stream import Stream
+from .stream import Stream, open_input, records
 
 
 @reports
@@ -32,6 +30,7 @@ def translate(
     stats: options.ShowStats = False,
     trace: options.TraceFile = None,
     overwrite: options.Overwrite = False,
+    retry_failed: options.RetryFailed = False,
     beam: options.Beam = 5,
     strategy: options.StrategyName = "best-first",
     finished: options.FinishedRule = "leave",
@@ -123,7 +122,8 @@ def translate(
         require_parquet()
     if trace is None and is_job(file, output):
         cluster = Cluster(ray, workers) if ray is not None else None
-        return Corpus(source, target, str(output), decoding, choice, shard_lines, overwrite, cluster).run(stats)
+        job = CorpusJob(source, target, str(output), decoding, choice, shard_lines, overwrite, retry_failed, cluster)
+        return job.run(stats)
     _check_stream(source, target, ray)
     with ExitStack() as stack:
         stream = stack.enter_context(open_input(file))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..corpus.job import row_budget as rows_of
-from .ray import require
+from ..corpus.worker import SHARD_LINES, fixed_budget
+from .pool import require, room
 
 if TYPE_CHECKING:
     from ray.data import Dataset
 
     from ..models import Budget
-
-BATCH = 500
 
 
 def decode_dataset(
@@ -23,7 +21,7 @@ def decode_dataset(
     into: str = "translation",
     workers: int | tuple[int, int] | None = None,
     threads: int = 1,
-    batch_size: int = BATCH,
+    batch_size: int = SHARD_LINES,
     row_budget: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
@@ -54,26 +52,21 @@ def decode_dataset(
     if workers is None:
         if not ray.is_initialized():
             ray.init()
-        resources = ray.cluster_resources()
-        workers = max(1, int(resources.get("GPU", 0) if gpu else resources.get("CPU", 1) // threads))
+        workers = room(ray, threads, gpu)
+    least, most = (workers, workers) if isinstance(workers, int) else workers
     loading = {"path_or_name": model, "device": device, "dtype": dtype, "source_lang": source_lang, "target_lang": target_lang}
     return ds.map_batches(
-        Decoder,
-        fn_constructor_args=(loading, threads, field, into, settings, rows_of(device, row_budget)),
+        RowDecoder,
+        fn_constructor_args=(loading, threads, field, into, settings, fixed_budget(device, row_budget)),
         batch_size=batch_size,
         batch_format="pyarrow",
-        compute=_actors(ray, workers),
+        compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most),
         num_cpus=None if gpu else threads,
         num_gpus=1 if gpu else None,
     )
 
 
-def _actors(ray: Any, workers: int | tuple[int, int]) -> Any:
-    least, most = (workers, workers) if isinstance(workers, int) else workers
-    return ray.data.ActorPoolStrategy(min_size=least, max_size=most)
-
-
-class Decoder:
+class RowDecoder:
     """An actor: a model, loaded once, that decodes batches of rows."""
 
     def __init__(

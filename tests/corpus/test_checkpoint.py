@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bestfirst.corpus import Input, Job, Stopped, Store, Target, Unusable
+from bestfirst.corpus import Checkpoint, Input, Target
+from bestfirst.errors import Conflict, Stopped, Unusable
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_the_content_is_what_matters_not_the_name(do, text: Path, tmp_path: Path
 def test_another_job_is_refused_and_overwrites_on_request(do, text: Path):
     out = text.with_name("out")
     out.write_text("mine\n")
-    with pytest.raises(Unusable, match="exists, and is of another job; replace it with --overwrite"):
+    with pytest.raises(Conflict, match="exists, and is of another job"):
         do(text, out)
     assert out.read_text() == "mine\n"
     do(text, out, overwrite=True)
@@ -99,8 +100,8 @@ def test_a_damaged_shard_is_done_again(do, text: Path):
 
 
 def test_one_process_at_a_time(text: Path, tmp_path: Path):
-    with Store(str(tmp_path / "out"), {}, Target()), pytest.raises(Unusable, match="another process is at work on"):
-        Store(str(tmp_path / "out"), {}, Target()).__enter__()
+    with Checkpoint(str(tmp_path / "out"), {}, Target()), pytest.raises(Unusable, match="another process is at work on"):
+        Checkpoint(str(tmp_path / "out"), {}, Target()).__enter__()
     assert not (tmp_path / "out.parts").exists()
 
 
@@ -129,7 +130,7 @@ def test_the_manifest_says_what_the_job_is_and_what_came_of_it(do, tmp_path: Pat
     manifest = json.loads((tmp_path / "out.manifest.json").read_text())
     assert manifest["job"]["input"]["lines"] == 2
     assert len(manifest["signature"]) == 16
-    assert manifest["complete"]["troubles"] == [[2, "ZeroDivisionError: no such text"]]
+    assert manifest["complete"]["failures"] == [[2, "ZeroDivisionError: no such text"]]
     assert manifest["complete"]["tally"]["failed"] == 1
 
 
@@ -144,9 +145,9 @@ def test_shards_are_read_as_they_are_used(tmp_path: Path):
             raise KeyboardInterrupt
         return []
 
-    with Store(str(tmp_path / "out"), {}, Target()) as store:
-        store.state()
-        store.begin(None)
+    with Checkpoint(str(tmp_path / "out"), {}, Target()) as checkpoint:
+        checkpoint.state()
+        checkpoint.begin(None)
         with pytest.raises(KeyboardInterrupt):
-            Job(source, source.survey(), store).run(work)
+            checkpoint.run(source, source.survey(), work)
     assert taken == [0]
