@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bestfirst.corpus import Checkpoint, Input, Target
 from bestfirst.errors import Conflict, Stopped, Unusable
+from cli.process import only_line
 
 
 @pytest.fixture
@@ -151,3 +154,180 @@ def test_shards_are_read_as_they_are_used(tmp_path: Path):
         with pytest.raises(KeyboardInterrupt):
             checkpoint.run(source, source.survey(), work)
     assert taken == [0]
+
+
+@pytest.mark.parametrize("name", ["text", "rows.jsonl", "rows.parquet"])
+def test_an_input_that_is_rewritten_meanwhile_is_noticed(do, tmp_path: Path, name: str):
+    """With as many lines as before. When it is put back, what was made of other lines is not used."""
+
+    def content(line: str) -> bytes:
+        if name.endswith("parquet"):
+            out = pa.BufferOutputStream()
+            pq.write_table(pa.table({"text": [f"{line} {number}" for number in range(1, 11)]}), out)
+            return out.getvalue().to_pybytes()
+        lines = [f"{line} {number}" for number in range(1, 11)]
+        return "".join(json.dumps({"text": each}) + "\n" if "json" in name else each + "\n" for each in lines).encode()
+
+    source, out = tmp_path / name, tmp_path / "out"
+    source.write_bytes(content("line"))
+
+    def rewrite(result):
+        if result.index == 1:
+            source.write_bytes(content("LIME"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bestfirst.corpus.records.BLOCK", 16)  # it is read as the work goes on
+        with pytest.raises(Stopped, match="was changed while it was read"):
+            do(source, out, notice=rewrite)
+    assert not out.exists()
+    with pytest.raises(Conflict, match="input content is not the same"):
+        do(source, out)
+    source.write_bytes(content("line"))
+    do(source, out)
+    assert out.read_text().splitlines() == [f"LINE {number}" for number in range(1, 11)]
+
+
+def test_files_of_others_are_not_touched(do, text: Path):
+    out, parts = text.with_name("out"), text.with_name("out.parts")
+    parts.mkdir()
+    (parts / "thesis.txt").write_text("years of work")
+    do(text, out)
+    do(text, out, overwrite=True)
+    assert [(path.name, path.read_text()) for path in parts.iterdir()] == [("thesis.txt", "years of work")]
+    assert out.read_text().startswith("LINE 1\n")
+
+
+@pytest.mark.parametrize("name", ["00000000", "output", "journal.jsonl"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_of_others_that_have_our_names_are_in_the_way(do, text: Path, name: str, overwrite: bool):
+    out, parts = text.with_name("out"), text.with_name("out.parts")
+    parts.mkdir()
+    (parts / name).write_text("years of work")
+    with pytest.raises(Unusable, match="has files of no job that is known here; move them, or name another output"):
+        do(text, out, overwrite=overwrite)
+    assert [(path.name, path.read_text()) for path in parts.iterdir()] == [(name, "years of work")]
+
+
+def test_what_is_no_manifest_is_kept_under_another_name(do, text: Path):
+    manifest = text.with_name("out.manifest.json")
+    for content in ("mine", "mine too"):
+        manifest.write_text(content)
+        do(text, text.with_name("out"), overwrite=True)
+    assert text.with_name("out.manifest.json.1").read_text() == "mine"
+    assert text.with_name("out.manifest.json.2").read_text() == "mine too"
+
+
+@pytest.mark.parametrize("name", ["out", "out.manifest.json", "out.parts/00000000"])
+@pytest.mark.parametrize("options", [[], ["--overwrite"]])
+def test_an_input_that_the_job_would_write_over_is_left_as_it_is(tmp_path: Path, capsys, name: str, options: list[str]):
+    from bestfirst.cli.app import run
+
+    source = tmp_path / name
+    source.parent.mkdir(exist_ok=True)
+    source.write_text("Guten Morgen!\n")
+    assert run(["translate", str(source), "-o", str(tmp_path / "out"), *options]) == 2
+    said = only_line(capsys.readouterr().err)
+    assert said == f"'{source}' is a file that a job for '{tmp_path / 'out'}' writes; name another output"
+    assert source.read_text() == "Guten Morgen!\n"
+
+
+def broken_off(do, text: Path, shards: int) -> Path:
+    """A job that has done so many shards."""
+    done = []
+
+    def stop(result):
+        done.append(result.index)
+        if len(done) == shards:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        do(text, text.with_name("out"), notice=stop)
+    return text.with_name("out")
+
+
+DEEP = "[" * 100_000
+DAMAGES = {
+    "job is null": lambda state: json.dumps({**json.loads(state), "job": None}),
+    "job is of other types": lambda state: json.dumps({**json.loads(state), "job": {"input": 3}}),
+    "no row budget": lambda state: json.dumps({**json.loads(state), "row_budget": "many"}),
+    "complete is a text": lambda state: json.dumps({**json.loads(state), "complete": "yes"}),
+    "nested": lambda state: DEEP,
+    "torn": lambda state: state[:40],
+    "empty": lambda state: "",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_manifest_does_not_cost_the_shards(do, text: Path, damage):
+    out, redone = broken_off(do, text, 3), []
+    manifest = Path(f"{out}.manifest.json")
+    manifest.write_text(damage(manifest.read_text()))
+    do(text, out, notice=lambda result: redone.append(result.index))
+    assert redone == [3]
+    assert out.read_text().splitlines() == [f"LINE {number}" for number in range(1, 11)]
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_manifest_of_a_complete_job_is_named(do, text: Path, damage):
+    out = text.with_name("out")
+    do(text, out)
+    manifest = Path(f"{out}.manifest.json")
+    manifest.write_text(damage(manifest.read_text()))
+    with pytest.raises(Unusable, match="is not a manifest"):
+        do(text, out)
+    do(text, out, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shard": "one"}, {"shard": -1}, {"size": None}, {"sha256": 3}, {"tally": None}, {"tally": {"lines": 3}},
+        {"failures": 7}, {"failures": [[1]]}, {"more": 1}, {"source": ""}, {"job": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_damaged_journal_costs_the_shard_at_fault(do, text: Path, change: dict):
+    out, redone = broken_off(do, text, 3), []
+    journal = Path(f"{out}.parts") / "journal.jsonl"
+    lines = journal.read_text().splitlines()
+    lines[1] = json.dumps({**json.loads(lines[1]), **change})
+    journal.write_text("\n".join([DEEP, *lines, "null", "no JSON"]))
+    checkpoint = do(text, out, notice=lambda result: redone.append(result.index))
+    assert redone == [1, 3]
+    assert checkpoint.tally.lines == 10
+    assert out.read_text().splitlines() == [f"LINE {number}" for number in range(1, 11)]
+
+
+@pytest.mark.parametrize("lines", [2, 4, -1, "many", 3.5, True])
+def test_a_wrong_count_in_the_journal_is_no_dead_end(do, text: Path, lines: object):
+    out, redone = broken_off(do, text, 2), []
+    journal = Path(f"{out}.parts") / "journal.jsonl"
+    first, second = map(json.loads, journal.read_text().splitlines())
+    second["tally"]["lines"] = lines
+    journal.write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
+    checkpoint = do(text, out, notice=lambda result: redone.append(result.index))
+    assert redone == [1, 2, 3]
+    assert checkpoint.manifest.complete.tally.lines == 10
+
+
+def test_shards_are_verified_when_they_are_put_together(do, text: Path):
+    out, done = text.with_name("out"), []
+
+    def damage(result):
+        done.append(result.index)
+        if done == [0, 1, 2, 3]:
+            (text.with_name("out.parts") / "00000001").write_text("LIMA 4\nLIMA 5\nLIMA 6\n")
+            (text.with_name("out.parts") / "00000002").unlink()
+
+    do(text, out, notice=damage)
+    assert done == [0, 1, 2, 3, 1, 2]
+    assert out.read_text().splitlines() == [f"LINE {number}" for number in range(1, 11)]
+
+
+def test_a_disk_that_changes_what_is_written_ends_the_job(do, text: Path):
+    def damage(result):
+        (text.with_name("out.parts") / f"{result.index:08d}").write_text("nothing of that kind")
+
+    with pytest.raises(Stopped, match="does not stay as it was written"):
+        do(text, text.with_name("out"), notice=damage)
+    assert not text.with_name("out").exists()

@@ -15,6 +15,7 @@ from bestfirst import Result
 from bestfirst.corpus import Input, Record, Target
 from bestfirst.corpus.records import LONGEST, read_line, whole_lines
 from bestfirst.errors import Unusable
+from bestfirst.search import Answer
 
 LINES = [f"line {number}" for number in range(1, 9)]
 
@@ -162,3 +163,84 @@ def test_compression_does_not_change_what_an_input_is(tmp_path: Path):
     surveys = {Input(str(write(tmp_path / f"text{ending}", b"a\nb"))).survey() for ending in ("", ".gz", ".zst")}
     assert len(surveys) == 1
     assert surveys.pop().lines == 2
+
+
+def test_json_lines_become_columns_that_hold_all_of_them(do, tmp_path: Path):
+    """Fields that the first record lacks, and kinds that differ from record to record and from shard to shard."""
+    rows = [
+        {"text": "a"},
+        {"text": "b", "n": 1, "tags": ["x"], "of": {"p": 1}},
+        {"text": "c", "n": 2.5, "tags": [], "of": {"q": {"r": "s"}}},
+        {"text": "d", "n": None, "late": True, "mixed": 1},
+        {"text": "e", "mixed": "one", "of": {}},
+        {"text": "f", "mixed": {"k": [1]}},
+        {"text": "g", "mixed": None, "none": None, "empty": {}},
+    ]
+    do(write(tmp_path / "rows.jsonl", "\n".join(map(json.dumps, rows)).encode()), tmp_path / "out.parquet")
+    found = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [row["text"] for row in found] == [row["text"] for row in rows]
+    assert [row["translation"] for row in found] == [row["text"].upper() for row in rows]
+    assert [row["n"] for row in found] == [None, 1.0, 2.5, None, None, None, None]
+    assert [row["tags"] for row in found] == [None, ["x"], [], None, None, None, None]
+    assert found[1]["of"] == {"p": 1, "q": None}
+    assert found[2]["of"] == {"p": None, "q": {"r": "s"}}
+    assert [row["late"] for row in found] == [None, None, None, True, None, None, None]
+    assert [row["mixed"] for row in found] == [None, None, None, "1", "one", '{"k": [1]}', None]
+
+
+ODD = [
+    ('{"text": "a", "n": 36893488147419103232}', "field 'n' does not fit into Parquet: a number of more than 64 bits"),
+    ('{"text": "a", "s": "\\ud800"}', "field 's' does not fit into Parquet: half a character"),
+    ('{"text": "a", "\\ud800": 1}', "field '\\ud800' does not fit into Parquet: half a character"),
+    ("{}", "no field 'text' among none"),
+    ('{"text": "a", "deep": ' + "[" * 400 + "]" * 400 + "}", "field 'deep' does not fit into Parquet: nested more than 50 deep"),
+    ('{"text": "a", "n": NaN}', "invalid JSON: NaN is none of its values"),
+    ('{"text": "a", "n": ' + "9" * 5000 + "}", "invalid JSON: Exceeds the limit"),
+    ("[" * 100_000, "invalid JSON: maximum recursion depth"),
+]
+
+
+@pytest.mark.parametrize(("odd", "said"), ODD, ids=range(len(ODD)))
+@pytest.mark.parametrize("first", [True, False])
+def test_an_odd_record_fails_alone_on_its_way_into_parquet(do, tmp_path: Path, odd: str, said: str, first: bool):
+    good = ['{"text": "one", "n": 1}', '{"text": "two", "n": 2}']
+    lines = [odd, *good] if first else [*good, odd]
+    store = do(write(tmp_path / "rows.jsonl", "\n".join(lines).encode()), tmp_path / "out.parquet")
+    ((number, why),) = store.manifest.complete.failures
+    assert (number, why[: len(said)]) == (lines.index(odd) + 1, said)
+    found = [row for at, row in enumerate(pq.read_table(tmp_path / "out.parquet").to_pylist(), 1) if at != number]
+    assert [(row["text"], row["n"], row["translation"]) for row in found] == [("one", 1, "ONE"), ("two", 2, "TWO")]
+
+
+def test_json_out_is_json_and_what_came_in_comes_out(do, tmp_path: Path):
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    lines = [
+        '{"text": "a", "s": "\\ud800", "n": 1e999, "i": 36893488147419103232}',
+        '{"text": "b", "deep": ' + "[" * 500 + "]" * 500 + "}",
+        '{ "text" : "c" }',
+        '{"text": "d", "n": -Infinity}',
+        '{"text": "e", "translation": "x", "n": 1e999}',
+    ]
+    do(write(tmp_path / "rows.jsonl", "\n".join(lines).encode()), tmp_path / "out.jsonl")
+    out = read(tmp_path / "out.jsonl").splitlines()
+    assert out[0] == lines[0][:-1] + ', "translation": "A"}'
+    assert out[1] == lines[1][:-1] + ', "translation": "B"}'
+    found = [json.loads(line, parse_constant=refuse) for line in out]
+    assert [row["translation"] for row in found] == ["A", "B", "C", None, None]
+    assert found[0]["s"] == "\ud800"
+    pq.write_table(pa.table({"text": ["a"], "n": [float("nan")], "m": [float("inf")]}), tmp_path / "rows.parquet")
+    do(tmp_path / "rows.parquet", tmp_path / "from.jsonl")
+    assert json.loads(read(tmp_path / "from.jsonl"), parse_constant=refuse) == {
+        "text": "a", "n": None, "m": None, "translation": "A"
+    }  # fmt: skip
+
+
+def test_scores_that_are_not_finite_are_null_in_json():
+    result = Result([Answer((1,), float("-inf"), float("nan"), "half \ud800")], status="complete")
+    line = Target("json").line(Record(1, "x"), result)
+    assert line.encode()  # as UTF-8
+    assert "Infinity" not in line
+    assert "NaN" not in line
+    assert json.loads(line)["hypotheses"][0] == {"tokens": [1], "score": None, "logprob": None, "text": "half \ud800"}

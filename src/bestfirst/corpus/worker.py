@@ -161,8 +161,11 @@ class Worker:
             return None
         return OUT_OF_CALLS if result.status == "budget" else UNFINISHED
 
-    def _decode_together(self, records: Sequence[Record], done: Done, trace: Tracer | None, tally: Tally) -> None:
-        """Decode these records together. If that fails, do those that are left in halves, until the one at fault is alone."""
+    def _decode_together(
+        self, records: Sequence[Record], done: Done, trace: Tracer | None, tally: Tally, last_try: bool = False
+    ) -> None:
+        """Decode these records together. If that fails, do those that are left in halves, until the one at fault is alone; that
+        one once more, for what failed may have been the machine."""
         left = dict(enumerate(records))
         cost = Stats()
 
@@ -181,15 +184,17 @@ class Worker:
         except (Stopped, BrokenPipeError):
             raise
         except Exception as error:  # of the model's or a score's own code
-            rest = list(left.values())
-            if len(records) == 1:
-                self._check_model()
-                finished(0, Result(status="error", message=reason(error)))
+            if last_try:
+                for index in list(left):
+                    finished(index, Result(status="error", message=reason(error)))
                 return
+            alone = len(records) == 1
+            if alone:
+                self._check_model()
+            rest = list(left.values())
             middle = (len(rest) + 1) // 2
-            for half in (rest[:middle], rest[middle:]):
-                if half:
-                    self._decode_together(half, done, trace, tally)
+            for half in filter(None, (rest[:middle], rest[middle:])):
+                self._decode_together(half, done, trace, tally, alone)
 
     def _check_model(self) -> None:
         """A line failed alone. Is it the line, or is a device lost, or its memory gone?"""
