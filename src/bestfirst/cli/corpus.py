@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ..corpus import Checkpoint, Input, Shard, ShardResult, Survey, Target, Worker
-from ..corpus.worker import SHARD_LINES, Work, fixed_budget
+from ..corpus import Checkpoint, Input, ShardResult, Survey, Target, Worker
+from ..corpus.worker import SHARD_LINES, fixed_budget
 from ..errors import Conflict, InputChanged, Stopped
-from ..models import Budget
 from .failure import INTERRUPTED, PARTLY, CommandError, say, tell, usage
 from .progress import Bar
 from .settings import Decoding, ModelChoice
@@ -38,16 +37,9 @@ def _regular(path: str | None) -> bool | None:
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """Where Ray runs: an address, or "local" to start it here. `workers`: how many models are held; as many as fit without."""
-
-    address: str
-    workers: int | None = None
-
-
-@dataclass(frozen=True)
 class CorpusJob:
-    """What the command line asks of a job."""
+    """What the command line asks of a job. `ray`: a cluster's address, or "local" to start one here; `workers`: how many models
+    are held there, or as many as fit."""
 
     source: Input
     target: Target
@@ -57,7 +49,8 @@ class CorpusJob:
     shard_lines: int | None = None
     overwrite: bool = False
     retry_failed: bool = False
-    cluster: Cluster | None = None
+    ray: str | None = None
+    workers: int | None = None
 
     def run(self, show_stats: bool) -> int:
         """Do what is missing; returns the exit code."""
@@ -102,7 +95,7 @@ class CorpusJob:
     def _work(self, checkpoint: Checkpoint, survey: Survey) -> tuple[Summary, str]:
         """Load the model, here or on a cluster, and let it do the shards that are missing."""
         with Bar(lambda: survey.lines) as bar, self._pool() as pool:
-            budget = checkpoint.row_budget or fixed_budget(self.choice.device, self.decoding.row_budget)
+            budget = checkpoint.manifest.row_budget or fixed_budget(self.choice.device, self.decoding.row_budget)
             checkpoint.begin(budget)
             bar.begin(checkpoint.tally.lines)
             summary = Summary(checkpoint.tally, checkpoint.tally.sentences)
@@ -126,12 +119,12 @@ class CorpusJob:
     @contextmanager
     def _pool(self) -> Iterator[Any]:
         build = partial(build_worker, self.choice, self.decoding, self.target)
-        if self.cluster is None:
-            yield LocalPool(build())
+        if self.ray is None:
+            yield build()
             return
         from ..cluster.pool import Pool
 
-        with Pool(build, self.cluster.address, self.cluster.workers, self.choice.threads or 1, self.choice.device) as pool:
+        with Pool(build, self.ray, self.workers, self.choice.threads or 1, self.choice.device) as pool:
             yield pool
 
 
@@ -139,20 +132,3 @@ def build_worker(choice: ModelChoice, decoding: Decoding, target: Target) -> Wor
     """A worker with its model loaded, in whatever process this runs."""
     model, decoding = choice.load(decoding)
     return Worker(model, replace(decoding, row_budget=None).arguments(), target, decoding.signature(model))
-
-
-class LocalPool:
-    """One worker in this process."""
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-        self.signature = worker.signature
-
-    def work(self, budget: Budget | None, notice: Callable[[int], None]) -> Work:
-        """Shard after shard."""
-
-        def work(shards: Iterator[Shard]) -> Iterator[ShardResult]:
-            for shard in shards:
-                yield self.worker.decode_shard(shard, budget, partial(notice, 1))
-
-        return work

@@ -8,9 +8,8 @@ from contextlib import ExitStack, closing
 
 from ..corpus import Input, Target
 from ..corpus.input import compression_of, format_of
-from ..corpus.parquet import require as require_parquet
 from . import options
-from .corpus import Cluster, CorpusJob, build_worker, is_job
+from .corpus import CorpusJob, build_worker, is_job
 from .failure import INTERRUPTED, PARTLY, CommandError, reports, tell, usage
 from .groups import grouped
 from .output import Output
@@ -119,10 +118,9 @@ def translate(
     form = _form(output_format or format_of(output), as_json, nbest)
     target = Target(form, compression_of(output or ""), nbest, partial, input_field, output_field)
     if "parquet" in (source.form, form):
-        require_parquet()
+        from ..corpus import parquet  # noqa: F401  now, if its library is missing
     if trace is None and is_job(file, output):
-        cluster = Cluster(ray, workers) if ray is not None else None
-        job = CorpusJob(source, target, str(output), decoding, choice, shard_lines, overwrite, retry_failed, cluster)
+        job = CorpusJob(source, target, str(output), decoding, choice, shard_lines, overwrite, retry_failed, ray, workers)
         return job.run(stats)
     _check_stream(source, target, ray)
     with ExitStack() as stack:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..corpus import Record, Worker
 from ..corpus.worker import SHARD_LINES, fixed_budget
+from ..search import Result
 from .pool import require, room
 
 if TYPE_CHECKING:
@@ -77,21 +79,18 @@ class RowDecoder:
         from ..models.transformers import load
 
         torch.set_num_threads(threads)
-        self.model = load(**loading)
-        self.model.budget = budget
-        self.field, self.into, self.settings = field, into, settings
+        self.worker = Worker(load(**loading), settings)
+        self.worker.model.budget = budget
+        self.field, self.into, self.nbest = field, into, settings.get("nbest", 1)
 
     def __call__(self, batch: Any) -> Any:
         import pyarrow as pa
 
-        from ..corpus import Record, Worker
-        from ..search import Result
-
         texts = batch.column(self.field).to_pylist()
         records = [Record(number, text or "") for number, text in enumerate(texts)]
         found: dict[int, Result] = {}
-        Worker(self.model, self.settings).decode(records, lambda record, result: found.update({record.number: result}))
-        results = [found[number] for number in range(len(records))]
+        self.worker.decode(records, lambda record, result: found.update({record.number: result}))
+        results = [found[record.number] for record in records]
         best = [result.hypotheses[0] if result.hypotheses else None for result in results]
         empty = [text if result.status == "complete" else None for text, result in zip(texts, results, strict=True)]
         columns = {
@@ -102,7 +101,7 @@ class RowDecoder:
             "status": pa.array([result.status for result in results], pa.string()),
             "message": pa.array([result.message for result in results], pa.string()),
         }
-        if self.settings.get("nbest", 1) > 1:
+        if self.nbest > 1:
             entry = pa.list_(pa.struct({"text": pa.string(), "score": pa.float64()}))
             lists = [[{"text": y.text, "score": y.score} for y in result.hypotheses] for result in results]
             columns["nbest"] = pa.array(lists, entry)

@@ -186,10 +186,6 @@ class Checkpoint:
 
     # -- the work --------------------------------------------------------------------------------------------------------
 
-    @property
-    def row_budget(self) -> Budget | None:
-        return self.manifest.row_budget
-
     def begin(self, budget: Budget | None) -> None:
         """Start or go on. An old output stays until the new one takes its place."""
         with self._writing():

@@ -15,7 +15,6 @@ from typing import Any, BinaryIO
 
 from ..errors import InputChanged, Stopped, Unusable, reason
 from ..journal import digest
-from . import parquet
 from .records import Record, Shard, blocks, read_json, read_line, whole_lines
 
 try:
@@ -75,21 +74,6 @@ class Survey:
     sha256: str
 
 
-class Digested:
-    """A stream whose content is digested as it is read."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self.stream = stream
-        self.sha256 = sha256()
-        self.size = 0
-
-    def read(self, size: int, /) -> bytes:
-        block = self.stream.read(size) or b""
-        self.sha256.update(block)
-        self.size += len(block)
-        return block
-
-
 @dataclass(frozen=True)
 class Input:
     """A file to read. `field`: where a record's text is; `into`: where its translation will go, and nothing may be yet."""
@@ -103,15 +87,17 @@ class Input:
         """Read it once, a block at a time."""
         try:
             if self.form == "parquet":
+                from . import parquet
+
                 path = Path(self.path)
                 return Survey(parquet.count(self.path, self.field, self.into), path.stat().st_size, digest(path))
             with FileIO(self.path) as raw:
-                stream = Digested(decompressed(raw, self.path))
-                lines, last = 0, b"\n"
-                for block in blocks(stream):
+                found, size, lines, last = sha256(), 0, 0, b"\n"
+                for block in blocks(decompressed(raw, self.path), found):
+                    size += len(block)
                     lines += block.count(b"\n")
                     last = block[-1:]
-                return Survey(lines + (last != b"\n"), stream.size, stream.sha256.hexdigest())
+                return Survey(lines + (last != b"\n"), size, found.hexdigest())
         except UNREADABLE as error:
             raise Unusable(f"cannot read {self.path!r}: {reason(error)}") from error
 
@@ -120,17 +106,19 @@ class Input:
         saw, which is known at the end."""
         try:
             if self.form == "parquet":
+                from . import parquet
+
                 yield from parquet.shards(self.path, self.field, lines)
                 changed = survey is not None and self.survey() != survey
             else:
                 with FileIO(self.path) as raw:
-                    stream = Digested(decompressed(raw, self.path))
-                    numbered = enumerate(chain.from_iterable(whole_lines(blocks(stream))), 1)
+                    found = sha256()
+                    numbered = enumerate(chain.from_iterable(whole_lines(blocks(decompressed(raw, self.path), found))), 1)
                     index = 0
                     while shard := [self.parse(number, line) for number, line in islice(numbered, lines)]:
                         yield Shard(index, shard)
                         index += 1
-                changed = survey is not None and stream.sha256.hexdigest() != survey.sha256
+                changed = survey is not None and found.hexdigest() != survey.sha256
         except UNREADABLE as error:
             raise Stopped(f"cannot read on in {self.path!r}: {reason(error)}") from error
         if changed:

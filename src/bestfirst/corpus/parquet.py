@@ -1,4 +1,6 @@
-"""Parquet through pyarrow: rows come with all their columns, and leave with one more; JSON objects get columns that fit all."""
+"""Parquet: rows come with all their columns, and leave with one more; JSON objects get columns that fit all of them.
+
+Needs pyarrow, and is imported where Parquet is asked for."""
 
 from __future__ import annotations
 
@@ -9,22 +11,13 @@ from typing import Any, BinaryIO
 from ..errors import Stopped, Unusable, reason
 from .records import Record, Shard, to_json
 
+try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ImportError as error:
+    raise Unusable("Parquet needs pyarrow; install it with: pip install 'bestfirst[parquet]'") from error
+
 DEEPEST = 50  # levels of lists and objects in a row
-Pieces = Callable[[], Iterator[bytes]]
-
-
-def _arrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise Unusable("Parquet needs pyarrow; install it with: pip install 'bestfirst[parquet]'") from error
-    return pyarrow, pyarrow.parquet
-
-
-def require() -> None:
-    """Say now that pyarrow is missing."""
-    _arrow()
 
 
 # -- reading -------------------------------------------------------------------------------------------------------------
@@ -32,7 +25,6 @@ def require() -> None:
 
 def count(path: str, field: str, into: str) -> int:
     """How many rows a file has. Looks whether it has the column that is to be read, and not yet the one to be written."""
-    pa, pq = _arrow()
     try:
         with pq.ParquetFile(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
@@ -50,7 +42,6 @@ def count(path: str, field: str, into: str) -> int:
 
 def tables(path: str, rows: int) -> Iterator[Any]:
     """The content of a file, so many rows at a time; of one without rows, a table without any, which has its columns."""
-    pa, pq = _arrow()
     some = False
     try:
         with pq.ParquetFile(path) as file:
@@ -89,7 +80,6 @@ def unfit(fields: Mapping[str, Any]) -> dict[str, str]:
 
 def _type(value: Any, depth: int = 0) -> Any:
     """The type of a column that holds this. An object without fields is null there, for Parquet knows none."""
-    pa, _ = _arrow()
     if depth > DEEPEST:
         raise ValueError(f"nested more than {DEEPEST} deep")
     if isinstance(value, Mapping):
@@ -111,7 +101,6 @@ def _type(value: Any, depth: int = 0) -> Any:
 
 def _widened(one: Any, other: Any) -> Any:
     """A type that holds what either does: at worst a text, JSON for what is none."""
-    pa, _ = _arrow()
     if one.equals(other) or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):
@@ -130,7 +119,6 @@ def _widened(one: Any, other: Any) -> Any:
 
 def _fitted(value: Any, kind: Any) -> Any:
     """A value as a column of a widened type has it."""
-    pa, _ = _arrow()
     if value is None or pa.types.is_null(kind):
         return None
     if pa.types.is_struct(kind):
@@ -143,7 +131,6 @@ def _fitted(value: Any, kind: Any) -> Any:
 
 
 def _table(rows: Iterable[Mapping[str, Any]], kind: Any) -> Any:
-    pa, _ = _arrow()
     return pa.Table.from_pylist([_fitted(row, kind) for row in rows], schema=pa.schema(list(kind)))
 
 
@@ -152,7 +139,6 @@ def _table(rows: Iterable[Mapping[str, Any]], kind: Any) -> Any:
 
 def encode(shard: Shard, values: Sequence[Any], field: str, into: str, listed: bool) -> bytes:
     """The records with their translations, as a small Parquet file."""
-    pa, _ = _arrow()
     table = shard.table
     if table is None:
         rows = [record.fields or {field: record.text} for record in shard.records]
@@ -168,15 +154,13 @@ def _clean(value: Any) -> Any:
 
 
 def _bytes(table: Any) -> bytes:
-    pa, pq = _arrow()
     out = pa.BufferOutputStream()
     pq.write_table(table, out, compression="zstd")
     return out.getvalue().to_pybytes()
 
 
-def join(pieces: Pieces, out: BinaryIO) -> None:
+def join(pieces: Callable[[], Iterator[bytes]], out: BinaryIO) -> None:
     """One file, a row group for each piece, with columns that hold all of them."""
-    pa, pq = _arrow()
     try:
         schemas = [pq.read_schema(pa.BufferReader(piece)) for piece in pieces()]
         schema = schemas[0]

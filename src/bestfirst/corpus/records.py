@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any
 
 BLOCK = 1 << 18  # bytes to read at most at a time, some thousand lines: enough to keep a model busy
 LONGEST = 1 << 20  # bytes of a line: no sentence is longer, and what is no text at all may have no line ends
@@ -47,16 +47,11 @@ class Shard:
         return sha256(content.encode("utf-8", "backslashreplace")).hexdigest()
 
 
-Parse = Callable[[int, bytes], Record]
-
-
-class Readable(Protocol):
-    def read(self, size: int, /) -> bytes | None: ...
-
-
-def blocks(stream: Readable) -> Iterator[bytes]:
-    """The content of a stream, as much at a time as there is."""
+def blocks(stream: Any, digest: Any = None) -> Iterator[bytes]:
+    """The content of a stream, as much at a time as there is; `digest`, a hash, is fed with it."""
     while block := stream.read(BLOCK):
+        if digest is not None:
+            digest.update(block)
         yield block
 
 
@@ -91,7 +86,7 @@ def read_line(number: int, raw: bytes) -> Record:
     return Record(number, text.removeprefix("\ufeff") if number == 1 else text)
 
 
-def batches(stream: Readable, parse: Parse = read_line) -> Iterator[list[Record]]:
+def batches(stream: Any, parse: Callable[[int, bytes], Record] = read_line) -> Iterator[list[Record]]:
     """All lines, as many at a time as are there: a file comes in large batches, a terminal line by line."""
     number = 0
     for chunk in whole_lines(blocks(stream)):

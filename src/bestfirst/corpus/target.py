@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, BinaryIO
 
 from ..search import Answer, Result
-from . import parquet
 from .input import compress
 from .records import Record, Shard, to_json
 
@@ -93,9 +93,11 @@ class Target:
 
     def admit(self, record: Record) -> Record:
         """The record; one whose fields this form cannot hold has an error, and the fields that can be held."""
-        fields = record.fields if self.form == "parquet" and isinstance(record.row, str) else None
-        odd = parquet.unfit(fields) if fields else {}
-        if not odd or fields is None:
+        fields = record.fields
+        if self.form != "parquet" or fields is None or not isinstance(record.row, str):
+            return record
+        odd = _parquet().unfit(fields)
+        if not odd:
             return record
         name, why = next(iter(odd.items()))
         row = to_json({name: value for name, value in fields.items() if name not in odd})
@@ -106,26 +108,32 @@ class Target:
         each = zip(shard.records, results, strict=True)
         if self.form == "parquet":
             values = [self._translation(record, result) for record, result in each]
-            return parquet.encode(shard, values, self.field, self.into, self.nbest > 1)
+            return _parquet().encode(shard, values, self.field, self.into, self.nbest > 1)
         text = "".join(self.line(record, result) for record, result in each)
         return compress(text.encode("utf-8", "replace"), self.compression)
 
-    def join(self, pieces: parquet.Pieces, out: BinaryIO) -> None:
+    def join(self, pieces: Callable[[], Iterator[bytes]], out: BinaryIO) -> None:
         """Put encoded shards together, in this order, a piece at a time."""
         if next(pieces(), None) is None:
             out.write(self.encode(Shard(0, ()), ()))
         elif self.form == "parquet":
-            parquet.join(pieces, out)
+            _parquet().join(pieces, out)
         else:
             out.writelines(pieces())
 
     def split(self, path: Path, sizes: Sequence[int], rows: int) -> Iterator[bytes]:
         """The pieces that `join` made this file of, by their sizes; of a Parquet file, by the rows of each."""
         if self.form == "parquet":
-            yield from parquet.split(str(path), rows)
+            yield from _parquet().split(str(path), rows)
             return
         with open(path, "rb") as stream:
             yield from (stream.read(size) for size in sizes)
+
+
+def _parquet() -> ModuleType:
+    from . import parquet
+
+    return parquet
 
 
 def one_line(text: str | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 from ..errors import Stopped, reason
@@ -134,6 +135,10 @@ class Worker:
         failures = [(r.number, why) for r, result in zip(shard.records, inorder, strict=True) if (why := self.failure(result))]
         tally.failed = len(failures)
         return ShardResult(shard.index, self.target.encode(shard, inorder), tally, tuple(failures), source)
+
+    def work(self, budget: Budget | None, notice: Callable[[int], None]) -> Work:
+        """Shard after shard, in this process."""
+        return lambda shards: (self.decode_shard(shard, budget, partial(notice, 1)) for shard in shards)
 
     def decode(self, records: Sequence[Record], done: Done, trace: Tracer | None = None) -> Tally:
         """Decode these records; `done` is told of each. Nothing is asked of the model for those without text.
