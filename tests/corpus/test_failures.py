@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bestfirst.corpus import Record, Worker
 from bestfirst.errors import Stopped
 from corpus.models import Upper
 
@@ -151,3 +152,41 @@ def test_the_command_stops_says_so_and_goes_on(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "out").exists()
     assert run(command) == 0
     assert (tmp_path / "out").read_text().splitlines() == ["Good morning.", "Where is the station?"] * 100
+
+
+def test_what_ran_out_of_memory_is_not_held_while_less_is_tried(do, tmp_path: Path):
+    """A failed step's own memory has to be free for the next: here, two steps never fit beside each other."""
+
+    class Room:
+        taken = 0
+
+        def __init__(self) -> None:
+            if Room.taken:
+                raise MemoryError
+            Room.taken += 1
+
+        def __del__(self) -> None:
+            Room.taken = 0
+
+    class Large(Upper):
+        def score(self, batch):
+            room = Room()
+            if len(batch) > 1:
+                raise MemoryError(room)
+            return super().score(batch)
+
+    (tmp_path / "text").write_text("\n".join(LINES))
+    checkpoint = do(tmp_path / "text", tmp_path / "out", model=Large())
+    assert (tmp_path / "out").read_text().splitlines() == [line.upper() for line in LINES]
+    assert checkpoint.tally.failed == 0
+
+
+def test_a_model_that_dies_ends_a_stream_too():
+    """What was decoded before is handed on; no line is given up for the model's sake."""
+    done = []
+    worker = Worker(Mortal(7), {})
+    worker.decode([Record(number, line) for number, line in enumerate(LINES[:5], 1)], lambda *each: done.append(each))
+    with pytest.raises(Stopped, match="the model fails on everything"):
+        worker.decode([Record(number, line) for number, line in enumerate(LINES[5:], 6)], lambda *each: done.append(each))
+    assert sorted(record.number for record, _ in done) == [1, 2, 3, 4, 5]
+    assert all(result.status == "complete" for _, result in done)

@@ -237,6 +237,17 @@ def test_json_out_is_json_and_what_came_in_comes_out(do, tmp_path: Path):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("depth", [790, 810, *range(960, 1000, 3), 5000])
+@pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
+def test_json_of_any_depth_is_written_or_named(do, tmp_path: Path, depth: int, name: str):
+    nested = "[" * depth + "]" * depth
+    lines = ['{"text": "a", "d": %s}', '{"text": null, "d": %s}', '{"text": "c", "translation": 1, "d": %s}', '{"d": %s}']
+    store = do(write(tmp_path / "rows.jsonl", "\n".join(line % nested for line in lines).encode()), tmp_path / name)
+    failed = dict(store.manifest.complete.failures)
+    assert len(failed) == (2 if depth < 800 and name == "out.jsonl" else 4)
+    assert all("nested" in failed[number] or "recursion" in failed[number] for number in (1, 2) if number in failed)
+
+
 def test_scores_that_are_not_finite_are_null_in_json():
     result = Result([Answer((1,), float("-inf"), float("nan"), "half \ud800")], status="complete")
     line = Target("json").line(Record(1, "x"), result)

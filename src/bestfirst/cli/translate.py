@@ -88,7 +88,9 @@ def translate(
     Ctrl-C, kill -9, a power failure or a full disk. OUT.parts keeps what is
     done, OUT.manifest.json says of which job, and OUT appears when all is
     done. The same command goes on from there, or says that there is nothing
-    left to do. What is written to a pipe is written line by line.
+    left to do (--retry-failed does lines that failed once more). What is
+    written to a pipe is written line by line. A model that fails on
+    everything ends the work.
 
     Exit codes:
       0    every line is translated

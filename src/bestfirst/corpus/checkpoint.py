@@ -171,7 +171,7 @@ class Checkpoint:
         if not self.journal.empty:
             self.journal.clear()
 
-    def _move_stranger(self) -> None:
+    def _set_aside(self) -> None:
         """A file that has the manifest's name, and is none, is kept under another."""
         if self._read_manifest()[1] is not None:
             names = (Path(f"{self.manifest_path}.{number}") for number in count(1))
@@ -191,7 +191,7 @@ class Checkpoint:
         with self._writing():
             if not self.done:
                 self._clear()
-            self._move_stranger()
+            self._set_aside()
             self.manifest = Manifest(self.manifest.job, budget)
             self.manifest.write(self.manifest_path)
 

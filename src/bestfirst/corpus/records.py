@@ -10,6 +10,7 @@ from math import isfinite
 from typing import Any
 
 BLOCK = 1 << 18  # bytes to read at most at a time, some thousand lines: enough to keep a model busy
+DEEPEST = 800  # levels of JSON: it is read and written again, and Python's own limit is not much higher
 LONGEST = 1 << 20  # bytes of a line: no sentence is longer, and what is no text at all may have no line ends
 
 
@@ -102,6 +103,8 @@ def read_json(number: int, raw: bytes, field: str, into: str) -> Record:
         return line
     try:
         fields = json.loads(line.text, parse_constant=_refuse)
+        if line.text.count("[") + line.text.count("{") > DEEPEST and _depth(fields) > DEEPEST:
+            raise ValueError(f"nested more than {DEEPEST} deep")
     except (ValueError, RecursionError) as error:
         return Record(number, "", f"invalid JSON: {error}")
     if not isinstance(fields, dict):
@@ -133,6 +136,15 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(each) for each in value]
     return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and objects are nested."""
+    depth, level = 0, [value]
+    while level := [each for each in level if isinstance(each, (dict, list))]:
+        level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
+        depth += 1
+    return depth
 
 
 def _refuse(constant: str) -> Any:

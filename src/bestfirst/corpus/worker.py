@@ -186,20 +186,22 @@ class Worker:
             self._call([record.text for record in records], progress=finished, trace=tracer, stats=cost)
             tally.steps += cost.steps
             tally.model_seconds += cost.model_seconds
+            return
         except (Stopped, BrokenPipeError):
             raise
         except Exception as error:  # of the model's or a score's own code
-            if last_try:
-                for index in list(left):
-                    finished(index, Result(status="error", message=reason(error)))
-                return
-            alone = len(records) == 1
-            if alone:
-                self._check_model()
-            rest = list(left.values())
-            middle = (len(rest) + 1) // 2
-            for half in filter(None, (rest[:middle], rest[middle:])):
-                self._decode_together(half, done, trace, tally, alone)
+            why = reason(error)  # and no more: the exception holds the memory that may have run out
+        if last_try:
+            for index in list(left):
+                finished(index, Result(status="error", message=why))
+            return
+        alone = len(records) == 1
+        if alone:
+            self._check_model()
+        rest = list(left.values())
+        middle = (len(rest) + 1) // 2
+        for half in filter(None, (rest[:middle], rest[middle:])):
+            self._decode_together(half, done, trace, tally, alone)
 
     def _check_model(self) -> None:
         """A line failed alone. Is it the line, or is a device lost, or its memory gone?"""
