@@ -206,7 +206,8 @@ class Worker:
     def _check_model(self) -> None:
         """A line failed alone. Is it the line, or is a device lost, or its memory gone?"""
         try:
-            self._call([] if self.probe is None else [self.probe])
+            if self.probe is not None:
+                self._call([self.probe])
         except Exception as error:
             raise Stopped(f"the model fails on everything ({reason(error)})") from error
 
