@@ -227,7 +227,7 @@ def test_an_input_that_the_job_would_write_over_is_left_as_it_is(tmp_path: Path,
     source.write_text("Guten Morgen!\n")
     assert run(["translate", str(source), "-o", str(tmp_path / "out"), *options]) == 2
     said = only_line(capsys.readouterr().err)
-    assert said == f"'{source}' is a file that a job for '{tmp_path / 'out'}' writes; name another output"
+    assert said == f"'{source}' is a file that this command reads or writes already; name another"
     assert source.read_text() == "Guten Morgen!\n"
 
 

@@ -58,7 +58,7 @@ class CorpusJob:
         checkpoint = Checkpoint(self.output, self._identity(survey), self.target)
         linked = os.path.exists(self.output) and os.path.samefile(self.source.path, self.output)
         if linked or checkpoint.owns(self.source.path):
-            raise usage(f"{self.source.path!r} is a file that a job for {self.output!r} writes; name another output")
+            raise usage(f"{self.source.path!r} is a file that this command reads or writes already; name another")
         with checkpoint:
             try:
                 state = checkpoint.state(self.overwrite, self.retry_failed)
