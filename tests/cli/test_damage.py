@@ -57,7 +57,9 @@ def test_a_damaged_model_folder(folder: Path, call, damage: str):
     assert ended.code == 2
 
 
-def test_a_model_that_computes_nan_fails_every_line_and_says_so(folder: Path, call):
+@pytest.fixture
+def nan(folder: Path) -> Path:
+    """A model that computes no number."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -65,11 +67,25 @@ def test_a_model_that_computes_nan_fails_every_line_and_says_so(folder: Path, ca
     name = next(name for name in weights if "decoder" in name and "norm" in name)
     weights[name] = torch.full_like(weights[name], float("nan"))
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    ended = call("translate", "--model", folder, text="Guten Morgen!\n\nIch liebe dich.\n")
-    assert (ended.code, ended.out) == (1, "\n\n\n")
+    return folder
+
+
+NAN = "the scores after [] are not finite: check the model's weights and dtype"
+
+
+def test_a_model_that_computes_nan_fails_every_line_and_says_so(nan: Path):
+    process = run("translate", "--model", nan, stdin=b"Guten Morgen!\n\nIch liebe dich.\n")
+    assert (process.returncode, process.stdout) == (1, b"\n\n\n")
+    said = [line for line in process.stderr.decode().splitlines() if not line.startswith("bestfirst: warning: ")]
+    assert said == [f"bestfirst: line {number}: {NAN}" for number in (1, 3)]
+
+
+def test_a_model_that_computes_nan_completes_no_file(nan: Path, call):
+    ended = call("translate", "--model", nan, text="Guten Morgen!\n\nIch liebe dich.\n")
     said = [line for line in ended.said.splitlines() if not line.startswith("bestfirst: warning: ")]
-    trouble = "the scores after [] are not finite: check the model's weights and dtype"
-    assert said == [f"bestfirst: line {number}: {trouble}" for number in (1, 3)]
+    kept = "0 lines are kept: the same command goes on from there"
+    assert said == [f"bestfirst: the model fails on everything ({NAN}); {kept}"]
+    assert (ended.code, ended.out) == (1, "")
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "abacus"])

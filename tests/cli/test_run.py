@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from bestfirst import Model, Scored
-from bestfirst.cli.output import InOrder, Output
+from bestfirst.cli.output import Output
 from bestfirst.cli.progress import Bar
-from bestfirst.cli.stream import Stream
+from bestfirst.cli.stream import InOrder, Stream
 from bestfirst.corpus import Tally, Worker
-from bestfirst.corpus.lines import batches, read_line
+from bestfirst.corpus.records import batches, read_line
 
 
 class Upper(Model):
@@ -93,7 +93,7 @@ def test_lines_are_cut_at_line_feeds_alone_whatever_the_blocks(tmp_path: Path, m
     (tmp_path / "text").write_bytes(text.encode())
     expected = ["a", "", "b\u2028c\x85d\r\rä", "", "last"]
     for size in (1, 2, 3, 7, 1000):
-        monkeypatch.setattr("bestfirst.corpus.lines.BLOCK", size)
+        monkeypatch.setattr("bestfirst.corpus.records.BLOCK", size)
         with io.FileIO(str(tmp_path / "text")) as stream:
             lines = [line for batch in batches(stream) for line in batch]
         assert [(line.number, line.text) for line in lines] == list(enumerate(expected, 1))

@@ -49,7 +49,7 @@ def alone(text: Path) -> bytes:
 def test_a_killed_worker_is_replaced_and_the_output_is_the_same_to_the_last_bit(cluster, text: Path, alone: bytes, capsys):
     out = text.with_name("out")
     killed: list[int] = []
-    killer = threading.Thread(target=kill_when, args=(Path(f"{out}.parts/00000001"), "ray::Hand", killed))
+    killer = threading.Thread(target=kill_when, args=(Path(f"{out}.parts/00000001"), "ray::ShardActor", killed))
     killer.start()
     asked = ["--json", "--shard-lines", "20", "--ray", "--workers", "2"]
     assert run(["translate", str(text), "-o", str(out), *asked]) == 1  # the line that is too long
@@ -57,6 +57,19 @@ def test_a_killed_worker_is_replaced_and_the_output_is_the_same_to_the_last_bit(
     assert len(killed) == 1
     assert out.read_bytes() == alone
     assert f"line {LINES + 2}: the input has 601 tokens" in capsys.readouterr().err
+
+
+def test_deep_nesting_is_sent_to_a_worker_too(cluster, text: Path, capsys):
+    source, out = text.with_name("deep.jsonl"), text.with_name("deep.out.jsonl")
+    line = '{"text": "Guten Morgen!", "deep": ' + "[" * 500 + "]" * 500 + "}"
+    source.write_text(f"{line}\n" * 3)
+    assert run(["translate", str(source), "-o", str(out), "--ray", "--workers", "1"]) == 0
+    assert out.read_text() == (line[:-1] + ', "translation": "Good morning."}\n') * 3
+    out = text.with_name("deep.parquet")
+    assert run(["translate", str(source), "-o", str(out), "--ray", "--workers", "1"]) == 1
+    said = capsys.readouterr().err
+    assert "line 3: field 'deep' does not fit into Parquet: nested more than 50 deep" in said
+    assert "Traceback" not in said
 
 
 def test_a_dataset_keeps_its_rows_and_gets_their_translations(cluster, text: Path):

@@ -8,32 +8,33 @@ from pathlib import Path
 
 import pytest
 
-from bestfirst.corpus import Finished, Input, Job, Store, Target, Worker
-from bestfirst.corpus.compression import compression_of
-from bestfirst.corpus.reader import format_of
+from bestfirst.corpus import Checkpoint, Input, Target, Worker
+from bestfirst.corpus.input import compression_of, format_of
 from corpus.models import Upper
 
 
 @pytest.fixture
-def do() -> Callable[..., Store]:
-    """`do(source, output)`: the job from one file to another, three lines a shard; returns its store."""
+def do() -> Callable[..., Checkpoint]:
+    """`do(source, output)`: the job from one file to another, three lines a shard; returns its checkpoint."""
 
     def do(
-        source: Path, output: Path, target: Target | None = None, overwrite: bool = False, notice=lambda finished: None
-    ) -> Store:
+        source: Path,
+        output: Path,
+        target: Target | None = None,
+        overwrite: bool = False,
+        notice=lambda result: None,
+        model: Upper | None = None,
+        retry_failed: bool = False,
+    ) -> Checkpoint:
         read = Input(str(source), format_of(source.name))
         target = replace(target or Target(format_of(output.name)), compression=compression_of(output.name))
         survey = read.survey()
-        worker = Worker(Upper(), {"beam": 2}, target)
+        worker = Worker(model or Upper(), {"beam": 2}, target)
         job = {"input": {**vars(survey), **read.identity()}, "output": target.identity(), "settings": {"beam": 2}}
-        with Store(str(output), job, target) as store:
-            if store.state(overwrite) != "complete":
-                store.begin(None)
-
-                def work(shards) -> list[Finished]:
-                    return (worker.work(shard) for shard in shards)
-
-                Job(read, survey, store, 3).run(work, notice)
-        return store
+        with Checkpoint(str(output), job, target) as checkpoint:
+            if checkpoint.state(overwrite, retry_failed) != "complete":
+                checkpoint.begin(None)
+                checkpoint.run(read, survey, lambda shards: map(worker.decode_shard, shards), 3, notice)
+        return checkpoint
 
     return do

@@ -93,7 +93,7 @@ def test_broken_off_again_and_again_it_comes_to_its_end(do, tmp_path: Path):
     (tmp_path / "text").write_text(LINES)
     do(tmp_path / "text", tmp_path / "expected")
     times = 0
-    while broken_off(do, tmp_path, 23, power=True):
+    while broken_off(do, tmp_path, 17, power=True):
         times += 1
     assert times > 2
     assert (tmp_path / "out").read_bytes() == (tmp_path / "expected").read_bytes()

@@ -12,8 +12,10 @@ import pytest
 import zstandard
 
 from bestfirst import Result
-from bestfirst.corpus import Input, Target, Unusable, formats
-from bestfirst.corpus.lines import LONGEST, read_line, whole_lines
+from bestfirst.corpus import Input, Record, Target
+from bestfirst.corpus.records import LONGEST, read_line, whole_lines
+from bestfirst.errors import Unusable
+from bestfirst.search import Answer
 
 LINES = [f"line {number}" for number in range(1, 9)]
 
@@ -61,13 +63,13 @@ def test_what_is_wrong_with_a_json_line_is_named_and_costs_that_line_only(do, tm
     store = do(write(tmp_path / "rows.jsonl", "\n".join([*lines, '{"text": "last"}']).encode()), tmp_path / "out.jsonl")
     found = [json.loads(line) for line in read(tmp_path / "out.jsonl").splitlines()]
     assert [row["translation"] for row in found] == ["ONE", None, None, None, None, None, "", None, "LAST"]
-    said = dict(store.manifest.complete.troubles)
+    said = dict(store.manifest.complete.failures)
     assert said.pop(2).startswith("invalid JSON: ")
     assert said == {
         3: "an object is expected, with a field 'text'; this is a number",
-        4: "no field 'text' among 'txt'; name it with --input-field",
+        4: "no field 'text' among 'txt'; name the input field",
         5: "field 'text' is a number, not a text",
-        8: "there is a field 'translation' already; name another with --output-field",
+        8: "there is a field 'translation' already; name another output field",
     }
 
 
@@ -127,9 +129,9 @@ def test_a_damaged_input_is_named_before_anything_is_done(do, tmp_path: Path, na
 
 def test_columns_are_checked_before_anything_is_done(do, tmp_path: Path):
     for table, said in (
-        ({"id": [1]}, "has no column 'text' but 'id'; name it with --input-field"),
+        ({"id": [1]}, "has no column 'text' but 'id'; name the input field"),
         ({"text": [1]}, "column 'text' of .* is int64, not text"),
-        ({"text": ["a"], "translation": ["b"]}, "has a column 'translation' already; name another with --output-field"),
+        ({"text": ["a"], "translation": ["b"]}, "has a column 'translation' already; name another output field"),
     ):
         pq.write_table(pa.table(table), tmp_path / "rows.parquet")
         with pytest.raises(Unusable, match=said):
@@ -145,8 +147,9 @@ def test_nbest_lists_in_records(do, tmp_path: Path):
 
 
 def test_an_nbest_entry_for_what_has_no_hypotheses():
-    assert formats.as_nbest(3, Result(status="complete"), False) == "2 |||  ||| 0.000000\n"
-    assert formats.as_nbest(3, Result(status="error"), False) == "2 |||  ||| -inf\n"
+    target, record = Target("nbest"), Record(3, "")
+    assert target.line(record, Result(status="complete")) == "2 |||  ||| 0.000000\n"
+    assert target.line(record, Result(status="error")) == "2 |||  ||| -inf\n"
 
 
 def test_a_line_without_end_is_not_read_whole():
@@ -160,3 +163,95 @@ def test_compression_does_not_change_what_an_input_is(tmp_path: Path):
     surveys = {Input(str(write(tmp_path / f"text{ending}", b"a\nb"))).survey() for ending in ("", ".gz", ".zst")}
     assert len(surveys) == 1
     assert surveys.pop().lines == 2
+
+
+def test_json_lines_become_columns_that_hold_all_of_them(do, tmp_path: Path):
+    """Fields that the first record lacks, and kinds that differ from record to record and from shard to shard."""
+    rows = [
+        {"text": "a"},
+        {"text": "b", "n": 1, "tags": ["x"], "of": {"p": 1}},
+        {"text": "c", "n": 2.5, "tags": [], "of": {"q": {"r": "s"}}},
+        {"text": "d", "n": None, "late": True, "mixed": 1},
+        {"text": "e", "mixed": "one", "of": {}},
+        {"text": "f", "mixed": {"k": [1]}},
+        {"text": "g", "mixed": None, "none": None, "empty": {}},
+    ]
+    do(write(tmp_path / "rows.jsonl", "\n".join(map(json.dumps, rows)).encode()), tmp_path / "out.parquet")
+    found = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [row["text"] for row in found] == [row["text"] for row in rows]
+    assert [row["translation"] for row in found] == [row["text"].upper() for row in rows]
+    assert [row["n"] for row in found] == [None, 1.0, 2.5, None, None, None, None]
+    assert [row["tags"] for row in found] == [None, ["x"], [], None, None, None, None]
+    assert found[1]["of"] == {"p": 1, "q": None}
+    assert found[2]["of"] == {"p": None, "q": {"r": "s"}}
+    assert [row["late"] for row in found] == [None, None, None, True, None, None, None]
+    assert [row["mixed"] for row in found] == [None, None, None, "1", "one", '{"k": [1]}', None]
+
+
+ODD = [
+    ('{"text": "a", "n": 36893488147419103232}', "field 'n' does not fit into Parquet: a number of more than 64 bits"),
+    ('{"text": "a", "s": "\\ud800"}', "field 's' does not fit into Parquet: half a character"),
+    ('{"text": "a", "\\ud800": 1}', "field '\\ud800' does not fit into Parquet: half a character"),
+    ("{}", "no field 'text' among none"),
+    ('{"text": "a", "deep": ' + "[" * 400 + "]" * 400 + "}", "field 'deep' does not fit into Parquet: nested more than 50 deep"),
+    ('{"text": "a", "n": NaN}', "invalid JSON: NaN is none of its values"),
+    ('{"text": "a", "n": ' + "9" * 5000 + "}", "invalid JSON: Exceeds the limit"),
+    ("[" * 100_000, "invalid JSON: maximum recursion depth"),
+]
+
+
+@pytest.mark.parametrize(("odd", "said"), ODD, ids=range(len(ODD)))
+@pytest.mark.parametrize("first", [True, False])
+def test_an_odd_record_fails_alone_on_its_way_into_parquet(do, tmp_path: Path, odd: str, said: str, first: bool):
+    good = ['{"text": "one", "n": 1}', '{"text": "two", "n": 2}']
+    lines = [odd, *good] if first else [*good, odd]
+    store = do(write(tmp_path / "rows.jsonl", "\n".join(lines).encode()), tmp_path / "out.parquet")
+    ((number, why),) = store.manifest.complete.failures
+    assert (number, why[: len(said)]) == (lines.index(odd) + 1, said)
+    found = [row for at, row in enumerate(pq.read_table(tmp_path / "out.parquet").to_pylist(), 1) if at != number]
+    assert [(row["text"], row["n"], row["translation"]) for row in found] == [("one", 1, "ONE"), ("two", 2, "TWO")]
+
+
+def test_json_out_is_json_and_what_came_in_comes_out(do, tmp_path: Path):
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    lines = [
+        '{"text": "a", "s": "\\ud800", "n": 1e999, "i": 36893488147419103232}',
+        '{"text": "b", "deep": ' + "[" * 500 + "]" * 500 + "}",
+        '{ "text" : "c" }',
+        '{"text": "d", "n": -Infinity}',
+        '{"text": "e", "translation": "x", "n": 1e999}',
+    ]
+    do(write(tmp_path / "rows.jsonl", "\n".join(lines).encode()), tmp_path / "out.jsonl")
+    out = read(tmp_path / "out.jsonl").splitlines()
+    assert out[0] == lines[0][:-1] + ', "translation": "A"}'
+    assert out[1] == lines[1][:-1] + ', "translation": "B"}'
+    found = [json.loads(line, parse_constant=refuse) for line in out]
+    assert [row["translation"] for row in found] == ["A", "B", "C", None, None]
+    assert found[0]["s"] == "\ud800"
+    pq.write_table(pa.table({"text": ["a"], "n": [float("nan")], "m": [float("inf")]}), tmp_path / "rows.parquet")
+    do(tmp_path / "rows.parquet", tmp_path / "from.jsonl")
+    assert json.loads(read(tmp_path / "from.jsonl"), parse_constant=refuse) == {
+        "text": "a", "n": None, "m": None, "translation": "A"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("depth", [790, 810, *range(960, 1000, 3), 5000])
+@pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
+def test_json_of_any_depth_is_written_or_named(do, tmp_path: Path, depth: int, name: str):
+    nested = "[" * depth + "]" * depth
+    lines = ['{"text": "a", "d": %s}', '{"text": null, "d": %s}', '{"text": "c", "translation": 1, "d": %s}', '{"d": %s}']
+    store = do(write(tmp_path / "rows.jsonl", "\n".join(line % nested for line in lines).encode()), tmp_path / name)
+    failed = dict(store.manifest.complete.failures)
+    assert len(failed) == (2 if depth < 800 and name == "out.jsonl" else 4)
+    assert all("nested" in failed[number] or "recursion" in failed[number] for number in (1, 2) if number in failed)
+
+
+def test_scores_that_are_not_finite_are_null_in_json():
+    result = Result([Answer((1,), float("-inf"), float("nan"), "half \ud800")], status="complete")
+    line = Target("json").line(Record(1, "x"), result)
+    assert line.encode()  # as UTF-8
+    assert "Infinity" not in line
+    assert "NaN" not in line
+    assert json.loads(line)["hypotheses"][0] == {"tokens": [1], "score": None, "logprob": None, "text": "half \ud800"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import bestfirst
-from bestfirst.corpus import Input, Job, Store, Target, Worker
-from bestfirst.corpus.tally import beam_calls
+from bestfirst.corpus import Checkpoint, Input, Target, Worker
+from bestfirst.corpus.worker import beam_calls
 from cli.process import GERMAN
 from corpus.models import Upper
 
@@ -33,11 +33,11 @@ def test_memory_does_not_grow_with_the_input(tmp_path):
         (tmp_path / f"{lines}").write_bytes(b"a\n" * lines)
         source = Input(str(tmp_path / f"{lines}"))
         worker = Worker(Upper(), {"beam": 1})
-        with Store(str(tmp_path / f"{lines}.out"), {}, Target()) as store:
+        with Checkpoint(str(tmp_path / f"{lines}.out"), {}, Target()) as checkpoint:
             tracemalloc.start()
-            store.state()
-            store.begin(None)
-            Job(source, source.survey(), store, 100).run(lambda shards, worker=worker: map(worker.work, shards))
+            checkpoint.state()
+            checkpoint.begin(None)
+            checkpoint.run(source, source.survey(), lambda shards, worker=worker: map(worker.decode_shard, shards), 100)
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
     assert peaks[1] <= 1.2 * peaks[0]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..corpus.formats import one_line
+from ..corpus.target import one_line
 from ..search import Result
 from ..strategies import STRATEGIES, UNPRUNED
 from . import options

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ..corpus import Finished, Input, Job, Shard, Store, Survey, Target, Worker
-from ..corpus.job import SHARD_LINES, Work, row_budget
-from ..settings import Budget
+from ..corpus import Checkpoint, Input, ShardResult, Survey, Target, Worker
+from ..corpus.worker import SHARD_LINES, fixed_budget
+from ..errors import Conflict, InputChanged, Stopped
 from .failure import INTERRUPTED, PARTLY, CommandError, say, tell, usage
 from .progress import Bar
 from .settings import Decoding, ModelChoice
 from .stats import Summary
+from .stream import say_failure
 
 
 def is_job(file: str | None, output: str | None) -> bool:
@@ -36,16 +37,9 @@ def _regular(path: str | None) -> bool | None:
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """Where Ray runs: an address, or "local" to start it here. `workers`: how many models are held; as many as fit without."""
-
-    address: str
-    workers: int | None = None
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """What the command line asks of a job."""
+class CorpusJob:
+    """What the command line asks of a job. `ray`: a cluster's address, or "local" to start one here; `workers`: how many models
+    are held there, or as many as fit."""
 
     source: Input
     target: Target
@@ -54,20 +48,27 @@ class Corpus:
     choice: ModelChoice
     shard_lines: int | None = None
     overwrite: bool = False
-    cluster: Cluster | None = None
+    retry_failed: bool = False
+    ray: str | None = None
+    workers: int | None = None
 
     def run(self, show_stats: bool) -> int:
         """Do what is missing; returns the exit code."""
-        if os.path.exists(self.output) and os.path.samefile(self.source.path, self.output):
-            raise usage(f"{self.output!r} is a file that this command reads or writes already; name another")
         survey = self.source.survey()
-        with Store(self.output, self._identity(survey), self.target) as store:
-            state = store.state(self.overwrite)
+        checkpoint = Checkpoint(self.output, self._identity(survey), self.target)
+        linked = os.path.exists(self.output) and os.path.samefile(self.source.path, self.output)
+        if linked or checkpoint.owns(self.source.path):
+            raise usage(f"{self.source.path!r} is a file that this command reads or writes already; name another")
+        with checkpoint:
+            try:
+                state = checkpoint.state(self.overwrite, self.retry_failed)
+            except Conflict as error:
+                raise usage(f"{error}; replace it with --overwrite, or name another output") from error
             if state == "complete":
-                return self._nothing_to_do(store)
-            if state == "begun" and store.tally.lines:
-                say(f"going on: {store.tally.lines} of {survey.lines} lines are done")
-            summary, signature = self._work(Job(self.source, survey, store, self.shard_lines or SHARD_LINES))
+                return self._nothing_to_do(checkpoint)
+            if state == "begun" and checkpoint.tally.lines:
+                say(f"going on: {checkpoint.tally.lines} of {survey.lines} lines are done")
+            summary, signature = self._work(checkpoint, survey)
         if show_stats:
             tell(summary.table(signature))
         else:
@@ -84,43 +85,46 @@ class Corpus:
             "shard_lines": self.shard_lines or SHARD_LINES,
         }
 
-    def _nothing_to_do(self, store: Store) -> int:
-        complete = store.manifest.complete
+    def _nothing_to_do(self, checkpoint: Checkpoint) -> int:
+        complete = checkpoint.manifest.complete
         assert complete is not None
-        failed = f", {complete.tally.failed} of them failed" if complete.tally.failed else ""
+        failed = f", {complete.tally.failed} of them failed (see --retry-failed)" if complete.tally.failed else ""
         say(f"{self.output!r} is complete: {complete.tally.lines} lines{failed}; nothing to do")
         return PARTLY if complete.tally.failed else 0
 
-    def _work(self, job: Job) -> tuple[Summary, str]:
+    def _work(self, checkpoint: Checkpoint, survey: Survey) -> tuple[Summary, str]:
         """Load the model, here or on a cluster, and let it do the shards that are missing."""
-        store = job.store
-        with Bar(lambda: job.survey.lines) as bar, self._pool() as pool:
-            budget = store.row_budget or row_budget(self.choice.device, self.decoding.row_budget)
-            store.begin(budget)
-            bar.begin(store.tally.lines)
-            summary = Summary(store.tally, store.tally.sentences)
+        with Bar(lambda: survey.lines) as bar, self._pool() as pool:
+            budget = checkpoint.manifest.row_budget or fixed_budget(self.choice.device, self.decoding.row_budget)
+            checkpoint.begin(budget)
+            bar.begin(checkpoint.tally.lines)
+            summary = Summary(checkpoint.tally, checkpoint.tally.sentences)
 
-            def notice(finished: Finished) -> None:
-                for number, why in finished.troubles:
-                    say(f"line {number}: {why}")
-                bar.saved(store.tally)
+            def notice(result: ShardResult) -> None:
+                for number, why in result.failures:
+                    say_failure(number, why)
+                bar.saved(checkpoint.tally)
 
             try:
-                job.run(pool.work(budget, bar.advance), notice)
-            except KeyboardInterrupt:
-                kept = f"{store.tally.lines} lines are kept: the same command goes on from there"
+                checkpoint.run(self.source, survey, pool.work(budget, bar.advance), self.shard_lines or SHARD_LINES, notice)
+            except InputChanged:
+                raise
+            except (Stopped, KeyboardInterrupt) as error:
+                kept = f"{checkpoint.tally.lines} lines are kept: the same command goes on from there"
+                if isinstance(error, Stopped):
+                    raise CommandError(f"{error}; {kept}") from error
                 raise CommandError(f"interrupted; {kept}", INTERRUPTED) from None
-            return summary, pool.signature()
+            return summary, pool.signature
 
     @contextmanager
     def _pool(self) -> Iterator[Any]:
         build = partial(build_worker, self.choice, self.decoding, self.target)
-        if self.cluster is None:
-            yield Here(build())
+        if self.ray is None:
+            yield build()
             return
         from ..cluster.pool import Pool
 
-        with Pool(build, self.cluster.address, self.cluster.workers, self.choice.threads or 1, self.choice.device) as pool:
+        with Pool(build, self.ray, self.workers, self.choice.threads or 1, self.choice.device) as pool:
             yield pool
 
 
@@ -128,22 +132,3 @@ def build_worker(choice: ModelChoice, decoding: Decoding, target: Target) -> Wor
     """A worker with its model loaded, in whatever process this runs."""
     model, decoding = choice.load(decoding)
     return Worker(model, replace(decoding, row_budget=None).arguments(), target, decoding.signature(model))
-
-
-class Here:
-    """One worker in this process."""
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-
-    def signature(self) -> str:
-        return self.worker.signature
-
-    def work(self, budget: Budget | None, notice: Callable[[int], None]) -> Work:
-        """Shard after shard."""
-
-        def work(shards: Iterator[Shard]) -> Iterator[Finished]:
-            for shard in shards:
-                yield self.worker.work(shard, budget, partial(notice, 1))
-
-        return work

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from ..corpus.errors import Stopped, Unusable, reason
+from ..errors import Stopped, Unusable, reason
 
 __all__ = ["CommandError", "reason", "reports", "say", "tell", "usage"]
 

@@ -91,6 +91,10 @@ Overwrite = Annotated[
     bool,
     typer.Option("--overwrite", help="Replace an output that exists and is of another job.", rich_help_panel=OUTPUT),
 ]
+RetryFailed = Annotated[
+    bool,
+    typer.Option("--retry-failed", help="From file to file: do lines that failed before once more.", rich_help_panel=OUTPUT),
+]
 InputFormat = Annotated[
     str | None,
     typer.Option(

@@ -6,12 +6,10 @@ import io
 import os
 import stat
 import sys
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Sequence
 
-from .failure import PARTLY, CommandError, reason, usage
-
-Item = TypeVar("Item")
+from ..errors import reason
+from .failure import PARTLY, CommandError, usage
 
 
 class Output:
@@ -66,19 +64,3 @@ def _standard_output() -> io.FileIO:
     if sys.stdout is None:
         raise usage("standard output is closed; name an output file with -o")
     return io.FileIO(sys.stdout.fileno(), "w", closefd=False)
-
-
-class InOrder(Generic[Item]):
-    """Takes numbered items in any order and hands them on in order, each as soon as all before it are there."""
-
-    def __init__(self, emit: Callable[[int, Item], None], first: int = 1) -> None:
-        self._emit = emit
-        self._next = first
-        self._waiting: dict[int, Item] = {}
-
-    def put(self, number: int, item: Item) -> None:
-        self._waiting[number] = item
-        while self._next in self._waiting:
-            item = self._waiting.pop(self._next)
-            self._next += 1
-            self._emit(self._next - 1, item)

@@ -14,7 +14,9 @@ from ..corpus import Tally
 class Bar:
     """Counts lines. Shows nothing where stderr is no terminal, or the lines themselves appear there."""
 
-    def __init__(self, total: Callable[[], int | None], hidden: bool = False) -> None:
+    def __init__(
+        self, total: Callable[[], int | None], hidden: bool = False, what: str = "loading the model", transient: bool = False
+    ) -> None:
         """`total` tells how many lines there are, and is not asked if there is no bar."""
         self._progress: Any = None
         if hidden or sys.stderr is None or not sys.stderr.isatty():
@@ -30,8 +32,8 @@ class Bar:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        self._progress = Progress(*columns, console=Console(stderr=True), redirect_stdout=False)
-        self._task = self._progress.add_task("loading the model", total=total(), saved="")
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=transient, redirect_stdout=False)
+        self._task = self._progress.add_task(what, total=total(), saved="")
 
     def __enter__(self) -> Bar:
         if self._progress is not None:
@@ -51,6 +53,10 @@ class Bar:
         if self._progress is not None:
             self._progress.advance(self._task, lines)
 
+    def reach(self, count: int) -> None:
+        if self._progress is not None:
+            self._progress.update(self._task, completed=count)
+
     def saved(self, tally: Tally) -> None:
         """What of beam search's calls was not made so far."""
         if self._progress is not None and tally.beam_calls:
@@ -60,13 +66,5 @@ class Bar:
 @contextmanager
 def counting(total: int, what: str) -> Iterator[Callable[[int], None]]:
     """A bar for work that is counted, gone when it is done: call what this yields with how far it is."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda count: progress.update(task, completed=count)
+    with Bar(lambda: total, what=what, transient=True) as bar:
+        yield bar.reach

@@ -7,18 +7,15 @@ import stat
 from contextlib import ExitStack, closing
 
 from ..corpus import Input, Target
-from ..corpus.compression import compression_of
-from ..corpus.parquet import require as require_parquet
-from ..corpus.reader import format_of
+from ..corpus.input import compression_of, format_of
 from . import options
-from .corpus import Cluster, Corpus, build_worker, is_job
+from .corpus import CorpusJob, build_worker, is_job
 from .failure import INTERRUPTED, PARTLY, CommandError, reports, tell, usage
 from .groups import grouped
-from .lines import open_input, records
 from .output import Output
 from .progress import Bar
 from .settings import Decoding, ModelChoice, Scoring, given
-from .stream import Stream
+from .stream import Stream, open_input, records
 
 
 @reports
@@ -32,6 +29,7 @@ def translate(
     stats: options.ShowStats = False,
     trace: options.TraceFile = None,
     overwrite: options.Overwrite = False,
+    retry_failed: options.RetryFailed = False,
     beam: options.Beam = 5,
     strategy: options.StrategyName = "best-first",
     finished: options.FinishedRule = "leave",
@@ -90,7 +88,9 @@ def translate(
     Ctrl-C, kill -9, a power failure or a full disk. OUT.parts keeps what is
     done, OUT.manifest.json says of which job, and OUT appears when all is
     done. The same command goes on from there, or says that there is nothing
-    left to do. What is written to a pipe is written line by line.
+    left to do (--retry-failed does lines that failed once more). What is
+    written to a pipe is written line by line. A model that fails on
+    everything ends the work.
 
     Exit codes:
       0    every line is translated
@@ -120,10 +120,10 @@ def translate(
     form = _form(output_format or format_of(output), as_json, nbest)
     target = Target(form, compression_of(output or ""), nbest, partial, input_field, output_field)
     if "parquet" in (source.form, form):
-        require_parquet()
+        from ..corpus import parquet  # noqa: F401  now, if its library is missing
     if trace is None and is_job(file, output):
-        cluster = Cluster(ray, workers) if ray is not None else None
-        return Corpus(source, target, str(output), decoding, choice, shard_lines, overwrite, cluster).run(stats)
+        job = CorpusJob(source, target, str(output), decoding, choice, shard_lines, overwrite, retry_failed, ray, workers)
+        return job.run(stats)
     _check_stream(source, target, ray)
     with ExitStack() as stack:
         stream = stack.enter_context(open_input(file))

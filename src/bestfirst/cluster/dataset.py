@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..corpus.job import row_budget as rows_of
-from .ray import require
+from ..corpus import Record, Worker
+from ..corpus.worker import SHARD_LINES, fixed_budget
+from ..search import Result
+from .pool import require, room
 
 if TYPE_CHECKING:
     from ray.data import Dataset
 
     from ..settings import Budget
-
-BATCH = 500
 
 
 def decode_dataset(
@@ -23,7 +23,7 @@ def decode_dataset(
     into: str = "translation",
     workers: int | tuple[int, int] | None = None,
     threads: int = 1,
-    batch_size: int = BATCH,
+    batch_size: int = SHARD_LINES,
     row_budget: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
@@ -54,26 +54,21 @@ def decode_dataset(
     if workers is None:
         if not ray.is_initialized():
             ray.init()
-        resources = ray.cluster_resources()
-        workers = max(1, int(resources.get("GPU", 0) if gpu else resources.get("CPU", 1) // threads))
+        workers = room(ray, threads, gpu)
+    least, most = (workers, workers) if isinstance(workers, int) else workers
     loading = {"path_or_name": model, "device": device, "dtype": dtype, "source_lang": source_lang, "target_lang": target_lang}
     return ds.map_batches(
-        Decoder,
-        fn_constructor_args=(loading, threads, field, into, settings, rows_of(device, row_budget)),
+        RowDecoder,
+        fn_constructor_args=(loading, threads, field, into, settings, fixed_budget(device, row_budget)),
         batch_size=batch_size,
         batch_format="pyarrow",
-        compute=_actors(ray, workers),
+        compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most),
         num_cpus=None if gpu else threads,
         num_gpus=1 if gpu else None,
     )
 
 
-def _actors(ray: Any, workers: int | tuple[int, int]) -> Any:
-    least, most = (workers, workers) if isinstance(workers, int) else workers
-    return ray.data.ActorPoolStrategy(min_size=least, max_size=most)
-
-
-class Decoder:
+class RowDecoder:
     """An actor: a model, loaded once, that decodes batches of rows."""
 
     def __init__(
@@ -84,21 +79,18 @@ class Decoder:
         from ..models.transformers import load
 
         torch.set_num_threads(threads)
-        self.model = load(**loading)
-        self.model.budget = budget
-        self.field, self.into, self.settings = field, into, settings
+        self.worker = Worker(load(**loading), settings)
+        self.worker.model.budget = budget
+        self.field, self.into, self.nbest = field, into, settings.get("nbest", 1)
 
     def __call__(self, batch: Any) -> Any:
         import pyarrow as pa
 
-        from ..corpus import Record, Worker
-        from ..search import Result
-
         texts = batch.column(self.field).to_pylist()
         records = [Record(number, text or "") for number, text in enumerate(texts)]
         found: dict[int, Result] = {}
-        Worker(self.model, self.settings).decode(records, lambda record, result: found.update({record.number: result}))
-        results = [found[number] for number in range(len(records))]
+        self.worker.decode(records, lambda record, result: found.update({record.number: result}))
+        results = [found[record.number] for record in records]
         best = [result.hypotheses[0] if result.hypotheses else None for result in results]
         empty = [text if result.status == "complete" else None for text, result in zip(texts, results, strict=True)]
         columns = {
@@ -109,7 +101,7 @@ class Decoder:
             "status": pa.array([result.status for result in results], pa.string()),
             "message": pa.array([result.message for result in results], pa.string()),
         }
-        if self.settings.get("nbest", 1) > 1:
+        if self.nbest > 1:
             entry = pa.list_(pa.struct({"text": pa.string(), "score": pa.float64()}))
             lists = [[{"text": y.text, "score": y.score} for y in result.hypotheses] for result in results]
             columns["nbest"] = pa.array(lists, entry)

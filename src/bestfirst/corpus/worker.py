@@ -1,32 +1,103 @@
-"""Worker: decodes records, the good ones together; a failure of the model's own code costs the line at fault only."""
+"""Worker: decodes records, the good ones together. What the model's own code fails on costs that line; a model that fails on
+everything ends the work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 from ..engine import Stats
+from ..errors import Stopped, reason
 from ..search import Result, Trace
 from ..settings import Budget
-from . import formats
-from .errors import Stopped, reason
-from .record import Record, Shard
-from .tally import Tally
+from .records import Record, Shard
 from .target import Target
+
+SHARD_LINES = 500
+"""Lines that are decoded and kept together: a few seconds' work on a CPU. Larger shards are no faster there (docs/corpus.md)."""
+UNFINISHED, OUT_OF_CALLS = "nothing finished within the maximum length", "nothing finished within the calls allowed"
 
 Done = Callable[[Record, Result], None]
 Tracer = Callable[[Record], Trace]
+Failures = tuple[tuple[int, str], ...]
+"""Which lines failed, by their numbers, and why."""
+
+
+def fixed_budget(device: str | None, rows: int | None = None) -> Budget:
+    """The rows of a forward pass: as asked, or what suits most models. It is not measured, as `decode` does, but fixed: then the
+    bytes of an output do not depend on how busy the machine was, for the shape of a batch changes the last bits of scores."""
+    if rows is not None:
+        return Budget(rows, rows)
+    return Budget(512, 64) if device is not None and device.startswith("cuda") else Budget(128, 16)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over lines. `sentences` are those that were given to the model, `beam_calls` what beam search makes at least."""
+
+    lines: int = 0
+    sentences: int = 0
+    failed: int = 0
+    calls: int = 0
+    beam_calls: int = 0
+    rows: int = 0
+    steps: int = 0
+    exact: int = 0
+    model_seconds: float = 0.0
+
+    @classmethod
+    def load(cls, numbers: Any) -> Tally:
+        """What was saved. ValueError if it is none."""
+        if {each.name for each in fields(cls)} != set(numbers):
+            raise ValueError("not the counts of a job")
+        if not all(type(number) in (int, float) and number >= 0 for number in numbers.values()):
+            raise ValueError("a count is not a number from 0 up")
+        return cls(**numbers)
+
+    def add(self, result: Result, beam: int) -> None:
+        """A sentence is done."""
+        self.sentences += 1
+        self.calls += result.calls
+        self.beam_calls += beam_calls(result, beam)
+        self.rows += result.rows
+        self.exact += result.exact
+
+    def include(self, other: Tally, times: int = 1) -> None:
+        """These lines too; with `times=-1`, no more."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + times * getattr(other, each.name))
+
+    @property
+    def saved(self) -> float:
+        """The share of beam search's calls that was not made, at least."""
+        return max(0.0, 1 - self.calls / self.beam_calls) if self.beam_calls else 0.0
+
+
+def beam_calls(result: Result, beam: int) -> int:
+    """How many calls beam search makes at least for the same answers, where finished hypotheses leave the beam.
+
+    To find an answer of n tokens it scores the empty hypothesis and then a full beam of each length from 1 to n - 1, however
+    well it is stopped (`tests/corpus/test_tally.py`).
+    """
+    longest = max((len(answer.tokens) for answer in result.hypotheses), default=0)
+    return 1 + beam * (longest - 1) if longest else 0
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A shard that is done: what is written for it, what it cost, and which of its lines failed, why."""
+class ShardResult:
+    """A shard that is done: what is written for it, what it cost, which of its lines failed, and a digest of its records."""
 
     index: int
     data: bytes
     tally: Tally
-    troubles: Sequence[tuple[int, str]] = ()
+    failures: Failures = ()
+    source: str = ""
+
+
+Work = Callable[[Iterator[Shard]], Iterable[ShardResult]]
+"""Does shards, and hands them back in any order. It takes the next one when it has room for it, so that few are in memory."""
 
 
 @dataclass
@@ -37,6 +108,7 @@ class Worker:
     settings: dict[str, Any]
     target: Target = field(default_factory=Target)
     signature: str = ""  # what makes its results what they are, in one line
+    probe: str | None = None  # a text that the model can decode, as long as it can decode anything
 
     @property
     def beam(self) -> int:
@@ -44,10 +116,13 @@ class Worker:
         comparable = self.settings.get("finished", "leave") == "leave" and self.settings.get("strategy") in (None, "best-first")
         return int(self.settings.get("beam", 5)) if comparable else 0
 
-    def work(self, shard: Shard, budget: Budget | None = None, notice: Callable[[], None] | None = None) -> Finished:
+    def decode_shard(self, shard: Shard, budget: Budget | None = None, notice: Callable[[], None] | None = None) -> ShardResult:
         """Decode a shard by itself. With the same budget the bytes are the same, whatever was decoded before and where."""
         if budget is not None:
             self.model.budget = budget
+        self.probe = self.probe or "."  # nobody sees the lines of a file fail one by one: do not go on with a dead model
+        source = shard.digest
+        shard = replace(shard, records=[self.target.admit(record) for record in shard.records])
         results: dict[int, Result] = {}
 
         def done(record: Record, result: Result) -> None:
@@ -57,12 +132,19 @@ class Worker:
 
         tally = self.decode(shard.records, done)
         inorder = [results[record.number] for record in shard.records]
-        troubles = [(r.number, why) for r, result in zip(shard.records, inorder, strict=True) if (why := self.trouble(result))]
-        tally.failed = len(troubles)
-        return Finished(shard.index, self.target.encode(shard, inorder), tally, troubles)
+        failures = [(r.number, why) for r, result in zip(shard.records, inorder, strict=True) if (why := self.failure(result))]
+        tally.failed = len(failures)
+        return ShardResult(shard.index, self.target.encode(shard, inorder), tally, tuple(failures), source)
+
+    def work(self, budget: Budget | None, notice: Callable[[int], None]) -> Work:
+        """Shard after shard, in this process."""
+        return lambda shards: (self.decode_shard(shard, budget, partial(notice, 1)) for shard in shards)
 
     def decode(self, records: Sequence[Record], done: Done, trace: Tracer | None = None) -> Tally:
-        """Decode these records; `done` is told of each. Nothing is asked of the model for those without text."""
+        """Decode these records; `done` is told of each. Nothing is asked of the model for those without text.
+
+        Stopped if the model fails on a line and then on one that it could decode before.
+        """
         tally = Tally(lines=len(records))
         wanted = []
         for record in records:
@@ -73,42 +155,63 @@ class Worker:
             else:
                 wanted.append(record)
         if wanted:
-            self._together(wanted, done, trace, tally)
+            self._decode_together(wanted, done, trace, tally)
         return tally
 
-    def _together(self, records: Sequence[Record], done: Done, trace: Tracer | None, tally: Tally) -> None:
-        """Decode these records together. If that fails, do those that are left in halves, until the one at fault is alone."""
-        from ..decoding import decode
+    def failure(self, result: Result) -> str | None:
+        """Why a line has no output, if it should have one."""
+        if result.status == "error":
+            return result.message
+        if result.status == "complete" or self.target.shown(result):
+            return None
+        return OUT_OF_CALLS if result.status == "budget" else UNFINISHED
 
+    def _decode_together(
+        self, records: Sequence[Record], done: Done, trace: Tracer | None, tally: Tally, last_try: bool = False
+    ) -> None:
+        """Decode these records together. If that fails, do those that are left in halves, until the one at fault is alone; that
+        one once more, for what failed may have been the machine."""
         left = dict(enumerate(records))
         cost = Stats()
 
         def finished(index: int, result: Result) -> None:
+            record = left.pop(index)
+            if result.status != "error":
+                self.probe = record.text
             tally.add(result, self.beam)
-            done(left.pop(index), result)
+            done(record, result)
 
         tracer = None if trace is None else lambda index: trace(records[index])
         try:
-            texts = [record.text for record in records]
-            decode(self.model, texts, progress=finished, trace=tracer, stats=cost, **self.settings)
-            tally.add_batch(cost)
+            self._call([record.text for record in records], progress=finished, trace=tracer, stats=cost)
+            tally.steps += cost.steps
+            tally.model_seconds += cost.model_seconds
+            return
         except (Stopped, BrokenPipeError):
             raise
         except Exception as error:  # of the model's or a score's own code
-            rest = list(left.values())
-            if len(records) == 1:
-                finished(0, Result(status="error", message=reason(error)))
-                return
-            middle = (len(rest) + 1) // 2
-            for half in (rest[:middle], rest[middle:]):
-                if half:
-                    self._together(half, done, trace, tally)
+            why = reason(error)  # and no more: the exception holds the memory that may have run out
+        if last_try:
+            for index in list(left):
+                finished(index, Result(status="error", message=why))
+            return
+        alone = len(records) == 1
+        if alone:
+            self._check_model()
+        rest = list(left.values())
+        middle = (len(rest) + 1) // 2
+        for half in filter(None, (rest[:middle], rest[middle:])):
+            self._decode_together(half, done, trace, tally, alone)
 
-    def trouble(self, result: Result) -> str | None:
-        """Why a line has no output, if it should have one."""
-        if result.status == "error":
-            return result.message
-        if result.status == "complete" or formats.shown(result, self.target.partial):
-            return None
-        limit, option = ("--max-calls", "it") if result.status == "budget" else ("the maximum length", "--max-length")
-        return f"nothing finished within {limit}; raise {option}, or see what there is with --partial"
+    def _check_model(self) -> None:
+        """A line failed alone. Is it the line, or is a device lost, or its memory gone?"""
+        try:
+            if self.probe is not None:
+                self._call([self.probe])
+        except Exception as error:
+            raise Stopped(f"the model fails on everything ({reason(error)})") from error
+
+    def _call(self, texts: Sequence[str], **watching: Any) -> None:
+        from ..decoding import decode
+
+        decode(self.model, texts, **watching, **self.settings)

@@ -60,7 +60,7 @@ def growth(
 
     from ...bench.growth import measure
     from ...bench.runner import identity
-    from ...bench.store import Store
+    from ...bench.store import OtherModel, Store
 
     path = Path(f"growth-{loaded.name}.jsonl") if rows is None else rows
     try:
@@ -69,6 +69,8 @@ def growth(
     except KeyboardInterrupt:
         saved = f"interrupted; what was measured is in {str(path)!r}"
         raise CommandError(f"{saved}: the same command goes on from there", INTERRUPTED) from None
+    except OtherModel as error:
+        raise usage(f"{error} with --rows") from error
     except ValueError as error:
         raise usage(str(error)) from error
     except OSError as error:

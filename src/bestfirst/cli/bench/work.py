@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...bench.corpus import Corpus
 from ...bench.setting import Setting
+from ...corpus.records import batches
 from ..failure import INTERRUPTED, PARTLY, CommandError, reason, say, usage
-from ..lines import batches, open_input
 from ..settings import Decoding, ModelChoice
+from ..stream import open_input
 
 if TYPE_CHECKING:
     from ...bench.row import Row
@@ -120,7 +121,7 @@ def make_rows(model: TransformersModel, language_model: TransformersModel | None
     """Make the rows that are missing from the file, with a bar."""
     from ...bench.row import Key, Row
     from ...bench.runner import Runner
-    from ...bench.store import Store
+    from ...bench.store import OtherModel, Store
 
     runner = Runner(model, language_model)
     path = Path(f"bench-{model.name}.jsonl") if file is None else file
@@ -129,6 +130,8 @@ def make_rows(model: TransformersModel, language_model: TransformersModel | None
             code = _run(runner, work, store)
     except OSError as error:
         raise usage(f"cannot keep rows in {str(path)!r}: {reason(error)}") from error
+    except OtherModel as error:
+        raise usage(f"{error} with --rows") from error
     except ValueError as error:
         raise usage(str(error)) from error
     asked = [
