@@ -8,7 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
@@ -18,23 +19,28 @@ import torch
 
 from ..decoding import decode
 from ..engine import Stats
+from .costs import fastest_batch
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel
 
+BATCH = 32  # sentences, of peers on a CPU
+Tokens = tuple[int, ...]
+
 
 @dataclass
-class Outcome:
+class PeerRun:
     """What a peer made of the text, and what it cost; None where it cannot be known."""
 
     seconds: float
-    outputs: list[tuple[int, ...]]  # tokens without special ones
+    outputs: list[Tokens] = field(repr=False)  # without special tokens
     calls: int | None = None
     rows: int | None = None
     steps: int | None = None
     outside: float | None = None  # share of time that was not the model's
     cache_tokens: float | None = None  # held for each sentence in flight
     batch: int | None = None  # sentences, where that was searched for
+    peak_mib: float = 0.0  # of the GPU's memory where the model runs on one
 
 
 class Peer(ABC):
@@ -52,9 +58,9 @@ class Peer(ABC):
         return None
 
     @abstractmethod
-    def run(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int) -> Outcome: ...
+    def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun: ...
 
-    def _clean(self, tokens: Sequence[int]) -> tuple[int, ...]:
+    def _clean(self, tokens: Sequence[int]) -> Tokens:
         special = {*self.model.eos, *self.model.start_tokens, self.model.model.config.pad_token_id}
         return tuple(token for token in tokens if token not in special)
 
@@ -67,22 +73,21 @@ class BestFirstPeer(Peer):
 
     def __init__(self, model: TransformersModel, folder: str) -> None:
         super().__init__(model, folder)
-        self.silent = copy(model)  # no peer makes text of its tokens
-        self.silent.tokenizer = None
+        self._silent = copy(model)  # no peer makes text of its tokens
+        self._silent.tokenizer = None
 
-    def run(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int) -> Outcome:
+    def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
+        asked = {"strategy": self.strategy, "beam": k, "max_length": max_length, "accept_truncated": True}
         stats = Stats()
         begun = perf_counter()
-        results = decode(
-            self.silent, sources, strategy=self.strategy, beam=k, max_length=max_length, accept_truncated=True, stats=stats
-        )
-        return Outcome(
+        results = decode(self._silent, sources, stats=stats, **asked)
+        return PeerRun(
             perf_counter() - begun,
             [self._clean(r.hypotheses[0].tokens) for r in results],
             sum(r.calls for r in results),
             stats.rows,
             stats.steps,
-            None if self.model.model.device.type == "cuda" else stats.outside,  # there, host and device work side by side
+            None if self.model.on_gpu else stats.outside,  # there, host and device work side by side
             stats.cache_tokens / stats.in_flight,
         )
 
@@ -95,66 +100,64 @@ class BeamPeer(BestFirstPeer):
 
 
 class HuggingFacePeer(Peer):
-    """Hugging Face `generate`, in batches of sentences of like length."""
+    """Hugging Face `generate`, in batches of sentences of like length; on a GPU, of the size that is best for each beam size."""
 
     name = "Hugging Face generate"
-    batch = 32
-    batches = (64, 128, 256, 512, 1024, 2048)  # on a GPU, the best of these, found for each beam size
 
     def __init__(self, model: TransformersModel, folder: str) -> None:
         super().__init__(model, folder)
         self._best: dict[int, int] = {}
 
-    def run(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int) -> Outcome:
-        if self.model.model.device.type != "cuda":
-            return self._run(sources, k, max_length, self.batch)
-        if len(sources) > self.batches[0] and k not in self._best:
-            return self._search(sources, k, max_length)
-        return self._run(sources, k, max_length, self._best.get(k, len(sources)))
-
-    def _search(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int) -> Outcome:
-        """With the best batch size: twice as large each time, until that takes a fifth longer than the best, or memory ends."""
-        found: dict[int, Outcome] = {}
-        for batch in self.batches:
-            try:
-                found[batch] = self._run(sources, k, max_length, batch)
-            except torch.OutOfMemoryError:
-                torch.cuda.empty_cache()
-                break
-            times = [outcome.seconds for outcome in found.values()]
-            if batch >= len(sources) or times[-1] > 1.2 * min(times):
-                break
-        self._best[k] = min(found, key=lambda batch: found[batch].seconds)
-        return found[self._best[k]]
+    def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
+        run = partial(self._run, sources, k, max_length)
+        if not self.model.on_gpu:
+            return run(BATCH)
+        if len(sources) > BATCH and k not in self._best:
+            self._best[k], found = fastest_batch(run, len(sources))
+            return found
+        return run(self._best.get(k, len(sources)))
 
     @torch.inference_mode()
-    def _run(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int, size: int) -> Outcome:
-        model, pad = self.model.model, self.model.model.config.pad_token_id
-        order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
-        outputs: dict[int, tuple[int, ...]] = {}
+    def _run(self, sources: Sequence[Tokens], k: int, max_length: int, size: int) -> PeerRun:
+        outputs: dict[int, Tokens] = {}
         held = []
         begun = perf_counter()
-        with counting(model.get_decoder()) as count:
-            for start in range(0, len(order), size):
-                chosen = order[start : start + size]
-                longest = max(len(sources[i]) for i in chosen)
-                ids = torch.tensor([[*sources[i], *[pad] * (longest - len(sources[i]))] for i in chosen], device=model.device)
-                lengths = torch.tensor([len(sources[i]) for i in chosen], device=model.device)
-                found = model.generate(
-                    input_ids=ids,
-                    attention_mask=(torch.arange(longest, device=model.device) < lengths[:, None]).long(),
-                    num_beams=k,
-                    length_penalty=0.0,
-                    early_stopping="never",
-                    max_length=max_length + 1,
-                )
-                held.append(k * (longest + found.shape[1] - 1))
-                for i, tokens in zip(chosen, found.tolist(), strict=True):
-                    outputs[i] = self._clean(tokens)
-        seconds = perf_counter() - begun
-        ordered = [outputs[i] for i in range(len(sources))]
-        searched = size if model.device.type == "cuda" else None
-        return Outcome(seconds, ordered, None, count.rows, count.steps, None, sum(held) / len(held), searched)
+        asked = {"num_beams": k, "length_penalty": 0.0, "early_stopping": "never", "max_length": max_length + 1}
+        with counting(self.model.model.get_decoder()) as count:
+            for chosen, found in generate_batches(self.model, sources, size, **asked):
+                held.append(k * (max(len(sources[i]) for i in chosen) + len(found[0])))
+                outputs |= {i: self._clean(tokens) for i, tokens in zip(chosen, found, strict=True)}
+        return PeerRun(
+            perf_counter() - begun,
+            [outputs[i] for i in range(len(sources))],
+            rows=count.rows,
+            steps=count.steps,
+            cache_tokens=sum(held) / len(held),
+            batch=size if self.model.on_gpu else None,
+        )
+
+
+def generate_batches(
+    model: TransformersModel, prompts: Sequence[Sequence[int]], size: int, **settings: Any
+) -> Iterator[tuple[list[int], list[list[int]]]]:
+    """`generate` on batches of prompts of like length. Yields each batch: the prompts' numbers, and what was generated."""
+    inner, left = model.model, not model.encoder_decoder
+    pad = inner.config.pad_token_id
+    if pad is None:
+        settings["pad_token_id"] = pad = min(model.eos)
+    order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+    for start in range(0, len(order), size):
+        chosen = order[start : start + size]
+        longest = len(prompts[chosen[0]])
+
+        def padded(row: Sequence[int], filler: int, longest: int = longest) -> list[int]:
+            gap = [filler] * (longest - len(row))
+            return [*gap, *row] if left else [*row, *gap]
+
+        ids = torch.tensor([padded(prompts[i], pad) for i in chosen], device=inner.device)
+        mask = torch.tensor([padded([1] * len(prompts[i]), 0) for i in chosen], device=inner.device)
+        found = inner.generate(input_ids=ids, attention_mask=mask, **settings)
+        yield chosen, found[:, longest if left else 1 :].tolist()
 
 
 class CTranslate2Peer(Peer):
@@ -162,7 +165,6 @@ class CTranslate2Peer(Peer):
 
     name = "CTranslate2 fp32"
     compute_type = "float32"
-    batch = 32
     _converted: dict[tuple[str, str], Any] = {}  # noqa: RUF012  a conversion serves all runs
 
     @staticmethod
@@ -185,15 +187,14 @@ class CTranslate2Peer(Peer):
                 shutil.rmtree(target, ignore_errors=True)
         return self._converted[key]
 
-    def run(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int) -> Outcome:
+    def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
         translator, tokenizer = self._translator(), self.model.tokenizer
         pieces = [tokenizer.convert_ids_to_tokens(list(source)) for source in sources]
         begun = perf_counter()
-        found = translator.translate_batch(
-            pieces, beam_size=k, length_penalty=0, max_batch_size=self.batch, max_decoding_length=max_length
-        )
+        asked = {"beam_size": k, "length_penalty": 0, "max_batch_size": BATCH, "max_decoding_length": max_length}
+        found = translator.translate_batch(pieces, **asked)
         seconds = perf_counter() - begun
-        return Outcome(seconds, [self._clean(tokenizer.convert_tokens_to_ids(f.hypotheses[0])) for f in found])
+        return PeerRun(seconds, [self._clean(tokenizer.convert_tokens_to_ids(f.hypotheses[0])) for f in found])
 
 
 class CTranslate2Int8Peer(CTranslate2Peer):
