@@ -103,7 +103,8 @@ def compare_generate(
                 k,
                 min(size, len(inputs)),
                 "wall" if model.on_gpu else "CPU",
-                *(min(turn[way].seconds for turn in turns) for way in (0, 1)),
+                min(theirs.seconds for theirs, _ in turns),
+                min(ours.seconds for _, ours in turns),
                 ours.stats,
                 Agreement.of(model, prompts, ours.outputs, theirs.outputs, 1.0 if penalty is None else penalty),
             )

@@ -40,10 +40,9 @@ def _read_tables() -> dict[str, dict[str, list[Published]]]:
     tables: dict[str, dict[str, list[Published]]] = {}
     with (files("bestfirst") / "data" / "paper.csv").open(encoding="utf-8") as stream:
         for table, dataset, k, method, *printed, parameters in list(csv.reader(stream))[1:]:
-            numbers = [float(number) if number else None for number in printed]
+            numbers: list[Any] = [float(number) if number else None for number in printed]
             given = {name: float(value) for name, value in (part.split("=") for part in parameters.split())}
-            line = Published(int(k), method, *numbers, given)  # type: ignore[arg-type]
-            tables.setdefault(table, {}).setdefault(dataset, []).append(line)
+            tables.setdefault(table, {}).setdefault(dataset, []).append(Published(int(k), method, *numbers, parameters=given))
     return tables
 
 

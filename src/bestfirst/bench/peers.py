@@ -77,7 +77,7 @@ class BestFirstPeer(Peer):
         self._silent.tokenizer = None
 
     def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
-        asked = {"strategy": self.strategy, "beam": k, "max_length": max_length, "accept_truncated": True}
+        asked: dict[str, Any] = {"strategy": self.strategy, "beam": k, "max_length": max_length, "accept_truncated": True}
         stats = Stats()
         begun = perf_counter()
         results = decode(self._silent, sources, stats=stats, **asked)

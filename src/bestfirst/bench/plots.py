@@ -249,8 +249,8 @@ def saving_by_sharpness(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
     panels = {"sentences, in fifths": binned, "temperature of the logits": tempered}
     drawn: dict[str, Mapping[str, Any]] = {}
     for title, points_of in panels.items():
-        curves = {f"{name}, k = {k}": at for name, found in groups(rows).items() for k, at in points_of(found).items()}
-        drawn |= {title: curves} if curves else {}
+        series = {f"{name}, k = {k}": at for name, found in groups(rows).items() for k, at in points_of(found).items()}
+        drawn |= {title: series} if series else {}
     if not drawn:
         raise NothingToPlot("no rows of beam search and best-first search with the same settings")
     figure, axes = canvas(len(drawn))

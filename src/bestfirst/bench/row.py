@@ -73,7 +73,7 @@ class Saved:
         return json.dumps({"kind": f"bestfirst bench {self.kind}", **self.json()}, ensure_ascii=False) + "\n"
 
     def json(self) -> dict[str, Any]:
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
+        return asdict(self)  # type: ignore[call-overload]
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> dict[str, Any]:

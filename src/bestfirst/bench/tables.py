@@ -220,7 +220,7 @@ def rows_table(title: str, lines: Sequence[MeasuredLine], metrics: QualityMetric
     def quality(name: str) -> Callable[[MeasuredLine], str]:
         def show(line: MeasuredLine) -> str:
             gain = f" ({line.gain[name]:+.1f})" if line.gain and line.planned.score else ""
-            return number(line.ours and line.ours.quality.get(name), ".1f") + gain
+            return number(None if line.ours is None else line.ours.quality.get(name), ".1f") + gain
 
         return show
 

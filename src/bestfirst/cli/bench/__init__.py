@@ -9,6 +9,6 @@ from .show import plot, table
 
 bench = typer.Typer(help="Measure on your own model and text what was saved.", no_args_is_help=True)
 for command in (paper, run, table, plot, growth, speed, generate, profile, scores):
-    bench.command()(grouped(command))
+    bench.command()(grouped(command))  # type: ignore[type-var]
 
 __all__ = ["bench"]
