@@ -10,8 +10,8 @@ import pytest
 
 from bench.conftest import GERMAN, call
 from bestfirst.bench.costs import fastest_batch
-from bestfirst.bench.drop_in import GenerateRun, compare_generate
-from bestfirst.engine import Stats
+from bestfirst.bench.drop_in import compare_generate
+from bestfirst.bench.peers import PeerRun
 from bestfirst.models.transformers import wrap
 from cli.process import only_line
 from engine.builders import ARCHITECTURES
@@ -60,7 +60,7 @@ def test_the_batch_size_doubles_until_it_gets_slower_or_memory_ends():
         def run(size):
             if size not in seconds:
                 raise torch.OutOfMemoryError
-            return GenerateRun(seconds[size], [], Stats())
+            return PeerRun(seconds[size], [])
 
         return run
 

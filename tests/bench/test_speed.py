@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bestfirst.bench.costs import peak_above
+from bestfirst.bench.costs import peak_memory
 
 LINES = Path(__file__).parents[1] / "data" / "tatoeba-200.de"
 
@@ -82,6 +82,6 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
 
 
 def test_peak_memory_is_what_a_block_needed():
-    with peak_above() as peak:
+    with peak_memory() as peak:
         bytearray(64 * 2**20)
     assert 60 < peak.mib < 200

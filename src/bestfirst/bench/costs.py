@@ -8,23 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter, process_time
 from typing import Any, Protocol, TypeVar
 
 STATUS = Path("/proc/self/status")
 RESET = Path("/proc/self/clear_refs")
 FIRST_BATCH = 64
 SLOWER = 1.2  # a batch size that takes so much longer than the best ends the search for it
-
-
-def clock(on_gpu: bool) -> float:
-    """CPU seconds of this process; with a GPU, seconds on the wall once its work is done."""
-    if not on_gpu:
-        return process_time()
-    import torch
-
-    torch.cuda.synchronize()
-    return perf_counter()
 
 
 class Timed(Protocol):
@@ -74,30 +63,25 @@ class Peak:
 
 
 @contextmanager
-def gpu_peak_above(weights: int) -> Iterator[Peak]:
-    """The most that was allocated on the GPU in the block, less the model's own bytes."""
-    import torch
-
-    torch.cuda.reset_peak_memory_stats()
-    peak = Peak()
-    yield peak
-    peak.mib = (torch.cuda.max_memory_allocated() - weights) / 2**20
-
-
-@contextmanager
-def peak_above() -> Iterator[Peak]:
+def peak_memory(gpu_weights: int | None = None) -> Iterator[Peak]:
     """The peak of resident memory in the block, less what was resident before it. Where the kernel cannot reset the peak
-    (anything but Linux), what the process's all-time peak rose by."""
+    (anything but Linux), what the process's all-time peak rose by. On a GPU, what was allocated there, less the model's bytes."""
     gc.collect()
     peak = Peak()
+    if gpu_weights is not None:
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+        yield peak
+        peak.mib = (torch.cuda.max_memory_allocated() - gpu_weights) / 2**20
+        return
     try:
         RESET.write_text("5")
-        resets = True
+        before, highest = _status("VmRSS"), lambda: _status("VmHWM")
     except OSError:
-        resets = False
-    before = _status("VmRSS") if resets else _highest()
+        before, highest = _highest(), _highest
     yield peak
-    peak.mib = max(0.0, (_status("VmHWM") if resets else _highest()) - before)
+    peak.mib = max(0.0, highest() - before)
 
 
 def _status(name: str) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from ..engine import Stats
 from ..integrations.generate import generate
-from .costs import clock, fastest_batch
-from .peers import Tokens, generate_batches
+from .costs import fastest_batch
+from .peers import PeerRun, Tokens, timed_generate
 from .speed import Agreement
 from .tables import Table
 
@@ -25,15 +26,6 @@ GENERATE_SETTINGS: dict[str, dict[str, Any]] = {
     "early_stopping=True": {"early_stopping": True},
     "never, penalty 0": {"early_stopping": "never", "length_penalty": 0.0},
 }
-
-
-@dataclass
-class GenerateRun:
-    """One way to run `generate` on all inputs."""
-
-    seconds: float
-    outputs: list[Tokens]
-    stats: Stats
 
 
 @dataclass
@@ -84,51 +76,62 @@ def compare_generate(
     shared = {name: value for name, value in shared.items() if value is not None}
     size = batch_size or BATCH
     run = partial(_run, model, inputs)
-    run(True, size, num_beams=num_beams[0], **shared)  # a model's first call tries decoders and measures a row budget
+    run(size, Stats(), num_beams=num_beams[0], **shared)  # a model's first call tries decoders and measures a row budget
     for k in num_beams:
         for name, own in settings.items():
-            asked = {"num_beams": k, **shared, **own}
-            turns: list[tuple[GenerateRun, GenerateRun]] = []
+            asked = partial(run, num_beams=k, **shared, **own)
+            turns: list[tuple[PeerRun, PeerRun]] = []
             for turn in range(repeat):
                 progress(f"num_beams {k}, {name}, turn {turn + 1} of {repeat}")
                 if model.on_gpu and batch_size is None and not turn:
-                    size, theirs = fastest_batch(lambda size, asked=asked: run(False, size, **asked), len(inputs))  # type: ignore[misc]
+                    size, theirs = fastest_batch(asked, len(inputs))
                 else:
-                    theirs = run(False, size, **asked)
-                turns.append((theirs, run(True, len(inputs) if model.on_gpu else size, **asked)))
+                    theirs = asked(size)
+                stats = Stats()
+                turns.append((theirs, asked(len(inputs) if model.on_gpu else size, stats)))
+            penalty = own.get("length_penalty", model.setting("length_penalty"))
             theirs, ours = turns[-1]
-            penalty = asked.get("length_penalty", model.setting("length_penalty"))
             yield DropInRow(
-                name,
-                k,
-                min(size, len(inputs)),
-                "wall" if model.on_gpu else "CPU",
-                min(theirs.seconds for theirs, _ in turns),
-                min(ours.seconds for _, ours in turns),
-                ours.stats,
-                Agreement.of(model, prompts, ours.outputs, theirs.outputs, 1.0 if penalty is None else penalty),
+                setting=name,
+                num_beams=k,
+                batch=min(size, len(inputs)),
+                clock="wall" if model.on_gpu else "CPU",
+                without=min(theirs.seconds for theirs, _ in turns),
+                seconds=min(ours.seconds for _, ours in turns),
+                stats=stats,
+                agreement=Agreement.of(model, prompts, ours.outputs, theirs.outputs, 1.0 if penalty is None else penalty),
             )
 
 
-def _run(model: TransformersModel, inputs: Sequence[Tokens], ours: bool, size: int, **asked: Any) -> GenerateRun:
-    outputs: dict[int, Tokens] = {}
-    total, stats = Stats(), Stats()
-    own = {"custom_generate": generate, "stats": stats} if ours else {}
-    begun = clock(model.on_gpu)
-    for chosen, found in generate_batches(model, inputs, size, **asked, **own):
-        outputs |= {i: _ended(model, tokens) for i, tokens in zip(chosen, found, strict=True)}
+def _run(model: TransformersModel, inputs: Sequence[Tokens], size: int, stats: Stats | None = None, **asked: Any) -> PeerRun:
+    """Once through all inputs; with `stats`, our way."""
+    own = {} if stats is None else {"custom_generate": _counting(stats)}
+    run = timed_generate(model, inputs, size, perf_counter if model.on_gpu else process_time, **asked, **own)
+    run.outputs = [_ended(model, tokens) for tokens in run.outputs]
+    return run
+
+
+def _counting(total: Stats) -> Callable[..., Any]:
+    """`bestfirst.generate`, which adds what each call cost to `total`."""
+
+    @wraps(generate)
+    def counting_generate(*given: Any, **arguments: Any) -> Any:
+        stats = Stats()
+        output = generate(*given, **arguments, stats=stats)
         total.add(stats)
-    total.search = stats.search
-    return GenerateRun(clock(model.on_gpu) - begun, [outputs[i] for i in range(len(inputs))], total)
+        total.search = stats.search
+        return output
+
+    return counting_generate
 
 
-def _ended(model: TransformersModel, tokens: Sequence[int]) -> Tokens:
+def _ended(model: TransformersModel, tokens: Tokens) -> Tokens:
     """An output through its EOS; one that was cut off, without padding."""
-    ends = [i for i, token in enumerate(tokens) if token in model.eos]
-    if ends:
-        return tuple(tokens[: ends[0] + 1])
     pad = model.setting("pad_token_id")
-    return tuple(tokens[: max((i for i, token in enumerate(tokens, 1) if token != pad), default=0)])
+    ends = [i for i, token in enumerate(tokens, 1) if token in model.eos] or [len(tokens)]
+    while tokens[: ends[0]] and tokens[ends[0] - 1] == pad and pad not in model.eos:
+        ends[0] -= 1
+    return tokens[: ends[0]]
 
 
 def drop_in_table(title: str, rows: Sequence[DropInRow]) -> Table:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..decoding import decode
 from ..engine import Stats
-from .costs import peak_above
+from .costs import peak_memory
 from .row import ParallelText, Saved, device_name, identity
 from .tables import Table
 
@@ -74,7 +74,7 @@ def measure_growth(
             continue
         progress(f"{search}, k = {beam}, {lines} lines")
         stats = Stats()
-        with peak_above() as memory:
+        with peak_memory() as memory:
             results = decode(model, sources[:lines], strategy=search, beam=beam, stats=stats)
         stats.calls = sum(result.calls for result in results)
         store.add(

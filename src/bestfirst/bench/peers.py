@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from ..decoding import decode
 from ..engine import Stats
@@ -117,47 +118,38 @@ class HuggingFacePeer(Peer):
             return found
         return run(self._best.get(k, len(sources)))
 
-    @torch.inference_mode()
     def _run(self, sources: Sequence[Tokens], k: int, max_length: int, size: int) -> PeerRun:
-        outputs: dict[int, Tokens] = {}
-        held = []
-        begun = perf_counter()
         asked = {"num_beams": k, "length_penalty": 0.0, "early_stopping": "never", "max_length": max_length + 1}
-        with counting(self.model.model.get_decoder()) as count:
-            for chosen, found in generate_batches(self.model, sources, size, **asked):
-                held.append(k * (max(len(sources[i]) for i in chosen) + len(found[0])))
-                outputs |= {i: self._clean(tokens) for i, tokens in zip(chosen, found, strict=True)}
-        return PeerRun(
-            perf_counter() - begun,
-            [outputs[i] for i in range(len(sources))],
-            rows=count.rows,
-            steps=count.steps,
-            cache_tokens=sum(held) / len(held),
-            batch=size if self.model.on_gpu else None,
-        )
+        with torch.inference_mode(), counting(self.model.model.get_decoder()) as count:
+            run = timed_generate(self.model, sources, size, **asked)
+        run.outputs = [self._clean(tokens) for tokens in run.outputs]
+        run.rows, run.steps, run.batch = count.rows, count.steps, size if self.model.on_gpu else None
+        return run
 
 
-def generate_batches(
-    model: TransformersModel, prompts: Sequence[Sequence[int]], size: int, **settings: Any
-) -> Iterator[tuple[list[int], list[list[int]]]]:
-    """`generate` on batches of prompts of like length. Yields each batch: the prompts' numbers, and what was generated."""
+def timed_generate(
+    model: TransformersModel, prompts: Sequence[Tokens], size: int, clock: Callable[[], float] = perf_counter, **asked: Any
+) -> PeerRun:
+    """`generate` on batches of prompts of like length: what it generated for each, to the end of its batch."""
     inner, left = model.model, not model.encoder_decoder
     pad = inner.config.pad_token_id
     if pad is None:
-        settings["pad_token_id"] = pad = min(model.eos)
+        asked["pad_token_id"] = pad = min(model.eos)
     order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+    outputs: dict[int, Tokens] = {}
+    held = []
+    begun = clock()
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
-        longest = len(prompts[chosen[0]])
-
-        def padded(row: Sequence[int], filler: int, longest: int = longest) -> list[int]:
-            gap = [filler] * (longest - len(row))
-            return [*gap, *row] if left else [*row, *gap]
-
-        ids = torch.tensor([padded(prompts[i], pad) for i in chosen], device=inner.device)
-        mask = torch.tensor([padded([1] * len(prompts[i]), 0) for i in chosen], device=inner.device)
-        found = inner.generate(input_ids=ids, attention_mask=mask, **settings)
-        yield chosen, found[:, longest if left else 1 :].tolist()
+        rows, longest = [torch.tensor(prompts[i]) for i in chosen], len(prompts[chosen[0]])
+        pad_rows = partial(pad_sequence, batch_first=True, padding_side="left" if left else "right")
+        ids = pad_rows(rows, padding_value=pad).to(inner.device)
+        mask = pad_rows([torch.ones_like(row) for row in rows]).to(inner.device)
+        found = inner.generate(input_ids=ids, attention_mask=mask, **asked)[:, longest if left else 1 :].tolist()
+        held.append(asked["num_beams"] * (longest + len(found[0])))
+        outputs |= dict(zip(chosen, map(tuple, found), strict=True))
+    seconds = clock() - begun
+    return PeerRun(seconds, [outputs[i] for i in range(len(order))], cache_tokens=sum(held) / len(held))
 
 
 class CTranslate2Peer(Peer):
@@ -207,18 +199,10 @@ class CTranslate2Int8Peer(CTranslate2Peer):
 PEERS: tuple[type[Peer], ...] = (BestFirstPeer, BeamPeer, HuggingFacePeer, CTranslate2Peer, CTranslate2Int8Peer)
 
 
-@dataclass
-class Count:
-    """Forward passes, and the rows in them."""
-
-    steps: int = 0
-    rows: int = 0
-
-
 @contextmanager
-def counting(module: Any) -> Iterator[Count]:
-    """Count a module's calls while the block runs."""
-    count = Count()
+def counting(module: Any) -> Iterator[Stats]:
+    """Count a module's forward passes, and the rows in them, while the block runs."""
+    count = Stats()
 
     def note(_: Any, args: Any, kwargs: Any) -> None:
         ids = kwargs["input_ids"] if kwargs.get("input_ids") is not None else args[0]

@@ -226,11 +226,7 @@ class Benchmark:
 
         asked = setting.with_language_model(self.language_model)
         decode(
-            self.model,
-            [pair.source for pair in pairs],
-            asked,
-            progress=done,
-            trace=trace if _can_be_certified(setting) else None,
+            self.model, [pair.source for pair in pairs], asked, progress=done, trace=trace if _can_be_certified(setting) else None
         )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .costs import gpu_peak_above, gpu_seconds, peak_above
+from .costs import gpu_seconds, peak_memory
 from .peers import PEERS, BestFirstPeer, Peer, PeerRun, Tokens
 from .summary import NEAR_TIE
 from .tables import Table, number
@@ -99,7 +99,7 @@ def speed(
     prompts = [model.read(text).payload for text in texts]
     sources = [prompt.source for prompt in prompts]
     limit = max_length or min(511, 2 * max(len(source) for source in sources) + 10)
-    weights = sum(p.numel() * p.element_size() for p in model.model.parameters())
+    weights = sum(p.numel() * p.element_size() for p in model.model.parameters()) if model.on_gpu else None
     running = [peer(model, folder) for peer in peers if peer.missing() is None]
     for peer in running:
         peer.run(sources[:4], 2, limit)  # what is done once is not timed
@@ -108,7 +108,7 @@ def speed(
         for turn in range(repeat):
             for peer in running:
                 progress(f"beam {k}, turn {turn + 1} of {repeat}: {peer.name}")
-                with gpu_peak_above(weights) if model.on_gpu else peak_above() as memory:
+                with peak_memory(weights) as memory:
                     run = alone(peer, sources, k, limit) if one_by_one else peer.run(sources, k, limit)
                 run.peak_mib = memory.mib
                 if peer.name not in best or run.seconds < best[peer.name].seconds:

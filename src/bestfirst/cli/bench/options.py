@@ -109,8 +109,7 @@ class TableOptions:
     form: Format = "text"
     as_json: AsJson = False
     metrics: Annotated[
-        str,
-        option(f"Of {', '.join(TITLES)}. They need sacrebleu and rouge-score.", panel=OUT, metavar="NAME,..."),
+        str, option(f"Of {', '.join(TITLES)}. They need sacrebleu and rouge-score.", panel=OUT, metavar="NAME,...")
     ] = "bleu,chrf"
 
     def quality(self, tokenize: str) -> QualityMetrics:

@@ -40,8 +40,7 @@ Scores = Annotated[
 Ratio = Annotated[float | None, option("n_max = R |input|; the paper's is 2.", panel=RUN, parser=common.number, metavar="R")]
 Alone = Annotated[bool, option("One line at a time, so that each row's time is its own.", "--alone", panel=RUN)]
 Names = Annotated[
-    str | None,
-    option(f"Of {', '.join(EXPERIMENTS)}. By default all that can be run.", "--table", "-t", metavar="NAME,..."),
+    str | None, option(f"Of {', '.join(EXPERIMENTS)}. By default all that can be run.", "--table", "-t", metavar="NAME,...")
 ]
 PaperBeams = Annotated[
     str | None,
