@@ -136,19 +136,19 @@ def _ended(model: TransformersModel, tokens: Tokens) -> Tokens:
 
 def drop_in_table(title: str, rows: Sequence[DropInRow]) -> Table:
     """`generate` without and with the drop-in."""
-    columns: dict[str, Callable[[DropInRow], str]] = {
-        "k": lambda r: str(r.num_beams),
-        "setting": lambda r: r.setting,
-        "batch": lambda r: str(r.batch),
-        "generate": lambda r: f"{r.without:.2f} s",
-        "bestfirst": lambda r: f"{r.seconds:.2f} s",
-        "ratio": lambda r: f"{r.ratio:.2f}",
-        "engine": lambda r: r.stats.engine,
-        "search": lambda r: r.stats.search,
-        "calls": lambda r: f"{r.stats.calls:,}",
-        "rows": lambda r: f"{r.stats.rows:,}",
-        "steps": lambda r: f"{r.stats.steps:,}",
-        "same sequences": lambda r: str(r.agreement),
+    columns = {
+        "k": "num_beams",
+        "setting": "setting",
+        "batch": "batch",
+        "generate": "without:.2f s",
+        "bestfirst": "seconds:.2f s",
+        "ratio": "ratio:.2f",
+        "engine": "stats.engine",
+        "search": "stats.search",
+        "calls": "stats.calls:,",
+        "rows": "stats.rows:,",
+        "steps": "stats.steps:,",
+        "same sequences": "agreement",
     }
     note = f"{rows[0].clock} seconds, the best of each way's turns. batch: inputs of a call of generate without the drop-in."
     return Table.of(title, rows, columns, {"setting", "engine", "search", "same sequences"}, lambda r: r.num_beams, [note])

@@ -11,7 +11,7 @@ from ..decoding import decode
 from ..engine import Stats
 from .costs import peak_memory
 from .row import ParallelText, Saved, device_name, identity
-from .tables import Table
+from .tables import Columns, Table
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel
@@ -95,18 +95,18 @@ def measure_growth(
 
 def growth_table(title: str, measured: Sequence[Measurement]) -> Table:
     """What a decode cost, as the beam and the text grew."""
-    columns: dict[str, Callable[[Measurement], str]] = {
-        "what grows": lambda m: m.series,
-        "search": lambda m: m.search,
-        "k": lambda m: str(m.beam),
-        "lines": lambda m: str(m.lines),
+    columns: Columns = {
+        "what grows": "series",
+        "search": "search",
+        "k": "beam",
+        "lines": "lines",
         "calls": lambda m: f"{m.calls / m.lines:.1f}",
         "rows": lambda m: f"{m.rows / m.lines:.1f}",
         "steps": lambda m: f"{m.steps / m.lines:.2f}",
         "ms": lambda m: f"{1000 * m.seconds / m.lines:.1f}",
         "ms in the model": lambda m: f"{1000 * m.model_seconds / m.lines:.1f}",
-        "cache tokens": lambda m: str(m.cache_tokens),
-        "peak MiB": lambda m: f"{m.peak_mib:.0f}",
+        "cache tokens": "cache_tokens",
+        "peak MiB": "peak_mib:.0f",
     }
     note = "calls, rows, steps and ms: a sentence. cache tokens: the most held at a time, for all sentences in flight together."
     return Table.of(title, measured, columns, {"what grows", "search"}, lambda m: m.series, [note])

@@ -31,6 +31,15 @@ class Published:
     gain: float | None = None  # of BLEU, over the baseline of its table
     parameters: dict[str, float] = field(default_factory=dict, hash=False)
 
+    @property
+    def quality_and_gain(self) -> str:
+        gain = "" if self.gain is None else f" ({self.gain:+.1f})"
+        return "" if self.quality is None else f"{self.quality:.1f}{gain}"
+
+    @property
+    def named_parameters(self) -> str:
+        return ", ".join(f"{name} {value:g}" for name, value in self.parameters.items())
+
 
 DATASETS = {"iwslt14": "IWSLT'14 De-En", "wmt17": "WMT'17 De-En", "mttt": "MTTT Fr-En", "cnn-dm": "CNN-DailyMail"}
 

@@ -259,7 +259,7 @@ def saving_by_sharpness(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
             at = [(point.surprise, point.increase) for point in points]
             axis.plot(*zip(*at, strict=True), "o-", color=f"C{place % 10}", label=name)
             for point, where in zip(points if title.startswith("temp") else (), at, strict=False):
-                note(axis, f"T = {point.label}", where, (5, 5))
+                note(axis, point.label, where, (5, 5))
         axis.set(xlabel="minus log-probability of a token of the output", ylabel="increase over beam search, %")
         axis.set(yscale="log", title=title)
     return finish(figure, fontsize=8)

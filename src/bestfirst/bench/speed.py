@@ -12,7 +12,7 @@ import torch
 from .costs import gpu_seconds, peak_memory
 from .peers import PEERS, BestFirstPeer, Peer, PeerRun, Tokens
 from .summary import NEAR_TIE
-from .tables import Table, number
+from .tables import Columns, Table
 
 if TYPE_CHECKING:
     from ..models.reader import Prompt
@@ -140,18 +140,18 @@ def speed_table(title: str, rows: Sequence[SpeedRow]) -> Table:
     """Every peer's time beside best-first's."""
     on_gpu = any(row.busy is not None for row in rows)
     digits = 4 if min(row.run.seconds for row in rows) < 0.1 else 2
-    columns: dict[str, Callable[[SpeedRow], str]] = {
-        "beam": lambda r: str(r.beam),
+    columns: Columns = {
+        "beam": "beam",
         "peer": lambda r: r.peer if r.run.batch is None else f"{r.peer}, batches of {r.run.batch}",
-        "seconds": lambda r: f"{r.run.seconds:.{digits}f}",
-        "ratio": lambda r: f"{r.ratio:.2f}",
-        "calls": lambda r: number(r.run.calls, ","),
-        "rows": lambda r: number(r.run.rows, ","),
-        "steps": lambda r: number(r.run.steps, ","),
-        "GPU busy" if on_gpu else "search": lambda r: number(r.busy if on_gpu else r.run.outside, ".0%"),
-        "cache": lambda r: number(r.run.cache_tokens, ".0f"),
-        "peak MiB": lambda r: f"{r.run.peak_mib:.0f}",
-        "same output": lambda r: str(r.agreement),
+        "seconds": f"run.seconds:.{digits}f",
+        "ratio": "ratio:.2f",
+        "calls": "run.calls:,",
+        "rows": "run.rows:,",
+        "steps": "run.steps:,",
+        **({"GPU busy": "busy:.0%"} if on_gpu else {"search": "run.outside:.0%"}),
+        "cache": "run.cache_tokens:.0f",
+        "peak MiB": "run.peak_mib:.0f",
+        "same output": "agreement",
     }
     said = "GPU busy: share of time in its kernels" if on_gpu else "search: share of time outside the model"
     note = f"ratio: time over best-first's. {said}. cache: tokens held per sentence in flight."

@@ -53,6 +53,15 @@ class SettingSummary:
     over_least: float | None = None
     against: Against | None = None
 
+    @property
+    def milliseconds(self) -> float | None:
+        """Of a line decoded alone; otherwise lines share their passes, on whatever machine rows came from."""
+        return 1000 * self.seconds if self.setting.alone else None
+
+    @property
+    def milliseconds_a_call(self) -> float | None:
+        return None if self.milliseconds is None else self.milliseconds / self.calls
+
     def json(self) -> dict[str, Any]:
         named = {"setting": self.setting.json(), "search": self.setting.search, "beam": self.setting.beam}
         return {**vars(self), **named, "against": None if self.against is None else asdict(self.against)}
@@ -139,6 +148,7 @@ def mean(numbers: Iterable[float]) -> float:
 class SharpnessPoint:
     """Some sentences, or one temperature: how sure the model was, and the calls of both searches."""
 
+    k: int
     label: str
     lines: int
     surprise: float
@@ -150,9 +160,10 @@ class SharpnessPoint:
         return increase(self.beam, self.best_first)
 
     @classmethod
-    def of(cls, label: str, beam: RowsByLine, ours: RowsByLine, lines: Sequence[int]) -> SharpnessPoint:
-        surprises = [surprise for line in lines if (surprise := beam[line].surprise) is not None]
-        return cls(label, len(lines), mean(surprises), *(mean(rows[line].calls for line in lines) for rows in (beam, ours)))
+    def of(cls, label: str, found: Found, ours: Setting, beam: Setting, lines: Sequence[int]) -> SharpnessPoint:
+        surprises = [surprise for line in lines if (surprise := found[beam][line].surprise) is not None]
+        calls = [mean(found[setting][line].calls for line in lines) for setting in (beam, ours)]
+        return cls(ours.beam, label, len(lines), mean(surprises), *calls)
 
 
 def over_beam_search(found: Found) -> Iterator[tuple[Setting, Setting]]:
@@ -178,7 +189,7 @@ def binned(found: Found) -> dict[int, list[SharpnessPoint]]:
         cuts = [i * len(sure) // FIFTHS for i in range(FIFTHS + 1)]
         fifths = [[line for _, line in sure[cuts[i] : cuts[i + 1]]] for i in range(FIFTHS)]
         points[ours.beam] = [
-            SharpnessPoint.of(f"fifth {i}", found[beam], found[ours], chosen) for i, chosen in enumerate(fifths, 1) if chosen
+            SharpnessPoint.of(f"sentences, fifth {i}", found, ours, beam, chosen) for i, chosen in enumerate(fifths, 1) if chosen
         ]
     return points
 
@@ -192,9 +203,7 @@ def tempered(found: Found) -> dict[int, list[SharpnessPoint]]:
     for k, pairs in by_beam.items():
         lines = common(found[setting] for pair in pairs.values() for setting in pair)
         if len(pairs) > 1 and lines:
-            points[k] = [
-                SharpnessPoint.of(f"{t:g}", found[beam], found[ours], lines) for t, (ours, beam) in sorted(pairs.items())
-            ]
+            points[k] = [SharpnessPoint.of(f"T = {t:g}", found, ours, beam, lines) for t, (ours, beam) in sorted(pairs.items())]
     return points
 
 

@@ -8,12 +8,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .paper import DATASETS, TABLES, Experiment, PlannedLine, Published
+from .paper import DATASETS, TABLES, Experiment, PlannedLine
 from .row import Row
 from .setting import Setting
 from .summary import (
     TITLES,
-    Against,
     Found,
     QualityMetrics,
     RowsByLine,
@@ -26,8 +25,9 @@ from .summary import (
     tempered,
 )
 
-Columns = Mapping[str, Callable[[Any], str]]
-"""Headings, and what stands under each for one thing of the table."""
+Columns = Mapping[str, str | Callable[[Any], Any]]
+"""Headings, and what stands under each for one thing of the table: the path to an attribute and how it is formatted, with a unit,
+as in `"ours.against.increase:+.0f %"`; or a function. Whatever is None leaves the cell empty."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,23 @@ class Table:
         notes: Sequence[str] = (),
     ) -> Table:
         """A row for each thing, and all columns that have something in them; things with another `part` begin a new one."""
-        cells = {heading: [show(thing) for thing in things] for heading, show in columns.items()}
+        cells = {heading: [cell(thing, content) for thing in things] for heading, content in columns.items()}
         kept = [heading for heading in columns if any(cells[heading])]
         parts = [part(thing) for thing in things]
         sections = {i for i in range(1, len(parts)) if parts[i] != parts[i - 1]}
         return cls(title, kept, list(zip(*(cells[heading] for heading in kept), strict=True)), left, sections, notes)
+
+
+def cell(thing: Any, content: str | Callable[[Any], Any]) -> str:
+    """What a column has for one thing."""
+    if callable(content):
+        thing, form = content(thing), ""
+    else:
+        path, _, form = content.partition(":")
+        for name in path.split("."):
+            thing = None if thing is None else getattr(thing, name)
+    spec, space, unit = form.partition(" ")
+    return "" if thing is None else f"{thing:{spec}}{space}{unit}"
 
 
 # -- formats -------------------------------------------------------------------------------------------------------------
@@ -207,93 +219,62 @@ def _measured(planned: PlannedLine, found: Found, lines: Sequence[int], metrics:
 def rows_table(title: str, lines: Sequence[MeasuredLine], metrics: QualityMetrics, cited: bool) -> Table:
     """These lines, and the paper's numbers at the right where they are asked for."""
 
-    def ours(show: Callable[[SettingSummary], str]) -> Callable[[MeasuredLine], str]:
-        return lambda line: "" if line.ours is None else show(line.ours)
-
-    def against(show: Callable[[Against], str]) -> Callable[[MeasuredLine], str]:
-        return ours(lambda s: "" if s.against is None else show(s.against))
-
-    def alone(show: Callable[[SettingSummary], str]) -> Callable[[MeasuredLine], str]:
-        """Otherwise lines share their passes, on whatever machine rows came from."""
-        return ours(lambda s: show(s) if s.setting.alone else "")
-
     def quality(name: str) -> Callable[[MeasuredLine], str]:
         def show(line: MeasuredLine) -> str:
             gain = f" ({line.gain[name]:+.1f})" if line.gain and line.planned.score else ""
-            return number(None if line.ours is None else line.ours.quality.get(name), ".1f") + gain
+            return (f"{line.ours.quality[name]:.1f}" if line.ours is not None and line.ours.quality else "") + gain
 
         return show
 
     clipped = any(line.planned.setting.needs_language_model for line in lines)
-    columns: dict[str, Callable[[MeasuredLine], str]] = {
-        "k": lambda line: str(line.planned.setting.beam),
-        "score": lambda line: line.planned.score,
+    columns: dict[str, str | Callable[[MeasuredLine], Any]] = {
+        "k": "planned.setting.beam",
+        "score": "planned.score",
         "search": lambda line: line.planned.search or line.planned.setting.search,
-        "lines": ours(lambda s: str(s.lines)),
-        "|x|": ours(lambda s: f"{s.source_length:.1f}"),
-        "calls": ours(lambda s: f"{s.calls:.1f}"),
-        "increase": against(lambda a: f"{a.increase:+.0f} %"),
-        "/ least": ours(lambda s: number(s.over_least, ".2f")),
-        "differ": against(lambda a: f"{a.different:.1f} %"),
-        "ties": against(lambda a: str(a.near_ties)),
-        "lower": against(lambda a: f"{a.lower:.1f} %"),
-        "higher": against(lambda a: f"{a.higher:.1f} %"),
-        "ms": alone(lambda s: f"{1000 * s.seconds:.0f}"),
-        "ms / call": alone(lambda s: f"{1000 * s.seconds / s.calls:.2f}"),
-        "differ from 0": lambda line: number(line.unlike_zero, ".1f", " %") if clipped else "",
+        "lines": "ours.lines",
+        "|x|": "ours.source_length:.1f",
+        "calls": "ours.calls:.1f",
+        "increase": "ours.against.increase:+.0f %",
+        "/ least": "ours.over_least:.2f",
+        "differ": "ours.against.different:.1f %",
+        "ties": "ours.against.near_ties",
+        "lower": "ours.against.lower:.1f %",
+        "higher": "ours.against.higher:.1f %",
+        "ms": "ours.milliseconds:.0f",
+        "ms / call": "ours.milliseconds_a_call:.2f",
+        **({"differ from 0": "unlike_zero:.1f %"} if clipped else {}),
         **{TITLES[name]: quality(name) for name in metrics.names},
-        "none": ours(lambda s: str(s.unfinished)),
+        "none": "ours.unfinished",
+        **({f"paper: {name}": f"planned.published.{content}" for name, content in PUBLISHED.items()} if cited else {}),
     }
-    if cited:
-        columns |= {f"paper: {name}": _of_published(show) for name, show in PUBLISHED.items()}
     has_gains = any(line.gain and line.planned.score for line in lines)
     notes = [LEGEND, *([GAINS] if has_gains else []), *([CLIPPED] if clipped else []), *([CITED] if cited else [])]
     left, part = {"score", "search"}, lambda line: line.planned.setting.beam
     return Table.of(title, lines, columns, left, part, [*notes, *metrics.signatures()])
 
 
-def number(value: float | None, digits: str, unit: str = "") -> str:
-    """A cell; an empty one for what is not known."""
-    return "" if value is None else f"{value:{digits}}{unit}"
-
-
-def _of_published(show: Callable[[Published], str]) -> Callable[[MeasuredLine], str]:
-    return lambda line: "" if line.planned.published is None else show(line.planned.published)
-
-
-PUBLISHED: dict[str, Callable[[Published], str]] = {
-    "calls": lambda p: f"{p.calls:g}",
-    "increase": lambda p: number(p.increase, "+.0f", " %"),
-    "error": lambda p: number(p.error, ".1f", " %"),
-    "quality": lambda p: number(p.quality, ".1f") + ("" if p.gain is None else f" ({p.gain:+.1f})"),
-}
+PUBLISHED = {"calls": "calls:g", "increase": "increase:+.0f %", "error": "error:.1f %", "quality": "quality_and_gain"}
 
 
 def cited_table(experiment: Experiment, dataset: str) -> Table:
     """The paper's own numbers."""
-    columns: dict[str, Callable[[Published], str]] = {
-        "k": lambda p: str(p.k),
-        "search": lambda p: p.method,
-        "parameters": lambda p: ", ".join(f"{name} {value:g}" for name, value in p.parameters.items()),
-        **PUBLISHED,
-    }
+    columns = {"k": "k", "search": "method", "parameters": "named_parameters", **PUBLISHED}
     columns["ROUGE-L" if dataset == "cnn-dm" else "BLEU"] = columns.pop("quality")
     title = f"{experiment.title}, {DATASETS[dataset]}: the paper's numbers"
-    return Table.of(title, TABLES[experiment.name][dataset], columns, {"search", "parameters"}, lambda p: p.k)
+    return Table.of(title, TABLES[experiment.name][dataset], columns, {"search", "parameters"}, lambda line: line.k)
 
 
 def sharpness_table(title: str, found: Found) -> Table:
     """Fifths of the sentences, then temperatures, for each beam."""
-    points = [(k, "sentences, ", p) for k, series in binned(found).items() for p in series]
-    points += [(k, "T = ", p) for k, series in tempered(found).items() for p in series]
-    columns: Columns = {
-        "k": lambda at: str(at[0]),
-        "what": lambda at: at[1] + at[2].label,
-        "lines": lambda at: str(at[2].lines),
-        "surprise": lambda at: f"{at[2].surprise:.3f}",
-        "beam: calls": lambda at: f"{at[2].beam:.1f}",
-        "best-first: calls": lambda at: f"{at[2].best_first:.1f}",
-        "increase": lambda at: f"{at[2].increase:+.0f} %",
+    points = [point for points_of in (binned, tempered) for series in points_of(found).values() for point in series]
+    columns = {
+        "k": "k",
+        "what": "label",
+        "lines": "lines",
+        "surprise": "surprise:.3f",
+        "beam: calls": "beam:.1f",
+        "best-first: calls": "best_first:.1f",
+        "increase": "increase:+.0f %",
     }
     note = "surprise: minus the log-probability of a token of beam search's output. Fifths: of the sentences, the surest first."
-    return Table.of(title, points, columns, {"what"}, lambda at: at[:2], [note])
+    return Table.of(title, points, columns, {"what"}, lambda point: (point.k, point.label[0]), [note])
