@@ -119,7 +119,7 @@ class HuggingFacePeer(Peer):
         return run(self._best.get(k, len(sources)))
 
     def _run(self, sources: Sequence[Tokens], k: int, max_length: int, size: int) -> PeerRun:
-        asked = {"num_beams": k, "length_penalty": 0.0, "early_stopping": "never", "max_length": max_length + 1}
+        asked: dict[str, Any] = {"num_beams": k, "length_penalty": 0.0, "early_stopping": "never", "max_length": max_length + 1}
         with torch.inference_mode(), counting(self.model.model.get_decoder()) as count:
             run = timed_generate(self.model, sources, size, **asked)
         run.outputs = [self._clean(tokens) for tokens in run.outputs]
