@@ -49,9 +49,10 @@ def _read_tables() -> dict[str, dict[str, list[Published]]]:
     tables: dict[str, dict[str, list[Published]]] = {}
     with (files("bestfirst") / "data" / "paper.csv").open(encoding="utf-8") as stream:
         for table, dataset, k, method, *printed, parameters in list(csv.reader(stream))[1:]:
-            numbers: Any = [float(number) if number else None for number in printed]
+            numbers = [float(number) if number else None for number in printed]
             given = {name: float(value) for name, value in (part.split("=") for part in parameters.split())}
-            tables.setdefault(table, {}).setdefault(dataset, []).append(Published(int(k), method, *numbers, given))
+            line: tuple[Any, ...] = (int(k), method, *numbers, given)
+            tables.setdefault(table, {}).setdefault(dataset, []).append(Published(*line))
     return tables
 
 

@@ -89,16 +89,18 @@ def tell_turn(what: str) -> None:
 def saving(kind: type[Saved], file: Path | None, name: str, model: str) -> Iterator[Store[Any]]:
     """A store of this file, by default of this name; whatever ends the work, what is saved is said."""
     path = Path(f"{name}-{model.partition('@')[0]}.jsonl") if file is None else file
-    before = 0
+    opened, before = False, 0
     store = Store(kind, path, model)  # type: ignore[type-var]
     try:
         with store:
-            before = len(store.records)
+            opened, before = True, len(store.records)
             yield store
     except KeyboardInterrupt:
         saved = f"interrupted; {len(store.records) - before} {kind.kind}s were made and are in {str(path)!r}"
         raise CommandError(f"{saved}: the same command goes on from there", INTERRUPTED) from None
     except OSError as error:
+        if opened:
+            raise CommandError(f"cannot write to {str(path)!r}: {reason(error)}", PARTLY) from error
         raise usage(f"cannot keep {kind.kind}s in {str(path)!r}: {reason(error)}") from error
     except ValueError as error:
         raise usage(str(error)) from error
