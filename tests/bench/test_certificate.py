@@ -26,7 +26,7 @@ def test_it_is_the_references(cases, tally):
 
 def test_best_first_search_makes_no_call_more_on_the_embedded_model(rows_file):
     rows = [Row.load(line) for line in rows_file.read_text(encoding="utf-8").splitlines()]
-    plain = [row for row in rows if not row.setting.alone and not row.setting.options]
+    plain = [row for row in rows if not row.setting.alone and not row.setting.decoding.score_options]
     least = {(row.setting.beam, row.line): row.least for row in plain if row.setting.search == "beam"}
     ours = {(row.setting.beam, row.line): row.calls for row in plain if row.setting.search == "best-first"}
     assert len(ours) == 12
@@ -36,5 +36,5 @@ def test_best_first_search_makes_no_call_more_on_the_embedded_model(rows_file):
 def test_it_is_saved_where_it_is_known_only(rows_file):
     for line in rows_file.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        of_beam = row["setting"]["search"] == "beam" if "search" in row["setting"] else False
-        assert (row["least"] is not None) == (of_beam and not row["setting"].get("alone", False))
+        of_beam = row["setting"]["search"] == "beam"
+        assert (row["least"] is not None) == (of_beam and not row["setting"]["alone"])

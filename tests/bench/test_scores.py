@@ -80,4 +80,4 @@ def test_command_without_language_model_prints_the_length_table(capsys, tmp_path
 
 def test_hyperparameters_are_the_papers_own(capsys):
     assert call("bench", "scores", GERMAN, ENGLISH, "--beam", "5,7") == 2
-    assert "has parameters for --beam 5, 10, not for 7" in only_line(capsys.readouterr().err)
+    assert "has parameters for k = 5, 10, not for 7" in only_line(capsys.readouterr().err)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bestfirst.bench.memory import peak_above
+from bestfirst.bench.costs import peak_memory
 
 LINES = Path(__file__).parents[1] / "data" / "tatoeba-200.de"
 
@@ -71,7 +71,7 @@ def test_one_by_one_each_sentence_takes_the_steps_of_optimally_stopped_beam_sear
         ([str(LINES), "--beam", "0"], "--beam must be at least 1, got 0"),
         ([str(LINES), "--model", "/no/such/folder"], "/no/such/folder"),
         ([str(LINES), "--device", "nowhere"], "cannot use device 'nowhere'"),
-        ([str(LINES), "--dtype", "fp8"], "unknown dtype 'fp8'; choose from fp32, fp16, bf16"),
+        ([str(LINES), "--dtype", "fp8"], "'fp8' is not one of fp32, fp16, bf16"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
@@ -82,6 +82,6 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
 
 
 def test_peak_memory_is_what_a_block_needed():
-    with peak_above() as peak:
+    with peak_memory() as peak:
         bytearray(64 * 2**20)
     assert 60 < peak.mib < 200

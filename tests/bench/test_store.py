@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from bestfirst.bench.row import Row
-from bestfirst.bench.setting import Setting
+from bestfirst.bench.setting import Setting, read_score
 from bestfirst.bench.store import Store, read
 
 
 def row(line: int, **changes: object) -> Row:
     fields = {
-        "signature": "bestfirst|beam|k:5", "model": "m@1", "text": "t@1", "setting": Setting("beam", ratio=2.0), "line": line,
+        "signature": "bestfirst|beam|k:5", "model": "m@1", "text": "t@1", "setting": Setting.of("beam"), "line": line,
         "source": "Ä\u2028", "reference": None, "source_length": 1, "output": "a", "length": 2, "score": -1.5, "calls": 3,
         "lm_calls": 0, "rows": 3, "steps": 2, "exact": True, "seconds": 0.5, "device": "cpu", "date": "2026-11-15", "least": 2,
     }  # fmt: skip
@@ -20,9 +20,8 @@ def row(line: int, **changes: object) -> Row:
 
 def test_rows_come_back_as_they_were(tmp_path):
     file = tmp_path / "new" / "rows.jsonl"
-    odd = row(
-        2, setting=Setting("gamma=2", 7, "length-reward", {"beta": 0.5}, "keep", None, 2.0, 1, True), output=None, score=None
-    )
+    setting = Setting.of("gamma=2", 7, **read_score("length-reward:beta=0.5"), finished="keep", row_budget=1, alone=True)
+    odd = row(2, setting=setting, output=None, score=None)
     with Store(Row, file, "m@1") as store:
         store.add(row(1))
         store.add(odd)

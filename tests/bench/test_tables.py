@@ -9,8 +9,8 @@ import json
 import pytest
 
 from bench.conftest import GERMAN, call
-from bestfirst.bench.metrics import Metrics
-from bestfirst.bench.table import Table, latex, markdown
+from bestfirst.bench.summary import QualityMetrics
+from bestfirst.bench.tables import Table, latex, markdown
 from cli.process import only_line
 
 TABLE = Table("A_title", ["k", "search"], [["5", "a|b & 100 %"], ["10", "γ"]], frozenset({"search"}), frozenset({1}), ["Why."])
@@ -111,7 +111,7 @@ def test_a_plot_that_cannot_be_written_is_an_error(rows_file, capsys):
 
 
 def test_metrics_and_their_signatures():
-    metrics = Metrics(["bleu", "chrf", "rouge-l"], "13a")
+    metrics = QualityMetrics(["bleu", "chrf", "rouge-l"], "13a")
     same = metrics.score(["the cat sat on the mat ."], ["the cat sat on the mat ."])
     assert same == pytest.approx({"bleu": 100, "chrf": 100, "rouge-l": 100})
     assert metrics.score(["a cat sat"], ["the cat sat down"])["rouge-l"] == pytest.approx(100 * 2 * 2 / 7)

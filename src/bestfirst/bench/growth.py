@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..decoding import decode
 from ..engine import Stats
-from .corpus import Corpus
-from .memory import peak_above
-from .runner import device_name, identity
-from .setting import Setting
+from .costs import peak_memory
+from .row import ParallelText, Saved, device_name, identity
+from .tables import Columns, Table
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel
     from .store import Store
 
-KIND = "bestfirst bench measurement"
-
-
-class Key(NamedTuple):
-    """What a measurement is of."""
-
-    series: str
-    text: str
-    search: str
-    beam: int
-    lines: int
+STATS = ("calls", "rows", "steps", "seconds", "model_seconds", "in_flight", "cache_tokens")
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(Saved):
     """One decode of so many lines together. `cache_tokens` is the most held at a time, `peak_mib` what memory rose by."""
+
+    kind = "measurement"
+    writer = "bestfirst bench growth"
 
     series: str  # "beam" or "lines": what grows
     model: str
@@ -54,71 +45,68 @@ class Measurement:
     date: str
 
     @property
-    def key(self) -> Key:
-        return Key(self.series, self.text, self.search, self.beam, self.lines)
-
-    def dump(self) -> str:
-        """As a line of JSON."""
-        return json.dumps({"kind": KIND, **asdict(self)}) + "\n"
-
-    @classmethod
-    def load(cls, text: str | bytes) -> Measurement:
-        """The measurement of this line. ValueError if it is none."""
-        try:
-            fields: dict[str, Any] = json.loads(text)
-            if fields.pop("kind") != KIND:
-                raise KeyError("kind")
-            return cls(**fields)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError("not a measurement that bestfirst bench growth wrote") from error
+    def key(self) -> Hashable:
+        return self.series, self.text, self.search, self.beam, self.lines
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is measured: every beam on `beam_lines` lines, both searches; then every number of lines with `beam`, best-first."""
-
-    beams: Sequence[int]
-    beam_lines: int
-    lines: Sequence[int]
-    beam: int
-
-    def points(self) -> list[tuple[str, Setting, int]]:
-        """Each decode: its series, its setting, its number of lines."""
-        of_beam = [("beam", Setting(search, k), self.beam_lines) for k in self.beams for search in ("beam", "best-first")]
-        return of_beam + [("lines", Setting("best-first", self.beam), lines) for lines in self.lines]
+Point = tuple[str, str, int, int]
+"""What to measure: the series, the search, the beam, the number of lines."""
 
 
-def measure(
-    model: TransformersModel, corpus: Corpus, plan: Plan, store: Store[Measurement], progress: Callable[[str], None]
+def growth_points(beams: Sequence[int], beam_lines: int, lines: Sequence[int], beam: int) -> list[Point]:
+    """Every beam on `beam_lines` lines, with both searches; then every number of lines with `beam`, best-first."""
+    of_beam = [("beam", search, k, beam_lines) for k in beams for search in ("beam", "best-first")]
+    return of_beam + [("lines", "best-first", beam, count) for count in lines]
+
+
+def measure_growth(
+    model: TransformersModel,
+    text: ParallelText,
+    points: Sequence[Point],
+    store: Store[Measurement],
+    progress: Callable[[str], None],
 ) -> None:
     """Make the measurements that are missing."""
-    name, device = identity(model), device_name(model)
-    sources = [pair.source for pair in corpus.pairs]
+    sources = [pair.source for pair in text.pairs]
     decode(model, sources[:4])  # what is done once is not timed
-    for series, setting, lines in plan.points():
-        if Key(series, corpus.name, setting.search, setting.beam, lines) in store:
+    for series, search, beam, lines in points:
+        if (series, text.name, search, beam, lines) in store:
             continue
-        progress(f"{setting.search}, k = {setting.beam}, {lines} lines")
+        progress(f"{search}, k = {beam}, {lines} lines")
         stats = Stats()
-        with peak_above() as memory:
-            results = decode(model, sources[:lines], **setting.arguments(), stats=stats)
+        with peak_memory() as memory:
+            results = decode(model, sources[:lines], strategy=search, beam=beam, stats=stats)
+        stats.calls = sum(result.calls for result in results)
         store.add(
             Measurement(
                 series=series,
-                model=name,
-                text=corpus.name,
-                search=setting.search,
-                beam=setting.beam,
+                model=identity(model),
+                text=text.name,
+                search=search,
+                beam=beam,
                 lines=lines,
-                calls=sum(result.calls for result in results),
-                rows=stats.rows,
-                steps=stats.steps,
-                seconds=stats.seconds,
-                model_seconds=stats.model_seconds,
-                in_flight=stats.in_flight,
-                cache_tokens=stats.cache_tokens,
+                **{name: getattr(stats, name) for name in STATS},
                 peak_mib=memory.mib,
-                device=device,
+                device=device_name(model),
                 date=date.today().isoformat(),
             )
         )
+
+
+def growth_table(title: str, measured: Sequence[Measurement]) -> Table:
+    """What a decode cost, as the beam and the text grew."""
+    columns: Columns = {
+        "what grows": "series",
+        "search": "search",
+        "k": "beam",
+        "lines": "lines",
+        "calls": lambda m: f"{m.calls / m.lines:.1f}",
+        "rows": lambda m: f"{m.rows / m.lines:.1f}",
+        "steps": lambda m: f"{m.steps / m.lines:.2f}",
+        "ms": lambda m: f"{1000 * m.seconds / m.lines:.1f}",
+        "ms in the model": lambda m: f"{1000 * m.model_seconds / m.lines:.1f}",
+        "cache tokens": "cache_tokens",
+        "peak MiB": "peak_mib:.0f",
+    }
+    note = "calls, rows, steps and ms: a sentence. cache tokens: the most held at a time, for all sentences in flight together."
+    return Table.of(title, measured, columns, {"what grows", "search"}, lambda m: m.series, [note])

@@ -1,13 +1,21 @@
-"""What the paper reports: cited, not measured.
+"""The paper's experiments: what it reports, cited and not measured; and each of its tables as a run, line by line.
 
 Meister, Vieira and Cotterell, "Best-First Beam Search", TACL 2020, all tables of section 6. Theirs are other models, and whole
-test sets: calls, increases and search errors may be compared, absolute BLEU may not.
+test sets: calls, increases and search errors may be compared, absolute BLEU may not. `data/paper.csv` has them; where it says
+weight, the paper says beta, and its search errors of mutual information are against beam search with nothing clipped.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from typing import Any
+
+from .setting import LANGUAGE_MODEL, Setting
+
+# -- what the paper reports ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -17,120 +25,169 @@ class Published:
     k: int
     method: str
     calls: float
-    increase: int | None = None
+    increase: float | None = None
     error: float | None = None
     quality: float | None = None  # BLEU, or ROUGE-L for CNN-DailyMail
     gain: float | None = None  # of BLEU, over the baseline of its table
     parameters: dict[str, float] = field(default_factory=dict, hash=False)
 
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
+    @property
+    def quality_and_gain(self) -> str:
+        gain = "" if self.gain is None else f" ({self.gain:+.1f})"
+        return "" if self.quality is None else f"{self.quality:.1f}{gain}"
+
+    @property
+    def named_parameters(self) -> str:
+        return ", ".join(f"{name} {value:g}" for name, value in self.parameters.items())
 
 
-DATASETS = {
-    "iwslt14": "IWSLT'14 De-En",
-    "wmt17": "WMT'17 De-En",
-    "mttt": "MTTT Fr-En",
-    "cnn-dm": "CNN-DailyMail",
-}
+DATASETS = {"iwslt14": "IWSLT'14 De-En", "wmt17": "WMT'17 De-En", "mttt": "MTTT Fr-En", "cnn-dm": "CNN-DailyMail"}
 
 
-def _results(metrics: dict[int, float], **calls: dict[int, tuple[int, int | None]]) -> list[Published]:
-    """The table of results: each k's quality is that of all three methods."""
-    named = [(name.replace("_", "-"), found) for name, found in calls.items()]
-    return [Published(k, name, *found[k], quality=metrics[k]) for k in metrics for name, found in named]
+def _read_tables() -> dict[str, dict[str, list[Published]]]:
+    """Lines by table and dataset."""
+    tables: dict[str, dict[str, list[Published]]] = {}
+    with (files("bestfirst") / "data" / "paper.csv").open(encoding="utf-8") as stream:
+        for table, dataset, k, method, *printed, parameters in list(csv.reader(stream))[1:]:
+            numbers = [float(number) if number else None for number in printed]
+            given = {name: float(value) for name, value in (part.split("=") for part in parameters.split())}
+            line: tuple[Any, ...] = (int(k), method, *numbers, given)
+            tables.setdefault(table, {}).setdefault(dataset, []).append(Published(*line))
+    return tables
 
 
-RESULTS = {
-    "iwslt14": _results(
-        {5: 35.6, 10: 35.4, 100: 34.7, 500: 7.9},
-        best_first={5: (93, 24), 10: (169, 36), 100: (1275, 79), 500: (1168, 736)},
-        es={5: (107, 7), 10: (210, 9), 100: (2047, 12), 500: (7685, 27)},
-        beam={5: (115, None), 10: (229, None), 100: (2286, None), 500: (9770, None)},
-    ),
-    "mttt": _results(
-        {10: 33.0, 100: 9.9, 500: 1.2},
-        best_first={10: (184, 16), 100: (867, 138), 500: (885, 836)},
-        es={10: (196, 9), 100: (1310, 58), 500: (4182, 98)},
-        beam={10: (214, None), 100: (2066, None), 500: (8281, None)},
-    ),
-    "cnn-dm": _results(
-        {5: 31.5, 10: 30.9, 100: 29.1},
-        best_first={5: (200, 33), 10: (305, 43), 100: (2960, 92)},
-        es={5: (224, 19), 10: (357, 22), 100: (3942, 59)},
-        beam={5: (266, None), 10: (435, None), 100: (5673, None)},
-    ),
-}
+TABLES = _read_tables()
 
-STOPPING = {
-    "iwslt14": [
-        Published(10, "shrinking", 229, 0, 0.0, 35.4),
-        Published(10, "early", 225, 2, 0.0, 35.4),
-        Published(10, "best-first", 169, 36, None, 35.4),
-        Published(100, "shrinking", 2278, 0, 31.7, 13.2),
-        Published(100, "early", 1738, 31, 31.7, 13.2),
-        Published(100, "best-first", 1275, 79, None, 34.7),
-    ],
-    "wmt17": [
-        Published(10, "shrinking", 260, 0, 0.0, 28.6),
-        Published(10, "early", 252, 3, 0.0, 28.6),
-        Published(10, "best-first", 230, 12, None, 28.6),
-        Published(100, "shrinking", 2587, 0, 1.7, 26.4),
-        Published(100, "early", 2402, 8, 1.7, 26.4),
-        Published(100, "best-first", 2046, 26, None, 26.9),
-    ],
-}
+# -- how to measure it again ---------------------------------------------------------------------------------------------
 
-LENGTH = {
-    "iwslt14": [
-        Published(5, "heuristic", 115, 0, 40.6, 33.9, 0.3, {"beta": 0.8, "ratio": 1.0}),
-        Published(10, "heuristic", 229, 0, 54.7, 33.8, 0.5, {"beta": 1.2, "ratio": 1.0}),
-        Published(5, "stopping", 73, 58, None, 33.7, 0.1, {"beta": 0.5}),
-        Published(10, "stopping", 130, 76, None, 33.7, 0.4, {"beta": 0.5}),
-    ],
-    "mttt": [
-        Published(5, "heuristic", 100, 8, 16.2, 33.5, 0.2, {"beta": 0.8, "ratio": 0.7}),
-        Published(10, "heuristic", 196, 9, 25.2, 33.6, 0.6, {"beta": 1.0, "ratio": 0.7}),
-        Published(5, "stopping", 65, 66, None, 34.1, 0.8, {"beta": 1.0}),
-        Published(10, "stopping", 88, 143, None, 34.1, 1.1, {"beta": 1.2}),
-    ],
-}
+NONE: Mapping[str, float] = {}
 
-# The paper's table calls the weight beta. Its search errors are against the baseline, beam search with nothing clipped.
-MUTUAL_INFORMATION = {
-    "iwslt14": [
-        Published(5, "beam", 115, None, None, 33.2, None, {"weight": 0.05, "epsilon": 0}),
-        Published(10, "beam", 229, None, None, 33.0, None, {"weight": 0.05, "epsilon": 0}),
-        Published(5, "heuristic", 129, 0, 42.7, 33.2, None, {"weight": 0.05, "epsilon": 0.02}),
-        Published(10, "heuristic", 256, 0, 42.7, 33.0, None, {"weight": 0.05, "epsilon": 0.02}),
-        Published(5, "stopping", 114, 1, 29.2, 33.2, None, {"weight": 0.05, "epsilon": 3e-4}),
-        Published(10, "stopping", 224, 2, 26.6, 33.0, None, {"weight": 0.05, "epsilon": 5e-5}),
-    ],
-}
 
-MEMORY = {
-    "iwslt14": [  # on the validation set
-        Published(5, "gamma=2", 43.8, 163, 22.7, 35.7, 0.1),
-        Published(5, "gamma=5", 79.8, 44, 4.4, 35.8, 0.2),
-        Published(5, "best-first", 93.0, 24, None, 35.6),
-        Published(10, "gamma=2", 48.4, 374, 22.6, 35.7, 0.3),
-        Published(10, "gamma=5", 126.9, 81, 4.5, 35.6, 0.2),
-        Published(10, "best-first", 169.0, 36, None, 35.4),
-    ],
-    "wmt17": [
-        Published(5, "gamma=2", 77.5, 75, 29.0, 29.7, 0.2),
-        Published(5, "gamma=5", 115.8, 12, 1.2, 29.5, 0.0),
-        Published(5, "best-first", 118.8, 10, None, 29.5),
-        Published(10, "gamma=2", 97.3, 165, 36.6, 29.5, 0.2),
-        Published(10, "gamma=5", 230.0, 12, 2.6, 29.3, 0.0),
-        Published(10, "best-first", 230.2, 12, None, 29.3),
-    ],
-}
+def paper_setting(search: str, k: int, score: str = "logprob", parameters: Mapping[str, float] = NONE, **more: Any) -> Setting:
+    """As the paper has it: finished hypotheses keep their slots, n_max = ceil(2|x|)."""
+    options: dict[str, Any] = {"language_model": LANGUAGE_MODEL} if score == "mutual-information" else {}
+    return Setting.of(search, k, score=score, score_options={**options, **parameters}, finished="keep", max_length="2x", **more)
 
-TABLES: dict[str, dict[str, list[Published]]] = {
-    "results": RESULTS,
-    "stopping": STOPPING,
-    "length": LENGTH,
-    "mutual-information": MUTUAL_INFORMATION,
-    "memory": MEMORY,
+
+@dataclass(frozen=True)
+class PlannedLine:
+    """One line of a table: what is searched, beside which baseline, and what the paper reports for it.
+
+    `baseline` is beam search with the same score: increase and search error are over it. `zero` is the line that gains of BLEU
+    are over, and for mutual information the one that the paper's own search error is against.
+    """
+
+    setting: Setting
+    score: str = ""  # a title, where a table has several scores
+    baseline: Setting | None = None
+    zero: Setting | None = None
+    published: Published | None = None
+    search: str | None = None  # a title, where the search's name will not do
+
+
+Planner = Callable[[int, Mapping[str, Published]], list[PlannedLine]]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table of the paper."""
+
+    name: str
+    title: str
+    lines: Planner
+    beams: tuple[int, ...]
+    every_beam: bool = True  # whether it can be run with a beam for which the paper has no parameters
+    validation: bool = False  # whether the paper ran it on the validation set
+    language_model: bool = False
+
+    def plan(self, dataset: str, beams: Sequence[int]) -> list[PlannedLine]:
+        """All its lines, the beams one after the other."""
+        cited = TABLES.get(self.name, {}).get(dataset, [])
+        plan = []
+        for k in beams:
+            here = {line.method: line for line in cited if line.k == k}
+            if not here and not self.every_beam:
+                known = ", ".join(str(k) for k in sorted({line.k for line in cited}))
+                where = f"the paper's table {self.name!r} for {DATASETS[dataset]}"
+                raise ValueError(f"{where} has parameters for k = {known}, not for {k}" if cited else f"there is no {where[4:]}")
+            plan += self.lines(k, here)
+        return plan
+
+
+def over_beam(*searches: str, last: str | None = None) -> Planner:
+    """Plain log-probability: beam search, and these searches over it; `last` is a title for the last of them."""
+
+    def lines(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
+        beam = paper_setting("beam", k)
+        plan = [PlannedLine(beam, zero=beam, published=cited.get("beam"))]
+        plan += [PlannedLine(paper_setting(name, k), "", beam, beam, cited.get(name)) for name in searches]
+        return [*plan[:-1], replace(plan[-1], search=last)]
+
+    return lines
+
+
+def length(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
+    """Section 6.2: no reward; the bounded reward by the heuristic; the reward by the stopping criterion. Exact search beside."""
+    zero = paper_setting("beam", k)
+    bounded, reward = cited["heuristic"], cited["stopping"]
+    beta, ratio = bounded.parameters["beta"], bounded.parameters["ratio"]
+    times = "" if ratio == 1 else f"{ratio:g} "
+    return [
+        PlannedLine(zero, "no reward", zero=zero),
+        *_by_method(k, "bounded-length-reward", bounded, f"beta {beta:g}, b = {times}|x|", zero),
+        *_by_method(k, "length-reward", reward, f"beta {reward.parameters['beta']:g}, b = n_max", zero),
+    ]
+
+
+def mutual_information(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
+    """Section 6.3: nothing clipped, then each method with the epsilon that the paper chose for it. Exact search beside."""
+    baseline = cited["beam"]
+    zero = paper_setting("beam", k, "mutual-information", baseline.parameters)
+    lines = [PlannedLine(zero, "epsilon 0", zero=zero, published=baseline)]
+    for published in (cited["heuristic"], cited["stopping"]):
+        lines += _by_method(k, "mutual-information", published, f"epsilon {published.parameters['epsilon']:g}", zero)
+    return lines
+
+
+def _by_method(k: int, score: str, published: Published, title: str, zero: Setting) -> list[PlannedLine]:
+    """One score, searched level by level, by the paper's method, and exactly."""
+    beam, method, exact = (
+        paper_setting(search, k, score, published.parameters) for search in ("beam", published.method, "best-first")
+    )
+    return [
+        PlannedLine(beam, title, zero=zero),
+        PlannedLine(method, title, beam, zero, published),
+        PlannedLine(exact, title, beam, zero, search="exact"),
+    ]
+
+
+def figure(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
+    """Calls against time, a sentence at a time: a call a forward pass, as in the paper; then as many as the engine likes."""
+    lines = []
+    for rows in (1, None):
+        beam, best_first = (paper_setting(search, k, row_budget=rows, alone=True) for search in ("beam", "best-first"))
+        title = "a row a pass" if rows else "rows together"
+        lines += [PlannedLine(beam, title), PlannedLine(best_first, title, beam)]
+    return lines
+
+
+EXPERIMENTS = {
+    experiment.name: experiment
+    for experiment in (
+        # Section 6.1: calls of beam search, of the same with OpenNMT's early stopping, and of best-first.
+        Experiment("results", "Calls (the paper's table of results)", over_beam("es", "best-first"), (5, 10, 100)),
+        # Other rules to stop beam search by. Both are our reading of the papers that the paper cites.
+        Experiment("stopping", "Stopping criteria", over_beam("shrinking", "early", "best-first"), (10, 100)),
+        Experiment("length", "Length normalization", length, (5, 10), every_beam=False),
+        Experiment("mutual-information", "Mutual information", mutual_information, (5, 10), False, language_model=True),
+        # Section 6.4: a queue of at most gamma k hypotheses. With gamma = n_max nothing ever goes: best-first itself.
+        Experiment(
+            "memory",
+            "Memory-reduced search",
+            over_beam("gamma=2", "gamma=5", "best-first", last="gamma=n_max"),
+            (5, 10),
+            validation=True,
+        ),
+        Experiment("figure", "Calls against time, a sentence at a time", figure, (3, 10)),
+    )
 }

@@ -5,36 +5,43 @@ from __future__ import annotations
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from ..decoding import decode
 from ..engine import Stats
+from .costs import fastest_batch
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel
 
+BATCH = 32  # sentences, of peers on a CPU
+Tokens = tuple[int, ...]
+
 
 @dataclass
-class Outcome:
+class PeerRun:
     """What a peer made of the text, and what it cost; None where it cannot be known."""
 
     seconds: float
-    outputs: list[tuple[int, ...]]  # tokens without special ones
+    outputs: list[Tokens] = field(repr=False)  # without special tokens
     calls: int | None = None
     rows: int | None = None
     steps: int | None = None
     outside: float | None = None  # share of time that was not the model's
     cache_tokens: float | None = None  # held for each sentence in flight
     batch: int | None = None  # sentences, where that was searched for
+    peak_mib: float = 0.0  # of the GPU's memory where the model runs on one
 
 
 class Peer(ABC):
@@ -52,9 +59,9 @@ class Peer(ABC):
         return None
 
     @abstractmethod
-    def run(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int) -> Outcome: ...
+    def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun: ...
 
-    def _clean(self, tokens: Sequence[int]) -> tuple[int, ...]:
+    def _clean(self, tokens: Sequence[int]) -> Tokens:
         special = {*self.model.eos, *self.model.start_tokens, self.model.model.config.pad_token_id}
         return tuple(token for token in tokens if token not in special)
 
@@ -67,22 +74,21 @@ class BestFirstPeer(Peer):
 
     def __init__(self, model: TransformersModel, folder: str) -> None:
         super().__init__(model, folder)
-        self.silent = copy(model)  # no peer makes text of its tokens
-        self.silent.tokenizer = None
+        self._silent = copy(model)  # no peer makes text of its tokens
+        self._silent.tokenizer = None
 
-    def run(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int) -> Outcome:
+    def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
+        asked: dict[str, Any] = {"strategy": self.strategy, "beam": k, "max_length": max_length, "accept_truncated": True}
         stats = Stats()
         begun = perf_counter()
-        results = decode(
-            self.silent, sources, strategy=self.strategy, beam=k, max_length=max_length, accept_truncated=True, stats=stats
-        )
-        return Outcome(
+        results = decode(self._silent, sources, stats=stats, **asked)
+        return PeerRun(
             perf_counter() - begun,
             [self._clean(r.hypotheses[0].tokens) for r in results],
             sum(r.calls for r in results),
             stats.rows,
             stats.steps,
-            None if self.model.model.device.type == "cuda" else stats.outside,  # there, host and device work side by side
+            None if self.model.on_gpu else stats.outside,  # there, host and device work side by side
             stats.cache_tokens / stats.in_flight,
         )
 
@@ -95,66 +101,55 @@ class BeamPeer(BestFirstPeer):
 
 
 class HuggingFacePeer(Peer):
-    """Hugging Face `generate`, in batches of sentences of like length."""
+    """Hugging Face `generate`, in batches of sentences of like length; on a GPU, of the size that is best for each beam size."""
 
     name = "Hugging Face generate"
-    batch = 32
-    batches = (64, 128, 256, 512, 1024, 2048)  # on a GPU, the best of these, found for each beam size
 
     def __init__(self, model: TransformersModel, folder: str) -> None:
         super().__init__(model, folder)
         self._best: dict[int, int] = {}
 
-    def run(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int) -> Outcome:
-        if self.model.model.device.type != "cuda":
-            return self._run(sources, k, max_length, self.batch)
-        if len(sources) > self.batches[0] and k not in self._best:
-            return self._search(sources, k, max_length)
-        return self._run(sources, k, max_length, self._best.get(k, len(sources)))
+    def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
+        run = partial(self._run, sources, k, max_length)
+        if not self.model.on_gpu:
+            return run(BATCH)
+        if len(sources) > BATCH and k not in self._best:
+            self._best[k], found = fastest_batch(run, len(sources))
+            return found
+        return run(self._best.get(k, len(sources)))
 
-    def _search(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int) -> Outcome:
-        """With the best batch size: twice as large each time, until that takes a fifth longer than the best, or memory ends."""
-        found: dict[int, Outcome] = {}
-        for batch in self.batches:
-            try:
-                found[batch] = self._run(sources, k, max_length, batch)
-            except torch.OutOfMemoryError:
-                torch.cuda.empty_cache()
-                break
-            times = [outcome.seconds for outcome in found.values()]
-            if batch >= len(sources) or times[-1] > 1.2 * min(times):
-                break
-        self._best[k] = min(found, key=lambda batch: found[batch].seconds)
-        return found[self._best[k]]
+    def _run(self, sources: Sequence[Tokens], k: int, max_length: int, size: int) -> PeerRun:
+        asked: dict[str, Any] = {"num_beams": k, "length_penalty": 0.0, "early_stopping": "never", "max_length": max_length + 1}
+        with torch.inference_mode(), counting(self.model.model.get_decoder()) as count:
+            run = timed_generate(self.model, sources, size, **asked)
+        run.outputs = [self._clean(tokens) for tokens in run.outputs]
+        run.rows, run.steps, run.batch = count.rows, count.steps, size if self.model.on_gpu else None
+        return run
 
-    @torch.inference_mode()
-    def _run(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int, size: int) -> Outcome:
-        model, pad = self.model.model, self.model.model.config.pad_token_id
-        order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
-        outputs: dict[int, tuple[int, ...]] = {}
-        held = []
-        begun = perf_counter()
-        with counting(model.get_decoder()) as count:
-            for start in range(0, len(order), size):
-                chosen = order[start : start + size]
-                longest = max(len(sources[i]) for i in chosen)
-                ids = torch.tensor([[*sources[i], *[pad] * (longest - len(sources[i]))] for i in chosen], device=model.device)
-                lengths = torch.tensor([len(sources[i]) for i in chosen], device=model.device)
-                found = model.generate(
-                    input_ids=ids,
-                    attention_mask=(torch.arange(longest, device=model.device) < lengths[:, None]).long(),
-                    num_beams=k,
-                    length_penalty=0.0,
-                    early_stopping="never",
-                    max_length=max_length + 1,
-                )
-                held.append(k * (longest + found.shape[1] - 1))
-                for i, tokens in zip(chosen, found.tolist(), strict=True):
-                    outputs[i] = self._clean(tokens)
-        seconds = perf_counter() - begun
-        ordered = [outputs[i] for i in range(len(sources))]
-        searched = size if model.device.type == "cuda" else None
-        return Outcome(seconds, ordered, None, count.rows, count.steps, None, sum(held) / len(held), searched)
+
+def timed_generate(
+    model: TransformersModel, prompts: Sequence[Tokens], size: int, clock: Callable[[], float] = perf_counter, **asked: Any
+) -> PeerRun:
+    """`generate` on batches of prompts of like length: what it generated for each, to the end of its batch."""
+    inner, left = model.model, not model.encoder_decoder
+    pad = inner.config.pad_token_id
+    if pad is None:
+        asked["pad_token_id"] = pad = min(model.eos)
+    order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+    outputs: dict[int, Tokens] = {}
+    held = []
+    begun = clock()
+    for start in range(0, len(order), size):
+        chosen = order[start : start + size]
+        rows, longest = [torch.tensor(prompts[i]) for i in chosen], len(prompts[chosen[0]])
+        pad_rows = partial(pad_sequence, batch_first=True, padding_side="left" if left else "right")
+        ids = pad_rows(rows, padding_value=pad).to(inner.device)
+        mask = pad_rows([torch.ones_like(row) for row in rows]).to(inner.device)
+        found = inner.generate(input_ids=ids, attention_mask=mask, **asked)[:, longest if left else 1 :].tolist()
+        held.append(asked["num_beams"] * (longest + len(found[0])))
+        outputs |= dict(zip(chosen, map(tuple, found), strict=True))
+    seconds = clock() - begun
+    return PeerRun(seconds, [outputs[i] for i in range(len(order))], cache_tokens=sum(held) / len(held))
 
 
 class CTranslate2Peer(Peer):
@@ -162,7 +157,6 @@ class CTranslate2Peer(Peer):
 
     name = "CTranslate2 fp32"
     compute_type = "float32"
-    batch = 32
     _converted: dict[tuple[str, str], Any] = {}  # noqa: RUF012  a conversion serves all runs
 
     @staticmethod
@@ -185,15 +179,14 @@ class CTranslate2Peer(Peer):
                 shutil.rmtree(target, ignore_errors=True)
         return self._converted[key]
 
-    def run(self, sources: Sequence[tuple[int, ...]], k: int, max_length: int) -> Outcome:
+    def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
         translator, tokenizer = self._translator(), self.model.tokenizer
         pieces = [tokenizer.convert_ids_to_tokens(list(source)) for source in sources]
         begun = perf_counter()
-        found = translator.translate_batch(
-            pieces, beam_size=k, length_penalty=0, max_batch_size=self.batch, max_decoding_length=max_length
-        )
+        asked = {"beam_size": k, "length_penalty": 0, "max_batch_size": BATCH, "max_decoding_length": max_length}
+        found = translator.translate_batch(pieces, **asked)
         seconds = perf_counter() - begun
-        return Outcome(seconds, [self._clean(tokenizer.convert_tokens_to_ids(f.hypotheses[0])) for f in found])
+        return PeerRun(seconds, [self._clean(tokenizer.convert_tokens_to_ids(f.hypotheses[0])) for f in found])
 
 
 class CTranslate2Int8Peer(CTranslate2Peer):
@@ -206,18 +199,10 @@ class CTranslate2Int8Peer(CTranslate2Peer):
 PEERS: tuple[type[Peer], ...] = (BestFirstPeer, BeamPeer, HuggingFacePeer, CTranslate2Peer, CTranslate2Int8Peer)
 
 
-@dataclass
-class Count:
-    """Forward passes, and the rows in them."""
-
-    steps: int = 0
-    rows: int = 0
-
-
 @contextmanager
-def counting(module: Any) -> Iterator[Count]:
-    """Count a module's calls while the block runs."""
-    count = Count()
+def counting(module: Any) -> Iterator[Stats]:
+    """Count a module's forward passes, and the rows in them, while the block runs."""
+    count = Stats()
 
     def note(_: Any, args: Any, kwargs: Any) -> None:
         ids = kwargs["input_ids"] if kwargs.get("input_ids") is not None else args[0]

@@ -3,70 +3,160 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .canvas import CITED, Style, canvas, finish
 from .growth import Measurement
-from .metrics import Metrics
-from .paper import RESULTS
+from .paper import TABLES
 from .row import Row
 from .setting import Setting
-from .sharpness import binned, pairs_of, tempered
-from .summary import by_setting, common, mean, summarize
+from .summary import (
+    Found,
+    QualityMetrics,
+    binned,
+    by_model_and_text,
+    by_setting,
+    common,
+    increase,
+    mean,
+    pairs_of,
+    summarize,
+    tempered,
+)
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 BINS = (0, 10, 20, 30, 40, 60)  # lengths of inputs at which a bar begins
+CITED: dict[str, Any] = {"mfc": "none", "ms": 9, "label": "_", "zorder": 5, "linestyle": ""}  # the paper's: hollow, larger
 
 
 class NothingToPlot(ValueError):
     """The rows have nothing of what this plot shows."""
 
 
-def groups(rows: Iterable[Row]) -> dict[str, dict[Setting, dict[int, Row]]]:
+# -- one style for all ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a search looks in every plot."""
+
+    title: str
+    colour: str
+    marker: str = "o"
+    line: str = "-"
+
+    @staticmethod
+    def of(search: str) -> Style:
+        """The style of this search; one that has none of its own gets its name and grey."""
+        return STYLES.get(search, Style(search, "#7f7f7f", "x", ""))
+
+
+STYLES = {
+    "best-first": Style("best-first", "#0969da", "o"),
+    "beam": Style("beam search", "#8c959f", "s"),
+    "es": Style("beam search, early stopping", "#bf8700", "^"),
+    "early": Style("beam search, early (Huang)", "#8250df", "v", ""),
+    "shrinking": Style("beam search, shrinking", "#cf222e", "D", ""),
+    "gamma=2": Style("best-first, gamma = 2", "#1a7f37", "P", ""),
+    "gamma=5": Style("best-first, gamma = 5", "#57ab5a", "X", ""),
+}
+
+
+def canvas(panels: int, columns: int = 3) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels, filled row by row, that is drawn without a display."""
+    from matplotlib.figure import Figure
+
+    columns = min(columns, panels)
+    rows = -(-panels // columns)
+    figure = Figure(figsize=((5.2 if columns < 4 else 4.2) * columns, 3.9 * rows), dpi=110)
+    axes = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for axis in axes[panels:]:
+        axis.set_visible(False)
+    return figure, axes[:panels]
+
+
+def curve(axis: Axes, search: str, points: Iterable[tuple[float, float]], **style: Any) -> None:
+    """Points of a search, x and y each, in its style."""
+    own = Style.of(search)
+    look = {"marker": own.marker, "linestyle": own.line, "color": own.colour, "label": own.title, **style}
+    axis.plot(*zip(*points, strict=True), **look)
+
+
+def note(axis: Axes, text: str, at: tuple[float, float], beside: tuple[int, int] = (0, 5), **style: Any) -> None:
+    """A few words beside a point."""
+    axis.annotate(text, at, textcoords="offset points", xytext=beside, fontsize=8, **style)
+
+
+def name_ticks(axis: Axes, ticks: Iterable[int], **style: Any) -> None:
+    """These numbers, and no others, on a logarithmic axis."""
+    chosen = sorted(set(ticks))
+    axis.set_xticks(chosen, labels=[str(tick) for tick in chosen], **style)
+    axis.minorticks_off()
+
+
+def finish(figure: Figure, **legend: Any) -> Figure:
+    """What all panels have in common. On a logarithmic axis powers of ten are named, 2 and 5 too if there is room."""
+    from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, StrMethodFormatter
+
+    for axis in figure.axes:
+        for side, scale in ((axis.xaxis, axis.get_xscale()), (axis.yaxis, axis.get_yscale())):
+            if scale == "log" and not isinstance(side.get_major_locator(), FixedLocator):
+                low, high = side.get_view_interval()
+                side.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 300 * low else (1.0,)))
+                side.set_major_formatter(StrMethodFormatter("{x:,g}"))
+                side.set_minor_formatter(NullFormatter())
+        axis.grid(True, which="major", color="#d0d7de", linewidth=0.6)
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.title.set_fontsize(10)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(**legend)
+    figure.tight_layout()
+    return figure
+
+
+# -- of rows -------------------------------------------------------------------------------------------------------------
+
+
+def groups(rows: Iterable[Row]) -> dict[str, Found]:
     """Rows by model and text, then by setting and line."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(f"{row.model.partition('@')[0]}, {row.text.partition('@')[0]}", []).append(row)
-    return {name: by_setting(of_it) for name, of_it in found.items()}
+    found = by_model_and_text(rows).items()
+    return {f"{model.partition('@')[0]}, {text.partition('@')[0]}": by_setting(group) for (model, text), group in found}
 
 
-def calls_by_beam(rows: Sequence[Row], metrics: Metrics) -> Figure:
+def calls_by_beam(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
     """Calls a sentence, for each search and beam; on the paper's own test set, its numbers beside."""
-    named = {name: found for name, found in groups(rows).items() if _series(found)}
+    named = {name: series for name, found in groups(rows).items() if (series := _series(found))}
     if not named:
         raise NothingToPlot("no rows of beam search and best-first search, each with several beams")
-    most = max(len(_series(found)["best-first"]) for found in named.values())
-    named = {name: found for name, found in named.items() if len(_series(found)["best-first"]) > 2 or most == 2}
+    most = max(len(series["best-first"]) for series in named.values())
+    named = {name: series for name, series in named.items() if len(series["best-first"]) > 2 or most == 2}
     figure, axes = canvas(len(named))
-    for axis, (name, found) in zip(axes, named.items(), strict=True):
-        for search, points in _series(found).items():
-            style = Style.of(search)
-            axis.plot(list(points), list(points.values()), style.marker + style.line, color=style.colour, label=style.title)
+    for axis, (name, series) in zip(axes, named.items(), strict=True):
+        for search, points in series.items():
+            curve(axis, search, points.items())
         if name.startswith("ted-de-en, test"):
             for search in ("beam", "es", "best-first"):
-                cited = {line.k: line.calls for line in RESULTS["iwslt14"] if line.method == search}
-                style = Style.of(search)
-                axis.plot(list(cited), list(cited.values()), style.marker, color=style.colour, **CITED)
+                cited = [(line.k, line.calls) for line in TABLES["results"]["iwslt14"] if line.method == search]
+                curve(axis, search, cited, **CITED)
             axis.plot([], [], "o", color="black", mfc="none", ms=9, label="hollow: the paper's")
         axis.set(xscale="log", yscale="log", xlabel="beam size k", ylabel="calls a sentence", title=name)
-        axis.set_xticks(ks := sorted({k for points in _series(found).values() for k in points}), labels=[str(k) for k in ks])
-        axis.minorticks_off()
-        axis.legend()
+        name_ticks(axis, [k for points in series.values() for k in points])
     return finish(figure)
 
 
-def _series(found: Mapping[Setting, Mapping[int, Row]]) -> dict[str, dict[int, float]]:
-    """Calls by beam, for each search, with the rules and the score that have the most beams; on the lines common to a beam."""
-    families: dict[tuple[str, str, str], dict[str, dict[int, Setting]]] = {}
+def _series(found: Found) -> dict[str, dict[int, float]]:
+    """Calls by beam, for each search, with the rules that have the most beams; on the lines common to a beam."""
+    families: dict[str, dict[str, dict[int, Setting]]] = {}
     for setting in sorted(found, key=lambda s: s.beam):
-        if not setting.alone and setting.score == "logprob" and not setting.options and setting.gamma is None:
-            family = families.setdefault((setting.scored, setting.finished, setting.limit), {})
-            family.setdefault(setting.search, {})[setting.beam] = setting
+        if not setting.alone and setting.scored == "logprob" and setting.search in ("beam", "es", "best-first"):
+            families.setdefault(setting.rules, {}).setdefault(setting.search, {})[setting.beam] = setting
     family = max(families.values(), key=lambda f: sum(len(beams) for beams in f.values()), default={})
-    shown = {search: beams for search, beams in family.items() if len(beams) > 1 and search in ("beam", "es", "best-first")}
+    shown = {search: beams for search, beams in family.items() if len(beams) > 1}
     series: dict[str, dict[int, float]] = {}
     for search, beams in shown.items():
         for k, setting in beams.items():
@@ -75,43 +165,33 @@ def _series(found: Mapping[Setting, Mapping[int, Row]]) -> dict[str, dict[int, f
     return series if {"beam", "best-first"} <= set(series) else {}
 
 
-def time_by_calls(rows: Sequence[Row], metrics: Metrics) -> Figure:
+def time_by_calls(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
     """The paper's figure: each point is a sentence, decoded alone; left a call a forward pass, right rows together."""
-    alone = [row for row in rows if row.setting.alone]
-    if not alone:
-        raise NothingToPlot("no rows of sentences decoded alone (bench paper --table figure, or bench run --alone)")
-    budgets = sorted({row.setting.row_budget for row in alone}, key=lambda budget: budget or 10**9)
-    figure, axes = canvas(len(budgets))
-    models = sorted({row.model for row in alone})
-    for axis, budget in zip(axes, budgets, strict=True):
-        for place, model in enumerate(models):
-            for search in sorted({row.setting.search for row in alone}):
-                chosen = [r for r in alone if (r.model, r.setting.search, r.setting.row_budget) == (model, search, budget)]
-                style = Style.of(search)
-                points = [row.calls for row in chosen], [1000 * row.seconds for row in chosen]
-                label = f"{model.partition('@')[0]}, {style.title}"
-                axis.plot(
-                    *points,
-                    style.marker,
-                    ms=4,
-                    alpha=0.6,
-                    mew=0,
-                    color=f"C{place}" if len(models) > 1 else style.colour,
-                    label=label,
-                )
+    points: dict[Any, dict[tuple[str, str], list[tuple[float, float]]]] = {}
+    for row in rows:
+        if row.setting.alone:
+            panel = points.setdefault(row.setting.decoding.row_budget, {})
+            panel.setdefault((row.model, row.setting.search), []).append((row.calls, 1000 * row.seconds))
+    if not points:
+        raise NothingToPlot("no rows of sentences decoded alone; the paper's table figure has them")
+    figure, axes = canvas(len(points))
+    models = sorted({model for panel in points.values() for model, _ in panel})
+    for axis, budget in zip(axes, sorted(points, key=lambda budget: budget or 10**9), strict=True):
+        for (model, search), cloud in sorted(points[budget].items()):
+            colour = {"color": f"C{models.index(model)}"} if len(models) > 1 else {}
+            label = f"{model.partition('@')[0]}, {Style.of(search).title}"
+            curve(axis, search, cloud, linestyle="", ms=4, alpha=0.6, mew=0, label=label, **colour)
         title = "a call a forward pass" if budget == 1 else "as many rows together as the engine likes"
         axis.set(xscale="log", yscale="log", xlabel="calls", ylabel="milliseconds", title=title)
-        axis.legend()
     return finish(figure)
 
 
-def bleu_by_calls(rows: Sequence[Row], metrics: Metrics) -> Figure:
+def bleu_by_calls(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
     """What calls bring: BLEU of every search and beam over the calls it took."""
-    named = {}
+    named: dict[str, Found] = {}
     for name, found in groups(rows).items():
-        chosen = {
-            s: r for s, r in found.items() if s.scored == "logprob" and not s.alone and all(x.reference for x in r.values())
-        }
+        plain = {s: r for s, r in found.items() if s.scored == "logprob" and not s.alone}
+        chosen = {s: r for s, r in plain.items() if all(row.reference for row in r.values())}
         if chosen and "bleu" in metrics.names:
             named[name] = chosen
     if not named:
@@ -119,129 +199,105 @@ def bleu_by_calls(rows: Sequence[Row], metrics: Metrics) -> Figure:
     figure, axes = canvas(len(named))
     for axis, (name, found) in zip(axes, named.items(), strict=True):
         lines = common(found.values())
-        points: dict[str, list[tuple[int, float, float]]] = {}
-        for setting, of_it in sorted(found.items(), key=lambda pair: pair[0].beam):
-            summary = summarize(of_it, lines, metrics)
-            points.setdefault(setting.search, []).append((setting.beam, summary.calls, summary.quality["bleu"]))
+        points: dict[str, list[tuple[float, float]]] = {}
+        for setting in sorted(found, key=lambda s: s.beam):
+            summary = summarize(found[setting], lines, metrics)
+            points.setdefault(setting.search, []).append((summary.calls, summary.quality["bleu"]))
+            if setting.search == "best-first":
+                note(
+                    axis,
+                    f"k = {setting.beam}",
+                    points["best-first"][-1],
+                    (0, 7),
+                    ha="center",
+                    color=Style.of("best-first").colour,
+                )
         for search, at in points.items():
-            style = Style.of(search)
-            label = style.title
-            axis.plot(
-                [calls for _, calls, _ in at],
-                [bleu for *_, bleu in at],
-                style.marker + style.line,
-                color=style.colour,
-                label=label,
-            )
-            if search == "best-first":
-                for k, calls, bleu in at:
-                    axis.annotate(
-                        f"k = {k}",
-                        (calls, bleu),
-                        textcoords="offset points",
-                        xytext=(0, 7),
-                        ha="center",
-                        fontsize=8,
-                        color=style.colour,
-                    )
+            curve(axis, search, at)
         axis.set(xscale="log", xlabel="calls a sentence", ylabel="BLEU", title=f"{name}, {len(lines)} lines")
         low, high = axis.get_ylim()
         axis.set_ylim(min(low, (low + high) / 2 - 1), max(high, (low + high) / 2 + 1))  # a tenth of a point is no difference
-        axis.legend()
     return finish(figure)
 
 
-def saving_by_length(rows: Sequence[Row], metrics: Metrics) -> Figure:
+def saving_by_length(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
     """Where the saving comes from: calls of beam search that best-first does without, by the length of the input."""
-    panels = []
-    for name, found in groups(rows).items():
-        for setting, baseline, lines in pairs_of(found):
-            panels.append((f"{name}, k = {setting.beam}", found[setting], found[baseline], lines))
-    if not panels:
+    named = [(name, found, pair) for name, found in groups(rows).items() for pair in pairs_of(found)]
+    if not named:
         raise NothingToPlot("no rows of beam search and best-first search with the same settings")
-    figure, axes = canvas(len(panels))
-    for axis, (title, ours, beam, lines) in zip(axes, panels, strict=True):
-        bins = [
-            [line for line in lines if low < ours[line].source_length <= high]
-            for low, high in zip(BINS, [*BINS[1:], 10**9], strict=True)
-        ]
-        ticks = [f"{low + 1}-{high}" for low, high in pairwise(BINS)] + [f"over {BINS[-1]}"]
-        kept = [i for i, chosen in enumerate(bins) if chosen]
-        needed = [mean(ours[line].calls for line in bins[i]) for i in kept]
-        old = [mean(beam[line].calls for line in bins[i]) for i in kept]
-        axis.bar(range(len(kept)), old, color=Style.of("beam").colour, label="beam search")
-        axis.bar(range(len(kept)), needed, color=Style.of("best-first").colour, label="best-first")
-        for place, i in enumerate(kept):
-            share = f"{100 * (old[place] - needed[place]) / needed[place]:+.0f} %\n{len(bins[i])} lines"
-            axis.annotate(share, (place, old[place]), textcoords="offset points", xytext=(0, 3), ha="center", fontsize=8)
-        axis.set_xticks(range(len(kept)), labels=[ticks[i] for i in kept])
-        axis.set(xlabel="tokens of the input", ylabel="calls a sentence", title=title, ylim=(0, 1.2 * max(old)))
-        axis.legend(loc="upper left")
-    return finish(figure)
+    figure, axes = canvas(len(named))
+    for axis, (name, found, (setting, baseline, lines)) in zip(axes, named, strict=True):
+        bins: dict[str, list[int]] = {}
+        for low, high in pairwise([*BINS, 10**9]):
+            title = f"{low + 1}-{high}" if high < 10**9 else f"over {low}"
+            if chosen := [line for line in lines if low < found[setting][line].source_length <= high]:
+                bins[title] = chosen
+        old, new = ([mean(found[s][line].calls for line in chosen) for chosen in bins.values()] for s in (baseline, setting))
+        for search, heights in (("beam", old), ("best-first", new)):
+            axis.bar(range(len(bins)), heights, color=Style.of(search).colour, label=Style.of(search).title)
+        for place, chosen in enumerate(bins.values()):
+            saved = f"{increase(old[place], new[place]):+.0f} %\n{len(chosen)} lines"
+            note(axis, saved, (place, old[place]), (0, 3), ha="center")
+        axis.set_xticks(range(len(bins)), labels=list(bins))
+        axis.set(xlabel="tokens of the input", ylabel="calls a sentence", ylim=(0, 1.2 * max(old)))
+        axis.set_title(f"{name}, k = {setting.beam}")
+    return finish(figure, loc="upper left")
 
 
-def saving_by_sharpness(rows: Sequence[Row], metrics: Metrics) -> Figure:
+def saving_by_sharpness(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
     """The sharper the model, the more is saved: over sentences, and over temperatures that make it sharper or flatter."""
-    found = groups(rows)
-    lines = [(name, points) for name, of_it in found.items() for points in binned(of_it).items()]
-    temperatures = [(name, points) for name, of_it in found.items() for points in tempered(of_it).items() if len(points[1]) > 1]
-    if not lines:
+    panels = {"sentences, in fifths": binned, "temperature of the logits": tempered}
+    drawn: dict[str, Mapping[str, Any]] = {}
+    for title, points_of in panels.items():
+        series = {f"{name}, k = {k}": at for name, found in groups(rows).items() for k, at in points_of(found).items()}
+        drawn |= {title: series} if series else {}
+    if not drawn:
         raise NothingToPlot("no rows of beam search and best-first search with the same settings")
-    figure, axes = canvas(2 if temperatures else 1)
-    for axis, series, title in zip(
-        axes, (lines, temperatures), ("sentences, in fifths", "temperature of the logits"), strict=False
-    ):
-        for place, (name, (k, points)) in enumerate(series):
-            xs, ys = [p.surprise for p in points], [p.increase for p in points]
-            axis.plot(xs, ys, "o-", color=f"C{place % 10}", label=f"{name}, k = {k}")
-            for point in points if series is temperatures else ():
-                axis.annotate(
-                    f"T = {point.label}", (point.surprise, point.increase), textcoords="offset points", xytext=(5, 5), fontsize=8
-                )
-        axis.set(
-            yscale="log",
-            xlabel="minus log-probability of a token of the output",
-            ylabel="increase over beam search, %",
-            title=title,
-        )
-        axis.legend(fontsize=8)
-    return finish(figure)
+    figure, axes = canvas(len(drawn))
+    for axis, (title, curves) in zip(axes, drawn.items(), strict=True):
+        for place, (name, points) in enumerate(curves.items()):
+            at = [(point.surprise, point.increase) for point in points]
+            axis.plot(*zip(*at, strict=True), "o-", color=f"C{place % 10}", label=name)
+            for point, where in zip(points if title.startswith("temp") else (), at, strict=False):
+                note(axis, point.label, where, (5, 5))
+        axis.set(xlabel="minus log-probability of a token of the output", ylabel="increase over beam search, %")
+        axis.set(yscale="log", title=title)
+    return finish(figure, fontsize=8)
 
 
-def growth(measured: Sequence[Measurement]) -> Figure:
-    """Calls, steps, time and memory a sentence as the beam grows, and as the text grows."""
-    figure, axes = canvas(8, columns=4)
-    for column, (series, xlabel) in enumerate((("beam", "beam size k"), ("lines", "sentences"))):
-        chosen = [m for m in measured if m.series == series]
-        quantities: list[tuple[str, Callable[[Measurement], float]]] = [
-            ("calls a sentence", lambda m: m.calls / m.lines),
-            ("forward passes a sentence", lambda m: m.steps / m.lines),
-            ("milliseconds a sentence", lambda m: 1000 * m.seconds / m.lines),
-            ("cache tokens held at a time", lambda m: float(m.cache_tokens)),
-        ]
-        for row, (ylabel, quantity) in enumerate(quantities):
-            axis = axes[4 * column + row]
-            for search in dict.fromkeys(m.search for m in chosen):
-                points = sorted((m.beam if series == "beam" else m.lines, quantity(m)) for m in chosen if m.search == search)
-                style = Style.of(search)
-                axis.plot(*zip(*points, strict=True), style.marker + style.line, color=style.colour, label=style.title)
-            axis.set(xlabel=xlabel, ylabel=ylabel, xscale="log")
-            if series == "beam":
-                axis.set(yscale="log")
-            else:
-                axis.set_ylim(bottom=0)
-            if chosen:
-                ticks = sorted({m.beam if series == "beam" else m.lines for m in chosen})
-                axis.set_xticks(ticks, labels=[str(tick) for tick in ticks], fontsize=7)
-                axis.minorticks_off()
-                axis.legend(fontsize=8)
-    return finish(figure)
-
-
-PLOTS: dict[str, Callable[[Sequence[Row], Metrics], Figure]] = {
+PLOTS: dict[str, Callable[[Sequence[Row], QualityMetrics], Figure]] = {
     "calls": calls_by_beam,
     "time": time_by_calls,
     "bleu": bleu_by_calls,
     "length": saving_by_length,
     "sharpness": saving_by_sharpness,
 }
+
+# -- of measurements -----------------------------------------------------------------------------------------------------
+
+QUANTITIES: dict[str, Callable[[Measurement], float]] = {
+    "calls a sentence": lambda m: m.calls / m.lines,
+    "forward passes a sentence": lambda m: m.steps / m.lines,
+    "milliseconds a sentence": lambda m: 1000 * m.seconds / m.lines,
+    "cache tokens held at a time": lambda m: float(m.cache_tokens),
+}
+
+
+def growth(measured: Sequence[Measurement]) -> Figure:
+    """Calls, steps, time and memory a sentence as the beam grows, and as the text grows."""
+    figure, axes = canvas(8, columns=4)
+    panels = [(series, *quantity) for series in ("beam", "lines") for quantity in QUANTITIES.items()]
+    for axis, (series, ylabel, quantity) in zip(axes, panels, strict=True):
+        points: dict[str, list[tuple[float, float]]] = {}
+        for m in measured:
+            if m.series == series:
+                points.setdefault(m.search, []).append((getattr(m, series), quantity(m)))
+        for search, at in points.items():
+            curve(axis, search, sorted(at))
+        axis.set(xlabel="beam size k" if series == "beam" else "sentences", ylabel=ylabel, xscale="log")
+        if series == "beam":
+            axis.set(yscale="log")
+        else:
+            axis.set_ylim(bottom=0)
+        name_ticks(axis, [int(x) for at in points.values() for x, _ in at], fontsize=7)
+    return finish(figure, fontsize=8)

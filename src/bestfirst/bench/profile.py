@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -18,6 +18,7 @@ from ..engine.native import kernels
 from ..engine.native.bart import NativeBart
 from ..engine.native.parts import Product
 from ..engine.tree import Tree
+from .tables import Columns, Table
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel
@@ -49,9 +50,6 @@ class Profile:
     row: float
     row_products: float
     floor: float
-
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def profile(model: TransformersModel, sources: Sequence[Any], beam: int, turns: int = 3) -> Profile:
@@ -135,3 +133,20 @@ def timed() -> Iterator[dict[str, float]]:
             for owner, name in places:
                 patches.enter_context(patch.object(owner, name, clocked(part, getattr(owner, name))))
         yield parts
+
+
+def profile_table(title: str, found: Profile) -> Table:
+    """Seconds by part."""
+    columns: Columns = {
+        "part": lambda part: part[0],
+        "seconds": lambda part: f"{part[1]:.3f}",
+        "share": lambda part: f"{part[1] / found.seconds:.0%}",
+        "µs a row": lambda part: f"{1e6 * part[1] / found.rows:.1f}",
+    }
+    note = (
+        f"{found.rows:,} rows in {found.steps} steps. A row is {found.multiply_adds / 1e6:.2f} million multiply-adds; this CPU "
+        f"does {found.rate:.0f} thousand million a second in one product alone: floor {found.floor:.0f} µs a row. Its "
+        f"products take {found.row_products:.0f} µs, all of a step {found.row:.0f} µs."
+    )
+    parts = [*found.parts.items(), ("all", found.seconds)]
+    return Table.of(title, parts, columns, {"part"}, lambda part: part[0] == "all", [note])

@@ -1,31 +1,107 @@
-"""Row: what one setting made of one line, and what it cost. Tables and plots are functions of rows and of nothing else."""
+"""Row: what one setting made of one line of a text, and what it cost. Tables and plots are functions of rows alone."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+import random
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from hashlib import sha256
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from .setting import Setting
+from .. import __version__
+from ..decoding import decode
+from ..search import Result
+from .certificate import FullBeams
+from .setting import Setting, read_setting
+from .store import Store
 
-KIND = "bestfirst bench row"
-
-
-class Key(NamedTuple):
-    """What a row is the result of: never computed twice for one file of rows."""
-
-    signature: str
-    line: int
+if TYPE_CHECKING:
+    from ..models.transformers import TransformersModel
 
 
 @dataclass(frozen=True)
-class Row:
+class Pair:
+    """A line of a text: its number in the file, from 1, the line, and what it should become."""
+
+    line: int
+    source: str
+    reference: str | None = None
+
+
+@dataclass(frozen=True)
+class ParallelText:
+    """Lines with their references where there are any, and a name that tells it from any other: the file's, and a digest."""
+
+    name: str
+    pairs: tuple[Pair, ...]
+
+    @classmethod
+    def of(cls, name: str, sources: Sequence[str], references: Sequence[str] | None = None) -> ParallelText:
+        """The whole text. Lines without text are left out, the numbers of the others stay."""
+        if references is not None and len(sources) != len(references):
+            raise ValueError(f"{len(sources)} lines of text and {len(references)} references: each needs its own")
+        digest = sha256("\n".join([*sources, "", *(references or [])]).encode()).hexdigest()[:8]
+        expected: Sequence[str | None] = references or [None] * len(sources)
+        pairs = [Pair(line, *pair) for line, pair in enumerate(zip(sources, expected, strict=True), 1) if pair[0].strip()]
+        return cls(f"{name}@{digest}", tuple(pairs))
+
+    def part(self, limit: int | None = None, sample: int | None = None, seed: int = 0) -> ParallelText:
+        """The first `limit` lines; of these, `sample` at random. A larger sample with the same seed contains a smaller one."""
+        pairs = list(self.pairs[:limit])
+        if sample is not None:
+            random.Random(seed).shuffle(pairs)
+            pairs = sorted(pairs[:sample], key=lambda pair: pair.line)
+        return replace(self, pairs=tuple(pairs))
+
+
+# -- what is saved -------------------------------------------------------------------------------------------------------
+
+AnySaved = TypeVar("AnySaved", bound="Saved")
+
+
+class Saved:
+    """What a `Store` holds: a dataclass that is one line of JSON, with a `key` that no other line of the file has."""
+
+    kind: ClassVar[str]
+    writer: ClassVar[str] = "bestfirst bench"
+
+    def dump(self) -> str:
+        """As a line of JSON."""
+        return json.dumps({"kind": f"bestfirst bench {self.kind}", **self.json()}, ensure_ascii=False) + "\n"
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)  # type: ignore[call-overload]
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that `json` gave these fields for."""
+        return fields
+
+    @classmethod
+    def load(cls: type[AnySaved], text: str | bytes) -> AnySaved:
+        """What this line holds. ValueError if that is something else."""
+        try:
+            fields: dict[str, Any] = json.loads(text)
+            if fields.pop("kind") != f"bestfirst bench {cls.kind}":
+                raise KeyError("kind")
+            return cls(**cls.read(fields))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a {cls.kind} that {cls.writer} wrote") from error
+
+
+@dataclass(frozen=True)
+class Row(Saved):
     """One line of the text under one setting.
 
     `score` is what the output was ranked by; None, like `output`, where nothing finished within n_max. `least` is the number of
     calls that no exact search can do without (`certificate.py`), where it is known. `seconds` is the time since the row before
     was done: the mean over rows is what a line took, and where each is decoded alone, a row's is its own.
     """
+
+    kind = "row"
 
     signature: str
     model: str
@@ -49,26 +125,133 @@ class Row:
     least: int | None = None
 
     @property
-    def key(self) -> Key:
-        return Key(self.signature, self.line)
+    def key(self) -> Hashable:
+        return self.signature, self.line
 
     @property
     def surprise(self) -> float | None:
         """Minus the score of a token, on average: how uncertain the model was of its output."""
         return None if self.score is None else -self.score / self.length
 
-    def dump(self) -> str:
-        """As a line of JSON."""
-        fields = {"kind": KIND, **asdict(self), "setting": self.setting.json()}
-        return json.dumps(fields, ensure_ascii=False) + "\n"
+    def json(self) -> dict[str, Any]:
+        return {**vars(self), "setting": self.setting.json()}
 
     @classmethod
-    def load(cls, text: str | bytes) -> Row:
-        """The row of this line. ValueError if it is none."""
-        try:
-            fields: dict[str, Any] = json.loads(text)
-            if fields.pop("kind") != KIND:
-                raise KeyError("kind")
-            return cls(**{**fields, "setting": Setting(**fields["setting"])})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError("not a row that bestfirst bench wrote") from error
+    def read(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        return {**fields, "setting": read_setting(json.dumps(fields["setting"]))}
+
+
+# -- how rows are made ---------------------------------------------------------------------------------------------------
+
+RowProgress = Callable[[Setting, int], None]
+"""Told of each setting as it begins, with 0, and of rows as they are done, with their number."""
+
+
+class Benchmark:
+    """Every setting on every line of a text, with one model, and a language model where a score asks for one."""
+
+    def __init__(self, model: TransformersModel, language_model: TransformersModel | None = None) -> None:
+        self.model = model
+        self.language_model = language_model
+        self.name = identity(model)
+        self._lm_name = None if language_model is None else identity(language_model)
+
+    def signature(self, setting: Setting, text: ParallelText) -> str:
+        """Everything that a row depends on, but for its line."""
+        models = f"model:{self.name}" + (f"|lm:{self._lm_name}" if setting.needs_language_model else "")
+        dtype = str(self.model.model.dtype).removeprefix("torch.")
+        return f"bestfirst|{setting.signature}|text:{text.name}|{models}|dtype:{dtype}|v:{__version__}"
+
+    def missing(self, setting: Setting, text: ParallelText, store: Store[Row]) -> list[Pair]:
+        """The lines that have no row yet."""
+        signature = self.signature(setting, text)
+        return [pair for pair in text.pairs if (signature, pair.line) not in store]
+
+    def run(self, settings: Iterable[Setting], text: ParallelText, store: Store[Row], progress: RowProgress) -> Mapping[int, str]:
+        """Make the rows that are missing; returns what was wrong with lines that have none. Whatever raises, rows are saved."""
+        failures: dict[int, str] = {}
+        for setting in settings:
+            progress(setting, 0)
+            pairs = self.missing(setting, text, store)
+            for group in [[pair] for pair in pairs] if setting.alone else [pairs]:
+                self._decode(setting, text, group, store, progress, failures)
+        return failures
+
+    def _decode(
+        self,
+        setting: Setting,
+        text: ParallelText,
+        pairs: Sequence[Pair],
+        store: Store[Row],
+        progress: RowProgress,
+        failures: dict[int, str],
+    ) -> None:
+        signature, device = self.signature(setting, text), device_name(self.model)
+        beams: dict[int, FullBeams] = {}
+        before = perf_counter()
+
+        def trace(index: int) -> FullBeams:
+            beams[index] = FullBeams()
+            return beams[index]
+
+        def done(index: int, result: Result) -> None:
+            nonlocal before
+            now = perf_counter()
+            pair, followed = pairs[index], beams.pop(index, None)
+            result.trace = None  # beams of all lines would be held otherwise
+            progress(setting, 1)
+            if result.status == "error":
+                failures[pair.line] = result.message or ""
+                return
+            best = result.hypotheses[0] if result.hypotheses else None
+            store.add(
+                Row(
+                    signature=signature,
+                    model=self.name,
+                    text=text.name,
+                    setting=setting,
+                    **vars(pair),
+                    source_length=self.model.source_length(pair.source),
+                    output=None if best is None else best.text,
+                    length=0 if best is None else len(best.tokens),
+                    score=None if best is None else best.score,
+                    **{name: getattr(result, name) for name in ("calls", "lm_calls", "rows", "steps", "exact")},
+                    seconds=round(now - before, 6),
+                    device=device,
+                    date=date.today().isoformat(),
+                    least=None if followed is None else followed.least(),
+                )
+            )
+            before = perf_counter()
+
+        asked = setting.with_language_model(self.language_model)
+        decode(
+            self.model, [pair.source for pair in pairs], asked, progress=done, trace=trace if _can_be_certified(setting) else None
+        )
+
+
+def _can_be_certified(setting: Setting) -> bool:
+    """Whether all of beam search's beams can be seen, and hypotheses are ordered by their score; not where time is taken."""
+    decoding = setting.decoding
+    return (setting.search, decoding.finished, decoding.score, setting.alone) == ("beam", "keep", "logprob", False)
+
+
+def identity(model: TransformersModel) -> str:
+    """The model's name and a digest of its weights: of every parameter's shape and of values spread over it."""
+    digest = sha256()
+    samples = []
+    for parameter in model.model.parameters():
+        values = parameter.detach().flatten()
+        values = values[:: max(1, len(values) // 256)][:256].double().cpu()
+        samples.append((tuple(parameter.shape), values.numpy().tobytes()))
+    for shape, sample in sorted(samples):
+        digest.update(f"{shape}".encode() + sample)
+    return f"{model.name}@{digest.hexdigest()[:8]}"
+
+
+def device_name(model: TransformersModel) -> str:
+    """What the model runs on."""
+    import torch
+
+    device = model.model.device
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device.type)

@@ -1,16 +1,18 @@
-"""Setting: one way to decode, by names, so that it can be written down beside its results and read again."""
+"""Setting: one way to decode, with a name for its search, that can be written down beside its results."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from math import ceil
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from ..models import Model
-from ..scoring import Score, named_score
+from ..settings import Decoding
 from ..strategies import STRATEGIES
+
+if TYPE_CHECKING:
+    from ..models import Model
 
 SEARCHES: dict[str, dict[str, Any]] = {
     **{name: {"strategy": name} for name in STRATEGIES},
@@ -20,92 +22,90 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "stopping": {"method": "stopping"},  # the paper's two methods for scores that can rise
     "heuristic": {"method": "heuristic"},
 }
-"""What `decode` is asked for each search; `gamma=2` besides, the paper's memory-reduced search with a queue of 2k."""
+"""What `Decoding` is asked for each search; `gamma=2` besides, the paper's memory-reduced search with a queue of 2k."""
 
 GAMMA = re.compile(r"gamma=(\d+)")
+LANGUAGE_MODEL = "lm"  # stands for a score's language model in settings; which one it was, the signature of a row says
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Everything that an output and its cost depend on, but for the model and the text.
+    """How to decode, and the name of that search. `alone`: one input at a time, so that the time each took is its own."""
 
-    `ratio` makes n_max = ceil(ratio |x|), the paper's rule with 2; without it and `max_length`, n_max is the model's own. `alone`
-    decodes one input at a time, so that the time each took is its own.
-    """
-
-    search: str = "best-first"
-    beam: int = 5
-    score: str = "logprob"
-    options: Mapping[str, float] = field(default_factory=dict, hash=False)  # the score's; a language model is named elsewhere
-    finished: str = "leave"
-    max_length: int | None = None
-    ratio: float | None = None
-    row_budget: int | None = None
+    search: str
+    decoding: Decoding
     alone: bool = False
 
-    def __post_init__(self) -> None:
-        if self.search not in SEARCHES and not GAMMA.fullmatch(self.search):
-            raise ValueError(f"unknown strategy {self.search!r}; choose from {', '.join(SEARCHES)} and gamma=N")
+    @classmethod
+    def of(cls, search: str, beam: int = 5, *, alone: bool = False, **decoding: Any) -> Setting:
+        """The search of this name with other settings of `Decoding`. ValueError for what contradicts itself."""
+        return cls(search, Decoding(beam=beam, **_asked(search, beam), **decoding), alone)
+
+    def using(self, search: str) -> Setting:
+        """The same with another search."""
+        return replace(self, search=search, decoding=self.decoding.using(**_asked(search, self.beam)))
 
     @property
-    def gamma(self) -> int | None:
-        """The capacity of the queue over k, in memory-reduced search."""
-        found = GAMMA.fullmatch(self.search)
-        return int(found[1]) if found else None
+    def beam(self) -> int:
+        return self.decoding.beam
 
     @property
     def scored(self) -> str:
         """The score and its parameters, as a command line has them."""
-        options = ",".join(f"{name}={value:g}" for name, value in self.options.items())
-        return f"{self.score}:{options}" if options else self.score
+        options = [f"{name}={value:g}" for name, value in self.decoding.score_options.items() if name != "language_model"]
+        return f"{self.decoding.score}:{','.join(options)}" if options else str(self.decoding.score)
 
     @property
-    def limit(self) -> str:
-        """How n_max is found."""
-        return f"{self.ratio:g}x" if self.ratio is not None else str(self.max_length or "model")
+    def rules(self) -> str:
+        """The score, the rule for finished hypotheses, and how n_max is found."""
+        return f"{self.scored}, {self.decoding.finished}, n_max {self.decoding.max_length or 'model'}"
 
     @property
-    def label(self) -> str:
+    def signature(self) -> str:
         """All that sets it apart, in one line."""
-        parts = [self.search, f"k:{self.beam}", f"score:{self.scored}", f"finished:{self.finished}", f"n_max:{self.limit}"]
-        if self.row_budget is not None:
-            parts.append(f"rows:{self.row_budget}")
-        return "|".join([*parts, *(["alone"] if self.alone else [])])
+        rows = [] if self.decoding.row_budget is None else [f"rows:{self.decoding.row_budget}"]
+        return "|".join([self.decoding.signature, *rows, *(["alone"] if self.alone else [])])
 
-    def arguments(self, language_model: Model | None = None) -> dict[str, Any]:
-        """What `decode` is asked."""
-        asked = {"beam": self.beam, "score": self.objective(language_model), "finished": self.finished}
-        if self.gamma is not None:
-            asked["queue_capacity"] = self.gamma * self.beam
-        return {**asked, **SEARCHES.get(self.search, {}), "max_length": self._n_max(), "row_budget": self.row_budget}
+    @property
+    def needs_language_model(self) -> bool:
+        return self.decoding.score == "mutual-information"
 
-    def objective(self, language_model: Model | None = None) -> Score:
-        """The score as an object."""
-        options: dict[str, Any] = dict(self.options)
-        if self.score == "mutual-information":
-            if language_model is None:
-                raise ValueError("mutual-information needs a language model; name one with --lm")
-            options["language_model"] = language_model
-        return named_score(self.score, **options)
-
-    def _n_max(self) -> int | Callable[[int], int] | None:
-        ratio = self.ratio
-        return self.max_length if ratio is None else lambda length: max(1, ceil(ratio * length))
+    def with_language_model(self, model: Model | None) -> Decoding:
+        """What is asked of `decode`, the language model in its place."""
+        if not self.needs_language_model:
+            return self.decoding
+        if model is None:
+            raise ValueError("mutual-information needs a language model")
+        return self.decoding.using(score_options={**self.decoding.score_options, "language_model": model})
 
     def json(self) -> dict[str, Any]:
-        """What differs from the defaults."""
-        plain = vars(Setting())
-        return {name: value for name, value in asdict(self).items() if value != plain[name]}
+        return {"search": self.search, "alone": self.alone, "decoding": self.decoding.json()}
 
 
-def read_score(text: str) -> tuple[str, dict[str, float]]:
-    """`length-reward:beta=0.5` as the score's name and parameters."""
+def _asked(search: str, beam: int) -> dict[str, Any]:
+    plain = {"strategy": "best-first", "method": "exact", "stop": None, "queue_capacity": None}
+    if gamma := GAMMA.fullmatch(search):
+        return {**plain, "queue_capacity": int(gamma[1]) * beam}
+    if search not in SEARCHES:
+        raise ValueError(f"unknown strategy {search!r}; choose from {', '.join(SEARCHES)} and gamma=N")
+    return {**plain, **SEARCHES[search]}
+
+
+@cache
+def read_setting(text: str) -> Setting:
+    """What `json` wrote, as text."""
+    fields = json.loads(text)
+    return Setting(fields["search"], Decoding(**fields["decoding"]), fields["alone"])
+
+
+def read_score(text: str) -> dict[str, Any]:
+    """`length-reward:beta=0.5` as arguments of `Decoding`."""
     name, _, given = text.partition(":")
-    options = {}
+    options: dict[str, Any] = {"language_model": LANGUAGE_MODEL} if name == "mutual-information" else {}
     for part in filter(None, given.split(",")):
         parameter, _, value = part.partition("=")
         try:
             options[parameter] = float(value)
         except ValueError:
             raise ValueError(f"a score is written name:parameter=number, as in length-reward:beta=0.5; got {text!r}") from None
-    return name, options
+    return {"score": name, "score_options": options}

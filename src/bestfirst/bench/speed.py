@@ -1,43 +1,83 @@
-"""bench speed: this engine, its own beam search, Hugging Face `generate` and CTranslate2, side by side in one run."""
+"""Speed: this engine, its own beam search, Hugging Face `generate` and CTranslate2, side by side in one run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .memory import gpu_peak_above, peak_above
-from .peers import PEERS, BestFirstPeer, Outcome, Peer
+import torch
+
+from .costs import gpu_seconds, peak_memory
+from .peers import PEERS, BestFirstPeer, Peer, PeerRun, Tokens
+from .summary import NEAR_TIE
+from .tables import Columns, Table
 
 if TYPE_CHECKING:
+    from ..models.reader import Prompt
     from ..models.transformers import TransformersModel
-
-NEAR_TIE = 1e-4  # two scores this close are one: batch shape changes logits in the last bits
 
 
 @dataclass
-class Line:
-    """One peer at one beam size. `ratio` is its time over best-first's."""
+class Agreement:
+    """Outputs that are the same, and of each that is not our score less the other's, both by the model itself from scratch."""
+
+    same: int = 0
+    near_ties: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        model: TransformersModel,
+        prompts: Sequence[Prompt],
+        mine: Sequence[Tokens],
+        theirs: Sequence[Tokens],
+        penalty: float = 0.0,
+    ) -> Agreement:
+        """Compare outputs, EOS included, whose scores are log-probabilities divided by length ** penalty."""
+        found = cls()
+        for prompt, ours, other in zip(prompts, mine, theirs, strict=True):
+            if ours == other:
+                found.same += 1
+                continue
+            gap = model_score(model, prompt, ours, penalty) - model_score(model, prompt, other, penalty)
+            (found.near_ties if abs(gap) < NEAR_TIE else found.others).append(gap)
+        return found
+
+    def __str__(self) -> str:
+        parts = [f"{self.same} of {self.same + len(self.near_ties) + len(self.others)}"]
+        for gaps, what in ((self.near_ties, "near-ties"), (self.others, "others")):
+            parts += [f"{len(gaps)} {what} (gap up to {max(gaps, key=abs):+.3g})"] if gaps else []
+        return ", ".join(parts)
+
+    def json(self) -> dict[str, Any]:
+        return {"same": self.same, "near_ties": len(self.near_ties), "near_tie_gaps": self.near_ties, "gaps": self.others}
+
+
+@torch.inference_mode()
+def model_score(model: TransformersModel, prompt: Prompt, tokens: Sequence[int], penalty: float = 0.0) -> float:
+    """The log-probability of an output over its length ** penalty."""
+    given = torch.tensor([[*prompt.tokens, *tokens]], device=model.model.device)
+    logprobs = torch.log_softmax(model.logits(prompt, given[:, :-1])[0, len(prompt.tokens) - 1 :].float(), -1)
+    return float(logprobs.gather(1, given[0, len(prompt.tokens) :, None]).double().sum()) / len(tokens) ** penalty
+
+
+@dataclass
+class SpeedRow:
+    """One peer at one beam size. `ratio` is its time over best-first's; `busy` the share of time that a GPU was at work."""
 
     peer: str
     beam: int
-    seconds: float
-    ratio: float = 1.0
-    calls: int | None = None
-    rows: int | None = None
-    steps: int | None = None
-    outside: float | None = None
-    cache_tokens: float | None = None
-    peak_mib: float | None = None  # of the GPU's memory where the model runs on one
-    busy: float | None = None  # share of time that a GPU was at work, best-first's only
-    batch: int | None = None  # sentences, where that was searched for
-    same: int = 0  # outputs equal to best-first's
-    near_ties: int = 0  # others, with scores that differ by less than 1e-4
-    gaps: list[float] = field(default_factory=list)  # best-first's score less the peer's, of the rest; both by the model itself
+    run: PeerRun
+    ratio: float
+    busy: float | None
+    agreement: Agreement
 
     def json(self) -> dict[str, Any]:
-        return asdict(self)
+        costs = {name: value for name, value in vars(self.run).items() if name != "outputs"}
+        return {"peer": self.peer, "beam": self.beam, "ratio": self.ratio, "busy": self.busy, **costs, **self.agreement.json()}
 
 
 def speed(
@@ -51,108 +91,68 @@ def speed(
     peers: Sequence[type[Peer]] = PEERS,
     one_by_one: bool = False,
     progress: Callable[[str], None] = lambda _: None,
-) -> Iterator[Line]:
-    """Time every peer on the same sources, in turns; each one's best time counts. Yields a line for each peer and beam.
+) -> Iterator[SpeedRow]:
+    """Time every peer on the same sources, in turns; each one's best time counts. Yields a row for each peer and beam.
 
     `one_by_one`: every source alone, as an interactive user waits for it.
     """
-    sources = [model.read(text).payload.source for text in texts]
+    prompts = [model.read(text).payload for text in texts]
+    sources = [prompt.source for prompt in prompts]
     limit = max_length or min(511, 2 * max(len(source) for source in sources) + 10)
-    on_gpu = model.model.device.type == "cuda"
-    weights = sum(p.numel() * p.element_size() for p in model.model.parameters())
+    weights = sum(p.numel() * p.element_size() for p in model.model.parameters()) if model.on_gpu else None
     running = [peer(model, folder) for peer in peers if peer.missing() is None]
     for peer in running:
         peer.run(sources[:4], 2, limit)  # what is done once is not timed
     for k in beams:
-        best: dict[str, tuple[Outcome, float]] = {}
-        busy = None
+        best: dict[str, PeerRun] = {}
         for turn in range(repeat):
             for peer in running:
                 progress(f"beam {k}, turn {turn + 1} of {repeat}: {peer.name}")
-                with gpu_peak_above(weights) if on_gpu else peak_above() as memory:
-                    outcome = alone(peer, sources, k, limit) if one_by_one else peer.run(sources, k, limit)
-                if peer.name not in best or outcome.seconds < best[peer.name][0].seconds:
-                    best[peer.name] = (outcome, memory.mib)
-        ours = best[BestFirstPeer.name][0]
-        if on_gpu and not one_by_one:
+                with peak_memory(weights) as memory:
+                    run = alone(peer, sources, k, limit) if one_by_one else peer.run(sources, k, limit)
+                run.peak_mib = memory.mib
+                if peer.name not in best or run.seconds < best[peer.name].seconds:
+                    best[peer.name] = run
+        ours = best[BestFirstPeer.name]
+        busy = None
+        if model.on_gpu and not one_by_one:
             busy = gpu_seconds(partial(running[0].run, sources, k, limit)) / ours.seconds
-        for peer in running:
-            line = _line(peer.name, k, *best[peer.name], ours)
-            line.busy = busy if peer.name == BestFirstPeer.name else None
-            for source, theirs, mine in zip(sources, best[peer.name][0].outputs, ours.outputs, strict=True):
-                _compare(line, model, source, theirs, mine)
-            yield line
+        ended = {name: [(*output, min(model.eos)) for output in run.outputs] for name, run in best.items()}
+        for name, run in best.items():
+            agreement = Agreement.of(model, prompts, ended[BestFirstPeer.name], ended[name])
+            yield SpeedRow(name, k, run, run.seconds / ours.seconds, busy if run is ours else None, agreement)
 
 
-def gpu_seconds(work: Callable[[], Any]) -> float:
-    """The time that a GPU's kernels and copies take in this work: a profiler's, which slows down all but them."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        work()
-        torch.cuda.synchronize()
-    return float(sum(e.device_time for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA)) / 1e6
-
-
-def alone(peer: Peer, sources: Sequence[tuple[int, ...]], k: int, limit: int) -> Outcome:
+def alone(peer: Peer, sources: Sequence[Tokens], k: int, limit: int) -> PeerRun:
     """Each source by itself: times, calls, rows and steps are sums, the others means."""
-    found = [peer.run([source], k, limit) for source in sources]
+    runs = [peer.run([source], k, limit) for source in sources]
 
-    def total(name: str) -> Any:
-        numbers = [getattr(outcome, name) for outcome in found]
-        return None if None in numbers else sum(numbers)
+    def total(name: str, over: int = 1) -> Any:
+        numbers = [getattr(run, name) for run in runs]
+        return None if None in numbers else sum(numbers) / over if over > 1 else sum(numbers)
 
-    def mean(name: str) -> Any:
-        return None if total(name) is None else total(name) / len(found)
-
-    return Outcome(
-        total("seconds"),
-        [output for outcome in found for output in outcome.outputs],
-        total("calls"),
-        total("rows"),
-        total("steps"),
-        mean("outside"),
-        mean("cache_tokens"),
-    )
+    costs = {name: total(name) for name in ("seconds", "calls", "rows", "steps")}
+    means = {name: total(name, len(runs)) for name in ("outside", "cache_tokens")}
+    return PeerRun(outputs=[output for run in runs for output in run.outputs], **costs, **means)
 
 
-def _line(name: str, k: int, outcome: Outcome, mib: float, ours: Outcome) -> Line:
-    return Line(
-        name,
-        k,
-        outcome.seconds,
-        outcome.seconds / ours.seconds,
-        outcome.calls,
-        outcome.rows,
-        outcome.steps,
-        outcome.outside,
-        outcome.cache_tokens,
-        mib,
-        batch=outcome.batch,
-    )
-
-
-def _compare(line: Line, model: TransformersModel, source: Sequence[int], theirs: tuple[int, ...], mine: tuple[int, ...]) -> None:
-    if theirs == mine:
-        line.same += 1
-        return
-    gap = logprob(model, source, mine) - logprob(model, source, theirs)
-    if abs(gap) < NEAR_TIE:
-        line.near_ties += 1
-    else:
-        line.gaps.append(gap)
-
-
-def logprob(model: TransformersModel, source: Sequence[int], tokens: Sequence[int]) -> float:
-    """The log-probability of an output, EOS included, by the model itself from scratch."""
-    import torch
-
-    target = [*tokens, min(model.eos)]
-    with torch.inference_mode():
-        logits = model.model(
-            input_ids=torch.tensor([source], device=model.model.device),
-            decoder_input_ids=torch.tensor([[*model.start_tokens, *target[:-1]]], device=model.model.device),
-        ).logits[0, len(model.start_tokens) - 1 :]
-    chosen = torch.log_softmax(logits.float(), -1).gather(1, torch.tensor(target, device=logits.device)[:, None])
-    return float(chosen.double().sum())
+def speed_table(title: str, rows: Sequence[SpeedRow]) -> Table:
+    """Every peer's time beside best-first's."""
+    on_gpu = any(row.busy is not None for row in rows)
+    digits = 4 if min(row.run.seconds for row in rows) < 0.1 else 2
+    columns: Columns = {
+        "beam": "beam",
+        "peer": lambda r: r.peer if r.run.batch is None else f"{r.peer}, batches of {r.run.batch}",
+        "seconds": f"run.seconds:.{digits}f",
+        "ratio": "ratio:.2f",
+        "calls": "run.calls:,",
+        "rows": "run.rows:,",
+        "steps": "run.steps:,",
+        **({"GPU busy": "busy:.0%"} if on_gpu else {"search": "run.outside:.0%"}),
+        "cache": "run.cache_tokens:.0f",
+        "peak MiB": "run.peak_mib:.0f",
+        "same output": "agreement",
+    }
+    said = "GPU busy: share of time in its kernels" if on_gpu else "search: share of time outside the model"
+    note = f"ratio: time over best-first's. {said}. cache: tokens held per sentence in flight."
+    return Table.of(title, rows, columns, {"peer", "same output"}, lambda r: r.beam, [note])

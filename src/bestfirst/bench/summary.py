@@ -1,19 +1,22 @@
-"""Summary: the rows of one setting as numbers, beside those of another setting on the same lines."""
+"""Summary: the rows of one setting as numbers, beside those of another on the same lines; BLEU, and how sure the model was."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
-from .metrics import Metrics
 from .row import Row
 from .setting import Setting
 
 NEAR_TIE = 1e-4  # two scores this close are one: batch shape changes logits in the last bits
+FIFTHS = 5
 
-Lines = Mapping[int, Row]
-"""The rows of one setting, by line."""
+RowsByLine = Mapping[int, Row]
+Found = Mapping[Setting, RowsByLine]
+"""The rows of one model and text, by setting and line."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Against:
 
 
 @dataclass(frozen=True)
-class Summary:
+class SettingSummary:
     """Means over lines. `over_least`: of an exact search, calls over the fewest that any can make, where that is known."""
 
     setting: Setting
@@ -50,74 +53,220 @@ class Summary:
     over_least: float | None = None
     against: Against | None = None
 
+    @property
+    def milliseconds(self) -> float | None:
+        """Of a line decoded alone; otherwise lines share their passes, on whatever machine rows came from."""
+        return 1000 * self.seconds if self.setting.alone else None
+
+    @property
+    def milliseconds_a_call(self) -> float | None:
+        return None if self.milliseconds is None else self.milliseconds / self.calls
+
     def json(self) -> dict[str, Any]:
-        fields = asdict(self)
-        return {**fields, "setting": self.setting.json(), "search": self.setting.search, "beam": self.setting.beam}
+        named = {"setting": self.setting.json(), "search": self.setting.search, "beam": self.setting.beam}
+        return {**vars(self), **named, "against": None if self.against is None else asdict(self.against)}
 
 
 def by_setting(rows: Iterable[Row]) -> dict[Setting, dict[int, Row]]:
     """Rows of one model and text, by setting and line."""
-    found: dict[str, tuple[Setting, dict[int, Row]]] = {}
+    found: dict[Setting, dict[int, Row]] = {}
     for row in rows:
-        found.setdefault(row.setting.label, (row.setting, {}))[1][row.line] = row
-    return dict(found.values())
+        found.setdefault(row.setting, {})[row.line] = row
+    return found
 
 
-def common(groups: Iterable[Lines]) -> list[int]:
+def by_model_and_text(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """What can be compared with each other."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.model, row.text), []).append(row)
+    return groups
+
+
+def common(groups: Iterable[RowsByLine]) -> list[int]:
     """The lines that all of them have."""
     sets = [set(group) for group in groups]
     return sorted(set.intersection(*sets)) if sets else []
 
 
 def summarize(
-    rows: Lines, lines: Sequence[int], metrics: Metrics | None = None, baseline: Lines | None = None, least: Lines | None = None
-) -> Summary:
-    """What these rows come to on these lines, beside a baseline's; `least` are the rows that know the certificate."""
+    rows: RowsByLine, lines: Sequence[int], metrics: QualityMetrics | None = None, baseline: RowsByLine | None = None
+) -> SettingSummary:
+    """What these rows come to on these lines, beside a baseline's, which knows the certificate where that can be known."""
     chosen = [rows[line] for line in lines]
     references = [row.reference for row in chosen if row.reference is not None]
     scored = metrics is not None and len(references) == len(chosen)
     surprises = [row.surprise for row in chosen if row.surprise is not None]
-    return Summary(
+    names = ("source_length", "calls", "lm_calls", "rows", "steps", "seconds")
+    return SettingSummary(
         setting=chosen[0].setting,
         lines=len(chosen),
-        source_length=mean(row.source_length for row in chosen),
-        calls=mean(row.calls for row in chosen),
-        lm_calls=mean(row.lm_calls for row in chosen),
-        rows=mean(row.rows for row in chosen),
-        steps=mean(row.steps for row in chosen),
-        seconds=mean(row.seconds for row in chosen),
+        **{name: mean(getattr(row, name) for row in chosen) for name in names},
         surprise=mean(surprises) if surprises else None,
         unfinished=sum(row.output is None for row in chosen),
         exact=sum(row.exact for row in chosen),
         quality=metrics.score([row.output or "" for row in chosen], references) if metrics and scored else {},
-        over_least=_over_least(chosen, least),
+        over_least=None if baseline is None else _over_least(chosen, baseline),
         against=None if baseline is None else compare(chosen, [baseline[line] for line in lines]),
     )
 
 
 def compare(rows: Sequence[Row], baseline: Sequence[Row]) -> Against:
     """Rows beside a baseline's of the same lines."""
-    new, old = sum(row.calls for row in rows), sum(row.calls for row in baseline)
-    different = [(a, b) for a, b in zip(rows, baseline, strict=True) if a.output != b.output]
-    gaps = [a.score - b.score for a, b in zip(rows, baseline, strict=True) if a.score is not None and b.score is not None]
-    ties = sum(a.score is not None and b.score is not None and abs(a.score - b.score) < NEAR_TIE for a, b in different)
+    pairs = list(zip(rows, baseline, strict=True))
+    gaps = {a.line: a.score - b.score for a, b in pairs if a.score is not None and b.score is not None}
+    different = [a.line for a, b in pairs if a.output != b.output]
     return Against(
-        increase=100 * (old - new) / new,
+        increase=increase(sum(b.calls for _, b in pairs), sum(a.calls for a, _ in pairs)),
         different=100 * len(different) / len(rows),
-        lower=100 * sum(gap <= -NEAR_TIE for gap in gaps) / len(rows),
-        higher=100 * sum(gap >= NEAR_TIE for gap in gaps) / len(rows),
-        near_ties=ties,
+        lower=100 * sum(gap <= -NEAR_TIE for gap in gaps.values()) / len(rows),
+        higher=100 * sum(gap >= NEAR_TIE for gap in gaps.values()) / len(rows),
+        near_ties=sum(line in gaps and abs(gaps[line]) < NEAR_TIE for line in different),
     )
 
 
-def _over_least(rows: Sequence[Row], least: Lines | None) -> float | None:
-    if least is None or not all(row.exact for row in rows):
-        return None
-    needed = [found.least for row in rows if (found := least.get(row.line)) and found.least is not None]
+def _over_least(rows: Sequence[Row], baseline: RowsByLine) -> float | None:
+    needed = [least for row in rows if row.exact and (least := baseline[row.line].least) is not None]
     return sum(row.calls for row in rows) / sum(needed) if len(needed) == len(rows) else None
+
+
+def increase(old: float, new: float) -> float:
+    """In percent, as the paper has it."""
+    return 100 * (old - new) / new
 
 
 def mean(numbers: Iterable[float]) -> float:
     """The mean; of nothing it is 0."""
     counted = list(numbers)
     return sum(counted) / len(counted) if counted else 0.0
+
+
+# -- sharpness: the surprise of an output, minus its log-probability divided by its tokens, against what is saved --------
+
+
+@dataclass(frozen=True)
+class SharpnessPoint:
+    """Some sentences, or one temperature: how sure the model was, and the calls of both searches."""
+
+    k: int
+    label: str
+    lines: int
+    surprise: float
+    beam: float
+    best_first: float
+
+    @property
+    def increase(self) -> float:
+        return increase(self.beam, self.best_first)
+
+    @classmethod
+    def of(cls, label: str, found: Found, ours: Setting, beam: Setting, lines: Sequence[int]) -> SharpnessPoint:
+        surprises = [surprise for line in lines if (surprise := found[beam][line].surprise) is not None]
+        calls = [mean(found[setting][line].calls for line in lines) for setting in (beam, ours)]
+        return cls(ours.beam, label, len(lines), mean(surprises), *calls)
+
+
+def over_beam_search(found: Found) -> Iterator[tuple[Setting, Setting]]:
+    """Every best-first setting with its beam search, by beam size; log-probability at any temperature, not alone."""
+    for setting in sorted(found, key=lambda s: s.beam):
+        if (setting.search, setting.decoding.score, setting.alone) == ("best-first", "logprob", False):
+            beam = setting.using("beam")
+            if beam in found:
+                yield setting, beam
+
+
+def pairs_of(found: Found) -> list[tuple[Setting, Setting, list[int]]]:
+    """The same for the model as it is, and the lines that both have."""
+    pairs = [pair for pair in over_beam_search(found) if not pair[0].decoding.score_options]
+    return [(ours, beam, common((found[ours], found[beam]))) for ours, beam in pairs]
+
+
+def binned(found: Found) -> dict[int, list[SharpnessPoint]]:
+    """For each beam, sentences in fifths, those first of which the model is surest."""
+    points = {}
+    for ours, beam, lines in pairs_of(found):
+        sure = sorted((row.surprise, line) for line in lines if (row := found[beam][line]).surprise is not None)
+        cuts = [i * len(sure) // FIFTHS for i in range(FIFTHS + 1)]
+        fifths = [[line for _, line in sure[cuts[i] : cuts[i + 1]]] for i in range(FIFTHS)]
+        points[ours.beam] = [
+            SharpnessPoint.of(f"sentences, fifth {i}", found, ours, beam, chosen) for i, chosen in enumerate(fifths, 1) if chosen
+        ]
+    return points
+
+
+def tempered(found: Found) -> dict[int, list[SharpnessPoint]]:
+    """For each beam, all sentences at each temperature; 1 is the model as it is. On the lines that all temperatures have."""
+    by_beam: dict[int, dict[float, tuple[Setting, Setting]]] = {}
+    for ours, beam in over_beam_search(found):
+        by_beam.setdefault(ours.beam, {})[ours.decoding.score_options.get("temperature", 1.0)] = (ours, beam)
+    points = {}
+    for k, pairs in by_beam.items():
+        lines = common(found[setting] for pair in pairs.values() for setting in pair)
+        if len(pairs) > 1 and lines:
+            points[k] = [SharpnessPoint.of(f"T = {t:g}", found, ours, beam, lines) for t, (ours, beam) in sorted(pairs.items())]
+    return points
+
+
+# -- quality: BLEU and chrF by sacrebleu, ROUGE-L by rouge-score, each with a signature that says how it was computed ----
+
+TITLES = {"bleu": "BLEU", "chrf": "chrF", "rouge-l": "ROUGE-L"}
+INSTALL = "pip install 'bestfirst[bench]'"
+
+
+class QualityMetrics:
+    """Scores outputs against references. What is not installed is left out, and named in `left_out`."""
+
+    def __init__(self, names: Sequence[str] = ("bleu", "chrf"), tokenize: str = "13a") -> None:
+        if unknown := [name for name in names if name not in TITLES]:
+            raise ValueError(f"unknown metric {unknown[0]!r}; choose from {', '.join(TITLES)}")
+        self.left_out: list[str] = []
+        self._metrics: dict[str, Metric] = {}
+        self._known: dict[tuple[str, ...], dict[str, float]] = {}
+        for name in names:
+            library = "rouge_score" if name == "rouge-l" else "sacrebleu"
+            if find_spec(library) is None:
+                self.left_out.append(f"{TITLES[name]} is left out: it needs {library.replace('_', '-')}; {INSTALL}")
+            else:
+                self._metrics[name] = _rouge_l() if name == "rouge-l" else _sacrebleu(name, tokenize)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._metrics)
+
+    def score(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        """Each metric of the whole text, in percent. Searches that find the same outputs are scored once."""
+        key = (*outputs, *references)
+        if key not in self._known:
+            self._known[key] = {name: score(outputs, references) for name, (score, _) in self._metrics.items()}
+        return self._known[key]
+
+    def signatures(self) -> list[str]:
+        """How each number was computed."""
+        return [f"{TITLES[name]}: {signature}" for name, (_, signature) in self._metrics.items()]
+
+
+Metric = tuple[Callable[[Sequence[str], Sequence[str]], float], str]
+"""A function of outputs and references, and its signature."""
+
+
+def _sacrebleu(name: str, tokenize: str) -> Metric:
+    """BLEU or chrF of a whole text. `tokenize` is BLEU's: `none` for text that is tokenized already."""
+    from sacrebleu.metrics import BLEU, CHRF
+
+    if tokenize not in BLEU.TOKENIZERS:
+        raise ValueError(f"sacrebleu has no tokenizer {tokenize!r}; choose from {', '.join(BLEU.TOKENIZERS)}")
+    metric: Any = BLEU(tokenize=tokenize, force=True) if name == "bleu" else CHRF()
+    metric.corpus_score(["a"], [["a"]])  # it has a signature once there is a number to sign
+    return lambda outputs, references: metric.corpus_score(outputs, [references]).score, str(metric.get_signature())
+
+
+def _rouge_l() -> Metric:
+    """ROUGE-L's F-measure, averaged over the text, with Porter's stemmer."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    score = RougeScorer(["rougeL"], use_stemmer=True).score
+
+    def average(outputs: Sequence[str], references: Sequence[str]) -> float:
+        return mean(100 * score(reference, each)["rougeL"].fmeasure for each, reference in zip(outputs, references, strict=True))
+
+    return average, f"f-measure|stemmer:porter|average:mean|rouge-score:{version('rouge-score')}"

@@ -1,18 +1,140 @@
-"""Tables of saved rows: one of the paper's, its numbers beside ours, or every setting that a file has."""
+"""Tables: how they are written (text, Markdown, LaTeX, CSV), and those of saved rows, the paper's numbers beside."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import csv
+import io
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .experiments import Entry, Experiment
-from .metrics import TITLES, Metrics
-from .paper import DATASETS, TABLES, Published
+from .paper import DATASETS, TABLES, Experiment, PlannedLine
 from .row import Row
 from .setting import Setting
-from .summary import Summary, by_setting, common, compare, summarize
-from .table import Table
+from .summary import (
+    TITLES,
+    Found,
+    QualityMetrics,
+    RowsByLine,
+    SettingSummary,
+    binned,
+    by_setting,
+    common,
+    compare,
+    summarize,
+    tempered,
+)
+
+Columns = Mapping[str, str | Callable[[Any], Any]]
+"""Headings, and what stands under each for one thing of the table: the path to an attribute and how it is formatted, with a unit,
+as in `"ours.against.increase:+.0f %"`; or a function. Whatever is None leaves the cell empty."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under headings. Columns named in `left` are flush left, the others right; `notes` explain below.
+
+    `sections` are the numbers of rows that begin a new part.
+    """
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: Collection[str] = frozenset()
+    sections: Collection[int] = frozenset()
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        things: Sequence[Any],
+        columns: Columns,
+        left: Collection[str] = (),
+        part: Callable[[Any], Any] = lambda _: None,
+        notes: Sequence[str] = (),
+    ) -> Table:
+        """A row for each thing, and all columns that have something in them; things with another `part` begin a new one."""
+        cells = {heading: [cell(thing, content) for thing in things] for heading, content in columns.items()}
+        kept = [heading for heading in columns if any(cells[heading])]
+        parts = [part(thing) for thing in things]
+        sections = {i for i in range(1, len(parts)) if parts[i] != parts[i - 1]}
+        return cls(title, kept, list(zip(*(cells[heading] for heading in kept), strict=True)), left, sections, notes)
+
+
+def cell(thing: Any, content: str | Callable[[Any], Any]) -> str:
+    """What a column has for one thing."""
+    if callable(content):
+        thing, form = content(thing), ""
+    else:
+        path, _, form = content.partition(":")
+        for name in path.split("."):
+            thing = None if thing is None else getattr(thing, name)
+    spec, space, unit = form.partition(" ")
+    return "" if thing is None else f"{thing:{spec}}{space}{unit}"
+
+
+# -- formats -------------------------------------------------------------------------------------------------------------
+
+LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "|": r"$|$", "~": r"\textasciitilde{}",
+    "γ": r"$\gamma$", "<": r"$<$", ">": r"$>$", "^": r"\textasciicircum{}", "{": r"\{", "}": r"\}", "$": r"\$",
+}  # fmt: skip
+
+
+def markdown(table: Table) -> str:
+    """As Markdown has it, the title in bold."""
+    rule = ["---" if name in table.left else "--:" for name in table.headings]
+    lines = [
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in (table.headings, rule, *table.rows)
+    ]
+    notes = "".join(f"\n{note}\n" for note in table.notes)
+    return f"**{table.title}**\n\n" + "\n".join(lines) + f"\n{notes}"
+
+
+def latex(table: Table) -> str:
+    """A `table` with a `tabular` and booktabs' rules."""
+    columns = "".join("l" if name in table.left else "r" for name in table.headings)
+    rows = [" & ".join(map(_latex, cells)) + r" \\" for cells in (table.headings, *table.rows)]
+    lines = [r"\begin{table}", r"\centering", r"\small", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", rows[0], r"\midrule"]
+    for number, row in enumerate(rows[1:]):
+        lines += [r"\midrule", row] if number in table.sections else [row]
+    caption = _latex(" ".join([f"{table.title}.", *table.notes]))
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}", ""])
+
+
+def _latex(text: str) -> str:
+    return "".join(LATEX.get(character, character) for character in text)
+
+
+def comma_separated(table: Table) -> str:
+    """Headings and cells only, for a spreadsheet."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([table.headings, *table.rows])
+    return out.getvalue()
+
+
+def text(table: Table) -> str:
+    """To be read in a terminal."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+    drawn = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in table.headings:
+        drawn.add_column(name, justify="left" if name in table.left else "right", no_wrap=True)
+    for number, row in enumerate(table.rows, 1):
+        drawn.add_row(*row, end_section=number in table.sections)
+    console = Console(width=400, highlight=False, markup=False, no_color=True)
+    with console.capture() as captured:
+        console.print(drawn, soft_wrap=True)
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    return "\n".join([*(line for line in lines if line), *table.notes]) + "\n"
+
+
+FORMATS: dict[str, Callable[[Table], str]] = {"text": text, "markdown": markdown, "latex": latex, "csv": comma_separated}
+
+# -- of saved rows: one of the paper's tables, or every setting that a file has ------------------------------------------
 
 LEGEND = (
     "|x|: tokens of an input. calls: a sentence. increase: (old - new) / new of calls, over beam search with the same score. "
@@ -25,156 +147,134 @@ CITED = "The paper's numbers are cited; its model is another."
 
 
 @dataclass(frozen=True)
-class Line:
+class MeasuredLine:
     """One line of a table: what was measured, and what the paper reports."""
 
-    entry: Entry
-    ours: Summary | None  # None: there are no rows of it
-    gain: Mapping[str, float]
+    planned: PlannedLine
+    ours: SettingSummary | None = None  # None: there are no rows of it
+    gain: Mapping[str, float] = field(default_factory=dict)
     unlike_zero: float | None = None
 
     def json(self) -> dict[str, Any]:
-        ours = {} if self.ours is None else self.ours.json()
-        published = self.entry.published
-        named = {"score": self.entry.score, "gain": dict(self.gain), "unlike_zero": self.unlike_zero}
-        return {**ours, **named, "published": None if published is None else published.json()}
+        published = None if self.planned.published is None else asdict(self.planned.published)
+        named = {"score": self.planned.score, "gain": self.gain, "unlike_zero": self.unlike_zero, "published": published}
+        return {**(self.ours.json() if self.ours is not None else {}), **named}
 
 
-def measure(entries: Sequence[Entry], rows: Iterable[Row], metrics: Metrics | None = None) -> list[Line]:
-    """Rows of one model and text as the lines of a table. Lines of one k are all of the same sentences."""
-    found = by_setting(rows)
+def plan_lines(
+    rows: Iterable[Row], experiment: Experiment | None, dataset: str, beams: Sequence[int] | None
+) -> list[PlannedLine]:
+    """Lines for these rows: of an experiment, the beams of which all rows are there, and the paper's others; or every setting."""
+    settings = {row.setting for row in rows if beams is None or row.setting.beam in beams}
+    if experiment is None:
+        return _all_settings(settings)
+    known = [k for k in sorted({s.beam for s in settings}) if experiment.every_beam or k in experiment.beams]
+    whole = [k for k in known if all(line.setting in settings for line in experiment.plan(dataset, [k]))]
+    planned = experiment.plan(dataset, whole)
+    if not whole or beams is not None:
+        return planned
+    others = sorted({line.k for line in TABLES.get(experiment.name, {}).get(dataset, [])} - set(whole))
+    return planned + [line for line in experiment.plan(dataset, others) if line.published is not None]
+
+
+def _all_settings(settings: Collection[Setting]) -> list[PlannedLine]:
+    """Each score's beam search first, as the baseline of the others."""
+    ordered = sorted(settings, key=lambda s: (s.beam, s.rules, s.alone, s.decoding.row_budget or 0, s.search != "beam", s.search))
+    several = len({setting.rules for setting in settings}) > 1
     lines = []
-    for k in dict.fromkeys(entry.setting.beam for entry in entries):
-        here = [entry for entry in entries if entry.setting.beam == k]
-        chosen = common(found[entry.setting] for entry in here if entry.setting in found)
-        lines += [_line(entry, found, chosen, metrics) for entry in here]
+    for setting in ordered:
+        beam = setting.using("beam")
+        baseline = beam if beam in settings else None
+        lines.append(PlannedLine(setting, setting.rules if several else "", baseline if setting != beam else None, baseline))
     return lines
 
 
-def _line(entry: Entry, found: Mapping[Setting, Mapping[int, Row]], lines: Sequence[int], metrics: Metrics | None) -> Line:
-    if entry.setting not in found or not lines:
-        return Line(entry, None, {})
-    baseline = found.get(entry.baseline) if entry.baseline is not None else None
-    ours = summarize(found[entry.setting], lines, metrics, baseline, least=baseline)
-    zero = found.get(entry.zero) if entry.zero is not None and entry.zero != entry.setting else None
-    if zero is None:
-        return Line(entry, ours, {})
-    gain = {}
-    if metrics is not None and ours.quality:
-        gain = {name: ours.quality[name] - value for name, value in summarize(zero, lines, metrics).quality.items()}
-    unlike = compare([found[entry.setting][line] for line in lines], [zero[line] for line in lines]).different
-    return Line(entry, ours, gain, unlike)
+def measure(planned: Sequence[PlannedLine], rows: Iterable[Row], metrics: QualityMetrics | None = None) -> list[MeasuredLine]:
+    """Rows of one model and text as the lines of a table. Lines of one k are all of the same sentences."""
+    found = by_setting(rows)
+    lines = []
+    for k in dict.fromkeys(line.setting.beam for line in planned):
+        here = [line for line in planned if line.setting.beam == k]
+        chosen = common(found[line.setting] for line in here if line.setting in found)
+        lines += [_measured(line, found, chosen, metrics) for line in here]
+    return lines
 
 
-def table(title: str, lines: Sequence[Line], metrics: Metrics | None = None, cited: bool = True) -> Table:
-    """These lines with all columns that have something in them, the paper's at the right."""
-    names = [] if metrics is None else metrics.names
-    clipped = any(line.entry.setting.score == "mutual-information" for line in lines)
-    columns = [_cells(line, names, clipped, cited) for line in lines]
-    headings = [name for name in columns[0] if any(cells[name] for cells in columns)]
-    beams = [line.entry.setting.beam for line in lines]
-    has_gains = any(line.gain and line.entry.score for line in lines)
+def _measured(planned: PlannedLine, found: Found, lines: Sequence[int], metrics: QualityMetrics | None) -> MeasuredLine:
+    def rows_of(setting: Setting | None) -> RowsByLine | None:
+        return None if setting is None else found.get(setting)
+
+    rows = rows_of(planned.setting)
+    if rows is None or not lines:
+        return MeasuredLine(planned)
+    ours = summarize(rows, lines, metrics, rows_of(planned.baseline))
+    zero = rows_of(planned.zero)
+    if zero is None or zero is rows:
+        return MeasuredLine(planned, ours)
+    first = summarize(zero, lines, metrics).quality if ours.quality else {}
+    gain = {name: ours.quality[name] - value for name, value in first.items()}
+    return MeasuredLine(planned, ours, gain, compare([rows[i] for i in lines], [zero[i] for i in lines]).different)
+
+
+def rows_table(title: str, lines: Sequence[MeasuredLine], metrics: QualityMetrics, cited: bool) -> Table:
+    """These lines, and the paper's numbers at the right where they are asked for."""
+
+    def quality(name: str) -> Callable[[MeasuredLine], str]:
+        def show(line: MeasuredLine) -> str:
+            gain = f" ({line.gain[name]:+.1f})" if line.gain and line.planned.score else ""
+            return (f"{line.ours.quality[name]:.1f}" if line.ours is not None and line.ours.quality else "") + gain
+
+        return show
+
+    clipped = any(line.planned.setting.needs_language_model for line in lines)
+    columns: dict[str, str | Callable[[MeasuredLine], Any]] = {
+        "k": "planned.setting.beam",
+        "score": "planned.score",
+        "search": lambda line: line.planned.search or line.planned.setting.search,
+        "lines": "ours.lines",
+        "|x|": "ours.source_length:.1f",
+        "calls": "ours.calls:.1f",
+        "increase": "ours.against.increase:+.0f %",
+        "/ least": "ours.over_least:.2f",
+        "differ": "ours.against.different:.1f %",
+        "ties": "ours.against.near_ties",
+        "lower": "ours.against.lower:.1f %",
+        "higher": "ours.against.higher:.1f %",
+        "ms": "ours.milliseconds:.0f",
+        "ms / call": "ours.milliseconds_a_call:.2f",
+        **({"differ from 0": "unlike_zero:.1f %"} if clipped else {}),
+        **{TITLES[name]: quality(name) for name in metrics.names},
+        "none": "ours.unfinished",
+        **({f"paper: {name}": f"planned.published.{content}" for name, content in PUBLISHED.items()} if cited else {}),
+    }
+    has_gains = any(line.gain and line.planned.score for line in lines)
     notes = [LEGEND, *([GAINS] if has_gains else []), *([CLIPPED] if clipped else []), *([CITED] if cited else [])]
-    return Table(
-        title,
-        headings,
-        [[cells[name] for name in headings] for cells in columns],
-        frozenset({"score", "search"}),
-        frozenset(i for i in range(1, len(beams)) if beams[i] != beams[i - 1]),
-        [*notes, *(metrics.signatures() if metrics is not None and lines else [])],
-    )
+    left, part = {"score", "search"}, lambda line: line.planned.setting.beam
+    return Table.of(title, lines, columns, left, part, [*notes, *metrics.signatures()])
 
 
-def _cells(line: Line, metrics: Sequence[str], clipped: bool, cited: bool) -> dict[str, str]:
-    entry, ours = line.entry, line.ours
-    cells = {"k": str(entry.setting.beam), "score": entry.score, "search": entry.search or entry.setting.search}
-    cells |= _measured(ours) if ours is not None else dict.fromkeys(_measured_names(), "")
-    cells["differ from 0"] = _percent(line.unlike_zero, ".1f") if clipped and ours is not None else ""
-    for name in metrics:
-        number = "" if ours is None or name not in ours.quality else f"{ours.quality[name]:.1f}"
-        cells[TITLES[name]] = number + (f" ({line.gain[name]:+.1f})" if line.gain and entry.score else "")
-    cells["none"] = "" if ours is None else str(ours.unfinished)
-    return {**cells, **(_published(entry.published) if cited else {})}
-
-
-def _measured_names() -> list[str]:
-    return ["lines", "|x|", "calls", "increase", "/ least", "differ", "ties", "lower", "higher", "ms", "ms / call"]
-
-
-def _measured(ours: Summary) -> dict[str, str]:
-    against = ours.against
-    alone = ours.setting.alone  # otherwise lines share their passes, on whatever machine rows came from
-    cells = [
-        str(ours.lines),
-        f"{ours.source_length:.1f}",
-        f"{ours.calls:.1f}",
-        "" if against is None else _percent(against.increase, "+.0f"),
-        "" if ours.over_least is None else f"{ours.over_least:.2f}",
-        *(["", "", "", ""] if against is None else [
-            _percent(against.different, ".1f"),
-            str(against.near_ties),
-            _percent(against.lower, ".1f"),
-            _percent(against.higher, ".1f"),
-        ]),
-        f"{1000 * ours.seconds:.0f}" if alone else "",
-        f"{1000 * ours.seconds / ours.calls:.2f}" if alone else "",
-    ]  # fmt: skip
-    return dict(zip(_measured_names(), cells, strict=True))
-
-
-def _published(published: Published | None) -> dict[str, str]:
-    names = ("paper: calls", "paper: increase", "paper: error", "paper: quality")
-    if published is None:
-        return dict.fromkeys(names, "")
-    quality = "" if published.quality is None else f"{published.quality:.1f}"
-    gain = "" if published.gain is None else f" ({published.gain:+.1f})"
-    error = "" if published.error is None else _percent(published.error, ".1f")
-    cells = (f"{published.calls:g}", _percent(published.increase, "+.0f"), error, quality + gain)
-    return dict(zip(names, cells, strict=True))
-
-
-def _percent(number: float | None, digits: str) -> str:
-    return "" if number is None else f"{number:{digits}} %"
-
-
-def paper_lines(experiment: Experiment, dataset: str, beams: Sequence[int]) -> list[Entry]:
-    """The lines of an experiment; the paper's other beams come along without a run."""
-    entries = experiment.plan(dataset, beams)
-    there = {(entry.setting.beam, entry.setting.search, entry.setting.scored) for entry in entries}
-    others = sorted({line.k for line in TABLES.get(experiment.name, {}).get(dataset, [])} - set(beams))
-    more = [entry for entry in experiment.plan(dataset, others) if entry.published is not None]
-    return entries + [e for e in more if (e.setting.beam, e.setting.search, e.setting.scored) not in there]
+PUBLISHED = {"calls": "calls:g", "increase": "increase:+.0f %", "error": "error:.1f %", "quality": "quality_and_gain"}
 
 
 def cited_table(experiment: Experiment, dataset: str) -> Table:
     """The paper's own numbers."""
-    lines = TABLES[experiment.name][dataset]
-    rows = []
-    for line in lines:
-        parameters = ", ".join(f"{name} {value:g}" for name, value in line.parameters.items())
-        rows.append([str(line.k), line.method, parameters, *(cell.replace("paper: ", "") for cell in _published(line).values())])
-    metric = "ROUGE-L" if dataset == "cnn-dm" else "BLEU"
-    headings = ["k", "search", "parameters", "calls", "increase", "error", metric]
-    kept = [i for i in range(len(headings)) if any(row[i] for row in rows)]
-    beams = [line.k for line in lines]
-    return Table(
-        f"{experiment.title}, {DATASETS[dataset]}: the paper's numbers",
-        [headings[i] for i in kept],
-        [[row[i] for i in kept] for row in rows],
-        frozenset({"search", "parameters"}),
-        frozenset(i for i in range(1, len(beams)) if beams[i] != beams[i - 1]),
-    )
+    columns = {"k": "k", "search": "method", "parameters": "named_parameters", **PUBLISHED}
+    columns["ROUGE-L" if dataset == "cnn-dm" else "BLEU"] = columns.pop("quality")
+    title = f"{experiment.title}, {DATASETS[dataset]}: the paper's numbers"
+    return Table.of(title, TABLES[experiment.name][dataset], columns, {"search", "parameters"}, lambda line: line.k)
 
 
-def all_entries(rows: Iterable[Row]) -> list[Entry]:
-    """Every setting that has rows, each score's beam search first, as the baseline of the others."""
-    settings = list(by_setting(rows))
-    settings.sort(key=lambda s: (s.beam, s.scored, s.finished, s.limit, s.alone, s.row_budget or 0, s.search != "beam", s.search))
-    several = len({(s.scored, s.finished, s.limit) for s in settings}) > 1
-    entries = []
-    for setting in settings:
-        beam = replace(setting, search="beam")
-        baseline = beam if beam in settings and setting != beam else None
-        title = f"{setting.scored}, {setting.finished}, n_max {setting.limit}" if several else ""
-        entries.append(Entry(setting, title, baseline, beam if beam in settings else None))
-    return entries
+def sharpness_table(title: str, found: Found) -> Table:
+    """Fifths of the sentences, then temperatures, for each beam."""
+    points = [point for points_of in (binned, tempered) for series in points_of(found).values() for point in series]
+    columns = {
+        "k": "k",
+        "what": "label",
+        "lines": "lines",
+        "surprise": "surprise:.3f",
+        "beam: calls": "beam:.1f",
+        "best-first: calls": "best_first:.1f",
+        "increase": "increase:+.0f %",
+    }
+    note = "surprise: minus the log-probability of a token of beam search's output. Fifths: of the sentences, the surest first."
+    return Table.of(title, points, columns, {"what"}, lambda point: (point.k, point.label[0]), [note])

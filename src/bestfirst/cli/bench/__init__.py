@@ -1,17 +1,14 @@
-"""bestfirst bench: measure on your own model and text what was saved. A module for each sub-command."""
+"""bestfirst bench: measure on your own model and text what was saved."""
 
 import typer
 
-from .growth import growth
-from .paper import paper, scores
-from .plot import plot
-from .profile import profile
-from .run import run
-from .speed import speed
-from .table import table
+from ..groups import grouped
+from .costs import generate, growth, profile, speed
+from .rows import paper, run, scores
+from .show import plot, table
 
 bench = typer.Typer(help="Measure on your own model and text what was saved.", no_args_is_help=True)
-for command in (paper, run, table, plot, growth, speed, profile, scores):
-    bench.command()(command)
+for command in (paper, run, table, plot, growth, speed, generate, profile, scores):
+    bench.command()(grouped(command))  # type: ignore[type-var]
 
 __all__ = ["bench"]

@@ -1,96 +1,126 @@
-"""The options that bench's commands share."""
+"""The options that bench's commands share, and groups of them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ...bench.metrics import METRICS
 from ...bench.paper import DATASETS
-from ..failure import usage
-from ..options import DTYPES, MODEL, count, one_of
+from ...bench.summary import TITLES, QualityMetrics
+from ...bench.tables import FORMATS
+from ..failure import reason, say, usage
+from ..options import DTYPES, MODEL, ModelName, count, one_of
 
 TEXT, RUN, OUT = "Text", "Run", "Output"  # the help's panels
-FORMATS = ("text", "markdown", "latex", "csv")
+
+
+def option(help: str, *names: str, panel: str | None = None, **more: Any) -> Any:  # noqa: A002  typer's own word
+    """An option of one of the help's panels."""
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+def counted(help: str, *names: str, panel: str | None = None) -> Any:  # noqa: A002
+    """An option that takes a whole number from 1 up."""
+    return option(help, *names, panel=panel, parser=count, metavar="N")
+
 
 Source = Annotated[Path, typer.Argument(help="Text to translate, a sentence a line.", metavar="SOURCE")]
-SomeSource = Annotated[
-    Path | None, typer.Argument(help="Text to translate, a sentence a line.", metavar="[SOURCE]", show_default=False)
-]
+SomeSource = Annotated[Path | None, typer.Argument(help="Text to translate, a sentence a line.", metavar="[SOURCE]")]
 Reference = Annotated[
-    Path | None,
-    typer.Argument(help="Its translation, line by line, for BLEU and chrF.", metavar="[REFERENCE]", show_default=False),
-]
-Beams = Annotated[str, typer.Option("--beam", "-k", metavar="K,...", help="Beam sizes.", rich_help_panel=RUN)]
-Limit = Annotated[int | None, typer.Option(parser=count, metavar="N", help="Only the first N lines.", rich_help_panel=TEXT)]
-Sample = Annotated[
-    int | None,
-    typer.Option(
-        parser=count,
-        metavar="N",
-        help="N lines at random; a larger sample of the same seed contains a smaller one.",
-        rich_help_panel=TEXT,
-    ),
-]
-Seed = Annotated[int, typer.Option(metavar="N", help="For --sample.", rich_help_panel=TEXT)]
-Rows = Annotated[
-    Path | None,
-    typer.Option(
-        "--rows",
-        metavar="FILE",
-        help="Where rows are saved as they are done, a JSON object a line. What is there is not done again. By default "
-        "bench-MODEL.jsonl.",
-        rich_help_panel=OUT,
-        show_default=False,
-    ),
+    Path | None, typer.Argument(help="Its translation, line by line, for BLEU and chrF.", metavar="[REFERENCE]")
 ]
 RowFiles = Annotated[list[Path], typer.Argument(help="Files of rows, as run and paper save them.", metavar="ROWS...")]
-TextName = Annotated[
-    str | None, typer.Option("--text", metavar="NAME", help="Only rows of this text, by its file's name.", show_default=False)
-]
-Format = Annotated[
-    str,
-    typer.Option("--format", parser=one_of(*FORMATS), metavar="NAME", help=f"{', '.join(FORMATS)}.", rich_help_panel=OUT),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, an object for each line of a table.", rich_help_panel=OUT)]
-Metric = Annotated[
-    str,
-    typer.Option(
-        "--metrics", metavar="NAME,...", help=f"Of {', '.join(METRICS)}. They need bestfirst[bench].", rich_help_panel=OUT
+Beams = Annotated[str, option("Beam sizes.", "--beam", "-k", panel=RUN, metavar="K,...")]
+SomeBeams = Annotated[str | None, option("Only these beam sizes.", "--beam", "-k", panel=RUN, metavar="K,...")]
+TextName = Annotated[str | None, option("Only rows of this text, by its file's name.", "--text", metavar="NAME")]
+Repeat = Annotated[int, counted("Turns; the best time of each way counts.", panel=RUN)]
+AsJson = Annotated[bool, option("Print JSON, not a table.", "--json", panel=OUT)]
+Format = Annotated[str, option(f"{', '.join(FORMATS)}.", "--format", panel=OUT, parser=one_of(*FORMATS), metavar="NAME")]
+Rows = Annotated[
+    Path | None,
+    option(
+        "Where results are saved as they are done, a JSON object a line. What is there is not done again. By default "
+        "bench-MODEL.jsonl (growth-MODEL.jsonl).",
+        "--rows",
+        panel=OUT,
+        metavar="FILE",
     ),
 ]
 Tokenize = Annotated[
     str,
-    typer.Option(
+    option(
+        "sacrebleu's tokenizer for BLEU: none for text that is tokenized already, 13a for text that is not.",
+        panel=OUT,
         metavar="NAME",
-        help="sacrebleu's tokenizer for BLEU: none for text that is tokenized already, 13a for text that is not.",
-        rich_help_panel=OUT,
     ),
 ]
 Dataset = Annotated[
     str | None,
-    typer.Option(
+    option(
+        f"Whose numbers and parameters of the paper to take: {', '.join(DATASETS)}. By default iwslt14.",
+        panel=RUN,
         parser=one_of(*DATASETS),
         metavar="NAME",
-        help=f"Whose numbers and parameters of the paper to take: {', '.join(DATASETS)}. By default iwslt14.",
-        rich_help_panel=RUN,
-        show_default=False,
     ),
 ]
 LanguageModel = Annotated[
-    str | None,
-    typer.Option("--lm", metavar="FOLDER", help="A language model's folder, for mutual information.", rich_help_panel=MODEL),
+    str | None, option("A language model's folder, for mutual information.", "--lm", panel=MODEL, metavar="FOLDER")
 ]
-Threads = Annotated[int, typer.Option(parser=count, metavar="N", help="CPU threads.", rich_help_panel=MODEL)]
-Device = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Where to run: cpu (the default), cuda, mps.", rich_help_panel=MODEL)
-]
-Dtype = Annotated[
-    str | None,
-    typer.Option(parser=one_of(*DTYPES), metavar="NAME", help=f"{', '.join(DTYPES)}. By default fp32.", rich_help_panel=MODEL),
-]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and on what it runs."""
+
+    model: ModelName = None
+    device: Annotated[str | None, option("Where to run: cpu (the default), cuda, mps.", panel=MODEL, metavar="NAME")] = None
+    dtype: Annotated[
+        str | None, option(f"{', '.join(DTYPES)}. By default fp32.", panel=MODEL, parser=one_of(*DTYPES), metavar="NAME")
+    ] = None
+    threads: Annotated[int, counted("CPU threads.", panel=MODEL)] = 1
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """Which lines of a text, in its order."""
+
+    limit: Annotated[int | None, counted("Only the first N lines.", panel=TEXT)] = None
+    sample: Annotated[
+        int | None, counted("N lines at random; a larger sample of the same seed contains a smaller one.", panel=TEXT)
+    ] = None
+    seed: Annotated[int, option("For --sample.", panel=TEXT, metavar="N")] = 0
+
+
+@dataclass(frozen=True)
+class ShuffleOptions:
+    """Which lines of a text, in any order."""
+
+    limit: Annotated[int | None, counted("Only the first N lines.", panel=TEXT)] = None
+    shuffle: Annotated[int | None, option("Take lines at random, with this seed.", panel=TEXT, metavar="SEED")] = None
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a table of rows is shown."""
+
+    form: Format = "text"
+    as_json: AsJson = False
+    metrics: Annotated[
+        str, option(f"Of {', '.join(TITLES)}. They need sacrebleu and rouge-score.", panel=OUT, metavar="NAME,...")
+    ] = "bleu,chrf"
+
+    def quality(self, tokenize: str) -> QualityMetrics:
+        """The metrics; what is not installed is said and left out."""
+        try:
+            chosen = QualityMetrics([name for name in self.metrics.split(",") if name], tokenize)
+        except ValueError as error:
+            raise usage(reason(error)) from error
+        for line in chosen.left_out:
+            say(line)
+        return chosen
 
 
 def numbers(text: str, option: str = "--beam") -> list[int]:

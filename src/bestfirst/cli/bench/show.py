@@ -1,70 +1,161 @@
-"""Rows as tables on standard output, in the format that was asked for."""
+"""bestfirst bench table and plot: saved rows as tables and pictures."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
 
-from ...bench.experiments import Entry, Experiment
-from ...bench.metrics import Metrics
-from ...bench.row import Row
-from ...bench.table import FORMATS, Table
-from ...bench.tables import all_entries, measure, paper_lines, table
-from ..failure import reason, say, usage
+from ...bench.growth import Measurement
+from ...bench.paper import EXPERIMENTS, Experiment
+from ...bench.row import AnySaved, Row
+from ...bench.store import read
+from ...bench.summary import QualityMetrics, by_model_and_text, by_setting
+from ...bench.tables import measure, plan_lines, rows_table, sharpness_table
+from ..failure import PARTLY, CommandError, reason, say, usage
+from . import options
+from .options import TableOptions, option
+from .work import show
+
+SHARPNESS = "sharpness"
+PLOTS = ("calls", "time", "bleu", "length", "sharpness", "growth")
+SUFFIXES = (".png", ".svg", ".pdf")
+
+TableName = Annotated[
+    str | None,
+    option(
+        f"A table of the paper: {', '.join(EXPERIMENTS)}; or {SHARPNESS}, the saving by how sure the model is. By default all "
+        "settings in one.",
+        "--table",
+        "-t",
+        metavar="NAME",
+    ),
+]
+PlotName = Annotated[str, option(f"One of {', '.join(PLOTS)}.", "--plot", "-p", metavar="NAME")]
+Output = Annotated[Path | None, option("A .png, .svg or .pdf file. By default NAME.png.", "--output", "-o", metavar="OUT")]
 
 
-def metrics(names: str, tokenize: str) -> Metrics:
-    """The metrics of these names; what is not installed is said and left out."""
+def table(
+    files: options.RowFiles,
+    shown: TableOptions,
+    name: TableName = None,
+    dataset: options.Dataset = None,
+    beam: options.SomeBeams = None,
+    text: options.TextName = None,
+    tokenize: options.Tokenize = "none",
+) -> None:
+    """Turn saved rows into tables: text, Markdown, LaTeX, CSV or JSON.
+
+    One table for each model and text that the files have rows of. Settings are
+    compared on the lines that all of them with the same beam have.
+
+    Examples:
+      bestfirst bench table bench-tatoeba-de-en.jsonl --tokenize 13a
+      bestfirst bench table rows.jsonl --table results --format latex
+    """
+    if name is not None and name not in (*EXPERIMENTS, SHARPNESS):
+        raise usage(f"the paper has no table {name!r}; choose from {', '.join(EXPERIMENTS)} and {SHARPNESS}")
+    beams = None if beam is None else options.numbers(beam)
+    metrics = shown.quality(tokenize)
+    rows = read_rows(files, beams, text)
+    if name == SHARPNESS:
+        for (model, of), group in by_model_and_text(rows).items():
+            found = sharpness_table(f"Sharpness: {model}, {of}", by_setting(group))
+            if found.rows:
+                show(found, shown.form)
+    elif not show_rows(rows, EXPERIMENTS[name] if name else None, dataset or "iwslt14", beams, metrics, shown):
+        asked = "" if name is None else f" of the table {name}"
+        raise usage(f"{', '.join(repr(str(file)) for file in files)}: no rows{asked}; make some with bench run or bench paper")
+
+
+def plot(
+    files: options.RowFiles,
+    name: PlotName,
+    output: Output = None,
+    beam: options.SomeBeams = None,
+    text: options.TextName = None,
+    tokenize: options.Tokenize = "none",
+) -> None:
+    """Draw saved rows.
+
+    calls      calls a sentence by beam size
+    time       time by calls, each point a sentence decoded alone
+    bleu       BLEU by calls
+    length     where the saving comes from: calls by length of the input
+    sharpness  the saving by how sure the model is
+    growth     what bench growth measured
+
+    Examples:
+      bestfirst bench plot bench-tatoeba-de-en.jsonl --plot calls
+      bestfirst bench plot rows.jsonl more.jsonl --plot length --beam 5,10 \\
+        -o length.svg
+    """
+    if name not in PLOTS:
+        raise usage(f"there is no plot {name!r}; choose from {', '.join(PLOTS)}")
+    out = Path(f"{name}.png") if output is None else output
+    if out.suffix not in SUFFIXES:
+        raise usage(f"a plot is written to a file that ends in {', '.join(SUFFIXES)}, not {str(out)!r}")
+    if find_spec("matplotlib") is None:
+        raise usage("plots need matplotlib: pip install 'bestfirst[bench]'")
+
+    from ...bench import plots
+
     try:
-        chosen = Metrics([name for name in names.split(",") if name], tokenize)
+        if name == "growth":
+            figure = plots.growth(read_saved(Measurement, files))
+        else:
+            rows = read_rows(files, None if beam is None else options.numbers(beam), text)
+            figure = plots.PLOTS[name](rows, TableOptions(metrics="bleu" if name == "bleu" else "").quality(tokenize))
+    except plots.NothingToPlot as error:
+        raise usage(f"nothing to plot: {error}") from error
+    try:
+        figure.savefig(out)
+    except OSError as error:
+        raise CommandError(f"cannot write to {str(out)!r}: {reason(error)}", PARTLY) from error
+    say(f"drawn in {str(out)!r}")
+
+
+def read_saved(kind: type[AnySaved], files: Sequence[Path]) -> list[AnySaved]:
+    """What all files hold."""
+    for file in files:
+        if not file.is_file():
+            raise usage(f"cannot read {str(file)!r}: no such file")
+    try:
+        return read(kind, files)  # type: ignore[type-var]
     except ValueError as error:
-        raise usage(reason(error)) from error
-    for line in chosen.left_out:
-        say(line)
-    return chosen
+        raise usage(str(error)) from error
+    except OSError as error:
+        raise usage(f"cannot read {error.filename!r}: {reason(error)}") from error
 
 
-def show(found: Table, form: str) -> None:
-    """Print a table; a blank line comes after each but those that a program reads."""
-    print(FORMATS[form](found), end="" if form == "csv" else "\n")
+def read_rows(files: Sequence[Path], beams: Sequence[int] | None, text: str | None) -> list[Row]:
+    """The rows of all files; only those with these beams and of this text."""
+    rows = [row for row in read_saved(Row, files) if beams is None or row.setting.beam in beams]
+    return [row for row in rows if text is None or row.text.partition("@")[0] == text]
 
 
 def show_rows(
-    rows: Iterable[Row], experiment: Experiment | None, dataset: str, beams: Sequence[int] | None, metrics: Metrics, form: str
+    rows: Iterable[Row],
+    experiment: Experiment | None,
+    dataset: str,
+    beams: Sequence[int] | None,
+    metrics: QualityMetrics,
+    shown: TableOptions,
 ) -> int:
     """One table for each model and text: of an experiment of the paper, or of all settings. Returns how many there were."""
-    shown = 0
+    count = 0
     for (model, text), group in by_model_and_text(rows).items():
-        entries = _entries(group, experiment, dataset, beams)
-        lines = measure(entries, group, metrics)
+        lines = measure(plan_lines(group, experiment, dataset, beams), group, metrics)
         if all(line.ours is None for line in lines):
             continue
-        shown += 1
-        if form == "json":
+        count += 1
+        if shown.as_json:
+            about = {"table": experiment.name if experiment else "all", "model": model, "text": text}
             for line in lines:
-                about = {"table": experiment.name if experiment else "all", "model": model, "text": text}
                 print(json.dumps({**about, **line.json(), "metrics": metrics.signatures()}), flush=True)
         else:
             title = f"{experiment.title if experiment else 'All settings'}: {model}, {text}"
-            show(table(title, lines, metrics, cited=experiment is not None), form)
-    return shown
-
-
-def by_model_and_text(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
-    """What can be compared with each other."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.model, row.text), []).append(row)
-    return groups
-
-
-def _entries(rows: Sequence[Row], experiment: Experiment | None, dataset: str, beams: Sequence[int] | None) -> list[Entry]:
-    if experiment is None:
-        return [entry for entry in all_entries(rows) if beams is None or entry.setting.beam in beams]
-    found = {row.setting for row in rows}
-    there = sorted({setting.beam for setting in found if beams is None or setting.beam in beams})
-    known = [k for k in there if experiment.every_beam or k in experiment.beams]
-    whole = [k for k in known if all(entry.setting in found for entry in experiment.plan(dataset, [k]))]
-    if not whole or beams is not None:
-        return experiment.plan(dataset, whole)
-    return paper_lines(experiment, dataset, whole)
+            show(rows_table(title, lines, metrics, cited=experiment is not None), shown.form)
+    return count

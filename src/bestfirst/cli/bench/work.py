@@ -1,42 +1,44 @@
-"""What bench's commands do alike: read the text, load the models, run with a bar, say what ended it."""
+"""What bench's commands do alike: read the text, load the models, save what is done as it is done, show a table."""
 
 from __future__ import annotations
 
 import os
+import random
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ...bench.corpus import Corpus
+from ...bench.row import Benchmark, ParallelText, Row, Saved
 from ...bench.setting import Setting
+from ...bench.store import OtherModel, Store
+from ...bench.tables import FORMATS, Table
 from ...corpus.records import batches
 from ..failure import INTERRUPTED, PARTLY, CommandError, reason, say, usage
 from ..settings import Decoding, ModelChoice
 from ..stream import open_input
+from .options import ModelOptions, ShuffleOptions
 
 if TYPE_CHECKING:
-    from ...bench.row import Row
-    from ...bench.runner import Failure, Runner
-    from ...bench.store import Store
     from ...models.transformers import TransformersModel
 
 SHOWN = 5  # lines that failed to name; the others are counted
 
+# -- what goes in --------------------------------------------------------------------------------------------------------
 
-def read_corpus(source: Path, reference: Path | None = None) -> Corpus:
+
+def read_text(source: Path, reference: Path | None = None) -> ParallelText:
     """The text and its references, which belong together line by line."""
     sources = read_lines(source)
     references = None if reference is None else read_lines(reference)
     if references is not None and len(sources) != len(references):
         counts = f"{str(source)!r} has {len(sources)} lines, {str(reference)!r} {len(references)}"
         raise usage(f"{counts}: each needs its translation")
-    corpus = Corpus.of(source.name, sources, references)
-    if not corpus.pairs:
+    text = ParallelText.of(source.name, sources, references)
+    if not text.pairs:
         raise usage(f"{str(source)!r} has no text")
-    return corpus
+    return text
 
 
 def read_lines(file: Path) -> list[str]:
@@ -51,117 +53,104 @@ def read_lines(file: Path) -> list[str]:
     return [line.text for line in lines]
 
 
-def load_models(
-    model: str | None, lm: str | None = None, device: str | None = None, dtype: str | None = None, threads: int = 1
-) -> tuple[TransformersModel, TransformersModel | None]:
+def shuffled_lines(file: Path, which: ShuffleOptions) -> list[str]:
+    """The lines with text, in any order."""
+    lines = [pair.source for pair in read_text(file).pairs]
+    if which.shuffle is not None:
+        random.Random(which.shuffle).shuffle(lines)
+    return lines[: which.limit]
+
+
+def load_models(chosen: ModelOptions, lm: str | None = None) -> tuple[TransformersModel, TransformersModel | None]:
     """The model, and the language model if there is one."""
     wanted = Decoding()
     if lm is not None:  # as the score that takes one, so that whether they go together is checked
         wanted = Decoding(score="mutual-information", score_options={"language_model": lm, "weight": 0.05, "epsilon": 0.02})
-    choice = ModelChoice(model, device=device, dtype=dtype, threads=threads).check(wanted)
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # before torch is loaded
+    choice = ModelChoice(**vars(chosen)).check(wanted)
+    os.environ["OMP_NUM_THREADS"] = str(chosen.threads)  # before torch is loaded
     loaded, wanted = choice.load(wanted)
     return loaded, wanted.score_options.get("language_model")
 
 
-def check_settings(settings: Sequence[Setting], language_model: Any) -> None:
-    """Find contradictions before anything is run: the library's own checks, on nothing."""
-    for setting in settings:
-        try:
-            asked = setting.arguments(language_model)
-            method = {name: asked[name] for name in ("strategy", "method", "stop", "queue_capacity") if name in asked}
-            Decoding(beam=setting.beam, finished=setting.finished, score=asked["score"], **method).check()
-        except ValueError as error:
-            raise usage(reason(error)) from error
+# -- what comes out ------------------------------------------------------------------------------------------------------
 
 
-class Bar:
-    """Counts rows on stderr, where that is a terminal, and says how long it will take."""
-
-    def __init__(self, total: int) -> None:
-        self._progress: Any = None
-        if not total or sys.stderr is None or not sys.stderr.isatty():
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        left = TimeRemainingColumn(), TextColumn("left")
-        self._progress = Progress(*columns, *left, console=Console(stderr=True), redirect_stdout=False, speed_estimate_period=120)
-        self._task = self._progress.add_task("", total=total)
-
-    def __enter__(self) -> Bar:
-        if self._progress is not None:
-            self._progress.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def __call__(self, setting: Setting, done: int) -> None:
-        if self._progress is not None:
-            named = f"{setting.search}, k = {setting.beam}, {setting.scored}"
-            self._progress.update(self._task, description=named, advance=done)
+def show(found: Table, form: str = "text") -> None:
+    """Print a table; a blank line comes after each but those that a program reads."""
+    print(FORMATS[form](found), end="" if form == "csv" else "\n")
 
 
-@dataclass(frozen=True)
-class Made:
-    """The rows that were asked for, whenever they were made, and the exit code."""
-
-    rows: list[Row]
-    code: int
+def tell_turn(what: str) -> None:
+    """What is being timed, on a terminal."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(f"\r\x1b[K{what}", end="", file=sys.stderr, flush=True)
 
 
-Work = Sequence[tuple[Sequence[Setting], Corpus]]
-"""What to run on which text."""
-
-
-def make_rows(model: TransformersModel, language_model: TransformersModel | None, work: Work, file: Path | None) -> Made:
-    """Make the rows that are missing from the file, with a bar."""
-    from ...bench.row import Key, Row
-    from ...bench.runner import Runner
-    from ...bench.store import OtherModel, Store
-
-    runner = Runner(model, language_model)
-    path = Path(f"bench-{model.name}.jsonl") if file is None else file
+@contextmanager
+def saving(kind: type[Saved], file: Path | None, name: str, model: str) -> Iterator[Store[Any]]:
+    """A store of this file, by default of this name; whatever ends the work, what is saved is said."""
+    path = Path(f"{name}-{model.partition('@')[0]}.jsonl") if file is None else file
+    opened, before = False, 0
+    store = Store(kind, path, model)  # type: ignore[type-var]
     try:
-        with Store(Row, path, runner.name) as store:
-            code = _run(runner, work, store)
+        with store:
+            opened, before = True, len(store.records)
+            yield store
+    except KeyboardInterrupt:
+        saved = f"interrupted; {len(store.records) - before} {kind.kind}s were made and are in {str(path)!r}"
+        raise CommandError(f"{saved}: the same command goes on from there", INTERRUPTED) from None
     except OSError as error:
-        raise usage(f"cannot keep rows in {str(path)!r}: {reason(error)}") from error
+        if opened:
+            raise CommandError(f"cannot write to {str(path)!r}: {reason(error)}", PARTLY) from error
+        raise usage(f"cannot keep {kind.kind}s in {str(path)!r}: {reason(error)}") from error
     except OtherModel as error:
         raise usage(f"{error} with --rows") from error
     except ValueError as error:
         raise usage(str(error)) from error
-    asked = [
-        Key(runner.signature(setting, corpus), pair.line)
-        for settings, corpus in work
-        for setting in settings
-        for pair in corpus.pairs
-    ]
-    return Made([store.records[key] for key in dict.fromkeys(asked) if key in store], code)
 
 
-def _run(runner: Runner, work: Work, store: Store[Row]) -> int:
-    total = sum(runner.missing(settings, corpus, store) for settings, corpus in work)
-    asked = sum(len(settings) * len(corpus.pairs) for settings, corpus in work)
-    if total < asked:
-        say(f"{asked - total} of {asked} rows are in {str(store.path)!r} already")
-    failures: dict[tuple[str, int], Failure] = {}
-    before = len(store.records)
-    try:
-        with Bar(total) as bar:
-            for settings, corpus in work:
-                found = runner.run(settings, corpus, store, bar)
-                failures |= {(corpus.name.partition("@")[0], failure.line): failure for failure in found}
-    except KeyboardInterrupt:
-        saved = f"interrupted; {len(store.records) - before} rows were made and are in {str(store.path)!r}"
-        raise CommandError(f"{saved}: the same command goes on from there", INTERRUPTED) from None
-    except OSError as error:
-        raise CommandError(f"cannot write to {str(store.path)!r}: {reason(error)}", PARTLY) from error
-    for (text, line), failure in list(failures.items())[:SHOWN]:
-        say(f"{text}, line {line}: {failure.message}")
+Work = Sequence[tuple[Sequence[Setting], ParallelText]]
+"""What to run on which text."""
+
+
+def make_rows(
+    model: TransformersModel, language_model: TransformersModel | None, work: Work, file: Path | None
+) -> tuple[list[Row], int]:
+    """Make the rows that are missing from the file, with a bar. Returns all that were asked for, and the exit code."""
+    benchmark = Benchmark(model, language_model)
+    failures: dict[tuple[str, int], str] = {}
+    with saving(Row, file, "bench", benchmark.name) as store:
+        total = sum(len(benchmark.missing(setting, text, store)) for settings, text in work for setting in settings)
+        asked = sum(len(settings) * len(text.pairs) for settings, text in work)
+        if total < asked:
+            say(f"{asked - total} of {asked} rows are in {str(store.path)!r} already")
+        with row_bar(total) as bar:
+            for settings, text in work:
+                failed = benchmark.run(settings, text, store, bar)
+                failures |= {(text.name.partition("@")[0], line): message for line, message in failed.items()}
+    for (name, line), message in list(failures.items())[:SHOWN]:
+        say(f"{name}, line {line}: {message}")
     if len(failures) > SHOWN:
         say(f"and {len(failures) - SHOWN} lines more cannot be decoded; tables leave them out")
-    return PARTLY if failures else 0
+    signed = {(benchmark.signature(setting, text), text): None for settings, text in work for setting in settings}
+    keys = dict.fromkeys((signature, pair.line) for signature, text in signed for pair in text.pairs)
+    return [store.records[key] for key in keys if key in store], PARTLY if failures else 0
+
+
+@contextmanager
+def row_bar(total: int) -> Iterator[Callable[[Setting, int], None]]:
+    """Counts rows on stderr, where that is a terminal, and says how long it will take."""
+    if not total or sys.stderr is None or not sys.stderr.isatty():
+        yield lambda setting, done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, speed_estimate_period=120) as progress:
+        task = progress.add_task("", total=total)
+
+        def advance(setting: Setting, done: int) -> None:
+            progress.update(task, description=f"{setting.search}, k = {setting.beam}, {setting.scored}", advance=done)
+
+        yield advance

@@ -1,0 +1,201 @@
+"""bestfirst bench speed, generate, profile and growth: what a decode takes in time and memory."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .. import options as common
+from ..failure import say, usage
+from . import options
+from .options import RUN, ModelOptions, ShuffleOptions, counted, option
+from .work import load_models, read_text, saving, show, shuffled_lines, tell_turn
+
+EARLY = {"true": True, "false": False, "never": "never"}
+
+TextFile = Annotated[Path, typer.Argument(help="Text, a sentence or a prompt a line.", metavar="FILE")]
+Peers = Annotated[str | None, option("Only peers whose name contains one of these.", panel=RUN, metavar="NAME,...")]
+OneByOne = Annotated[bool, option("Latency: each sentence alone, nothing batched.", "--one-by-one", panel=RUN)]
+MaxLength = Annotated[int | None, counted("Most tokens of an output.", panel=RUN)]
+
+
+def speed(
+    file: TextFile,
+    which: ShuffleOptions,
+    chosen: ModelOptions,
+    beam: options.Beams = "5,10,50",
+    repeat: options.Repeat = 3,
+    max_length: MaxLength = None,
+    peers: Peers = None,
+    one_by_one: OneByOne = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Time best-first search beside beam search on the same engine, Hugging Face generate and CTranslate2.
+
+    Same sentences, same process, one thread, length penalty 0, in turns. Outputs are compared too: every one that is not
+    best-first's is shown with the gap of the scores. CTranslate2 comes with: pip install 'bestfirst[bench]'
+    On a GPU generate runs at the batch size that is best for it, which is searched for; CTranslate2 stays out.
+
+    Example: bestfirst bench speed sentences.de --beam 5,10 --limit 200
+    """
+    beams, lines = options.numbers(beam), shuffled_lines(file, which)
+    loaded, _ = load_models(chosen)
+
+    from ...bench.peers import PEERS, CTranslate2Peer
+    from ...bench.speed import speed as measure
+    from ...bench.speed import speed_table
+    from ...models.folder import embedded_folder
+
+    wanted = [peer for peer in PEERS if peers is None or any(part in peer.name for part in ["best-first", *peers.split(",")])]
+    if chosen.device not in (None, "cpu"):
+        wanted = [peer for peer in wanted if not issubclass(peer, CTranslate2Peer)]
+    for peer in wanted:
+        if (missing := peer.missing()) is not None:
+            say(f"{peer.name} is left out: {missing}")
+    asked: dict[str, Any] = {"repeat": repeat, "max_length": max_length, "peers": wanted, "one_by_one": one_by_one}
+    rows = list(measure(loaded, chosen.model or embedded_folder(), lines, beams, progress=tell_turn, **asked))
+    if as_json:
+        print(json.dumps({**_about(loaded, lines, chosen), "results": [row.json() for row in rows]}))
+    else:
+        show(speed_table(_title(loaded, lines, file, chosen) + (", one by one" if one_by_one else ""), rows))
+
+
+def generate(
+    file: TextFile,
+    which: ShuffleOptions,
+    chosen: ModelOptions,
+    num_beams: Annotated[str, option("Beam sizes.", panel=RUN, metavar="K,...")] = "5",
+    batch_size: Annotated[
+        int | None,
+        counted("Inputs of a call. By default 200; on a GPU what is best for generate, and all in one call for us.", panel=RUN),
+    ] = None,
+    length_penalty: Annotated[
+        float | None, option("Scores are divided by length ** P.", panel=RUN, parser=common.number, metavar="P")
+    ] = None,
+    early_stopping: Annotated[
+        str | None, option(f"{', '.join(EARLY)}.", panel=RUN, parser=common.one_of(*EARLY), metavar="NAME")
+    ] = None,
+    no_repeat_ngram_size: Annotated[int | None, counted("No N tokens twice in an output.", panel=RUN)] = None,
+    max_new_tokens: Annotated[int | None, counted("By default the model's own; decoder-only models: 64.", panel=RUN)] = None,
+    repeat: options.Repeat = 3,
+    as_json: options.AsJson = False,
+) -> None:
+    """Time Hugging Face generate without and with custom_generate=bestfirst.generate, and compare the sequences.
+
+    Both ways take turns on the same inputs; CPU seconds count, on a GPU seconds
+    on the wall. A sequence that differs is a near-tie if its score, by the model
+    itself, is within 1e-4 of the other's. Without --length-penalty and
+    --early-stopping, three settings: generate's defaults, early_stopping=True,
+    and early_stopping="never" with length_penalty 0.
+
+    Example: bestfirst bench generate sentences.de --num-beams 5 --repeat 1
+    """
+    beams, lines = options.numbers(num_beams, "--num-beams"), shuffled_lines(file, which)
+    loaded, _ = load_models(chosen)
+
+    from ...bench.drop_in import GENERATE_SETTINGS, compare_generate, drop_in_table
+
+    given = {"length_penalty": length_penalty, "early_stopping": None if early_stopping is None else EARLY[early_stopping]}
+    asked = {name: value for name, value in given.items() if value is not None}
+    settings = {", ".join(f"{name}={value}" for name, value in asked.items()): asked} if asked else GENERATE_SETTINGS
+    shared = {"no_repeat_ngram_size": no_repeat_ngram_size, "max_new_tokens": max_new_tokens}
+    try:
+        timed = compare_generate(
+            loaded, lines, beams, settings, batch_size=batch_size, repeat=repeat, progress=tell_turn, **shared
+        )
+        rows = list(timed)
+    except ValueError as error:
+        raise usage(str(error)) from error
+    if as_json:
+        about = _about(loaded, lines, chosen)
+        print("\n".join(json.dumps({**about, **row.json()}) for row in rows))
+    else:
+        show(drop_in_table(_title(loaded, lines, file, chosen), rows))
+
+
+def profile(
+    file: TextFile,
+    which: ShuffleOptions,
+    model: common.ModelName = None,
+    beam: Annotated[int, counted("Beam size.", "--beam", "-k", panel=RUN)] = 10,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show where best-first search's time goes on this CPU, and how far it is from bare matrix products.
+
+    One thread. The floor of a row is its multiply-adds at the rate that this CPU reaches in one of its products alone.
+
+    Example: bestfirst bench profile sentences.de --beam 10
+    """
+    lines = shuffled_lines(file, which)
+    chosen = ModelOptions(model)
+    loaded, _ = load_models(chosen)
+    try:
+        from ...bench.profile import profile as measure
+        from ...bench.profile import profile_table
+
+        found = measure(loaded, [loaded.read(line).payload.source for line in lines], beam)
+    except (ImportError, ValueError) as error:
+        raise usage(str(error)) from error
+    if as_json:
+        print(json.dumps({**_about(loaded, lines, chosen), "beam": beam, **vars(found)}))
+    else:
+        show(profile_table(f"{_title(loaded, lines, file, chosen)}, beam {beam}", found))
+
+
+def growth(
+    source: options.Source,
+    chosen: ModelOptions,
+    beam: options.Beams = "1,2,5,10,20,50,100,200,500",
+    beam_lines: Annotated[int, counted("How many lines for each beam.", panel=RUN)] = 100,
+    lines: Annotated[str, option("How many lines, with the beam of --at.", panel=RUN, metavar="N,...")] = "100,200,500,1000,2000",
+    at: Annotated[int, counted("The beam while lines grow.", panel=RUN)] = 10,
+    rows: options.Rows = None,
+    form: options.Format = "text",
+) -> None:
+    """Measure calls, steps, time and memory as the beam grows, and as the text grows.
+
+    All lines of a measurement are decoded together, as bestfirst translate
+    does. Measurements are saved as they are done, by default in
+    growth-MODEL.jsonl, and not repeated; bench plot draws them.
+
+    Example:
+      bestfirst bench growth test.de --rows growth.jsonl
+      bestfirst bench plot growth.jsonl --plot growth
+    """
+    beams, sizes = options.numbers(beam), options.numbers(lines, "--lines")
+    text = read_text(source)
+    if (most := max(*sizes, beam_lines)) > len(text.pairs):
+        raise usage(f"{str(source)!r} has {len(text.pairs)} lines of text, {most} were asked for; see --lines")
+    loaded, _ = load_models(chosen)
+
+    from ...bench.growth import Measurement, growth_points, growth_table, measure_growth
+    from ...bench.row import identity
+
+    with saving(Measurement, rows, "growth", identity(loaded)) as store:
+        measure_growth(loaded, text, growth_points(beams, beam_lines, sizes, at), store, say)
+    show(growth_table(f"Growth: {identity(loaded)}, {text.name}", list(store.records.values())), form)
+
+
+def _about(model: Any, lines: list[str], chosen: ModelOptions) -> dict[str, Any]:
+    """What a measured time depends on."""
+    import torch
+
+    from ...bench.row import device_name
+
+    return {
+        "model": model.name,
+        "lines": len(lines),
+        "threads": chosen.threads,
+        "device": device_name(model),
+        "dtype": str(model.model.dtype).removeprefix("torch."),
+        "torch": torch.__version__,
+        "cpu": platform.processor(),
+    }
+
+
+def _title(model: Any, lines: list[str], file: Path, chosen: ModelOptions) -> str:
+    return f"{model.name}, {len(lines)} lines of {file.name}, {chosen.threads} thread{'s' * (chosen.threads > 1)}"

@@ -1,0 +1,220 @@
+"""bestfirst bench run, paper and scores: rows of any settings, or the paper's, on any model and text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...bench.paper import EXPERIMENTS, TABLES, Experiment
+from ...bench.setting import SEARCHES, Setting, read_score
+from ...bench.summary import mean
+from ...bench.tables import cited_table
+from .. import options as common
+from ..failure import reason, say, usage
+from . import options
+from .options import RUN, TEXT, ModelOptions, SampleOptions, TableOptions, option
+from .show import show_rows
+from .work import load_models, make_rows, read_text, show
+
+Strategies = Annotated[
+    str,
+    option(
+        f"Searches: {', '.join(SEARCHES)}; gamma=2: memory-reduced, with a queue of 2 K. es, early, shrinking and hf-* "
+        "are beam search with other stops; stopping and heuristic the paper's methods for scores that can rise.",
+        "--strategy",
+        panel=RUN,
+        metavar="NAME,...",
+    ),
+]
+Scores = Annotated[
+    list[str],
+    option(
+        "What a hypothesis is worth: a name, with parameters as in length-reward:beta=0.5. May be given several times.",
+        "--score",
+        panel=RUN,
+        metavar="SCORE",
+    ),
+]
+Ratio = Annotated[float | None, option("n_max = R |input|; the paper's is 2.", panel=RUN, parser=common.number, metavar="R")]
+Alone = Annotated[bool, option("One line at a time, so that each row's time is its own.", "--alone", panel=RUN)]
+Names = Annotated[
+    str | None, option(f"Of {', '.join(EXPERIMENTS)}. By default all that can be run.", "--table", "-t", metavar="NAME,...")
+]
+PaperBeams = Annotated[
+    str | None,
+    option(
+        "Beam sizes. By default the paper's, but for its 500, which takes hours on a CPU.",
+        "--beam",
+        "-k",
+        panel=RUN,
+        metavar="K,...",
+    ),
+]
+Validation = Annotated[
+    tuple[Path, Path] | None,
+    option("Another text, for the table of memory: the paper's is of a validation set.", panel=TEXT, metavar="SOURCE REFERENCE"),
+]
+
+
+def run(
+    source: options.Source,
+    which: SampleOptions,
+    shown: TableOptions,
+    chosen: ModelOptions,
+    reference: options.Reference = None,
+    strategy: Strategies = "beam,best-first",
+    score: Scores = ["logprob"],  # noqa: B006  typer reads it, nobody writes it
+    beam: options.Beams = "5,10",
+    finished: common.FinishedRule = "leave",
+    max_length: common.MaxLength = None,
+    length_ratio: Ratio = None,
+    row_budget: common.RowBudget = None,
+    alone: Alone = False,
+    rows: options.Rows = None,
+    tokenize: options.Tokenize = "13a",
+    lm: options.LanguageModel = None,
+) -> int:
+    """Decode a text with every combination of strategies, scores and beams, and compare.
+
+    Each row, one line of the text under one setting, is saved as it is done.
+    Whatever ends the run, the same command goes on from there.
+
+    Examples:
+      bestfirst bench run test.de test.en --beam 5,10 --limit 200
+      bestfirst bench run test.de test.en --strategy beam,es,best-first \\
+        --finished keep --length-ratio 2 --sample 500 --seed 1
+      bestfirst bench run test.de test.en --strategy beam,best-first \\
+        --score logprob --score length-normalized:alpha=0.6
+    """
+    if max_length is not None and length_ratio is not None:
+        raise usage("--max-length and --length-ratio exclude each other")
+    if length_ratio is not None and not length_ratio > 0:
+        raise usage(f"--length-ratio must be above 0, got {length_ratio:g}")
+    limit = max_length if length_ratio is None else f"{length_ratio:g}x"
+    beams = options.numbers(beam)
+    try:
+        settings = [
+            Setting.of(search, k, **each, finished=finished, max_length=limit, row_budget=row_budget, alone=alone)
+            for k in beams
+            for each in map(read_score, score)
+            for search in strategy.split(",")
+        ]
+    except ValueError as error:
+        raise usage(reason(error)) from error
+    if lm is None and any(setting.needs_language_model for setting in settings):
+        raise usage("mutual-information needs a language model; name one with --lm")
+    text = read_text(source, reference).part(**vars(which))
+    metrics = shown.quality(tokenize)
+    loaded, language_model = load_models(chosen, lm)
+    made, code = make_rows(loaded, language_model, [(settings, text)], rows)
+    show_rows(made, None, "", None, metrics, shown)
+    return code
+
+
+def paper(
+    which: SampleOptions,
+    shown: TableOptions,
+    chosen: ModelOptions,
+    source: options.SomeSource = None,
+    reference: options.Reference = None,
+    table: Names = None,
+    dataset: options.Dataset = None,
+    beam: PaperBeams = None,
+    validation: Validation = None,
+    rows: options.Rows = None,
+    tokenize: options.Tokenize = "none",
+    lm: options.LanguageModel = None,
+) -> int:
+    """Repeat the paper's experiments on a model and text of yours, its numbers beside.
+
+    As in the paper, finished hypotheses keep their slots and n_max = 2|x|.
+    Without SOURCE the paper's own numbers are printed and nothing is run.
+
+    results             calls of beam search, early stopping (es), best-first
+    stopping            beam search with other stopping criteria
+    length              length rewards: the paper's two methods, and exact
+    mutual-information  likewise; needs --lm
+    memory              a queue of at most gamma k hypotheses
+    figure              calls against time, one sentence at a time
+
+    Rows are saved as they are done; the same command goes on from there.
+
+    Examples:
+      bestfirst bench paper --table results
+      bestfirst bench paper test.de test.en --model folder --table results \\
+        --limit 300
+      bestfirst bench paper test.de test.en --model folder --lm lm-folder \\
+        --sample 1000 --seed 1 --validation valid.de valid.en
+    """
+    experiments = _experiments(table)
+    if source is None:
+        given = {"--model": chosen.model, "--limit": which.limit, "--sample": which.sample}
+        for name in (name for name, value in given.items() if value is not None):
+            raise usage(f"{name} needs a text to run on: bestfirst bench paper SOURCE REFERENCE (the paper's is IWSLT'14's)")
+        return _cited(experiments, dataset, shown.form)
+    if lm is None and any(experiment.language_model for experiment in experiments):
+        if table is not None:
+            raise usage("the table mutual-information needs a language model; name its folder with --lm")
+        experiments = [experiment for experiment in experiments if not experiment.language_model]
+    dataset = dataset or "iwslt14"
+    metrics = shown.quality(tokenize)
+    beams = None if beam is None else options.numbers(beam)
+    try:
+        plans = [[line.setting for line in each.plan(dataset, each.beams if beams is None else beams)] for each in experiments]
+    except ValueError as error:
+        raise usage(str(error)) from error
+    whole = read_text(source, reference)
+    text = whole.part(**vars(which))
+    other = text if validation is None else read_text(*validation).part(**vars(which))
+    texts = [other if experiment.validation else text for experiment in experiments]
+    loaded, language_model = load_models(chosen, lm)
+    if validation is None and any(experiment.validation for experiment in experiments):
+        say("the paper's table of memory is of a validation set; this one is of the same text as the others (see --validation)")
+    made, code = make_rows(loaded, language_model, list(zip(plans, texts, strict=True)), rows)
+    if len(text.pairs) < len(whole.pairs):
+        here, there = (mean(loaded.source_length(pair.source) for pair in each.pairs) for each in (text, whole))
+        say(f"inputs have {here:.1f} tokens on average, {there:.1f} in the whole text; the longer they are, the less is saved")
+    for experiment, plan, used in zip(experiments, plans, texts, strict=True):
+        show_rows(
+            [row for row in made if row.text == used.name and row.setting in plan], experiment, dataset, beams, metrics, shown
+        )
+    return code
+
+
+def scores(
+    source: options.Source,
+    reference: Annotated[Path, typer.Argument(help="Its translation, line by line, for BLEU.", metavar="REFERENCE")],
+    which: SampleOptions,
+    shown: TableOptions,
+    chosen: ModelOptions,
+    beam: options.Beams = "5,10",
+    rows: options.Rows = None,
+    lm: options.LanguageModel = None,
+) -> int:
+    """Measure the paper's length rewards and mutual information: bench paper --table length,mutual-information.
+
+    Each score is searched level by level (beam), by the paper's method
+    (heuristic or stopping) and exactly. Without --lm there is the table of
+    length normalization only.
+
+    Example: bestfirst bench scores test.de test.en --lm folder --limit 500
+    """
+    tables = "length" if lm is None else "length,mutual-information"
+    return paper(which, shown, chosen, source, reference, tables, beam=beam, rows=rows, lm=lm)
+
+
+def _experiments(names: str | None) -> list[Experiment]:
+    wanted = list(EXPERIMENTS) if names is None else names.split(",")
+    if unknown := [name for name in wanted if name not in EXPERIMENTS]:
+        raise usage(f"the paper has no table {unknown[0]!r}; choose from {', '.join(EXPERIMENTS)}")
+    return [EXPERIMENTS[name] for name in dict.fromkeys(wanted)]
+
+
+def _cited(experiments: list[Experiment], dataset: str | None, form: str) -> int:
+    for experiment in experiments:
+        for name in TABLES.get(experiment.name, {}):
+            if dataset in (None, name):
+                show(cited_table(experiment, name), form)
+    return 0
