@@ -14,13 +14,14 @@ from engine.builders import ARCHITECTURES
 pytest.importorskip("numba", reason="the compiled kernels need numba")
 
 import bestfirst
-from bestfirst.engine.linear import Linear
-from bestfirst.engine.native import kernels, tiles
-from bestfirst.engine.native.arrays import Array
-from bestfirst.engine.native.bart import batches
-from bestfirst.engine.native.encoder import NativeEncoder
-from bestfirst.engine.native.parts import Product
-from bestfirst.engine.pages import Pages
+from bestfirst.engine.steps.bart_weights import read_bart
+from bestfirst.engine.steps.memory import Pages
+from bestfirst.engine.steps.native import kernels, tiles
+from bestfirst.engine.steps.native.bart import batches
+from bestfirst.engine.steps.native.encoder import NativeEncoder
+from bestfirst.engine.steps.native.parts import Product
+from bestfirst.engine.steps.native.workspace import Array
+from bestfirst.engine.steps.operations import Linear
 
 SHAPES = [(1, 1, 4), (3, 2, 8), (17, 4, 16), (50, 3, 64)]  # rows, heads, head size
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -236,10 +237,11 @@ def test_batches_hold_so_many_tokens_and_every_input_once():
 def test_the_encoder_is_the_modules(name):
     """Inputs of many lengths at once, beyond the positions that were tabled first."""
     model: Any = ARCHITECTURES[name].build(seed=3, max_position_embeddings=200)
-    assert NativeEncoder.takes(model)
+    side = read_bart(model).encoder
+    assert side is not None
     lengths = [1, 7, 100, 2, 33]
     inputs = [torch.randint(4, 40, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in lengths]
-    encoder = NativeEncoder(model)
+    encoder = NativeEncoder(side)
     for _ in range(2):  # its memory is used again
         found = encoder(inputs).t.clone().split(lengths)
         for tokens, mine in zip(inputs, found, strict=True):

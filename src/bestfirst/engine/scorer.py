@@ -13,7 +13,7 @@ from ..models.scorer import Budget, Source
 from ..search import Hypothesis, Successors
 from .beside import Beside
 from .runner import Row, Runner, Sentence
-from .top import top
+from .steps.operations import top
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel

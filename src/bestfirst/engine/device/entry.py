@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from .encoder import Packed
 from .graphs import Graphs
 from .mail import sent
-from .sizes import power
+from .products import power
 from .state import State
-from .weights import Weights
+from .weights import Packed, Weights
 
 if TYPE_CHECKING:
     from ...models.scorer import Source

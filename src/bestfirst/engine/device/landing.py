@@ -13,7 +13,7 @@ from ...search import Answer, Result
 from .answers import settle
 from .entry import Entrant
 from .mail import Mail
-from .sizes import power
+from .products import power
 from .state import State
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import torch
 from ...scheduler import Stats
 from ...scheduler.scheduler import no_garbage_collection
 from ...search import Result
-from ..choose import Fingerprint, untouched
+from ..steps.choose import Fingerprint, untouched
 from .entry import Entrant
 from .flight import BUCKETS, Flight
 from .state import Shape, bytes_each

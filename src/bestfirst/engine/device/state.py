@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from .beams import begin
+from .products import power
 from .rows import CAP, FREE, reclaim
-from .sizes import power
 from .weights import Weights
 
 BLOCK = 1024  # nodes that one program takes back

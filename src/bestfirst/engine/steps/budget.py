@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..models.scorer import Budget
+from ...models.scorer import Budget
 from .sources import Sources
 from .tree import Tree
 
