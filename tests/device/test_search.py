@@ -9,8 +9,7 @@ import torch
 
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
-from bestfirst.engine.device.plain import best
-
+from bestfirst.engine.device.attention import best
 from bestfirst.engine.device.entry import Entrant
 from bestfirst.engine.device.flight import Flight
 from bestfirst.engine.device.state import Shape

@@ -5,6 +5,7 @@ Models are small, built from their own configs with peaked random weights (`buil
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
 import warnings
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationMixin
+from transformers import GenerationMixin, ProphetNetConfig, ProphetNetForConditionalGeneration
 
 import bestfirst
 from bestfirst.engine.runner import Runner
@@ -26,7 +27,7 @@ from bestfirst.engine.steps.step import DecoderStep
 from bestfirst.models import Model, Query, Scored
 from bestfirst.models.transformers import TransformersModel
 from bestfirst.search import Result
-from engine.builders import ARCHITECTURES, EOS, PAD, VOCABULARY, Architecture
+from engine.builders import ARCHITECTURES, EOS, PAD, SEQ2SEQ, START, VOCABULARY, Architecture
 
 K, N, LONGEST = 4, 3, 10
 NEAR = 1e-4  # scores nearer than this may change places
@@ -355,6 +356,67 @@ def test_a_hook_of_the_users_is_obeyed(name: str) -> None:
     assert_correct(model, ARCHITECTURES[name])
 
 
+def scale_a_layer(encoder: Any) -> None:
+    encoder.layers[0].register_forward_hook(lambda module, given, output: 0.5 * output)
+
+
+def wrap_a_product(encoder: Any) -> None:
+    encoder.layers[0].fc1 = Scaled(encoder.layers[0].fc1)
+
+
+def replace_a_product(encoder: Any) -> None:
+    """By torch's own classes, so that nothing but its place in the layer is unusual."""
+    fc1 = encoder.layers[0].fc1
+    encoder.layers[0].fc1 = torch.nn.Sequential(fc1, torch.nn.Hardtanh())
+
+
+def replace_a_norm(encoder: Any) -> None:
+    encoder.layers[0].self_attn_layer_norm = torch.nn.Identity()
+
+
+@pytest.mark.usefixtures("no_warning")
+@pytest.mark.parametrize("change", [scale_a_layer, wrap_a_product, replace_a_product, replace_a_norm])
+@pytest.mark.parametrize("when", ["before the first decode", "after it"])
+@pytest.mark.parametrize("name", ["marian", "m2m100"])
+def test_an_encoder_that_somebody_changed_is_run_as_it_is(name: str, when: str, change: Callable[[Any], None]) -> None:
+    """By its own modules, and the decoder as fast as before."""
+    architecture = ARCHITECTURES[name]
+    model = bestfirst.wrap(architecture.build(seed=5))
+    if when == "after it":
+        decode(model, architecture.inputs(2), 7)
+    change(model.model.get_encoder())
+    assert_correct(model, architecture)
+    step = choose.step_for(model)
+    assert (step.name, step.encoder) == (architecture.decoder, None)
+
+
+@pytest.mark.parametrize("native", choose.native())
+def test_a_compiled_encoder_that_is_wrong_is_found_out_and_not_used(native, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bestfirst.engine.steps.native.encoder import NativeEncoder
+
+    right = NativeEncoder.__call__
+
+    def wrong(self: Any, inputs: Any) -> Any:
+        hidden = right(self, inputs)
+        hidden.t.mul_(1.001)
+        return hidden
+
+    monkeypatch.setattr(NativeEncoder, "__call__", wrong)
+    model = bestfirst.wrap(ARCHITECTURES["bart"].build(seed=5))
+    step = choose.step_for(model)
+    assert (type(step), step.encoder) == (native, None)
+    assert_correct(model, ARCHITECTURES["bart"])
+
+
+@pytest.mark.usefixtures("no_warning")
+def test_a_hook_on_the_head_is_obeyed() -> None:
+    model = bestfirst.wrap(ARCHITECTURES["bart"].build(seed=5))
+    choose.step_for(model)
+    model.model.get_output_embeddings().register_forward_hook(lambda module, given, output: 0.5 * output)
+    assert choose.step_for(model).name == "hooked"
+    assert_correct(model, ARCHITECTURES["bart"])
+
+
 @pytest.mark.parametrize("name", ["llama", "bart", "t5"])
 def test_what_cannot_be_taken_over_falls_back_with_one_warning(name: str) -> None:
     choose._warned.clear()
@@ -412,6 +474,40 @@ def test_a_model_that_gives_no_numbers_is_told_by_the_scorer_not_by_the_choice()
         model.get_output_embeddings().weight.fill_(float("nan"))
     with pytest.raises(ValueError, match="not finite"):
         decode(bestfirst.wrap(model), [[5, EOS]], 1)
+
+
+@pytest.mark.usefixtures("no_warning")
+@pytest.mark.parametrize("name", ["marian", "pegasus"])
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize("part", ["fc1", "self_attn.v_proj", "final_layer_norm", "embed_tokens"])
+def test_a_weight_that_is_no_number_is_told(name: str, side: str, part: str) -> None:
+    """Wherever it is: an activation must not make a number of it. Of the embeddings, only one that the trial does not use."""
+    model = ARCHITECTURES[name].build(tie_word_embeddings=False)
+    module = getattr(model, f"get_{side}")()
+    with torch.no_grad():
+        if part == "embed_tokens":
+            module.embed_tokens = copy.deepcopy(module.embed_tokens)
+            module.embed_tokens.weight[5 if side == "encoder" else START] = float("nan")
+        else:
+            module.layers[0].get_submodule(part).weight.view(-1)[0] = float("nan")
+    with pytest.raises(ValueError, match="not finite"):
+        decode(bestfirst.wrap(model), [[5, EOS]], 1)
+
+
+def test_a_trial_is_of_what_is_promised() -> None:
+    """Small weights make everything nearly equal: log-probabilities that are off by 3e-4 are a small part of their spread."""
+    sizes = {f"num_{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    config = ProphetNetConfig(
+        **{**SEQ2SEQ, "hidden_size": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 40, **sizes}
+    )
+    model = ProphetNetForConditionalGeneration(config).eval()
+    dice = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.02, generator=dice)
+    with pytest.raises(ValueError, match=r"\(prophetnet\) cannot be decoded with"):
+        choose.step_for(bestfirst.wrap(model))
 
 
 # -- the model is left as it was found ---------------------------------------------------------------------------------

@@ -106,10 +106,8 @@ def read_bart(model: Any) -> BartWeights:
         encoder = _side(model.get_encoder())
     except AttributeError:
         encoder = None
-    head, bias = model.get_output_embeddings(), getattr(model, "final_logits_bias", None)
-    return BartWeights(
-        encoder, _side(model.get_decoder()), Affine(head.weight.detach(), _bias(head) if bias is None else bias[0])
-    )
+    head, bias = _affine(model.get_output_embeddings()), getattr(model, "final_logits_bias", None)
+    return BartWeights(encoder, _side(model.get_decoder()), head if bias is None else Affine(head.weight, bias[0]))
 
 
 def _side(module: Any) -> BartSide:
@@ -144,16 +142,12 @@ def _layer(module: Any) -> BartLayer:
 
 
 def _attention(module: Any) -> BartAttention:
-    parts = (_affine(part) for part in (module.q_proj, module.k_proj, module.v_proj, module.out_proj))
-    return BartAttention(*parts, heads=module.num_heads, size=module.head_dim, scaling=float(module.scaling))
+    query, key, value, out = (_affine(part) for part in (module.q_proj, module.k_proj, module.v_proj, module.out_proj))
+    return BartAttention(query, key, value, out, module.num_heads, module.head_dim, float(module.scaling))
 
 
 def _affine(module: Any) -> Affine:
-    return Affine(module.weight.detach(), _bias(module))
-
-
-def _bias(module: Any) -> Any:
-    return None if module.bias is None else module.bias.detach()
+    return Affine(module.weight.detach(), None if module.bias is None else module.bias.detach())
 
 
 def _norm(module: Any) -> LayerNorm | None:

@@ -6,7 +6,7 @@ None is trusted by name: the first time a model is decoded with, a candidate is 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,12 +27,14 @@ _warned: set[str] = set()
 def step_for(model: TransformersModel) -> DecoderStep:
     """The fastest step that agrees with the model; the one of the last decode while the model is the same."""
     kept = model.decoder
-    if kept is None or not kept[0].holds(model.model):
-        fingerprint = Fingerprint(model.model)
-        if kept is not None and kept[0].parts != fingerprint.parts:
-            model.agreed.clear()  # somebody has rebuilt it: verdicts on what it was say nothing
-        model.decoder = (fingerprint, choose(model))
-    return model.decoder[1]
+    if kept is not None and kept[0].holds(model.model):
+        return kept[1]
+    fingerprint = Fingerprint(model.model)
+    if kept is not None and kept[0].parts != fingerprint.parts:
+        model.agreed.clear()  # somebody has rebuilt it: verdicts on what it was say nothing
+    step = choose(model)
+    model.decoder = (fingerprint, step)
+    return step
 
 
 class Fingerprint:
@@ -69,7 +71,9 @@ class Fingerprint:
 def choose(model: TransformersModel) -> DecoderStep:
     """Each candidate is tried once a model; the verdicts stay with it."""
     for candidate in candidates(model):
-        if _agreed(model, candidate, lambda candidate=candidate: agrees(candidate, model)):
+        if candidate not in model.agreed:
+            model.agreed[candidate] = agrees(candidate, model)
+        if model.agreed[candidate]:
             if candidate is RecomputeStep:
                 warn_of_recomputing(model)
             step = candidate(model.model)
@@ -84,17 +88,11 @@ def choose(model: TransformersModel) -> DecoderStep:
 
 def _takes_the_place(encoder: Any, model: TransformersModel) -> bool:
     """Whether a step's own encoder may stand in for the model's: nobody has changed that, and they agree."""
-
-    def hidden(tokens: list[int]) -> torch.Tensor:
-        return encoder([tokens]).t
-
-    return untouched(model.model.get_encoder()) and _agreed(model, type(encoder), lambda: encoder_agrees(hidden, model.model))
-
-
-def _agreed(model: TransformersModel, candidate: type, tried: Callable[[], bool]) -> bool:
-    if candidate not in model.agreed:
-        model.agreed[candidate] = tried()
-    return model.agreed[candidate]
+    if not untouched(model.model.get_encoder()):
+        return False
+    if type(encoder) not in model.agreed:
+        model.agreed[type(encoder)] = encoder_agrees(lambda tokens: encoder([tokens]).t, model.model)
+    return model.agreed[type(encoder)]
 
 
 def warn_of_recomputing(model: TransformersModel) -> None:

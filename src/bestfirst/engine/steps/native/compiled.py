@@ -79,11 +79,12 @@ def _temporary() -> Path:
 
 @contextmanager
 def _kept_in(path: Path) -> Iterator[None]:
-    before, config.CACHE_DIR = config.CACHE_DIR, str(path)
+    settings: Any = config
+    before, settings.CACHE_DIR = settings.CACHE_DIR, str(path)
     try:
         yield
     finally:
-        config.CACHE_DIR = before
+        settings.CACHE_DIR = before
 
 
 def _tell(what: str) -> None:
