@@ -55,7 +55,7 @@ def run(package: Path, before: str = "sys", **changes: str | None) -> tuple[list
     code = RUN.replace("import {before}", before if "\n" in before or " " in before else f"import {before}")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env, cwd=package)
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines(), [line for line in done.stderr.splitlines() if "compiled kernels:" in line]
+    return done.stdout.splitlines(), [line for line in done.stderr.splitlines() if "compiled kernels are" in line]
 
 
 def test_usually_kernels_lie_beside_their_sources_and_are_found_again(package):
@@ -74,7 +74,7 @@ def test_without_a_place_of_numbas_they_are_kept_among_temporary_files(nowhere, 
         (printed, count), (told,) = run(nowhere, homeless, **settings)
         assert printed.startswith(f"[[0.0, 2.0]] {tmp_path / 'tmp' / 'bestfirst-kernels-'}")
         assert count == f"found {found}"
-        assert "they are kept in" in told
+        assert "are kept in" in told
         assert "NUMBA_CACHE_DIR" in told
 
 
@@ -108,7 +108,7 @@ def test_a_damaged_file_is_written_anew(package, kind, size):
         path.write_bytes(path.read_bytes()[:size])
     printed, (told,) = run(package)
     assert printed[0].startswith("[[0.0, 2.0]]")
-    assert "is written anew" in told
+    assert "is damaged" in told
     printed, told = run(package)
     assert (printed[1], told) == ("found 1", [])
 

@@ -19,8 +19,7 @@ from bestfirst.engine.steps.memory import Pages
 from bestfirst.engine.steps.native import kernels, tiles
 from bestfirst.engine.steps.native.bart import batches
 from bestfirst.engine.steps.native.encoder import NativeEncoder
-from bestfirst.engine.steps.native.parts import Product
-from bestfirst.engine.steps.native.workspace import Array
+from bestfirst.engine.steps.native.parts import Array, Product
 from bestfirst.engine.steps.operations import Linear
 from bestfirst.engine.steps.sources import Sources
 from bestfirst.engine.steps.tree import Tree

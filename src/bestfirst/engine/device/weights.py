@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from ..steps.bart_weights import BartLayer, BartSide, known, read_bart
+from ..steps.bart_weights import BartLayer, BartSide, looks_like_bart, read_bart
 from ..steps.operations import normed
 from ..steps.trial import encoder_agrees
 from .attention import attend, attend_source
@@ -92,7 +92,7 @@ class Weights:
 
     @staticmethod
     def takes(model: Any) -> bool:
-        return known(model) and hasattr(model.get_encoder(), "embed_tokens")
+        return looks_like_bart(model) and hasattr(model.get_encoder(), "embed_tokens")
 
     @staticmethod
     def bytes_of_a_token(model: Any) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from .bart_weights import BartLayer, BartSide, LayerNorm, known, read_bart
+from .bart_weights import BartLayer, BartSide, LayerNorm, looks_like_bart, read_bart
 from .operations import Linear, normed
 from .sources import Sources
 from .step import DecoderStep
@@ -40,7 +40,7 @@ class FusedBart(DecoderStep):
 
     @staticmethod
     def takes(model: Any) -> bool:
-        return known(model)
+        return looks_like_bart(model)
 
     @torch.inference_mode()
     def __init__(self, model: Any) -> None:

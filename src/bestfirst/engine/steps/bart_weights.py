@@ -95,13 +95,13 @@ class BartWeights:
 # -- read from Hugging Face's modules ------------------------------------------------------------------------------------
 
 
-def known(model: Any) -> bool:
+def looks_like_bart(model: Any) -> bool:
     """Whether this looks like one of these models."""
     return model.config.model_type in NORM_FIRST and hasattr(model.get_decoder(), "layers")
 
 
 def read_bart(model: Any) -> BartWeights:
-    """The weights of a model that is `known`, where they lie."""
+    """The weights of a model that looks like one, where they lie."""
     try:
         encoder = _side(model.get_encoder())
     except AttributeError:

@@ -15,8 +15,7 @@ from ..sources import Sources
 from ..tree import Rows, Tree
 from . import kernels, tiles
 from .encoder import NativeEncoder
-from .parts import NativeLayer, ResidualStream, native_norms
-from .workspace import Array, Workspace
+from .parts import Array, NativeLayer, ResidualStream, Workspace, native_norms
 
 if TYPE_CHECKING:
     from ....models.transformers import Prompt, TransformersModel

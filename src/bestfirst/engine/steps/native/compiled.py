@@ -28,7 +28,7 @@ def compiled(**options: Any) -> Callable[[Any], Any]:
         try:
             kernel._cache = _cache(function)
         except (RuntimeError, OSError):  # nowhere: it stays in memory
-            _tell("no directory can be written to: they are compiled anew in every process (NUMBA_CACHE_DIR can name one)")
+            _tell("are compiled anew in every process: no directory for them can be written to (NUMBA_CACHE_DIR can name one)")
         return kernel
 
     return compile_it
@@ -41,7 +41,7 @@ class KernelCache(FunctionCache):
         try:
             return super().load_overload(sig, target_context)
         except Exception as error:  # whatever a damaged file makes of itself
-            _tell(f"a damaged file of theirs in {self.cache_path!r} is written anew ({type(error).__name__})")
+            _tell(f"are compiled anew this once: a file of theirs in {self.cache_path!r} is damaged ({type(error).__name__})")
             self._try(self.flush)
             return None
 
@@ -52,7 +52,7 @@ class KernelCache(FunctionCache):
         try:
             action()
         except Exception as error:
-            _tell(f"{self.cache_path!r} cannot be written to ({error}): they are compiled anew in every process")
+            _tell(f"are compiled anew in every process: {self.cache_path!r} cannot be written to ({error})")
             self.disable()
 
 
@@ -62,7 +62,8 @@ def _cache(function: Any) -> KernelCache:
     except RuntimeError:  # none of numba's places will do
         with _kept_in(_temporary()):
             cache = KernelCache(function)
-        _tell(f"they are kept in {os.path.dirname(cache.cache_path)!r} (NUMBA_CACHE_DIR can name another place)")
+        place = os.path.dirname(cache.cache_path)
+        _tell(f"are kept in {place!r}: their own and the user's directory cannot be written to (NUMBA_CACHE_DIR can name one)")
         return cache
 
 
@@ -91,4 +92,4 @@ def _tell(what: str) -> None:
     global _told
     if not _told:
         _told = True
-        warnings.warn(f"compiled kernels: {what}", stacklevel=3)
+        warnings.warn(f"compiled kernels {what}", stacklevel=3)

@@ -13,8 +13,7 @@ from ..bart_weights import BartSide
 from ..memory import Pages
 from ..tree import check_range
 from . import kernels
-from .parts import NativeLayer, ResidualStream, native_norms
-from .workspace import Array, Workspace
+from .parts import Array, NativeLayer, ResidualStream, Workspace, native_norms
 
 
 class NativeEncoder:

@@ -1,10 +1,10 @@
-"""Parts: the pieces that a BART-like encoder and decoder are made of, between the attentions."""
+"""Parts: what a BART-like encoder and decoder are made of between the attentions, and the memory that they work in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,34 @@ from ..bart_weights import BartSide, LayerNorm
 from ..memory import Pages
 from ..operations import Linear
 from . import kernels, tiles
-from .workspace import Array
+
+
+class Array(NamedTuple):
+    """The same numbers as torch and as kernels see them."""
+
+    t: torch.Tensor
+    n: Any  # numpy.ndarray
+
+
+class Workspace:
+    """Named arrays of given widths, for as many rows as are asked for: large results are not allocated at every step."""
+
+    def __init__(self, **widths: int) -> None:
+        self._widths = widths
+        self._memory: dict[str, torch.Tensor] = {}
+        self._views: dict[int, dict[str, Array]] = {}
+        self._rows = 0
+
+    def of(self, rows: int) -> dict[str, Array]:
+        """The arrays, (rows, width) each; their contents are those of the last use."""
+        if rows > self._rows:
+            self._rows = 2 * rows
+            self._memory = {name: torch.empty(self._rows, width) for name, width in self._widths.items()}
+            self._views = {}
+        if rows not in self._views:
+            views = {name: memory[:rows] for name, memory in self._memory.items()}
+            self._views[rows] = {name: Array(view, view.numpy()) for name, view in views.items()}
+        return self._views[rows]
 
 
 class Product:
