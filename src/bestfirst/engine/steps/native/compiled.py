@@ -21,10 +21,10 @@ _told = False
 
 
 def compiled(**options: Any) -> Callable[[Any], Any]:
-    """As `numba.njit(cache=True, nogil=True, **options)`."""
+    """As `numba.njit(cache=True, **options)`, without the Python lock; a division by zero gives no number, as in numpy."""
 
     def compile_it(function: Any) -> Any:
-        kernel = njit(nogil=True, **options)(function)
+        kernel = njit(nogil=True, error_model="numpy", **options)(function)
         try:
             kernel._cache = _cache(function)
         except (RuntimeError, OSError):  # nowhere: it stays in memory
