@@ -126,7 +126,6 @@ def test_what_is_for_the_device_and_what_is_not(on_device, caplog):
     other = {
         "finished='keep'": {"finished": "keep"},
         "strategy 'beam'": {"strategy": "beam"},
-        "score 'length-normalized'": {"length_penalty": 1.0},
         "score 'logprob'": {"score_options": {"temperature": 2.0}},
         "queue_capacity": {"queue_capacity": 50},
         "max_calls": {"max_calls": 10},
@@ -142,7 +141,7 @@ def test_what_is_for_the_device_and_what_is_not(on_device, caplog):
 def test_jobs_of_one_engine_run_where_they_can_and_together(on_device, caplog):
     """What the device cannot do runs on the host beside it, said once; results are those of each by itself."""
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
-    asked = [{"beam": 3, "nbest": 2}, {"beam": 2, "length_penalty": 1.0}, {"beam": 1}, {"beam": 2, "length_penalty": 1.0}]
+    asked = [{"beam": 3, "nbest": 2}, {"beam": 2, "finished": "keep"}, {"beam": 1}, {"beam": 2, "finished": "keep"}]
     inputs = ARCHITECTURES["marian"].inputs(len(asked))
     each = [bestfirst.decode(model, [x], max_length=3, **s)[0] for x, s in zip(inputs, asked, strict=True)]
     on_device()
@@ -155,8 +154,8 @@ def test_jobs_of_one_engine_run_where_they_can_and_together(on_device, caplog):
         found.update({job.index: result for job, result in engine.step()})
     assert summary([found[i] for i in range(len(asked))]) == summary(each)
     assert engine.stats.engine == "device+host"
-    assert [record.getMessage() for record in caplog.records if "length-normalized" in record.getMessage()] == [
-        "the searches of the device do not know score 'length-normalized': such jobs run on the host"
+    assert [record.getMessage() for record in caplog.records if "keep" in record.getMessage()] == [
+        "the searches of the device do not know finished='keep': such jobs run on the host"
     ]
 
 

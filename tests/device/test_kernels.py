@@ -8,12 +8,13 @@ from torch.nn import functional as F
 
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
-from bestfirst.engine.device.attention import add_norm, attend
+from bestfirst.engine.device.attention import attend, attend_own, attend_source, best
 from bestfirst.engine.device.beams import ENDS
-from bestfirst.engine.device.plain import attend_own, attend_source, best
-from bestfirst.engine.device.product import product
+from bestfirst.engine.device.products import add_norm, product
 from bestfirst.engine.device.rows import reclaim
 from bestfirst.engine.device.successors import keep_best, survey
+from bestfirst.engine.device.weights import Weights
+from engine.builders import ARCHITECTURES
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HEADS, SIZE, LAYERS, ROWS = 2, 6, 2, 3
@@ -142,3 +143,22 @@ def test_nodes_of_inputs_that_leave_are_free_again():
     assert int(counters[4]) == 5
     assert sorted(stack[:5].tolist()) == [2, 3, 4, 6, 7]
     assert node_input.tolist() == [-1, 0, -1, -1, -1, 0, -1, -1]
+
+
+def test_relu_leaves_nan(random):
+    x, weight, bias = random(3, 6), random(5, 6), random(5)
+    x[1, 2] = torch.nan
+    assert product(x, weight, bias, numbers(3), True).isnan().any(1).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("name", ["marian", "pegasus"])
+def test_an_encoder_that_somebody_changed_is_refused(name):
+    model = ARCHITECTURES[name].build().to(DEVICE)
+    Weights(model, 16, 16)
+    handle = model.get_encoder().layers[0].register_forward_hook(lambda *given: given[-1] + 0.001 * given[-1].roll(1, -1))
+    with pytest.raises(RuntimeError, match="does not give here what it gives by itself"):
+        Weights(model, 16, 16)
+    handle.remove()
+    model.get_encoder().layers[0].fc1 = torch.nn.Sequential(model.get_encoder().layers[0].fc1)
+    with pytest.raises(TypeError, match="is not built as this architecture's are"):
+        Weights(model, 16, 16)

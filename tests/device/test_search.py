@@ -12,7 +12,7 @@ import torch
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
 from bestfirst.engine import Job
-from bestfirst.engine.device.plain import best
+from bestfirst.engine.device.attention import best
 from bestfirst.engine.device.session import Session
 from bestfirst.engine.device.state import Shape
 from bestfirst.engine.device.step import Step

@@ -5,6 +5,7 @@ Models are small, built from their own configs with peaked random weights (`buil
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
 import warnings
@@ -13,20 +14,20 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationMixin
+from transformers import GenerationMixin, ProphetNetConfig, ProphetNetForConditionalGeneration
 
 import bestfirst
-from bestfirst.engine import choose
-from bestfirst.engine.decoder import Decoder
-from bestfirst.engine.fused_bart import FusedBart
-from bestfirst.engine.fused_llama import FusedLlama
-from bestfirst.engine.hooked import HookedDecoder
-from bestfirst.engine.recompute import RecomputeDecoder
 from bestfirst.engine.runner import Runner
+from bestfirst.engine.steps import choose
+from bestfirst.engine.steps.bart import FusedBart
+from bestfirst.engine.steps.hooked import HookedStep
+from bestfirst.engine.steps.llama import FusedLlama
+from bestfirst.engine.steps.recompute import RecomputeStep
+from bestfirst.engine.steps.step import DecoderStep
 from bestfirst.models import Model, Query, Scored
 from bestfirst.models.transformers import TransformersModel
 from bestfirst.search import Result
-from engine.builders import ARCHITECTURES, EOS, PAD, VOCABULARY, Architecture
+from engine.builders import ARCHITECTURES, EOS, PAD, SEQ2SEQ, START, VOCABULARY, Architecture
 
 K, N, LONGEST = 4, 3, 10
 NEAR = 1e-4  # scores nearer than this may change places
@@ -129,7 +130,7 @@ def test_engine_is_plain_search_is_generate(name: str, cases: Callable[..., rang
     model = bestfirst.wrap(architecture.build())
     inputs = architecture.inputs(len(cases(8, full=50)))
     by_budget = {rows: decode(model, inputs, rows) for rows in (1, 7, 64)}
-    assert choose.decoder_for(model).name == architecture.decoder
+    assert choose.step_for(model).name == architecture.decoder
 
     plain = decode(Plain(model), inputs, 1)
     theirs = [generate(model.model, architecture, source) for source in inputs]
@@ -162,7 +163,7 @@ def test_results_do_not_depend_on_the_batch_or_its_order(name: str) -> None:
 
 # -- single steps ------------------------------------------------------------------------------------------------------
 
-FUSED: dict[str, type[Decoder]] = {
+FUSED: dict[str, type[DecoderStep]] = {
     name: FusedLlama if architecture.decoder_only else FusedBart
     for name, architecture in ARCHITECTURES.items()
     if architecture.decoder in ("native", "fused")
@@ -170,15 +171,15 @@ FUSED: dict[str, type[Decoder]] = {
 STEPS = [
     *((name, native, "sdpa") for native in choose.native() for name, fused in FUSED.items() if fused is FusedBart),
     *((name, fused, "sdpa") for name, fused in FUSED.items()),
-    *((name, HookedDecoder, attention) for name in NAMES for attention in ("sdpa", "eager")),
-    *((name, RecomputeDecoder, "sdpa") for name in NAMES),
+    *((name, HookedStep, attention) for name in NAMES for attention in ("sdpa", "eager")),
+    *((name, RecomputeStep, "sdpa") for name in NAMES),
 ]
 
 
 class Growth:
     """A random tree of hypotheses of several inputs, grown by a decoder: any length may be extended at any time."""
 
-    def __init__(self, model: TransformersModel, decoder: Decoder, seed: int) -> None:
+    def __init__(self, model: TransformersModel, decoder: DecoderStep, seed: int) -> None:
         self.model = model
         self.runner = Runner(model, decoder)
         self.dice = random.Random(seed)
@@ -218,7 +219,7 @@ class Growth:
 
 
 @pytest.mark.parametrize(("name", "decoder", "attention"), STEPS, ids=lambda value: getattr(value, "name", value))
-def test_a_step_gives_what_the_model_gives_from_scratch(name: str, decoder: type[Decoder], attention: str) -> None:
+def test_a_step_gives_what_the_model_gives_from_scratch(name: str, decoder: type[DecoderStep], attention: str) -> None:
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build(seed=2, attention=attention))
     first, second = architecture.inputs(3, seed=2), architecture.inputs(2, seed=3)
@@ -236,13 +237,13 @@ def test_a_step_gives_what_the_model_gives_from_scratch(name: str, decoder: type
     ("name", "decoder"),
     [
         ("llama", FusedLlama),
-        ("gpt2", HookedDecoder),
+        ("gpt2", HookedStep),
         ("marian", FusedBart),
-        ("marian", HookedDecoder),
+        ("marian", HookedStep),
         ("m2m100", FusedBart),
     ],
 )
-def test_a_step_beyond_the_first_tables(name: str, decoder: type[Decoder]) -> None:
+def test_a_step_beyond_the_first_tables(name: str, decoder: type[DecoderStep]) -> None:
     """Positions are looked up in tables that grow, and end where the model's do."""
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build(**{"n_positions" if name == "gpt2" else "max_position_embeddings": 140}))
@@ -263,10 +264,10 @@ def test_a_step_beyond_the_first_tables(name: str, decoder: type[Decoder]) -> No
 def test_half_precision_takes_the_same_decoder(name: str, dtype: torch.dtype) -> None:
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build().to(dtype))
-    assert choose.decoder_for(model).name == architecture.decoder.replace("native", "fused")  # compiled for float32 alone
+    assert choose.step_for(model).name == architecture.decoder.replace("native", "fused")  # compiled for float32 alone
 
 
-def spoil(decoder: type[Decoder], monkeypatch: pytest.MonkeyPatch) -> None:
+def spoil(decoder: type[DecoderStep], monkeypatch: pytest.MonkeyPatch) -> None:
     """Make its steps wrong, if only a little."""
     right = decoder.step
 
@@ -280,7 +281,7 @@ def spoil(decoder: type[Decoder], monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("native", choose.native())
 def test_a_compiled_step_that_is_wrong_is_found_out_and_not_used(native, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(native, monkeypatch)
-    assert choose.decoder_for(bestfirst.wrap(ARCHITECTURES["bart"].build())).name == "fused"
+    assert choose.step_for(bestfirst.wrap(ARCHITECTURES["bart"].build())).name == "fused"
 
 
 @pytest.mark.usefixtures("no_warning")
@@ -293,7 +294,7 @@ def test_hooked_is_the_second_choice(name: str, monkeypatch: pytest.MonkeyPatch)
     model = bestfirst.wrap(architecture.build(seed=4))
     inputs = architecture.inputs(3, seed=4)
     results = decode(model, inputs, 7)
-    assert choose.decoder_for(model).name == "hooked"
+    assert choose.step_for(model).name == "hooked"
     for source, result in zip(inputs, results, strict=True):
         assert same(hypotheses(result), generate(model.model, architecture, source))
 
@@ -339,9 +340,9 @@ def assert_correct(model: TransformersModel, architecture: Architecture, n: int 
 @pytest.mark.parametrize("name", ["llama", "bart", "t5"])
 def test_an_adapter_is_run_by_the_models_own_modules(name: str) -> None:
     model = bestfirst.wrap(ARCHITECTURES[name].build(seed=5))
-    choose.decoder_for(model)
+    choose.step_for(model)
     replace(model.model, Scaled)  # after the model was first decoded with
-    assert choose.decoder_for(model).name == "hooked"
+    assert choose.step_for(model).name == "hooked"
     assert_correct(model, ARCHITECTURES[name])
 
 
@@ -349,10 +350,71 @@ def test_an_adapter_is_run_by_the_models_own_modules(name: str) -> None:
 @pytest.mark.parametrize("name", ["llama", "bart"])
 def test_a_hook_of_the_users_is_obeyed(name: str) -> None:
     model = bestfirst.wrap(ARCHITECTURES[name].build(seed=5))
-    choose.decoder_for(model)
+    choose.step_for(model)
     model.model.get_decoder().layers[0].register_forward_hook(lambda module, given, output: 0.5 * output)
-    assert choose.decoder_for(model).name == "hooked"
+    assert choose.step_for(model).name == "hooked"
     assert_correct(model, ARCHITECTURES[name])
+
+
+def scale_a_layer(encoder: Any) -> None:
+    encoder.layers[0].register_forward_hook(lambda module, given, output: 0.5 * output)
+
+
+def wrap_a_product(encoder: Any) -> None:
+    encoder.layers[0].fc1 = Scaled(encoder.layers[0].fc1)
+
+
+def replace_a_product(encoder: Any) -> None:
+    """By torch's own classes, so that nothing but its place in the layer is unusual."""
+    fc1 = encoder.layers[0].fc1
+    encoder.layers[0].fc1 = torch.nn.Sequential(fc1, torch.nn.Hardtanh())
+
+
+def replace_a_norm(encoder: Any) -> None:
+    encoder.layers[0].self_attn_layer_norm = torch.nn.Identity()
+
+
+@pytest.mark.usefixtures("no_warning")
+@pytest.mark.parametrize("change", [scale_a_layer, wrap_a_product, replace_a_product, replace_a_norm])
+@pytest.mark.parametrize("when", ["before the first decode", "after it"])
+@pytest.mark.parametrize("name", ["marian", "m2m100"])
+def test_an_encoder_that_somebody_changed_is_run_as_it_is(name: str, when: str, change: Callable[[Any], None]) -> None:
+    """By its own modules, and the decoder as fast as before."""
+    architecture = ARCHITECTURES[name]
+    model = bestfirst.wrap(architecture.build(seed=5))
+    if when == "after it":
+        decode(model, architecture.inputs(2), 7)
+    change(model.model.get_encoder())
+    assert_correct(model, architecture)
+    step = choose.step_for(model)
+    assert (step.name, step.encoder) == (architecture.decoder, None)
+
+
+@pytest.mark.parametrize("native", choose.native())
+def test_a_compiled_encoder_that_is_wrong_is_found_out_and_not_used(native, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bestfirst.engine.steps.native.encoder import NativeEncoder
+
+    right = NativeEncoder.__call__
+
+    def wrong(self: Any, inputs: Any) -> Any:
+        hidden = right(self, inputs)
+        hidden.t.mul_(1.001)
+        return hidden
+
+    monkeypatch.setattr(NativeEncoder, "__call__", wrong)
+    model = bestfirst.wrap(ARCHITECTURES["bart"].build(seed=5))
+    step = choose.step_for(model)
+    assert (type(step), step.encoder) == (native, None)
+    assert_correct(model, ARCHITECTURES["bart"])
+
+
+@pytest.mark.usefixtures("no_warning")
+def test_a_hook_on_the_head_is_obeyed() -> None:
+    model = bestfirst.wrap(ARCHITECTURES["bart"].build(seed=5))
+    choose.step_for(model)
+    model.model.get_output_embeddings().register_forward_hook(lambda module, given, output: 0.5 * output)
+    assert choose.step_for(model).name == "hooked"
+    assert_correct(model, ARCHITECTURES["bart"])
 
 
 @pytest.mark.parametrize("name", ["llama", "bart", "t5"])
@@ -370,7 +432,7 @@ def test_what_cannot_be_taken_over_falls_back_with_one_warning(name: str) -> Non
     assert len(messages) == 1
     assert messages[0].startswith(kind)
     assert "slower" in messages[0]
-    assert choose.decoder_for(model).name == "recompute"
+    assert choose.step_for(model).name == "recompute"
 
 
 @pytest.mark.parametrize(
@@ -385,7 +447,7 @@ def test_sliding_windows(window: int, decoder: str) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert_correct(model, architecture, n=5)
-    assert choose.decoder_for(model).name == decoder
+    assert choose.step_for(model).name == decoder
     assert len(caught) == (decoder == "recompute")
 
 
@@ -412,6 +474,40 @@ def test_a_model_that_gives_no_numbers_is_told_by_the_scorer_not_by_the_choice()
         model.get_output_embeddings().weight.fill_(float("nan"))
     with pytest.raises(ValueError, match="not finite"):
         decode(bestfirst.wrap(model), [[5, EOS]], 1)
+
+
+@pytest.mark.usefixtures("no_warning")
+@pytest.mark.parametrize("name", ["marian", "pegasus"])
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize("part", ["fc1", "self_attn.v_proj", "final_layer_norm", "embed_tokens"])
+def test_a_weight_that_is_no_number_is_told(name: str, side: str, part: str) -> None:
+    """Wherever it is: an activation must not make a number of it. Of the embeddings, only one that the trial does not use."""
+    model = ARCHITECTURES[name].build(tie_word_embeddings=False)
+    module = getattr(model, f"get_{side}")()
+    with torch.no_grad():
+        if part == "embed_tokens":
+            module.embed_tokens = copy.deepcopy(module.embed_tokens)
+            module.embed_tokens.weight[5 if side == "encoder" else START] = float("nan")
+        else:
+            module.layers[0].get_submodule(part).weight.view(-1)[0] = float("nan")
+    with pytest.raises(ValueError, match="not finite"):
+        decode(bestfirst.wrap(model), [[5, EOS]], 1)
+
+
+def test_a_trial_is_of_what_is_promised() -> None:
+    """Small weights make everything nearly equal: log-probabilities that are off by 3e-4 are a small part of their spread."""
+    sizes = {f"num_{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    config = ProphetNetConfig(
+        **{**SEQ2SEQ, "hidden_size": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 40, **sizes}
+    )
+    model = ProphetNetForConditionalGeneration(config).eval()
+    dice = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.02, generator=dice)
+    with pytest.raises(ValueError, match=r"\(prophetnet\) cannot be decoded with"):
+        choose.step_for(bestfirst.wrap(model))
 
 
 # -- the model is left as it was found ---------------------------------------------------------------------------------
@@ -442,7 +538,7 @@ def test_the_model_is_left_as_found(name: str, decoder: str, monkeypatch: pytest
     inputs = architecture.inputs(3, seed=7)
     want = [hypotheses(result) for result in decode(model, inputs, 7)]
     if decoder != "chosen":
-        kind = HookedDecoder if decoder == "hooked" else RecomputeDecoder
+        kind = HookedStep if decoder == "hooked" else RecomputeStep
         monkeypatch.setattr(choose, "choose", lambda model: kind(model.model))
         model = bestfirst.wrap(model.model)
     model.model.train()
@@ -461,7 +557,7 @@ class Interrupted(Exception):
 def test_the_model_is_left_as_found_by_an_exception_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     architecture = ARCHITECTURES[name]
     model = architecture.build(seed=7)
-    monkeypatch.setattr(choose, "choose", lambda model: HookedDecoder(model.model))
+    monkeypatch.setattr(choose, "choose", lambda model: HookedStep(model.model))
     calls = 0
 
     def stop(*_: Any) -> None:

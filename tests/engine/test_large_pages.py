@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bestfirst.engine.pages import CHUNK, Pages, zeros
-from bestfirst.engine.tree import Tree
+from bestfirst.engine.steps.memory import CHUNK, Pages, zeros
+from bestfirst.engine.steps.tree import Tree
 
 CPU = torch.device("cpu")
 

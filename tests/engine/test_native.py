@@ -14,13 +14,15 @@ from engine.builders import ARCHITECTURES
 pytest.importorskip("numba", reason="the compiled kernels need numba")
 
 import bestfirst
-from bestfirst.engine.linear import Linear
-from bestfirst.engine.native import kernels, tiles
-from bestfirst.engine.native.arrays import Array
-from bestfirst.engine.native.bart import batches
-from bestfirst.engine.native.encoder import NativeEncoder
-from bestfirst.engine.native.parts import Product
-from bestfirst.engine.pages import Pages
+from bestfirst.engine.steps.bart_weights import read_bart
+from bestfirst.engine.steps.memory import Pages
+from bestfirst.engine.steps.native import kernels, tiles
+from bestfirst.engine.steps.native.bart import batches
+from bestfirst.engine.steps.native.encoder import NativeEncoder
+from bestfirst.engine.steps.native.parts import Array, Product
+from bestfirst.engine.steps.operations import Linear
+from bestfirst.engine.steps.sources import Sources
+from bestfirst.engine.steps.tree import Tree
 
 SHAPES = [(1, 1, 4), (3, 2, 8), (17, 4, 16), (50, 3, 64)]  # rows, heads, head size
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -108,6 +110,73 @@ def test_put_lays_keys_and_values_out_by_input_and_head():
         laid = part.view(-1, 2, heads, size).permute(1, 2, 0, 3)  # (2, heads, length, size)
         torch.testing.assert_close(out[:, place, :, : part.shape[0]], laid)
     assert not out[:, :2].any()
+
+
+def test_nan_stays_nan():
+    """In whatever row it comes: its own numbers are none, the others' are as they were."""
+    heads, size = 2, 8
+    d, starts, scale = heads * size, torch.tensor([0, 3, 7]).numpy(), kernels.f32(0.3)
+    hidden = normal(7, d)
+    hidden[1, 3] = nan
+    kernels.relu(hidden.numpy(), torch.zeros(d).numpy())
+    assert hidden.isnan().nonzero().tolist() == [[1, 3]]
+    for part in range(3):  # of a query, a key, a value
+        qkv, zeros, out = normal(7, 3 * d), torch.zeros(3 * d), torch.empty(7, d)
+        qkv[1, part * d + 3] = nan
+        kernels.self_attention(qkv.numpy(), zeros.numpy(), starts, heads, scale, out.numpy())
+        assert out.isnan().any(1).tolist() == [part > 0, True, part > 0, *[False] * 4]
+        pool, paths = normal(9, 2 * d), torch.zeros(9, 3, dtype=torch.int32)
+        slots, positions = torch.tensor([4, 5], dtype=torch.int32), torch.tensor([1, 1], dtype=torch.int32)
+        paths[4, :2], paths[5, :2] = torch.tensor([1, 4]), torch.tensor([2, 5])
+        rows = normal(2, 3 * d, seed=1)
+        if part == 0:
+            rows[0, 3] = nan
+        else:
+            pool[1, (part - 1) * d + 3] = nan
+        arguments = [x.numpy() for x in (rows, zeros, pool, paths, slots, positions)]
+        out = torch.empty(2, d)
+        kernels.own_attention(*arguments, heads, scale, out.numpy())
+        assert out.isnan().any(1).tolist() == [True, False]
+
+
+def test_numbers_that_kernels_must_not_see_are_named():
+    tree, sources = Tree(torch.device("cpu"), torch.float32), Sources(torch.device("cpu"), torch.float32)
+    sources.add([normal(1, 2, 1, 3, 4)], [3])
+    usual = (5, 1, 7, 0, 0)  # token, position, slot, parent's slot, input
+
+    def check(**changes: int) -> None:
+        rows = tree.rows([usual, usual], [2])
+        for name, value in changes.items():
+            getattr(rows, name)[1] = value
+        rows.check(10, 64, tree, sources)
+
+    check()
+    for name, what, values in [
+        ("tokens", "a token's id must be from 0 to 9, got", (-1, 10)),
+        ("positions", "a token's position must be from 0 to 1, got", (-1, 2)),
+        ("slots", "a token's slot must be from 0 to 1023, got", (-1, 1024)),
+        ("paths", "an ancestor's slot must be from 0 to 1023, got", (-5, 1024)),
+        ("sentences", "an input's place must be from 0 to 0, got", (-1, 1)),
+    ]:
+        for value in values:
+            with pytest.raises(ValueError, match=f"^{what} {value}$"):
+                check(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([[5, 1], [48, 1]], "an input token's id must be from 0 to 47, got 48"),
+        ([[5, -3, 1]], "an input token's id must be from 0 to 47, got -3"),
+        ([[5, 1], [5] * 41], "the number of an input's tokens must be from 1 to 40, got 41"),
+        ([[5, 1], []], "the number of an input's tokens must be from 1 to 40, got 0"),
+    ],
+)
+def test_an_input_that_the_encoder_cannot_take_is_named(inputs, message):
+    side = read_bart(ARCHITECTURES["marian"].build()).encoder
+    assert side is not None
+    with pytest.raises(ValueError, match=message):
+        NativeEncoder(side).check(inputs)
 
 
 needs_avx512 = pytest.mark.skipif(not tiles.AVX512, reason="tiles need a CPU with AVX-512")
@@ -203,6 +272,17 @@ def test_top_is_log_softmax_and_topk(vocabulary, k, banned):
     assert torch.equal(tokens[finite], expected.indices[finite])
 
 
+def test_banned_tokens_that_are_none_are_left_alone():
+    """They may not be written to: beyond the logits lies somebody else's memory."""
+    memory = normal(3 * 70, 4)
+    before, logits = memory.clone(), memory[70:140]
+    values, tokens = torch.empty(4, 3), torch.empty(4, 3, dtype=torch.long)
+    kernels.top(logits.numpy(), torch.tensor([-1, 5, 70, 99]).numpy(), values.numpy(), tokens.numpy())
+    assert torch.equal(memory[:70], before[:70])
+    assert torch.equal(memory[140:], before[140:])
+    assert (logits == -inf).nonzero()[:, 0].unique().tolist() == [5]
+
+
 @pytest.mark.parametrize("k", [3, 5, 200])
 def test_top_of_equals_is_in_order_of_tokens(k):
     logits = torch.randint(0, 3, (20, 300), generator=torch.Generator().manual_seed(k)).float()
@@ -236,10 +316,11 @@ def test_batches_hold_so_many_tokens_and_every_input_once():
 def test_the_encoder_is_the_modules(name):
     """Inputs of many lengths at once, beyond the positions that were tabled first."""
     model: Any = ARCHITECTURES[name].build(seed=3, max_position_embeddings=200)
-    assert NativeEncoder.takes(model)
+    side = read_bart(model).encoder
+    assert side is not None
     lengths = [1, 7, 100, 2, 33]
     inputs = [torch.randint(4, 40, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in lengths]
-    encoder = NativeEncoder(model)
+    encoder = NativeEncoder(side)
     for _ in range(2):  # its memory is used again
         found = encoder(inputs).t.clone().split(lengths)
         for tokens, mine in zip(inputs, found, strict=True):

@@ -13,11 +13,11 @@ import torch
 
 from ..decoding import decode
 from ..engine import Stats
-from ..engine.choose import decoder_for
-from ..engine.native import kernels
-from ..engine.native.bart import NativeBart
-from ..engine.native.parts import Product
-from ..engine.tree import Tree
+from ..engine.steps.choose import step_for
+from ..engine.steps.native import kernels
+from ..engine.steps.native.bart import NativeBart
+from ..engine.steps.native.parts import Product
+from ..engine.steps.tree import Tree
 from .tables import Columns, Table
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Profile:
 
 def profile(model: TransformersModel, sources: Sequence[Any], beam: int, turns: int = 3) -> Profile:
     """Decode a few times, and account for the fastest."""
-    decoder = decoder_for(model)
+    decoder = step_for(model)
     if not isinstance(decoder, NativeBart):
         raise ValueError(f"model {model.name!r} runs on the {decoder.name} decoder; only compiled steps are profiled")
     decode(model, sources[:16], beam=beam)  # what is done once is not timed

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .budget import measure
-from .choose import decoder_for
-from .sources import Sources
-from .tree import Tree
+from .steps.budget import measure
+from .steps.choose import step_for
+from .steps.sources import Sources
+from .steps.tree import Tree
 
 if TYPE_CHECKING:
     from ..models.reader import Prompt
     from ..models.transformers import TransformersModel
     from ..settings import Budget
-    from .decoder import Decoder
+    from .steps.step import DecoderStep
 
 
 class Sentence:
@@ -41,9 +41,9 @@ Row = tuple[Sentence, int, int, int]
 class Runner:
     """Runs rows of many inputs on one model."""
 
-    def __init__(self, model: TransformersModel, decoder: Decoder | None = None) -> None:
+    def __init__(self, model: TransformersModel, decoder: DecoderStep | None = None) -> None:
         self.model = model
-        self.decoder = decoder or decoder_for(model)
+        self.decoder = decoder or step_for(model)
         parameter = next(model.model.parameters())
         self.device = parameter.device
         self.tree = Tree(parameter.device, parameter.dtype)

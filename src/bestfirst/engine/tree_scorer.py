@@ -16,7 +16,7 @@ from ..settings import Budget
 from .beside import Beside
 from .runner import Row, Runner, Sentence
 from .scorer import check_together
-from .top import top
+from .steps.operations import top
 
 Process = Callable[[Sequence[Hypothesis], torch.Tensor], torch.Tensor]
 """Changes the log-probabilities (rows, vocabulary) that follow a batch of hypotheses, as Hugging Face's processors do."""

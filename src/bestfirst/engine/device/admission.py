@@ -11,12 +11,11 @@ import torch
 
 from ..engine import Job
 from .beams import RULES
-from .encoder import Packed
 from .launch import Graphs, send
+from .products import power
 from .rules import Rules
-from .sizes import power
 from .state import State
-from .weights import Weights
+from .weights import Packed, Weights
 
 PIECE = 512  # inputs that are let in together, at most
 TOKENS = 1 << 15  # of theirs, unless one alone has more

@@ -16,12 +16,12 @@ import torch
 from ...models.transformers import TransformersModel
 from ...search import Answer, Result
 from ...settings import Decoding
-from ..choose import Fingerprint, untouched
 from ..engine import Engine, Job, Stats
 from ..known import known
+from ..steps.choose import Fingerprint, untouched
+from .products import power
 from .rules import unknown_to_device
 from .session import BUCKETS, Session
-from .sizes import power
 from .state import Shape, bytes_each
 from .weights import Weights
 

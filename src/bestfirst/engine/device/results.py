@@ -30,8 +30,8 @@ from .beams import (
     final,
 )  # fmt: skip
 from .launch import Transfer
+from .products import power
 from .rows import LEAVING
-from .sizes import power
 from .state import State
 
 

@@ -10,8 +10,8 @@ from math import inf
 import torch
 
 from .beams import RULES, begin
+from .products import power
 from .rows import CAP, FREE, reclaim
-from .sizes import power
 from .weights import Weights
 
 BLOCK = 1024  # nodes that one program takes back

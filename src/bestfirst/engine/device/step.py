@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import torch
 
-from .attention import attend
+from .attention import attend, attend_own, attend_source, best
 from .beams import grow
-from .plain import attend_own, attend_source, best
-from .residual import add, normed
+from .products import add, normed, power
 from .rows import BROKEN, ROWS, assign, embed, share
-from .sizes import power
 from .state import State
 from .successors import keep_best, keep_given, survey
-from .weights import Layer, Weights
+from .weights import DeviceLayer as Layer
+from .weights import Weights
 
 LARGEST_VOCABULARY = 16384  # that one program looks through; above it, torch's own top-k
 MOST_SUCCESSORS = 128

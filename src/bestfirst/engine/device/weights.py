@@ -1,42 +1,98 @@
-"""Weights of a BART-like decoder, as a step on the device uses them: joined where that saves a product."""
+"""Weights of a BART-like model as the device uses them, joined where that saves a product; and its encoder, in few launches."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
-from ..hooked import position_table
-from .encoder import Encoder
-from .linear import Linear
+from ..steps.bart_weights import BartLayer, BartSide, looks_like_bart, read_bart
+from ..steps.operations import normed
+from ..steps.trial import encoder_agrees
+from .attention import attend, attend_source
+from .products import DeviceLinear, add, power
 
-NORM_FIRST = {"marian": False, "bart": False, "mbart": True, "pegasus": True, "m2m_100": True}
-"""Architectures that are known here, and where a layer normalises: before or after its attention."""
+
+@dataclass
+class Packed:
+    """Inputs, their tokens one after the other: each token with its place in its input and that input's number;
+    where each input starts, and its length. The first `used` tokens count. All are integers of 32 bits on the device.
+    """
+
+    tokens: torch.Tensor
+    places: torch.Tensor
+    inputs: torch.Tensor
+    starts: torch.Tensor
+    lengths: torch.Tensor
+    used: torch.Tensor
 
 
-class Layer:
-    """One decoder layer."""
+class DeviceLayer:
+    """One layer of the decoder or encoder."""
 
-    def __init__(self, module: Any) -> None:
-        own, cross = module.self_attn, module.encoder_attn
-        self.scaling = float(own.scaling)
-        self.qkv = Linear.join(own.q_proj, own.k_proj, own.v_proj)
-        self.own_out = Linear.join(own.out_proj)
-        self.own_norm = module.self_attn_layer_norm
-        self.cross_q = Linear.join(cross.q_proj)
-        self.cross_out = Linear.join(cross.out_proj)
-        self.cross_norm = module.encoder_attn_layer_norm
-        self.fc1 = Linear.join(module.fc1, activation=module.activation_fn)
-        self.fc2 = Linear.join(module.fc2)
-        self.norm = module.final_layer_norm
+    def __init__(self, layer: BartLayer) -> None:
+        own, cross = layer.own, layer.cross
+        self.scaling = own.scaling
+        self.qkv, self.own_out = DeviceLinear.join(own.query, own.key, own.value), DeviceLinear.join(own.out)
+        if cross is not None:
+            self.cross_q, self.cross_out = DeviceLinear.join(cross.query), DeviceLinear.join(cross.out)
+        self.fc1, self.fc2 = DeviceLinear.join(layer.fc1, activation=layer.activation), DeviceLinear.join(layer.fc2)
+        self.own_norm, self.cross_norm, self.norm = layer.own_norm, layer.cross_norm, layer.norm
+
+
+class DeviceEncoder:
+    """Runs any number of inputs of any lengths at once: products see tokens, and each token looks at its own input only."""
+
+    def __init__(self, side: BartSide, positions: int) -> None:
+        self.side = side
+        self.heads, self.norm_first = side.layers[0].own.heads, side.norm_first
+        self.layers = [DeviceLayer(layer) for layer in side.layers]
+        self.positions = side.positions.up_to(positions)
+
+    def __call__(self, given: Packed) -> torch.Tensor:
+        """Hidden states (tokens, d)."""
+        used = given.used
+        x = torch.add(self.positions[given.places], F.embedding(given.tokens, self.side.embedding), alpha=self.side.embed_scale)
+        x = y = normed(x, self.side.first_norm)
+        if self.norm_first:
+            y = normed(x, self.layers[0].own_norm)
+        for index, layer in enumerate(self.layers):
+            after = self.layers[index + 1].own_norm if index + 1 < len(self.layers) else self.side.last_norm
+            own, last = (layer.norm, after) if self.norm_first else (layer.own_norm, layer.norm)
+            x, y = add(x, layer.own_out(self._attend(layer.qkv(y, used), layer, given), used), own, self.norm_first)
+            x, y = add(x, layer.fc2(layer.fc1(y, used), used), last, self.norm_first)
+        return y if self.norm_first else normed(y, self.side.last_norm)
+
+    def _attend(self, qkv: torch.Tensor, layer: DeviceLayer, given: Packed) -> torch.Tensor:
+        """Each token to all of its input."""
+        tokens, width = len(qkv), qkv.shape[1] // 3
+        if not qkv.is_cuda:
+            memory = qkv[:, width:].unflatten(1, (2, width))
+            return attend_source(qkv[:, :width], memory, given.inputs, given.starts, given.lengths, self.heads, layer.scaling)
+        out = torch.empty(tokens, width, dtype=qkv.dtype, device=qkv.device)
+        size, unused = width // self.heads, given.inputs
+        attend[(tokens, self.heads)](
+            given.used, qkv, 3 * width, qkv[:, width:], 3 * width, 0, unused, given.inputs, unused, unused,
+            given.starts, given.lengths, out, layer.scaling, 0, self.heads, size,
+            OWN=False, DP=power(size), BLOCK=16, num_warps=2,
+        )  # fmt: skip
+        return out
+
+    def alone(self, tokens: list[int]) -> torch.Tensor:
+        """Hidden states of one input, (tokens, d)."""
+        device, n = self.side.embedding.device, len(tokens)
+        numbers = [tokens, list(range(n)), [0] * n, [0], [n], [n]]
+        return self(Packed(*(torch.tensor(each, dtype=torch.int32, device=device) for each in numbers)))
 
 
 class Weights:
-    """A whole decoder."""
+    """A whole model."""
 
     @staticmethod
     def takes(model: Any) -> bool:
-        return model.config.model_type in NORM_FIRST and hasattr(model.get_decoder(), "layers")
+        return looks_like_bart(model) and hasattr(model.get_encoder(), "embed_tokens")
 
     @staticmethod
     def bytes_of_a_token(model: Any) -> int:
@@ -45,24 +101,22 @@ class Weights:
         return len(layers) * 2 * int(layers[0].self_attn.embed_dim) * model.dtype.itemsize
 
     def __init__(self, model: Any, positions: int, source_positions: int) -> None:
-        decoder = model.get_decoder()
-        attention = decoder.layers[0].self_attn
-        self.heads, self.size = attention.num_heads, attention.head_dim
-        self.norm_first = NORM_FIRST[model.config.model_type]
-        self.layers = [Layer(module) for module in decoder.layers]
-        sides = [(module.encoder_attn.k_proj, module.encoder_attn.v_proj) for module in decoder.layers]
-        self.encoder = Encoder(model, self.norm_first, source_positions)
-        self.cross = Linear.join(*(side for pair in sides for side in pair))
-        self.embedding = decoder.embed_tokens.weight.detach()
-        self.embed_scale = float(getattr(decoder.embed_tokens, "embed_scale", getattr(decoder, "embed_scale", 1.0)))
-        self.positions = position_table(decoder, positions).detach().contiguous()
-        self.first_norm = getattr(decoder, "layernorm_embedding", None)
-        self.last_norm = getattr(decoder, "layer_norm", None)
-        head, bias = model.get_output_embeddings(), getattr(model, "final_logits_bias", None)
-        self.head = Linear.join(head)
-        if bias is not None:
-            self.head.bias = bias[0].detach().to(self.head.bias)
+        weights = read_bart(model)
+        side = weights.decoder
+        self.heads, self.size, self.norm_first = side.layers[0].own.heads, side.layers[0].own.size, side.norm_first
+        self.layers = [DeviceLayer(layer) for layer in side.layers]
+        crosses = [layer.cross for layer in side.layers if layer.cross is not None]
+        self.cross = DeviceLinear.join(*(part for cross in crosses for part in (cross.key, cross.value)))
+        self.embedding, self.embed_scale = side.embedding, side.embed_scale
+        self.positions = side.positions.up_to(positions).detach().contiguous()
+        self.first_norm, self.last_norm = side.first_norm, side.last_norm
+        self.head = DeviceLinear.join(weights.head)
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
+        if weights.encoder is None:
+            raise TypeError(f"the encoder of {type(model).__name__} is not built as this architecture's are")
+        self.encoder = DeviceEncoder(weights.encoder, source_positions)
+        if not encoder_agrees(self.encoder.alone, model):
+            raise RuntimeError(f"the encoder of {type(model).__name__} does not give here what it gives by itself")
 
     def source_keys(self, hidden: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
         """Every layer's keys and values for the encoder's output (tokens, d), (tokens, layers * 2 * d)."""

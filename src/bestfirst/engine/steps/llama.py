@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from ..models.transformers import evaluating
-from .decoder import Decoder
+from ...models.transformers import evaluating
 from .hooked import prefill
-from .linear import Linear
+from .operations import Linear
 from .sources import Sources
+from .step import DecoderStep
 from .tree import Rows, Tree
 
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 LARGE = 2**22  # weights: a copy of so many is not worth what it saves of so large a product
 
 
-class Layer:
+class LlamaLayer:
     """One decoder layer's weights, joined where that saves a product."""
 
     def __init__(self, module: Any) -> None:
@@ -41,7 +41,7 @@ class Layer:
         self.norm = module.post_attention_layernorm
 
 
-class FusedLlama(Decoder):
+class FusedLlama(DecoderStep):
     """A step of a Llama-like decoder, all rows of all inputs at once."""
 
     name = "fused"
@@ -53,7 +53,7 @@ class FusedLlama(Decoder):
     @torch.inference_mode()
     def __init__(self, model: Any) -> None:
         self.decoder = model.get_decoder()
-        self.layers = [Layer(module) for module in self.decoder.layers]
+        self.layers = [LlamaLayer(module) for module in self.decoder.layers]
         self.embedding = self.decoder.embed_tokens
         self.last_norm = self.decoder.norm
         self.head = product(model.get_output_embeddings())
@@ -83,7 +83,7 @@ class FusedLlama(Decoder):
     def _attention(
         self,
         x: torch.Tensor,
-        layer: Layer,
+        layer: LlamaLayer,
         tree: Tree,
         index: int,
         cos: torch.Tensor,

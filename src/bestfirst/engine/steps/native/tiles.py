@@ -12,9 +12,11 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from .compiled import compiled
 
 LANES = 16  # numbers in a register
 WIDE = 3  # registers: 48 outputs are a panel
@@ -139,7 +141,7 @@ def _fetch(builder: Any, address: Any) -> None:
     builder.call(function, [builder.inttoptr(address, BYTE), to_read, second_cache, data])
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _tile(
     x: int, x_row: int, panel: int, start: int, start_row: int, out: int, out_row: int, inputs: int, ahead: int, step: int,
     tall: int, wide: int,
@@ -148,7 +150,7 @@ def _tile(
     _tile_code(x, x_row, panel, start, start_row, out, out_row, inputs, ahead, step, tall, wide)  # type: ignore[call-arg]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def pack(matrix: Any, block: int, packed: Any) -> None:
     """A matrix (outputs, inputs) into panels: for each `block` of inputs, panel for panel, input for input, its outputs.
 
@@ -168,7 +170,7 @@ def pack(matrix: Any, block: int, packed: Any) -> None:
                     panel[:, j] = 0
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def by_panels(x: Any, packed: Any, block: int, zeros: Any, out: Any) -> None:
     """x (rows, inputs) times packed weights, into `out` (rows, outputs): rows stay in the cache, panels pass by."""
     inputs, outputs = x.shape[1], out.shape[1]
@@ -193,7 +195,7 @@ def by_panels(x: Any, packed: Any, block: int, zeros: Any, out: Any) -> None:
                     r += tall
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def by_rows(weights: Any, packed: Any, zeros: Any, out: Any) -> None:
     """Weights (outputs, inputs), as they are, times packed columns, into `out` (outputs, columns): the weights pass by."""
     outputs, inputs = weights.shape

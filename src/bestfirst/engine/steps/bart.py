@@ -11,35 +11,28 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from .decoder import Decoder
-from .hooked import position_table
-from .linear import Linear
+from .bart_weights import BartLayer, BartSide, LayerNorm, looks_like_bart, read_bart
+from .operations import Linear, normed
 from .sources import Sources
+from .step import DecoderStep
 from .tree import Rows, Tree
 
-NORM_FIRST = {"marian": False, "bart": False, "mbart": True, "pegasus": True, "m2m_100": True, "whisper": True}
-"""Where a layer normalises, before or after its attention: the one thing its weights do not tell."""
+
+class FusedLayer:
+    """One layer of a decoder or encoder, joined where that saves a product."""
+
+    def __init__(self, layer: BartLayer) -> None:
+        own, cross = layer.own, layer.cross
+        self.heads, self.size, self.scaling = own.heads, own.size, own.scaling
+        self.qkv, self.own_out = Linear.join(own.query, own.key, own.value), Linear.join(own.out)
+        if cross is not None:
+            self.cross_q, self.cross_out = Linear.join(cross.query), Linear.join(cross.out)
+            self.cross_kv = Linear.join(cross.key, cross.value)
+        self.fc1, self.fc2, self.activation = Linear.join(layer.fc1), Linear.join(layer.fc2), layer.activation
+        self.own_norm, self.cross_norm, self.norm = layer.own_norm, layer.cross_norm, layer.norm
 
 
-class Layer:
-    """One decoder layer's weights, joined where that saves a product."""
-
-    def __init__(self, module: Any) -> None:
-        own, cross = module.self_attn, module.encoder_attn
-        self.heads, self.size, self.scaling = own.num_heads, own.head_dim, float(own.scaling)
-        self.qkv = Linear.join(own.q_proj, own.k_proj, own.v_proj)
-        self.own_out = Linear.join(own.out_proj)
-        self.own_norm = module.self_attn_layer_norm
-        self.cross_q = Linear.join(cross.q_proj)
-        self.cross_kv = Linear.join(cross.k_proj, cross.v_proj)
-        self.cross_out = Linear.join(cross.out_proj)
-        self.cross_norm = module.encoder_attn_layer_norm
-        self.fc1, self.fc2 = Linear.join(module.fc1), Linear.join(module.fc2)
-        self.activation = module.activation_fn
-        self.norm = module.final_layer_norm
-
-
-class FusedBart(Decoder):
+class FusedBart(DecoderStep):
     """A step of a BART-like decoder, all rows of all inputs at once."""
 
     name = "fused"
@@ -47,59 +40,39 @@ class FusedBart(Decoder):
 
     @staticmethod
     def takes(model: Any) -> bool:
-        """Whether this is an architecture it knows (`choose` then tries it against the model itself)."""
-        return model.config.model_type in NORM_FIRST and hasattr(model.get_decoder(), "layers")
+        return looks_like_bart(model)
 
     @torch.inference_mode()
     def __init__(self, model: Any) -> None:
-        decoder = model.get_decoder()
-        self.decoder = decoder
-        self.layers = [Layer(module) for module in decoder.layers]
-        self.norm_first = NORM_FIRST[model.config.model_type]
-        self.embedding = decoder.embed_tokens
-        self.embed_scale = embed_scale(decoder)
-        self.first_norm = getattr(decoder, "layernorm_embedding", None)
-        self.last_norm = getattr(decoder, "layer_norm", None)
-        bias = getattr(model, "final_logits_bias", None)
-        head = model.get_output_embeddings()
-        self.head = Linear(head.weight, head.bias if bias is None else bias[0])
-        self.positions = position_table(decoder, 64)
+        self.weights = read_bart(model)
+        self.side = self.weights.decoder
+        self.layers = [FusedLayer(layer) for layer in self.side.layers]
+        self.head = Linear.join(self.weights.head)
 
     def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
-        """Each layer's keys and values for encoder output (batch, length, d), as (batch, 2, heads, length, head size)."""
         batch, length, _ = hidden.shape
         return [
             layer.cross_kv(hidden).view(batch, length, 2, layer.heads, layer.size).permute(0, 2, 3, 1, 4) for layer in self.layers
         ]
 
     def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
-        """Logits of the next token, (rows, vocabulary)."""
         x = self.embed(rows)
         mask = rows.mask[:, None, None]
-        groups = Groups(rows, sources)
+        grid = RowGrid(rows, sources)
         for index, layer in enumerate(self.layers):
             x = self._residual(x, layer.own_norm, lambda y, i=index, w=layer: self._own(y, i, w, rows, mask, tree))
-            x = self._residual(x, layer.cross_norm, lambda y, i=index, w=layer: self._cross(y, i, w, groups, sources))
+            x = self._residual(x, layer.cross_norm, lambda y, i=index, w=layer: self._cross(y, i, w, grid, sources))
             x = self._residual(x, layer.norm, lambda y, w=layer: w.fc2(w.activation(w.fc1(y))))
-        if self.last_norm is not None:
-            x = self.last_norm(x)
-        return self.head.again(x)
+        return self.head.again(normed(x, self.side.last_norm))
 
     def embed(self, rows: Rows) -> torch.Tensor:
         """What enters the first layer, (rows, d)."""
-        context = rows.paths.shape[1]
-        if context > self.positions.shape[0]:
-            self.positions = position_table(self.decoder, 2 * context)
-        x = self.embedding(rows.tokens)
-        if self.embed_scale != 1.0:
-            x = x * self.embed_scale
-        x = x + self.positions[rows.positions]
-        return x if self.first_norm is None else self.first_norm(x)
+        return embedded(self.side, rows.tokens, rows.positions, rows.paths.shape[1])
 
-    def _residual(self, x: torch.Tensor, norm: Any, block: Any) -> torch.Tensor:
-        return x + block(norm(x)) if self.norm_first else norm(x + block(x))
+    def _residual(self, x: torch.Tensor, norm: LayerNorm | None, block: Any) -> torch.Tensor:
+        return x + block(normed(x, norm)) if self.side.norm_first else normed(x + block(x), norm)
 
-    def _own(self, x: torch.Tensor, index: int, layer: Layer, rows: Rows, mask: torch.Tensor, tree: Tree) -> torch.Tensor:
+    def _own(self, x: torch.Tensor, index: int, layer: FusedLayer, rows: Rows, mask: torch.Tensor, tree: Tree) -> torch.Tensor:
         """Self-attention over each row's ancestors, gathered from the tree."""
         n, width = x.shape[0], layer.heads * layer.size
         qkv = layer.qkv(x)  # (rows, 3 d)
@@ -108,21 +81,21 @@ class FusedBart(Decoder):
         out = F.scaled_dot_product_attention(q, context[0], context[1], attn_mask=mask, scale=layer.scaling)
         return layer.own_out(out.reshape(n, width))
 
-    def _cross(self, x: torch.Tensor, index: int, layer: Layer, groups: Groups, sources: Sources) -> torch.Tensor:
+    def _cross(self, x: torch.Tensor, index: int, layer: FusedLayer, grid: RowGrid, sources: Sources) -> torch.Tensor:
         """Attention to the encoder: all rows of an input share its one copy of keys and values."""
-        q = groups.gather(layer.cross_q(x)).view(groups.inputs, groups.most, layer.heads, layer.size).transpose(1, 2)
-        kv = groups.of(sources.layers[index])
+        q = grid.gather(layer.cross_q(x)).view(grid.inputs, grid.most, layer.heads, layer.size).transpose(1, 2)
+        kv = grid.of(sources.layers[index])
         if q.device.type == "cpu" or self.watching:  # so few queries share a source that plain products are faster there
-            weights = (q @ kv[0].transpose(2, 3)).mul_(layer.scaling).add_(groups.mask).softmax(-1)
+            weights = (q @ kv[0].transpose(2, 3)).mul_(layer.scaling).add_(grid.mask).softmax(-1)
             out = weights @ kv[1]
             if self.watching and index == len(self.layers) - 1:
-                self.attention = groups.scatter(weights.mean(1).reshape(groups.inputs * groups.most, -1))  # (rows, source)
+                self.attention = grid.scatter(weights.mean(1).reshape(grid.inputs * grid.most, -1))  # (rows, source)
         else:
-            out = F.scaled_dot_product_attention(q, kv[0], kv[1], attn_mask=groups.mask, scale=layer.scaling)
-        return layer.cross_out(groups.scatter(out.transpose(1, 2).reshape(groups.inputs * groups.most, -1)))
+            out = F.scaled_dot_product_attention(q, kv[0], kv[1], attn_mask=grid.mask, scale=layer.scaling)
+        return layer.cross_out(grid.scatter(out.transpose(1, 2).reshape(grid.inputs * grid.most, -1)))
 
 
-class Groups:
+class RowGrid:
     """The rows of a step by input: a grid of inputs by rows each, so that attention to the encoder is one batched product."""
 
     def __init__(self, rows: Rows, sources: Sources) -> None:
@@ -155,7 +128,9 @@ class Groups:
         return x if self.cells is None else x.index_select(0, self.cells)
 
 
-def embed_scale(module: Any) -> float:
-    """What an encoder or decoder multiplies embeddings with, unless its embedding module does so itself."""
-    inside = hasattr(module.embed_tokens, "embed_scale")
-    return 1.0 if inside or module.config.model_type == "whisper" else float(getattr(module, "embed_scale", 1.0))
+def embedded(side: BartSide, tokens: torch.Tensor, positions: torch.Tensor, longest: int) -> torch.Tensor:
+    """What enters the first layer of an encoder or decoder, (tokens, d), at positions that are less than `longest`."""
+    x = F.embedding(tokens, side.embedding)
+    if side.embed_scale != 1.0:
+        x = x * side.embed_scale
+    return normed(x + side.positions.up_to(longest)[positions], side.first_norm)

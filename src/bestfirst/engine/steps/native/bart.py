@@ -9,31 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .. import fused_bart
-from ..fused_bart import FusedBart
-from ..pages import Pages
+from ..bart import FusedBart
+from ..memory import Pages
 from ..sources import Sources
 from ..tree import Rows, Tree
 from . import kernels, tiles
-from .arrays import Array, Workspace
 from .encoder import NativeEncoder
-from .parts import FeedForward, Norm, Product, Stream
+from .parts import Array, NativeLayer, ResidualStream, Workspace, native_norms
 
 if TYPE_CHECKING:
-    from ...models.transformers import Prompt, TransformersModel
+    from ....models.transformers import Prompt, TransformersModel
 
 MULTIPLE = 16  # of rows: what the product with the vocabulary works through at a time; a step's last few are filled up
-
-
-class Layer:
-    """One decoder layer: its products as kernels want them."""
-
-    def __init__(self, fused: fused_bart.Layer, pages: Pages) -> None:
-        self.heads, self.scaling = fused.heads, np.float32(fused.scaling)
-        self.qkv, self.own_out = Product(fused.qkv, pages), Product(fused.own_out, pages)
-        self.cross_q, self.cross_out = Product(fused.cross_q, pages), Product(fused.cross_out, pages)
-        self.cross_kv = Product(fused.cross_kv, pages)
-        self.forward = FeedForward(fused.fc1, fused.fc2, fused.activation, pages)
 
 
 class NativeBart(FusedBart):
@@ -49,33 +36,23 @@ class NativeBart(FusedBart):
     @torch.inference_mode()
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        if self.norm_first != (self.last_norm is not None):
-            raise TypeError(f"{type(model).__name__} normalises in an order that is not known here")
-        self.width = self.layers[0].heads * self.layers[0].size
         pages = Pages()
-        self.native = [Layer(layer, pages) for layer in self.layers]
-        self.norms = [Norm(module) for module in self._norms()]
-        self.workspace = Workspace(
-            x=self.width, h=self.width, y=self.width, q=self.width, seen=self.width,
-            qkv=3 * self.width, inner=max(len(layer.fc1.weight) for layer in self.layers),
-        )  # fmt: skip
+        self.native = [NativeLayer(layer, pages) for layer in self.layers]
+        self.norms = native_norms(self.side)
+        self.width = d = self.side.width
+        inner = max(len(layer.fc1.weight) for layer in self.layers)
+        self.workspace = Workspace(x=d, h=d, y=d, q=d, seen=d, qkv=3 * d, inner=inner)
         bias = self.head.bias
         self.head_bias = None if bias is None or not bias.any() else bias[:, None]
-        self.head_rows = self.head.weight.detach().contiguous().numpy()
+        self.head_rows = self.head.weight.contiguous().numpy()
         self._transposed = torch.empty(0)
         self._logits = torch.empty(0)
-        self.encoder = NativeEncoder(model, pages) if NativeEncoder.takes(model) else None
-
-    def _norms(self) -> Iterator[Any]:
-        """In the order in which a step comes to them."""
-        for layer in self.layers:
-            yield from (layer.own_norm, layer.cross_norm, layer.norm)
-        if self.last_norm is not None:
-            yield self.last_norm
+        self.encoder = None if self.weights.encoder is None else NativeEncoder(self.weights.encoder, pages)
 
     def take_in(self, model: TransformersModel, prompts: Sequence[Prompt], sources: Sources) -> list[int]:
         if self.encoder is None or any(prompt.hidden is not None for prompt in prompts):
             return super().take_in(model, prompts, sources)
+        self.encoder.check([prompt.source for prompt in prompts])
         lengths = [len(prompt.source) for prompt in prompts]
         layer = self.layers[0]
         places = sources.reserve(lengths, len(self.layers), layer.heads, layer.size)
@@ -91,9 +68,10 @@ class NativeBart(FusedBart):
     def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
         if self.watching:
             return super().step(rows, tree, sources)
+        rows.check(len(self.side.embedding), len(self.side.positions.up_to(rows.paths.shape[1])), tree, sources)
         w = self.workspace.of(len(rows))
         w["x"].t.copy_(self.embed(rows))
-        stream = Stream(w["x"], w["h"], self.norms, self.norm_first)
+        stream = ResidualStream(w["x"], w["h"], self.norms, self.side.norm_first)
         y, q, qkv, seen = w["y"], w["q"], w["qkv"], w["seen"]
         slots, positions, places = rows.slots.numpy(), rows.positions.numpy(), rows.sentences.numpy()
         paths, lengths = tree.paths.numpy(), np.array(sources.lengths)

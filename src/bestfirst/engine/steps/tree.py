@@ -9,10 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .pages import zeros
+from .memory import zeros
+
+if TYPE_CHECKING:
+    from .sources import Sources
 
 
 @dataclass
@@ -31,12 +35,27 @@ class Rows:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def check(self, vocabulary: int, positions: int, tree: Tree, sources: Sources) -> None:
+        """Raise ValueError, naming the value, for a number that compiled kernels must not see: they check no index."""
+        check_range("a token's id", self.tokens.numpy(), vocabulary)
+        check_range("a token's position", self.positions.numpy(), min(positions, self.paths.shape[1]))
+        check_range("a token's slot", self.slots.numpy(), tree.capacity)
+        check_range("an ancestor's slot", self.paths.numpy(), tree.capacity)
+        check_range("an input's place", self.sentences.numpy(), len(sources))
+
     @cached_property
     def mask(self) -> torch.Tensor:
         """(rows, context) 0 where there is an ancestor, very negative beyond."""
         beyond = torch.arange(self.paths.shape[1], device=self.paths.device, dtype=torch.int32) > self.positions[:, None]
         zeros = torch.zeros(self.paths.shape, dtype=self.dtype, device=self.paths.device)
         return zeros.masked_fill_(beyond, torch.finfo(self.dtype).min)
+
+
+def check_range(what: str, numbers: Any, end: int, first: int = 0) -> None:
+    """Raise ValueError unless all of these (an array that is not empty) are in range(first, end)."""
+    least, most = int(numbers.min()), int(numbers.max())
+    if least < first or most >= end:
+        raise ValueError(f"{what} must be from {first} to {end - 1}, got {least if least < first else most}")
 
 
 class Tree:

@@ -1,18 +1,47 @@
-"""Parts: the pieces that a BART-like encoder and decoder are made of, between the attentions."""
+"""Parts: what a BART-like encoder and decoder are made of between the attentions, and the memory that they work in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ..linear import Linear
-from ..pages import Pages
+from ..bart import FusedLayer
+from ..bart_weights import BartSide, LayerNorm
+from ..memory import Pages
+from ..operations import Linear
 from . import kernels, tiles
-from .arrays import Array
+
+
+class Array(NamedTuple):
+    """The same numbers as torch and as kernels see them."""
+
+    t: torch.Tensor
+    n: Any  # numpy.ndarray
+
+
+class Workspace:
+    """Named arrays of given widths, for as many rows as are asked for: large results are not allocated at every step."""
+
+    def __init__(self, **widths: int) -> None:
+        self._widths = widths
+        self._memory: dict[str, torch.Tensor] = {}
+        self._views: dict[int, dict[str, Array]] = {}
+        self._rows = 0
+
+    def of(self, rows: int) -> dict[str, Array]:
+        """The arrays, (rows, width) each; their contents are those of the last use."""
+        if rows > self._rows:
+            self._rows = 2 * rows
+            self._memory = {name: torch.empty(self._rows, width) for name, width in self._widths.items()}
+            self._views = {}
+        if rows not in self._views:
+            views = {name: memory[:rows] for name, memory in self._memory.items()}
+            self._views[rows] = {name: Array(view, view.numpy()) for name, view in views.items()}
+        return self._views[rows]
 
 
 class Product:
@@ -61,29 +90,40 @@ class FeedForward:
         self.down(inner, out)
 
 
-class Norm:
-    """A layer normalisation's numbers."""
+class NativeLayer:
+    """One layer's products, of a decoder or encoder."""
 
-    def __init__(self, module: Any) -> None:
-        self.weight, self.shift = module.weight.detach().numpy(), module.bias.detach().numpy()
-        self.epsilon = np.float32(module.eps)
+    def __init__(self, layer: FusedLayer, pages: Pages) -> None:
+        self.heads, self.scaling = layer.heads, np.float32(layer.scaling)
+        self.qkv, self.own_out = Product(layer.qkv, pages), Product(layer.own_out, pages)
+        if layer.cross_norm is not None:
+            self.cross_q, self.cross_out = Product(layer.cross_q, pages), Product(layer.cross_out, pages)
+            self.cross_kv = Product(layer.cross_kv, pages)
+        self.forward = FeedForward(layer.fc1, layer.fc2, layer.activation, pages)
 
 
-class Stream:
+def native_norms(side: BartSide) -> list[LayerNorm]:
+    """All norms of the layers and the last, as kernels want them."""
+    if side.norm_first != (side.last_norm is not None):
+        raise TypeError("a model that normalises in an order that is not known here")
+    return [LayerNorm(norm.weight.numpy(), norm.bias.numpy(), np.float32(norm.eps)) for norm in side.norms()]
+
+
+class ResidualStream:
     """What flows through the layers: `x` the sum so far, `h` what the next block gets.
 
     A model that normalises first gives a block the norm of the sum; another makes the sum itself the norm.
     """
 
-    def __init__(self, x: Array, h: Array, norms: Iterable[Norm], norm_first: bool) -> None:
+    def __init__(self, x: Array, h: Array, norms: Iterable[LayerNorm], norm_first: bool) -> None:
         self.x = x
         self.h = h if norm_first else x
         self._norms = iter(norms)
         if norm_first:
             norm = next(self._norms)
-            kernels.norm(x.n, norm.weight, norm.shift, norm.epsilon, h.n)
+            kernels.norm(x.n, norm.weight, norm.bias, norm.eps, h.n)
 
     def add(self, y: Array, bias: Any) -> None:
         """Add what a block has made of `h`, and the block's last bias."""
         norm = next(self._norms)
-        kernels.add_norm(self.x.n, y.n, bias, norm.weight, norm.shift, norm.epsilon, self.h.n)
+        kernels.add_norm(self.x.n, y.n, bias, norm.weight, norm.bias, norm.eps, self.h.n)

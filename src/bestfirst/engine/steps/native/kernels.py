@@ -1,8 +1,8 @@
 """Kernels: what lies between the matrix products of a step, compiled for this machine's CPU (numba).
 
 Each is one pass over memory where torch needs several operations, and none of them pads: a row looks at its own ancestors and
-its own source, where they lie. float32, one thread, no Python lock. `tests/engine/test_native.py` holds every one of them
-against torch.
+its own source, where they lie. float32, one thread, no Python lock. Indices are not checked here (`Rows.check` does that); NaN
+stays NaN. `tests/engine/test_native.py` holds every one of them against torch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
+from .compiled import compiled
+
 f32 = np.float32
 i32 = np.int32
 
 REORDER = {"reassoc", "contract", "nsz", "arcp"}  # sums may be taken in any order: that is what makes them fast
-NO_NAN = REORDER | {"nnan"}
 
 SUMMED = 64  # tokens whose sum is taken by itself, which keeps the whole accurate
 LOWEST = f32(-3.0e38)
@@ -50,7 +51,7 @@ def _exp(x: Any) -> Any:
     return p * _as_float((i32(n) + i32(127)) << i32(23))  # type: ignore[call-arg]
 
 
-@njit(inline="always", fastmath=NO_NAN)
+@njit(inline="always", fastmath=REORDER)
 def _dot(a: Any, b: Any) -> Any:
     total = f32(0)
     for i in range(a.shape[0]):
@@ -58,8 +59,9 @@ def _dot(a: Any, b: Any) -> Any:
     return total
 
 
-@njit(inline="always", fastmath=NO_NAN)
+@njit(fastmath=REORDER | {"nnan"})
 def _largest(x: Any) -> Any:
+    """With NaN among them, anything. A function of its own: inlined, it would be compiled as its caller, where NaN stays NaN."""
     largest = x[0]
     for i in range(1, x.shape[0]):
         largest = x[i] if x[i] > largest else largest
@@ -79,7 +81,7 @@ def _softmax(x: Any) -> None:
         x[i] *= factor
 
 
-@njit(cache=True, nogil=True, fastmath=NO_NAN)
+@compiled(fastmath=REORDER)
 def own_attention(
     qkv: Any, bias: Any, pool: Any, paths: Any, slots: Any, positions: Any, heads: int, scale: Any, out: Any
 ) -> None:
@@ -115,7 +117,7 @@ def own_attention(
                     o[i] += w[j] * v[i]
 
 
-@njit(cache=True, nogil=True, fastmath=NO_NAN)
+@compiled(fastmath=REORDER)
 def cross_attention(q: Any, bias: Any, keys_values: Any, lengths: Any, places: Any, scale: Any, out: Any) -> None:
     """Attention of each row to its source.
 
@@ -144,7 +146,7 @@ def cross_attention(q: Any, bias: Any, keys_values: Any, lengths: Any, places: A
                     o[i] += w[j] * values[j, i]
 
 
-@njit(cache=True, nogil=True, fastmath=NO_NAN)
+@compiled(fastmath=REORDER)
 def self_attention(qkv: Any, bias: Any, starts: Any, heads: int, scale: Any, out: Any) -> None:
     """Attention of an encoder's tokens to all tokens of their own input.
 
@@ -175,7 +177,7 @@ def self_attention(qkv: Any, bias: Any, starts: Any, heads: int, scale: Any, out
                         o[i] += w[j] * v[i]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def put(keys_values: Any, bias: Any, starts: Any, first: int, out: Any) -> None:
     """Keys and values of sources, (tokens, 2 d) without their `bias`, to their places from `first` on in `out`, as `Sources`."""
     heads, size = out.shape[2], out.shape[4]
@@ -204,14 +206,14 @@ def _normalise(x: Any, weight: Any, shift: Any, epsilon: Any, out: Any) -> None:
         out[i] = (x[i] - mean) * factor * weight[i] + shift[i]
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@compiled(fastmath=REORDER)
 def norm(x: Any, weight: Any, shift: Any, epsilon: Any, out: Any) -> None:
     """The layer normalisation of x (rows, d)."""
     for r in range(x.shape[0]):
         _normalise(x[r], weight, shift, epsilon, out[r])
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@compiled(fastmath=REORDER)
 def add_norm(x: Any, y: Any, bias: Any, weight: Any, shift: Any, epsilon: Any, out: Any) -> None:
     """x += y + bias, and out = its layer normalisation. (rows, d) each; `out` may be `x`."""
     for r in range(x.shape[0]):
@@ -220,16 +222,16 @@ def add_norm(x: Any, y: Any, bias: Any, weight: Any, shift: Any, epsilon: Any, o
         _normalise(x[r], weight, shift, epsilon, out[r])
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@compiled(fastmath=REORDER)
 def relu(x: Any, bias: Any) -> None:
-    """max(0, x + bias), in place."""
+    """max(0, x + bias), in place; NaN stays NaN."""
     for r in range(x.shape[0]):
         for i in range(x.shape[1]):
             v = x[r, i] + bias[i]
-            x[r, i] = v if v > f32(0) else f32(0)
+            x[r, i] = f32(0) if v < f32(0) else v
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@compiled(fastmath=REORDER)
 def top(x: Any, banned: Any, values: Any, tokens: Any) -> None:
     """The largest log-probabilities of each column's log-softmax, best first, ties by token; NaN where they are not finite.
 
@@ -245,6 +247,8 @@ def top(x: Any, banned: Any, values: Any, tokens: Any) -> None:
             largest[r] = maxima[b, r] if maxima[b, r] > largest[r] else largest[r]
     totals = _sums(x, largest)
     for token in banned:
+        if token < 0 or token >= vocabulary:
+            continue
         x[token] = -np.inf
         b = token // block
         maxima[b] = _block_maxima(x[b * block : min(vocabulary, (b + 1) * block)], block)[0]
@@ -255,7 +259,7 @@ def top(x: Any, banned: Any, values: Any, tokens: Any) -> None:
             values[r, j] = min(values[r, j] - whole, f32(0)) if whole < f32(np.inf) else f32(np.nan)
 
 
-@njit(inline="always", fastmath=NO_NAN)
+@njit(inline="always", fastmath=REORDER)
 def _block_maxima(x: Any, block: int) -> Any:
     vocabulary, rows = x.shape
     maxima = np.full(((vocabulary + block - 1) // block, rows), -np.inf, f32)
@@ -310,7 +314,7 @@ def _take(x: Any, maxima: Any, block: int, best: Any, tokens: Any) -> None:
             found = min(found + 1, k)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _nth_largest(x: Any, n: int) -> Any:
     """By quickselect; `x` is reordered."""
     low, high, want = 0, x.shape[0] - 1, n - 1

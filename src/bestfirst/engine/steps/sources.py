@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .pages import zeros
+from .memory import zeros
 
 
 class Sources:

@@ -1,4 +1,4 @@
-"""Decoder: what runs a step's rows on a model. Which one runs which model is `choose`'s business."""
+"""DecoderStep: what runs a step's rows on a model. Which one runs which model is `choose`'s business."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .operations import top
 from .sources import Sources
-from .top import top
 from .tree import Rows, Tree
 
 if TYPE_CHECKING:
-    from ..models.reader import Prompt
-    from ..models.transformers import TransformersModel
+    from ...models.reader import Prompt
+    from ...models.transformers import TransformersModel
 
 
-class Decoder(ABC):
-    """One way to run a Hugging Face decoder on the tree. `choose` makes a new one when the model's weights have changed."""
+class DecoderStep(ABC):
+    """One way to run a Hugging Face decoder on the tree. `step_for` makes a new one when the model's weights have changed."""
 
     name: str
     attends = False  # whether it can tell its attention to the source
     by_place = True  # whether it is faster with rows in the order in which their sources stand
     watching = False  # set for a score that needs `attention`
+    encoder: Any = None  # what it has in place of the model's encoder; `choose` takes it away where that does not agree
     attention: torch.Tensor  # (rows, source) of the last step, mean over the heads of the last layer
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""RecomputeDecoder: every hypothesis from its first token, for models that cannot be run on the tree. Correct, and slow."""
+"""RecomputeStep: every hypothesis from its first token, for models that cannot be run on the tree. Correct, and slow."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from ..models.transformers import encoder_output, evaluating
-from .decoder import Decoder
+from ...models.transformers import encoder_output, evaluating
 from .sources import Sources
+from .step import DecoderStep
 from .tree import Rows, Tree
 
 LOGITS = 2**26  # most numbers a model is asked for at once: it gives logits for every token, of which the last one's count
 
 
-class RecomputeDecoder(Decoder):
+class RecomputeStep(DecoderStep):
     """The tree holds tokens instead of keys and values, the sources hold encoder output instead of the encoder's keys."""
 
     name = "recompute"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..settings import Budget
+from ...settings import Budget
 from .sources import Sources
 from .tree import Tree
 

@@ -1,0 +1,165 @@
+"""Which step runs a model: the compiled or fused one of its architecture, its own modules on the tree, or plain recomputation.
+
+None is trusted by name: the first time a model is decoded with, a candidate is tried against the model itself (`trial`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .bart import FusedBart
+from .hooked import HookedStep
+from .llama import FusedLlama
+from .recompute import RecomputeStep
+from .step import DecoderStep
+from .trial import agrees, encoder_agrees
+
+if TYPE_CHECKING:
+    from ...models.transformers import TransformersModel
+
+_warned: set[str] = set()
+
+
+def step_for(model: TransformersModel) -> DecoderStep:
+    """The fastest step that agrees with the model; the one of the last decode while the model is the same."""
+    kept = model.decoder
+    if kept is not None and kept[0].holds(model.model):
+        return kept[1]
+    fingerprint = Fingerprint(model.model)
+    if kept is not None and kept[0].parts != fingerprint.parts:
+        model.agreed.clear()  # somebody has rebuilt it: verdicts on what it was say nothing
+    step = choose(model)
+    model.decoder = (fingerprint, step)
+    return step
+
+
+class Fingerprint:
+    """What tells whether a model is still the same: its modules and hooks; where its weights lie, how often they were written to,
+    and some of the numbers.
+
+    The numbers, because averaged weights and adapters are often written through `.data`, which is not counted.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.parts = self._parts(model)
+        self._places = self._look(model)
+        self._some: dict[Any, list[torch.Tensor]] = {}
+        for p in list(model.parameters())[::5]:
+            if p.numel():
+                self._some.setdefault((p.device, p.dtype), []).append(p.detach()[(0,) * p.dim()])
+        self._numbers = self._read()
+
+    def holds(self, model: Any) -> bool:
+        """Whether the model is still that one."""
+        return self._parts(model) == self.parts and self._look(model) == self._places and self._read() == self._numbers
+
+    def _parts(self, model: Any) -> list[Any]:
+        """Each module's class, and what of it is not its class's."""
+        return [(type(module), vars(module).get("forward"), *_hooks(module)) for module in model.modules()]
+
+    def _look(self, model: Any) -> list[tuple[int, int]]:
+        return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters()]
+
+    def _read(self) -> list[list[float]]:
+        return [torch.stack(some).tolist() for some in self._some.values()]
+
+
+def choose(model: TransformersModel) -> DecoderStep:
+    """Each candidate is tried once a model; the verdicts stay with it."""
+    for candidate in candidates(model):
+        if candidate not in model.agreed:
+            model.agreed[candidate] = agrees(candidate, model)
+        if model.agreed[candidate]:
+            if candidate is RecomputeStep:
+                warn_of_recomputing(model)
+            step = candidate(model.model)
+            if step.encoder is not None and not _takes_the_place(step.encoder, model):
+                step.encoder = None
+            return step
+    raise ValueError(
+        f"{type(model.model).__name__} ({model.model.config.model_type}) cannot be decoded with by this engine: "
+        "even run from the first token, hypotheses of a batch do not get the scores that the model gives each of them"
+    )
+
+
+def _takes_the_place(encoder: Any, model: TransformersModel) -> bool:
+    """Whether a step's own encoder may stand in for the model's: nobody has changed that, and they agree."""
+    if not untouched(model.model.get_encoder()):
+        return False
+    if type(encoder) not in model.agreed:
+        model.agreed[type(encoder)] = encoder_agrees(lambda tokens: encoder([tokens]).t, model.model)
+    return model.agreed[type(encoder)]
+
+
+def warn_of_recomputing(model: TransformersModel) -> None:
+    """Once a class of models."""
+    kind = type(model.model).__name__
+    if kind not in _warned:
+        _warned.add(kind)
+        warnings.warn(
+            f"{kind} ({model.model.config.model_type}) cannot share keys and values between hypotheses as this engine does: "
+            "falling back to a slower path that runs every hypothesis from its first token. Results are the same.",
+            stacklevel=2,
+        )
+
+
+def candidates(model: TransformersModel) -> Iterator[type[DecoderStep]]:
+    """Steps that may fit, fastest first."""
+    if not changes_with_length(model):
+        if _unchanged(_without_encoder(model.model)):
+            fused: tuple[type[DecoderStep], ...] = (*native(), FusedBart, FusedLlama)
+            yield from (each for each in fused if each.takes(model.model))
+        yield HookedStep
+    yield RecomputeStep
+
+
+def native() -> tuple[type[DecoderStep], ...]:
+    """The compiled steps, where numba is installed."""
+    try:
+        from .native.bart import NativeBart
+    except ImportError:
+        return ()
+    return (NativeBart,)
+
+
+def changes_with_length(model: TransformersModel) -> bool:
+    """Whether attention or positions work otherwise beyond some length, which short hypotheses cannot show."""
+    config = model.model.config.get_text_config(decoder=True)
+    layers = set(getattr(config, "layer_types", None) or ())
+    if layers - {"full_attention", "sliding_attention"}:
+        return True
+    rope = getattr(config, "rope_parameters", None) or {}
+    if any(each.get("rope_type") in ("dynamic", "longrope") for each in (rope, *rope.values()) if isinstance(each, dict)):
+        return True
+    if layers == {"full_attention"}:
+        return False
+    windows = (getattr(config, name, None) for name in ("sliding_window", "window_size", "attention_chunk_size"))
+    return any(isinstance(window, int) and window < model.positions for window in windows)
+
+
+def untouched(module: Any) -> bool:
+    """Whether classes and weights are all there is to a module: no adapters, no hooks of somebody's, no replaced methods."""
+    return _unchanged(module.modules())
+
+
+def _unchanged(modules: Iterable[Any]) -> bool:
+    for module in modules:
+        parts = [type(module).__module__, *(getattr(hook, "__module__", "") for hook in _hooks(module))]
+        if "forward" in vars(module) or not all(part.startswith(("torch.nn.", "transformers.")) for part in parts):
+            return False
+    return True
+
+
+def _hooks(module: Any) -> tuple[Any, ...]:
+    return (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+
+
+def _without_encoder(model: Any) -> Iterator[Any]:
+    """The modules that a step takes part of: all but the encoder's own, which runs beside it."""
+    encoders = set() if not model.config.is_encoder_decoder else set(model.get_encoder().modules())
+    yield from (module for module in model.modules() if module not in encoders)
+    yield from model.get_decoder().modules()  # some of them are the encoder's, too

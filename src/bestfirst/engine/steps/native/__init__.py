@@ -1,0 +1,1 @@
+"""Steps compiled for this machine's CPU (numba): float32, nothing padded."""

@@ -1,0 +1,86 @@
+"""Operations that every torch step is made of: products laid out for few rows at a time, norms, the k largest of a row."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from .bart_weights import Affine
+
+PADDING = 16  # numbers: a cache line
+BLOCK = 64  # columns a block of `top`; with fewer than k blocks there is nothing to gain
+
+
+class Linear:
+    """x W^T + b, from a module's own weights.
+
+    On a CPU the weights are kept transposed, a copy: with a few dozen rows the product is then up to a third faster
+    (`docs/engine.md`).
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.weight = weight
+        self.bias = bias
+        self._result: torch.Tensor | None = None
+
+    @cached_property
+    def transposed(self) -> torch.Tensor | None:
+        """(inputs, outputs). Rows are a little longer than their numbers: lines a power of two apart would share cache sets."""
+        if self.weight.device.type != "cpu" or self.weight.dtype != torch.float32:
+            return None
+        outputs, inputs = self.weight.shape
+        return self.weight.new_empty(inputs, outputs + PADDING)[:, :outputs].copy_(self.weight.t())
+
+    @classmethod
+    def join(cls, *parts: Any) -> Linear:
+        """Several that take the same input, as one."""
+        joined = join(*parts)
+        return cls(joined.weight, joined.bias)
+
+    def again(self, x: torch.Tensor) -> torch.Tensor:
+        """As a call, into the memory that the last one used: large results are not allocated at every step."""
+        if self.transposed is None or self.bias is None:
+            return self(x)
+        if self._result is None or len(self._result) < len(x):
+            self._result = x.new_empty(2 * len(x), len(self.weight))
+        return torch.addmm(self.bias, x, self.transposed, out=self._result[: len(x)])
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.transposed is None or x.dim() != 2:
+            return F.linear(x, self.weight, self.bias)
+        return x @ self.transposed if self.bias is None else torch.addmm(self.bias, x, self.transposed)
+
+
+def join(*parts: Any) -> Affine:
+    """Affine functions of the same input (anything with a weight and a bias) as one; a bias that is missing among others is 0."""
+    if len(parts) == 1:
+        return Affine(parts[0].weight, parts[0].bias)
+    weight = torch.cat([part.weight for part in parts])
+    if all(part.bias is None for part in parts):
+        return Affine(weight, None)
+    return Affine(weight, torch.cat([p.weight.new_zeros(len(p.weight)) if p.bias is None else p.bias for p in parts]))
+
+
+def normed(x: torch.Tensor, norm: Any) -> torch.Tensor:
+    """x normalised, where there is a norm."""
+    return x if norm is None else F.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
+
+
+def top(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `x.topk(k)` for x (rows, columns), but faster: the k largest lie in the k blocks with the largest maxima."""
+    rows, columns = x.shape
+    blocks = columns // BLOCK
+    if x.device.type != "cpu" or blocks < 4 * k:
+        return x.topk(k, -1)
+    even = x[:, : blocks * BLOCK].view(rows, blocks, BLOCK)
+    chosen = even.amax(-1).topk(k, -1).indices  # (rows, k)
+    inside = even.gather(1, chosen[:, :, None].expand(-1, -1, BLOCK)).view(rows, k * BLOCK)
+    where = (chosen[:, :, None] * BLOCK + torch.arange(BLOCK)).view(rows, k * BLOCK)
+    if blocks * BLOCK < columns:
+        inside = torch.cat([inside, x[:, blocks * BLOCK :]], 1)
+        where = torch.cat([where, torch.arange(blocks * BLOCK, columns).expand(rows, -1)], 1)
+    values, places = inside.topk(k, -1)
+    return values, where.gather(1, places)

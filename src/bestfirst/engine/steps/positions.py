@@ -1,0 +1,111 @@
+"""Positions: how a model's modules are asked for, or told, the positions of rows that each have their own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .tree import Rows
+
+
+class PositionTable:
+    """The embeddings of an encoder's or decoder's positions, asked of the module itself: first of a few, of more when needed."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._table = torch.empty(0, 0)
+
+    def up_to(self, n: int) -> torch.Tensor:
+        """Of positions 0 to n - 1 and more, (positions, d); of all, where there are not so many."""
+        if n > len(self._table):
+            self._table = position_table(self._module, max(64, 2 * n))
+        return self._table
+
+
+@torch.inference_mode()
+def position_table(module: Any, n: int) -> torch.Tensor:
+    """The embeddings of positions 0 to n - 1, (n, d), or of as many as there are."""
+    config, embed = module.config, module.embed_positions
+    if not hasattr(embed, "make_weights"):  # M2M100 makes more as they are asked for; the module is to keep those it had
+        n = min(n, getattr(config, "max_target_positions", None) or getattr(config, "max_position_embeddings", None) or n)
+    pad = config.pad_token_id or 0
+    ids = torch.full((1, n), (pad + 1) % config.vocab_size, device=module.device)
+    before = dict(embed._buffers)
+    asked = embed(ids if "input_ids" in inspect.signature(embed.forward).parameters else ids.shape)
+    embed._buffers.update(before)
+    return asked.reshape(n, -1)
+
+
+class ArgumentPositions:
+    """For models that take positions as an argument (Llama, GPT-2, Whisper)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @contextmanager
+    def of(self, rows: Rows) -> Iterator[dict[str, torch.Tensor]]:
+        yield {self.name: rows.positions[:, None].long()}
+
+
+class AbsolutePositions:
+    """For models that count positions themselves (Marian, BART, Pegasus, M2M100): replace what `embed_positions` returns."""
+
+    def __init__(self, decoder: Any) -> None:
+        self.decoder = decoder
+        self.table = PositionTable(decoder)
+
+    @contextmanager
+    def of(self, rows: Rows) -> Iterator[dict[str, torch.Tensor]]:
+        embedded = self.table.up_to(rows.paths.shape[1])[rows.positions][:, None]  # (rows, 1, d)
+        handle = self.decoder.embed_positions.register_forward_hook(lambda *_: embedded)
+        try:
+            yield {}
+        finally:
+            handle.remove()
+
+
+class RelativePositions:
+    """For models that add a bias by distance to attention (T5): compute it for each row from its own position."""
+
+    def __init__(self, attentions: list[Any]) -> None:
+        self.attentions = attentions
+
+    @contextmanager
+    def of(self, rows: Rows) -> Iterator[dict[str, torch.Tensor]]:
+        distances = torch.arange(rows.paths.shape[1], device=rows.paths.device) - rows.positions[:, None].long()
+        try:
+            for attention in self.attentions:
+                attention.compute_bias = lambda *_, _of=attention, **__: self._bias(_of, distances)
+            yield {}
+        finally:
+            for attention in self.attentions:
+                vars(attention).pop("compute_bias", None)
+
+    @staticmethod
+    def _bias(attention: Any, distances: torch.Tensor) -> torch.Tensor:
+        bucket = attention._relative_position_bucket(
+            distances,
+            bidirectional=False,
+            num_buckets=attention.relative_attention_num_buckets,
+            max_distance=attention.relative_attention_max_distance,
+        )
+        return attention.relative_attention_bias(bucket).transpose(1, 2)[:, :, None]  # (rows, heads, 1, context)
+
+
+def positions_of(model: Any) -> ArgumentPositions | AbsolutePositions | RelativePositions:
+    """How this model can be told where each row stands."""
+    takes = inspect.signature(model.forward).parameters
+    for name in ("decoder_position_ids", "position_ids"):
+        if name in takes:
+            return ArgumentPositions(name)
+    decoder = model.get_decoder()
+    if hasattr(decoder, "embed_positions"):
+        return AbsolutePositions(decoder)
+    attentions = [module for module in decoder.modules() if getattr(module, "has_relative_attention_bias", False)]
+    if not attentions:
+        raise ValueError(f"{type(model).__name__} has no positions that could be set for each row")
+    return RelativePositions(attentions)
