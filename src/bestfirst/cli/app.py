@@ -51,7 +51,7 @@ def options(
 def complete(arguments: list[str]) -> list[str]:
     """The arguments with a value for a `--ray` that has none: typer knows no options whose value may be left out."""
     out: list[str] = []
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         out.append(argument)
         if argument == "--ray" and not ADDRESS.fullmatch(following):
             out.append("local")

@@ -6,16 +6,16 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
 from ..corpus import Finished, Input, Job, Shard, Store, Survey, Target, Worker
 from ..corpus.job import SHARD_LINES, Work, row_budget
-from ..settings import Budget
+from ..settings import Budget, Decoding
 from .failure import INTERRUPTED, PARTLY, CommandError, say, tell, usage
 from .progress import Bar
-from .settings import Decoding, ModelChoice
+from .settings import ModelChoice, identity, signature
 from .stats import Summary
 
 
@@ -79,7 +79,7 @@ class Corpus:
         return {
             "input": {**vars(survey), **self.source.identity()},
             "output": self.target.identity(),
-            "settings": self.decoding.identity(),
+            "settings": identity(self.decoding),
             "model": self.choice.identity(),
             "shard_lines": self.shard_lines or SHARD_LINES,
         }
@@ -127,7 +127,8 @@ class Corpus:
 def build_worker(choice: ModelChoice, decoding: Decoding, target: Target) -> Worker:
     """A worker with its model loaded, in whatever process this runs."""
     model, decoding = choice.load(decoding)
-    return Worker(model, replace(decoding, row_budget=None).arguments(), target, decoding.signature(model))
+    settings = {field.name: getattr(decoding, field.name) for field in fields(decoding) if field.name != "row_budget"}
+    return Worker(model, settings, target, signature(decoding, model))
 
 
 class Here:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from ..corpus import Tally
+from .console import error_console
 
 
 class Bar:
@@ -19,7 +20,6 @@ class Bar:
         self._progress: Any = None
         if hidden or sys.stderr is None or not sys.stderr.isatty():
             return
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         columns = (
@@ -30,7 +30,7 @@ class Bar:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        self._progress = Progress(*columns, console=Console(stderr=True), redirect_stdout=False)
+        self._progress = Progress(*columns, console=error_console(), redirect_stdout=False)
         self._task = self._progress.add_task("loading the model", total=total(), saved="")
 
     def __enter__(self) -> Bar:
@@ -63,10 +63,9 @@ def counting(total: int, what: str) -> Iterator[Callable[[int], None]]:
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda count: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
+    with Progress(*columns, console=error_console(), transient=True, redirect_stdout=False) as progress:
         task = progress.add_task(what, total=total)
         yield lambda count: progress.update(task, completed=count)

@@ -1,106 +1,92 @@
-"""What a command line asks for: how to decode and with which model, checked before anything slow is loaded."""
+"""Groups of options and what they stand for: the library's settings, and the models, checked before anything slow is loaded."""
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import re
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..models.folder import check_folder, fingerprint, has_tokenizer
-from ..scoring import named_score
-from ..search import Context
-from ..strategies import by_method, named_strategy, stopping
+from ..settings import Decoding
 from . import options
-from .failure import reason, say, usage
+from .console import silence_libraries
+from .failure import reason, usage
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel
-    from ..engine import Stats
-    from ..search import Result, Trace
+
+WORDS = ("finished", "method", "score", "stop", "strategy")  # names that are words too: meant only where a value is given
+NAMES = (
+    *("alpha", "beta", "epsilon", "length_penalty", "max_calls", "max_length", "nbest", "queue_capacity", "ratio"),
+    *("row_budget", "temperature", "weight", "whole_sequence"),
+)
+FLAGS = {name: "--" + name.replace("_", "-") for name in (*WORDS, *NAMES)} | {"language_model": "--lm", "factor": "--patience"}
+
+
+def phrased(error: Exception) -> str:
+    """What the library says of its settings, as it concerns the command line: `max_length must` becomes `--max-length must`."""
+    text = reason(error).replace("beam (", "--beam (")
+    text = re.sub(rf"\b({'|'.join(FLAGS)})='?([\w-]+)'?", lambda match: f"{FLAGS[match[1]]} {match[2]}", text)
+    return re.sub(
+        rf"(?<![\w-])({'|'.join(name for name in FLAGS if name not in WORDS)})(?![\w-])", lambda match: FLAGS[match[1]], text
+    )
+
+
+def decoding_from(**settings: Any) -> Decoding:
+    """The library's settings. What it finds wrong with them ends the command."""
+    try:
+        return Decoding(**settings)
+    except ValueError as error:
+        raise usage(phrased(error)) from error
+
+
+def given(**named: Any) -> dict[str, Any]:
+    """The options that are on the command line; 0 is an answer."""
+    return {name: value for name, value in named.items() if value is not None and value is not False}
+
+
+# -- groups of options: `bestfirst.cli.groups` ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Decoding:
-    """The keyword arguments of `bestfirst.decode`; None stands for its default."""
+class Search:
+    """How to search: what every command can be asked."""
 
-    strategy: str = "best-first"
-    beam: int = 5
-    finished: str = "leave"
-    nbest: int = 1
-    max_length: int | None = None
-    max_calls: int | None = None
-    row_budget: int | None = None
-    queue_capacity: int | None = None
-    prefix: str | None = None
-    score: str = "logprob"
-    score_options: Mapping[str, Any] = field(default_factory=dict)
-    method: str = "exact"
-    stop: str | None = None
-    stop_options: Mapping[str, Any] = field(default_factory=dict)
+    beam: options.Beam = 5
+    finished: options.FinishedRule = "leave"
+    max_length: options.MaxLength = None
 
-    def check(self) -> Decoding:
-        """Find contradictions now, by beginning a search on nothing: the library's own checks, without a model."""
-        try:
-            score = named_score(self.score, **self.score_options)
-            plan = named_strategy(self.strategy, beam=self.beam, finished=self.finished)  # type: ignore[arg-type]
-            if self.stop is not None:
-                plan = stopping(plan, self.stop, **self.stop_options)
-            elif self.stop_options:
-                raise ValueError("--patience goes with --stop patience")
-            plan = by_method(plan, self.method, score)
-            score.check(plan)
-            score.search(plan, eos=(), context=Context(n_max=1), n=self.nbest)
-        except ValueError as error:
-            raise usage(reason(error).replace("language_model", "--lm")) from error
-        return self
-
-    def signature(self, model: TransformersModel) -> str:
-        """What makes a result what it is, in one line."""
-        options = ",".join(f"{name}={getattr(value, 'name', value)}" for name, value in self.score_options.items())
-        score = f"{self.score}({options})" if options else self.score
-        search = f"{self.strategy}|k:{self.beam}|score:{score}|finished:{self.finished}"
-        dtype = str(model.model.dtype).removeprefix("torch.")
-        return f"bestfirst|{search}|model:{model.name}|dtype:{dtype}|v:{__version__}"
-
-    def arguments(self) -> dict[str, Any]:
-        """The keyword arguments that are given to `bestfirst.decode`."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-    def identity(self) -> dict[str, Any]:
-        """What the results depend on."""
-        named = {**self.arguments(), "score_options": {**self.score_options}, "stop_options": {**self.stop_options}}
-        named.pop("row_budget", None)
-        if "language_model" in named["score_options"]:
-            named["score_options"]["language_model"] = fingerprint(named["score_options"]["language_model"])
-        return named
-
-    def decode(
-        self,
-        model: TransformersModel,
-        texts: Sequence[str],
-        progress: Callable[[int, Result], None] | None = None,
-        trace: bool | Callable[[int], Trace | None] | None = None,
-        stats: Stats | None = None,
-    ) -> list[Result]:
-        """Decode these texts."""
-        from .. import decode
-
-        return decode(model, texts, progress=progress, trace=trace, stats=stats, **self.arguments())
+    def settings(self) -> dict[str, Any]:
+        """As `Decoding` has them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def given(**options: Any) -> dict[str, Any]:
-    """The options that are on the command line."""
-    return {name: value for name, value in options.items() if value not in (None, False)}
+@dataclass(frozen=True)
+class AnySearch(Search):
+    """How to search, with whatever strategy."""
+
+    strategy: options.StrategyName = "best-first"
+    prefix: options.Prefix = None
+    max_calls: options.MaxCalls = None
+    row_budget: options.RowBudget = None
+    queue_capacity: options.QueueCapacity = None
+    stop: options.Stop = None
+    patience: options.Patience = None
+
+    def settings(self) -> dict[str, Any]:
+        named = super().settings()
+        if named["patience"] is not None and self.stop is None:
+            raise usage("--patience goes with --stop patience")
+        return {**named, "stop_options": given(factor=named.pop("patience"))}
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """What a hypothesis is worth: a group of options."""
+    """What a hypothesis is worth."""
 
     score: options.ScoreName = "logprob"
+    length_penalty: options.LengthPenalty = None
     temperature: options.Temperature = None
     alpha: options.Alpha = None
     beta: options.Beta = None
@@ -109,15 +95,24 @@ class Scoring:
     weight: options.Weight = None
     epsilon: options.Epsilon = None
 
-    def parameters(self) -> dict[str, Any]:
-        """Those that are given, by the names that scores know them by."""
-        named = {"language_model" if name == "lm" else name: value for name, value in vars(self).items() if name != "score"}
-        return given(**named)
+    def settings(self) -> dict[str, Any]:
+        """As `Decoding` has them: all but three are parameters of the score, by the names that it knows them by."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        own = {name: named.pop(name) for name in ("score", "length_penalty", "method") if name in named}
+        return {**own, "score_options": given(language_model=named.pop("lm"), **named)}
+
+
+@dataclass(frozen=True)
+class AnyScoring(Scoring):
+    """What a hypothesis is worth, and how to search where no beam search's answer is promised."""
+
+    method: options.Method = "exact"
+    whole_sequence: options.WholeSequence = False
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """Which models, and on what they run: a group of options."""
+    """Which models, and on what they run."""
 
     model: options.ModelName = None
     device: options.Device = None
@@ -125,9 +120,12 @@ class ModelChoice:
     threads: options.Threads = None
     source_lang: options.SourceLang = None
     target_lang: options.TargetLang = None
+    trust_remote_code: options.TrustRemoteCode = False
 
     def check(self, decoding: Decoding) -> ModelChoice:
         """Look for the folders, before all that is needed to read them is loaded."""
+        if self.device is not None and self.device.partition(":")[0] == "meta":
+            raise usage(f"cannot use device {self.device!r}: it computes nothing; choose cpu, cuda or mps")
         try:
             for name in filter(None, (self.model, decoding.score_options.get("language_model"))):
                 check_folder(name)
@@ -144,8 +142,10 @@ class ModelChoice:
 
     def load(self, decoding: Decoding) -> tuple[TransformersModel, Decoding]:
         """The model, and the same settings with the language model they name in place of its name."""
-        _silence()
+        silence_libraries()
         import torch
+
+        from ..decoding import decode
 
         if self.threads is not None:
             torch.set_num_threads(self.threads)
@@ -154,9 +154,11 @@ class ModelChoice:
         if name is not None:
             language_model = self._load(name)
             _check_vocabularies(model, language_model)
-            decoding = replace(decoding, score_options={**decoding.score_options, "language_model": language_model})
+            decoding = decoding.using(score_options={**decoding.score_options, "language_model": language_model})
         try:
-            decoding.decode(model, [])  # whether they go together
+            if decoding.prefix:
+                model.target(decoding.prefix)  # type: ignore[arg-type]  # whether it can write that
+            decode(model, [], decoding)  # whether they go together
         except ValueError as error:
             raise usage(reason(error)) from error
         return model, decoding
@@ -165,9 +167,10 @@ class ModelChoice:
         from ..models.transformers import load
 
         try:
-            return load(name, device=self.device, dtype=self.dtype, **languages)
+            trusted = self.trust_remote_code
+            return load(name, device=self.device, dtype=self.dtype, trust_remote_code=trusted, **languages)
         except ValueError as error:
-            raise usage(reason(error)) from error
+            raise usage(reason(error).replace("trust_remote_code=True", "--trust-remote-code")) from error
         except Exception as error:  # whatever else is wrong with a stranger's model folder
             raise usage(f"cannot load a model from {name!r}: {reason(error)}") from error
 
@@ -179,11 +182,18 @@ def _check_vocabularies(model: TransformersModel, language_model: TransformersMo
         raise usage(f"{names}: their vocabularies must be the same")
 
 
-def _silence() -> None:
-    """Of the libraries below, errors only; of this one, every warning in one line."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    warnings.simplefilter("ignore")
-    warnings.filterwarnings("default", module="bestfirst")
-    warnings.showwarning = lambda message, *_: say(f"warning: {message}")
+# -- settings written down -----------------------------------------------------------------------------------------------
+
+
+def identity(decoding: Decoding) -> dict[str, Any]:
+    """What the results depend on; of a language model, what is in its folder."""
+    named = decoding.identity()
+    if (name := decoding.score_options.get("language_model")) is not None:
+        named["score_options"] = {**named["score_options"], "language_model": fingerprint(name)}
+    return named
+
+
+def signature(decoding: Decoding, model: TransformersModel) -> str:
+    """What makes a result what it is, in one line."""
+    dtype = str(model.model.dtype).removeprefix("torch.")
+    return f"bestfirst|{decoding.signature}|model:{model.name}|dtype:{dtype}|v:{__version__}"

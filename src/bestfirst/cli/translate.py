@@ -11,13 +11,14 @@ from ..corpus.compression import compression_of
 from ..corpus.parquet import require as require_parquet
 from ..corpus.reader import format_of
 from . import options
+from .console import tell
 from .corpus import Cluster, Corpus, build_worker, is_job
-from .failure import INTERRUPTED, PARTLY, CommandError, reports, tell, usage
+from .failure import INTERRUPTED, PARTLY, CommandError, reports, usage
 from .groups import grouped
 from .lines import open_input, records
 from .output import Output
 from .progress import Bar
-from .settings import Decoding, ModelChoice, Scoring, given
+from .settings import AnyScoring, AnySearch, ModelChoice, decoding_from
 from .stream import Stream
 
 
@@ -32,20 +33,9 @@ def translate(
     stats: options.ShowStats = False,
     trace: options.TraceFile = None,
     overwrite: options.Overwrite = False,
-    beam: options.Beam = 5,
-    strategy: options.StrategyName = "best-first",
-    finished: options.FinishedRule = "leave",
-    max_length: options.MaxLength = None,
-    prefix: options.Prefix = None,
-    max_calls: options.MaxCalls = None,
-    row_budget: options.RowBudget = None,
-    queue_capacity: options.QueueCapacity = None,
-    stop: options.Stop = None,
-    patience: options.PatienceFactor = None,
     *,
-    scoring: Scoring,
-    method: options.Method = "exact",
-    whole_sequence: options.WholeSequence = False,
+    search: AnySearch,
+    scoring: AnyScoring,
     input_format: options.InputFormat = None,
     output_format: options.OutputFormat = None,
     input_field: options.InputField = "text",
@@ -99,22 +89,7 @@ def translate(
            and is of another job (see --overwrite): nothing is translated
       130  interrupted with Ctrl-C
     """
-    decoding = Decoding(
-        strategy=strategy,
-        beam=beam,
-        finished=finished,
-        nbest=nbest,
-        max_length=max_length,
-        max_calls=max_calls,
-        row_budget=row_budget,
-        queue_capacity=queue_capacity,
-        prefix=prefix,
-        score=scoring.score,
-        score_options={**scoring.parameters(), **given(whole_sequence=whole_sequence)},
-        method=method,
-        stop=stop,
-        stop_options=given(factor=patience),
-    ).check()
+    decoding = decoding_from(nbest=nbest, **search.settings(), **scoring.settings())
     choice.check(decoding)
     source = Input(file or "-", input_format or format_of(file), input_field, output_field)
     form = _form(output_format or format_of(output), as_json, nbest)

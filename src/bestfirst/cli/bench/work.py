@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...bench.corpus import Corpus
 from ...bench.setting import Setting
+from ...settings import Decoding
 from ..failure import INTERRUPTED, PARTLY, CommandError, reason, say, usage
 from ..lines import batches, open_input
-from ..settings import Decoding, ModelChoice
+from ..settings import ModelChoice
 
 if TYPE_CHECKING:
     from ...bench.row import Row
@@ -69,7 +70,7 @@ def check_settings(settings: Sequence[Setting], language_model: Any) -> None:
         try:
             asked = setting.arguments(language_model)
             method = {name: asked[name] for name in ("strategy", "method", "stop", "queue_capacity") if name in asked}
-            Decoding(beam=setting.beam, finished=setting.finished, score=asked["score"], **method).check()
+            Decoding(beam=setting.beam, finished=setting.finished, score=asked["score"], **method)
         except ValueError as error:
             raise usage(reason(error)) from error
 
