@@ -21,7 +21,7 @@ NAMES = (
     *("alpha", "beta", "epsilon", "length_penalty", "max_calls", "max_length", "nbest", "queue_capacity", "ratio"),
     *("row_budget", "temperature", "weight", "whole_sequence"),
 )
-FLAGS = {name: "--" + name.replace("_", "-") for name in (*WORDS, *NAMES)} | {"language_model": "--lm", "factor": "--patience"}
+FLAGS = {name: "--" + name.replace("_", "-") for name in (*WORDS, *NAMES)} | {"language_model": "--lm"}
 
 
 def phrased(error: Exception) -> str:
@@ -76,9 +76,10 @@ class AnySearch(Search):
 
     def settings(self) -> dict[str, Any]:
         named = super().settings()
-        if named["patience"] is not None and self.stop is None:
+        factor = named.pop("patience")
+        if factor is not None and self.stop is None:
             raise usage("--patience goes with --stop patience")
-        return {**named, "stop_options": given(factor=named.pop("patience"))}
+        return {**named, "stop_options": given(factor=factor)}
 
 
 @dataclass(frozen=True)
@@ -156,8 +157,8 @@ class ModelChoice:
             _check_vocabularies(model, language_model)
             decoding = decoding.using(score_options={**decoding.score_options, "language_model": language_model})
         try:
-            if decoding.prefix:
-                model.target(decoding.prefix)  # type: ignore[arg-type]  # whether it can write that
+            if isinstance(decoding.prefix, str):
+                model.target(decoding.prefix)  # raises for what it cannot write
             decode(model, [], decoding)  # whether they go together
         except ValueError as error:
             raise usage(reason(error)) from error
