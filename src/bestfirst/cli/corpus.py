@@ -95,7 +95,7 @@ class Corpus:
         """Load the model, here or on a cluster, and let it do the shards that are missing."""
         store = job.store
         with Bar(lambda: job.survey.lines) as bar, self._pool() as pool:
-            budget = store.row_budget or row_budget(self.choice.device, self.decoding.row_budget)
+            budget = store.row_budget or self.decoding.budget or row_budget(self.choice.device)
             store.begin(budget)
             bar.begin(store.tally.lines)
             summary = Summary(store.tally, store.tally.sentences)

@@ -99,7 +99,7 @@ class Scoring:
     def settings(self) -> dict[str, Any]:
         """As `Decoding` has them: all but three are parameters of the score, by the names that it knows them by."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
-        own = {name: named.pop(name) for name in ("score", "length_penalty", "method") if name in named}
+        own: dict[str, Any] = {name: named.pop(name) for name in ("score", "length_penalty", "method") if name in named}
         return {**own, "score_options": given(language_model=named.pop("lm"), **named)}
 
 

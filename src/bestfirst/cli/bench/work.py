@@ -70,7 +70,7 @@ def check_settings(settings: Sequence[Setting], language_model: Any) -> None:
         try:
             asked = setting.arguments(language_model)
             method = {name: asked[name] for name in ("strategy", "method", "stop", "queue_capacity") if name in asked}
-            Decoding(beam=setting.beam, finished=setting.finished, score=asked["score"], **method)
+            Decoding(beam=setting.beam, finished=asked["finished"], score=asked["score"], **method)
         except ValueError as error:
             raise usage(reason(error)) from error
 
