@@ -72,6 +72,8 @@ def explain(
     Of the settings of `bestfirst.Decoding`, by name or as an object, those count that beam search depends on: beam, finished,
     score, score_options, length_penalty, max_length. `progress` is called with each beam that was tried.
     """
+    if decoding is not None and settings:
+        raise TypeError(f"settings are given twice: as an object, and as {', '.join(settings)}; use decoding.using(...)")
     if settings.get("finished", "leave") not in ("keep", "leave"):
         raise ValueError(f"finished must be 'keep' or 'leave', got {settings['finished']!r}")
     asked = decoding or Decoding(**settings)

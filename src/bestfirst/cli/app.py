@@ -27,11 +27,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(translate)
-app.command()(compare)
-app.command()(view)
-app.command()(explain)
-app.command()(serve)
+for command in (translate, compare, view, explain, serve):
+    app.command()(command)
 app.add_typer(bench, name="bench")
 
 

@@ -18,7 +18,7 @@ from .console import drawn, say
 from .failure import PARTLY, reason, reports, usage
 from .groups import grouped
 from .output import Output
-from .settings import ModelChoice, Scoring, Search, decoding_from
+from .settings import ModelChoice, decoding_from
 
 if TYPE_CHECKING:
     from ..models import Model
@@ -33,11 +33,11 @@ def compare(
     as_json: options.AsJson = False,
     output: options.OutputFile = None,
     *,
-    search: Search,
+    search: options.Search,
     prefix: options.Prefix = None,
     max_calls: Annotated[int, options.option(kind=options.count, metavar="N", panel=options.SEARCH, help=UNPRUNED_CALLS)] = 100,
     row_budget: options.RowBudget = None,
-    scoring: Scoring,
+    scoring: options.Scoring,
     choice: ModelChoice,
 ) -> int:
     """Compare all strategies: what each finds, and what it costs.

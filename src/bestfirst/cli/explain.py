@@ -14,7 +14,7 @@ from .failure import CommandError, reason, reports, usage
 from .groups import grouped
 from .output import Output
 from .progress import counting
-from .settings import ModelChoice, Scoring, Search, decoding_from
+from .settings import ModelChoice, decoding_from
 
 if TYPE_CHECKING:
     from ..explaining import Explanation
@@ -28,14 +28,14 @@ def explain(
     as_json: options.AsJson = False,
     output: options.OutputFile = None,
     *,
-    search: Search,
+    search: options.Search,
     max_beam: Annotated[
         int,
         options.option(
             kind=options.count, metavar="K", panel=options.SEARCH, help="Look for a beam that keeps it up to this one."
         ),
     ] = 200,
-    scoring: Scoring,
+    scoring: options.Scoring,
     choice: ModelChoice,
 ) -> int:
     """Explain why a translation was not found.
@@ -77,7 +77,7 @@ def explain(
             try:
                 found = explained(model, text, want, decoding, max_beam=max_beam, progress=progress)
             except ValueError as error:
-                raise CommandError(reason(error)) from error
+                raise CommandError(reason(error).replace("max_length", "--max-length")) from error
         out.begin()
         if as_json:
             out.write(json.dumps({**asdict(found), "want": want, "text": text}, ensure_ascii=False) + "\n")

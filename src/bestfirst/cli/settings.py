@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
@@ -26,11 +26,15 @@ FLAGS = {name: "--" + name.replace("_", "-") for name in (*WORDS, *NAMES)} | {"l
 
 def phrased(error: Exception) -> str:
     """What the library says of its settings, as it concerns the command line: `max_length must` becomes `--max-length must`."""
-    text = reason(error).replace("beam (", "--beam (")
-    text = re.sub(rf"\b({'|'.join(FLAGS)})='?([\w-]+)'?", lambda match: f"{FLAGS[match[1]]} {match[2]}", text)
-    return re.sub(
-        rf"(?<![\w-])({'|'.join(name for name in FLAGS if name not in WORDS)})(?![\w-])", lambda match: FLAGS[match[1]], text
-    )
+
+    def flag(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        if value is None:
+            return str(name) if name in WORDS else FLAGS[name]
+        return f"{FLAGS[name]} {value}"
+
+    named = rf"(?<![\w-])({'|'.join(FLAGS)})(?![\w-])(?:='?([\w-]+)'?)?"
+    return re.sub(named, flag, reason(error)).replace("beam (", "--beam (")
 
 
 def decoding_from(**settings: Any) -> Decoding:
@@ -41,87 +45,9 @@ def decoding_from(**settings: Any) -> Decoding:
         raise usage(phrased(error)) from error
 
 
-def given(**named: Any) -> dict[str, Any]:
-    """The options that are on the command line; 0 is an answer."""
-    return {name: value for name, value in named.items() if value is not None and value is not False}
-
-
-# -- groups of options: `bestfirst.cli.groups` ---------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class Search:
-    """How to search: what every command can be asked."""
-
-    beam: options.Beam = 5
-    finished: options.FinishedRule = "leave"
-    max_length: options.MaxLength = None
-
-    def settings(self) -> dict[str, Any]:
-        """As `Decoding` has them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-
-@dataclass(frozen=True)
-class AnySearch(Search):
-    """How to search, with whatever strategy."""
-
-    strategy: options.StrategyName = "best-first"
-    prefix: options.Prefix = None
-    max_calls: options.MaxCalls = None
-    row_budget: options.RowBudget = None
-    queue_capacity: options.QueueCapacity = None
-    stop: options.Stop = None
-    patience: options.Patience = None
-
-    def settings(self) -> dict[str, Any]:
-        named = super().settings()
-        factor = named.pop("patience")
-        if factor is not None and self.stop is None:
-            raise usage("--patience goes with --stop patience")
-        return {**named, "stop_options": given(factor=factor)}
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """What a hypothesis is worth."""
-
-    score: options.ScoreName = "logprob"
-    length_penalty: options.LengthPenalty = None
-    temperature: options.Temperature = None
-    alpha: options.Alpha = None
-    beta: options.Beta = None
-    ratio: options.Ratio = None
-    lm: options.LanguageModel = None
-    weight: options.Weight = None
-    epsilon: options.Epsilon = None
-
-    def settings(self) -> dict[str, Any]:
-        """As `Decoding` has them: all but three are parameters of the score, by the names that it knows them by."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
-        own: dict[str, Any] = {name: named.pop(name) for name in ("score", "length_penalty", "method") if name in named}
-        return {**own, "score_options": given(language_model=named.pop("lm"), **named)}
-
-
-@dataclass(frozen=True)
-class AnyScoring(Scoring):
-    """What a hypothesis is worth, and how to search where no beam search's answer is promised."""
-
-    method: options.Method = "exact"
-    whole_sequence: options.WholeSequence = False
-
-
-@dataclass(frozen=True)
-class ModelChoice:
-    """Which models, and on what they run."""
-
-    model: options.ModelName = None
-    device: options.Device = None
-    dtype: options.Dtype = None
-    threads: options.Threads = None
-    source_lang: options.SourceLang = None
-    target_lang: options.TargetLang = None
-    trust_remote_code: options.TrustRemoteCode = False
+class ModelChoice(options.ModelOptions):
+    """Which models: looked for, and loaded."""
 
     def check(self, decoding: Decoding) -> ModelChoice:
         """Look for the folders, before all that is needed to read them is loaded."""
@@ -138,7 +64,7 @@ class ModelChoice:
 
     def identity(self) -> dict[str, Any]:
         """What the results depend on."""
-        languages = given(source_lang=self.source_lang, target_lang=self.target_lang)
+        languages = options.given(source_lang=self.source_lang, target_lang=self.target_lang)
         return {"sha256": fingerprint(self.model), "dtype": self.dtype or "fp32", **languages}
 
     def load(self, decoding: Decoding) -> tuple[TransformersModel, Decoding]:

@@ -18,7 +18,7 @@ from .groups import grouped
 from .lines import open_input, records
 from .output import Output
 from .progress import Bar
-from .settings import AnyScoring, AnySearch, ModelChoice, decoding_from
+from .settings import ModelChoice, decoding_from
 from .stream import Stream
 
 
@@ -34,15 +34,9 @@ def translate(
     trace: options.TraceFile = None,
     overwrite: options.Overwrite = False,
     *,
-    search: AnySearch,
-    scoring: AnyScoring,
-    input_format: options.InputFormat = None,
-    output_format: options.OutputFormat = None,
-    input_field: options.InputField = "text",
-    output_field: options.OutputField = "translation",
-    shard_lines: options.ShardLines = None,
-    ray: options.Ray = None,
-    workers: options.Workers = None,
+    search: options.AnySearch,
+    scoring: options.AnyScoring,
+    corpora: options.Corpora,
     choice: ModelChoice,
 ) -> int:
     """Translate text, line for line, in order.
@@ -91,15 +85,16 @@ def translate(
     """
     decoding = decoding_from(nbest=nbest, **search.settings(), **scoring.settings())
     choice.check(decoding)
-    source = Input(file or "-", input_format or format_of(file), input_field, output_field)
-    form = _form(output_format or format_of(output), as_json, nbest)
-    target = Target(form, compression_of(output or ""), nbest, partial, input_field, output_field)
+    fields = corpora.input_field, corpora.output_field
+    source = Input(file or "-", corpora.input_format or format_of(file), *fields)
+    form = _form(corpora.output_format or format_of(output), as_json, nbest)
+    target = Target(form, compression_of(output or ""), nbest, partial, *fields)
     if "parquet" in (source.form, form):
         require_parquet()
     if trace is None and is_job(file, output):
-        cluster = Cluster(ray, workers) if ray is not None else None
-        return Corpus(source, target, str(output), decoding, choice, shard_lines, overwrite, cluster).run(stats)
-    _check_stream(source, target, ray)
+        cluster = Cluster(corpora.ray, corpora.workers) if corpora.ray is not None else None
+        return Corpus(source, target, str(output), decoding, choice, corpora.shard_lines, overwrite, cluster).run(stats)
+    _check_stream(source, target, corpora.ray)
     with ExitStack() as stack:
         stream = stack.enter_context(open_input(file))
         out = stack.enter_context(closing(Output(output, apart_from=[stream], overwrite=overwrite)))

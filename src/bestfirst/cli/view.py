@@ -19,11 +19,11 @@ from .failure import PARTLY, CommandError, reason, reports, usage
 from .groups import grouped
 from .options import OUTPUT, SEARCH, argument, count, option, words
 from .output import Output
-from .settings import AnyScoring, AnySearch, ModelChoice, decoding_from
+from .settings import ModelChoice, decoding_from
 
 
 @dataclass(frozen=True)
-class StepByStep(AnySearch):
+class StepByStep(options.AnySearch):
     """How to search: by default nothing is scored ahead, so that pops come in the paper's order."""
 
     row_budget: options.RowBudget = 1
@@ -45,7 +45,7 @@ def view(
     *,
     search: StepByStep,
     nbest: Annotated[int, option(kind=count, metavar="N", panel=SEARCH, help="Search for the N best.")] = 1,
-    scoring: AnyScoring,
+    scoring: options.AnyScoring,
     choice: ModelChoice,
 ) -> int:  # fmt: skip
     """See a search: every hypothesis, in the order of the pops.
