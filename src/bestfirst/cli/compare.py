@@ -33,11 +33,11 @@ def compare(
     as_json: options.AsJson = False,
     output: options.OutputFile = None,
     *,
-    search: options.Search,
+    search: options.SearchOptions,
     prefix: options.Prefix = None,
     max_calls: Annotated[int, options.option(kind=options.count, metavar="N", panel=options.SEARCH, help=UNPRUNED_CALLS)] = 100,
     row_budget: options.RowBudget = None,
-    scoring: options.Scoring,
+    scoring: options.ScoreOptions,
     choice: ModelChoice,
 ) -> int:
     """Compare all strategies: what each finds, and what it costs.

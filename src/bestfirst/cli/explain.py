@@ -28,14 +28,14 @@ def explain(
     as_json: options.AsJson = False,
     output: options.OutputFile = None,
     *,
-    search: options.Search,
+    search: options.SearchOptions,
     max_beam: Annotated[
         int,
         options.option(
             kind=options.count, metavar="K", panel=options.SEARCH, help="Look for a beam that keeps it up to this one."
         ),
     ] = 200,
-    scoring: options.Scoring,
+    scoring: options.ScoreOptions,
     choice: ModelChoice,
 ) -> int:
     """Explain why a translation was not found.

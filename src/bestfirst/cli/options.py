@@ -186,7 +186,7 @@ ModelName = Annotated[
 
 
 @dataclass(frozen=True)
-class Corpora:
+class CorpusOptions:
     """What a corpus looks like, and how a job of it is cut up."""
 
     input_format: Annotated[
@@ -241,7 +241,7 @@ class Corpora:
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchOptions:
     """How to search: what every command can be asked."""
 
     beam: Annotated[
@@ -256,7 +256,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class AnySearch(Search):
+class AllSearchOptions(SearchOptions):
     """How to search, with whatever strategy."""
 
     strategy: Annotated[
@@ -305,7 +305,7 @@ class AnySearch(Search):
 
 
 @dataclass(frozen=True)
-class Scoring:
+class ScoreOptions:
     """What a hypothesis is worth."""
 
     score: Annotated[
@@ -380,7 +380,7 @@ class Scoring:
 
 
 @dataclass(frozen=True)
-class AnyScoring(Scoring):
+class AllScoreOptions(ScoreOptions):
     """What a hypothesis is worth, and how to search where no beam search's answer is promised."""
 
     method: Annotated[

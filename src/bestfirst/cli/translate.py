@@ -34,9 +34,9 @@ def translate(
     trace: options.TraceFile = None,
     overwrite: options.Overwrite = False,
     *,
-    search: options.AnySearch,
-    scoring: options.AnyScoring,
-    corpora: options.Corpora,
+    search: options.AllSearchOptions,
+    scoring: options.AllScoreOptions,
+    corpora: options.CorpusOptions,
     choice: ModelChoice,
 ) -> int:
     """Translate text, line for line, in order.

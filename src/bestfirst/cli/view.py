@@ -23,7 +23,7 @@ from .settings import ModelChoice, decoding_from
 
 
 @dataclass(frozen=True)
-class StepByStep(options.AnySearch):
+class StepByStep(options.AllSearchOptions):
     """How to search: by default nothing is scored ahead, so that pops come in the paper's order."""
 
     row_budget: options.RowBudget = 1
@@ -45,7 +45,7 @@ def view(
     *,
     search: StepByStep,
     nbest: Annotated[int, option(kind=count, metavar="N", panel=SEARCH, help="Search for the N best.")] = 1,
-    scoring: options.AnyScoring,
+    scoring: options.AllScoreOptions,
     choice: ModelChoice,
 ) -> int:  # fmt: skip
     """See a search: every hypothesis, in the order of the pops.
