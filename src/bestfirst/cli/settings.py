@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..models.folder import check_folder, fingerprint, has_tokenizer
-from ..settings import Decoding
+from ..settings import DEFAULT, Decoding
 from . import options
 from .console import silence_libraries
 from .failure import reason, usage
@@ -21,6 +21,7 @@ NAMES = (
     *("alpha", "beta", "epsilon", "length_penalty", "max_calls", "max_length", "nbest", "queue_capacity", "ratio"),
     *("row_budget", "temperature", "weight", "whole_sequence"),
 )
+PACE = ("row_budget", "max_cache_tokens")  # settings that change no result
 FLAGS = {name: "--" + name.replace("_", "-") for name in (*WORDS, *NAMES)} | {"language_model": "--lm"}
 
 
@@ -113,8 +114,9 @@ def _check_vocabularies(model: TransformersModel, language_model: TransformersMo
 
 
 def identity(decoding: Decoding) -> dict[str, Any]:
-    """What the results depend on; of a language model, what is in its folder."""
-    named = decoding.identity()
+    """What the results depend on, defaults included; of a language model, what is in its folder."""
+    usual = {field.name: getattr(DEFAULT, field.name) for field in fields(DEFAULT) if field.name not in PACE}
+    named = {**usual, **decoding.identity()}
     if (name := decoding.score_options.get("language_model")) is not None:
         named["score_options"] = {**named["score_options"], "language_model": fingerprint(name)}
     return named
