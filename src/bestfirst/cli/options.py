@@ -103,84 +103,36 @@ def given(**named: Any) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value is not None and value is not False}
 
 
-# fmt: off  two lines an option, and the help's text in one of them
+# fmt: off
 
 # -- options that stand alone --------------------------------------------------------------------------------------------
 
-InputFile = Annotated[
-    str | None,
-    argument(
-        "FILE",
-        "Text, one sentence a line, in UTF-8; or JSON lines (.jsonl), or Parquet (.parquet). Any of the first two may be "
-        "compressed (.gz, .zst). Without it, or for -, standard input.",
-    ),
-]
-OutputFile = Annotated[
-    str | None, option("--output", "-o", metavar="OUT", panel=OUTPUT, help="Write to this file, not to standard output.")
-]
-NBest = Annotated[
-    int,
-    option(
-        kind=count,
-        metavar="N",
-        panel=OUTPUT,
-        help="Print the N best of every line (for N > 1), each as 'i ||| text ||| score', i from 0, as Moses and Marian do.",
-    ),
-]
+InputFile = Annotated[str | None, argument("FILE",
+    "Text, one sentence a line, in UTF-8; or JSON lines (.jsonl), or Parquet (.parquet). Any of the first two may be "
+    "compressed (.gz, .zst). Without it, or for -, standard input.")]
+OutputFile = Annotated[str | None, option("--output", "-o", metavar="OUT", panel=OUTPUT,
+    help="Write to this file, not to standard output.")]
+NBest = Annotated[int, option(kind=count, metavar="N", panel=OUTPUT,
+    help="Print the N best of every line (for N > 1), each as 'i ||| text ||| score', i from 0, as Moses and Marian do.")]
 AsJson = Annotated[bool, option("--json", panel=OUTPUT, help="Print JSON, one object a line.")]
 Partial = Annotated[bool, option("--partial", panel=OUTPUT, help="Where nothing finished, print the best unfinished hypothesis.")]
 ShowStats = Annotated[bool, option("--stats", panel=OUTPUT, help="At the end, print what it cost to standard error.")]
-TraceFile = Annotated[
-    str | None,
-    option(
-        metavar="OUT",
-        panel=OUTPUT,
-        help="Write every event of every search (push, pop, prune, ...) to this file, a JSON object a line, for 'bestfirst view "
-        "--trace'. With --row-budget 1 they come in the paper's order.",
-    ),
-]
+TraceFile = Annotated[str | None, option(metavar="OUT", panel=OUTPUT,
+    help="Write every event of every search (push, pop, prune, ...) to this file, a JSON object a line, for 'bestfirst view "
+    "--trace'. With --row-budget 1 they come in the paper's order.")]
 Overwrite = Annotated[bool, option("--overwrite", panel=OUTPUT, help="Replace an output that exists and is of another job.")]
-FinishedRule = Annotated[
-    str,
-    option(
-        kind=one_of("keep", "leave"),
-        metavar="RULE",
-        panel=SEARCH,
-        help="Whether finished hypotheses keep their slot on the beam (the paper, Marian) or leave it (Hugging Face, fairseq).",
-    ),
-]
-MaxLength = Annotated[
-    Any,
-    option(
-        kind=length,
-        metavar="N",
-        panel=SEARCH,
-        help="Most tokens to generate, end of sentence included; 2x: twice as many as the input has. By default the model's own "
-        "limit, else 2 |input| + 10.",
-    ),
-]
-RowBudget = Annotated[
-    int | None,
-    option(
-        kind=count,
-        metavar="N",
-        panel=SEARCH,
-        help="Rows in one forward pass, shared by the lines in flight: larger is faster until the machine is full. "
-        "Changes no result.",
-    ),
-]
+FinishedRule = Annotated[str, option(kind=one_of("keep", "leave"), metavar="RULE", panel=SEARCH,
+    help="Whether finished hypotheses keep their slot on the beam (the paper, Marian) or leave it (Hugging Face, fairseq).")]
+MaxLength = Annotated[Any, option(kind=length, metavar="N", panel=SEARCH,
+    help="Most tokens to generate, end of sentence included; 2x: twice as many as the input has. By default the model's own "
+    "limit, else 2 |input| + 10.")]
+RowBudget = Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
+    help="Rows in one forward pass, shared by the lines in flight: larger is faster until the machine is full. "
+    "Changes no result.")]
 Prefix = Annotated[str | None, option(kind=words, metavar="TEXT", panel=SEARCH, help="Make every output start with this text.")]
-ModelName = Annotated[
-    str | None,
-    option(
-        "--model",
-        "-m",
-        metavar="FOLDER",
-        panel=MODEL,
-        help="A Hugging Face model: a folder, or a name for transformers to find. By default the German-English translator that "
-        "comes with bestfirst.",
-    ),
-]
+ModelName = Annotated[str | None, option("--model", "-m", metavar="FOLDER", panel=MODEL,
+    help="A Hugging Face model: a folder, or a name for transformers to find. By default the German-English translator that "
+    "comes with bestfirst.")]
 
 # -- groups of options: `bestfirst.cli.groups` ---------------------------------------------------------------------------
 
@@ -189,64 +141,32 @@ ModelName = Annotated[
 class CorpusOptions:
     """What a corpus looks like, and how a job of it is cut up."""
 
-    input_format: Annotated[
-        str | None,
-        option(kind=one_of(*FORMATS), metavar="NAME", panel=CORPUS, help="text, jsonl or parquet. By default as FILE is named."),
-    ] = None
-    output_format: Annotated[
-        str | None,
-        option(
-            kind=one_of(*FORMATS),
-            metavar="NAME",
-            panel=CORPUS,
-            help="text, jsonl or parquet: the last two have all fields of the input and the translation. By default as OUT "
-            "is named.",
-        ),
-    ] = None
-    input_field: Annotated[
-        str, option(metavar="NAME", panel=CORPUS, help="The field (or column) of a JSON line or Parquet row to translate.")
-    ] = "text"
-    output_field: Annotated[
-        str, option(metavar="NAME", panel=CORPUS, help="The field (or column) its translation goes into.")
-    ] = "translation"
-    shard_lines: Annotated[
-        int | None,
-        option(
-            kind=count,
-            metavar="N",
-            panel=CORPUS,
-            help="Lines that are translated and kept together: at most so much work is done again after a crash. By default 500.",
-        ),
-    ] = None
-    ray: Annotated[
-        str | None,
-        option(
-            "--ray",
-            metavar="[ADDRESS]",
-            panel=CORPUS,
-            help="Let Ray do it: on the cluster at this address (auto, HOST:PORT, ray://HOST:PORT), or without one on this "
-            "machine.",
-        ),
-    ] = None
-    workers: Annotated[
-        int | None,
-        option(
-            kind=count,
-            metavar="N",
-            panel=CORPUS,
-            help="With --ray: the workers, each with a model and --threads CPUs (by default 1) or a GPU. By default all "
-            "that fit.",
-        ),
-    ] = None
+    input_format: Annotated[str | None, option(kind=one_of(*FORMATS), metavar="NAME", panel=CORPUS,
+        help="text, jsonl or parquet. By default as FILE is named.")] = None
+    output_format: Annotated[str | None, option(kind=one_of(*FORMATS), metavar="NAME", panel=CORPUS,
+        help="text, jsonl or parquet: the last two have all fields of the input and the translation. By default as OUT "
+        "is named.")] = None
+    input_field: Annotated[str, option(metavar="NAME", panel=CORPUS,
+        help="The field (or column) of a JSON line or Parquet row to translate.")] = "text"
+    output_field: Annotated[str, option(metavar="NAME", panel=CORPUS,
+        help="The field (or column) its translation goes into.")] = "translation"
+    shard_lines: Annotated[int | None, option(kind=count, metavar="N", panel=CORPUS,
+        help="Lines that are translated and kept together: at most so much work is done again after a crash. By "
+        "default 500.")] = None
+    ray: Annotated[str | None, option("--ray", metavar="[ADDRESS]", panel=CORPUS,
+        help="Let Ray do it: on the cluster at this address (auto, HOST:PORT, ray://HOST:PORT), or without one on this "
+        "machine.")] = None
+    workers: Annotated[int | None, option(kind=count, metavar="N", panel=CORPUS,
+        help="With --ray: the workers, each with a model and --threads CPUs (by default 1) or a GPU. By default all "
+        "that fit.")] = None
 
 
 @dataclass(frozen=True)
 class SearchOptions:
     """How to search: what every command can be asked."""
 
-    beam: Annotated[
-        int, option("--beam", "-k", kind=count, metavar="K", panel=SEARCH, help="Hypotheses of each length to keep.")
-    ] = 5
+    beam: Annotated[int, option("--beam", "-k", kind=count, metavar="K", panel=SEARCH,
+        help="Hypotheses of each length to keep.")] = 5
     finished: FinishedRule = "leave"
     max_length: MaxLength = None
 
@@ -259,42 +179,20 @@ class SearchOptions:
 class AllSearchOptions(SearchOptions):
     """How to search, with whatever strategy."""
 
-    strategy: Annotated[
-        str,
-        option(
-            kind=one_of(*STRATEGIES),
-            metavar="NAME",
-            panel=SEARCH,
-            help=f"What to expand first: {', '.join(STRATEGIES)}. The last three prune nothing: give them --max-calls.",
-        ),
-    ] = "best-first"
+    strategy: Annotated[str, option(kind=one_of(*STRATEGIES), metavar="NAME", panel=SEARCH,
+        help=f"What to expand first: {', '.join(STRATEGIES)}. The last three prune nothing: give "
+        "them --max-calls.")] = "best-first"
     prefix: Prefix = None
-    max_calls: Annotated[
-        int | None, option(kind=count, metavar="N", panel=SEARCH, help="Give up on an input after so many model calls.")
-    ] = None
+    max_calls: Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
+        help="Give up on an input after so many model calls.")] = None
     row_budget: RowBudget = None
-    queue_capacity: Annotated[
-        int | None,
-        option(
-            kind=count,
-            metavar="N",
-            panel=SEARCH,
-            help="Memory-reduced search: at most N hypotheses wait. What it must drop costs the guarantee of exactness.",
-        ),
-    ] = None
-    stop: Annotated[
-        str | None,
-        option(
-            kind=one_of(*STOPS),
-            metavar="RULE",
-            panel=SEARCH,
-            help=f"When to stop, if not when the answer is proven: {', '.join(STOPS)}. Those other than hf-false and "
-            "hf-never go with --strategy beam.",
-        ),
-    ] = None
-    patience: Annotated[
-        float | None, option(kind=number, metavar="F", panel=SEARCH, help="For --stop patience: stop at F * K.")
-    ] = None
+    queue_capacity: Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
+        help="Memory-reduced search: at most N hypotheses wait. What it must drop costs the guarantee of exactness.")] = None
+    stop: Annotated[str | None, option(kind=one_of(*STOPS), metavar="RULE", panel=SEARCH,
+        help=f"When to stop, if not when the answer is proven: {', '.join(STOPS)}. Those other than hf-false and "
+        "hf-never go with --strategy beam.")] = None
+    patience: Annotated[float | None, option(kind=number, metavar="F", panel=SEARCH,
+        help="For --stop patience: stop at F * K.")] = None
 
     def settings(self) -> dict[str, Any]:
         named = super().settings()
@@ -308,69 +206,24 @@ class AllSearchOptions(SearchOptions):
 class ScoreOptions:
     """What a hypothesis is worth."""
 
-    score: Annotated[
-        str,
-        option(
-            kind=one_of(*SCORES),
-            metavar="NAME",
-            panel=SCORE,
-            help=f"What a hypothesis is worth: {', '.join(SCORES)}. Each needs the parameters that name it below.",
-        ),
-    ] = "logprob"
-    length_penalty: Annotated[
-        float | None,
-        option(
-            kind=exponent,
-            metavar="A",
-            panel=SCORE,
-            help="Short for --score length-normalized --alpha A, as in Hugging Face and CTranslate2; 0: none.",
-        ),
-    ] = None
-    temperature: Annotated[
-        float | None, option(kind=number, metavar="T", panel=SCORE, help="logprob: divide the logits by T.")
-    ] = None
-    alpha: Annotated[
-        float | None,
-        option(
-            kind=exponent, metavar="A", panel=SCORE, help="length-normalized: divide by N^A, N tokens. gnmt: by ((5 + N) / 6)^A."
-        ),
-    ] = None
-    beta: Annotated[
-        float | None,
-        option(
-            kind=number,
-            metavar="B",
-            panel=SCORE,
-            help="length-reward: add B for every token. bounded-length-reward: for the first R * |input|.",
-        ),
-    ] = None
-    ratio: Annotated[float | None, option(kind=number, metavar="R", panel=SCORE, help="bounded-length-reward: see --beta.")] = (
-        None
-    )
-    lm: Annotated[
-        str | None,
-        option(
-            "--lm",
-            metavar="FOLDER",
-            panel=SCORE,
-            help="mutual-information: the language model, with the translator's target vocabulary.",
-        ),
-    ] = None
-    weight: Annotated[
-        float | None,
-        option(
-            kind=number,
-            metavar="W",
-            panel=SCORE,
-            help="mutual-information: subtract W times the language model's log-probability.",
-        ),
-    ] = None
-    epsilon: Annotated[
-        float | None,
-        option(
-            kind=number, metavar="E", panel=SCORE, help="mutual-information: the least probability to count with, at every token."
-        ),
-    ] = None
+    score: Annotated[str, option(kind=one_of(*SCORES), metavar="NAME", panel=SCORE,
+        help=f"What a hypothesis is worth: {', '.join(SCORES)}. Each needs the parameters that name it below.")] = "logprob"
+    length_penalty: Annotated[float | None, option(kind=exponent, metavar="A", panel=SCORE,
+        help="Short for --score length-normalized --alpha A, as in Hugging Face and CTranslate2; 0: none.")] = None
+    temperature: Annotated[float | None, option(kind=number, metavar="T", panel=SCORE,
+        help="logprob: divide the logits by T.")] = None
+    alpha: Annotated[float | None, option(kind=exponent, metavar="A", panel=SCORE,
+        help="length-normalized: divide by N^A, N tokens. gnmt: by ((5 + N) / 6)^A.")] = None
+    beta: Annotated[float | None, option(kind=number, metavar="B", panel=SCORE,
+        help="length-reward: add B for every token. bounded-length-reward: for the first R * |input|.")] = None
+    ratio: Annotated[float | None, option(kind=number, metavar="R", panel=SCORE,
+        help="bounded-length-reward: see --beta.")] = None
+    lm: Annotated[str | None, option("--lm", metavar="FOLDER", panel=SCORE,
+        help="mutual-information: the language model, with the translator's target vocabulary.")] = None
+    weight: Annotated[float | None, option(kind=number, metavar="W", panel=SCORE,
+        help="mutual-information: subtract W times the language model's log-probability.")] = None
+    epsilon: Annotated[float | None, option(kind=number, metavar="E", panel=SCORE,
+        help="mutual-information: the least probability to count with, at every token.")] = None
 
     def settings(self) -> dict[str, Any]:
         """As `Decoding` has them: all but three are parameters of the score, by the names that it knows them by."""
@@ -383,19 +236,11 @@ class ScoreOptions:
 class AllScoreOptions(ScoreOptions):
     """What a hypothesis is worth, and how to search where no beam search's answer is promised."""
 
-    method: Annotated[
-        str,
-        option(
-            kind=one_of(*METHODS),
-            metavar="NAME",
-            panel=SCORE,
-            help="How to search with a score that can rise: exact (beam search's answer, proven), or by the paper's "
-            "stopping criterion (stopping) or heuristic (heuristic), which promise nothing.",
-        ),
-    ] = "exact"
-    whole_sequence: Annotated[
-        bool, option("--whole-sequence", panel=SCORE, help="mutual-information: --epsilon is for the whole output; not exact.")
-    ] = False
+    method: Annotated[str, option(kind=one_of(*METHODS), metavar="NAME", panel=SCORE,
+        help="How to search with a score that can rise: exact (beam search's answer, proven), or by the paper's "
+        "stopping criterion (stopping) or heuristic (heuristic), which promise nothing.")] = "exact"
+    whole_sequence: Annotated[bool, option("--whole-sequence", panel=SCORE,
+        help="mutual-information: --epsilon is for the whole output; not exact.")] = False
 
 
 @dataclass(frozen=True)
@@ -403,26 +248,15 @@ class ModelOptions:
     """Which models, and on what they run."""
 
     model: ModelName = None
-    device: Annotated[
-        str | None, option(metavar="NAME", panel=MODEL, help="Where to run it: cpu (the default), cuda, cuda:1, mps.")
-    ] = None
-    dtype: Annotated[
-        str | None, option(kind=one_of(*DTYPES), metavar="NAME", panel=MODEL, help=f"{', '.join(DTYPES)}. By default fp32.")
-    ] = None
-    threads: Annotated[
-        int | None, option(kind=thread_count, metavar="N", panel=MODEL, help="CPU threads. By default torch's own choice.")
-    ] = None
-    source_lang: Annotated[
-        str | None, option(metavar="CODE", panel=MODEL, help="Language of the input, for a multilingual model (deu_Latn).")
-    ] = None
-    target_lang: Annotated[
-        str | None, option(metavar="CODE", panel=MODEL, help="Language of the output, for a multilingual model (eng_Latn).")
-    ] = None
-    trust_remote_code: Annotated[
-        bool,
-        option(
-            "--trust-remote-code",
-            panel=MODEL,
-            help="Run Python files that come with the model. Read them first: they can do whatever you can.",
-        ),
-    ] = False
+    device: Annotated[str | None, option(metavar="NAME", panel=MODEL,
+        help="Where to run it: cpu (the default), cuda, cuda:1, mps.")] = None
+    dtype: Annotated[str | None, option(kind=one_of(*DTYPES), metavar="NAME", panel=MODEL,
+        help=f"{', '.join(DTYPES)}. By default fp32.")] = None
+    threads: Annotated[int | None, option(kind=thread_count, metavar="N", panel=MODEL,
+        help="CPU threads. By default torch's own choice.")] = None
+    source_lang: Annotated[str | None, option(metavar="CODE", panel=MODEL,
+        help="Language of the input, for a multilingual model (deu_Latn).")] = None
+    target_lang: Annotated[str | None, option(metavar="CODE", panel=MODEL,
+        help="Language of the output, for a multilingual model (eng_Latn).")] = None
+    trust_remote_code: Annotated[bool, option("--trust-remote-code", panel=MODEL,
+        help="Run Python files that come with the model. Read them first: they can do whatever you can.")] = False
