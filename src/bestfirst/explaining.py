@@ -6,18 +6,18 @@ returns beam search's answers, so this explains both. `tests/page/test_explain.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
-from .models import Model, Scorer, Source
-from .scoring import Score, named_score
-from .search import Answer, AnyOrderSearch, Context, Exhausted, Finished, Hypothesis, Strategy, Successors, beam, best_first_beam
+from .engine.scorer import Scorer, scorer_for
+from .models import Model, Source
+from .search import Answer, Context, Exhausted, Finished, Hypothesis, Search, Strategy, Successors, beam, best_first_beam
+from .settings import DEFAULT, Decoding
 
 ROWS = 32  # scored in one forward pass
-NAMES = {"keep", "leave"}
+UNUSED = ("prefix", "heuristic", "stop", "method", "max_calls", "queue_capacity", "accept_truncated")
 
 
 @dataclass(frozen=True)
@@ -61,37 +61,43 @@ def explain(
     model: Model,
     source: Any,
     want: str | Sequence[int],
+    decoding: Decoding | None = None,
     *,
-    beam: int = 5,
-    finished: Finished = "leave",
-    score: str | Score = "logprob",
-    score_options: dict[str, Any] | None = None,
-    max_length: int | None = None,
     max_beam: int = 200,
     progress: Callable[[int], None] | None = None,
+    **settings: Any,
 ) -> Explanation:
     """Say where beam search lost `want`, a text or token ids without EOS, and the smallest beam that would have kept it.
 
-    `progress` is called with each beam that was tried.
+    Of the settings of `bestfirst.Decoding`, by name or as an object, those count that beam search depends on: beam, finished,
+    score, score_options, length_penalty, max_length. `progress` is called with each beam that was tried.
     """
-    worth = named_score(score, **(score_options or {}))
-    if finished not in NAMES:
-        raise ValueError(f"finished must be 'keep' or 'leave', got {finished!r}")
-    if not worth.exact(finished):
-        raise ValueError(f"beam search with score {worth.name!r} and finished={finished!r} cannot be explained: it is not exact")
-    with Wanted.of(model, source, want, worth, finished, max_length, max(beam, max_beam)) as wanted:
-        found = wanted.explanation(beam, max_beam)
+    if decoding is not None and settings:
+        raise TypeError(f"settings are given twice: as an object, and as {', '.join(settings)}; use decoding.using(...)")
+    if settings.get("finished", "leave") not in ("keep", "leave"):
+        raise ValueError(f"finished must be 'keep' or 'leave', got {settings['finished']!r}")
+    asked = decoding or Decoding(**settings)
+    if unused := [name for name in UNUSED if getattr(asked, name) != getattr(DEFAULT, name)]:
+        raise ValueError(f"{unused[0]} cannot be explained: leave it out")
+    if not asked.objective.exact(asked.finished):
+        told = f"score {asked.objective.name!r} and finished={asked.finished!r}"
+        raise ValueError(f"beam search with {told} cannot be explained: it is not exact")
+    wanted = Wanted(model, source, want, asked, max(asked.beam, max_beam))
+    try:
+        found = wanted.explanation(asked.beam, max_beam)
         for k in range(1, max_beam + 1):
             if progress is not None:
                 progress(k)
-            if wanted.journey(k).lost is None:
+            if wanted.ranks(k).lost is None:
                 found.smallest, found.smallest_place = k, wanted.place(k)
                 break
         return found
+    finally:
+        wanted.release()
 
 
 @dataclass
-class Journey:
+class Ranks:
     """How far an output came on beams of one size."""
 
     ranks: list[int]  # by length, from 1
@@ -102,57 +108,38 @@ class Journey:
 class Wanted:
     """An output, and the model that is asked about it and its rivals; each prefix is scored once, whatever the beam."""
 
-    def __init__(
-        self, model: Model, scorer: Scorer, source: Source, tokens: tuple[int, ...], score: Score, finished: Finished, n_max: int
-    ) -> None:
-        self.model = model
-        self.source = source
-        self.score = score
-        self.finished: Finished = finished
-        self.context = Context(n_max=n_max, source_length=source.length)
-        self.lists = Prefixes(scorer, source)
-        self.whole = Prefixes(model.scorer(score, inf), source)  # every token, for what must be counted
-        self.steps = self._force(tokens)
-
-    @classmethod
-    @contextmanager
-    def of(
-        cls,
-        model: Model,
-        raw: Any,
-        want: str | Sequence[int],
-        score: Score,
-        finished: Finished,
-        max_length: int | None,
-        width: int,
-    ) -> Iterator[Wanted]:
-        """Read both ends; what the model holds for them is given back at the end."""
+    def __init__(self, model: Model, raw: Any, want: str | Sequence[int], decoding: Decoding, widest: int) -> None:
         tokens = model.target(want) if isinstance(want, str) else tuple(want)
         if not tokens:
             raise ValueError("the wanted output is empty")
-        scorer = model.scorer(score, width + len(model.eos))
-        source = scorer.reader()(raw)
-        n_max = int(min(source.max_length if max_length is None else max_length, source.limit))
+        self.model = model
+        self.source = model.reader()(raw)
+        self.score = decoding.objective
+        self.finished: Finished = decoding.finished
+        n_max = decoding.n_max(self.source)
         if len(tokens) + 1 > n_max:
             raise ValueError(
                 f"the wanted output has {len(tokens) + 1} tokens with its end, more than max_length, {n_max}; raise it"
             )
-        wanted = cls(model, scorer, source, tokens, score, finished, n_max)
-        try:
-            yield wanted
-        finally:
-            wanted.lists.release()
-            wanted.whole.release()
+        self.context = Context(n_max=n_max, source_length=self.source.length)
+        scorer = scorer_for(model, self.score)
+        self.best = Prefixes(scorer, self.source, widest + len(model.eos))
+        self.all = Prefixes(scorer, self.source, inf)  # every token, for what must be counted
+        self.tokens: tuple[int, ...] = ()
+        self.logprob = 0.0
+        self.steps = self._force(tokens)
+
+    def release(self) -> None:
+        """Give back what the model holds for it."""
+        self.best.release()
+        self.all.release()
 
     def _force(self, tokens: tuple[int, ...]) -> list[Step]:
         """Give the model one token after the other, and the end that it likes best."""
         steps: list[Step] = []
         value = 0.0
-        self.logprob = 0.0
-        self.tokens: tuple[int, ...] = ()
         for token in (*tokens, None):
-            (found,) = self.whole([self.tokens])
-            values, ids, own, ending = found
+            ((values, ids, own, ending),) = self.all([self.tokens])
             if token is None:
                 token = next((each for each in ids if each in self.model.eos), None)
             if token is None or token not in ids:
@@ -175,66 +162,64 @@ class Wanted:
 
     def explanation(self, k: int, max_beam: int) -> Explanation:
         """All that is told of a beam of this size."""
-        journey = self.journey(k, count=True)
-        ranked = [*journey.ranks, *[None] * (len(self.steps) - len(journey.ranks))]
-        steps = [Step(**{**vars(step), "rank": rank}) for step, rank in zip(self.steps, ranked, strict=False)]
-        found = Explanation(
+        found = self.ranks(k, count=True)
+        ranked = [*found.ranks, *[None] * (len(self.steps) - len(found.ranks))]
+        search = self._search(best_first_beam(k, self.finished), 1)
+        self._run(search)
+        answers = search.result().hypotheses
+        for answer in answers:
+            answer.text = self.model.text(self.source.payload, answer.tokens)
+        return Explanation(
             tokens=self.tokens,
             text=self.model.text(self.source.payload, self.tokens),
             score=self.steps[-1].score,
             logprob=self.logprob,
             beam=k,
             finished=self.finished,
-            steps=steps,
+            steps=[replace(step, rank=rank) for step, rank in zip(self.steps, ranked, strict=False)],
             max_beam=max_beam,
-            lost=journey.lost,
-            rank=None if journey.lost is None else journey.ranks[-1],
-            worst=journey.worst,
+            lost=found.lost,
+            rank=None if found.lost is None else found.ranks[-1],
+            worst=found.worst,
+            place=self.place(k) if found.lost is None else None,
+            answers=answers,
         )
-        if journey.lost is None:
-            found.place = self.place(k)
-        search = self._search(best_first_beam(k, self.finished), 1)
-        self._run(search)
-        found.answers = search.result().hypotheses
-        for answer in found.answers:
-            answer.text = self.model.text(self.source.payload, answer.tokens)
-        return found
 
-    def journey(self, k: int, count: bool = False) -> Journey:
+    def ranks(self, k: int, count: bool = False) -> Ranks:
         """Beam search, level by level, as long as the output is on its beams. Ranks beyond the beam are counted only if asked."""
         search = self._search(Strategy("beam", beam(k).order, Exhausted(), k, finished=self.finished), k)
         ranks: list[int] = []
         length = 0
         while level := search.frontier(int(k)):
-            for y, successors in zip(level, self.lists([y.tokens for y in level]), strict=True):
+            for y, successors in zip(level, self.best([y.tokens for y in level]), strict=True):
                 search.commit(y, successors)
             length += 1
             if length > len(self.tokens) and self.finished == "leave":
                 break  # it was accepted
-            members = search.agenda.beams[length].members
+            members = [z[3] for z in search.agenda.beams[length].members]
             place = next((i for i, z in enumerate(members) if z.tokens == self.tokens[:length]), None)
             if place is None:
                 rank = self._refused_rank(search, length) if count else k + 1
-                return Journey([*ranks, rank], length, members[-1].worth if members else None)
+                return Ranks([*ranks, rank], length, members[-1].worth if members else None)
             if length <= len(self.tokens):
-                ahead = members[:place] if self._ends(length) or self.finished == "keep" else _unfinished(members[:place])
-                ranks.append(len(ahead) + 1)
-        return Journey(ranks)
+                apart = self.finished == "leave" and not self._ends(length)  # finished rivals take no slot
+                ranks.append(1 + sum(1 for z in members[:place] if not (apart and z.finished)))
+        return Ranks(ranks)
 
     def _ends(self, length: int) -> bool:
         return length >= len(self.tokens)
 
-    def _refused_rank(self, search: AnyOrderSearch, length: int) -> int:
+    def _refused_rank(self, search: Search, length: int) -> int:
         """The place of what was lost: among all for a slot of their kind, under `leave` the unfinished apart from the others.
 
         Longer than the output itself (`keep`), it is the next after all that stayed.
         """
-        members = search.agenda.beams[length].members
+        members = [z[3] for z in search.agenda.beams[length].members]
         if length > len(self.tokens):
             return len(members) + 1
         kept = sum(1 for z in members if z.length < length)  # finished before: they hold a slot
-        parents = [z for z in search.agenda.beams[length - 1].members if z.successors is not None]
-        lists = self.whole([y.tokens for y in parents])
+        parents = [z[3] for z in search.agenda.beams[length - 1].members if z[3].successors is not None]
+        lists = self.all([y.tokens for y in parents])
         mine = next(i for i, y in enumerate(parents) if y.tokens == self.tokens[: length - 1])
         value = parents[mine].value + lists[mine].values[list(lists[mine].tokens).index(self.tokens[length - 1])]
         apart = self.finished == "leave" and not self._ends(length)
@@ -253,26 +238,27 @@ class Wanted:
         search = self._search(best_first_beam(k, self.finished), k if self.finished == "keep" else 10**9)
 
         def place() -> int | None:
-            return next((i for i, answer in enumerate(search.answers) if answer.tokens == self.tokens), None)
+            return next((i for i, answer in enumerate(search.answers) if answer[2] == self.tokens), None)
 
-        self._run(search, lambda y: (i := place()) is not None and search.answers[i].key < y.key)
+        self._run(search, lambda y: (i := place()) is not None and search.answers[i] < y.key)
         found = place()
         return 1 + (len(search.answers) if found is None else found)
 
-    def _search(self, strategy: Strategy, n: int) -> AnyOrderSearch:
-        return AnyOrderSearch(strategy, score=self.score, eos=self.model.eos, context=self.context, n=n)
+    def _search(self, strategy: Strategy, n: int) -> Search:
+        return Search(strategy, score=self.score, eos=self.model.eos, context=self.context, n=n)
 
-    def _run(self, search: AnyOrderSearch, stop: Callable[[Hypothesis], bool] = lambda y: False) -> None:
+    def _run(self, search: Search, stop: Callable[[Hypothesis], bool] = lambda y: False) -> None:
         while (batch := search.frontier(ROWS)) and not stop(batch[0]):
-            for y, successors in zip(batch, self.lists([y.tokens for y in batch]), strict=True):
+            for y, successors in zip(batch, self.best([y.tokens for y in batch]), strict=True):
                 search.commit(y, successors)
 
 
 class Prefixes:
     """What the model says of prefixes of one input, asked once for each."""
 
-    def __init__(self, scorer: Scorer, source: Source) -> None:
+    def __init__(self, scorer: Scorer, source: Source, width: float) -> None:
         self.scorer = scorer
+        self.width = width  # successors to ask for
         self.root = Hypothesis(None, -1, 0.0, 0.0, False)
         self._known: dict[tuple[int, ...], Hypothesis] = {(): self.root}
         self._scored: dict[tuple[int, ...], Successors] = {}
@@ -289,7 +275,9 @@ class Prefixes:
             level = [tokens for tokens in missing if len(tokens) == length]
             for start in range(0, len(level), ROWS):
                 batch = level[start : start + ROWS]
-                for tokens, successors in zip(batch, self.scorer.expand([self._node(each) for each in batch]), strict=True):
+                for tokens, successors in zip(
+                    batch, self.scorer.expand([self._node(each) for each in batch], self.width), strict=True
+                ):
                     self._scored[tokens] = successors
         return [self._scored[tokens] for tokens in prefixes]
 
@@ -300,7 +288,3 @@ class Prefixes:
 
     def release(self) -> None:
         self.scorer.release(self.root)
-
-
-def _unfinished(members: Sequence[Hypothesis]) -> list[Hypothesis]:
-    return [y for y in members if not y.finished]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bestfirst import Model, Scored
+from bestfirst import Decoding, Model, Scored
 from bestfirst.cli.output import Output
 from bestfirst.cli.progress import Bar
 from bestfirst.cli.stream import InOrder, Stream
@@ -48,7 +48,7 @@ def translated(tmp_path: Path):
 
     def translated(raw: list[bytes]):
         out, events = Output(str(tmp_path / "out")), Output(str(tmp_path / "events"))
-        run = Stream(Worker(Upper(), {}), out, events, Bar(lambda: None, hidden=True))
+        run = Stream(Worker(Upper(), Decoding()), out, events, Bar(lambda: None, hidden=True))
         run.translate([read_line(number, line) for number, line in enumerate(raw, 1)])
         return (tmp_path / "out").read_text().splitlines(), (tmp_path / "events").read_text().splitlines(), run
 

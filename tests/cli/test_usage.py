@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from bestfirst.cli.app import run as command
 from cli.process import COMMAND, ENVIRONMENT, only_line, run
 
 
@@ -23,7 +25,7 @@ from cli.process import COMMAND, ENVIRONMENT, only_line, run
         (["translate", "--finished", "stay"], "Invalid value for '--finished': 'stay' is not one of keep, leave"),
         (["translate", "--max-length", "-1"], "Invalid value for '--max-length': '-1' is not a whole number from 1 up"),
         (["translate", "--dtype", "int3"], "Invalid value for '--dtype': 'int3' is not one of fp32, fp16, bf16"),
-        (["translate", "--finished", "keep", "--beam", "2", "--nbest", "3"], "nbest (3) must not exceed beam (2)"),
+        (["translate", "--finished", "keep", "--beam", "2", "--nbest", "3"], "--nbest (3) must not exceed --beam (2)"),
         (["translate", "no/such/file"], "cannot read 'no/such/file': No such file or directory"),
         (["translate", "."], "cannot read '.': Is a directory"),
         (["translate", "-o", "no/such/folder/out"], "cannot write to 'no/such/folder/out': No such file or directory"),
@@ -32,6 +34,29 @@ from cli.process import COMMAND, ENVIRONMENT, only_line, run
         (["translate", "--beem", "3"], "No such option: --beem"),
         (["compare"], "Missing argument 'TEXT...'"),
         (["compare", "ja", " "], "text 2 is empty"),
+        (
+            ["translate", "--max-length", "0x"],
+            "Invalid value for '--max-length': '0x' is not a whole number from 1 up, or a mult",
+        ),
+        (
+            ["view", "ja", "--length-penalty", "1", "--score", "gnmt"],
+            "--length-penalty is a score of its own, so is --score gnmt",
+        ),
+        (["view", "ja", "--score", "mutual-information"], "score 'mutual-information' needs --lm and --weight and --epsilon"),
+        (["view", "ja", "--device", "meta"], "cannot use device 'meta': it computes nothing; choose cpu, cuda or mps"),
+        (["view", "ja", "--alpha", "1e308"], "Invalid value for '--alpha': '1e308' is out of range; use a number from -50 to 50"),
+        (["view", "ja", "--beta", "nan"], "Invalid value for '--beta': 'nan' is out of range; use a number from -1e+09 to 1e+09"),
+        (["view", "ja", "--threads", "100000"], "Invalid value for '--threads': '100000' is too many for this machine, which"),
+        (["translate", "--temperature", "0"], "--temperature must be a number above 0, got 0.0"),
+        (["translate", "--patience", "0"], "--patience goes with --stop patience"),
+        (
+            ["translate", "--strategy", "beam", "--stop", "patience", "--patience", "0"],
+            "the patience factor must be a number above 0, got 0.0",
+        ),
+        (["view", "\udcff"], "Invalid value for '[TEXT]': '\\udcff' is not valid UTF-8; check the encoding of your terminal"),
+        (["compare", "\udcff"], "Invalid value for 'TEXT...': '\\udcff' is not valid UTF-8"),
+        (["explain", "ja", "--want", "\udcff"], "Invalid value for '--want': '\\udcff' is not valid UTF-8"),
+        (["translate", "--prefix", "\udcff"], "Invalid value for '--prefix': '\\udcff' is not valid UTF-8"),
         (["transcribe"], "No such command 'transcribe'"),
     ],
 )
@@ -69,6 +94,44 @@ def test_an_unreadable_or_unwritable_file_is_named(tmp_path: Path):
         pytest.skip("this user may read everything")
 
 
+def test_without_a_command_the_help_is_shown():
+    process = run()
+    assert (process.returncode, process.stderr) == (2, b"")
+    assert b"translate" in process.stdout
+
+
+def test_zero_is_an_answer(call):
+    ended = call("translate", "--json", "--score", "gnmt", "--alpha", 0, text="Ja.\n")
+    plain = call("translate", "--json", "--length-penalty", 0, text="Ja.\n")
+    assert (ended.code, ended.said, plain.code) == (0, "", 0)
+    assert ended.out == plain.out
+
+
+def test_lengths_may_depend_on_the_input(call):
+    begun = [json.loads(call("view", "--json", "--max-length", asked, "Ja.").out.splitlines()[1]) for asked in ("1x", "2.5x")]
+    assert [event["max_length"] for event in begun] == [2, 5]
+
+
+def test_a_length_penalty_is_the_score_that_divides_by_length(call):
+    named = call("translate", "--json", "--score", "length-normalized", "--alpha", 0.6, text="Ja.\n")
+    short = call("translate", "--json", "--length-penalty", 0.6, text="Ja.\n")
+    assert (short.code, short.out) == (0, named.out)
+
+
+def test_a_prefix_that_the_model_cannot_write_is_named(call):
+    ended = call("translate", "--prefix", "東京", text="Ja.\n")
+    assert only_line(ended.said) == "model 'tatoeba-de-en' cannot write '東京': part of it is not in its vocabulary"
+    assert (ended.code, ended.out) == (2, "")
+
+
+def test_a_line_with_half_a_surrogate_pair_fails_alone(tmp_path, capsys):
+    (tmp_path / "text.jsonl").write_text('{"text": "Ja \\ud800"}\n{"text": "Ja."}\n')
+    assert command(["translate", str(tmp_path / "text.jsonl"), "-o", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err.splitlines()[0]
+    assert said.startswith("bestfirst: line 1: the input has '\\ud800' at position 4, which is no character; replace it")
+    assert (tmp_path / "out").read_text() == "\nYes.\n"
+
+
 def test_help_teaches_and_loads_no_torch():
     for arguments, words in (
         ([], ["translate", "compare"]),
@@ -77,7 +140,8 @@ def test_help_teaches_and_loads_no_torch():
         (["view"], ["Examples:", "Exit codes:", "--text", "--trace"]),
         (["explain"], ["Examples:", "Exit codes:", "--want", "smallest"]),
     ):
-        script = "import sys; from bestfirst.cli.app import run; run(sys.argv[1:]); assert 'torch' not in sys.modules"
+        heavy = "{'torch', 'transformers', 'numpy', 'matplotlib'} & sys.modules.keys()"
+        script = f"import sys; from bestfirst.cli.app import run; run(sys.argv[1:]); assert not {heavy}, {heavy}"
         process = run(*arguments, "--help", command=[sys.executable, "-c", script])
         assert process.returncode == 0, process.stderr
         assert all(word in process.stdout.decode() for word in words)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bestfirst import Decoding
 from bestfirst.corpus import Checkpoint, Input, Target, Worker
 from bestfirst.corpus.input import compression_of, format_of
 from corpus.models import Upper
@@ -29,7 +30,7 @@ def do() -> Callable[..., Checkpoint]:
         read = Input(str(source), format_of(source.name))
         target = replace(target or Target(format_of(output.name)), compression=compression_of(output.name))
         survey = read.survey()
-        worker = Worker(model or Upper(), {"beam": 2}, target)
+        worker = Worker(model or Upper(), Decoding(beam=2), target)
         job = {"input": {**vars(survey), **read.identity()}, "output": target.identity(), "settings": {"beam": 2}}
         with Checkpoint(str(output), job, target) as checkpoint:
             if checkpoint.state(overwrite, retry_failed) != "complete":

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bestfirst import Decoding
 from bestfirst.corpus import Record, Worker
 from bestfirst.errors import Stopped
 from corpus.models import Upper
@@ -184,7 +185,7 @@ def test_what_ran_out_of_memory_is_not_held_while_less_is_tried(do, tmp_path: Pa
 def test_a_model_that_dies_ends_a_stream_too():
     """What was decoded before is handed on; no line is given up for the model's sake."""
     done = []
-    worker = Worker(Mortal(7), {})
+    worker = Worker(Mortal(7), Decoding())
     worker.decode([Record(number, line) for number, line in enumerate(LINES[:5], 1)], lambda *each: done.append(each))
     with pytest.raises(Stopped, match="the model fails on everything"):
         worker.decode([Record(number, line) for number, line in enumerate(LINES[5:], 6)], lambda *each: done.append(each))

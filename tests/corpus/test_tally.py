@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import bestfirst
+from bestfirst import Decoding
 from bestfirst.corpus import Checkpoint, Input, Target, Worker
 from bestfirst.corpus.worker import beam_calls
 from cli.process import GERMAN
@@ -32,7 +33,7 @@ def test_memory_does_not_grow_with_the_input(tmp_path):
     for lines in (600, 6000):
         (tmp_path / f"{lines}").write_bytes(b"a\n" * lines)
         source = Input(str(tmp_path / f"{lines}"))
-        worker = Worker(Upper(), {"beam": 1})
+        worker = Worker(Upper(), Decoding(beam=1))
         with Checkpoint(str(tmp_path / f"{lines}.out"), {}, Target()) as checkpoint:
             tracemalloc.start()
             checkpoint.state()

@@ -114,6 +114,8 @@ def test_the_smallest_beam_is_verified_on_the_embedded_model(model, source, want
 def test_scores_other_than_log_probability(model):
     settings = {"score": "length-normalized", "score_options": {"alpha": 1.0}}
     told = explain(model, "Wo ist der Bahnhof?", "Where is the train station?", beam=5, max_beam=5, **settings)
+    short = bestfirst.Decoding(length_penalty=1.0, max_length="9x")
+    assert explain(model, "Wo ist der Bahnhof?", "Where is the train station?", short, max_beam=5).score == told.score
     assert told.lost is None
     (result,) = bestfirst.decode(model, ["Wo ist der Bahnhof?"], beam=5, nbest=told.place, **settings)
     assert result.hypotheses[-1].tokens == told.tokens
@@ -129,6 +131,10 @@ def test_what_cannot_be_explained_says_why(model):
         explain(model, "Ja.", "Yes, sir", max_length=3)
     with pytest.raises(ValueError, match="finished must be 'keep' or 'leave', got 'shrink'"):
         explain(model, "Ja.", "Yes.", finished="shrink")
+    with pytest.raises(ValueError, match="max_calls cannot be explained: leave it out"):
+        explain(model, "Ja.", "Yes.", max_calls=3)
+    with pytest.raises(TypeError, match="settings are given twice: as an object, and as beam"):
+        explain(model, "Ja.", "Yes.", bestfirst.Decoding(), beam=3)
     toy = bestfirst.FunctionModel(lambda prefix: [-1.0, -inf], eos=0)
     with pytest.raises(ValueError, match="FunctionModel reads no outputs; give token ids instead of text"):
         explain(toy, None, "Yes.")

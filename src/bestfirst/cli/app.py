@@ -27,11 +27,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(translate)
-app.command()(compare)
-app.command()(view)
-app.command()(explain)
-app.command()(serve)
+for command in (translate, compare, view, explain, serve):
+    app.command()(command)
 app.add_typer(bench, name="bench")
 
 
@@ -51,7 +48,7 @@ def options(
 def complete(arguments: list[str]) -> list[str]:
     """The arguments with a value for a `--ray` that has none: typer knows no options whose value may be left out."""
     out: list[str] = []
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         out.append(argument)
         if argument == "--ray" and not ADDRESS.fullmatch(following):
             out.append("local")

@@ -5,47 +5,39 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ..corpus.target import one_line
 from ..search import Result
+from ..settings import Decoding
 from ..strategies import STRATEGIES, UNPRUNED
 from . import options
-from .failure import PARTLY, reason, reports, say, usage
+from .console import drawn, say
+from .failure import PARTLY, reason, reports, usage
 from .groups import grouped
 from .output import Output
-from .settings import Decoding, ModelChoice, Scoring
+from .settings import ModelChoice, decoding_from
 
 if TYPE_CHECKING:
-    from ..models.transformers import TransformersModel
+    from ..models import Model
+
+UNPRUNED_CALLS = f"Model calls after which the strategies that prune nothing ({', '.join(UNPRUNED)}) give up."
 
 
 @reports
 @grouped
 def compare(
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="What to translate, each with every strategy.")],
+    texts: Annotated[list[str], options.argument("TEXT...", "What to translate, each with every strategy.", options.words)],
     as_json: options.AsJson = False,
     output: options.OutputFile = None,
-    beam: options.Beam = 5,
-    finished: options.FinishedRule = "leave",
-    max_length: options.MaxLength = None,
-    prefix: options.Prefix = None,
-    max_calls: Annotated[
-        int,
-        typer.Option(
-            parser=options.count,
-            metavar="N",
-            help=f"Model calls after which the strategies that prune nothing ({', '.join(UNPRUNED)}) give up.",
-            rich_help_panel=options.SEARCH,
-        ),
-    ] = 100,
-    row_budget: options.RowBudget = None,
     *,
-    scoring: Scoring,
+    search: options.SearchOptions,
+    prefix: options.Prefix = None,
+    max_calls: Annotated[int, options.option(kind=options.count, metavar="N", panel=options.SEARCH, help=UNPRUNED_CALLS)] = 100,
+    row_budget: options.RowBudget = None,
+    scoring: options.ScoreOptions,
     choice: ModelChoice,
 ) -> int:
     """Compare all strategies: what each finds, and what it costs.
@@ -70,26 +62,22 @@ def compare(
       2    usage, a missing model folder: nothing is decoded
       130  interrupted with Ctrl-C
     """
-    decoding = Decoding(
-        beam=beam,
-        finished=finished,
-        max_length=max_length,
-        row_budget=row_budget,
-        prefix=prefix,
-        score=scoring.score,
-        score_options=scoring.parameters(),
-    ).check()
+    decoding = decoding_from(prefix=prefix, row_budget=row_budget, **search.settings(), **scoring.settings())
     choice.check(decoding)
-    _check_texts(texts)
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
+            raise usage(f"text {number} is empty")
     with closing(Output(output)) as out:
-        loaded, decoding = choice.load(decoding)
+        model, decoding = choice.load(decoding)
         out.begin()
         failed = 0
-        for i, text in enumerate(texts):
-            outcomes = list(_outcomes(decoding, loaded, text, max_calls))
-            failed += any(outcome.result.status == "error" for outcome in outcomes)
-            _report_trouble(i + 1, outcomes)
-            out.write(_as_json(text, decoding, outcomes) if as_json else _as_table(text, beam, outcomes, out.file.isatty()))
+        for number, text in enumerate(texts, 1):
+            outcomes = list(_outcomes(model, decoding, text, max_calls))
+            errors = dict.fromkeys(outcome.result.message for outcome in outcomes if outcome.result.status == "error")
+            failed += bool(errors)
+            for message in errors:
+                say(f"text {number}: {message}")
+            out.write(_as_json(text, decoding, outcomes) if as_json else _as_table(text, outcomes, out.file.isatty()))
     return PARTLY if failed else 0
 
 
@@ -98,6 +86,7 @@ class Outcome:
     """What one strategy made of a text, and how long it took."""
 
     strategy: str
+    beam: int
     result: Result
     seconds: float
 
@@ -112,71 +101,55 @@ class Outcome:
             return one_line(self.result.text)
         return {"budget": "out of budget", "incomplete": "nothing finished", "error": "failed"}[self.result.status]
 
-    def equals(self, beam: int) -> str:
+    @property
+    def equals(self) -> str:
         """Whose answer this one is proven to be."""
         if not self.result.exact:
             return ""
-        return "the best of all" if self.strategy in UNPRUNED else f"beam search, k = {1 if self.strategy == 'greedy' else beam}"
+        return "the best of all" if self.strategy in UNPRUNED else f"beam search, k = {self.beam}"
 
-
-def _check_texts(texts: Sequence[str]) -> None:
-    for number, text in enumerate(texts, 1):
-        if not text.strip():
-            raise usage(f"text {number} is empty")
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise usage(f"text {number} is not valid UTF-8: {text!r}") from None
-
-
-def _outcomes(decoding: Decoding, model: TransformersModel, text: str, max_calls: int) -> Iterator[Outcome]:
-    """Decode with every strategy, after one short run that is not timed: the first use of a model pays for its set-up."""
-    _decode(replace(decoding, strategy="greedy"), model, text)
-    for name in STRATEGIES:
-        asked = replace(decoding, strategy=name, max_calls=max_calls if name in UNPRUNED else None)
-        begin = perf_counter()
-        result = _decode(asked, model, text)
-        yield Outcome(name, result, perf_counter() - begin)
-
-
-def _decode(decoding: Decoding, model: TransformersModel, text: str) -> Result:
-    try:
-        return decoding.decode(model, [text])[0]
-    except Exception as error:  # of the model's own code
-        return Result(status="error", message=reason(error))
-
-
-def _report_trouble(number: int, outcomes: Sequence[Outcome]) -> None:
-    for message in dict.fromkeys(o.result.message for o in outcomes if o.result.status == "error"):
-        say(f"text {number}: {message}")
-
-
-def _as_json(text: str, decoding: Decoding, outcomes: Sequence[Outcome]) -> str:
-    rows = []
-    for outcome in outcomes:
-        result = outcome.result
-        row: dict[str, Any] = {
-            "strategy": outcome.strategy,
+    def json(self) -> dict[str, Any]:
+        result = self.result
+        return {
+            "strategy": self.strategy,
             "output": result.text,
             "score": result.hypotheses[0].score if result.hypotheses else None,
             "calls": result.calls,
             "rows": result.rows,
             "steps": result.steps,
-            "milliseconds": round(1000 * outcome.seconds, 3),
+            "milliseconds": round(1000 * self.seconds, 3),
             "exact": result.exact,
             "status": result.status,
+            **({} if result.message is None else {"message": result.message}),
         }
-        if result.message is not None:
-            row["message"] = result.message
-        rows.append(row)
+
+
+def _outcomes(model: Model, decoding: Decoding, text: str, max_calls: int) -> Iterator[Outcome]:
+    """Decode with every strategy, after one short run that is not timed: the first use of a model pays for its set-up."""
+    _decode(model, decoding, text, strategy="greedy")
+    for name in STRATEGIES:
+        begin = perf_counter()
+        result = _decode(model, decoding, text, strategy=name, max_calls=max_calls if name in UNPRUNED else None)
+        yield Outcome(name, 1 if name == "greedy" else decoding.beam, result, perf_counter() - begin)
+
+
+def _decode(model: Model, decoding: Decoding, text: str, **changes: Any) -> Result:
+    from ..decoding import decode
+
+    try:
+        return decode(model, [text], decoding.using(**changes))[0]
+    except Exception as error:  # of the model's own code, or a score that this strategy cannot search with
+        return Result(status="error", message=reason(error))
+
+
+def _as_json(text: str, decoding: Decoding, outcomes: Sequence[Outcome]) -> str:
+    rows = [outcome.json() for outcome in outcomes]
     fields = {"text": text, "beam": decoding.beam, "finished": decoding.finished, "strategies": rows}
     return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
-def _as_table(text: str, beam: int, outcomes: Sequence[Outcome], styled: bool) -> str:
-    """A table as rich draws it, in colours only on a terminal."""
+def _as_table(text: str, outcomes: Sequence[Outcome], styled: bool) -> str:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -193,9 +166,6 @@ def _as_table(text: str, beam: int, outcomes: Sequence[Outcome], styled: bool) -
             f"{outcome.result.hypotheses[0].score:.4f}" if outcome.found else "",
             str(outcome.result.calls),
             f"{1000 * outcome.seconds:.1f}",
-            outcome.equals(beam),
+            outcome.equals,
         )
-    console = Console(force_terminal=styled, no_color=not styled, width=None if styled else 120)
-    with console.capture() as drawn:
-        console.print(table)
-    return drawn.get()
+    return drawn(table, styled=styled)

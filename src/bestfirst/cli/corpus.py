@@ -6,16 +6,18 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ..corpus import Checkpoint, Input, ShardResult, Survey, Target, Worker
 from ..corpus.worker import SHARD_LINES, fixed_budget
 from ..errors import Conflict, InputChanged, Stopped
-from .failure import INTERRUPTED, PARTLY, CommandError, say, tell, usage
+from ..settings import Decoding
+from .console import say, tell
+from .failure import INTERRUPTED, PARTLY, CommandError, usage
 from .progress import Bar
-from .settings import Decoding, ModelChoice
+from .settings import ModelChoice, identity, signature
 from .stats import Summary
 from .stream import say_failure
 
@@ -80,7 +82,7 @@ class CorpusJob:
         return {
             "input": {**vars(survey), **self.source.identity()},
             "output": self.target.identity(),
-            "settings": self.decoding.identity(),
+            "settings": identity(self.decoding),
             "model": self.choice.identity(),
             "shard_lines": self.shard_lines or SHARD_LINES,
         }
@@ -95,7 +97,7 @@ class CorpusJob:
     def _work(self, checkpoint: Checkpoint, survey: Survey) -> tuple[Summary, str]:
         """Load the model, here or on a cluster, and let it do the shards that are missing."""
         with Bar(lambda: survey.lines) as bar, self._pool() as pool:
-            budget = checkpoint.manifest.row_budget or fixed_budget(self.choice.device, self.decoding.row_budget)
+            budget = checkpoint.manifest.row_budget or self.decoding.budget or fixed_budget(self.choice.device)
             checkpoint.begin(budget)
             bar.begin(checkpoint.tally.lines)
             summary = Summary(checkpoint.tally, checkpoint.tally.sentences)
@@ -131,4 +133,4 @@ class CorpusJob:
 def build_worker(choice: ModelChoice, decoding: Decoding, target: Target) -> Worker:
     """A worker with its model loaded, in whatever process this runs."""
     model, decoding = choice.load(decoding)
-    return Worker(model, replace(decoding, row_budget=None).arguments(), target, decoding.signature(model))
+    return Worker(model, decoding, target, signature(decoding, model))

@@ -7,15 +7,14 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from ..page.text import printable
+from ..page.terminal import printable
 from . import options
+from .console import drawn
 from .failure import CommandError, reason, reports, usage
 from .groups import grouped
 from .output import Output
 from .progress import counting
-from .settings import Decoding, ModelChoice, Scoring
+from .settings import ModelChoice, decoding_from
 
 if TYPE_CHECKING:
     from ..explaining import Explanation
@@ -24,24 +23,19 @@ if TYPE_CHECKING:
 @reports
 @grouped
 def explain(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to translate.")],
-    want: Annotated[str, typer.Option(metavar="TEXT", help="The translation that you expected.")],
+    text: Annotated[str, options.argument("TEXT", "What to translate.", options.words)],
+    want: Annotated[str, options.option(kind=options.words, metavar="TEXT", help="The translation that you expected.")],
     as_json: options.AsJson = False,
     output: options.OutputFile = None,
-    beam: options.Beam = 5,
-    finished: options.FinishedRule = "leave",
-    max_length: options.MaxLength = None,
+    *,
+    search: options.SearchOptions,
     max_beam: Annotated[
         int,
-        typer.Option(
-            parser=options.count,
-            metavar="K",
-            help="Look for a beam that keeps it up to this one.",
-            rich_help_panel=options.SEARCH,
+        options.option(
+            kind=options.count, metavar="K", panel=options.SEARCH, help="Look for a beam that keeps it up to this one."
         ),
     ] = 200,
-    *,
-    scoring: Scoring,
+    scoring: options.ScoreOptions,
     choice: ModelChoice,
 ) -> int:
     """Explain why a translation was not found.
@@ -73,43 +67,28 @@ def explain(
     for name, value in (("text", text), ("wanted output", want)):
         if not value.strip():
             raise usage(f"the {name} is empty")
-    decoding = Decoding(
-        beam=beam, finished=finished, max_length=max_length, score=scoring.score, score_options=scoring.parameters()
-    ).check()
+    decoding = decoding_from(**search.settings(), **scoring.settings())
     choice.check(decoding)
     with closing(Output(output)) as out:
-        loaded, decoding = choice.load(decoding)
+        model, decoding = choice.load(decoding)
         from ..explaining import explain as explained
 
         with counting(max_beam, "beams tried") as progress:
             try:
-                found = explained(
-                    loaded,
-                    text,
-                    want,
-                    beam=beam,
-                    finished=finished,  # type: ignore[arg-type]
-                    score=scoring.score,
-                    score_options=dict(decoding.score_options),
-                    max_length=max_length,
-                    max_beam=max_beam,
-                    progress=progress,
-                )
+                found = explained(model, text, want, decoding, max_beam=max_beam, progress=progress)
             except ValueError as error:
-                raise CommandError(reason(error)) from error
+                raise CommandError(reason(error).replace("max_length", "--max-length")) from error
         out.begin()
-        out.write(_as_json(text, want, found) if as_json else _as_text(text, want, found, out.file.isatty()))
+        if as_json:
+            out.write(json.dumps({**asdict(found), "want": want, "text": text}, ensure_ascii=False) + "\n")
+        else:
+            out.write(_as_text(text, want, found, out.file.isatty()))
     return 0
-
-
-def _as_json(text: str, want: str, found: Explanation) -> str:
-    return json.dumps({**asdict(found), "want": want, "text": text}, ensure_ascii=False) + "\n"
 
 
 def _as_text(text: str, want: str, found: Explanation, styled: bool) -> str:
     """A table of the tokens, and what it comes to in a few sentences."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -124,12 +103,7 @@ def _as_text(text: str, want: str, found: Explanation, styled: bool) -> str:
         style = "bold red" if length == found.lost else "" if step.rank is not None else "dim"
         name = printable(step.piece if step.piece is not None else str(step.token)).strip() or "␣"
         table.add_row(Text(name), f"{step.logprob:.4f}", str(step.choice), f"{step.score:.4f}", rank, kept, style=style)
-    console = Console(force_terminal=styled, no_color=not styled, width=None if styled else 120, highlight=False)
-    with console.capture() as drawn:
-        console.print(table)
-        for sentence in sentences(printable(want), found):
-            console.print(Text(sentence), soft_wrap=True)
-    return drawn.get()
+    return drawn(table, *map(Text, sentences(printable(want), found)), styled=styled)
 
 
 def sentences(want: str, found: Explanation) -> list[str]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import os
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TypeVar
 
 from ..errors import Stopped, Unusable, reason
+from .console import discard_output, say, tell
 
 __all__ = ["CommandError", "reason", "reports", "say", "tell", "usage"]
 
@@ -34,18 +32,6 @@ def usage(message: str) -> CommandError:
     return CommandError(message, USAGE)
 
 
-def say(message: str) -> None:
-    """A line of ours on stderr."""
-    tell(f"bestfirst: {message}")
-
-
-def tell(text: str) -> None:
-    """Print to stderr; where that is closed, nobody wants to know."""
-    if sys.stderr is not None:
-        with suppress(OSError):
-            print(text, file=sys.stderr, flush=True)
-
-
 def reports(command: Command) -> Command:
     """Make a function that returns an exit code say what ended it instead of raising."""
 
@@ -53,17 +39,14 @@ def reports(command: Command) -> Command:
     def reporting(*args: object, **kwargs: object) -> int:
         try:
             return command(*args, **kwargs)
-        except CommandError as failure:
-            say(str(failure))
-            return failure.code
         except (Unusable, Stopped) as failure:
             say(str(failure))
-            return USAGE if isinstance(failure, Unusable) else PARTLY
+            return USAGE if isinstance(failure, Unusable) else getattr(failure, "code", PARTLY)
         except BrokenPipeError:
-            _discard_output()
+            discard_output()
             return CLOSED_PIPE  # the reader has what it wanted, as when it is `head`
         except OSError as error:  # of a print: what writes files says which
-            _discard_output()
+            discard_output()
             say(reason(error))
             return PARTLY
         except KeyboardInterrupt:
@@ -71,10 +54,3 @@ def reports(command: Command) -> Command:
             return INTERRUPTED
 
     return reporting  # type: ignore[return-value]
-
-
-def _discard_output() -> None:
-    """Nothing more can be printed: do not try again when Python ends."""
-    if sys.stdout is not None:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())

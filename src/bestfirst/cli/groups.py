@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
+from inspect import Parameter, Signature, signature
 from typing import Any, TypeVar, get_type_hints
 
 Command = TypeVar("Command", bound=Callable[..., int])
@@ -16,8 +16,12 @@ def grouped(command: Command) -> Command:
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        parameters += _options(groups[name]) if name in groups else [parameter.replace(annotation=hints[name])]
+    for name, parameter in signature(command).parameters.items():
+        if name in groups:
+            types = get_type_hints(groups[name], include_extras=True)
+            parameters += [(field.name, field.default, types[field.name]) for field in fields(groups[name])]
+        else:
+            parameters.append((name, parameter.default, hints[name]))
 
     @functools.wraps(command)
     def run(**given: Any) -> int:
@@ -25,20 +29,7 @@ def grouped(command: Command) -> Command:
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         return command(**given)
 
-    keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-    run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    options = [Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind) for name, default, kind in parameters]
+    run.__signature__ = Signature(options)  # type: ignore[attr-defined]
+    run.__annotations__ = {option.name: option.annotation for option in options}
     return run  # type: ignore[return-value]
-
-
-def _options(group: Any) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(group)
-    ]

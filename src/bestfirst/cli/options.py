@@ -1,17 +1,37 @@
-"""The options that commands share: how to search, and which model to ask on what."""
+"""The options that commands share, each declared once: what may stand after it, and what the help says of it."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
-from typing import Annotated
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
 import typer
 
 from ..scoring import SCORES
 from ..strategies import METHODS, STOPS, STRATEGIES
+from .failure import usage
 
 SEARCH, SCORE, MODEL, OUTPUT, CORPUS = "Search", "Score", "Model", "Output", "Corpora"  # the help's panels
 DTYPES = ("fp32", "fp16", "bf16")
+FORMATS = ("text", "jsonl", "parquet")
+LARGEST = 1e9  # of a parameter of a score; far beyond any use, and far from where numbers end
+STEEPEST = 50.0  # exponent of a length: a million tokens to this power is still a number
+
+
+def option(*flags: str, kind: Any = None, metavar: str | None = None, panel: str | None = None, help: str, **more: Any) -> Any:  # noqa: A002
+    """An option, for `Annotated`. Without `flags` it is named as its parameter; `kind` turns its text into a value."""
+    return typer.Option(*flags, parser=kind, metavar=metavar, rich_help_panel=panel, help=help, **more)
+
+
+def argument(metavar: str, help: str, kind: Any = None) -> Any:  # noqa: A002
+    """An argument, for `Annotated`."""
+    return typer.Argument(metavar=metavar, help=help, parser=kind, show_default=False)
+
+
+# -- what may stand after an option --------------------------------------------------------------------------------------
 
 
 def count(value: object) -> int:
@@ -22,12 +42,49 @@ def count(value: object) -> int:
     return int(text)
 
 
-def number(value: object) -> float:
-    """A number. What range it must be in, the score knows."""
+def length(value: object) -> int | str:
+    """A whole number from 1 up, or a multiple of the input's length."""
+    text = str(value)
+    if re.fullmatch(r"(\d+\.?\d*|\.\d+)x", text, re.ASCII) and 0 < float(text[:-1]) <= LARGEST:
+        return text
     try:
-        return float(str(value))
+        return count(text)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(f"{error}, or a multiple of the input's length such as 2x") from None
+
+
+def thread_count(value: object) -> int:
+    """As many threads as can be of use on this machine, or a few more."""
+    found, cores = count(value), os.cpu_count() or 1
+    if found > 16 * cores:
+        raise typer.BadParameter(f"'{found}' is too many for this machine, which has {cores} CPUs; use that number or fewer")
+    return found
+
+
+def number(value: object, largest: float = LARGEST) -> float:
+    """A number. What else it must be, the score knows."""
+    try:
+        found = float(str(value))
     except ValueError:
         raise typer.BadParameter(f"{value!r} is not a number") from None
+    if not abs(found) <= largest:
+        raise typer.BadParameter(f"{value!r} is out of range; use a number from {-largest:g} to {largest:g}")
+    return found
+
+
+def exponent(value: object) -> float:
+    """A power that lengths can be raised to."""
+    return number(value, STEEPEST)
+
+
+def words(value: object) -> str:
+    """A text that is one: what a shell hands on need not be."""
+    text = str(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise typer.BadParameter(f"{text!r} is not valid UTF-8; check the encoding of your terminal or script") from None
+    return text
 
 
 def one_of(*names: str) -> Callable[[str], str]:
@@ -41,302 +98,167 @@ def one_of(*names: str) -> Callable[[str], str]:
     return choose
 
 
-# -- text in, text out ---------------------------------------------------------------------------------------------------
+def given(**named: Any) -> dict[str, Any]:
+    """The options that are on the command line; 0 is an answer."""
+    return {name: value for name, value in named.items() if value is not None and value is not False}
 
-InputFile = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="FILE",
-        help="Text, one sentence a line, in UTF-8; or JSON lines (.jsonl), or Parquet (.parquet). Any of the first two may be "
-        "compressed (.gz, .zst). Without it, or for -, standard input.",
-        show_default=False,
-    ),
-]
-OutputFile = Annotated[
-    str | None,
-    typer.Option("--output", "-o", metavar="OUT", help="Write to this file, not to standard output.", rich_help_panel=OUTPUT),
-]
-NBest = Annotated[
-    int,
-    typer.Option(
-        parser=count,
-        metavar="N",
-        help="Print the N best of every line (for N > 1), each as 'i ||| text ||| score', i from 0, as Moses and Marian do.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-AsJson = Annotated[
-    bool,
-    typer.Option("--json", help="Print JSON, one object a line.", rich_help_panel=OUTPUT),
-]
-Partial = Annotated[
-    bool,
-    typer.Option("--partial", help="Where nothing finished, print the best unfinished hypothesis.", rich_help_panel=OUTPUT),
-]
-ShowStats = Annotated[
-    bool,
-    typer.Option("--stats", help="At the end, print what it cost to standard error.", rich_help_panel=OUTPUT),
-]
-TraceFile = Annotated[
-    str | None,
-    typer.Option(
-        metavar="OUT",
-        help="Write every event of every search (push, pop, prune, ...) to this file, a JSON object a line, for 'bestfirst view "
-        "--trace'. With --row-budget 1 they come in the paper's order.",
-        rich_help_panel=OUTPUT,
-    ),
-]
 
-Overwrite = Annotated[
-    bool,
-    typer.Option("--overwrite", help="Replace an output that exists and is of another job.", rich_help_panel=OUTPUT),
-]
-RetryFailed = Annotated[
-    bool,
-    typer.Option("--retry-failed", help="From file to file: do lines that failed before once more.", rich_help_panel=OUTPUT),
-]
-InputFormat = Annotated[
-    str | None,
-    typer.Option(
-        parser=one_of("text", "jsonl", "parquet"),
-        metavar="NAME",
-        help="text, jsonl or parquet. By default as FILE is named.",
-        rich_help_panel=CORPUS,
-    ),
-]
-OutputFormat = Annotated[
-    str | None,
-    typer.Option(
-        parser=one_of("text", "jsonl", "parquet"),
-        metavar="NAME",
-        help="text, jsonl or parquet: the last two have all fields of the input and the translation. By default as OUT is named.",
-        rich_help_panel=CORPUS,
-    ),
-]
-InputField = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME", help="The field (or column) of a JSON line or Parquet row to translate.", rich_help_panel=CORPUS
-    ),
-]
-OutputField = Annotated[
-    str, typer.Option(metavar="NAME", help="The field (or column) its translation goes into.", rich_help_panel=CORPUS)
-]
-ShardLines = Annotated[
-    int | None,
-    typer.Option(
-        parser=count,
-        metavar="N",
-        help="Lines that are translated and kept together: at most so much work is done again after a crash. By default 500.",
-        rich_help_panel=CORPUS,
-    ),
-]
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        metavar="[ADDRESS]",
-        help="Let Ray do it: on the cluster at this address (auto, HOST:PORT, ray://HOST:PORT), or without one on this machine.",
-        rich_help_panel=CORPUS,
-    ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        parser=count,
-        metavar="N",
-        help="With --ray: the workers, each with a model and --threads CPUs (by default 1) or a GPU. By default all that fit.",
-        rich_help_panel=CORPUS,
-    ),
-]
+# fmt: off
 
-# -- the search ----------------------------------------------------------------------------------------------------------
+# -- options that stand alone --------------------------------------------------------------------------------------------
 
-Beam = Annotated[
-    int,
-    typer.Option("--beam", "-k", parser=count, metavar="K", help="Hypotheses of each length to keep.", rich_help_panel=SEARCH),
-]
-StrategyName = Annotated[
-    str,
-    typer.Option(
-        parser=one_of(*STRATEGIES),
-        metavar="NAME",
-        help=f"What to expand first: {', '.join(STRATEGIES)}. The last three prune nothing: give them --max-calls.",
-        rich_help_panel=SEARCH,
-    ),
-]
-FinishedRule = Annotated[
-    str,
-    typer.Option(
-        parser=one_of("keep", "leave"),
-        metavar="RULE",
-        help="Whether finished hypotheses keep their slot on the beam (the paper, Marian) or leave it (Hugging Face, fairseq).",
-        rich_help_panel=SEARCH,
-    ),
-]
-MaxLength = Annotated[
-    int | None,
-    typer.Option(
-        parser=count,
-        metavar="N",
-        help="Most tokens to generate, end of sentence included. By default the model's own limit, else 2 |input| + 10.",
-        rich_help_panel=SEARCH,
-    ),
-]
-MaxCalls = Annotated[
-    int | None,
-    typer.Option(parser=count, metavar="N", help="Give up on an input after so many model calls.", rich_help_panel=SEARCH),
-]
-RowBudget = Annotated[
-    int | None,
-    typer.Option(
-        parser=count,
-        metavar="N",
-        help="Rows in one forward pass, shared by the lines in flight: larger is faster until the machine is full. "
-        "Changes no result.",
-        rich_help_panel=SEARCH,
-    ),
-]
-QueueCapacity = Annotated[
-    int | None,
-    typer.Option(
-        parser=count,
-        metavar="N",
-        help="Memory-reduced search: at most N hypotheses wait. What it must drop costs the guarantee of exactness.",
-        rich_help_panel=SEARCH,
-    ),
-]
-Prefix = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="Make every output start with this text.", rich_help_panel=SEARCH),
-]
-Stop = Annotated[
-    str | None,
-    typer.Option(
-        parser=one_of(*STOPS),
-        metavar="RULE",
-        help=f"When to stop, if not when the answer is proven: {', '.join(STOPS)}. Those other than hf-false and hf-never go "
-        "with --strategy beam.",
-        rich_help_panel=SEARCH,
-    ),
-]
-PatienceFactor = Annotated[
-    float | None,
-    typer.Option("--patience", parser=number, metavar="F", help="For --stop patience: stop at F * K.", rich_help_panel=SEARCH),
-]
+InputFile = Annotated[str | None, argument("FILE",
+    "Text, one sentence a line, in UTF-8; or JSON lines (.jsonl), or Parquet (.parquet). Any of the first two may be "
+    "compressed (.gz, .zst). Without it, or for -, standard input.")]
+OutputFile = Annotated[str | None, option("--output", "-o", metavar="OUT", panel=OUTPUT,
+    help="Write to this file, not to standard output.")]
+NBest = Annotated[int, option(kind=count, metavar="N", panel=OUTPUT,
+    help="Print the N best of every line (for N > 1), each as 'i ||| text ||| score', i from 0, as Moses and Marian do.")]
+AsJson = Annotated[bool, option("--json", panel=OUTPUT, help="Print JSON, one object a line.")]
+Partial = Annotated[bool, option("--partial", panel=OUTPUT, help="Where nothing finished, print the best unfinished hypothesis.")]
+ShowStats = Annotated[bool, option("--stats", panel=OUTPUT, help="At the end, print what it cost to standard error.")]
+TraceFile = Annotated[str | None, option(metavar="OUT", panel=OUTPUT,
+    help="Write every event of every search (push, pop, prune, ...) to this file, a JSON object a line, for 'bestfirst view "
+    "--trace'. With --row-budget 1 they come in the paper's order.")]
+Overwrite = Annotated[bool, option("--overwrite", panel=OUTPUT, help="Replace an output that exists and is of another job.")]
+RetryFailed = Annotated[bool, option("--retry-failed", panel=OUTPUT,
+    help="From file to file: do lines that failed before once more.")]
+FinishedRule = Annotated[str, option(kind=one_of("keep", "leave"), metavar="RULE", panel=SEARCH,
+    help="Whether finished hypotheses keep their slot on the beam (the paper, Marian) or leave it (Hugging Face, fairseq).")]
+MaxLength = Annotated[Any, option(kind=length, metavar="N", panel=SEARCH,
+    help="Most tokens to generate, end of sentence included; 2x: twice as many as the input has. By default the model's own "
+    "limit, else 2 |input| + 10.")]
+RowBudget = Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
+    help="Rows in one forward pass, shared by the lines in flight: larger is faster until the machine is full. "
+    "Changes no result.")]
+Prefix = Annotated[str | None, option(kind=words, metavar="TEXT", panel=SEARCH, help="Make every output start with this text.")]
+ModelName = Annotated[str | None, option("--model", "-m", metavar="FOLDER", panel=MODEL,
+    help="A Hugging Face model: a folder, or a name for transformers to find. By default the German-English translator that "
+    "comes with bestfirst.")]
 
-# -- the score -----------------------------------------------------------------------------------------------------------
+# -- groups of options: `bestfirst.cli.groups` ---------------------------------------------------------------------------
 
-ScoreName = Annotated[
-    str,
-    typer.Option(
-        "--score",
-        parser=one_of(*SCORES),
-        metavar="NAME",
-        help=f"What a hypothesis is worth: {', '.join(SCORES)}. Each needs the parameters that name it below.",
-        rich_help_panel=SCORE,
-    ),
-]
-Method = Annotated[
-    str,
-    typer.Option(
-        parser=one_of(*METHODS),
-        metavar="NAME",
-        help="How to search with a score that can rise: exact (beam search's answer, proven), or by the paper's stopping "
-        "criterion (stopping) or heuristic (heuristic), which promise nothing.",
-        rich_help_panel=SCORE,
-    ),
-]
-Alpha = Annotated[
-    float | None,
-    typer.Option(
-        parser=number,
-        metavar="A",
-        help="length-normalized: divide by N^A, N tokens. gnmt: by ((5 + N) / 6)^A.",
-        rich_help_panel=SCORE,
-    ),
-]
-Beta = Annotated[
-    float | None,
-    typer.Option(
-        parser=number,
-        metavar="B",
-        help="length-reward: add B for every token. bounded-length-reward: for the first R * |input|.",
-        rich_help_panel=SCORE,
-    ),
-]
-Ratio = Annotated[
-    float | None,
-    typer.Option(parser=number, metavar="R", help="bounded-length-reward: see --beta.", rich_help_panel=SCORE),
-]
-LanguageModel = Annotated[
-    str | None,
-    typer.Option(
-        "--lm",
-        metavar="FOLDER",
-        help="mutual-information: the language model, with the translator's target vocabulary.",
-        rich_help_panel=SCORE,
-    ),
-]
-Weight = Annotated[
-    float | None,
-    typer.Option(
-        parser=number,
-        metavar="W",
-        help="mutual-information: subtract W times the language model's log-probability.",
-        rich_help_panel=SCORE,
-    ),
-]
-Epsilon = Annotated[
-    float | None,
-    typer.Option(
-        parser=number,
-        metavar="E",
-        help="mutual-information: the least probability to count with, at every token.",
-        rich_help_panel=SCORE,
-    ),
-]
-WholeSequence = Annotated[
-    bool,
-    typer.Option(
-        "--whole-sequence", help="mutual-information: --epsilon is for the whole output; not exact.", rich_help_panel=SCORE
-    ),
-]
-Temperature = Annotated[
-    float | None,
-    typer.Option(parser=number, metavar="T", help="logprob: divide the logits by T.", rich_help_panel=SCORE),
-]
 
-# -- the model -----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class CorpusOptions:
+    """What a corpus looks like, and how a job of it is cut up."""
 
-ModelName = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        "-m",
-        metavar="FOLDER",
-        help="A Hugging Face model: a folder, or a name for transformers to find. By default the German-English translator "
-        "that comes with bestfirst.",
-        rich_help_panel=MODEL,
-    ),
-]
-Device = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Where to run it: cpu (the default), cuda, cuda:1, mps.", rich_help_panel=MODEL),
-]
-Dtype = Annotated[
-    str | None,
-    typer.Option(parser=one_of(*DTYPES), metavar="NAME", help=f"{', '.join(DTYPES)}. By default fp32.", rich_help_panel=MODEL),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(parser=count, metavar="N", help="CPU threads. By default torch's own choice.", rich_help_panel=MODEL),
-]
-SourceLang = Annotated[
-    str | None,
-    typer.Option(metavar="CODE", help="Language of the input, for a multilingual model (deu_Latn).", rich_help_panel=MODEL),
-]
-TargetLang = Annotated[
-    str | None,
-    typer.Option(metavar="CODE", help="Language of the output, for a multilingual model (eng_Latn).", rich_help_panel=MODEL),
-]
+    input_format: Annotated[str | None, option(kind=one_of(*FORMATS), metavar="NAME", panel=CORPUS,
+        help="text, jsonl or parquet. By default as FILE is named.")] = None
+    output_format: Annotated[str | None, option(kind=one_of(*FORMATS), metavar="NAME", panel=CORPUS,
+        help="text, jsonl or parquet: the last two have all fields of the input and the translation. By default as OUT "
+        "is named.")] = None
+    input_field: Annotated[str, option(metavar="NAME", panel=CORPUS,
+        help="The field (or column) of a JSON line or Parquet row to translate.")] = "text"
+    output_field: Annotated[str, option(metavar="NAME", panel=CORPUS,
+        help="The field (or column) its translation goes into.")] = "translation"
+    shard_lines: Annotated[int | None, option(kind=count, metavar="N", panel=CORPUS,
+        help="Lines that are translated and kept together: at most so much work is done again after a crash. By "
+        "default 500.")] = None
+    ray: Annotated[str | None, option("--ray", metavar="[ADDRESS]", panel=CORPUS,
+        help="Let Ray do it: on the cluster at this address (auto, HOST:PORT, ray://HOST:PORT), or without one on this "
+        "machine.")] = None
+    workers: Annotated[int | None, option(kind=count, metavar="N", panel=CORPUS,
+        help="With --ray: the workers, each with a model and --threads CPUs (by default 1) or a GPU. By default all "
+        "that fit.")] = None
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How to search: what every command can be asked."""
+
+    beam: Annotated[int, option("--beam", "-k", kind=count, metavar="K", panel=SEARCH,
+        help="Hypotheses of each length to keep.")] = 5
+    finished: FinishedRule = "leave"
+    max_length: MaxLength = None
+
+    def settings(self) -> dict[str, Any]:
+        """As `Decoding` has them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True)
+class AllSearchOptions(SearchOptions):
+    """How to search, with whatever strategy."""
+
+    strategy: Annotated[str, option(kind=one_of(*STRATEGIES), metavar="NAME", panel=SEARCH,
+        help=f"What to expand first: {', '.join(STRATEGIES)}. The last three prune nothing: give "
+        "them --max-calls.")] = "best-first"
+    prefix: Prefix = None
+    max_calls: Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
+        help="Give up on an input after so many model calls.")] = None
+    row_budget: RowBudget = None
+    queue_capacity: Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
+        help="Memory-reduced search: at most N hypotheses wait. What it must drop costs the guarantee of exactness.")] = None
+    stop: Annotated[str | None, option(kind=one_of(*STOPS), metavar="RULE", panel=SEARCH,
+        help=f"When to stop, if not when the answer is proven: {', '.join(STOPS)}. Those other than hf-false and "
+        "hf-never go with --strategy beam.")] = None
+    patience: Annotated[float | None, option(kind=number, metavar="F", panel=SEARCH,
+        help="For --stop patience: stop at F * K.")] = None
+
+    def settings(self) -> dict[str, Any]:
+        named = super().settings()
+        factor = named.pop("patience")
+        if factor is not None and self.stop is None:
+            raise usage("--patience goes with --stop patience")
+        return {**named, "stop_options": given(factor=factor)}
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """What a hypothesis is worth."""
+
+    score: Annotated[str, option(kind=one_of(*SCORES), metavar="NAME", panel=SCORE,
+        help=f"What a hypothesis is worth: {', '.join(SCORES)}. Each needs the parameters that name it below.")] = "logprob"
+    length_penalty: Annotated[float | None, option(kind=exponent, metavar="A", panel=SCORE,
+        help="Short for --score length-normalized --alpha A, as in Hugging Face and CTranslate2; 0: none.")] = None
+    temperature: Annotated[float | None, option(kind=number, metavar="T", panel=SCORE,
+        help="logprob: divide the logits by T.")] = None
+    alpha: Annotated[float | None, option(kind=exponent, metavar="A", panel=SCORE,
+        help="length-normalized: divide by N^A, N tokens. gnmt: by ((5 + N) / 6)^A.")] = None
+    beta: Annotated[float | None, option(kind=number, metavar="B", panel=SCORE,
+        help="length-reward: add B for every token. bounded-length-reward: for the first R * |input|.")] = None
+    ratio: Annotated[float | None, option(kind=number, metavar="R", panel=SCORE,
+        help="bounded-length-reward: see --beta.")] = None
+    lm: Annotated[str | None, option("--lm", metavar="FOLDER", panel=SCORE,
+        help="mutual-information: the language model, with the translator's target vocabulary.")] = None
+    weight: Annotated[float | None, option(kind=number, metavar="W", panel=SCORE,
+        help="mutual-information: subtract W times the language model's log-probability.")] = None
+    epsilon: Annotated[float | None, option(kind=number, metavar="E", panel=SCORE,
+        help="mutual-information: the least probability to count with, at every token.")] = None
+
+    def settings(self) -> dict[str, Any]:
+        """As `Decoding` has them: all but three are parameters of the score, by the names that it knows them by."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        own: dict[str, Any] = {name: named.pop(name) for name in ("score", "length_penalty", "method") if name in named}
+        return {**own, "score_options": given(language_model=named.pop("lm"), **named)}
+
+
+@dataclass(frozen=True)
+class AllScoreOptions(ScoreOptions):
+    """What a hypothesis is worth, and how to search where no beam search's answer is promised."""
+
+    method: Annotated[str, option(kind=one_of(*METHODS), metavar="NAME", panel=SCORE,
+        help="How to search with a score that can rise: exact (beam search's answer, proven), or by the paper's "
+        "stopping criterion (stopping) or heuristic (heuristic), which promise nothing.")] = "exact"
+    whole_sequence: Annotated[bool, option("--whole-sequence", panel=SCORE,
+        help="mutual-information: --epsilon is for the whole output; not exact.")] = False
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which models, and on what they run."""
+
+    model: ModelName = None
+    device: Annotated[str | None, option(metavar="NAME", panel=MODEL,
+        help="Where to run it: cpu (the default), cuda, cuda:1, mps.")] = None
+    dtype: Annotated[str | None, option(kind=one_of(*DTYPES), metavar="NAME", panel=MODEL,
+        help=f"{', '.join(DTYPES)}. By default fp32.")] = None
+    threads: Annotated[int | None, option(kind=thread_count, metavar="N", panel=MODEL,
+        help="CPU threads. By default torch's own choice.")] = None
+    source_lang: Annotated[str | None, option(metavar="CODE", panel=MODEL,
+        help="Language of the input, for a multilingual model (deu_Latn).")] = None
+    target_lang: Annotated[str | None, option(metavar="CODE", panel=MODEL,
+        help="Language of the output, for a multilingual model (eng_Latn).")] = None
+    trust_remote_code: Annotated[bool, option("--trust-remote-code", panel=MODEL,
+        help="Run Python files that come with the model. Read them first: they can do whatever you can.")] = False

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from ..corpus import Tally
+from .console import error_console
 
 
 class Bar:
@@ -21,7 +22,6 @@ class Bar:
         self._progress: Any = None
         if hidden or sys.stderr is None or not sys.stderr.isatty():
             return
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         columns = (
@@ -32,7 +32,7 @@ class Bar:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=transient, redirect_stdout=False)
+        self._progress = Progress(*columns, console=error_console(), transient=transient, redirect_stdout=False)
         self._task = self._progress.add_task(what, total=total(), saved="")
 
     def __enter__(self) -> Bar:

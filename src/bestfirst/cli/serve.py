@@ -10,7 +10,7 @@ import typer
 from . import options
 from .failure import reason, reports, say, usage
 from .groups import grouped
-from .settings import Decoding, ModelChoice
+from .settings import ModelChoice, decoding_from
 
 LIMITS, NETWORK = "Limits", "Network"
 
@@ -118,7 +118,7 @@ def serve(
         limits = Limits(max_bytes, max_items, max_chars, max_beam, max_queue, deadline)
     except ValueError as error:
         raise usage(f"{reason(error)}; lower --max-items or raise --max-queue") from error
-    decoding = Decoding(row_budget=row_budget).check()
+    decoding = decoding_from(row_budget=row_budget)
     choice.check(decoding)
     try:
         listening = listen(host, port)

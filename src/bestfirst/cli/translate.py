@@ -9,12 +9,13 @@ from contextlib import ExitStack, closing
 from ..corpus import Input, Target
 from ..corpus.input import compression_of, format_of
 from . import options
+from .console import tell
 from .corpus import CorpusJob, build_worker, is_job
-from .failure import INTERRUPTED, PARTLY, CommandError, reports, tell, usage
+from .failure import INTERRUPTED, PARTLY, CommandError, reports, usage
 from .groups import grouped
 from .output import Output
 from .progress import Bar
-from .settings import Decoding, ModelChoice, Scoring, given
+from .settings import ModelChoice, decoding_from
 from .stream import Stream, open_input, records
 
 
@@ -30,27 +31,10 @@ def translate(
     trace: options.TraceFile = None,
     overwrite: options.Overwrite = False,
     retry_failed: options.RetryFailed = False,
-    beam: options.Beam = 5,
-    strategy: options.StrategyName = "best-first",
-    finished: options.FinishedRule = "leave",
-    max_length: options.MaxLength = None,
-    prefix: options.Prefix = None,
-    max_calls: options.MaxCalls = None,
-    row_budget: options.RowBudget = None,
-    queue_capacity: options.QueueCapacity = None,
-    stop: options.Stop = None,
-    patience: options.PatienceFactor = None,
     *,
-    scoring: Scoring,
-    method: options.Method = "exact",
-    whole_sequence: options.WholeSequence = False,
-    input_format: options.InputFormat = None,
-    output_format: options.OutputFormat = None,
-    input_field: options.InputField = "text",
-    output_field: options.OutputField = "translation",
-    shard_lines: options.ShardLines = None,
-    ray: options.Ray = None,
-    workers: options.Workers = None,
+    search: options.AllSearchOptions,
+    scoring: options.AllScoreOptions,
+    corpora: options.CorpusOptions,
     choice: ModelChoice,
 ) -> int:
     """Translate text, line for line, in order.
@@ -99,32 +83,19 @@ def translate(
            and is of another job (see --overwrite): nothing is translated
       130  interrupted with Ctrl-C
     """
-    decoding = Decoding(
-        strategy=strategy,
-        beam=beam,
-        finished=finished,
-        nbest=nbest,
-        max_length=max_length,
-        max_calls=max_calls,
-        row_budget=row_budget,
-        queue_capacity=queue_capacity,
-        prefix=prefix,
-        score=scoring.score,
-        score_options={**scoring.parameters(), **given(whole_sequence=whole_sequence)},
-        method=method,
-        stop=stop,
-        stop_options=given(factor=patience),
-    ).check()
+    decoding = decoding_from(nbest=nbest, **search.settings(), **scoring.settings())
     choice.check(decoding)
-    source = Input(file or "-", input_format or format_of(file), input_field, output_field)
-    form = _form(output_format or format_of(output), as_json, nbest)
-    target = Target(form, compression_of(output or ""), nbest, partial, input_field, output_field)
+    fields = corpora.input_field, corpora.output_field
+    source = Input(file or "-", corpora.input_format or format_of(file), *fields)
+    form = _form(corpora.output_format or format_of(output), as_json, nbest)
+    target = Target(form, compression_of(output or ""), nbest, partial, *fields)
     if "parquet" in (source.form, form):
         from ..corpus import parquet  # noqa: F401  now, if its library is missing
     if trace is None and is_job(file, output):
-        job = CorpusJob(source, target, str(output), decoding, choice, shard_lines, overwrite, retry_failed, ray, workers)
-        return job.run(stats)
-    _check_stream(source, target, ray)
+        redo = (overwrite, retry_failed)
+        shares = (corpora.ray, corpora.workers)
+        return CorpusJob(source, target, str(output), decoding, choice, corpora.shard_lines, *redo, *shares).run(stats)
+    _check_stream(source, target, corpora.ray)
     with ExitStack() as stack:
         stream = stack.enter_context(open_input(file))
         out = stack.enter_context(closing(Output(output, apart_from=[stream], overwrite=overwrite)))

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 from ..corpus import Record, Worker
 from ..corpus.worker import SHARD_LINES, fixed_budget
 from ..search import Result
+from ..settings import Decoding
 from .pool import require, room
 
 if TYPE_CHECKING:
     from ray.data import Dataset
-
-    from ..settings import Budget
 
 
 def decode_dataset(
@@ -59,7 +58,7 @@ def decode_dataset(
     loading = {"path_or_name": model, "device": device, "dtype": dtype, "source_lang": source_lang, "target_lang": target_lang}
     return ds.map_batches(
         RowDecoder,
-        fn_constructor_args=(loading, threads, field, into, settings, fixed_budget(device, row_budget)),
+        fn_constructor_args=(loading, threads, field, into, Decoding(row_budget=row_budget or fixed_budget(device), **settings)),
         batch_size=batch_size,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most),
@@ -71,17 +70,14 @@ def decode_dataset(
 class RowDecoder:
     """An actor: a model, loaded once, that decodes batches of rows."""
 
-    def __init__(
-        self, loading: dict[str, Any], threads: int, field: str, into: str, settings: dict[str, Any], budget: Budget
-    ) -> None:
+    def __init__(self, loading: dict[str, Any], threads: int, field: str, into: str, decoding: Decoding) -> None:
         import torch
 
         from ..models.transformers import load
 
         torch.set_num_threads(threads)
-        self.worker = Worker(load(**loading), settings)
-        self.worker.model.budget = budget
-        self.field, self.into, self.nbest = field, into, settings.get("nbest", 1)
+        self.worker = Worker(load(**loading), decoding)
+        self.field, self.into, self.nbest = field, into, decoding.nbest
 
     def __call__(self, batch: Any) -> Any:
         import pyarrow as pa

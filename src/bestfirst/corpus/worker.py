@@ -11,7 +11,7 @@ from typing import Any
 from ..engine import Stats
 from ..errors import Stopped, reason
 from ..search import Result, Trace
-from ..settings import Budget
+from ..settings import Budget, Decoding
 from .records import Record, Shard
 from .target import Target
 
@@ -25,11 +25,9 @@ Failures = tuple[tuple[int, str], ...]
 """Which lines failed, by their numbers, and why."""
 
 
-def fixed_budget(device: str | None, rows: int | None = None) -> Budget:
+def fixed_budget(device: str | None) -> Budget:
     """The rows of a forward pass: as asked, or what suits most models. It is not measured, as `decode` does, but fixed: then the
     bytes of an output do not depend on how busy the machine was, for the shape of a batch changes the last bits of scores."""
-    if rows is not None:
-        return Budget(rows, rows)
     return Budget(512, 64) if device is not None and device.startswith("cuda") else Budget(128, 16)
 
 
@@ -102,10 +100,10 @@ Work = Callable[[Iterator[Shard]], Iterable[ShardResult]]
 
 @dataclass
 class Worker:
-    """A model with its settings: the keyword arguments of `bestfirst.decode`."""
+    """A model with its settings."""
 
     model: Any
-    settings: dict[str, Any]
+    decoding: Decoding
     target: Target = field(default_factory=Target)
     signature: str = ""  # what makes its results what they are, in one line
     probe: str | None = None  # a text that the model can decode, as long as it can decode anything
@@ -113,13 +111,13 @@ class Worker:
     @property
     def beam(self) -> int:
         """The beam by which calls are compared; 0 where beam search's cost is not known."""
-        comparable = self.settings.get("finished", "leave") == "leave" and self.settings.get("strategy") in (None, "best-first")
-        return int(self.settings.get("beam", 5)) if comparable else 0
+        comparable = self.decoding.finished == "leave" and self.decoding.strategy == "best-first"
+        return self.decoding.beam if comparable else 0
 
     def decode_shard(self, shard: Shard, budget: Budget | None = None, notice: Callable[[], None] | None = None) -> ShardResult:
         """Decode a shard by itself. With the same budget the bytes are the same, whatever was decoded before and where."""
-        if budget is not None:
-            self.model.budget = budget
+        if budget is not None and budget != self.decoding.row_budget:
+            self.decoding = self.decoding.using(row_budget=budget)
         self.probe = self.probe or "."  # nobody sees the lines of a file fail one by one: do not go on with a dead model
         source = shard.digest
         shard = replace(shard, records=[self.target.admit(record) for record in shard.records])
@@ -214,4 +212,4 @@ class Worker:
     def _call(self, texts: Sequence[str], **watching: Any) -> None:
         from ..decoding import decode
 
-        decode(self.model, texts, **watching, **self.settings)
+        decode(self.model, texts, self.decoding, **watching)

@@ -99,11 +99,21 @@ def token_ids(model: TransformersModel, raw: Any, what: str) -> tuple[int, ...]:
     if isinstance(raw, str):
         if model.tokenizer is None:
             raise ValueError(f"model {model.name!r} has no tokenizer: give token ids instead of text")
-        return tuple(model.tokenizer(raw).input_ids)
+        return tuple(model.tokenizer(readable(raw, what)).input_ids)
     try:
         return tuple(map(int, raw))
     except (TypeError, ValueError):
         raise ValueError(f"the {what} must be a text or token ids, got {type(raw).__name__}") from None
+
+
+def readable(text: str, what: str) -> str:
+    """A text, if it is one: halves of surrogate pairs stand for no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        broken = f"the {what} has {text[error.start]!r} at position {error.start + 1}, which is no character"
+        raise ValueError(f"{broken}; replace it, say with text.encode(errors='replace').decode()") from None
+    return text
 
 
 def prefix_ids(model: TransformersModel, prefix: str | Sequence[int] | None) -> tuple[int, ...]:
@@ -111,7 +121,7 @@ def prefix_ids(model: TransformersModel, prefix: str | Sequence[int] | None) -> 
     if not prefix:
         return ()
     if isinstance(prefix, str) and model.tokenizer is not None:
-        text = {"text_target": prefix} if model.encoder_decoder else {"text": prefix}
+        text = {"text_target" if model.encoder_decoder else "text": readable(prefix, "prefix")}
         ids = model.tokenizer(**text, add_special_tokens=False).input_ids
         return tuple(token for token in ids if token not in model.eos)
     return token_ids(model, prefix, "prefix")

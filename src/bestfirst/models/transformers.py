@@ -17,6 +17,7 @@ import torch
 import transformers
 from transformers.modeling_outputs import BaseModelOutput
 
+from .damage import damage
 from .folder import ModelNotFound, check_folder, embedded_folder, has_tokenizer
 from .model import Model, Query, Scored, Source
 from .reader import Prompt, Reader, prefix_ids
@@ -38,22 +39,29 @@ def load(
     dtype: str | torch.dtype | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
+    trust_remote_code: bool = False,
 ) -> TransformersModel:
     """Load a model; without argument the embedded German-English translator.
 
     A folder is read as it is; any other name is handed to transformers. `source_lang` and `target_lang` are the language codes of
-    a multilingual model, as its tokenizer spells them (`eng_Latn`, `de`, `de_DE`).
+    a multilingual model, as its tokenizer spells them (`eng_Latn`, `de`, `de_DE`). Python files that come with a model are run
+    only with `trust_remote_code`; nobody is asked.
     """
     name = embedded_folder() if path_or_name is None else os.fspath(path_or_name)
     check_folder(name)
     precision = _dtype(dtype)
     with _quiet_about_tokenizers():
         try:
-            config = transformers.AutoConfig.from_pretrained(name)
-            model, found = _auto_class(config).from_pretrained(name, dtype=precision, output_loading_info=True)
-            tokenizer = _tokenizer(name, source_lang, target_lang)
+            config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+            reading = {"trust_remote_code": trust_remote_code, "output_loading_info": True, "ignore_mismatched_sizes": True}
+            model, found = _auto_class(config).from_pretrained(name, dtype=precision, **reading)
+            tokenizer = _tokenizer(name, source_lang, target_lang, trust_remote_code)
         except Exception as error:  # whatever a damaged file makes of itself
-            raise ModelNotFound(f"cannot load a model from {name!r}: {_first_line(error)}") from error
+            raise ModelNotFound(f"cannot load a model from {name!r}: {damage(name, error)}") from error
+    if found["mismatched_keys"]:
+        weight, stored, wanted = min(found["mismatched_keys"])
+        shapes = f"{weight!r} is {tuple(stored)}, config.json makes it {tuple(wanted)}"
+        raise ModelNotFound(f"cannot load a model from {name!r}: its weights and config.json differ: {shapes}")
     if missing := sorted(found["missing_keys"]):
         # transformers would fill them with random numbers
         raise ModelNotFound(f"cannot load a model from {name!r}: its weights lack {missing[0]!r} and {len(missing) - 1} more")
@@ -259,11 +267,11 @@ def _auto_class(config: Any) -> Any:
     return transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
 
 
-def _tokenizer(name: str, source_lang: str | None, target_lang: str | None) -> Any:
+def _tokenizer(name: str, source_lang: str | None, target_lang: str | None, trust_remote_code: bool) -> Any:
     """The model's tokenizer, or None for a folder without one (then inputs are token ids)."""
     if not has_tokenizer(name):
         return None
-    tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
     if source_lang is not None:
         tokenizer.src_lang = source_lang
     if target_lang is not None and hasattr(tokenizer, "tgt_lang"):

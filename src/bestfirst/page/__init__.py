@@ -20,9 +20,8 @@ page may set, and it follows the reader's light or dark theme unless an ancestor
 only ever set as text, so whatever is in them is inert; `embed(value)` writes JSON that may stand inside a <script>.
 """
 
-from .build import component, embed, render
-from .document import Page, view
-from .reading import read
-from .recording import Recording
+from .html import Page, component, embed, render, view
+from .search_tree import SearchTree
+from .trace_file import read
 
-__all__ = ["Page", "Recording", "component", "embed", "read", "render", "view"]
+__all__ = ["Page", "SearchTree", "component", "embed", "read", "render", "view"]

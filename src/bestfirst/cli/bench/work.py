@@ -15,8 +15,10 @@ from ...bench.setting import Setting
 from ...bench.store import OtherModel, Store
 from ...bench.tables import FORMATS, Table
 from ...corpus.records import batches
-from ..failure import INTERRUPTED, PARTLY, CommandError, reason, say, usage
-from ..settings import Decoding, ModelChoice
+from ...settings import Decoding
+from ..console import error_console, say
+from ..failure import INTERRUPTED, PARTLY, CommandError, reason, usage
+from ..settings import ModelChoice
 from ..stream import open_input
 from .options import ModelOptions, ShuffleOptions
 
@@ -143,11 +145,10 @@ def row_bar(total: int) -> Iterator[Callable[[Setting, int], None]]:
     if not total or sys.stderr is None or not sys.stderr.isatty():
         yield lambda setting, done: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, speed_estimate_period=120) as progress:
+    with Progress(*columns, console=error_console(), redirect_stdout=False, speed_estimate_period=120) as progress:
         task = progress.add_task("", total=total)
 
         def advance(setting: Setting, done: int) -> None:

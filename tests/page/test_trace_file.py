@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from bestfirst.page.reading import read_lines, split
 
 import bestfirst
 from bestfirst.page import Recording, read
-from bestfirst.page.reading import read_lines, split
 from bestfirst.search import HEADER, Trace, best_first_beam
 from toys import Case, random_cases, run
 

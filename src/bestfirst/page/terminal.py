@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from .recording import FATES, Fate, Node, Recording
+from .search_tree import FATES, Fate, Node, SearchTree
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,9 +19,9 @@ STYLES: dict[Fate, str] = {
 SHOWN = 3  # of the hypotheses that wait behind one parent, this many are named
 
 
-def draw(recordings: Sequence[Recording]) -> list[RenderableType]:
+def draw(searches: Sequence[SearchTree]) -> list[RenderableType]:
     """What to print: a tree for each search, then one table for all."""
-    return [*(_tree(recording) for recording in recordings), _table(recordings)]
+    return [*(_tree(search) for search in searches), _table(searches)]
 
 
 def printable(text: str) -> str:
@@ -29,16 +29,16 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
-def _tree(recording: Recording) -> Tree:
+def _tree(search: SearchTree) -> Tree:
     from rich.text import Text
     from rich.tree import Tree
 
-    about = recording.about
+    about = search.about
     k = f"k = {about['beam']}" if about.get("beam") else "nothing pruned"
-    calls = f"{recording.calls} calls" if recording.result is not None else f"{recording.rows} rows, then the trace is cut off"
+    calls = f"{search.calls} calls" if search.result is not None else f"{search.rows} rows, then the trace is cut off"
     tree = Tree(Text(f"{about.get('strategy', 'a search')}, {k}: {calls}", style="bold"))
-    roots = [y for y in recording.nodes.values() if y.parent is None]
-    alive = _surviving(recording.nodes.values())
+    roots = [y for y in search.nodes.values() if y.parent is None]
+    alive = _surviving(search.nodes.values())
     waiting = [(tree, root) for root in roots]
     while waiting:
         above, y = waiting.pop()
@@ -80,7 +80,7 @@ def _branches(y: Node, alive: set[int]) -> list[tuple[Node | None, Text]]:
     return branches
 
 
-def _table(recordings: Sequence[Recording]) -> RenderableType:
+def _table(searches: Sequence[SearchTree]) -> RenderableType:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -91,10 +91,10 @@ def _table(recordings: Sequence[Recording]) -> RenderableType:
     for fate in FATES:
         table.add_column(f"{MARKS[fate]} {fate}", justify="right", no_wrap=True)
     table.add_column("answer", overflow="fold")
-    for recording in recordings:
-        counts = recording.counts()
-        named = recording.texts[0] if recording.texts else None
-        answer = named if named is not None else recording.answers[0].text if recording.answers else "nothing finished"
-        numbers = [str(recording.calls), *(str(counts[fate]) for fate in FATES)]
-        table.add_row(str(recording.about.get("strategy", "")), *numbers, Text(printable(answer)))
+    for search in searches:
+        counts = search.counts()
+        named = search.texts[0] if search.texts else None
+        answer = named if named is not None else search.answers[0].text if search.answers else "nothing finished"
+        numbers = [str(search.calls), *(str(counts[fate]) for fate in FATES)]
+        table.add_row(str(search.about.get("strategy", "")), *numbers, Text(printable(answer)))
     return table

@@ -1,4 +1,4 @@
-"""Recording: a trace told again, up to its end: what became of every hypothesis, and why.
+"""SearchTree: what a trace tells, up to its end: every hypothesis, what became of it, and why.
 
 The page tells the same in the browser, pop by pop (`assets/recording.js`); `tests/page` compares the two.
 """
@@ -44,7 +44,7 @@ class Node:
         return "".join(reversed(pieces)).strip()
 
 
-class Recording:
+class SearchTree:
     """One search: how it was set up (`about`), its hypotheses by id, and what came of it."""
 
     def __init__(self, events: Iterable[Mapping[str, Any]]) -> None:
@@ -54,12 +54,12 @@ class Recording:
         self.texts: list[str | None] = []
         self.rows = 0
         for event in events:
-            self._tell(event)
+            self._read(event)
         for y in self.nodes.values():
             if y.fate == "pending" and y.length == self.about.get("max_length"):
                 y.fate, y.why = "pruned", {"why": "limit", "at": y.length}
 
-    def _tell(self, event: Mapping[str, Any]) -> None:
+    def _read(self, event: Mapping[str, Any]) -> None:
         kind = event["event"]
         if kind == "begin":
             self.about = dict(event)

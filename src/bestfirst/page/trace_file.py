@@ -1,4 +1,4 @@
-"""Reading traces back: the searches of a JSONL file, and what is wrong with it. Whatever can be read is."""
+"""Trace files: the searches of a JSONL file, and what is wrong with it. Whatever can be read is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIELDS: dict[str, dict[str, Any]] = {  # what each event must have, and of which
 
 
 @dataclass
-class Reading:
+class TraceFile:
     """What a file holds: searches, each with the label of its input (None without), and complaints, one sentence each."""
 
     searches: list[tuple[Any, Events]] = field(default_factory=list)
@@ -44,16 +44,16 @@ class Reading:
         return list(dict.fromkeys(label for label, _ in self.searches))
 
 
-def read(path: str | Path) -> Reading:
+def read(path: str | Path) -> TraceFile:
     """Read a file of traces. Raises OSError if there is none, ValueError if nothing in it can be shown."""
     with open(path, encoding="utf-8", errors="replace") as file:
-        reading = read_lines(file, repr(str(path)))
-    if not reading.searches:
+        found = read_lines(file, repr(str(path)))
+    if not found.searches:
         raise ValueError(f"there is no search in {str(path)!r}; write one with 'bestfirst translate --trace' or 'view --json'")
-    return reading
+    return found
 
 
-def read_lines(lines: Iterable[str], name: str) -> Reading:
+def read_lines(lines: Iterable[str], name: str) -> TraceFile:
     """As `read`, of lines that are at hand; `name` is what complaints call them."""
     trouble: list[str] = []
     searches = Searches()
@@ -63,7 +63,7 @@ def read_lines(lines: Iterable[str], name: str) -> Reading:
         if events[-1]["event"] not in ("result", "text") and not trouble:
             which = f"the search of {_label(label)}" if label is not None else "the search"
             trouble.append(f"{which} in {name} has no end: the file is cut off, or the search was interrupted")
-    return Reading(searches.found, trouble)
+    return TraceFile(searches.found, trouble)
 
 
 def split(events: Iterable[Mapping[str, Any]]) -> list[Events]:

@@ -1,0 +1,84 @@
+"""Model folders that are damaged or bring code along: one line that names the file or field, and nothing is run."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import shutil
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from cli.process import only_line, run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the embedded model, to be changed."""
+    return Path(shutil.copytree(str(files("bestfirst") / "data" / "tatoeba-de-en"), tmp_path / "model"))
+
+
+def configured(**fields: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **fields}))
+
+    return change
+
+
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"weights": print}))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (configured(d_model=64), r"its weights and config.json differ: .* is \(256,\), config.json makes it \(64,\)"),
+        (configured(decoder_layers="six"), r"config.json: Field 'decoder_layers' expected int, got str \(value: 'six'\)"),
+        (lambda folder: (folder / "config.json").write_text("[1]"), "config.json must be a JSON object, and is a list"),
+        (lambda folder: (folder / "vocab.json").write_text("{"), "vocab.json is no JSON: .*"),
+        (lambda folder: (folder / "vocab.json").unlink(), "its tokenizer lacks vocab.json"),
+        (lambda folder: (folder / "target.spm").unlink(), "its tokenizer lacks target.spm"),
+        (lambda folder: (folder / "source.spm").write_bytes(b""), "source.spm is empty"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 99), "model.safetensors is damaged: .*"),
+        (pickled, "pytorch_model.bin is damaged, or holds more than weights; have model.safetensors instead"),
+    ],
+)
+def test_damage_is_named_by_its_file_or_field(call, folder: Path, change: Callable[[Path], None], said: str):
+    change(folder)
+    ended = call("translate", "--model", folder, text="Ja.\n")
+    line = only_line(ended.said)
+    assert line.startswith(f"cannot load a model from '{folder}': ")
+    assert re.fullmatch(said, line.partition("': ")[2])
+    assert ended.code == 2
+
+
+CODE = """
+from pathlib import Path
+from transformers import MarianConfig
+Path({ran!r}).touch()
+class OwnConfig(MarianConfig):
+    model_type = "own"
+"""
+
+
+@pytest.mark.parametrize("kind", ["own", "marian"])
+def test_code_of_a_model_folder_runs_only_when_it_is_trusted(folder: Path, kind: str, tmp_path: Path):
+    """An answer to transformers' question on standard input must not be read from the text."""
+    ran = tmp_path / "ran"
+    (folder / "own.py").write_text(CODE.format(ran=str(ran)))
+    configured(model_type=kind, auto_map={"AutoConfig": "own.OwnConfig"})(folder)
+    process = run("translate", "--model", folder, stdin=b"Hallo.\n1\n")
+    assert not ran.exists()
+    if kind == "own":
+        said = "it needs Python files that come with it; read them, and if you trust them, load it with --trust-remote-code"
+        assert only_line(process.stderr) == f"cannot load a model from '{folder}': {said}"
+        assert (process.returncode, process.stdout) == (2, b"")
+        run("translate", "--model", folder, "--trust-remote-code", stdin=b"Hallo.\n1\n")
+        assert ran.exists()
+    else:
+        assert (process.returncode, process.stdout.count(b"\n")) == (0, 2)
