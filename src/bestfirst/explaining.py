@@ -13,7 +13,7 @@ from typing import Any
 
 from .engine.scorer import Scorer, scorer_for
 from .models import Model, Source
-from .search import Answer, Context, Exhausted, Finished, Hypothesis, Search, Strategy, Successors, beam, best_first_beam
+from .search import Answer, AnyOrderSearch, Context, Exhausted, Finished, Hypothesis, Strategy, Successors, beam, best_first_beam
 from .settings import DEFAULT, Decoding
 
 ROWS = 32  # scored in one forward pass
@@ -196,7 +196,7 @@ class Wanted:
             length += 1
             if length > len(self.tokens) and self.finished == "leave":
                 break  # it was accepted
-            members = [z[3] for z in search.agenda.beams[length].members]
+            members = search.agenda.beams[length].members
             place = next((i for i, z in enumerate(members) if z.tokens == self.tokens[:length]), None)
             if place is None:
                 rank = self._refused_rank(search, length) if count else k + 1
@@ -209,16 +209,16 @@ class Wanted:
     def _ends(self, length: int) -> bool:
         return length >= len(self.tokens)
 
-    def _refused_rank(self, search: Search, length: int) -> int:
+    def _refused_rank(self, search: AnyOrderSearch, length: int) -> int:
         """The place of what was lost: among all for a slot of their kind, under `leave` the unfinished apart from the others.
 
         Longer than the output itself (`keep`), it is the next after all that stayed.
         """
-        members = [z[3] for z in search.agenda.beams[length].members]
+        members = search.agenda.beams[length].members
         if length > len(self.tokens):
             return len(members) + 1
         kept = sum(1 for z in members if z.length < length)  # finished before: they hold a slot
-        parents = [z[3] for z in search.agenda.beams[length - 1].members if z[3].successors is not None]
+        parents = [z for z in search.agenda.beams[length - 1].members if z.successors is not None]
         lists = self.all([y.tokens for y in parents])
         mine = next(i for i, y in enumerate(parents) if y.tokens == self.tokens[: length - 1])
         value = parents[mine].value + lists[mine].values[list(lists[mine].tokens).index(self.tokens[length - 1])]
@@ -238,16 +238,16 @@ class Wanted:
         search = self._search(best_first_beam(k, self.finished), k if self.finished == "keep" else 10**9)
 
         def place() -> int | None:
-            return next((i for i, answer in enumerate(search.answers) if answer[2] == self.tokens), None)
+            return next((i for i, answer in enumerate(search.answers) if answer.tokens == self.tokens), None)
 
-        self._run(search, lambda y: (i := place()) is not None and search.answers[i] < y.key)
+        self._run(search, lambda y: (i := place()) is not None and search.answers[i].key < y.key)
         found = place()
         return 1 + (len(search.answers) if found is None else found)
 
-    def _search(self, strategy: Strategy, n: int) -> Search:
-        return Search(strategy, score=self.score, eos=self.model.eos, context=self.context, n=n)
+    def _search(self, strategy: Strategy, n: int) -> AnyOrderSearch:
+        return AnyOrderSearch(strategy, score=self.score, eos=self.model.eos, context=self.context, n=n)
 
-    def _run(self, search: Search, stop: Callable[[Hypothesis], bool] = lambda y: False) -> None:
+    def _run(self, search: AnyOrderSearch, stop: Callable[[Hypothesis], bool] = lambda y: False) -> None:
         while (batch := search.frontier(ROWS)) and not stop(batch[0]):
             for y, successors in zip(batch, self.best([y.tokens for y in batch]), strict=True):
                 search.commit(y, successors)

@@ -148,8 +148,8 @@ def engine_for(model: Model, decoding: Decoding, adapt: Callable[[Scorer], None]
     if adapt is None and model.on_gpu and find_spec("triton"):
         from .device import DeviceEngine
 
-        if DeviceEngine.available(model):
-            return DeviceEngine(model, decoding, host)
+        if DeviceEngine.available(model):  # type: ignore[arg-type]
+            return DeviceEngine(model, decoding, host)  # type: ignore[arg-type]
     return host()
 
 

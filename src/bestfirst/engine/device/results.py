@@ -206,8 +206,8 @@ class Collected:
         lengths = numbers[:, 3:].tolist()
         worth = values.view(np.float64).tolist()
         words = tokens[:, :, : max(1, abs(numbers[:, 3:]).max())].tolist()
-        for each in zip(self._jobs, numbers[:, :3].tolist(), lengths, worth, words, strict=True):
-            yield each[0], result_of(*each)
+        for job, counts, *answers in zip(self._jobs, numbers[:, :3].tolist(), lengths, worth, words):  # noqa: B905
+            yield job, result_of(job, counts, *answers)
 
 
 def result_of(
@@ -218,7 +218,8 @@ def result_of(
     for length, (value, score), words in zip(lengths, worth, tokens, strict=True):
         if length:
             answers.append(Answer(tuple(words[: abs(length)]), score, value))
+    calls, rows, steps = counts
     exact = job.decoding.plan.exact
     if lengths[0] > 0:
-        return Result(answers, *counts, 0, exact, "complete")
-    return Result([], *counts, 0, exact, "incomplete", None, answers[0] if answers else Answer((), 0.0, 0.0))
+        return Result(answers, calls, rows, steps, 0, exact, "complete")
+    return Result([], calls, rows, steps, 0, exact, "incomplete", None, answers[0] if answers else Answer((), 0.0, 0.0))
