@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
-from .engine.scorer import Scorer, scorer_for
+from .engine import scorer_for
+from .engine.scorer import Scorer
 from .models import Model, Source
 from .search import Answer, AnyOrderSearch, Context, Exhausted, Finished, Hypothesis, Strategy, Successors, beam, best_first_beam
 from .settings import DEFAULT, Decoding

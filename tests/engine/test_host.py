@@ -11,7 +11,7 @@ import pytest
 import bestfirst
 from bestfirst.engine import Job
 from bestfirst.engine.host import HostEngine
-from bestfirst.engine.scorer import scorer_for
+from bestfirst.engine import scorer_for
 from bestfirst.scoring import GNMT, LengthNormalized, LengthReward, LogProbability
 from bestfirst.settings import Budget, Decoding
 from toys import KINDS, random_toy

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .runner import Row, Runner, Sentence
+from .steps.choose import step_for
 
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel
@@ -18,7 +19,7 @@ class Beside:
 
     def __init__(self, model: TransformersModel) -> None:
         self.model = model
-        self.runner = Runner(model)
+        self.runner = Runner(model, step_for(model))
         self._slots: dict[Sentence, dict[int, int]] = {}  # by the model's slot
         self._reached: dict[Sentence, dict[int, torch.Tensor]] = {}  # log-probability of each continuation, whole prefix included
 

@@ -8,7 +8,7 @@
 
 `decode`, `generate`, `serve`, corpus jobs and `bench` are clients of this loop (`run`). There are two engines: searches on the
 host, which share a budget of rows for each forward pass (`host.py`), and searches on a GPU (`device/`), which hands what it
-cannot do to the first. `engine_for` is the one place that chooses.
+cannot do to the first. `choice.py` is the one place that chooses.
 """
 
 from __future__ import annotations
@@ -17,16 +17,12 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from ..models import Model, Source
+from ..models import Source
 from ..search import Answer, Result, Search, Trace
 from ..settings import Decoding
-
-if TYPE_CHECKING:
-    from .scorer import Scorer
 
 
 @dataclass(eq=False, slots=True)
@@ -128,29 +124,6 @@ class Engine(Protocol):
     def certified(self, job: Job) -> list[Answer]:
         """The answers of a job in flight that are sure to be the first of its result."""
         ...
-
-
-def engine_for(model: Model, decoding: Decoding, adapt: Callable[[Scorer], None] | None = None) -> Engine:
-    """Who runs jobs on this model: a GPU's own searches where they can be run there, with the host for the rest.
-
-    `decoding` tells what all jobs share: how scores add up, the largest beam, the row budget, the bound on memory. `adapt` may
-    change how the host's scorer works (`generate` adds logits processors); then nothing runs on the device.
-    """
-    from .host import HostEngine
-    from .scorer import scorer_for
-
-    def host() -> HostEngine:
-        scorer = scorer_for(model, decoding.objective)
-        if adapt is not None:
-            adapt(scorer)
-        return HostEngine(scorer, decoding)
-
-    if adapt is None and model.on_gpu and find_spec("triton"):
-        from .device import DeviceEngine
-
-        if DeviceEngine.available(model):  # type: ignore[arg-type]
-            return DeviceEngine(model, decoding, host)  # type: ignore[arg-type]
-    return host()
 
 
 def run(engine: Engine, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:

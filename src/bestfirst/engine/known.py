@@ -8,14 +8,21 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..models.transformers import TransformersModel
+from ..settings import Budget
 
 
 @dataclass
 class Known:
-    """Shared by all that decode with the same Hugging Face model, wrapped or through `generate`."""
+    """Shared by all that decode with the same Hugging Face model, wrapped or through `generate`.
 
-    session: Any = None  # a GPU's room for whole searches, and the fingerprint of the weights it was made of
-    lock: RLock = field(default_factory=RLock)  # one search at a time: some steps hook into the model while they run
+    A step and a session come with the fingerprint of the weights that they were made of.
+    """
+
+    agreed: dict[type, bool] = field(default_factory=dict)  # steps that were tried, and whether they agree with the model
+    step: Any = None  # of the last decode, unless it holds the whole model; then it stays with its `TransformersModel`
+    budget: Budget | None = None  # what suits the model, once it was measured
+    session: Any = None  # a GPU's room for whole searches
+    lock: RLock = field(default_factory=RLock)  # one call of `generate` at a time: some steps hook into the model while they run
 
 
 _known: WeakKeyDictionary[Any, Known] = WeakKeyDictionary()

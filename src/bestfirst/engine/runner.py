@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .known import known
 from .steps.budget import measure
-from .steps.choose import step_for
 from .steps.sources import Sources
 from .steps.tree import Tree
 
@@ -41,9 +41,9 @@ Row = tuple[Sentence, int, int, int]
 class Runner:
     """Runs rows of many inputs on one model."""
 
-    def __init__(self, model: TransformersModel, decoder: DecoderStep | None = None) -> None:
+    def __init__(self, model: TransformersModel, decoder: DecoderStep) -> None:
         self.model = model
-        self.decoder = decoder or step_for(model)
+        self.decoder = decoder
         parameter = next(model.model.parameters())
         self.device = parameter.device
         self.tree = Tree(parameter.device, parameter.dtype)
@@ -54,13 +54,14 @@ class Runner:
     @torch.inference_mode()
     def budget(self) -> Budget:
         """The row budget that suits this model here, measured the first time."""
-        if self.model.budget is None:
+        shared = known(self.model)
+        if shared.budget is None:
             layers = []
             if self.model.encoder_decoder:
                 hidden = torch.zeros(1, 16, self.model.model.config.hidden_size, dtype=self.tree.dtype, device=self.device)
                 layers = self.decoder.encode(hidden, torch.ones(1, 16, dtype=torch.long, device=self.device))
-            self.model.budget = measure(self.decoder, self.device, self.tree.dtype, layers)
-        return self.model.budget
+            shared.budget = measure(self.decoder, self.device, self.tree.dtype, layers)
+        return shared.budget
 
     def admit(self, prompts: Sequence[Prompt]) -> list[Sentence]:
         """Take inputs in: run the encoder on all of them, and fill the tree with their prompts."""

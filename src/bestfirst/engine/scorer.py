@@ -221,12 +221,3 @@ def check_together(score: Score, shared: Score) -> None:
     usual = all(each.plain and not each.needs & ON_THE_WAY for each in (score, shared))
     if score is not shared and not usual:
         raise ValueError(f"score {score.name!r} cannot share an engine with score {shared.name!r}; submit it to one of its own")
-
-
-def scorer_for(model: Model, score: Score) -> Scorer:
-    """Who asks this model on behalf of searches: Hugging Face models run on a tree of keys and values, others as they are."""
-    if not model.hugging_face:
-        return ModelScorer(model, score)
-    from .tree_scorer import TreeScorer
-
-    return TreeScorer(model, score)  # type: ignore[arg-type]

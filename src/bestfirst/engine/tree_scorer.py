@@ -16,6 +16,7 @@ from ..settings import Budget
 from .beside import Beside
 from .runner import Row, Runner, Sentence
 from .scorer import check_together
+from .steps.choose import step_for, warn_of_recomputing
 from .steps.operations import top
 
 Process = Callable[[Sequence[Hypothesis], torch.Tensor], torch.Tensor]
@@ -37,7 +38,7 @@ class TreeScorer:
         self.model = model
         self.score = score
         self.eos = model.eos
-        self.runner = Runner(model)
+        self.runner = Runner(model, step_for(model))
         self.beside: Beside | None = None if score.language_model is None else Beside(score.language_model)  # type: ignore[arg-type]
         self._attends = "attention" in score.needs
         if self._attends:
@@ -69,6 +70,8 @@ class TreeScorer:
 
     @torch.inference_mode()
     def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
+        if not self.shares_context:
+            warn_of_recomputing(self.model)
         sentences = self.runner.admit([source.payload for _, source in roots])
         for (root, _), sentence in zip(roots, sentences, strict=True):
             root.state = (sentence, 0)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..engine import Engine, Job, Stats, engine_for, run
+from ..engine.known import known
 from ..scoring import Score
 from ..search import AnyOrderSearch, Groups, Hypothesis, Result, Search, Strategy, Trace
 from ..settings import Decoding
@@ -59,9 +60,8 @@ class Call:
     def run(self, plan: Strategy, monotonic: bool) -> None:
         """Search all inputs. Raises NotMonotonic if `monotonic` and a processor lifts a log-probability above 0."""
         self.score.check(plan)
-        with self.model.lock:
+        with known(self.model).lock:
             self._run(plan, monotonic)
-        self.model.remember()
 
     def _run(self, plan: Strategy, monotonic: bool) -> None:
         self.search = "greedy" if self.greedy else "level by level" if plan.level_by_level else plan.name
@@ -75,7 +75,10 @@ class Call:
         decoding = Decoding(
             plan, score=self.score, nbest=self.config.num_return_sequences, accept_truncated=True, row_budget=self.row_budget
         )
-        engine = engine_for(self.model, decoding, None if process is None else adapt)
+        try:
+            engine = engine_for(self.model, decoding, None if process is None else adapt)
+        except ValueError as error:  # no step of ours gives what the model gives
+            raise Slower(error) if self.may_be_slower else error from error
         if self.may_be_slower and (why := why_slower(engine, self.model, next(self._jobs(decoding)))):
             raise Slower(why)
         found: dict[int, Result] = {}

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
-from threading import RLock
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -15,9 +13,6 @@ from ..models import Source
 from ..models.reader import Prompt
 from ..models.transformers import TransformersModel
 from .refusals import refuse_positions
-
-_known: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
-"""What the engine found out about a model, and made of it, in earlier calls. Nothing here keeps a model in memory."""
 
 
 class PreparedModel(TransformersModel):
@@ -27,18 +22,6 @@ class PreparedModel(TransformersModel):
         self._settled = {"eos_token_id": sorted(eos)}
         super().__init__(model)
         self.banned = tuple(sorted(banned))
-        known = _known.setdefault(model, {"agreed": self.agreed, "lock": RLock()})
-        self.agreed = known["agreed"]
-        self.budget = known.get("budget")
-        self.decoder = known.pop("decoder", None)  # taken out: nobody else may use it meanwhile
-        self.lock: RLock = known["lock"]  # one search at a time: some decoders hook into the model while they run
-
-    def remember(self) -> None:
-        """Keep what later calls need not find out again."""
-        known = _known[self.model]
-        known["budget"] = self.budget
-        if self.decoder is not None and self.decoder[1].name in ("native", "fused"):
-            known["decoder"] = self.decoder  # others hold the whole model, and are quickly made
 
     def setting(self, name: str) -> Any:
         return self._settled.get(name, super().setting(name))

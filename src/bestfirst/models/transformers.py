@@ -89,10 +89,7 @@ class TransformersModel(Model):
         self.encoder_decoder = bool(model.config.is_encoder_decoder)
         self.generation = model.generation_config
         self.speech = self.encoder_decoder and getattr(model, "main_input_name", "input_ids") == "input_features"
-        self.agreed: dict[type, bool] = {}  # decoders of the engine that were tried, and whether they agree with the model
-        self.decoder: tuple[Any, Any] | None = None  # the engine's decoder of the last decode, and the weights it was made of
-        self.budget: Any = None  # what suits it, once the engine has measured it
-        self.flight: Any = None  # a GPU's room for whole searches, kept from the last decode, and the weights it was made of
+        self.step: Any = None  # what the engine runs its decoder with, where that holds the whole model
         eos = self.setting("eos_token_id")
         if eos is None:
             raise ValueError(f"model {self.name!r} has no eos_token_id in its generation config or config")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..known import known
 from .bart import FusedBart
 from .hooked import HookedStep
 from .llama import FusedLlama
@@ -26,14 +27,16 @@ _warned: set[str] = set()
 
 def step_for(model: TransformersModel) -> DecoderStep:
     """The fastest step that agrees with the model; the one of the last decode while the model is the same."""
-    kept = model.decoder
+    shared = known(model)
+    kept = shared.step or model.step
     if kept is not None and kept[0].holds(model.model):
         return kept[1]
     fingerprint = Fingerprint(model.model)
     if kept is not None and kept[0].parts != fingerprint.parts:
-        model.agreed.clear()  # somebody has rebuilt it: verdicts on what it was say nothing
-    step = choose(model)
-    model.decoder = (fingerprint, step)
+        shared.agreed.clear()  # somebody has rebuilt it: verdicts on what it was say nothing
+    step = choose(model, shared.agreed)
+    shared.step = model.step = None
+    (model if step.holds_model else shared).step = (fingerprint, step)
     return step
 
 
@@ -68,16 +71,14 @@ class Fingerprint:
         return [torch.stack(some).tolist() for some in self._some.values()]
 
 
-def choose(model: TransformersModel) -> DecoderStep:
+def choose(model: TransformersModel, agreed: dict[type, bool]) -> DecoderStep:
     """Each candidate is tried once a model; the verdicts stay with it."""
     for candidate in candidates(model):
-        if candidate not in model.agreed:
-            model.agreed[candidate] = agrees(candidate, model)
-        if model.agreed[candidate]:
-            if candidate is RecomputeStep:
-                warn_of_recomputing(model)
+        if candidate not in agreed:
+            agreed[candidate] = agrees(candidate, model)
+        if agreed[candidate]:
             step = candidate(model.model)
-            if step.encoder is not None and not _takes_the_place(step.encoder, model):
+            if step.encoder is not None and not _takes_the_place(step.encoder, model, agreed):
                 step.encoder = None
             return step
     raise ValueError(
@@ -86,13 +87,13 @@ def choose(model: TransformersModel) -> DecoderStep:
     )
 
 
-def _takes_the_place(encoder: Any, model: TransformersModel) -> bool:
+def _takes_the_place(encoder: Any, model: TransformersModel, agreed: dict[type, bool]) -> bool:
     """Whether a step's own encoder may stand in for the model's: nobody has changed that, and they agree."""
     if not untouched(model.model.get_encoder()):
         return False
-    if type(encoder) not in model.agreed:
-        model.agreed[type(encoder)] = encoder_agrees(lambda tokens: encoder([tokens]).t, model.model)
-    return model.agreed[type(encoder)]
+    if type(encoder) not in agreed:
+        agreed[type(encoder)] = encoder_agrees(lambda tokens: encoder([tokens]).t, model.model)
+    return agreed[type(encoder)]
 
 
 def warn_of_recomputing(model: TransformersModel) -> None:

@@ -51,6 +51,7 @@ class SourceLayer:
 class HookedStep(DecoderStep):
     """Runs the model's own modules, in evaluation mode; the model is left as it was found, by an exception too."""
 
+    holds_model = True
     name = "hooked"
 
     @staticmethod

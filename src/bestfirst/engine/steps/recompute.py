@@ -18,6 +18,7 @@ LOGITS = 2**26  # most numbers a model is asked for at once: it gives logits for
 class RecomputeStep(DecoderStep):
     """The tree holds tokens instead of keys and values, the sources hold encoder output instead of the encoder's keys."""
 
+    holds_model = True
     name = "recompute"
 
     @staticmethod

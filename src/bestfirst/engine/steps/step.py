@@ -22,6 +22,7 @@ class DecoderStep(ABC):
     """One way to run a Hugging Face decoder on the tree. `step_for` makes a new one when the model's weights have changed."""
 
     name: str
+    holds_model = False  # whether it keeps the whole model in memory
     attends = False  # whether it can tell its attention to the source
     by_place = True  # whether it is faster with rows in the order in which their sources stand
     watching = False  # set for a score that needs `attention`

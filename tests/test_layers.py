@@ -1,0 +1,75 @@
+"""Imports point down only, those inside functions included; and no module imports itself over others."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import bestfirst
+
+ROOT = Path(bestfirst.__file__).parent
+LAYERS = (
+    *("__main__", "cli", "bench", "cluster", "serve", "corpus", "integrations", "explaining", "page", "testing"),  # doors
+    *("decoding", "engine", "settings", "strategies", "hugging_face"),  # the street, and what is below it
+    *("scoring", "models", "search", "journal", "errors"),
+)
+"""From top to bottom: each may import those after it. The package's own `__init__` is a face: it names everything."""
+
+
+def imports(path: Path, source: str) -> Iterator[tuple[str, ...]]:
+    """What a module imports of the package, as dotted names without the package's own."""
+    here = path.relative_to(ROOT).with_suffix("").parts
+    package = here[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = package[: len(package) - node.level + 1]
+            for alias in node.names:
+                yield (*base, *(node.module.split(".") if node.module else ()), alias.name)
+        elif isinstance(node, ast.Import):
+            yield from (tuple(alias.name.split(".")[1:]) for alias in node.names if alias.name.startswith("bestfirst."))
+
+
+def wrong(path: Path, source: str) -> list[str]:
+    """The imports of a module that do not point down."""
+    own = path.relative_to(ROOT).with_suffix("").parts[0]
+    named = {target[0] for target in imports(path, source) if target} & set(LAYERS)
+    return sorted(f"{own} imports {other}" for other in named if LAYERS.index(other) < LAYERS.index(own))
+
+
+MODULES = [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py" and "hub" not in path.parts]
+
+
+def test_every_module_has_a_layer():
+    assert {path.relative_to(ROOT).with_suffix("").parts[0] for path in MODULES} == set(LAYERS)
+
+
+def test_imports_point_down():
+    assert [line for path in MODULES for line in wrong(path, path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize("line", ["from ..decoding import decode", "def f():\n    from ...integrations import generate"])
+def test_a_wrong_import_is_found(line):
+    path = ROOT / "engine" / ("host.py" if ".." in line and "..." not in line else "device/step.py")
+    assert len(wrong(path, path.read_text(encoding="utf-8") + "\n" + line + "\n")) == 1
+
+
+def test_no_module_imports_itself_over_others():
+    """Types alone may look back."""
+    names = {path.relative_to(ROOT).with_suffix("").parts: path for path in MODULES}
+    names |= {parts[:-1]: path for parts, path in names.items() if parts[-1] == "__init__"}
+    graph: dict[Path, set[Path]] = {}
+    for path in MODULES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        typed = [node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+        source = ast.unparse(ast.Module([node for node in tree.body if node not in typed], []))
+        found = {names.get(target, names.get(target[:-1])) for target in imports(path, source)}
+        own = path.parent / "__init__.py"  # a package's face may name what imports a neighbour through it
+        graph[path] = {each for each in found if each is not None and each not in (path, own)}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(str(path.relative_to(ROOT)) for path in error.args[1]))
