@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -50,6 +51,14 @@ def serve(
             rich_help_panel=NETWORK,
         ),
     ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A name to answer to beside those of the address, such as a proxy's. May be repeated.",
+            rich_help_panel=NETWORK,
+        ),
+    ] = None,
     max_queue: Annotated[
         int,
         typer.Option(
@@ -71,6 +80,24 @@ def serve(
     max_beam: Annotated[
         int, typer.Option(parser=options.count, metavar="K", help="The widest beam, and n-best.", rich_help_panel=LIMITS)
     ] = 50,
+    max_rows: Annotated[
+        int,
+        typer.Option(
+            parser=options.count,
+            metavar="N",
+            help="Hypotheses of a request at worst: texts x beam x tokens.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = 1 << 18,
+    max_cache_tokens: Annotated[
+        int,
+        typer.Option(
+            parser=options.count,
+            metavar="N",
+            help="Tokens held in memory for all texts in flight.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = 1 << 15,
     deadline: Annotated[
         float, typer.Option(parser=seconds, metavar="S", help="Seconds that a request may take.", rich_help_panel=LIMITS)
     ] = 60.0,
@@ -112,10 +139,15 @@ def serve(
     if missing := [name for name in ("fastapi", "fastapi_swagger", "prometheus_client", "uvicorn") if find_spec(name) is None]:
         raise usage(f"the server needs {missing[0]}: pip install 'bestfirst[serve]'")
     from ..serve.limits import Limits
+    from ..serve.middleware import Hosts
     from ..serve.server import listen, run, url
 
+    if token is None and "BESTFIRST_TOKEN" in os.environ:
+        token = ""  # what an empty variable means, the option's own reading does not tell
+    if token is not None and not token.strip():
+        raise usage("the token is empty, which asks for none; leave out --token and unset BESTFIRST_TOKEN, or set it")
     try:
-        limits = Limits(max_bytes, max_items, max_chars, max_beam, max_queue, deadline)
+        limits = Limits(max_bytes, max_items, max_chars, max_beam, max_rows, max_queue, max_cache_tokens, deadline)
     except ValueError as error:
         raise usage(f"{reason(error)}; lower --max-items or raise --max-queue") from error
     decoding = Decoding(row_budget=row_budget).check()
@@ -128,8 +160,10 @@ def serve(
         loaded, _ = choice.load(decoding)
         from ..serve.app import create_app
 
-        app = create_app(loaded, limits, token=token or None, row_budget=row_budget)
-        if not token and not host.startswith(("127.", "localhost", "::1")):
+        hosts = Hosts(listening.getsockname()[0], allowed_host or ())
+        app = create_app(loaded, limits, hosts=hosts, token=token, row_budget=row_budget)
+        if token is None and not hosts.loopback:
             say(f"warning: anyone who can reach {host} can use this server; set BESTFIRST_TOKEN to ask for a token")
-        run(app, listening, drain=drain, ready=lambda: say(f"{loaded.name} at {url(listening)} (Ctrl-C stops)"))
+        ready = lambda: say(f"{loaded.name} at {url(listening)} (Ctrl-C stops)")  # noqa: E731
+        run(app, listening, deadline=deadline, drain=drain, ready=ready)
     return 0

@@ -43,6 +43,11 @@ class Running:
         return max(self.share, certain + self.rows_each) + self.guessed
 
     @property
+    def most(self) -> float:
+        """What it holds at the very most, but for what was scored ahead: every beam full, to the longest output."""
+        return self.length + 1 + self.search.level_rows * self.job.decoding.n_max(self.job.source)
+
+    @property
     def rows_each(self) -> int:
         """How many rows it needs in a step: a whole level, or one."""
         return self.search.level_rows if self.search.whole_levels else 1
@@ -83,8 +88,11 @@ class HostEngine:
         return 0 if self._waiting else WINDOW * self.budget.rows
 
     @property
+    def slots(self) -> int:
+        return self.budget.rows
+
+    @property
     def in_flight(self) -> list[Job]:
-        """The jobs that share the next forward pass."""
         return [running.job for running in self._active]
 
     def __bool__(self) -> bool:
@@ -134,14 +142,15 @@ class HostEngine:
         waiting, active = self._waiting, self._active
         if not waiting:
             return
-        rows = self.budget.rows - sum(running.rows_each for running in active)  # each has as many as it needs in a step
+        # each has as many as it needs in a step
+        rows = self.budget.rows - sum(running.rows_each for running in active if not running.job.paused)
         if active and rows < max(waiting[0].rows_each, self.budget.rows // 4):
             return
         free = self.max_cache_tokens - sum(running.holds for running in active)
         entering: list[Running] = []
         while waiting and (rows >= waiting[0].rows_each or not (active or entering)):
             running = waiting[0]
-            running.share = self._tokens_each * (running.length + 1) * running.rows_each
+            running.share = min(self._tokens_each * (running.length + 1) * running.rows_each, running.most)
             if running.share > free and (active or entering):
                 break
             rows -= running.rows_each
@@ -173,12 +182,13 @@ class HostEngine:
         if self._submitted == 1 and active:  # latency counts: a step for each length, as in beam search
             free = max(free, min(left, active[0].search.level_rows))
         unshared = self.max_cache_tokens - sum(running.holds for running in active)  # memory for what may not be needed
-        ahead = int(max(0, min(left - len(active), free - len(active), unshared)))
-        each = min(ahead, 1 + 2 * ahead // max(1, len(active)))  # guesses asked of a search; the likeliest of all are taken
+        taking_part = sum(not running.job.paused for running in active)
+        ahead = int(max(0, min(left - taking_part, free - taking_part, unshared)))
+        each = min(ahead, 1 + 2 * ahead // max(1, taking_part))  # guesses asked of a search; the likeliest of all are taken
         plan: Plan = []
         guesses: list[tuple[float, int, Hypothesis]] = []
         for place, running in enumerate(active):
-            if place and left < 1:
+            if running.job.paused or (place and left < 1):
                 plan.append((running, []))  # waits for its turn
                 continue
             search = running.search
