@@ -43,9 +43,9 @@ class Running:
         return max(self.share, certain + self.rows_each) + self.guessed
 
     @property
-    def most(self) -> float:
-        """What it holds at the very most, but for what was scored ahead: every beam full, to the longest output."""
-        return self.length + 1 + self.search.level_rows * self.job.decoding.n_max(self.job.source)
+    def kind(self) -> tuple[int, str]:
+        """What it is likely to need is what others of its kind needed: the beam, and what is searched for."""
+        return self.job.decoding.beam, self.job.decoding.objective.name
 
     @property
     def rows_each(self) -> int:
@@ -75,7 +75,7 @@ class HostEngine:
         self._active: list[Running] = []
         self._running: dict[Job, Running] = {}
         self._submitted = 0
-        self._tokens_each = 3.0  # most tokens held for each token of an input, so far
+        self._tokens_each: dict[tuple[int, str], float] = {}  # by settings: most tokens held for a token of an input, so far
 
     @property
     def stats(self) -> Stats:
@@ -150,7 +150,7 @@ class HostEngine:
         entering: list[Running] = []
         while waiting and (rows >= waiting[0].rows_each or not (active or entering)):
             running = waiting[0]
-            running.share = min(self._tokens_each * (running.length + 1) * running.rows_each, running.most)
+            running.share = self._tokens_each.get(running.kind, 3.0) * (running.length + 1) * running.rows_each
             if running.share > free and (active or entering):
                 break
             rows -= running.rows_each
@@ -225,7 +225,7 @@ class HostEngine:
         result = running.search.result()
         result.steps = running.steps
         each = 1 + (result.rows - running.guessed) / (running.length + 1) / running.rows_each
-        self._tokens_each = max(self._tokens_each, each)
+        self._tokens_each[running.kind] = max(self._tokens_each.get(running.kind, 3.0), each)
         for answer in [*result.hypotheses, *([result.partial] if result.partial else [])]:
             answer.text = self.scorer.text(running.job.source, answer.tokens)
         self._stats.calls += result.calls

@@ -7,11 +7,12 @@ from importlib.resources import files
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
-from fastapi.exceptions import HTTPException, RequestValidationError
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from fastapi.security import HTTPBearer
 from fastapi_swagger import patch_fastapi
 from pydantic_core import to_json
+from starlette.exceptions import HTTPException
 
 from .. import __version__
 from ..models import Model
@@ -170,7 +171,7 @@ def _add_state(app: FastAPI, model: str, queue: RequestQueue, metrics: Metrics, 
 def _add_errors(app: FastAPI) -> None:
     def answer(kind: type[Exception], code: int, said: Callable[[Request, Any], str]) -> None:
         async def handler(request: Request, error: Exception) -> JSONResponse:
-            headers = {"Retry-After": str(error.retry_after)} if isinstance(error, QueueFull) else None
+            headers = {"Retry-After": str(error.retry_after)} if isinstance(error, QueueFull) else getattr(error, "headers", None)
             return JSONResponse({"detail": said(request, error)}, getattr(error, "status_code", code), headers)
 
         app.add_exception_handler(kind, handler)

@@ -14,7 +14,7 @@ from ..engine import Engine, Job, Stats, engine_for
 from ..models import Model
 from ..search import Answer, Result, Trace
 from ..settings import Decoding
-from .fair_share import FairShare, Flow, Need
+from .fair_share import FairShare, Flow, Use
 from .limits import Limits
 from .recorded import RecordedSearch
 
@@ -59,6 +59,7 @@ class Work(Flow):
     recorded: bool = False  # tell every event of every search, in strict order
     cancelled: bool = False
     jobs: dict[int, Job] = field(default_factory=dict)  # of the texts that were read, by number
+    set_aside: dict[int, int] = field(default_factory=dict)  # of texts that had to make room: tokens of memory for next time
     told: dict[int, int] = field(default_factory=dict)  # of a stream: of each text, how many answers were told
 
 
@@ -162,25 +163,25 @@ class EngineThread:
             self._withdraw(job)
         self._leave_if_over(work)
 
-    def _withdraw(self, job: Job) -> None:
+    def _withdraw(self, job: Job) -> Use:
         """Take a job out of the engine that is not over."""
         if job in self._suspects:
             self._suspects.remove(job)
         else:
             self._engine.cancel(job)
-        self._forget(job)
+        return self._forget(job)
 
-    def _forget(self, job: Job) -> Work:
-        work = self._work.pop(job)
+    def _forget(self, job: Job) -> Use:
         self._recordings.pop(job, None)
-        self._share.end(work, job)
-        return work
+        return self._share.end(self._work.pop(job), job)
 
     def _leave_if_over(self, work: Work) -> None:
         if not work.running and not work.waiting and work in self._share.flows:
             self._share.leave(work)
 
     def _step(self) -> None:
+        while not self._suspects and (excess := self._share.excess()):
+            self._evict(*excess)
         self._share.allocate()
         self._feed()
         try:
@@ -196,9 +197,12 @@ class EngineThread:
     def _done(self, job: Job, result: Result) -> None:
         if self._work[job].stream:
             self._certify(job, result.hypotheses)
-        trace = self._replayed(job, result)
-        work = self._forget(job)
-        work.tell(Done(job.index, result, trace))
+        work, trace = self._work[job], self._replayed(job, result)
+        self._forget(job)
+        self._tell(work, job.index, result, trace)
+
+    def _tell(self, work: Work, index: int, result: Result, trace: Trace | None = None) -> None:
+        work.tell(Done(index, result, trace))
         self._leave_if_over(work)
 
     def _certify(self, job: Job, answers: Sequence[Answer]) -> None:
@@ -222,11 +226,10 @@ class EngineThread:
         for work in self._share.next():
             job = self._next_job(work)
             if isinstance(job, Result):  # there is nothing to ask the model
-                work.tell(Done(work.waiting.popleft(), job))
-                self._leave_if_over(work)
-            elif self._make_room(work, need := need_of(job)):
+                self._tell(work, work.waiting.popleft(), job)
+            elif self._make_room(work, use := use_of(job, work.set_aside.get(job.index))):
                 work.waiting.popleft()
-                self._share.start(work, job, need)
+                self._share.start(work, job, use)
                 self._work[job] = work
                 job.paused = False
                 self._engine.submit(job)
@@ -243,30 +246,35 @@ class EngineThread:
             return Result(status="complete", exact=True)
         try:
             job = Job(index, self._read(text), decoding)
-            tokens = need_of(job).tokens
+            decoding.n_max(job.source)
         except ValueError as error:
             return Result(status="error", message=str(error))
         except Exception as error:  # of the tokenizer's own code
             log.warning("a text could not be read: %s", error, exc_info=True)
             return Result(status="error", message=f"the text cannot be read: {type(error).__name__}")
-        if tokens > self._share.tokens:
-            message = f"this text may need {tokens:,} tokens of memory, the server has {self._share.tokens:,}"
-            return Result(status="error", message=f"{message}; ask for a smaller beam or max_length, or split it")
         if work.recorded:
             job.begin = partial(self._record, job)
         work.jobs[index] = job
         return job
 
-    def _make_room(self, flow: Work, need: Need) -> bool:
-        """Whether there is room for a job, after those that hold much more have given some up, to begin again later."""
-        while not self._share.room(need):
-            found = self._share.to_evict(flow, need)
+    def _make_room(self, work: Work, use: Use) -> bool:
+        """Whether there is room for a job, after those that hold much more have given some up."""
+        while not self._share.room(use):
+            found = self._share.to_evict(work, use)
             if found is None:
                 return False
-            holder, job = found
-            holder.waiting.appendleft(job.index)
-            self._withdraw(job)
+            self._evict(*found)
         return True
+
+    def _evict(self, work: Work, job: Job) -> None:
+        """Let a job begin again when there is room for twice as much; one that needs more than there is cannot be done."""
+        tokens = self._withdraw(job).tokens
+        if tokens > self._share.tokens:
+            message = f"this text needs more than the {self._share.tokens:,} tokens of memory that the server has"
+            self._tell(work, job.index, Result(status="error", message=f"{message}; ask for a smaller beam or max_length"))
+            return
+        work.set_aside[job.index] = min(2 * tokens, self._share.tokens)
+        work.waiting.appendleft(job.index)
 
     # -- searches that are shown -------------------------------------------------------------------------------------------
 
@@ -298,8 +306,7 @@ class EngineThread:
             self._suspects.extend(failed)
 
 
-def need_of(job: Job) -> Need:
-    """What a job needs at worst. Raises ValueError for an input that cannot be decoded with its settings."""
-    decoding = job.decoding
-    rows = decoding.beam if decoding.plan.level_by_level else 1
-    return Need(rows, job.source.length + 1 + decoding.beam * decoding.n_max(job.source))
+def use_of(job: Job, tokens: int | None) -> Use:
+    """What a job takes. How much memory a search needs is known when it is over: to begin with, what most need."""
+    rows = job.decoding.beam if job.decoding.plan.level_by_level else 1
+    return Use(rows, tokens or 3 * rows * (job.source.length + 1))

@@ -12,16 +12,18 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from ..engine import Job
 
 
-class Need(NamedTuple):
-    """What a job takes: rows of every forward pass that it is in, and tokens of the cache at worst."""
+@dataclass(eq=False)
+class Use:
+    """What a job takes: rows of every forward pass that it is in, and tokens of the cache: what was set aside for it, or more."""
 
     rows: int
     tokens: int
+    scored: int = 0
 
 
 @dataclass(eq=False)
@@ -30,13 +32,13 @@ class Flow:
 
     client: str
     waiting: deque[int] = field(default_factory=deque)  # numbers of the texts that no engine has seen
-    running: dict[Job, Need] = field(default_factory=dict)  # in the engine, the latest last
+    running: dict[Job, Use] = field(default_factory=dict)  # in the engine, the latest last
     used: float = 0.0  # rows it has had, beginning at the virtual time of its arrival
 
     @property
     def tokens(self) -> int:
-        """Of the cache, what may be held for it."""
-        return sum(need.tokens for need in self.running.values())
+        """Of the cache, what is held for it."""
+        return sum(use.tokens for use in self.running.values())
 
 
 AnyFlow = TypeVar("AnyFlow", bound=Flow)
@@ -66,34 +68,57 @@ class FairShare(Generic[AnyFlow]):
         self._requests[flow.client] -= 1
         self._requests += Counter()  # forgets clients that have none
 
+    def start(self, flow: AnyFlow, job: Job, use: Use) -> None:
+        """A job is in the engine."""
+        flow.running[job] = use
+        self._left -= use.rows
+        self._free -= use.tokens
+
+    def end(self, flow: AnyFlow, job: Job) -> Use:
+        """It is there no more."""
+        use = flow.running.pop(job)
+        self._free += use.tokens
+        return use
+
+    # -- a forward pass ----------------------------------------------------------------------------------------------------
+
     def allocate(self) -> None:
-        """Before a forward pass: pause what has had more than its share, and what it has no room for."""
+        """Before it: pause what has had more than its share, and what there is no room for."""
         self._left = self.rows
         self.flows.sort(key=lambda flow: flow.used)
         for flow in self.flows:
             ahead = self._ahead(flow) and self._left < self.rows  # somebody always goes on
-            for job, need in flow.running.items():
-                job.paused = ahead or not self._fits(need)
+            for job, use in flow.running.items():
+                job.paused = ahead or not self._fits(use)
                 if not job.paused:
-                    self._left -= need.rows
+                    self._left -= use.rows
 
     def charge(self) -> None:
-        """After a forward pass: count what each has had."""
+        """After it: count what each has had."""
         total = 0
         for flow in self.flows:
-            rows = sum(need.rows for job, need in flow.running.items() if not job.paused)
+            rows = 0
+            for job, use in flow.running.items():
+                if not job.paused:
+                    rows += use.rows
+                    use.scored += use.rows
+                    more = max(0, job.source.length + 1 + use.scored - use.tokens)
+                    use.tokens += more
+                    self._free -= more
             flow.used += rows * self._requests[flow.client]  # a client's requests share what is one client's
             total += rows
         if self.flows:
             # Nobody is behind the one who has had least: time that nobody could use is not made up for.
             self._now = max(self._now + total / len(self._requests), min(flow.used for flow in self.flows))
 
+    # -- who comes next, and who makes room --------------------------------------------------------------------------------
+
     def next(self) -> Iterator[AnyFlow]:
         """Whose text should be started now, while there are rows for one: those with the least first, a text at a time.
 
         The caller starts one (`start`), or removes one that needs no start, or goes on to the next flow.
         """
-        order = [(flow.used + self._running_rows(flow), place, flow) for place, flow in enumerate(self.flows) if flow.waiting]
+        order = [(self._standing(flow), place, flow) for place, flow in enumerate(self.flows) if flow.waiting]
         order = [each for each in order if not self._ahead(each[2])]
         heapify(order)
         while order and self._left > 0:
@@ -103,29 +128,28 @@ class FairShare(Generic[AnyFlow]):
             if len(flow.waiting) == waiting or not flow.waiting:
                 heappop(order)
             else:
-                heapreplace(order, (flow.used + self._running_rows(flow), place, flow))
+                heapreplace(order, (self._standing(flow), place, flow))
 
-    def start(self, flow: AnyFlow, job: Job, need: Need) -> None:
-        """This job is in the engine."""
-        flow.running[job] = need
-        self._left -= need.rows
-        self._free -= need.tokens
-
-    def end(self, flow: AnyFlow, job: Job) -> None:
-        """It is there no more."""
-        self._free += flow.running.pop(job).tokens
-
-    def room(self, need: Need) -> bool:
+    def room(self, use: Use) -> bool:
         """Whether there is enough of both for such a job."""
-        return self._fits(need) and need.tokens <= self._free
+        return self._fits(use) and use.tokens <= self._free
 
-    def to_evict(self, flow: AnyFlow, need: Need) -> tuple[AnyFlow, Job] | None:
-        """Whose latest job should make room for this one: of the flow that holds most, if it will still hold as much as this."""
-        holder = max(self.flows, key=lambda each: each.tokens)
-        if not holder.running or not self._fits(need):
+    def latest_of_largest(self) -> tuple[AnyFlow, Job] | None:
+        """The latest job of the flow that most is held for."""
+        holder = max(self.flows, key=lambda flow: flow.tokens)
+        return (holder, next(reversed(holder.running))) if holder.running else None
+
+    def to_evict(self, flow: AnyFlow, use: Use) -> tuple[AnyFlow, Job] | None:
+        """Who should make room for such a job of this flow: somebody who will still hold as much as this one then."""
+        found = self.latest_of_largest() if self._fits(use) else None
+        if found is None:
             return None
-        job, latest = next(reversed(holder.running.items()))
-        return (holder, job) if holder.tokens - latest.tokens >= flow.tokens + need.tokens else None
+        holder, job = found
+        return found if holder.tokens - holder.running[job].tokens >= flow.tokens + use.tokens else None
+
+    def excess(self) -> tuple[AnyFlow, Job] | None:
+        """Who should make room because together they came to hold more than there is."""
+        return self.latest_of_largest() if self._free < 0 else None
 
     def overdue(self, flow: AnyFlow) -> bool:
         """Whether it has waited for so long that others may not pass it any more."""
@@ -138,8 +162,9 @@ class FairShare(Generic[AnyFlow]):
         """A whole forward pass, as it counts for this flow."""
         return self.rows * self._requests[flow.client]
 
-    def _fits(self, need: Need) -> bool:
-        return need.rows <= self._left or self._left == self.rows
+    def _standing(self, flow: AnyFlow) -> float:
+        """What it has had, with what it gets in this pass."""
+        return flow.used + self._requests[flow.client] * sum(use.rows for use in flow.running.values())
 
-    def _running_rows(self, flow: AnyFlow) -> int:
-        return self._requests[flow.client] * sum(need.rows for need in flow.running.values())
+    def _fits(self, use: Use) -> bool:
+        return use.rows <= self._left or self._left == self.rows
