@@ -214,7 +214,8 @@ def main() -> int:
     print(many.report(options.clients, together))
     if options.greedy or options.unread:
         others = f"beside {options.greedy} greedy clients ({crowd.answered} answered, {crowd.refused} refused)"
-        print(f"{others} and {options.unread} that do not read: p99 is {many.percentile(0.99) / quiet.percentile(0.99):.2f} times")
+        times = many.percentile(0.99) / quiet.percentile(0.99)
+        print(f"{others} and {options.unread} that do not read: p99 is {times:.2f} times that without them")
         if options.pid:
             print(f"the server took {peak_memory(options.pid):.2f} GB at most")
     elif alone:

@@ -67,9 +67,7 @@ def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
     return found
 
 
-def create_app(
-    model: Model, limits: Limits, *, hosts: Hosts, token: str | None = None, row_budget: int | None = None
-) -> FastAPI:
+def create_app(model: Model, limits: Limits, *, hosts: Hosts, token: str | None = None, row_budget: int | None = None) -> FastAPI:
     """The application, with its engine: ready to be run by any ASGI server, in one process."""
     queue = RequestQueue(EngineThread(model, limits, row_budget=row_budget), limits)
     metrics = Metrics(queue, PATHS)

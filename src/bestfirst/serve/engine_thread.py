@@ -182,8 +182,11 @@ class EngineThread:
     def _step(self) -> None:
         while not self._suspects and (excess := self._share.excess()):
             self._evict(*excess)
-        self._share.allocate()
         self._feed()
+        in_flight = self._engine.in_flight
+        if all(job.paused for job in in_flight):  # others were given the rows, but wait for what these hold
+            for job in in_flight:
+                job.paused = False
         try:
             for job, result in self._engine.step():
                 self._done(job, result)
@@ -192,7 +195,7 @@ class EngineThread:
                     self._certify(job, self._engine.certified(job))
         except Exception as error:  # of the model's own code
             self._recover(error)
-        self._share.charge()
+        self._share.charge({*self._engine.in_flight})
 
     def _done(self, job: Job, result: Result) -> None:
         if self._work[job].stream:
@@ -223,7 +226,7 @@ class EngineThread:
             for job in self._work:
                 job.paused = False
             return
-        for work in self._share.next():
+        for work in self._share.allocate({*self._engine.in_flight}):
             job = self._next_job(work)
             if isinstance(job, Result):  # there is nothing to ask the model
                 self._tell(work, work.waiting.popleft(), job)

@@ -9,7 +9,7 @@ ones, all there is when it is alone, and as much as any other when all are large
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import Generic, TypeVar
@@ -41,6 +41,7 @@ class Flow:
         return sum(use.tokens for use in self.running.values())
 
 
+NONE: tuple[Job | None, Use] = (None, Use(0, 0))
 AnyFlow = TypeVar("AnyFlow", bound=Flow)
 
 
@@ -80,26 +81,46 @@ class FairShare(Generic[AnyFlow]):
         self._free += use.tokens
         return use
 
-    # -- a forward pass ----------------------------------------------------------------------------------------------------
+    def allocate(self, in_flight: Collection[Job]) -> Iterator[AnyFlow]:
+        """Before a forward pass: give out its rows, a job at a time. First every request that has begun goes on with a job; then
+        those with the least come first. All other jobs are paused.
 
-    def allocate(self) -> None:
-        """Before it: pause what has had more than its share, and what there is no room for."""
+        Yields whose text should be started now. The caller starts one (`start`), or removes one that needs no start, or neither.
+        """
         self._left = self.rows
-        self.flows.sort(key=lambda flow: flow.used)
-        for flow in self.flows:
-            ahead = self._ahead(flow) and self._left < self.rows  # somebody always goes on
-            for job, use in flow.running.items():
-                job.paused = ahead or not self._fits(use)
-                if not job.paused:
-                    self._left -= use.rows
+        entering = any(job not in in_flight for flow in self.flows for job in flow.running)
+        order = []
+        for place, flow in enumerate(self.flows):
+            for job in flow.running:
+                job.paused = True
+            entering = entering or not flow.running
+            if not self._ahead(flow):
+                order.append((not flow.running, flow.used, place, flow, iter([*flow.running.items()])))
+        heapify(order)
+        while order and self._left > 0:
+            further, standing, place, flow, jobs = order[0]
+            before, waiting = self._left, len(flow.waiting)
+            job, use = next(jobs, NONE)
+            if job is None:
+                if waiting:
+                    yield flow
+                if len(flow.waiting) == waiting:
+                    heappop(order)
+                    continue
+            elif job in flow.running and self._fits(use) and (not (further and entering) or before > self.rows // 4):
+                # Engines let jobs in when a quarter of the rows are free: who has several jobs leaves those to who has none.
+                job.paused = False
+                self._left -= use.rows
+            standing += (before - self._left) * self._requests[flow.client]
+            heapreplace(order, (True, standing, place, flow, jobs))
 
-    def charge(self) -> None:
-        """After it: count what each has had."""
+    def charge(self, in_flight: Collection[Job]) -> None:
+        """After a forward pass of these jobs: count what each has had."""
         total = 0
         for flow in self.flows:
             rows = 0
             for job, use in flow.running.items():
-                if not job.paused:
+                if job in in_flight and not job.paused:
                     rows += use.rows
                     use.scored += use.rows
                     more = max(0, job.source.length + 1 + use.scored - use.tokens)
@@ -111,24 +132,7 @@ class FairShare(Generic[AnyFlow]):
             # Nobody is behind the one who has had least: time that nobody could use is not made up for.
             self._now = max(self._now + total / len(self._requests), min(flow.used for flow in self.flows))
 
-    # -- who comes next, and who makes room --------------------------------------------------------------------------------
-
-    def next(self) -> Iterator[AnyFlow]:
-        """Whose text should be started now, while there are rows for one: those with the least first, a text at a time.
-
-        The caller starts one (`start`), or removes one that needs no start, or goes on to the next flow.
-        """
-        order = [(self._standing(flow), place, flow) for place, flow in enumerate(self.flows) if flow.waiting]
-        order = [each for each in order if not self._ahead(each[2])]
-        heapify(order)
-        while order and self._left > 0:
-            _, place, flow = order[0]
-            waiting = len(flow.waiting)
-            yield flow
-            if len(flow.waiting) == waiting or not flow.waiting:
-                heappop(order)
-            else:
-                heapreplace(order, (self._standing(flow), place, flow))
+    # -- who makes room ----------------------------------------------------------------------------------------------------
 
     def room(self, use: Use) -> bool:
         """Whether there is enough of both for such a job."""
@@ -161,10 +165,6 @@ class FairShare(Generic[AnyFlow]):
     def _pass(self, flow: AnyFlow) -> int:
         """A whole forward pass, as it counts for this flow."""
         return self.rows * self._requests[flow.client]
-
-    def _standing(self, flow: AnyFlow) -> float:
-        """What it has had, with what it gets in this pass."""
-        return flow.used + self._requests[flow.client] * sum(use.rows for use in flow.running.values())
 
     def _fits(self, use: Use) -> bool:
         return use.rows <= self._left or self._left == self.rows
