@@ -227,15 +227,15 @@ class EngineThread:
                 job.paused = False
             return
         for work in self._share.allocate({*self._engine.in_flight}):
-            job = self._next_job(work)
-            if isinstance(job, Result):  # there is nothing to ask the model
-                self._tell(work, work.waiting.popleft(), job)
-            elif self._make_room(work, use := use_of(job, work.set_aside.get(job.index))):
+            read = self._next_job(work)
+            if isinstance(read, Result):  # there is nothing to ask the model
+                self._tell(work, work.waiting.popleft(), read)
+            elif self._make_room(work, use := use_of(read, work.set_aside.get(read.index))):
                 work.waiting.popleft()
-                self._share.start(work, job, use)
-                self._work[job] = work
-                job.paused = False
-                self._engine.submit(job)
+                self._share.start(work, read, use)
+                self._work[read] = work
+                read.paused = False
+                self._engine.submit(read)
             elif self._share.overdue(work):
                 return
 

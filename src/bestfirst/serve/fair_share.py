@@ -41,7 +41,6 @@ class Flow:
         return sum(use.tokens for use in self.running.values())
 
 
-NONE: tuple[Job | None, Use] = (None, Use(0, 0))
 AnyFlow = TypeVar("AnyFlow", bound=Flow)
 
 
@@ -100,17 +99,17 @@ class FairShare(Generic[AnyFlow]):
         while order and self._left > 0:
             further, standing, place, flow, jobs = order[0]
             before, waiting = self._left, len(flow.waiting)
-            job, use = next(jobs, NONE)
-            if job is None:
+            given = next(jobs, None)
+            if given is None:
                 if waiting:
                     yield flow
                 if len(flow.waiting) == waiting:
                     heappop(order)
                     continue
-            elif job in flow.running and self._fits(use) and (not (further and entering) or before > self.rows // 4):
+            elif given[0] in flow.running and self._fits(given[1]) and (not (further and entering) or before > self.rows // 4):
                 # Engines let jobs in when a quarter of the rows are free: who has several jobs leaves those to who has none.
-                job.paused = False
-                self._left -= use.rows
+                given[0].paused = False
+                self._left -= given[1].rows
             standing += (before - self._left) * self._requests[flow.client]
             heapreplace(order, (True, standing, place, flow, jobs))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..settings import Decoding
+
 CHARACTERS_A_TOKEN = 2  # of an output that may have two tokens for one of the input, as most have by default
 
 
@@ -27,8 +29,9 @@ class Limits:
     @property
     def few(self) -> int:
         """Requests of more texts than this share half of the queue, so that others always find a place."""
-        return max(1, self.max_queue // 64)
+        return max(1, self.max_queue // 256)
 
-    def rows(self, text: str, beam: int, max_length: int | None) -> int:
+    def rows(self, text: str, decoding: Decoding) -> int:
         """What a text may need at worst, as far as can be told before it is read."""
-        return beam * (max_length or len(text) // CHARACTERS_A_TOKEN + 10)
+        length = decoding.max_length
+        return decoding.beam * (length if isinstance(length, int) else len(text) // CHARACTERS_A_TOKEN + 10)

@@ -102,7 +102,7 @@ class RequestQueue:
 
     def _check(self, texts: Texts) -> None:
         limits, count = self.limits, len(texts)
-        rows = sum(limits.rows(text, decoding.beam, decoding.max_length) for text, decoding in texts)  # type: ignore[arg-type]
+        rows = sum(limits.rows(text, decoding) for text, decoding in texts)
         if rows > limits.max_rows:
             product = f"texts, beam and max_length make {rows:,} hypotheses at worst, a request may have {limits.max_rows:,}"
             raise TooMuch(f"{product}; send fewer texts at a time, or ask for a smaller beam or max_length")
