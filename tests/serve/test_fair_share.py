@@ -121,3 +121,15 @@ def test_clients_share_alike_however_many_requests_they_have():
     assert sum(had.values()) == 4000
     assert abs(had[one] - 2000) <= 50
     assert all(abs(had[flow] - 2000 / 9) <= 25 for flow in many)
+
+
+def test_a_wide_search_is_started_while_small_ones_keep_coming():
+    """It needs a level's rows at a time, which are never free by themselves: those that come after it wait for once."""
+    engine = EngineThread(Letters(), Limits(max_beam=16))
+    small = [submit(engine, ["hello"], USUAL) for _ in range(20)]
+    drive(engine, lambda: engine.steps >= 5)
+    wide = submit(engine, ["abc"], Decoding(strategy="beam", beam=16))
+    while not wide:
+        small.append(submit(engine, ["hello"], USUAL))
+        drive(engine, lambda done=engine.steps: engine.steps > done)
+        assert len(small) < 2000

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,81 +33,35 @@ def port_number(value: object) -> int:
     return int(text)
 
 
+def option(panel: str, about: str, *names: str, parser: Any = None, metavar: str = "N", **more: Any) -> Any:
+    """An option of this panel of the help."""
+    return typer.Option(*names, parser=parser, metavar=metavar, help=about, rich_help_panel=panel, **more)
+
+
+limit = partial(option, LIMITS, parser=options.count)
+network = partial(option, NETWORK)
+TOKEN = "Ask for 'Authorization: Bearer TEXT'. Others see command lines: better set BESTFIRST_TOKEN."
+HOST = "A name to answer to beside those of the address, such as a proxy's. May be repeated."
+QUEUE = "Texts accepted and not done; beyond that, requests get 429 and Retry-After."
+DRAIN = "Seconds to finish what was accepted, on SIGTERM or Ctrl-C."
+
+
 @reports
 @grouped
 def serve(
-    host: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 for everywhere.", rich_help_panel=NETWORK),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", "-p", parser=port_number, metavar="N", help="0 chooses one.", rich_help_panel=NETWORK)
-    ] = 8000,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            envvar="BESTFIRST_TOKEN",
-            help="Ask for 'Authorization: Bearer TEXT'. Others see command lines: better set BESTFIRST_TOKEN.",
-            rich_help_panel=NETWORK,
-        ),
-    ] = None,
-    allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A name to answer to beside those of the address, such as a proxy's. May be repeated.",
-            rich_help_panel=NETWORK,
-        ),
-    ] = None,
-    max_queue: Annotated[
-        int,
-        typer.Option(
-            parser=options.count,
-            metavar="N",
-            help="Texts accepted and not done; beyond that, requests get 429 and Retry-After.",
-            rich_help_panel=LIMITS,
-        ),
-    ] = 512,
-    max_items: Annotated[
-        int, typer.Option(parser=options.count, metavar="N", help="Texts in a request.", rich_help_panel=LIMITS)
-    ] = 128,
-    max_chars: Annotated[
-        int, typer.Option(parser=options.count, metavar="N", help="Characters of a text.", rich_help_panel=LIMITS)
-    ] = 5000,
-    max_bytes: Annotated[
-        int, typer.Option(parser=options.count, metavar="N", help="Bytes of a request.", rich_help_panel=LIMITS)
-    ] = 1 << 20,
-    max_beam: Annotated[
-        int, typer.Option(parser=options.count, metavar="K", help="The widest beam, and n-best.", rich_help_panel=LIMITS)
-    ] = 50,
-    max_rows: Annotated[
-        int,
-        typer.Option(
-            parser=options.count,
-            metavar="N",
-            help="Hypotheses of a request at worst: texts x beam x tokens.",
-            rich_help_panel=LIMITS,
-        ),
-    ] = 1 << 18,
-    max_cache_tokens: Annotated[
-        int,
-        typer.Option(
-            parser=options.count,
-            metavar="N",
-            help="Tokens held in memory for all texts in flight.",
-            rich_help_panel=LIMITS,
-        ),
-    ] = 1 << 15,
-    deadline: Annotated[
-        float, typer.Option(parser=seconds, metavar="S", help="Seconds that a request may take.", rich_help_panel=LIMITS)
-    ] = 60.0,
-    drain: Annotated[
-        float,
-        typer.Option(
-            parser=seconds, metavar="S", help="Seconds to finish what was accepted, on SIGTERM or Ctrl-C.", rich_help_panel=LIMITS
-        ),
-    ] = 60.0,
+    host: Annotated[str, network("Where to listen; 0.0.0.0 for everywhere.", metavar="ADDRESS")] = "127.0.0.1",
+    port: Annotated[int, network("0 chooses one.", "--port", "-p", parser=port_number)] = 8000,
+    token: Annotated[str | None, network(TOKEN, metavar="TEXT", envvar="BESTFIRST_TOKEN")] = None,
+    allowed_host: Annotated[list[str] | None, network(HOST, metavar="NAME")] = None,
+    max_queue: Annotated[int, limit(QUEUE)] = 512,
+    max_items: Annotated[int, limit("Texts in a request.")] = 128,
+    max_chars: Annotated[int, limit("Characters of a text.")] = 5000,
+    max_bytes: Annotated[int, limit("Bytes of a request.")] = 1 << 20,
+    max_beam: Annotated[int, limit("The widest beam, and n-best.", metavar="K")] = 50,
+    max_rows: Annotated[int, limit("Hypotheses of a request at worst: texts x beam x tokens.")] = 1 << 18,
+    max_cache_tokens: Annotated[int, limit("Tokens held in memory for all texts in flight.")] = 1 << 15,
+    deadline: Annotated[float, limit("Seconds that a request may take.", parser=seconds, metavar="S")] = 60.0,
+    drain: Annotated[float, limit(DRAIN, parser=seconds, metavar="S")] = 60.0,
     row_budget: options.RowBudget = None,
     *,
     choice: ModelChoice,

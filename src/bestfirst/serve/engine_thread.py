@@ -236,7 +236,7 @@ class EngineThread:
                 self._work[read] = work
                 read.paused = False
                 self._engine.submit(read)
-            elif self._share.overdue(work):
+            elif self._share.overdue(work, use):
                 return
 
     def _next_job(self, work: Work) -> Job | Result:
@@ -270,13 +270,13 @@ class EngineThread:
         return True
 
     def _evict(self, work: Work, job: Job) -> None:
-        """Let a job begin again when there is room for twice as much; one that needs more than there is cannot be done."""
+        """Let a job begin again when there is room for more; one that needs more than there is cannot be done."""
         tokens = self._withdraw(job).tokens
         if tokens > self._share.tokens:
             message = f"this text needs more than the {self._share.tokens:,} tokens of memory that the server has"
             self._tell(work, job.index, Result(status="error", message=f"{message}; ask for a smaller beam or max_length"))
             return
-        work.set_aside[job.index] = min(2 * tokens, self._share.tokens)
+        work.set_aside[job.index] = min(2 * tokens, self._share.tokens // 2)
         work.waiting.appendleft(job.index)
 
     # -- searches that are shown -------------------------------------------------------------------------------------------

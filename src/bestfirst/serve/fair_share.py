@@ -154,9 +154,10 @@ class FairShare(Generic[AnyFlow]):
         """Who should make room because together they came to hold more than there is."""
         return self.latest_of_largest() if self._free < 0 else None
 
-    def overdue(self, flow: AnyFlow) -> bool:
-        """Whether it has waited for so long that others may not pass it any more."""
-        return flow.used < self._now - self._pass(flow)
+    def overdue(self, flow: AnyFlow, use: Use) -> bool:
+        """Whether such a job has waited for rows for so long that others may not pass it any more. For memory they may: those
+        that need little are not to wait for those that need much."""
+        return not self._fits(use) and flow.used < self._now - self._pass(flow)
 
     def _ahead(self, flow: AnyFlow) -> bool:
         return flow.used > self._now + self._pass(flow)
