@@ -22,6 +22,7 @@ import json
 import os
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -115,6 +116,7 @@ class Crowd:
     token: str | None = None
     texts: int = 128
     stopped: Event = field(default_factory=Event)
+    connections: list[http.client.HTTPConnection] = field(default_factory=list)
     answered: int = 0
     refused: int = 0
 
@@ -128,9 +130,18 @@ class Crowd:
         for client in [self._greedy] * greedy + [self._unread] * unread:
             Thread(target=client, daemon=True).start()
 
+    def stop(self) -> None:
+        """Send them away."""
+        self.stopped.set()
+        for connection in self.connections:
+            if connection.sock is not None:
+                with suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+
     def _connect(self) -> http.client.HTTPConnection:
         server = urlsplit(self.url)
-        return http.client.HTTPConnection(server.hostname, server.port, timeout=300)
+        self.connections.append(http.client.HTTPConnection(server.hostname, server.port, timeout=300))
+        return self.connections[-1]
 
     def _send(self, connection: http.client.HTTPConnection, **more: object) -> None:
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
@@ -210,7 +221,7 @@ def main() -> int:
         loads.append(quiet)
         crowd.start(options.greedy, options.unread)
     together = many.run(options.clients, options.seconds)
-    crowd.stopped.set()
+    crowd.stop()
     print(many.report(options.clients, together))
     if options.greedy or options.unread:
         others = f"beside {options.greedy} greedy clients ({crowd.answered} answered, {crowd.refused} refused)"
