@@ -9,9 +9,8 @@ from math import inf
 import pytest
 
 import bestfirst
-from bestfirst.engine import Job
+from bestfirst.engine import Job, scorer_for
 from bestfirst.engine.host import HostEngine
-from bestfirst.engine import scorer_for
 from bestfirst.scoring import GNMT, LengthNormalized, LengthReward, LogProbability
 from bestfirst.settings import Budget, Decoding
 from toys import KINDS, random_toy

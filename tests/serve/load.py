@@ -6,6 +6,12 @@
 Each client sends one line after another and waits for its answer. First one client alone, then all; what one client got is what
 all must get (or an answer as good, to 1e-4: the shape of a batch changes the last bits of a model's scores). With `--expected`,
 the answers are held against those of `bestfirst translate --json` instead.
+
+    python tests/serve/load.py URL FILE --clients 200 --greedy 10 --unread 20 --seconds 120 --pid $!
+
+Beside these honest clients there may be greedy ones, which send as many texts as they may at a time, with a wide beam and a score
+that makes every search long, and such that ask for much and never read the answer. Then all honest clients run first by
+themselves, and what the others cost them is told; with `--pid`, also the most memory that the server took.
 """
 
 from __future__ import annotations
@@ -14,12 +20,14 @@ import argparse
 import http.client
 import json
 import os
+import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from threading import Thread
-from time import perf_counter
+from threading import Event, Thread
+from time import perf_counter, sleep
 from urllib.parse import urlsplit
 
 NEAR_TIE = 1e-4
@@ -99,6 +107,83 @@ class Load:
         return f"{clients:4} clients: {len(self.seconds)} of {self.sent} answered, {rate:.1f} a second; {took}; {trouble}"
 
 
+@dataclass
+class Crowd:
+    """Clients that think of nobody else, until they are told to stop."""
+
+    url: str
+    lines: list[str]
+    token: str | None = None
+    texts: int = 128
+    stopped: Event = field(default_factory=Event)
+    connections: list[http.client.HTTPConnection] = field(default_factory=list)
+    answered: int = 0
+    refused: int = 0
+
+    @property
+    def request(self) -> dict[str, object]:
+        texts = (self.lines * self.texts)[: self.texts]
+        return {"text": texts, "beam": 50, "nbest": 50, "score": {"name": "length-reward", "beta": 5.0}, "max_length": 40}
+
+    def start(self, greedy: int, unread: int) -> None:
+        """Let them come."""
+        for client in [self._greedy] * greedy + [self._unread] * unread:
+            Thread(target=client, daemon=True).start()
+
+    def stop(self) -> None:
+        """Send them away."""
+        self.stopped.set()
+        for connection in self.connections:
+            if connection.sock is not None:
+                with suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        server = urlsplit(self.url)
+        self.connections.append(http.client.HTTPConnection(server.hostname, server.port, timeout=300))
+        return self.connections[-1]
+
+    def _send(self, connection: http.client.HTTPConnection, **more: object) -> None:
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
+        connection.request("POST", "/translate", json.dumps({**self.request, **more}), headers)
+
+    def _greedy(self) -> None:
+        """Sends as much as it may, again and again."""
+        while not self.stopped.is_set():
+            connection = self._connect()
+            try:
+                self._send(connection)
+                response = connection.getresponse()
+                response.read()
+                self.answered += response.status in (200, 504)
+                self.refused += response.status == 429
+            except (OSError, http.client.HTTPException):
+                pass
+            finally:
+                connection.close()
+            sleep(0.2)
+
+    def _unread(self) -> None:
+        """Asks for much, and does not read any of it."""
+        while not self.stopped.is_set():
+            connection = self._connect()
+            try:
+                connection.connect()
+                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                self._send(connection, stream=True, text=self.lines[:8])
+                self.stopped.wait(30)
+            except OSError:
+                sleep(0.2)
+            finally:
+                connection.close()
+
+
+def peak_memory(pid: int) -> float:
+    """The most that a process has taken so far, in GB (Linux)."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1e6
+
+
 def expected(path: Path, lines: list[str]) -> dict[str, tuple[str, float]]:
     """The answers that `bestfirst translate --json` gave to the same lines."""
     given = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -113,6 +198,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--alone", type=float, default=10, help="seconds for one client before")
     parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--greedy", type=int, default=0, help="greedy clients beside them")
+    parser.add_argument("--unread", type=int, default=0, help="clients beside them that do not read")
+    parser.add_argument("--texts", type=int, default=128, help="texts in a request of a greedy client")
+    parser.add_argument("--pid", type=int, help="the server's process, to see its memory")
     parser.add_argument("--expected", type=Path, help="what `bestfirst translate --json --beam K FILE` wrote")
     options = parser.parse_args()
     lines = options.file.read_text(encoding="utf-8").splitlines()
@@ -122,13 +211,30 @@ def main() -> int:
     one, many = Load(*given, answers=answers), Load(*given, answers=answers)
     alone = one.run(1, options.alone)
     print(one.report(1, alone), flush=True)
+    crowd = Crowd(options.url, lines, given[3], options.texts)
+    loads = [one, many]
+    if options.greedy or options.unread:
+        quiet = Load(*given, answers=answers)
+        print(quiet.report(options.clients, quiet.run(options.clients, options.seconds)), flush=True)
+        if options.pid:
+            print(f"the server took {peak_memory(options.pid):.2f} GB at most", flush=True)
+        loads.append(quiet)
+        crowd.start(options.greedy, options.unread)
     together = many.run(options.clients, options.seconds)
+    crowd.stop()
     print(many.report(options.clients, together))
-    if alone:
+    if options.greedy or options.unread:
+        others = f"beside {options.greedy} greedy clients ({crowd.answered} answered, {crowd.refused} refused)"
+        times = many.percentile(0.99) / quiet.percentile(0.99)
+        print(f"{others} and {options.unread} that do not read: p99 is {times:.2f} times that without them")
+        if options.pid:
+            print(f"the server took {peak_memory(options.pid):.2f} GB at most")
+    elif alone:
         print(f"{options.clients} clients get {together / alone:.1f} times the throughput of one")
-    for trouble in [*one.wrong, *one.lost, *many.wrong, *many.lost][:10]:
-        print(trouble, file=sys.stderr)
-    return 1 if one.wrong or one.lost or many.wrong or many.lost else 0
+    troubles = [line for load in loads for line in (*load.wrong, *load.lost)]
+    for line in troubles[:10]:
+        print(line, file=sys.stderr)
+    return 1 if troubles else 0
 
 
 if __name__ == "__main__":

@@ -34,10 +34,12 @@ class Answer(NamedTuple):
 
 
 class Served:
-    """`bestfirst serve` with these options, on a port that is free."""
+    """`bestfirst serve` with these options, on a port that is free; with `files`, it can have no more of them open."""
 
-    def __init__(self, *options: object, **environment: str) -> None:
+    def __init__(self, *options: object, files: int | None = None, **environment: str) -> None:
         line = [sys.executable, "-m", "bestfirst", "serve", "--port", "0", *map(str, options)]
+        if files is not None:
+            line = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", *line]
         self.process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env={**ENVIRONMENT, **environment})
         self.said: list[str] = []
         while not (found := re.search(r" at http://([\d.]+):(\d+) ", self._line())):

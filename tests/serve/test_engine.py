@@ -10,10 +10,9 @@ from queue import SimpleQueue
 import pytest
 
 import bestfirst
-from bestfirst.decoding import Task
-from bestfirst.scoring import LogProbability
-from bestfirst.serve.engine import Certified, Done, Engine, Event, Failed, Order
-from bestfirst.strategies import named_strategy
+from bestfirst import Decoding
+from bestfirst.serve.engine_thread import Certified, Done, EngineThread, Event, Failed, Work
+from bestfirst.serve.limits import Limits
 from serve.served import until
 
 
@@ -51,22 +50,24 @@ class Letters(bestfirst.Model):
 
 
 @pytest.fixture
-def engine() -> Iterator[Engine]:
-    made = Engine(Letters(), max_beam=8)
+def engine() -> Iterator[EngineThread]:
+    made = EngineThread(Letters(), Limits(max_beam=8))
     made.start()
     yield made
     made.model.go.set()
     made.stop()
 
 
-TASK = Task(named_strategy("best-first", beam=4), LogProbability())
+USUAL = Decoding(beam=4)
 
 
-def order(engine: Engine, *texts: str, task: Task = TASK, **settings: bool) -> tuple[Order, SimpleQueue[Event]]:
+def submit(
+    engine: EngineThread, *texts: str, decoding: Decoding = USUAL, client: str = "someone", **settings: bool
+) -> tuple[Work, SimpleQueue[Event]]:
     events: SimpleQueue[Event] = SimpleQueue()
-    made = Order([(text, task) for text in texts], events.put, **settings)
-    engine.submit(made)
-    return made, events
+    work = Work(client, texts=[(text, decoding) for text in texts], tell=events.put, **settings)
+    engine.submit(work)
+    return work, events
 
 
 def results(events: SimpleQueue[Event], count: int) -> dict[int, bestfirst.Result]:
@@ -79,28 +80,27 @@ def results(events: SimpleQueue[Event], count: int) -> dict[int, bestfirst.Resul
 
 
 def test_the_one_that_breaks_a_forward_pass_is_found_and_the_others_are_done(engine):
-    _, first = order(engine, "hello", "poison", "world", traced=False)
-    _, second = order(engine, "abc", "poison", " ")
+    _, first = submit(engine, "hello", "poison", "world")
+    _, second = submit(engine, "abc", "poison", " ")
     one, two = results(first, 3), results(second, 3)
     assert [one[0].text, one[2].text, two[0].text] == ["hello", "world", "abc"]
     assert [result.status for result in (one[1], two[1], two[2])] == ["error", "error", "complete"]
     assert one[1].message == "the model failed: RuntimeError"
-    _, after = order(engine, "still", "here")  # and all share the forward passes again
+    _, after = submit(engine, "still", "here")  # and all share the forward passes again
     assert [result.text for _, result in sorted(results(after, 2).items())] == ["still", "here"]
     assert engine.in_flight == 0
 
 
 def test_a_text_that_cannot_be_read_is_told_so(engine):
-    _, events = order(engine, "unreadable", "fine")
+    _, events = submit(engine, "unreadable", "fine")
     found = results(events, 2)
     assert (found[0].status, found[0].message) == ("error", "the input cannot be read; write it otherwise")
     assert found[1].text == "fine"
 
 
 def test_a_stream_tells_every_answer_once_also_when_a_neighbour_breaks_the_step(engine):
-    task = Task(named_strategy("best-first", beam=8), LogProbability(), nbest=6)
-    _, events = order(engine, "abcdef", task=task, stream=True)
-    order(engine, "poison")
+    _, events = submit(engine, "abcdef", decoding=Decoding(beam=8, nbest=6), stream=True)
+    submit(engine, "poison")
     ranks = []
     while isinstance(event := events.get(timeout=60), Certified):
         ranks.append((event.rank, event.answer.text))
@@ -110,11 +110,11 @@ def test_a_stream_tells_every_answer_once_also_when_a_neighbour_breaks_the_step(
 
 
 def test_what_is_cancelled_is_dropped_and_tells_nothing(engine):
-    given_up, events = order(engine, "slow", "more")
+    given_up, events = submit(engine, "slow", "more")
     engine.model.begun.wait(60)
     engine.cancel(given_up)  # in the middle of a forward pass
     engine.cancel(given_up)
-    _, after = order(engine, "next")
+    _, after = submit(engine, "next")
     engine.model.go.set()
     assert results(after, 1)[0].text == "next"
     assert events.empty()
@@ -122,7 +122,7 @@ def test_what_is_cancelled_is_dropped_and_tells_nothing(engine):
 
 
 def test_when_it_is_stopped_those_who_wait_are_told(engine):
-    _, events = order(engine, "slow")
+    _, events = submit(engine, "slow")
     engine.model.begun.wait(60)
     stopping = threading.Thread(target=engine.stop)
     stopping.start()
@@ -136,8 +136,8 @@ def test_when_it_is_stopped_those_who_wait_are_told(engine):
 def test_the_story_of_a_search_is_that_of_strict_order(engine):
     """Whatever was scored ahead of its turn, and with whom."""
     for strategy in ("best-first", "beam"):
-        task = Task(named_strategy(strategy, beam=4), LogProbability(), nbest=3)
-        _, events = order(engine, "abcd", "hello", task=task, traced=True)
+        decoding = Decoding(strategy=strategy, beam=4, nbest=3)
+        _, events = submit(engine, "abcd", "hello", decoding=decoding, recorded=True)
         for _ in range(2):
             done = events.get(timeout=60)
             text = ("abcd", "hello")[done.index]

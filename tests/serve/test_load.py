@@ -9,7 +9,8 @@ from pathlib import Path
 import bestfirst
 from scale import FULL
 from serve.conftest import GERMAN
-from serve.load import Load
+from serve.load import Crowd, Load
+from serve.served import until
 
 LOAD = Path(__file__).parent / "load.py"
 
@@ -22,6 +23,21 @@ def test_sixty_four_clients_get_the_answers_of_decode(server, model, lines):
     assert (load.wrong, load.lost, load.refused) == ([], [], 0)
     assert len(load.seconds) == load.sent >= 64
     assert server.health["queue"] == 0
+
+
+def test_greedy_clients_and_such_that_do_not_read_cost_the_others_little(server, lines):
+    """A small factor, with room for what else a machine does; `load.py --greedy 10 --unread 20` has the figures."""
+    alone, beside = (Load(server.url, lines[:40], {"beam": 5}) for _ in range(2))
+    alone.run(16, seconds=30 if FULL else 4)
+    crowd = Crowd(server.url, lines, texts=64)
+    crowd.start(greedy=3, unread=4)
+    until(lambda: server.health["queue"] > 64)
+    beside.run(16, seconds=30 if FULL else 6)
+    crowd.stop()
+    until(lambda: server.health["queue"] == server.health["in_flight"] == 0)
+    assert (beside.wrong, beside.lost, beside.refused) == ([], [], 0)
+    assert beside.percentile(0.5) < 4 * alone.percentile(0.5)
+    assert beside.percentile(0.95) < 6 * alone.percentile(0.95)
 
 
 def test_the_command(server):

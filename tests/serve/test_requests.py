@@ -101,7 +101,7 @@ def test_search_tells_both_searches_with_their_events(server):
 
 WRONG = {
     '{"text": "Ja.", "beam"': (422, "the body is not JSON"),
-    "": (422, "is missing"),
+    "": (422, "the body is missing; send a JSON object"),
     "[]": (422, "valid dictionary or object"),
     "{}": (422, "text: is missing"),
     '{"text": 3}': (422, "text: input should be a valid string"),
@@ -121,8 +121,8 @@ WRONG = {
     '{"text": "Ja.", "score": {"name": "mutual-information", "language_model": "/etc"}}': (422, "score: must be"),
     '{"text": "Ja.", "model": "/etc/passwd"}': (422, "model: there is no such field"),
     '{"text": "Ja.", "language_model": "../lm"}': (422, "language_model: there is no such field"),
-    "[" * 100_000: (400, "error parsing the body"),
-    '{"text": "Ja.", "beam": ' + "9" * 5000 + "}": (400, "error parsing the body"),
+    "[" * 100_000: (400, "the body cannot be read as JSON: it is nested too deeply"),
+    '{"text": "Ja.", "beam": ' + "9" * 5000 + "}": (400, "a number in it has too many digits"),
     json.dumps({"text": ["Ja."] * 10_000}): (422, "list should have at most 64 items"),
     json.dumps({"text": "a" * 4001}): (422, "text: string should have at most 4000 characters"),
     json.dumps({"text": "a" * (10 << 20)}): (413, "a body may have 524,288 bytes"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,55 +33,35 @@ def port_number(value: object) -> int:
     return int(text)
 
 
+def option(panel: str, about: str, *names: str, parser: Any = None, metavar: str = "N", **more: Any) -> Any:
+    """An option of this panel of the help."""
+    return typer.Option(*names, parser=parser, metavar=metavar, help=about, rich_help_panel=panel, **more)
+
+
+limit = partial(option, LIMITS, parser=options.count)
+network = partial(option, NETWORK)
+TOKEN = "Ask for 'Authorization: Bearer TEXT'. Others see command lines: better set BESTFIRST_TOKEN."
+HOST = "A name to answer to beside those of the address, such as a proxy's. May be repeated."
+QUEUE = "Texts accepted and not done; beyond that, requests get 429 and Retry-After."
+DRAIN = "Seconds to finish what was accepted, on SIGTERM or Ctrl-C."
+
+
 @reports
 @grouped
 def serve(
-    host: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 for everywhere.", rich_help_panel=NETWORK),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", "-p", parser=port_number, metavar="N", help="0 chooses one.", rich_help_panel=NETWORK)
-    ] = 8000,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            envvar="BESTFIRST_TOKEN",
-            help="Ask for 'Authorization: Bearer TEXT'. Others see command lines: better set BESTFIRST_TOKEN.",
-            rich_help_panel=NETWORK,
-        ),
-    ] = None,
-    max_queue: Annotated[
-        int,
-        typer.Option(
-            parser=options.count,
-            metavar="N",
-            help="Texts accepted and not done; beyond that, requests get 429 and Retry-After.",
-            rich_help_panel=LIMITS,
-        ),
-    ] = 512,
-    max_items: Annotated[
-        int, typer.Option(parser=options.count, metavar="N", help="Texts in a request.", rich_help_panel=LIMITS)
-    ] = 128,
-    max_chars: Annotated[
-        int, typer.Option(parser=options.count, metavar="N", help="Characters of a text.", rich_help_panel=LIMITS)
-    ] = 5000,
-    max_bytes: Annotated[
-        int, typer.Option(parser=options.count, metavar="N", help="Bytes of a request.", rich_help_panel=LIMITS)
-    ] = 1 << 20,
-    max_beam: Annotated[
-        int, typer.Option(parser=options.count, metavar="K", help="The widest beam, and n-best.", rich_help_panel=LIMITS)
-    ] = 50,
-    deadline: Annotated[
-        float, typer.Option(parser=seconds, metavar="S", help="Seconds that a request may take.", rich_help_panel=LIMITS)
-    ] = 60.0,
-    drain: Annotated[
-        float,
-        typer.Option(
-            parser=seconds, metavar="S", help="Seconds to finish what was accepted, on SIGTERM or Ctrl-C.", rich_help_panel=LIMITS
-        ),
-    ] = 60.0,
+    host: Annotated[str, network("Where to listen; 0.0.0.0 for everywhere.", metavar="ADDRESS")] = "127.0.0.1",
+    port: Annotated[int, network("0 chooses one.", "--port", "-p", parser=port_number)] = 8000,
+    token: Annotated[str | None, network(TOKEN, metavar="TEXT", envvar="BESTFIRST_TOKEN")] = None,
+    allowed_host: Annotated[list[str] | None, network(HOST, metavar="NAME")] = None,
+    max_queue: Annotated[int, limit(QUEUE)] = 512,
+    max_items: Annotated[int, limit("Texts in a request.")] = 128,
+    max_chars: Annotated[int, limit("Characters of a text.")] = 5000,
+    max_bytes: Annotated[int, limit("Bytes of a request.")] = 1 << 20,
+    max_beam: Annotated[int, limit("The widest beam, and n-best.", metavar="K")] = 50,
+    max_rows: Annotated[int, limit("Hypotheses of a request at worst: texts x beam x tokens.")] = 1 << 18,
+    max_cache_tokens: Annotated[int, limit("Tokens held in memory for all texts in flight.")] = 1 << 15,
+    deadline: Annotated[float, limit("Seconds that a request may take.", parser=seconds, metavar="S")] = 60.0,
+    drain: Annotated[float, limit(DRAIN, parser=seconds, metavar="S")] = 60.0,
     row_budget: options.RowBudget = None,
     *,
     choice: ModelChoice,
@@ -112,10 +94,15 @@ def serve(
     if missing := [name for name in ("fastapi", "fastapi_swagger", "prometheus_client", "uvicorn") if find_spec(name) is None]:
         raise usage(f"the server needs {missing[0]}: pip install 'bestfirst[serve]'")
     from ..serve.limits import Limits
+    from ..serve.middleware import Hosts
     from ..serve.server import listen, run, url
 
+    if token is None and "BESTFIRST_TOKEN" in os.environ:
+        token = ""  # what an empty variable means, the option's own reading does not tell
+    if token is not None and not token.strip():
+        raise usage("the token is empty, which asks for none; leave out --token and unset BESTFIRST_TOKEN, or set it")
     try:
-        limits = Limits(max_bytes, max_items, max_chars, max_beam, max_queue, deadline)
+        limits = Limits(max_bytes, max_items, max_chars, max_beam, max_rows, max_queue, max_cache_tokens, deadline)
     except ValueError as error:
         raise usage(f"{reason(error)}; lower --max-items or raise --max-queue") from error
     decoding = decoding_from(row_budget=row_budget)
@@ -128,8 +115,10 @@ def serve(
         loaded, _ = choice.load(decoding)
         from ..serve.app import create_app
 
-        app = create_app(loaded, limits, token=token or None, row_budget=row_budget)
-        if not token and not host.startswith(("127.", "localhost", "::1")):
+        hosts = Hosts(listening.getsockname()[0], allowed_host or ())
+        app = create_app(loaded, limits, hosts=hosts, token=token, row_budget=row_budget)
+        if token is None and not hosts.loopback:
             say(f"warning: anyone who can reach {host} can use this server; set BESTFIRST_TOKEN to ask for a token")
-        run(app, listening, drain=drain, ready=lambda: say(f"{loaded.name} at {url(listening)} (Ctrl-C stops)"))
+        ready = lambda: say(f"{loaded.name} at {url(listening)} (Ctrl-C stops)")  # noqa: E731
+        run(app, listening, deadline=deadline, drain=drain, ready=ready)
     return 0

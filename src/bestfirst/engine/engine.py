@@ -14,7 +14,7 @@ cannot do to the first. `choice.py` is the one place that chooses.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -30,7 +30,8 @@ class Job:
     """An input with its settings; `n_max` is the most tokens of its output. ValueError where there is room for none.
 
     `trace`: where its search is recorded. `begin`: makes a search other than the settings' own (`search`). Either keeps a job on
-    the host. `error`: why this input cannot be decoded; no engine sees such a job.
+    the host. `error`: why this input cannot be decoded; no engine sees such a job. `paused`: it keeps what it holds and is given
+    no rows; to be changed between two steps. An engine whose searches run by themselves may take no notice.
     """
 
     index: int
@@ -39,6 +40,7 @@ class Job:
     trace: Trace | None = None
     begin: Callable[[], Search] | None = None
     error: str | None = None
+    paused: bool = False
     n_max: int = 0
 
     def __post_init__(self) -> None:
@@ -89,6 +91,16 @@ class Engine(Protocol):
     @property
     def wants(self) -> int:
         """How many more jobs should be submitted now, for it to work well."""
+        ...
+
+    @property
+    def slots(self) -> int:
+        """How many jobs can share a forward pass, where each needs one row of it."""
+        ...
+
+    @property
+    def in_flight(self) -> Sequence[Job]:
+        """The jobs that were let in and are not over."""
         ...
 
     def __bool__(self) -> bool:

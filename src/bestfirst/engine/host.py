@@ -43,6 +43,11 @@ class Running:
         return max(self.share, certain + self.rows_each) + self.guessed
 
     @property
+    def kind(self) -> tuple[int, str]:
+        """What it is likely to need is what others of its kind needed: the beam, and what is searched for."""
+        return self.job.decoding.beam, self.job.decoding.objective.name
+
+    @property
     def rows_each(self) -> int:
         """How many rows it needs in a step: a whole level, or one."""
         return self.search.level_rows if self.search.whole_levels else 1
@@ -70,7 +75,7 @@ class HostEngine:
         self._active: list[Running] = []
         self._running: dict[Job, Running] = {}
         self._submitted = 0
-        self._tokens_each = 3.0  # most tokens held for each token of an input, so far
+        self._tokens_each: dict[tuple[int, str], float] = {}  # by settings: most tokens held for a token of an input, so far
 
     @property
     def stats(self) -> Stats:
@@ -83,8 +88,11 @@ class HostEngine:
         return 0 if self._waiting else WINDOW * self.budget.rows
 
     @property
+    def slots(self) -> int:
+        return self.budget.rows
+
+    @property
     def in_flight(self) -> list[Job]:
-        """The jobs that share the next forward pass."""
         return [running.job for running in self._active]
 
     @property
@@ -143,14 +151,15 @@ class HostEngine:
         waiting, active = self._waiting, self._active
         if not waiting:
             return
-        rows = self.budget.rows - sum(running.rows_each for running in active)  # each has as many as it needs in a step
+        # each has as many as it needs in a step
+        rows = self.budget.rows - sum(running.rows_each for running in active if not running.job.paused)
         if active and rows < max(waiting[0].rows_each, self.budget.rows // 4):
             return
         free = self.max_cache_tokens - sum(running.holds for running in active)
         entering: list[Running] = []
         while waiting and (rows >= waiting[0].rows_each or not (active or entering)):
             running = waiting[0]
-            running.share = self._tokens_each * (running.length + 1) * running.rows_each
+            running.share = self._tokens_each.get(running.kind, 3.0) * (running.length + 1) * running.rows_each
             if running.share > free and (active or entering):
                 break
             rows -= running.rows_each
@@ -182,12 +191,13 @@ class HostEngine:
         if self._submitted == 1 and active:  # latency counts: a step for each length, as in beam search
             free = max(free, min(left, active[0].search.level_rows))
         unshared = self.max_cache_tokens - sum(running.holds for running in active)  # memory for what may not be needed
-        ahead = int(max(0, min(left - len(active), free - len(active), unshared)))
-        each = min(ahead, 1 + 2 * ahead // max(1, len(active)))  # guesses asked of a search; the likeliest of all are taken
+        taking_part = sum(not running.job.paused for running in active)
+        ahead = int(max(0, min(left - taking_part, free - taking_part, unshared)))
+        each = min(ahead, 1 + 2 * ahead // max(1, taking_part))  # guesses asked of a search; the likeliest of all are taken
         plan: Plan = []
         guesses: list[tuple[float, int, Hypothesis]] = []
         for place, running in enumerate(active):
-            if place and left < 1:
+            if running.job.paused or (place and left < 1):
                 plan.append((running, []))  # waits for its turn
                 continue
             search = running.search
@@ -224,7 +234,7 @@ class HostEngine:
         result = running.search.result()
         result.steps = running.steps
         each = 1 + (result.rows - running.guessed) / (running.length + 1) / running.rows_each
-        self._tokens_each = max(self._tokens_each, each)
+        self._tokens_each[running.kind] = max(self._tokens_each.get(running.kind, 3.0), each)
         for answer in [*result.hypotheses, *([result.partial] if result.partial else [])]:
             answer.text = self.scorer.text(running.job.source, answer.tokens)
         self._stats.calls += result.calls

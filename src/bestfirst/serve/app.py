@@ -1,28 +1,46 @@
-"""The paths: what can be asked of the server."""
+"""The paths: what can be asked of the server, and how it is carried out."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from fastapi.security import HTTPBearer
 from fastapi_swagger import patch_fastapi
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
 
 from .. import __version__
+from ..models import Model
 from ..page import component
-from .desk import Broken, Busy, Desk, Late
-from .engine import Engine
-from .gate import Gate, Watch
+from .engine_thread import Certified, EngineThread
 from .limits import Limits
-from .schemas import Error, Health, Line, SearchRequest, SearchResponse, TranslateRequest, TranslateResponse
-from .service import Service
-from .trouble import explain
+from .metrics import Metrics
+from .middleware import CheckRequests, Hosts, MeasureRequests
+from .request_queue import DeadlinePassed, EngineStopped, QueueFull, RequestQueue, Submission, TooMuch
+from .schemas import (
+    Error,
+    Health,
+    SearchRequest,
+    SearchResponse,
+    StreamLine,
+    TextResult,
+    TranslateRequest,
+    TranslateResponse,
+    explain,
+    explain_type,
+    explain_unreadable,
+    summary,
+)
+from .server import body_seconds
 
 GUARDED = frozenset({"/translate", "/search", "/metrics"})
 PATHS = GUARDED | {"/", "/docs", "/openapi.json", "/health"}
+CLIENT_LEFT = 499  # nginx's code; only the metrics see it
 ONLY_OURS = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; \
 base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
@@ -34,7 +52,7 @@ Errors are `{"detail": "what is wrong and what to do"}`."""
 def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
     """What a path answers when it does not do what it is asked, as the OpenAPI document tells it."""
     why = {
-        400: "The body is no JSON that can be read.",
+        400: "The body is no JSON that can be read, or the server does not answer to this host.",
         401: "The token is missing or wrong.",
         408: "The body did not arrive in time.",
         413: "The body is larger than the server allows.",
@@ -49,100 +67,155 @@ def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
     return found
 
 
-def create_app(model: Any, limits: Limits, *, token: str | None = None, row_budget: int | None = None) -> FastAPI:
+def create_app(model: Model, limits: Limits, *, hosts: Hosts, token: str | None = None, row_budget: int | None = None) -> FastAPI:
     """The application, with its engine: ready to be run by any ASGI server, in one process."""
-    engine = Engine(model, max_beam=limits.max_beam, row_budget=row_budget)
-    service = Service(model.name, Desk(engine, limits), PATHS)
+    queue = RequestQueue(EngineThread(model, limits, row_budget=row_budget), limits)
+    metrics = Metrics(queue, PATHS)
+    queue.on_result = metrics.text
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.desk.open()
+        queue.open()
         yield
-        engine.stop()
+        queue.engine.stop()
 
     quiet: dict[str, Any] = {"docs_url": None, "redoc_url": None, "swagger_ui_oauth2_redirect_url": None}
     app = FastAPI(title="bestfirst", version=__version__, description=ABOUT, lifespan=lifespan, **quiet)
     patch_fastapi(app, redirect_from_root_to_docs=False)  # Swagger UI from this server, not from somebody else's
-    app.add_middleware(Gate, max_bytes=limits.max_bytes, token=token, guarded=GUARDED)
-    app.add_middleware(Watch, note=service.metrics.request)
-    _add_work(app, service, limits, token is not None)
-    _add_views(app, service, token is not None)
-    _tell_errors(app)
+    checks = {"hosts": hosts, "token": token, "guarded": GUARDED, "max_bytes": limits.max_bytes}
+    app.add_middleware(CheckRequests, seconds=body_seconds(limits.deadline), **checks)  # type: ignore[arg-type]
+    app.add_middleware(MeasureRequests, note=metrics.request)
+    name = getattr(model, "name", type(model).__name__)
+    _add_translate(app, name, queue, limits, token is not None)
+    _add_search(app, name, queue, limits, token is not None)
+    _add_state(app, name, queue, metrics, token is not None)
+    _add_errors(app)
     return app
 
 
 def _bearer(token: bool) -> list[Any]:
-    """What the OpenAPI document says of the token; the gate is who checks it."""
+    """What the OpenAPI document says of the token; the middleware is who checks it."""
     return [Depends(HTTPBearer(auto_error=False, description="The token that the server was started with."))] if token else []
 
 
-def _add_work(app: FastAPI, service: Service, limits: Limits, token: bool) -> None:
+def _of_work(token: bool) -> dict[str, Any]:
+    """What paths have in common that ask the model."""
     refused = refusals(400, 408, 413, 422, 429, 503, 504, *((401,) if token else ()))
-    stream = {"application/x-ndjson": {"schema": Line.model_json_schema()}}
-    ToTranslate, ToSearch = TranslateRequest.within(limits), SearchRequest.within(limits)  # noqa: N806
+    return {"dependencies": _bearer(token), "response_class": Response, "responses": refused}
 
-    @app.post(
-        "/translate",
-        dependencies=_bearer(token),
-        response_class=Response,
-        responses={200: {"model": TranslateResponse, "content": stream}, **refused},
-    )
-    async def translate(asked: ToTranslate, request: Request) -> Response:  # type: ignore[valid-type]
+
+def _add_translate(app: FastAPI, model: str, queue: RequestQueue, limits: Limits, token: bool) -> None:
+    Body = TranslateRequest.within(limits)  # noqa: N806
+    shared = _of_work(token)
+    stream = {"application/x-ndjson": {"schema": StreamLine.model_json_schema()}}
+    shared["responses"][200] = {"model": TranslateResponse, "content": stream}
+
+    @app.post("/translate", **shared)
+    async def translate(asked: Body, request: Request) -> Response:  # type: ignore[valid-type]
         """Translate a text or a list of texts.
 
         With `"stream": true` the answer is a JSON object a line: each translation as soon as it is certain to have its place, and
         for each text a last line with its `status`.
         """
-        return await service.translate(asked, request)
+        decoding = asked.decoding(asked.strategy)  # type: ignore[attr-defined]
+        texts = [(text, decoding) for text in asked.texts]  # type: ignore[attr-defined]
+        submission = queue.submit(texts, client=client(request), stream=asked.stream)  # type: ignore[attr-defined]
+        if asked.stream:  # type: ignore[attr-defined]
+            return StreamingResponse(stream_lines(submission), media_type="application/x-ndjson")
+        found = await submission.results(left(request))
+        if found is None:
+            return Response(status_code=CLIENT_LEFT)
+        return json_response({"model": model, "results": [TextResult.of(done.result) for done in found]})
 
-    @app.post(
-        "/search",
-        dependencies=_bearer(token),
-        response_class=Response,
-        responses={200: {"model": SearchResponse}, **refused},
-    )
-    async def search(asked: ToSearch, request: Request) -> Response:  # type: ignore[valid-type]
+
+def _add_search(app: FastAPI, model: str, queue: RequestQueue, limits: Limits, token: bool) -> None:
+    Body = SearchRequest.within(limits)  # noqa: N806
+    shared = _of_work(token)
+    shared["responses"][200] = {"model": SearchResponse}
+
+    @app.post("/search", **shared)
+    async def search(asked: Body, request: Request) -> Response:  # type: ignore[valid-type]
         """Translate a text by best-first and by beam search, and tell every event of both: what the playground shows."""
-        return await service.search(asked, request)
+        both = [(asked.text, asked.decoding(strategy)) for strategy in ("best-first", "beam")]  # type: ignore[attr-defined]
+        found = await queue.submit(both, client=client(request), recorded=True).results(left(request))
+        if found is None:
+            return Response(status_code=CLIENT_LEFT)
+        best_first, beam = (TextResult.of(done.result) for done in found)
+        events = [done.trace.events for done in found if done.trace is not None]
+        return json_response({"model": model, "best_first": best_first, "beam": beam, "searches": events})
 
 
-def _add_views(app: FastAPI, service: Service, token: bool) -> None:
+def _add_state(app: FastAPI, model: str, queue: RequestQueue, metrics: Metrics, token: bool) -> None:
     page = (files(__package__) / "playground.html").read_text(encoding="utf-8").replace("{{component}}", component())
     plain = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+    shared: dict[str, Any] = {"dependencies": _bearer(token), "response_class": Response}
 
     @app.get("/health", responses=refusals(503))
     async def health() -> Health:
         """Whether the server does its work, and how much it has to do. Needs no token."""
-        return service.health()
+        queue.check_engine()
+        return Health(model=model, version=__version__, queue=queue.queued, in_flight=queue.engine.in_flight)
 
-    @app.get(
-        "/metrics",
-        dependencies=_bearer(token),
-        response_class=Response,
-        responses={200: plain, **(refusals(401) if token else {})},
-    )
-    async def metrics() -> Response:
+    @app.get("/metrics", responses={200: plain, **(refusals(401) if token else {})}, **shared)
+    async def read_metrics() -> Response:
         """What the server did, for Prometheus."""
-        return Response(service.metrics.read(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(metrics.read(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/", include_in_schema=False)
     async def playground() -> HTMLResponse:
         return HTMLResponse(page, headers={"Content-Security-Policy": ONLY_OURS})
 
 
-def _tell_errors(app: FastAPI) -> None:
-    @app.exception_handler(RequestValidationError)
-    async def wrong(request: Request, error: RequestValidationError) -> JSONResponse:
-        return JSONResponse({"detail": explain(error.errors())}, 422)
+def _add_errors(app: FastAPI) -> None:
+    def answer(kind: type[Exception], code: int, said: Callable[[Request, Any], str]) -> None:
+        async def handler(request: Request, error: Exception) -> JSONResponse:
+            headers = {"Retry-After": str(error.retry_after)} if isinstance(error, QueueFull) else getattr(error, "headers", None)
+            return JSONResponse({"detail": said(request, error)}, getattr(error, "status_code", code), headers)
 
-    @app.exception_handler(Busy)
-    async def busy(request: Request, error: Busy) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, 429, {"Retry-After": str(error.retry_after)})
+        app.add_exception_handler(kind, handler)
 
-    @app.exception_handler(Late)
-    async def late(request: Request, error: Late) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, 504)
+    def wrong(request: Request, error: RequestValidationError) -> str:
+        return explain_type(request.headers.get("content-type", "")) or explain(error.errors())
 
-    @app.exception_handler(Broken)
-    async def broken(request: Request, error: Broken) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, 503)
+    def unreadable(request: Request, error: HTTPException) -> str:
+        return explain_unreadable(error.__cause__) if error.status_code == 400 else str(error.detail)
+
+    answer(RequestValidationError, 422, wrong)
+    answer(HTTPException, 400, unreadable)
+    for kind, code in ((TooMuch, 422), (QueueFull, 429), (EngineStopped, 503), (DeadlinePassed, 504)):
+        answer(kind, code, lambda request, error: str(error))
+
+
+async def stream_lines(submission: Submission) -> AsyncIterator[bytes]:
+    """A line for each event."""
+    try:
+        async for event in submission.events():
+            if isinstance(event, Certified):
+                yield json_line({"index": event.index, "rank": event.rank, **asdict(event.answer)})
+            else:
+                yield json_line({"index": event.index, **summary(event.result)})
+    except (DeadlinePassed, EngineStopped) as error:
+        yield json_line({"detail": str(error)})
+    finally:
+        submission.close()
+
+
+def client(request: Request) -> str:
+    """Who asks: those with the same address share what is one client's."""
+    return request.client.host if request.client is not None else ""
+
+
+async def left(request: Request) -> None:
+    """Returns when the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def json_line(fields: dict[str, Any]) -> bytes:
+    """JSON, whatever the numbers: what is infinite or no number is null."""
+    return to_json(fields, inf_nan_mode="null") + b"\n"
+
+
+def json_response(fields: dict[str, Any]) -> Response:
+    """A response of what was put together from checked parts, without checking it again."""
+    return Response(to_json(fields, inf_nan_mode="null"), media_type="application/json")

@@ -10,18 +10,19 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ..search import Result
-from .desk import Desk
+from ..settings import Decoding
+from .request_queue import RequestQueue
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics:
-    """Counted here as requests end; what the desk and the engine know is asked when it is read."""
+    """Counted here as requests end; what the queue and the engine know is asked when it is read."""
 
-    def __init__(self, desk: Desk, paths: frozenset[str]) -> None:
+    def __init__(self, queue: RequestQueue, paths: frozenset[str]) -> None:
         self.paths = paths
         self.registry = CollectorRegistry()
-        self.registry.register(Now(desk))
+        self.registry.register(Gauges(queue))
         self._requests = Counter("bestfirst_requests", "Requests answered.", ["path", "code"], registry=self.registry)
         self._seconds = Histogram(
             "bestfirst_request_seconds", "How long they took.", ["path"], buckets=SECONDS, registry=self.registry
@@ -40,12 +41,12 @@ class Metrics:
         self._requests.labels(path, str(code)).inc()
         self._seconds.labels(path).observe(seconds)
 
-    def text(self, result: Result, beam: int | None) -> None:
-        """A text is done; `beam` where it was searched best-first."""
+    def text(self, result: Result, decoding: Decoding) -> None:
+        """A text is done."""
         self._texts.labels(result.status).inc()
         self._calls.inc(result.calls)
-        if beam is not None:
-            self._saved.inc(max(0, least_calls_of_beam_search(result, beam) - result.calls))
+        if decoding.strategy == "best-first":
+            self._saved.inc(max(0, least_calls_of_beam_search(result, decoding.beam) - result.calls))
 
     def read(self) -> bytes:
         """All of it, in Prometheus' own format."""
@@ -62,16 +63,16 @@ def least_calls_of_beam_search(result: Result, beam: int) -> int:
     return 1 + beam * (longest - 1) if longest else 0
 
 
-class Now(Collector):
+class Gauges(Collector):
     """What is so at this moment."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, queue: RequestQueue) -> None:
+        self.queue = queue
 
     def collect(self) -> Iterator[Any]:
-        engine = self.desk.engine
-        yield GaugeMetricFamily("bestfirst_queue", "Texts accepted and not done.", self.desk.queued)
-        yield GaugeMetricFamily("bestfirst_queue_limit", "How many there may be.", self.desk.limits.max_queue)
+        engine = self.queue.engine
+        yield GaugeMetricFamily("bestfirst_queue", "Texts accepted and not done.", self.queue.queued)
+        yield GaugeMetricFamily("bestfirst_queue_limit", "How many there may be.", self.queue.limits.max_queue)
         yield GaugeMetricFamily("bestfirst_in_flight", "Texts that share the forward passes.", engine.in_flight)
         yield CounterMetricFamily("bestfirst_rows", "Hypotheses scored, ahead of need included.", engine.rows)
         yield CounterMetricFamily("bestfirst_steps", "Forward passes.", engine.steps)

@@ -1,16 +1,15 @@
-"""Schemas: what a request may say, and what it gets. The OpenAPI document is made from them."""
+"""Schemas: what a request may say, and what it gets; and what is wrong with one. The OpenAPI document is made from them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
-from ..decoding import Task
-from ..scoring import named_score
 from ..search import Answer, Result
-from ..strategies import named_strategy
+from ..settings import Decoding
 from .limits import Limits
 
 LONGEST_SHOWN, WIDEST_SHOWN = 60, 20  # tokens and beam: a larger search has more events than anybody looks at
@@ -68,7 +67,7 @@ class BoundedLengthReward(Strict):
 Parametrized = Annotated[LengthNormalized | GNMT | LengthReward | BoundedLengthReward, Field(discriminator="name")]
 
 
-class Search(Strict):
+class SearchSettings(Strict):
     """How to search. What depends on the server's limits is narrowed by `within`."""
 
     text: str
@@ -79,14 +78,15 @@ class Search(Strict):
         None, description="Most tokens of a translation, its end included."
     )
 
-    def task(self, strategy: str) -> Task:
-        """The same for the scheduler."""
-        options = {} if isinstance(self.score, str) else self.score.model_dump()
-        score = named_score(options.pop("name", self.score), **options)
-        return Task(named_strategy(strategy, beam=self.beam), score, self.nbest, self.max_length)
+    def decoding(self, strategy: str) -> Decoding:
+        """The same for the engine."""
+        options = {"name": self.score} if isinstance(self.score, str) else self.score.model_dump()
+        name = options.pop("name")
+        asked = {"beam": self.beam, "nbest": self.nbest, "max_length": self.max_length}
+        return Decoding(strategy=strategy, score=name, score_options=options, **asked)  # type: ignore[arg-type]
 
 
-class SearchRequest(Search):
+class SearchRequest(SearchSettings):
     """A text to translate by best-first and by beam search, with a record of both."""
 
     @classmethod
@@ -102,7 +102,7 @@ class SearchRequest(Search):
         return create_model("SearchRequest", __base__=cls, __doc__=cls.__doc__, **narrowed)
 
 
-class TranslateRequest(Search):
+class TranslateRequest(SearchSettings):
     """Texts to translate, and how."""
 
     text: str | list[str]  # type: ignore[assignment]
@@ -192,7 +192,7 @@ class TranslateResponse(BaseModel):
     results: list[TextResult]
 
 
-class Line(BaseModel):
+class StreamLine(BaseModel):
     """One line of a stream: a translation that is certain, or, with `status`, the end of a text, or an error that ends all."""
 
     index: int | None = Field(None, description="Which text, from 0.")
@@ -233,3 +233,70 @@ class Error(BaseModel):
     """Why a request was not carried out."""
 
     detail: str
+
+
+# -- what is wrong -------------------------------------------------------------------------------------------------------------
+
+LONGEST = 60  # characters of a wrong value that are shown
+OTHER_TYPE = ("string_type", "list_type", "literal_error", "model_attributes_type")  # it may have been meant as something else
+SCORE = 'score: must be "logprob", or an object with the name and the parameters of another: {"name": "gnmt", "alpha": 0.6}'
+
+
+def explain(errors: Sequence[Mapping[str, Any]]) -> str:
+    """The first of pydantic's errors, with the field's name and its value; where a value may be one of several things, what is
+    wrong with it as the likeliest of them.
+
+    Never more than a line, whatever was sent: it goes back to who sent it.
+    """
+    error = max(errors, key=lambda each: (each["type"] not in OTHER_TYPE, len(each["loc"])))
+    place = ".".join(str(part) for part in error["loc"][1:] if not _branch(part))
+    if error["type"] == "json_invalid":
+        what = f"the body is not JSON: {error['ctx']['error']} at character {error['loc'][-1]}"
+    elif not place and error["type"] == "missing":
+        what = 'the body is missing; send a JSON object: {"text": "..."}'
+    elif place == "score":
+        what = SCORE
+    else:
+        what = f"{place}: {_said(error)}" if place else _said(error)
+    return what.encode("utf-8", "replace").decode()
+
+
+def explain_unreadable(cause: BaseException | None) -> str:
+    """Why a body cannot be read, where Python's reader of JSON says so."""
+    if isinstance(cause, RecursionError):
+        what = "it is nested too deeply"
+    elif isinstance(cause, UnicodeDecodeError):
+        what = f"byte {cause.start} is not UTF-8"
+    else:
+        what = "a number in it has too many digits"
+    return f"the body cannot be read as JSON: {what}; send a JSON object in UTF-8"
+
+
+def explain_type(content_type: str) -> str | None:
+    """What is wrong with a body that says it is no JSON."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
+        return None
+    return f"Content-Type: must be application/json, got {_shown(content_type)}; curl: -H 'Content-Type: application/json'"
+
+
+def _branch(part: object) -> bool:
+    """Whether this part of a place names one of the types a value might have, not a field of the request."""
+    return isinstance(part, str) and (part.startswith(("list[", "constrained-", "literal[", "tagged-union[")) or part == "str")
+
+
+def _said(error: Mapping[str, Any]) -> str:
+    kind, value = error["type"], error.get("input")
+    if kind == "string_pattern_mismatch":
+        return "a text must not contain NUL characters"
+    if kind == "missing":
+        return "is missing"
+    if kind == "extra_forbidden":
+        return "there is no such field"
+    said = error["msg"][0].lower() + error["msg"][1:]
+    return said if isinstance(value, (dict, list)) else f"{said}, got {_shown(value)}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import os
 import signal
 import socket
 from collections.abc import Callable
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_SECONDS = 10.0  # that the head of a request may take to arrive
+BODY_SECONDS = 30.0
+GRACE = 5.0  # seconds beyond the deadline in which a client may take its response
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket bound to this address, so that trouble with it is known before a model is loaded. Raises OSError."""
+    """A socket bound to this address, so that it is known to be free before a model is loaded. Raises OSError."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio turns Nagle's algorithm off only for sockets that say they are TCP; with it, responses wait for 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
@@ -30,8 +40,69 @@ def url(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def body_seconds(deadline: float) -> float:
+    """How long the body of a request may take to arrive."""
+    return min(BODY_SECONDS, deadline)
+
+
+class TimedConnection(H11Protocol):
+    """uvicorn's connection, which waits for nobody for ever: neither for the head of a request, nor until a response was taken.
+
+    With more than `most` connections, the oldest of those that ask for nothing is closed.
+    """
+
+    def __init__(self, *args: Any, deadline: float, most: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._head_seconds = min(HEAD_SECONDS, deadline)
+        self._response_seconds = body_seconds(deadline) + deadline + GRACE
+        self._most = most
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._allow(self._head_seconds)
+        if len(self.connections) > self._most:
+            idle = (each for each in self.connections if isinstance(each, TimedConnection) and each.idle and each._timer)
+            min(idle, key=lambda each: each._timer.when()).transport.abort()  # type: ignore[union-attr]
+
+    def handle_events(self) -> None:
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before:
+            self._allow(self._response_seconds)
+
+    def on_response_complete(self) -> None:
+        taken = self.transport.is_closing() or not self.transport.get_write_buffer_size()
+        self._allow(self._head_seconds if taken else self._response_seconds)
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _allow(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        if self.idle and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
+            detail = b'{"detail": "the request did not arrive in time"}'
+            head = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            self.transport.write(head + b"content-length: %d\r\n\r\n" % len(detail) + detail)
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+
 class Server(uvicorn.Server):
-    """uvicorn's, which tells when it is ready."""
+    """uvicorn's, which tells when it is ready, and ends at once on a second signal of any kind."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -42,17 +113,36 @@ class Server(uvicorn.Server):
         if self.started:
             self.ready()
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            os._exit(128 + sig)  # the engine's thread may be in the middle of a forward pass, and there is nothing to save
+        super().handle_exit(sig, frame)
 
-def run(app: Any, listening: socket.socket, *, drain: float, ready: Callable[[], None]) -> None:
+
+def run(app: Any, listening: socket.socket, *, deadline: float, drain: float, ready: Callable[[], None]) -> None:
     """Serve until told to stop, then at most `drain` seconds longer, for what was accepted.
 
     The first SIGTERM or SIGINT stops listening and drains; a second one ends at once.
     """
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=max(1, round(drain))
+        app,
+        http=partial(TimedConnection, deadline=deadline, most=most_connections()),  # type: ignore[arg-type]
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(drain)),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises them again when it is done, and then all is well
     gc.collect()
     gc.freeze()  # the model is here to stay: no garbage collection need look at it
     Server(config, ready).run(sockets=[listening])
+
+
+def most_connections() -> int:
+    """So many that files are left for everything else."""
+    try:
+        from resource import RLIMIT_NOFILE, getrlimit
+    except ImportError:  # on Windows
+        return 512
+    return max(16, min(4096, getrlimit(RLIMIT_NOFILE)[0] - 64))

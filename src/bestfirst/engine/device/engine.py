@@ -90,6 +90,10 @@ class DeviceEngine:
         return BATCH if self._known.session is not None else WINDOW
 
     @property
+    def slots(self) -> int:
+        return MOST_INPUTS
+
+    @property
     def in_flight(self) -> list[Job]:
         """The jobs that share the next forward pass."""
         mine = [] if self._session is None else self._session.jobs()

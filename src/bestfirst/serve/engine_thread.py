@@ -1,0 +1,315 @@
+"""Engine thread: runs the engine. Requests come in and events go out while it runs; all share its forward passes."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread
+
+from ..engine import Engine, Job, Stats, engine_for
+from ..models import Model
+from ..search import Answer, Result, Trace
+from ..settings import Decoding
+from .fair_share import FairShare, Flow, Use
+from .limits import Limits
+from .recorded import RecordedSearch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Certified:
+    """An answer that is sure to be the text's `rank`-th, before its search is over."""
+
+    index: int
+    rank: int
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class Done:
+    """A text's search is over."""
+
+    index: int
+    result: Result
+    trace: Trace | None = None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The work cannot be carried out, through no fault of its own."""
+
+    message: str
+
+
+Event = Certified | Done | Failed
+
+
+@dataclass(eq=False, kw_only=True)
+class Work(Flow):
+    """Texts of one request, each with its settings. `tell` gets its events, in the engine's thread."""
+
+    texts: Sequence[tuple[str, Decoding]]
+    tell: Callable[[Event], None]
+    stream: bool = False  # tell of answers as they are certified
+    recorded: bool = False  # tell every event of every search, in strict order
+    cancelled: bool = False
+    jobs: dict[int, Job] = field(default_factory=dict)  # of the texts that were read, by number
+    set_aside: dict[int, int] = field(default_factory=dict)  # of texts that had to make room: tokens of memory for next time
+    told: dict[int, int] = field(default_factory=dict)  # of a stream: of each text, how many answers were told
+
+
+class EngineThread:
+    """Runs one model's engine. `submit`, `cancel` and `stop` may be called from any thread; nothing else of it may.
+
+    Texts wait here, a queue for each request, and are handed to the engine as it has room for them and as is fair.
+    `flush` is called in the engine's thread after events were told, once for all of a step.
+    """
+
+    def __init__(self, model: Model, limits: Limits, *, row_budget: int | None = None) -> None:
+        self.model = model
+        self.flush: Callable[[], None] = lambda: None
+        # For every score that adds up log-probabilities as they are: what a request can ask for.
+        self._settings = Decoding(beam=limits.max_beam, row_budget=row_budget, max_cache_tokens=limits.max_cache_tokens)
+        self._engine: Engine = engine_for(model, self._settings)
+        self._before = Stats()  # of engines that were given up
+        self._share: FairShare[Work] = FairShare(self._engine.slots, limits.max_cache_tokens)
+        self._read = model.reader()
+        self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._work: dict[Job, Work] = {}  # of the jobs that were started
+        self._recordings: dict[Job, RecordedSearch] = {}
+        self._suspects: deque[Job] = deque()  # after a failure, to be run one by one until who is at fault is found
+        self._thread = Thread(target=self._run, name="engine", daemon=True)
+
+    # -- from other threads ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def submit(self, work: Work) -> None:
+        """Carry out this work."""
+        self._inbox.put(partial(self._enter, work))
+
+    def cancel(self, work: Work) -> None:
+        """Nobody waits for it any more: give up what is not done, and what is held for it."""
+        work.cancelled = True
+        self._inbox.put(partial(self._drop, work))
+
+    def stop(self) -> None:
+        """End the thread; what is not done fails."""
+        self._inbox.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes work."""
+        return self._thread.is_alive()
+
+    @property
+    def in_flight(self) -> int:
+        """Texts that were let in and are not over."""
+        return len(self._engine.in_flight)
+
+    @property
+    def steps(self) -> int:
+        """Forward passes so far."""
+        return self._before.steps + self._engine.stats.steps
+
+    @property
+    def rows(self) -> int:
+        """Hypotheses scored so far."""
+        return self._before.rows + self._engine.stats.rows
+
+    # -- the thread --------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while True:
+                for call in self._calls():
+                    if call is None:
+                        return
+                    call()
+                self._step()
+                self.flush()
+        finally:
+            for work in self._share.flows:
+                work.tell(Failed("the server is stopping"))
+            self.flush()
+
+    def _calls(self) -> Iterator[Callable[[], None] | None]:
+        """What has come in; where there is nothing else to do, wait for it."""
+        if not self._share.flows:
+            yield self._inbox.get()
+        while True:
+            try:
+                yield self._inbox.get_nowait()
+            except Empty:
+                return
+
+    def _enter(self, work: Work) -> None:
+        if not work.cancelled:
+            work.waiting.extend(range(len(work.texts)))
+            self._share.enter(work)
+
+    def _drop(self, work: Work) -> None:
+        work.waiting.clear()
+        for job in [*work.running]:
+            self._withdraw(job)
+        self._leave_if_over(work)
+
+    def _withdraw(self, job: Job) -> Use:
+        """Take a job out of the engine that is not over."""
+        if job in self._suspects:
+            self._suspects.remove(job)
+        else:
+            self._engine.cancel(job)
+        return self._forget(job)
+
+    def _forget(self, job: Job) -> Use:
+        self._recordings.pop(job, None)
+        return self._share.end(self._work.pop(job), job)
+
+    def _leave_if_over(self, work: Work) -> None:
+        if not work.running and not work.waiting and work in self._share.flows:
+            self._share.leave(work)
+
+    def _step(self) -> None:
+        while not self._suspects and (excess := self._share.excess()):
+            self._evict(*excess)
+        self._feed()
+        in_flight = self._engine.in_flight
+        if all(job.paused for job in in_flight):  # others were given the rows, but wait for what these hold
+            for job in in_flight:
+                job.paused = False
+        try:
+            for job, result in self._engine.step():
+                self._done(job, result)
+            for job in self._engine.in_flight:
+                if self._work[job].stream:
+                    self._certify(job, self._engine.certified(job))
+        except Exception as error:  # of the model's own code
+            self._recover(error)
+        self._share.charge({*self._engine.in_flight})
+
+    def _done(self, job: Job, result: Result) -> None:
+        if self._work[job].stream:
+            self._certify(job, result.hypotheses)
+        work, trace = self._work[job], self._replayed(job, result)
+        self._forget(job)
+        self._tell(work, job.index, result, trace)
+
+    def _tell(self, work: Work, index: int, result: Result, trace: Trace | None = None) -> None:
+        work.tell(Done(index, result, trace))
+        self._leave_if_over(work)
+
+    def _certify(self, job: Job, answers: Sequence[Answer]) -> None:
+        """Tell of those answers that are news."""
+        work = self._work[job]
+        known = work.told.get(job.index, 0)
+        for rank, answer in enumerate(answers[known:], known + 1):
+            work.tell(Certified(job.index, rank, answer))
+        work.told[job.index] = max(known, len(answers))
+
+    # -- what goes into the engine -----------------------------------------------------------------------------------------
+
+    def _feed(self) -> None:
+        """Start texts as there is room; after a failure, one suspect at a time."""
+        if self._suspects:
+            if not self._engine:
+                self._engine.submit(self._suspects.popleft())
+            for job in self._work:
+                job.paused = False
+            return
+        for work in self._share.allocate({*self._engine.in_flight}):
+            read = self._next_job(work)
+            if isinstance(read, Result):  # there is nothing to ask the model
+                self._tell(work, work.waiting.popleft(), read)
+            elif self._make_room(work, use := use_of(read, work.set_aside.get(read.index))):
+                work.waiting.popleft()
+                self._share.start(work, read, use)
+                self._work[read] = work
+                read.paused = False
+                self._engine.submit(read)
+            elif self._share.overdue(work, use):
+                return
+
+    def _next_job(self, work: Work) -> Job | Result:
+        """The first text that waits, read; or its result, where it needs no search or cannot have one."""
+        index = work.waiting[0]
+        text, decoding = work.texts[index]
+        if index in work.jobs:
+            return work.jobs[index]
+        if not text.strip():
+            return Result(status="complete", exact=True)
+        try:
+            job = Job(index, self._read(text), decoding)
+            decoding.n_max(job.source)
+        except ValueError as error:
+            return Result(status="error", message=str(error))
+        except Exception as error:  # of the tokenizer's own code
+            log.warning("a text could not be read: %s", error, exc_info=True)
+            return Result(status="error", message=f"the text cannot be read: {type(error).__name__}")
+        if work.recorded:
+            job.begin = partial(self._record, job)
+        work.jobs[index] = job
+        return job
+
+    def _make_room(self, work: Work, use: Use) -> bool:
+        """Whether there is room for a job, after those that hold much more have given some up."""
+        while not self._share.room(use):
+            found = self._share.to_evict(work, use)
+            if found is None:
+                return False
+            self._evict(*found)
+        return True
+
+    def _evict(self, work: Work, job: Job) -> None:
+        """Let a job begin again when there is room for more; one that needs more than there is cannot be done."""
+        tokens = self._withdraw(job).tokens
+        if tokens > self._share.tokens:
+            message = f"this text needs more than the {self._share.tokens:,} tokens of memory that the server has"
+            self._tell(work, job.index, Result(status="error", message=f"{message}; ask for a smaller beam or max_length"))
+            return
+        work.set_aside[job.index] = min(2 * tokens, self._share.tokens // 2)
+        work.waiting.appendleft(job.index)
+
+    # -- searches that are shown -------------------------------------------------------------------------------------------
+
+    def _record(self, job: Job) -> RecordedSearch:
+        self._recordings[job] = RecordedSearch(job.decoding.search(job.source, self.model.eos))
+        return self._recordings[job]
+
+    def _replayed(self, job: Job, result: Result) -> Trace | None:
+        """Every event of a search that was recorded, as they would come in strict order."""
+        if job not in self._recordings or result.status == "error":
+            return None
+        trace = Trace()
+        trace.describe(self.model, self._work[job].texts[job.index][0])
+        self._recordings[job].replay(job.decoding.search(job.source, self.model.eos, trace))
+        trace.text(result)
+        return trace
+
+    # -- when the model fails ----------------------------------------------------------------------------------------------
+
+    def _recover(self, error: Exception) -> None:
+        """A forward pass failed: all that are not done begin again, each alone, and the one that fails then is at fault."""
+        failed = [job for job in self._work if job not in self._suspects]
+        log.warning("a step of %d texts failed: %s", len(failed), error, exc_info=True)
+        self._before.add(self._engine.stats)
+        self._engine = engine_for(self.model, self._settings)
+        if len(failed) == 1:
+            self._done(failed[0], Result(status="error", message=f"the model failed: {type(error).__name__}"))
+        else:
+            self._suspects.extend(failed)
+
+
+def use_of(job: Job, tokens: int | None) -> Use:
+    """What a job takes. How much memory a search needs is known when it is over: to begin with, what most need."""
+    rows = job.decoding.beam if job.decoding.plan.level_by_level else 1
+    return Use(rows, tokens or 3 * rows * (job.source.length + 1))

@@ -1,0 +1,215 @@
+"""Request queue: what is accepted and what is refused, and how events of the engine reach the request that waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from math import ceil
+from time import monotonic
+
+from ..search import Result
+from ..settings import Decoding
+from .engine_thread import Certified, Done, EngineThread, Event, Failed, Work
+from .limits import Limits
+
+MOST_UNREAD = 2048  # events of a stream that wait for its client; one that is further behind does not read
+
+Texts = Sequence[tuple[str, Decoding]]
+
+
+class TooMuch(Exception):
+    """No request may ask for so much."""
+
+
+class QueueFull(Exception):
+    """`retry_after` is when it will not be, as far as can be foreseen, in seconds."""
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class DeadlinePassed(Exception):
+    """The request took too long."""
+
+
+class EngineStopped(Exception):
+    """Nothing can be decoded any more."""
+
+
+class Throughput:
+    """Texts done a second, lately."""
+
+    def __init__(self) -> None:
+        self._done: list[float] = []
+
+    def count(self) -> None:
+        """One more is done."""
+        self._done.append(monotonic())
+        if len(self._done) > 256:
+            del self._done[:128]
+
+    def seconds_for(self, texts: int) -> int:
+        """How long so many will take: from 1 to 60 seconds."""
+        seen = len(self._done) - 1
+        if seen < 1 or self._done[-1] == self._done[0]:
+            return 1
+        return min(60, max(1, ceil(texts * (self._done[-1] - self._done[0]) / seen)))
+
+
+class RequestQueue:
+    """Lives in the event loop's thread. At most `limits.max_queue` texts are accepted and not done at a time, and the larger
+    requests have half of that.
+
+    `on_result` is called for every text that is done.
+    """
+
+    def __init__(self, engine: EngineThread, limits: Limits) -> None:
+        self.engine = engine
+        self.limits = limits
+        self.queued = 0
+        self.queued_by_large = 0
+        self.throughput = Throughput()
+        self.on_result: Callable[[Result, Decoding], None] = lambda result, decoding: None
+        self._outbox: list[tuple[Submission, Event]] = []
+
+    def open(self) -> None:
+        """Begin, in the event loop that is running."""
+        loop = asyncio.get_running_loop()
+
+        def flush() -> None:
+            if self._outbox:
+                events, self._outbox = self._outbox, []
+                loop.call_soon_threadsafe(deliver, events)
+
+        self.engine.flush = flush
+        self.engine.start()
+
+    def check_engine(self) -> None:
+        """Raise `EngineStopped` if nothing can be decoded."""
+        if not self.engine.alive:
+            raise EngineStopped("the engine has stopped; start the server again")
+
+    def submit(self, texts: Texts, *, client: str, stream: bool = False, recorded: bool = False) -> Submission:
+        """Accept a request, or raise `TooMuch` or `QueueFull`."""
+        self.check_engine()
+        self._check(texts)
+        submission = Submission(self, len(texts))
+        tell = lambda event: self._outbox.append((submission, event))  # noqa: E731
+        submission.work = Work(client, texts=texts, tell=tell, stream=stream, recorded=recorded)
+        self.engine.submit(submission.work)
+        return submission
+
+    def _check(self, texts: Texts) -> None:
+        limits, count = self.limits, len(texts)
+        rows = sum(limits.rows(text, decoding) for text, decoding in texts)
+        if rows > limits.max_rows:
+            product = f"texts, beam and max_length make {rows:,} hypotheses at worst, a request may have {limits.max_rows:,}"
+            raise TooMuch(f"{product}; send fewer texts at a time, or ask for a smaller beam or max_length")
+        if self.queued + count > limits.max_queue:
+            places = f"{self.queued} of {limits.max_queue} places are taken, {count} needed"
+            raise QueueFull(f"the queue is full: {places}; try again later", self.throughput.seconds_for(self.queued))
+        large = self.queued_by_large
+        if count > limits.few and large and large + count > limits.max_queue // 2:
+            places = f"requests of more than {limits.few} texts have {large} of {limits.max_queue // 2} places, {count} needed"
+            message = f"the queue is full: {places}; try again later, or send fewer at a time"
+            raise QueueFull(message, self.throughput.seconds_for(large))
+
+
+def deliver(events: Sequence[tuple[Submission, Event]]) -> None:
+    """Hand out the events of a step."""
+    for submission in {submission for submission, _ in events}:
+        submission.check_reader()
+    for submission, event in events:
+        submission.receive(event)
+
+
+class Submission:
+    """An accepted request, for the handler that waits for it.
+
+    Its places in the queue are given back as the engine is done with its texts, whether or not anybody reads the results; at the
+    latest at the deadline, and by `close`.
+    """
+
+    work: Work
+
+    def __init__(self, queue: RequestQueue, texts: int) -> None:
+        self._queue = queue
+        self._texts = self._left = texts
+        self._large = texts > queue.limits.few
+        self._events: asyncio.Queue[Certified | Done | Exception] = asyncio.Queue()
+        self._timer = asyncio.get_running_loop().call_later(queue.limits.deadline, self._expire)
+        self._give_back(-texts)
+
+    # -- from the engine ---------------------------------------------------------------------------------------------------
+
+    def receive(self, event: Event) -> None:
+        """Something has happened."""
+        if not self._left:
+            return  # it was given up in the meantime
+        if isinstance(event, Failed):
+            self._end(EngineStopped(event.message))
+            return
+        self._events.put_nowait(event)
+        if isinstance(event, Done):
+            self._left -= 1
+            self._give_back(1)
+            self._queue.throughput.count()
+            self._queue.on_result(event.result, self.work.texts[event.index][1])
+            if not self._left:
+                self._timer.cancel()
+
+    def check_reader(self) -> None:
+        """Give up on a client that does not read."""
+        if self.work.stream and self._events.qsize() > MOST_UNREAD:
+            self._end(DeadlinePassed(f"{MOST_UNREAD:,} lines of the stream were waiting to be read; read them as they come"))
+
+    def _expire(self) -> None:
+        limit = self._queue.limits.deadline
+        within = f"{self._texts - self._left} of {self._texts} texts were done within {limit:g} seconds"
+        self._end(DeadlinePassed(f"{within}; send fewer at a time, or ask for them to be streamed"))
+
+    def _end(self, error: Exception) -> None:
+        self.close()
+        self._events.put_nowait(error)
+
+    def close(self) -> None:
+        """Whatever is not done is not wanted any more."""
+        self._timer.cancel()
+        if self._left:
+            self._queue.engine.cancel(self.work)
+            self._give_back(self._left)
+            self._left = 0
+
+    def _give_back(self, places: int) -> None:
+        self._queue.queued -= places
+        if self._large:
+            self._queue.queued_by_large -= places
+
+    # -- for the handler ---------------------------------------------------------------------------------------------------
+
+    async def events(self) -> AsyncIterator[Certified | Done]:
+        """Events as they come, until all texts are done. Raises `DeadlinePassed` or `EngineStopped`."""
+        done = 0
+        while done < self._texts:
+            event = await self._events.get()
+            if isinstance(event, Exception):
+                raise event
+            done += isinstance(event, Done)
+            yield event
+
+    async def results(self, gone: Awaitable[None]) -> list[Done] | None:
+        """All texts in order; None if `gone`, which returns when the client has left, comes first."""
+        leaving = asyncio.ensure_future(gone)
+        working = asyncio.ensure_future(self._collect())
+        try:
+            await asyncio.wait({leaving, working}, return_when=asyncio.FIRST_COMPLETED)
+            return working.result() if working.done() else None
+        finally:
+            leaving.cancel()
+            working.cancel()
+            self.close()
+
+    async def _collect(self) -> list[Done]:
+        found = [event async for event in self.events() if isinstance(event, Done)]
+        return sorted(found, key=lambda event: event.index)

@@ -1,0 +1,258 @@
+"""Clients that do not do their part: half-sent requests, bodies without end, responses that nobody reads, names not ours."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from math import inf, nan
+from time import perf_counter, sleep
+
+import pytest
+
+from bestfirst import Decoding
+from bestfirst.serve.app import json_line
+from bestfirst.serve.engine_thread import EngineThread
+from bestfirst.serve.limits import Limits
+from bestfirst.serve.middleware import Hosts
+from bestfirst.serve.request_queue import MOST_UNREAD, DeadlinePassed, QueueFull, RequestQueue, TooMuch
+from bestfirst.serve.server import listen
+from serve.served import ENVIRONMENT, PATIENCE, Served, until
+from serve.test_engine import Letters
+
+USUAL = Decoding(beam=4)
+
+
+@pytest.fixture(scope="module")
+def frail():
+    """With few files and little time."""
+    served = Served("--deadline", 3, "--allowed-host", "translate.example", files=128)
+    yield served
+    served.stop()
+
+
+def raw(server: Served, text: str) -> socket.socket:
+    connection = socket.create_connection((server.host, server.port), timeout=PATIENCE)
+    connection.sendall(text.encode())
+    return connection
+
+
+def rest(connection: socket.socket) -> str:
+    """What comes until the server closes it."""
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts).decode()
+
+
+# -- names -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/docs", "/health", "/"])
+def test_a_name_that_is_not_ours_is_refused(frail, path):
+    answer = frail.get(path, Host="attacker.example")
+    assert answer.status == 400
+    assert "does not answer to 'attacker.example'" in answer.json["detail"]
+    for host in ("localhost", f"127.0.0.1:{frail.port}", "[::1]:80", "translate.example", "Translate.Example:443"):
+        assert frail.get(path, Host=host).status == 200
+
+
+def test_hosts_by_what_is_bound():
+    assert "attacker.example" not in Hosts("0.0.0.0")
+    assert "192.168.1.2:8000" in Hosts("0.0.0.0")
+    assert socket.gethostname() in Hosts("::")
+    assert "192.168.1.2" in Hosts("192.168.1.2")
+    assert "localhost" not in Hosts("192.168.1.2")
+    assert "localhost.attacker.example" not in Hosts("127.0.0.1")
+    assert "" not in Hosts("127.0.0.1")
+
+
+@pytest.mark.parametrize(("options", "environment"), [([], {"BESTFIRST_TOKEN": ""}), (["--token", " "], {})])
+def test_an_empty_token_is_no_token(options, environment):
+    line = [sys.executable, "-m", "bestfirst", "serve", "--port", "0", *options]
+    done = subprocess.run(line, env={**ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "the token is empty" in done.stderr
+
+
+# -- time and size -----------------------------------------------------------------------------------------------------------
+
+
+def test_responses_are_not_held_back():
+    """Nagle's algorithm, with a client that acknowledges late, costs 40 ms a response."""
+
+    async def serve_one() -> int:
+        found = asyncio.get_running_loop().create_future()
+
+        class Accept(asyncio.Protocol):
+            def connection_made(self, transport):
+                sock = transport.get_extra_info("socket")
+                found.set_result(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+                transport.close()
+
+        with listen("127.0.0.1", 0) as listening:
+            server = await asyncio.get_running_loop().create_server(Accept, sock=listening)
+            with socket.create_connection(listening.getsockname()):
+                value = await asyncio.wait_for(found, 60)
+            server.close()
+        return value
+
+    assert asyncio.run(serve_one()) != 0
+
+
+@pytest.mark.parametrize("sent", ["", "POST /translate HTTP/1.1\r\nHost: localhost\r\nConte"])
+def test_a_request_that_does_not_arrive_is_not_waited_for(frail, sent):
+    begun = perf_counter()
+    said = rest(raw(frail, sent))
+    assert "408 Request Timeout" in said
+    assert 1 < perf_counter() - begun < 60
+
+
+def test_a_body_that_does_not_arrive_is_not_waited_for(frail):
+    head = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    assert "the body did not arrive within 3 seconds" in rest(raw(frail, head))
+
+
+def test_half_sent_requests_do_not_use_up_the_files(frail):
+    """More of them than the server has files: it drops the oldest, and whoever has something to ask is served."""
+    open_ones = [raw(frail, "POST /translate HT") for _ in range(200)]
+    assert frail.translate("Ja.").json["results"][0]["text"] == "Yes."
+    for connection in open_ones:
+        connection.close()
+
+
+def test_a_body_that_is_declared_too_large_is_refused_before_it_comes(frail):
+    begun = perf_counter()
+    connection = raw(frail, "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10000000000\r\n\r\n{")
+    said = connection.recv(65536).decode()
+    assert "413" in said.splitlines()[0]
+    assert perf_counter() - begun < 2
+    connection.close()
+
+
+def test_a_body_of_no_declared_length_ends_somewhere(frail):
+    chunk = f"{1 << 20:x}\r\n" + "a" * (1 << 20) + "\r\n"
+    head = "POST /translate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert "413" in raw(frail, head + chunk + chunk).recv(65536).decode().splitlines()[0]
+
+
+def test_a_form_is_told_which_header_it_needs(frail):
+    kinds = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = frail.ask("POST", "/translate", b'{"text": "Ja."}', **kinds)
+    assert answer.status == 422
+    assert answer.json["detail"].startswith("Content-Type: must be application/json, got 'application/x-www-form-urlencoded'; ")
+    assert "-H 'Content-Type: application/json'" in answer.json["detail"]
+
+
+def test_what_is_sent_is_always_json():
+    assert json_line({"a": inf, "b": [-inf, nan], "c": "é"}) == '{"a":null,"b":[null,null],"c":"é"}\n'.encode()
+
+
+# -- responses that nobody reads -----------------------------------------------------------------------------------------------
+
+
+def test_a_response_that_is_not_read_ends_at_the_deadline(frail, lines):
+    """And its places are free as soon as the engine is done."""
+    asked = {"text": lines[:60], "beam": 20, "nbest": 20, "stream": True}
+    waiting = []
+    for _ in range(4):
+        connection = frail.connect()
+        connection.connect()
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        waiting.append(frail.send(asked))
+    until(lambda: frail.health["queue"] == frail.health["in_flight"] == 0)
+    assert frail.translate("Ja.").status == 200
+    sleep(12)  # body, deadline and grace
+    for connection in waiting:
+        connection.close()
+
+
+def test_places_are_given_back_when_the_engine_is_done_and_at_the_deadline():
+    """Whether or not anybody reads."""
+
+    async def scenario() -> None:
+        model = Letters()
+        queue = RequestQueue(EngineThread(model, Limits(max_beam=8)), Limits(max_beam=8, max_queue=4, max_items=4, deadline=1.0))
+        queue.open()
+        try:
+            unread = queue.submit([("hello", USUAL)] * 4, client="one", stream=True)
+            with pytest.raises(QueueFull):
+                queue.submit([("hello", USUAL)], client="two")
+            while queue.queued:
+                await asyncio.sleep(0.01)
+            stuck = queue.submit([("slow", USUAL)] * 4, client="one", stream=True)
+            begun = perf_counter()
+            while queue.queued:
+                await asyncio.sleep(0.01)
+            assert perf_counter() - begun < 10  # though the engine is in the middle of a forward pass
+            assert len([event async for event in unread.events()]) == 8
+            with pytest.raises(DeadlinePassed, match="0 of 4 texts were done within 1 seconds"):
+                [event async for event in stuck.events()]
+        finally:
+            model.go.set()
+            queue.engine.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_that_is_not_read_is_given_up_when_too_much_waits():
+    async def scenario() -> None:
+        queue = RequestQueue(EngineThread(Letters(), Limits(max_beam=8)), Limits(max_beam=8, max_queue=4096, max_items=4096))
+        queue.open()
+        try:
+            behind = queue.submit([("a", Decoding(beam=2))] * (MOST_UNREAD + 500), client="one", stream=True)
+            while queue.queued:
+                await asyncio.sleep(0.01)
+            assert behind._events.qsize() < 2 * MOST_UNREAD
+            with pytest.raises(DeadlinePassed, match="waiting to be read"):
+                [event async for event in behind.events()]
+        finally:
+            queue.engine.stop()
+
+    asyncio.run(scenario())
+
+
+def test_large_requests_leave_half_of_the_queue_and_none_asks_for_everything():
+    async def scenario() -> None:
+        model = Letters()
+        queue = RequestQueue(EngineThread(model, Limits(max_beam=8)), Limits(max_beam=8, max_rows=100_000))
+        queue.open()
+        try:
+            large = [queue.submit([("slow", USUAL)] * 128, client="one") for _ in range(2)]
+            with pytest.raises(QueueFull, match="more than 2 texts have 256 of 256 places, 128 needed"):
+                queue.submit([("slow", USUAL)] * 128, client="one")
+            small = [queue.submit([("slow", USUAL)], client="one") for _ in range(256)]
+            with pytest.raises(QueueFull, match="512 of 512 places are taken, 1 needed"):
+                queue.submit([("slow", USUAL)], client="one")
+            for each in (*large, *small):
+                each.close()
+            assert (queue.queued, queue.queued_by_large) == (0, 0)
+            with pytest.raises(TooMuch, match="512,000 hypotheses at worst, a request may have 100,000; send fewer texts"):
+                queue.submit([("slow", Decoding(beam=8, max_length=500))] * 128, client="one")
+        finally:
+            model.go.set()
+            queue.engine.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_second_signal_ends_at_once(lines):
+    server = Served("--row-budget", 1)
+    try:
+        waiting = server.send({"text": lines[:100], "beam": 50, "strategy": "beam"})
+        until(lambda: server.health["in_flight"] >= 1)
+        server.process.send_signal(signal.SIGTERM)
+        sleep(0.5)
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(5) == 128 + signal.SIGTERM
+        waiting.close()
+    finally:
+        server.stop()
+
+
+def test_the_server_has_as_few_files_as_was_said(frail):
+    assert resource.prlimit(frail.process.pid, resource.RLIMIT_NOFILE)[0] == 128

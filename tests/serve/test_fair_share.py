@@ -1,0 +1,135 @@
+"""Fair share: what one request costs the others, counted in forward passes and tokens, so that nothing depends on the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import bestfirst
+from bestfirst import Decoding
+from bestfirst.serve.engine_thread import Done, EngineThread, Work
+from bestfirst.serve.fair_share import FairShare, Flow, Use
+from bestfirst.serve.limits import Limits
+from serve.test_engine import Letters
+
+USUAL = Decoding(beam=4)
+LONG = Decoding(beam=8, nbest=8, score="length-reward", score_options={"beta": 5.0}, max_length=60)
+
+
+def drive(engine: EngineThread, until: Callable[[], bool]) -> None:
+    """The thread's loop, here."""
+    while not until():
+        for call in engine._calls():
+            call()
+        engine._step()
+
+
+def submit(engine: EngineThread, texts: list[str], decoding: Decoding, client: str = "one") -> list[int]:
+    """Returns the list that its steps go into: after how many forward passes each text was done."""
+    begun, done = engine.steps, []
+    tell = lambda event: done.append(engine.steps - begun) if isinstance(event, Done) else None  # noqa: E731
+    engine.submit(Work(client, texts=[(text, decoding) for text in texts], tell=tell))
+    return done
+
+
+def test_a_small_request_is_not_held_up_by_large_ones_that_came_before():
+    alone = EngineThread(Letters(), Limits(max_beam=8))
+    small = submit(alone, ["hello"], USUAL)
+    drive(alone, lambda: bool(small))
+
+    crowded = EngineThread(Letters(), Limits(max_beam=8))
+    large = [submit(crowded, ["abcdefgh" + "abcdefgh"[i:] for i in range(8)] * 8, LONG) for _ in range(4)]
+    drive(crowded, lambda: crowded.steps >= 40)
+    taken = []
+    for _ in range(10):
+        done = submit(crowded, ["hello"], USUAL)
+        drive(crowded, lambda done=done: bool(done))
+        taken += done
+    assert not any(large)  # they take long, and are still at it
+    assert max(taken) <= 3 * small[0] + 2, (small, taken)
+
+
+def test_large_requests_are_done_too_while_small_ones_keep_coming():
+    engine = EngineThread(Letters(), Limits(max_beam=8))
+    large = submit(engine, ["abcdefgh"] * 4, Decoding(beam=8, score="length-reward", score_options={"beta": 5.0}, max_length=12))
+    small: list[list[int]] = []
+    while len(large) < 4:
+        small.append(submit(engine, ["hello"], USUAL))
+        drive(engine, lambda: bool(small[-1]))
+        assert len(small) < 500
+
+
+def test_a_request_alone_has_all_there_is():
+    engine = EngineThread(Letters(), Limits(max_beam=8))
+    done = submit(engine, ["hello", "world", "alone", "there"] * 4, USUAL)
+    drive(engine, lambda: engine.steps >= 2)
+    assert engine.in_flight == 16 == engine._engine.slots
+    drive(engine, lambda: len(done) == 16)
+    assert engine._share.flows == []
+
+
+def test_what_is_held_stays_within_its_bound_and_every_text_is_done():
+    """Large requests make room for others, begin again when there is more, and get the same answers."""
+    engine = EngineThread(Letters(), Limits(max_beam=8, max_cache_tokens=600))
+    decoding = Decoding(beam=8, nbest=3, score="length-reward", score_options={"beta": 5.0}, max_length=12)
+    found: dict[tuple[int, int], bestfirst.Result] = {}
+    for number in range(3):
+        tell = lambda event, number=number: found.update({(number, event.index): event.result})  # noqa: E731
+        engine.submit(Work("one", texts=[("abcdefgh", decoding)] * 8, tell=tell))
+    most = 0
+    evicted: list[object] = []
+    evict = engine._evict
+    engine._evict = lambda *given: (evicted.append(given), evict(*given))  # type: ignore[method-assign]
+
+    def held() -> bool:
+        nonlocal most
+        most = max(most, sum(flow.tokens for flow in engine._share.flows))
+        return len(found) == 24
+
+    drive(engine, held)
+    (expected,) = bestfirst.decode(Letters(), ["abcdefgh"], decoding)
+    assert {result.text for result in found.values()} == {expected.text}
+    assert evicted
+    assert most <= 600 + engine._engine.slots  # what a pass adds is looked at after it
+
+
+def test_a_text_that_needs_more_memory_than_there_is_says_so():
+    engine = EngineThread(Letters(), Limits(max_beam=8, max_cache_tokens=100))
+    found: list[bestfirst.Result] = []
+    engine.submit(Work("one", texts=[("abcdefgh", LONG), ("hello", USUAL)], tell=lambda event: found.append(event.result)))
+    drive(engine, lambda: len(found) == 2)
+    failed, fine = sorted(found, key=lambda result: result.status == "complete")
+    assert fine.text == "hello"
+    assert failed.message.startswith("this text needs more than the 100 tokens of memory that the server has; ask for a smaller")
+
+
+def test_clients_share_alike_however_many_requests_they_have():
+    share: FairShare[Flow] = FairShare(rows=4, tokens=10_000)
+    many = [Flow("many") for _ in range(9)]
+    one = Flow("one")
+    for flow in (*many, one):
+        share.enter(flow)
+        for _ in range(4):
+            job = bestfirst.engine.Job(0, bestfirst.models.Source(None, 1, 1), USUAL)
+            share.start(flow, job, Use(1, 10))
+    had = dict.fromkeys((*many, one), 0)
+    jobs = {job for flow in had for job in flow.running}
+    for _ in range(1000):
+        assert list(share.allocate(jobs)) == []
+        for flow in had:
+            had[flow] += sum(not job.paused for job in flow.running)
+        share.charge(jobs)
+    assert sum(had.values()) == 4000
+    assert abs(had[one] - 2000) <= 50
+    assert all(abs(had[flow] - 2000 / 9) <= 25 for flow in many)
+
+
+def test_a_wide_search_is_started_while_small_ones_keep_coming():
+    """It needs a level's rows at a time, which are never free by themselves: those that come after it wait for once."""
+    engine = EngineThread(Letters(), Limits(max_beam=16))
+    small = [submit(engine, ["hello"], USUAL) for _ in range(20)]
+    drive(engine, lambda: engine.steps >= 5)
+    wide = submit(engine, ["abc"], Decoding(strategy="beam", beam=16))
+    while not wide:
+        small.append(submit(engine, ["hello"], USUAL))
+        drive(engine, lambda done=engine.steps: engine.steps > done)
+        assert len(small) < 2000
