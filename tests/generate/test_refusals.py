@@ -103,10 +103,14 @@ def test_a_model_whose_scores_depend_on_its_batch():
     settings = {name: value for name, value in BART.items() if name != "vocab_size"}
     config = FSMTConfig(**settings, src_vocab_size=VOCABULARY, tgt_vocab_size=VOCABULARY, langs=["de", "en"])
     model = peaked(FSMTForConditionalGeneration(config), seed=0, eos=1.5).eval()
+    batch, asked = padded(SEQ2SEQ, SEQ2SEQ.inputs(2, seed=1)), {"num_beams": 2, "max_new_tokens": 4}
     with pytest.raises(ValueError, match=r"FSMTForConditionalGeneration \(fsmt\) cannot be decoded with by this engine"):
-        model.generate(
-            **padded(SEQ2SEQ, SEQ2SEQ.inputs(2, seed=1)), num_beams=2, max_new_tokens=4, custom_generate=bestfirst.generate
-        )
+        model.generate(**batch, **asked, custom_generate=bestfirst.generate, strategy="best-first")
+    stats = bestfirst.Stats()
+    ours = model.generate(**batch, **asked, custom_generate=bestfirst.generate, stats=stats)
+    assert torch.equal(ours, model.generate(**batch, **asked))
+    assert stats.engine == "generate"
+    assert "cannot be decoded with by this engine" in stats.search
 
 
 def test_with_a_callable_transformers_swallows_the_streamer(small):

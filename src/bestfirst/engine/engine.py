@@ -108,11 +108,6 @@ class Engine(Protocol):
         ...
 
     @property
-    def in_flight(self) -> list[Job]:
-        """The jobs that share the next forward pass."""
-        ...
-
-    @property
     def shares_context(self) -> bool:
         """Whether hypotheses share what was computed of their beginnings; if not, each is run from its first token."""
         ...

@@ -20,7 +20,11 @@ class Scorer(Protocol):
     """
 
     eos: Collection[int]
-    shares_context: bool  # whether a hypothesis goes on from what was computed of its beginning
+
+    @property
+    def shares_context(self) -> bool:
+        """Whether a hypothesis goes on from what was computed of its beginning."""
+        ...
 
     @property
     def model_seconds(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -204,7 +205,7 @@ class Collected:
         parts = np.split(self._transfer.wait(), np.cumsum([prod(shape) for shape in self._shapes])[:-1])
         values, tokens, numbers = (part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True))
         lengths = numbers[:, 3:].tolist()
-        worth: list[list[tuple[float, float]]] = values.view(np.float64).tolist()
+        worth: Any = values.view(np.float64).tolist()
         words = tokens[:, :, : max(1, abs(numbers[:, 3:]).max())].tolist()
         for job, counts, *answers in zip(self._jobs, numbers[:, :3].tolist(), lengths, worth, words):  # noqa: B905
             yield job, result_of(job, counts, *answers)
