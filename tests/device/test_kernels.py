@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
+from bestfirst.engine.device.answers import ENDS
 from bestfirst.engine.device.attention import attend, attend_own, attend_source, best
-from bestfirst.engine.device.beams import ENDS
 from bestfirst.engine.device.products import add_norm, product
 from bestfirst.engine.device.rows import reclaim
 from bestfirst.engine.device.successors import keep_best, survey

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..engine import Job
-from .beams import RULES
+from .answers import RULES
 from .launch import Graphs, send
 from .products import power
 from .rules import Rules

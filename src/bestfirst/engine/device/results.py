@@ -14,7 +14,7 @@ import triton.language as tl
 
 from ...search import Answer, Result
 from ..engine import Job
-from .beams import (
+from .answers import (
     AS_HUGGING_FACE,
     BEAM,
     BY_LEVEL,
@@ -41,7 +41,7 @@ def stops_before(
     x, t, enough, found, best, lists, known, deep, end, value, norms, gains, cap, KP: tl.constexpr, LP: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Whether Hugging Face's stop comes before each of the hypotheses of length t and values x (`hugging_face_step`, for many)."""
+    """Whether Hugging Face's stop comes before each hypothesis of length t and value x (`hugging_face_step`, for many)."""
     lengths = tl.arange(0, LP)
     first = tl.min(tl.where((tl.cumsum(found, 0) >= enough) & known, lengths, LP), 0)
     before = tl.max(tl.where(lengths == first - 1, best, -INF), 0)
@@ -87,8 +87,8 @@ def settle(
 
     Calls: the closed members that precede what stopped the search and are not hopeless (`AnyOrderSearch.calls`).
 
-    Hopeless is what cannot reach H[t] = max(B[t+1], min(A[t+1], H[t+1])), where B is what the k-th unfinished member of a beam can
-    reach and A what the k-th of all its members can: the paper's Theorem 4.4, walked from the longest beam back.
+    Hopeless is what cannot reach H[t] = max(B[t+1], min(A[t+1], H[t+1])), where B is what the k-th unfinished member of a beam
+    can reach and A what the k-th of all its members can: the paper's Theorem 4.4, walked from the longest beam back.
     """
     i = tl.program_id(0)
     s = tl.load(slots + i)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .beams import EARLY_ROWS, ENDS, LATE_ROWS, OPEN, RULES
+from .answers import EARLY_ROWS, ENDS, LATE_ROWS, OPEN, RULES
 
 ROWS, ACTIVE, ALL_ROWS, STEPS, FREE, CAP, BROKEN = range(7)  # what `counters` holds; rows in use come first
 FLYING, DONE = 1, 2  # what `status` says of a slot; 0 is nobody's

@@ -9,7 +9,7 @@ from math import ceil, inf
 from ...scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, Score
 from ...search import Patience, Strategy
 from ...settings import Decoding
-from .beams import AS_HUGGING_FACE, BEST_FIRST, BY_LEVEL, RULES
+from .answers import AS_HUGGING_FACE, BEST_FIRST, BY_LEVEL, RULES
 
 LARGEST_BEAM = 512
 KNOWN = (LogProbability, LengthNormalized, GNMT, LengthReward, BoundedLengthReward)  # value / norm(length) + gain(length)

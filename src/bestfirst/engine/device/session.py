@@ -54,6 +54,7 @@ class Session:
         self.step_of = step(self.state, self.weights)
         self.step_of.rows(BUCKETS[-1])
         self.burst, self.ahead = (BURST, AHEAD) if self.weights.device.type == "cuda" else (1, 0)
+        self._tables: dict[Hashable, int] = {}  # places of scores' tables
         self.checked = False  # whether its answers were held against the model's own
         self.owner: Callable[[], Any] = lambda: None  # the engine whose jobs are here, if it is still there
 
@@ -65,7 +66,8 @@ class Session:
         self.prompt = tuple(prompt)
         self._ends = len(eos)
         self._rules: dict[int, tuple[Decoding, Rules]] = {}  # by the settings' identity
-        self._tables: dict[Hashable, int] = {}  # by score
+        if len(self._tables) >= SCORES:
+            self._tables.clear()
         self._rates = (0.0, 0.0)
         self.most = self.shape.inputs  # in flight
         self._slots: list[Job | None] = [None] * self.shape.inputs

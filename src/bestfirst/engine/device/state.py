@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
 import torch
 
-from .beams import RULES, begin
+from .answers import RULES
+from .beams import begin
 from .products import power
 from .rows import CAP, FREE, reclaim
 from .weights import Weights
@@ -102,9 +103,13 @@ class State:
         # what ends an output, what may not come, what every output starts from
         self.ends, self.banned = zeros(weights.vocabulary, dtype=torch.int8), zeros(weights.vocabulary, dtype=torch.int8)
         self.prompt = zeros(shape.prompt)
+        self._vocabulary: tuple[tuple[int, ...], ...] = ()
 
-    def settle_vocabulary(self, eos: Collection[int], banned: Collection[int], prompt: Sequence[int]) -> None:
+    def settle_vocabulary(self, eos: Sequence[int], banned: Sequence[int], prompt: Sequence[int]) -> None:
         """What ends an output, what may not come, and what all outputs start from, of the runs to come."""
+        if (wanted := (tuple(eos), tuple(banned), tuple(prompt))) == self._vocabulary:
+            return  # the copies below would wait for all that is queued
+        self._vocabulary = wanted
         for marks, tokens in ((self.ends, eos), (self.banned, banned)):
             marks.zero_()
             if tokens:
@@ -124,9 +129,9 @@ class State:
         """The first `many` of these inputs, with `rules` (RULES, inputs): each beam empty, but for the root."""
         shape = self.shape
         begin[(len(slots),)](
-            many, caps, slots, limits, lengths, rules, self.value, self.entry, self.tie, self.node, self.pushed, self.count, self.head,
-            self.scored, self.child, self.status, self.deepest, self.limit, self.source_length, self.rules, self.caps,
-            self.rows, self.steps,
+            many, caps, slots, limits, lengths, rules,
+            self.value, self.entry, self.tie, self.node, self.pushed, self.count, self.head, self.scored, self.child,
+            self.status, self.deepest, self.limit, self.source_length, self.rules, self.caps, self.rows, self.steps,
             rules.stride(0), shape.lengths, shape.nodes * shape.successors, shape.prompt,
             KP=power(shape.k), LP=power(shape.lengths), num_warps=1,
         )  # fmt: skip

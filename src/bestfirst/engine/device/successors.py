@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .beams import ENDS, INF, OPEN, RULES, WIDTH
+from .answers import ENDS, INF, OPEN, RULES, WIDTH
 
 
 @triton.jit
