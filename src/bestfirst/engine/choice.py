@@ -26,12 +26,34 @@ def engine_for(model: Model, decoding: Decoding, adapt: Callable[[Scorer], None]
             adapt(scorer)
         return HostEngine(scorer, decoding)
 
-    if adapt is None and model.on_gpu and find_spec("triton"):
+    if adapt is None and _no_device(model) is None:
         from .device import DeviceEngine
 
-        if DeviceEngine.available(model):  # type: ignore[arg-type]
-            return DeviceEngine(model, decoding, host)  # type: ignore[arg-type]
+        return DeviceEngine(model, decoding, host)  # type: ignore[arg-type]
     return host()
+
+
+def why_host(model: Model, decoding: Decoding, adapted: bool) -> str | None:
+    """Why jobs with these settings would run on the host; None if a GPU can run them as a whole."""
+    if adapted:
+        return "logits processors, criteria and recorded scores need a search on the host"
+    if (why := _no_device(model)) is not None:
+        return why
+    from .device.rules import unknown_to_device
+
+    unknown = unknown_to_device(decoding)
+    return None if unknown is None else f"the searches of the device do not know {unknown}"
+
+
+def _no_device(model: Model) -> str | None:
+    if not model.on_gpu:
+        return "the model is not on a GPU"
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    from .device import DeviceEngine
+
+    known = DeviceEngine.available(model)  # type: ignore[arg-type]
+    return None if known else "the searches of the device do not know this architecture, or its modules were changed"
 
 
 def scorer_for(model: Model, score: Score) -> Scorer:

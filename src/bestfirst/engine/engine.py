@@ -112,10 +112,6 @@ class Engine(Protocol):
         """Whether hypotheses share what was computed of their beginnings; if not, each is run from its first token."""
         ...
 
-    def why_not(self, job: Job) -> str | None:
-        """Why this job does not run on a GPU as a whole; None if it does."""
-        ...
-
     def submit(self, *jobs: Job) -> None:
         """Queue jobs. Those that are given together may be taken in any order, others come behind."""
         ...

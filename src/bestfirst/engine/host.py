@@ -99,9 +99,6 @@ class HostEngine:
     def shares_context(self) -> bool:
         return self.scorer.shares_context
 
-    def why_not(self, job: Job) -> str | None:
-        return "the model is not on a GPU, or not of an architecture that is known there, or logits processors are in the way"
-
     def __bool__(self) -> bool:
         return bool(self._running)
 

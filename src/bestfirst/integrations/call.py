@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..engine import Engine, Job, Stats, engine_for, run
+from ..engine import Job, Stats, engine_for, run, why_host
 from ..engine.known import known
 from ..scoring import Score
 from ..search import AnyOrderSearch, Groups, Hypothesis, Result, Search, Strategy, Trace
@@ -23,18 +23,11 @@ from .processors import Processors
 
 
 class Slower(Exception):
-    """`generate`'s own loop runs this call sooner."""
+    """`generate`'s own loop, which runs level by level on a cache of its own, does this call sooner.
 
-
-def why_slower(engine: Engine, model: PreparedModel, job: Job) -> str | None:
-    """Why an engine would be slower than `generate`'s own loop, which runs level by level on a cache of its own.
-
-    On a GPU a search on the host is: a step there costs its launches, and each has to wait for the search. On a CPU only the
-    step that runs every hypothesis from its first token is.
+    On a GPU it is faster than a search on the host: a step there costs its launches, and each has to wait for the search. On a
+    CPU it is where no step of ours agrees with the model, or only the one that runs every hypothesis from its first token.
     """
-    if model.on_gpu:
-        return engine.why_not(job)
-    return None if engine.shares_context else f"{type(model.model).__name__} cannot share keys and values between hypotheses"
 
 
 @dataclass
@@ -75,12 +68,15 @@ class Call:
         decoding = Decoding(
             plan, score=self.score, nbest=self.config.num_return_sequences, accept_truncated=True, row_budget=self.row_budget
         )
+        adapted = process is not None or bool(self.limits.others)
+        if self.may_be_slower and self.model.on_gpu and (why := why_host(self.model, decoding, adapted)):
+            raise Slower(why)
         try:
             engine = engine_for(self.model, decoding, None if process is None else adapt)
-        except ValueError as error:  # no step of ours gives what the model gives
+        except ValueError as error:
             raise Slower(error) if self.may_be_slower else error from error
-        if self.may_be_slower and (why := why_slower(engine, self.model, next(self._jobs(decoding)))):
-            raise Slower(why)
+        if self.may_be_slower and not engine.shares_context:
+            raise Slower(f"{type(self.model.model).__name__} cannot share keys and values between hypotheses")
         found: dict[int, Result] = {}
         begun = perf_counter()
         try:

@@ -22,7 +22,7 @@ from .limits import read_limits
 from .outputs import Outputs, beam_output, beam_padding, greedy_output, greedy_padding
 from .parity import hugging_face_strategy, own_score, own_strategy
 from .processors import NotMonotonic, banned_tokens, never_rise
-from .refusals import refuse
+from .refusals import left_to_generate, refuse
 
 _log = logging.getLogger(__name__)
 
@@ -62,11 +62,25 @@ def generate(
     if stats is not None and not isinstance(stats, Stats):
         raise TypeError(f"stats must be a bestfirst.Stats, got {type(stats).__name__}")
     refuse(model, config, logits_processor, model_kwargs)
+    own = score is not None or strategy is not None
+    may_be_slower = not own and trace is None and row_budget is None
+
+    def own_loop(why: object) -> Any:
+        """Hugging Face's own search; it gets what we got."""
+        _log.info("generate runs its own loop: %s", why)
+        if stats is not None:
+            stats.engine, stats.search = "generate", f"level by level, by generate itself: {why}"
+        search = model._sample if config.num_beams == 1 else model._beam_search
+        return search(input_ids, logits_processor, stopping_criteria, config, **model_kwargs)
+
+    if (why := left_to_generate(model, model_kwargs)) is not None:
+        if may_be_slower:
+            return own_loop(why)
+        raise ValueError(f"bestfirst.generate cannot honour score, strategy, trace or row_budget here: {why}")
     limits = read_limits(stopping_criteria, config, input_ids.shape[1])
     banned = banned_tokens(logits_processor)
     wrapped = PreparedModel(model, limits.eos, banned or ())
     inputs = read_inputs(wrapped, input_ids, config.num_beams, inputs_tensor, model_kwargs)
-    own = score is not None or strategy is not None
     call = Call(
         model=wrapped,
         config=config,
@@ -77,7 +91,7 @@ def generate(
         greedy=config.num_beams == 1 and not own,
         row_budget=row_budget,
         trace=trace,
-        may_be_slower=not own and trace is None and row_budget is None,
+        may_be_slower=may_be_slower,
     )
 
     def run(bounded: bool) -> None:
@@ -88,12 +102,8 @@ def generate(
         run(bounded=not limits.others and (never_rise(logits_processor) or strategy is not None))
     except NotMonotonic:
         run(bounded=False)
-    except Slower as why:
-        _log.info("generate runs its own loop: %s", why)
-        if stats is not None:
-            stats.engine, stats.search = "generate", f"level by level, by generate itself: {why}"
-        own_loop = model._sample if call.greedy else model._beam_search
-        return own_loop(input_ids, logits_processor, stopping_criteria, config, **model_kwargs)
+    except Slower as slower:
+        return own_loop(slower)
     if stats is not None:
         vars(stats).update(vars(call.summary()))
     output, padding = (greedy_output, greedy_padding) if call.greedy else (beam_output, beam_padding)

@@ -68,6 +68,24 @@ def refuse(model: Any, config: Any, processors: Sequence[Any], model_kwargs: dic
             raise ValueError(f"bestfirst.generate cannot honour {name}: the engine runs the decoder on token ids alone")
 
 
+def left_to_generate(model: Any, model_kwargs: dict[str, Any]) -> str | None:
+    """What reaches the model on a way that only `generate`'s own loop goes; None if nothing does."""
+    prepare = model.prepare_inputs_for_generation
+    if "prepare_inputs_for_generation" in vars(model) or not prepare.__func__.__module__.startswith("transformers."):
+        return "prepare_inputs_for_generation is not the model's own (prompt tuning, an override)"
+    cache = model_kwargs.get("past_key_values")
+    if cache is not None and int(cache.get_seq_length()) > 0:
+        return "past_key_values holds a prefix"
+    mask = None if model.config.is_encoder_decoder else model_kwargs.get("attention_mask")
+    if mask is None or bool(mask.all()):
+        return None
+    if bool((mask[:, 1:] < mask[:, :-1]).any()):
+        return "the padding is not on the left alone"
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return "the model counts padding as positions"
+    return "the model has positions of its own for padding" if hasattr(model.base_model, "embeddings") else None
+
+
 def refuse_visible(**arguments: Any) -> None:
     """As `refuse`, for what only the folder route can see; with a callable, transformers swallows these."""
     reasons = {
