@@ -373,3 +373,24 @@ def test_whisper_takes_nothing_else(raw: Any, got: str) -> None:
     model = bestfirst.wrap(ARCHITECTURES["whisper"].build())
     with pytest.raises(ValueError, match=rf"takes audio features of shape \(8, 20\) \(mel bins, frames\), got {got}"):
         model.read(raw)
+
+
+@pytest.mark.parametrize("tokens", [[99_999_999], [-6100, 3], [2**40]])
+def test_tokens_that_a_config_forbids_and_the_model_does_not_have(tokens):
+    """They reached a compiled kernel, which wrote outside of its buffer."""
+    model = ARCHITECTURES["marian"].build()
+    expected = bestfirst.decode(bestfirst.wrap(model), [[5, 6, 7]], beam=3)[0].hypotheses
+    model.generation_config.suppress_tokens = tokens
+    found = bestfirst.decode(bestfirst.wrap(model), [[5, 6, 7]], beam=3)[0].hypotheses
+    assert (found == expected) is (3 not in tokens or all(3 not in answer.tokens for answer in expected))
+
+
+@pytest.mark.parametrize("token", [-1, 10**6])
+def test_tokens_that_the_model_does_not_have_are_named(token):
+    model = ARCHITECTURES["marian"].build()
+    (result,) = bestfirst.decode(bestfirst.wrap(model), [[5, token, 7]])
+    assert result.status == "error"
+    assert f"include {token}; model" in result.message
+    model.generation_config.decoder_start_token_id = token
+    with pytest.raises(ValueError, match="the tokens that outputs start from include"):
+        bestfirst.wrap(model)

@@ -21,7 +21,7 @@ class PreparedModel(TransformersModel):
     def __init__(self, model: Any, eos: Collection[int], banned: Collection[int]) -> None:
         self._settled = {"eos_token_id": sorted(eos)}
         super().__init__(model)
-        self.banned = tuple(sorted(banned))
+        self.banned = tuple(sorted(token for token in banned if 0 <= token < self.vocabulary))
 
     def setting(self, name: str) -> Any:
         return self._settled.get(name, super().setting(name))

@@ -101,9 +101,11 @@ def token_ids(model: TransformersModel, raw: Any, what: str) -> tuple[int, ...]:
             raise ValueError(f"model {model.name!r} has no tokenizer: give token ids instead of text")
         return tuple(model.tokenizer(readable(raw, what)).input_ids)
     try:
-        return tuple(map(int, raw))
+        ids = tuple(map(int, raw))
     except (TypeError, ValueError):
         raise ValueError(f"the {what} must be a text or token ids, got {type(raw).__name__}") from None
+    model.check_tokens(ids, f"the {what}'s tokens")
+    return ids
 
 
 def readable(text: str, what: str) -> str:

@@ -96,11 +96,24 @@ class TransformersModel(Model):
         self.eos = frozenset([eos] if isinstance(eos, int) else eos)
         self.banned = self._banned_tokens()
         self.start_tokens = self._start_tokens(target_lang)
+        self.check_tokens(self.start_tokens, "the tokens that outputs start from")
 
     @property
     def on_gpu(self) -> bool:  # type: ignore[override]
         """Whether its weights lie on a CUDA device."""
         return bool(self.model.device.type == "cuda")
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        head = self.model.get_output_embeddings()
+        return int(self.model.config.get_text_config(decoder=True).vocab_size if head is None else len(head.weight))
+
+    def check_tokens(self, tokens: Sequence[int], what: str) -> None:
+        """ValueError for a token that the model does not have: it would be looked up outside of its tables."""
+        if tokens and not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
+            odd = next(token for token in tokens if not 0 <= token < self.vocabulary)
+            raise ValueError(f"{what} include {odd}; model {self.name!r} has the tokens 0 to {self.vocabulary - 1}")
 
     # -- what its files say --------------------------------------------------------------------------------------------
 
@@ -111,7 +124,8 @@ class TransformersModel(Model):
     def _banned_tokens(self) -> tuple[int, ...]:
         """Tokens that the generation config forbids everywhere (Marian's pad, Whisper's suppressed ones)."""
         words = self.setting("bad_words_ids") or []
-        return tuple(sorted({word[0] for word in words if len(word) == 1} | set(self.setting("suppress_tokens") or [])))
+        banned = {word[0] for word in words if len(word) == 1} | set(self.setting("suppress_tokens") or [])
+        return tuple(sorted(token for token in banned if 0 <= token < self.vocabulary))  # others never come anyway
 
     def _start_tokens(self, target_lang: str | None) -> tuple[int, ...]:
         """What an encoder-decoder's decoder starts from: the start token, and the target language's code where it has one."""
