@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from ..corpus import Checkpoint, Input, ShardResult, Survey, Target, Worker
-from ..corpus.worker import SHARD_LINES, fixed_budget
+from ..corpus.worker import fixed_budget, shard_lines
 from ..errors import Conflict, InputChanged, Stopped
 from ..settings import Decoding
 from .console import say, tell
@@ -84,7 +84,7 @@ class CorpusJob:
             "output": self.target.identity(),
             "settings": identity(self.decoding),
             "model": self.choice.identity(),
-            "shard_lines": self.shard_lines or SHARD_LINES,
+            "shard_lines": self._shard_lines,
         }
 
     def _nothing_to_do(self, checkpoint: Checkpoint) -> int:
@@ -108,7 +108,7 @@ class CorpusJob:
                 bar.saved(checkpoint.tally)
 
             try:
-                checkpoint.run(self.source, survey, pool.work(budget, bar.advance), self.shard_lines or SHARD_LINES, notice)
+                checkpoint.run(self.source, survey, pool.work(budget, bar.advance), self._shard_lines, notice)
             except InputChanged:
                 raise
             except (Stopped, KeyboardInterrupt) as error:
@@ -117,6 +117,10 @@ class CorpusJob:
                     raise CommandError(f"{error}; {kept}") from error
                 raise CommandError(f"interrupted; {kept}", INTERRUPTED) from None
             return summary, pool.signature
+
+    @property
+    def _shard_lines(self) -> int:
+        return self.shard_lines or shard_lines(self.choice.device)
 
     @contextmanager
     def _pool(self) -> Iterator[Any]:
