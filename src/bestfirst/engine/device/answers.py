@@ -38,13 +38,6 @@ def bound(v, t, end, rises, norms, gains, cap):
 
 
 @triton.jit
-def following(x, lengths, LP: tl.constexpr):
-    """Of each length, what x has for the next one; -inf for the last."""
-    next_one = tl.where(lengths[None, :] == lengths[:, None] + 1, x[None, :], -INF)
-    return tl.max(next_one, 1)
-
-
-@triton.jit
 def accepted(i, lists, unfinished, finished, value, entry, tie, k, KP: tl.constexpr):
     """Whether the i-th finished hypothesis of each length is an answer: fewer than k members of its length precede it.
 

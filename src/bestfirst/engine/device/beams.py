@@ -36,7 +36,6 @@ from .answers import (
     best_answers,
     bound,
     final,
-    following,
     hugging_face_step,
     precedes,
 )  # fmt: skip
@@ -272,14 +271,15 @@ def grow(
         heads = tl.load(head + s * L + lengths, mask=known & (lengths < end), other=-INF)
         after = tl.full([], -INF, tl.float64)  # by level: what comes after this cannot matter
         if search == BY_LEVEL:
-            # What cannot matter: its children would find a beam full of better ones.
-            full = unfinished >= k
-            last = tl.load(value + lists.to(tl.int64) * KP + k - 1, mask=full, other=-INF)
-            reach = tl.maximum(final(last, lengths, norms, gains, cap), bound(last, lengths, end, rises, norms, gains, cap))
+            # What cannot matter: its children would find a beam full of better ones, whose last can reach so much.
+            full = (lengths < deep) & (tl.load(count + lists + 2, mask=lengths < deep, other=0) >= k)
+            last = tl.load(value + (lists + 2).to(tl.int64) * KP + k - 1, mask=full, other=-INF)
+            longer = tl.minimum(lengths + 1, LP - 1)
+            reach = tl.maximum(final(last, longer, norms, gains, cap), bound(last, longer, end, rises, norms, gains, cap))
             reach = tl.where(full, reach, -INF)
-            heads = tl.where(bound(heads, lengths, end, rises, norms, gains, cap) < following(reach, lengths, LP), -INF, heads)
+            heads = tl.where(bound(heads, lengths, end, rises, norms, gains, cap) < reach, -INF, heads)
             level = tl.min(tl.where(heads > -INF, lengths, LP), 0)
-            after = tl.max(tl.where(lengths == level + 1, reach, -INF), 0)
+            after = tl.max(tl.where(lengths == level, reach, -INF), 0)
             found = answers_by_length(lists, unfinished, finished, value, entry, tie, k, KP)
             over = (level == deep) & (tl.sum(found, 0) >= tl.load(mine + ENOUGH))
             heads = tl.where((lengths == level) & (over == 0), heads, -INF)
