@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,15 @@ PIECE = 512  # inputs that are let in together, at most
 TOKENS = 1 << 15  # of theirs, unless one alone has more
 FEWEST = 256  # tokens that a graph is made for
 NUMBERS = 4 + RULES.value  # of an input: its slot, limit, source length, where that starts; and its rules
+
+
+def runs(rules: Sequence[Rules]) -> Iterator[tuple[int, int, Rules]]:
+    """Where the same rules begin and end."""
+    first = 0
+    for i in range(1, len(rules) + 1):
+        if i == len(rules) or rules[i] is not rules[first]:
+            yield first, i, rules[first]
+            first = i
 
 
 class Admission:
@@ -44,12 +54,12 @@ class Admission:
         inputs, room = (PIECE, max(FEWEST, power(tokens))) if graph else (len(jobs), tokens)
         numbers = np.zeros(2 + (2 + NUMBERS) * inputs + 4 * room, dtype=np.int32)
         numbers[:2] = len(jobs), tokens
-        numbers[2 : 2 + 2 * inputs].view(np.float64)[: len(jobs)] = [
-            each.cap(job.source.length) for each, job in zip(rules, jobs, strict=True)
-        ]
+        caps = numbers[2 : 2 + 2 * inputs].view(np.float64)
         of_inputs = numbers[2 + 2 * inputs : 2 + (2 + NUMBERS) * inputs].reshape(NUMBERS, -1)
         of_inputs[:4, : len(jobs)] = slots, [job.n_max for job in jobs], lengths, starts
-        of_inputs[4:, : len(jobs)] = np.array([each.numbers for each in rules], dtype=np.int32).T
+        for first, last, each in runs(rules):  # jobs one after another mostly have the same
+            of_inputs[4:, first:last] = np.array(each.numbers, dtype=np.int32)[:, None]
+            caps[first:last] = [each.cap(job.source.length) for job in jobs[first:last]] if each.capped else inf
         of_tokens = numbers[2 + (2 + NUMBERS) * inputs :].reshape(4, -1)
         of_tokens[3] = self.state.shape.inputs * self.state.shape.source
         of_tokens[1:, :tokens] = (

@@ -216,6 +216,8 @@ class DeviceEngine:
         self.submit(*left)
 
     def _with_text(self, job: Job, result: Result) -> Result:
+        if self.model.tokenizer is None:
+            return result
         for answer in [*result.hypotheses, *([result.partial] if result.partial else [])]:
             answer.text = self.model.text(job.source.payload, answer.tokens)
         return result

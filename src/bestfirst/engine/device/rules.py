@@ -67,6 +67,11 @@ class Rules:
         some = (k, width, decoding.nbest, int(decoding.accept_truncated), kind, table, int(not score.monotonic), enough, *fixed)
         return cls((*some, *[0] * (RULES.value - len(some))), rates, score)
 
+    @property
+    def capped(self) -> bool:
+        """Whether a length reward ends somewhere."""
+        return isinstance(self.score, BoundedLengthReward)
+
     def cap(self, source_length: int) -> float:
         """The most that a length reward is worth for an input of this length."""
         return self.score.beta * self.score.ratio * source_length if isinstance(self.score, BoundedLengthReward) else inf
