@@ -17,6 +17,7 @@ import torch
 from transformers import GenerationMixin, ProphetNetConfig, ProphetNetForConditionalGeneration
 
 import bestfirst
+from bestfirst.engine.known import known
 from bestfirst.engine.runner import Runner
 from bestfirst.engine.steps import choose
 from bestfirst.engine.steps.bart import FusedBart
@@ -539,8 +540,9 @@ def test_the_model_is_left_as_found(name: str, decoder: str, monkeypatch: pytest
     want = [hypotheses(result) for result in decode(model, inputs, 7)]
     if decoder != "chosen":
         kind = HookedStep if decoder == "hooked" else RecomputeStep
-        monkeypatch.setattr(choose, "choose", lambda model: kind(model.model))
+        monkeypatch.setattr(choose, "choose", lambda model, _: kind(model.model))
         model = bestfirst.wrap(model.model)
+        known(model).step = None
     model.model.train()
     model.model.get_input_embeddings().eval()  # modes are mixed while a model is fine-tuned
     before = state(model.model)
@@ -557,7 +559,7 @@ class Interrupted(Exception):
 def test_the_model_is_left_as_found_by_an_exception_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     architecture = ARCHITECTURES[name]
     model = architecture.build(seed=7)
-    monkeypatch.setattr(choose, "choose", lambda model: HookedStep(model.model))
+    monkeypatch.setattr(choose, "choose", lambda model, _: HookedStep(model.model))
     calls = 0
 
     def stop(*_: Any) -> None:
