@@ -1,5 +1,6 @@
-"""Follows one sentence through the package, on the CPU and on a GPU, and draws what was called: `architecture.json`, two pictures, and
-the list in `docs/architecture.md`.
+"""Follows one sentence through the package, on the CPU and on a GPU, and draws what was called.
+
+Makes `architecture.json`, two pictures, and the list in `docs/architecture.md`.
 
 python docs/figures/architecture.py               trace again, draw, and write the list (a minute)
 python docs/figures/architecture.py --draw        draw again from architecture.json
@@ -26,6 +27,7 @@ from typing import Any
 FOLDER = Path(__file__).parent
 PAGE = FOLDER.parent / "architecture.md"
 SENTENCE = "Guten Morgen!"
+NO_FUNCTIONS = ("<module>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 BEGIN, END = "<!-- made by docs/figures/architecture.py -->", "<!-- end -->"
 
 
@@ -63,15 +65,15 @@ def follow(run: Callable[[], Any]) -> Flow:
 
     def home(frame: FrameType) -> str | None:
         code = frame.f_code
-        runs_on_import = code.co_name == "<module>" or "__qualname__" in code.co_names  # of a class, its body
-        return None if runs_on_import or not code.co_filename.startswith(root) else code.co_filename.removeprefix(root)
+        of_others = code.co_name in NO_FUNCTIONS or "__qualname__" in code.co_names  # this, in the body of a class
+        return None if of_others or not code.co_filename.startswith(root) else code.co_filename.removeprefix(root)
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         if event != "call" or (file := home(frame)) is None:
             return
         name = getattr(frame.f_code, "co_qualname", frame.f_code.co_name).split(".<")[0]
         functions.setdefault(file, {}).setdefault(name)
-        above = frame.f_back
+        above = frame.f_back or sys._getframe(1)  # compiled functions do not know who called them
         while above is not None and (home(above) or file) == file:
             above = above.f_back
         if above is not None:
@@ -86,7 +88,8 @@ def follow(run: Callable[[], Any]) -> Flow:
         sys.setprofile(None)
     callers = most_frequent(list(functions), calls)
     paths = [str(getattr(module, "__file__", None)) for module in list(sys.modules.values())]
-    return Flow([Entered(file, callers.get(file), [*names]) for file, names in functions.items()], sum(p.startswith(root) for p in paths))
+    entered = [Entered(file, callers.get(file), [*own]) for file, own in functions.items()]
+    return Flow(entered, sum(path.startswith(root) for path in paths))
 
 
 def most_frequent(files: list[str], calls: Counter[tuple[str, str]]) -> dict[str, str]:
@@ -194,7 +197,7 @@ def generated(flows: dict[str, Flow]) -> str:
     table += [f"| {what} | {len(flows[name].files)} | {flows[name].imported} |" for what, name in rows.items()]
     folders: dict[str, list[str]] = {}
     for file in sorted(flows["cpu"].files):
-        folders.setdefault(str(Path(file).parent), []).append(Path(file).name)
+        folders.setdefault(str(Path(file).parent), []).append(f"`{Path(file).name}`")
     names = [f"| `{'bestfirst' if folder == '.' else folder}/` | {', '.join(own)} |" for folder, own in sorted(folders.items())]
     return "\n".join([BEGIN, *table, "", "| folder | entered on a CPU |", "| --- | --- |", *names, END])
 
@@ -250,6 +253,8 @@ def draw(flow: Flow, title: str) -> str:
     ]
     x = 20
     for i, (_, _, what) in enumerate(COLOURS.values()):
+        if not any(kind(each.file) == i for _, each in rows):
+            continue
         parts.append(f'<circle class="c{i}" cx="{x + 5}" cy="52" r="5"/><text class="note" x="{x + 15}" y="56">{what}</text>')
         x += 34 + round(6.4 * len(what))
     last: dict[int, int] = {}
@@ -258,7 +263,8 @@ def draw(flow: Flow, title: str) -> str:
         if depth:
             parts.append(f'<path class="line" d="M{x - 22} {last[depth - 1] + 6}V{y}H{x - 7}"/>')
         last[depth] = y
-        parts.append(f'<circle class="c{kind(each.file)}" cx="{x}" cy="{y}" r="5"/><text x="{x + 11}" y="{y + 5}">{each.file}</text>')
+        parts.append(f'<circle class="c{kind(each.file)}" cx="{x}" cy="{y}" r="5"/>')
+        parts.append(f'<text x="{x + 11}" y="{y + 5}">{each.file}</text>')
         parts.append(f'<text class="note" x="{max(400, x + 30 + 8 * len(each.file))}" y="{y + 5}">{escape(names(each))}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
