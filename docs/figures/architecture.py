@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from html import escape
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -55,11 +56,9 @@ class Flow:
 # -- following a run -----------------------------------------------------------------------------------------------------
 
 
-def follow(run: Callable[[], Any]) -> Flow:
+def follow(run: Callable[[], Any], package: str = "bestfirst") -> Flow:
     """Run it, and see which functions of the package are called, by which."""
-    import bestfirst
-
-    root = f"{Path(bestfirst.__file__).parent}{os.sep}"
+    root = f"{Path(str(import_module(package).__file__)).parent}{os.sep}"
     functions: dict[str, dict[str, None]] = {}
     calls: Counter[tuple[str, str]] = Counter()
 

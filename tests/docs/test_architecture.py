@@ -45,22 +45,14 @@ def test_a_translation_enters_few_files(architecture):
 
 def test_running_a_module_or_a_class_body_does_not_count(architecture, tmp_path, monkeypatch):
     """Functions do, whoever calls them; a file is drawn under the one that called it most."""
-    package = tmp_path / "bestfirst"
+    package = tmp_path / "followed"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "loaded.py").write_text("class Loaded:\n    x = [i for i in range(3)]\n")
     (package / "below.py").write_text("def below():\n    pass\n")
     (package / "above.py").write_text("from .below import below\nfrom . import loaded\ndef above():\n    below()\n    below()\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in [name for name in sys.modules if name.partition(".")[0] == "bestfirst"]:
-        monkeypatch.delitem(sys.modules, name)
-
-    def run() -> None:
-        from bestfirst.above import above
-
-        above()
-
-    flow = architecture.follow(run)
+    flow = architecture.follow(lambda: importlib.import_module("followed.above").above(), "followed")
     assert [(each.file, each.caller, each.functions) for each in flow.entered] == [
         ("above.py", None, ["above"]),
         ("below.py", "above.py", ["below"]),
