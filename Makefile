@@ -63,6 +63,7 @@ format: $(INSTALLED) ## rewrite the sources in house style
 figures: $(INSTALLED) ## measure again and redraw the figures of README and docs
 	$(BIN)/python docs/figures/calls.py
 	$(BIN)/python docs/figures/view.py
+	$(BIN)/python docs/figures/architecture.py
 
 clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info

@@ -124,7 +124,7 @@ Overwrite = Annotated[bool, option("--overwrite", panel=OUTPUT, help="Replace an
 RetryFailed = Annotated[bool, option("--retry-failed", panel=OUTPUT,
     help="From file to file: do lines that failed before once more.")]
 FinishedRule = Annotated[str, option(kind=one_of("keep", "leave"), metavar="RULE", panel=SEARCH,
-    help="Whether finished hypotheses keep their slot on the beam (the paper, Marian) or leave it (Hugging Face, fairseq).")]
+    help="Whether finished hypotheses keep their slot on the beam (the paper) or leave it (Hugging Face, fairseq).")]
 MaxLength = Annotated[Any, option(kind=length, metavar="N", panel=SEARCH,
     help="Most tokens to generate, end of sentence included; 2x: twice as many as the input has. By default the model's own "
     "limit, else 2 |input| + 10.")]

@@ -22,7 +22,7 @@ TIMES = 5
 def measure(decoder: Any, device: torch.device, dtype: torch.dtype, encoder_layers: list[torch.Tensor]) -> Budget:
     """As many rows as it takes to come near the model's best rate, if a step takes a time of its own and one for each row.
 
-    All of them may be scored ahead of their turn: most of what the scheduler chooses comes to be needed (`docs/engine.md`), and
+    All of them may be scored ahead of their turn: most of what the engine chooses comes to be needed (`docs/engine.md`), and
     a step costs as much as some dozens of rows before it has one.
 
     `encoder_layers`: a source's keys and values, (1, 2, heads, length, head size) for each layer, or nothing.
