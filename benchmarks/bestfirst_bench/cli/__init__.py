@@ -2,7 +2,7 @@
 
 import typer
 
-from bestfirst.cli.groups import grouped
+from bestfirst.cli.options import grouped
 
 from .costs import generate, growth, profile, speed
 from .rows import paper, run, scores
