@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-SOURCES := src tests recipes docs
+SOURCES := src benchmarks tests recipes docs
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-full lint format figures clean
@@ -66,5 +66,5 @@ figures: $(INSTALLED) ## measure again and redraw the figures of README and docs
 	$(BIN)/python docs/figures/architecture.py
 
 clean: ## remove the virtual environment, caches and build outputs
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info
-	find src tests recipes docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info src/*.egg-info
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

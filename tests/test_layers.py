@@ -13,7 +13,7 @@ import bestfirst
 
 ROOT = Path(bestfirst.__file__).parent
 LAYERS = (
-    *("__main__", "cli", "bench", "cluster", "serve", "corpus", "integrations", "explaining", "page", "testing"),  # doors
+    *("__main__", "cli", "cluster", "serve", "corpus", "integrations", "explaining", "page", "testing"),  # doors
     *("decoding", "engine", "settings", "strategies", "hugging_face"),  # the street, and what is below it
     *("scoring", "models", "search", "journal", "errors"),
 )
@@ -49,6 +49,16 @@ def test_every_module_has_a_layer():
 
 def test_imports_point_down():
     assert [line for path in MODULES for line in wrong(path, path.read_text(encoding="utf-8"))] == []
+
+
+def test_only_the_command_knows_of_the_benchmarks():
+    """`bestfirst bench` loads them when it is called; nothing else needs them to be there."""
+    naming = [path for path in ROOT.rglob("*.py") if "bestfirst_bench" in path.read_text(encoding="utf-8")]
+    assert naming == [ROOT / "cli" / "app.py"]
+    app = ast.parse(naming[0].read_text(encoding="utf-8"))
+    loaded = [node for node in ast.walk(app) if isinstance(node, (ast.Import, ast.ImportFrom)) and "bench" in ast.unparse(node)]
+    assert len(loaded) == 1
+    assert loaded[0] not in app.body
 
 
 @pytest.mark.parametrize("line", ["from ..decoding import decode", "def f():\n    from ...integrations import generate"])

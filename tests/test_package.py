@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 MODEL = "bestfirst/data/tatoeba-de-en/"
 HUB = "bestfirst/integrations/hub/"
 SHIPPED = [
-    "bestfirst/py.typed",
+    *("bestfirst/py.typed", "bestfirst_bench/paper.csv", "bestfirst_bench/cli/__init__.py"),
     *("bestfirst/page/assets/" + name for name in ("page.html", "theme.css", "show.js")),
     *(HUB + name for name in ("README.md", "custom_generate/generate.py", "custom_generate/requirements.txt")),
     *(MODEL + name for name in ("config.json", "generation_config.json", "model.safetensors")),
@@ -42,7 +42,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy, out = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
-    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    for name in ("src", "benchmarks"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
     python("-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", out, copy)
     (built,) = out.glob("*.whl")
     return built
@@ -61,7 +62,9 @@ def test_wheel_ships_the_model_its_card_and_the_types(wheel):
         weights = archive.getinfo(MODEL + "model.safetensors").file_size
     assert [name for name in SHIPPED if name not in names] == []
     assert weights == (ROOT / "src" / MODEL / "model.safetensors").stat().st_size
-    assert not [name for name in names if name.startswith(("tests/", "recipes/", "docs/")) or "__pycache__" in name]
+    assert not [
+        name for name in names if name.startswith(("tests/", "recipes/", "docs/", "benchmarks/")) or "__pycache__" in name
+    ]
 
 
 def test_wheel_names_version_licence_pythons_and_extras(metadata):
@@ -79,6 +82,7 @@ def test_installed_wheel_translates_away_from_the_sources(wheel, tmp_path):
     where, text = python("-c", code, cwd=tmp_path, env=env).splitlines()
     assert where.startswith(str(tmp_path))
     assert text == "Good morning."
+    assert "IWSLT'14" in python("-m", "bestfirst", "bench", "paper", "--table", "results", cwd=tmp_path, env=env)
 
 
 def test_licence_is_the_apache_licence_in_full():

@@ -119,9 +119,8 @@ class Wanted:
         self.finished: Finished = decoding.finished
         n_max = decoding.n_max(self.source)
         if len(tokens) + 1 > n_max:
-            raise ValueError(
-                f"the wanted output has {len(tokens) + 1} tokens with its end, more than max_length, {n_max}; raise it"
-            )
+            given = f"the wanted output has {len(tokens) + 1} tokens with its end"
+            raise ValueError(f"{given}, more than max_length, {n_max}; raise it")
         self.context = Context(n_max=n_max, source_length=self.source.length)
         scorer = scorer_for(model, self.score)
         self.best = Prefixes(scorer, self.source, widest + len(model.eos))
@@ -267,19 +266,13 @@ class Prefixes:
 
     def __call__(self, prefixes: Sequence[tuple[int, ...]]) -> list[Successors]:
         """The successors of each, their own prefixes first."""
-        missing: dict[tuple[int, ...], None] = {}
-        for tokens in prefixes:
-            for length in range(len(tokens) + 1):
-                if tokens[:length] not in self._scored:
-                    missing[tokens[:length]] = None
-        for length in sorted({len(tokens) for tokens in missing}):
-            level = [tokens for tokens in missing if len(tokens) == length]
+        for length in range(max(map(len, prefixes), default=-1) + 1):
+            there = dict.fromkeys(tokens[:length] for tokens in prefixes if len(tokens) >= length)
+            level = [tokens for tokens in there if tokens not in self._scored]
             for start in range(0, len(level), ROWS):
                 batch = level[start : start + ROWS]
-                for tokens, successors in zip(
-                    batch, self.scorer.expand([self._node(each) for each in batch], self.width), strict=True
-                ):
-                    self._scored[tokens] = successors
+                found = self.scorer.expand([self._node(each) for each in batch], self.width)
+                self._scored.update(zip(batch, found, strict=True))
         return [self._scored[tokens] for tokens in prefixes]
 
     def _node(self, tokens: tuple[int, ...]) -> Hypothesis:

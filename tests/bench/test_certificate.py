@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from bestfirst.bench.certificate import FullBeams
-from bestfirst.bench.row import Row
 from bestfirst.search import beam
+from bestfirst_bench.certificate import FullBeams
+from bestfirst_bench.row import Row
 from reference import certificate
 from toys import random_cases, run
 

@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from bench.conftest import GERMAN, call
-from bestfirst.bench.costs import fastest_batch
-from bestfirst.bench.drop_in import compare_generate
-from bestfirst.bench.peers import PeerRun
 from bestfirst.models.transformers import wrap
+from bestfirst_bench.costs import fastest_batch
+from bestfirst_bench.drop_in import compare_generate
+from bestfirst_bench.peers import PeerRun
 from cli.process import only_line
 from engine.builders import ARCHITECTURES
 

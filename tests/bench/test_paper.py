@@ -8,7 +8,7 @@ import pytest
 
 import bestfirst
 from bench.conftest import ENGLISH, GERMAN, LINES, call
-from bestfirst.bench.paper import DATASETS, EXPERIMENTS, TABLES
+from bestfirst_bench.paper import DATASETS, EXPERIMENTS, TABLES
 from cli.process import only_line
 
 

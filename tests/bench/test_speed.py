@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bestfirst.bench.costs import peak_memory
+from bestfirst_bench.costs import peak_memory
 
 LINES = Path(__file__).parents[1] / "data" / "tatoeba-200.de"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bestfirst.bench.row import Row
-from bestfirst.bench.setting import Setting, read_score
-from bestfirst.bench.store import Store, read
+from bestfirst_bench.row import Row
+from bestfirst_bench.setting import Setting, read_score
+from bestfirst_bench.store import Store, read
 
 
 def row(line: int, **changes: object) -> Row:

@@ -9,8 +9,8 @@ import json
 import pytest
 
 from bench.conftest import GERMAN, call
-from bestfirst.bench.summary import QualityMetrics
-from bestfirst.bench.tables import Table, latex, markdown
+from bestfirst_bench.summary import QualityMetrics
+from bestfirst_bench.tables import Table, latex, markdown
 from cli.process import only_line
 
 TABLE = Table("A_title", ["k", "search"], [["5", "a|b & 100 %"], ["10", "γ"]], frozenset({"search"}), frozenset({1}), ["Why."])

@@ -139,12 +139,19 @@ def test_help_teaches_and_loads_no_torch():
         (["compare"], ["Examples:", "Exit codes:", "--max-calls"]),
         (["view"], ["Examples:", "Exit codes:", "--text", "--trace"]),
         (["explain"], ["Examples:", "Exit codes:", "--want", "smallest"]),
+        (["bench"], ["paper", "growth"]),
     ):
         heavy = "{'torch', 'transformers', 'numpy', 'matplotlib'} & sys.modules.keys()"
         script = f"import sys; from bestfirst.cli.app import run; run(sys.argv[1:]); assert not {heavy}, {heavy}"
         process = run(*arguments, "--help", command=[sys.executable, "-c", script])
         assert process.returncode == 0, process.stderr
         assert all(word in process.stdout.decode() for word in words)
+
+
+def test_benchmarks_that_are_not_installed_are_said_to_be_so(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "bestfirst_bench.cli", None)
+    assert command(["bench", "run", "--beam", "3"]) == 2
+    assert only_line(capsys.readouterr().err).startswith("the benchmarks are not installed; install bestfirst again: pip install")
 
 
 def test_both_ways_to_start_it_print_the_version():

@@ -7,8 +7,8 @@ import json
 import pytest
 
 import bestfirst
+from bestfirst.corpus.worker import beam_calls
 from bestfirst.search import OptimalStop
-from bestfirst.serve.metrics import least_calls_of_beam_search
 
 NEAR_TIE = 1e-4
 
@@ -184,7 +184,7 @@ def test_what_is_called_saved_is_never_more_than_what_is(model, lines):
         stop = {"strategy": "beam", "stop": OptimalStop()}
         for nbest in (1, beam):
             optimal = bestfirst.decode(model, lines[:15], beam=beam, nbest=nbest, **stop)
-            assert all(least_calls_of_beam_search(result, beam) <= result.calls for result in optimal)
+            assert all(beam_calls(result, beam) <= result.calls for result in optimal)
 
 
 def test_health_and_openapi(server):

@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from .bench import bench
 from .compare import compare
 from .explain import explain
-from .failure import USAGE, reports, say
+from .failure import USAGE, reports, say, usage
 from .serve import serve
 from .translate import translate
 from .view import view
@@ -29,7 +28,16 @@ app = typer.Typer(
 )
 for command in (translate, compare, view, explain, serve):
     app.command()(command)
-app.add_typer(bench, name="bench")
+
+
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(context: typer.Context) -> int:
+    """Measure on your own model and text what was saved."""
+    try:
+        from bestfirst_bench.cli import bench as commands
+    except ModuleNotFoundError as error:
+        raise usage("the benchmarks are not installed; install bestfirst again: pip install 'bestfirst[bench]'") from error
+    return commands(context.args, prog_name="bench", parent=context.parent, standalone_mode=False)
 
 
 def _version(wanted: bool) -> None:

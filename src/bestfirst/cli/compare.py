@@ -16,7 +16,6 @@ from ..strategies import STRATEGIES, UNPRUNED
 from . import options
 from .console import drawn, say
 from .failure import PARTLY, reason, reports, usage
-from .groups import grouped
 from .output import Output
 from .settings import ModelChoice, decoding_from
 
@@ -27,7 +26,7 @@ UNPRUNED_CALLS = f"Model calls after which the strategies that prune nothing ({'
 
 
 @reports
-@grouped
+@options.grouped
 def compare(
     texts: Annotated[list[str], options.argument("TEXT...", "What to translate, each with every strategy.", options.words)],
     as_json: options.AsJson = False,

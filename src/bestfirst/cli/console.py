@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -24,11 +24,6 @@ def tell(text: str) -> None:
     if sys.stderr is not None:
         with suppress(OSError):
             print(text, file=sys.stderr, flush=True)
-
-
-def is_terminal(stream: Any) -> bool:
-    """Whether somebody looks at what is written there; a closed stream is None."""
-    return stream is not None and bool(stream.isatty())
 
 
 def error_console() -> Console:

@@ -16,6 +16,7 @@ from ..errors import Conflict, InputChanged, Stopped
 from ..settings import Decoding
 from .console import say, tell
 from .failure import INTERRUPTED, PARTLY, CommandError, usage
+from .options import CorpusOptions
 from .progress import Bar
 from .settings import ModelChoice, identity, signature
 from .stats import Summary
@@ -40,19 +41,20 @@ def _regular(path: str | None) -> bool | None:
 
 @dataclass(frozen=True)
 class CorpusJob:
-    """What the command line asks of a job. `ray`: a cluster's address, or "local" to start one here; `workers`: how many models
-    are held there, or as many as fit."""
+    """What the command line asks of a job."""
 
     source: Input
     target: Target
     output: str
     decoding: Decoding
     choice: ModelChoice
-    shard_lines: int | None = None
+    corpora: CorpusOptions
     overwrite: bool = False
     retry_failed: bool = False
-    ray: str | None = None
-    workers: int | None = None
+
+    @property
+    def shard_lines(self) -> int:
+        return self.corpora.shard_lines or shard_lines(self.choice.device)
 
     def run(self, show_stats: bool) -> int:
         """Do what is missing; returns the exit code."""
@@ -84,7 +86,7 @@ class CorpusJob:
             "output": self.target.identity(),
             "settings": identity(self.decoding),
             "model": self.choice.identity(),
-            "shard_lines": self._shard_lines,
+            "shard_lines": self.shard_lines,
         }
 
     def _nothing_to_do(self, checkpoint: Checkpoint) -> int:
@@ -108,7 +110,7 @@ class CorpusJob:
                 bar.saved(checkpoint.tally)
 
             try:
-                checkpoint.run(self.source, survey, pool.work(budget, bar.advance), self._shard_lines, notice)
+                checkpoint.run(self.source, survey, pool.work(budget, bar.advance), self.shard_lines, notice)
             except InputChanged:
                 raise
             except (Stopped, KeyboardInterrupt) as error:
@@ -118,19 +120,15 @@ class CorpusJob:
                 raise CommandError(f"interrupted; {kept}", INTERRUPTED) from None
             return summary, pool.signature
 
-    @property
-    def _shard_lines(self) -> int:
-        return self.shard_lines or shard_lines(self.choice.device)
-
     @contextmanager
     def _pool(self) -> Iterator[Any]:
         build = partial(build_worker, self.choice, self.decoding, self.target)
-        if self.ray is None:
+        if self.corpora.ray is None:
             yield build()
             return
         from ..cluster.pool import Pool
 
-        with Pool(build, self.ray, self.workers, self.choice.threads or 1, self.choice.device) as pool:
+        with Pool(build, self.corpora.ray, self.corpora.workers, self.choice.threads or 1, self.choice.device) as pool:
             yield pool
 
 

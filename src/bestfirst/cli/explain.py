@@ -11,7 +11,6 @@ from ..page.terminal import printable
 from . import options
 from .console import drawn
 from .failure import CommandError, reason, reports, usage
-from .groups import grouped
 from .output import Output
 from .progress import counting
 from .settings import ModelChoice, decoding_from
@@ -19,9 +18,11 @@ from .settings import ModelChoice, decoding_from
 if TYPE_CHECKING:
     from ..explaining import Explanation
 
+MAX_BEAM = "Look for a beam that keeps it up to this one."
+
 
 @reports
-@grouped
+@options.grouped
 def explain(
     text: Annotated[str, options.argument("TEXT", "What to translate.", options.words)],
     want: Annotated[str, options.option(kind=options.words, metavar="TEXT", help="The translation that you expected.")],
@@ -29,12 +30,7 @@ def explain(
     output: options.OutputFile = None,
     *,
     search: options.SearchOptions,
-    max_beam: Annotated[
-        int,
-        options.option(
-            kind=options.count, metavar="K", panel=options.SEARCH, help="Look for a beam that keeps it up to this one."
-        ),
-    ] = 200,
+    max_beam: Annotated[int, options.option(kind=options.count, metavar="K", panel=options.SEARCH, help=MAX_BEAM)] = 200,
     scoring: options.ScoreOptions,
     choice: ModelChoice,
 ) -> int:
@@ -127,10 +123,7 @@ def sentences(want: str, found: Explanation) -> list[str]:
     if found.smallest is None:
         told.append(f"No beam up to {found.max_beam} keeps it; look further with --max-beam.")
     elif found.lost is not None or found.smallest != found.beam:
-        told.append(f"The smallest beam that keeps it is {found.smallest}: there it is {_place(found)}.")
+        k, place = found.smallest, found.smallest_place
+        there = "the answer" if place == 1 else f"answer number {place} (--beam {k} --nbest {place})"
+        told.append(f"The smallest beam that keeps it is {k}: there it is {there}.")
     return told
-
-
-def _place(found: Explanation) -> str:
-    place = found.smallest_place
-    return "the answer" if place == 1 else f"answer number {place} (--beam {found.smallest} --nbest {place})"

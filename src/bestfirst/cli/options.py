@@ -1,18 +1,21 @@
-"""The options that commands share, each declared once: what may stand after it, and what the help says of it."""
+"""The options that commands share, each declared once: what may stand after it, and what the help says of it; and groups of
+options, as dataclasses, which `grouped` makes options of."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from ..scoring import SCORES
 from ..strategies import METHODS, STOPS, STRATEGIES
-from .failure import usage
+from .failure import Command, usage
 
 SEARCH, SCORE, MODEL, OUTPUT, CORPUS = "Search", "Score", "Model", "Output", "Corpora"  # the help's panels
 DTYPES = ("fp32", "fp16", "bf16")
@@ -29,6 +32,30 @@ def option(*flags: str, kind: Any = None, metavar: str | None = None, panel: str
 def argument(metavar: str, help: str, kind: Any = None) -> Any:  # noqa: A002
     """An argument, for `Annotated`."""
     return typer.Argument(metavar=metavar, help=help, parser=kind, show_default=False)
+
+
+def grouped(command: Command) -> Command:
+    """A parameter whose type is a dataclass becomes an option for each of its fields; the command is given the dataclass."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters = []
+    for name, parameter in signature(command).parameters.items():
+        if name in groups:
+            types = get_type_hints(groups[name], include_extras=True)
+            parameters += [(field.name, field.default, types[field.name]) for field in fields(groups[name])]
+        else:
+            parameters.append((name, parameter.default, hints[name]))
+
+    @wraps(command)
+    def run(**given: Any) -> int:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        return command(**given)
+
+    options = [Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind) for name, default, kind in parameters]
+    run.__signature__ = Signature(options)  # type: ignore[attr-defined]
+    run.__annotations__ = {option.name: option.annotation for option in options}
+    return run  # type: ignore[return-value]
 
 
 # -- what may stand after an option --------------------------------------------------------------------------------------
@@ -136,7 +163,7 @@ ModelName = Annotated[str | None, option("--model", "-m", metavar="FOLDER", pane
     help="A Hugging Face model: a folder, or a name for transformers to find. By default the German-English translator that "
     "comes with bestfirst.")]
 
-# -- groups of options: `bestfirst.cli.groups` ---------------------------------------------------------------------------
+# -- groups of options ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

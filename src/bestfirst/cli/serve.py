@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 from functools import partial
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from . import options
 from .failure import reason, reports, say, usage
-from .groups import grouped
 from .settings import ModelChoice, decoding_from
-
-LIMITS, NETWORK = "Limits", "Network"
 
 
 def seconds(value: object) -> float:
@@ -33,13 +30,8 @@ def port_number(value: object) -> int:
     return int(text)
 
 
-def option(panel: str, about: str, *names: str, parser: Any = None, metavar: str = "N", **more: Any) -> Any:
-    """An option of this panel of the help."""
-    return typer.Option(*names, parser=parser, metavar=metavar, help=about, rich_help_panel=panel, **more)
-
-
-limit = partial(option, LIMITS, parser=options.count)
-network = partial(option, NETWORK)
+limit = partial(options.option, kind=options.count, metavar="N", panel="Limits")
+network = partial(options.option, metavar="N", panel="Network")
 TOKEN = "Ask for 'Authorization: Bearer TEXT'. Others see command lines: better set BESTFIRST_TOKEN."
 HOST = "A name to answer to beside those of the address, such as a proxy's. May be repeated."
 QUEUE = "Texts accepted and not done; beyond that, requests get 429 and Retry-After."
@@ -47,21 +39,21 @@ DRAIN = "Seconds to finish what was accepted, on SIGTERM or Ctrl-C."
 
 
 @reports
-@grouped
+@options.grouped
 def serve(
-    host: Annotated[str, network("Where to listen; 0.0.0.0 for everywhere.", metavar="ADDRESS")] = "127.0.0.1",
-    port: Annotated[int, network("0 chooses one.", "--port", "-p", parser=port_number)] = 8000,
-    token: Annotated[str | None, network(TOKEN, metavar="TEXT", envvar="BESTFIRST_TOKEN")] = None,
-    allowed_host: Annotated[list[str] | None, network(HOST, metavar="NAME")] = None,
-    max_queue: Annotated[int, limit(QUEUE)] = 512,
-    max_items: Annotated[int, limit("Texts in a request.")] = 128,
-    max_chars: Annotated[int, limit("Characters of a text.")] = 5000,
-    max_bytes: Annotated[int, limit("Bytes of a request.")] = 1 << 20,
-    max_beam: Annotated[int, limit("The widest beam, and n-best.", metavar="K")] = 50,
-    max_rows: Annotated[int, limit("Hypotheses of a request at worst: texts x beam x tokens.")] = 1 << 18,
-    max_cache_tokens: Annotated[int, limit("Tokens held in memory for all texts in flight.")] = 1 << 15,
-    deadline: Annotated[float, limit("Seconds that a request may take.", parser=seconds, metavar="S")] = 60.0,
-    drain: Annotated[float, limit(DRAIN, parser=seconds, metavar="S")] = 60.0,
+    host: Annotated[str, network(help="Where to listen; 0.0.0.0 for everywhere.", metavar="ADDRESS")] = "127.0.0.1",
+    port: Annotated[int, network("--port", "-p", help="0 chooses one.", kind=port_number)] = 8000,
+    token: Annotated[str | None, network(help=TOKEN, metavar="TEXT", envvar="BESTFIRST_TOKEN")] = None,
+    allowed_host: Annotated[list[str] | None, network(help=HOST, metavar="NAME")] = None,
+    max_queue: Annotated[int, limit(help=QUEUE)] = 512,
+    max_items: Annotated[int, limit(help="Texts in a request.")] = 128,
+    max_chars: Annotated[int, limit(help="Characters of a text.")] = 5000,
+    max_bytes: Annotated[int, limit(help="Bytes of a request.")] = 1 << 20,
+    max_beam: Annotated[int, limit(help="The widest beam, and n-best.", metavar="K")] = 50,
+    max_rows: Annotated[int, limit(help="Hypotheses of a request at worst: texts x beam x tokens.")] = 1 << 18,
+    max_cache_tokens: Annotated[int, limit(help="Tokens held in memory for all texts in flight.")] = 1 << 15,
+    deadline: Annotated[float, limit(help="Seconds that a request may take.", kind=seconds, metavar="S")] = 60.0,
+    drain: Annotated[float, limit(help=DRAIN, kind=seconds, metavar="S")] = 60.0,
     row_budget: options.RowBudget = None,
     *,
     choice: ModelChoice,

@@ -12,7 +12,6 @@ from . import options
 from .console import tell
 from .corpus import CorpusJob, build_worker, is_job
 from .failure import INTERRUPTED, PARTLY, CommandError, reports, usage
-from .groups import grouped
 from .output import Output
 from .progress import Bar
 from .settings import ModelChoice, decoding_from
@@ -20,7 +19,7 @@ from .stream import Stream, open_input, records
 
 
 @reports
-@grouped
+@options.grouped
 def translate(
     file: options.InputFile = None,
     output: options.OutputFile = None,
@@ -92,9 +91,7 @@ def translate(
     if "parquet" in (source.form, form):
         from ..corpus import parquet  # noqa: F401  now, if its library is missing
     if trace is None and is_job(file, output):
-        redo = (overwrite, retry_failed)
-        shares = (corpora.ray, corpora.workers)
-        return CorpusJob(source, target, str(output), decoding, choice, corpora.shard_lines, *redo, *shares).run(stats)
+        return CorpusJob(source, target, str(output), decoding, choice, corpora, overwrite, retry_failed).run(stats)
     _check_stream(source, target, corpora.ray)
     with ExitStack() as stack:
         stream = stack.enter_context(open_input(file))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Annotated
@@ -14,9 +13,8 @@ from ..page.trace_file import Events, split
 from ..search import HEADER
 from ..settings import Decoding
 from . import options
-from .console import drawn, is_terminal, say
+from .console import drawn, say
 from .failure import PARTLY, CommandError, reason, reports, usage
-from .groups import grouped
 from .options import OUTPUT, SEARCH, argument, count, option, words
 from .output import Output
 from .settings import ModelChoice, decoding_from
@@ -30,7 +28,7 @@ class StepByStep(options.AllSearchOptions):
 
 
 @reports
-@grouped
+@options.grouped
 def view(
     text: Annotated[str | None, argument("[TEXT]", "What to translate.", words)] = None,
     output: Annotated[str | None, option("--output", "-o", metavar="OUT", panel=OUTPUT,
@@ -77,9 +75,9 @@ def view(
     if text is not None and not text.strip():
         raise usage("the text is empty")
     decoding = decoding_from(nbest=nbest, **search.settings(), **scoring.settings())
-    if not as_text and not as_json and output in (None, "-") and is_terminal(sys.stdout):
-        raise usage("a page is for a browser: name a file with -o page.html, or draw it here with --text")
     with closing(Output(output)) as out:
+        if not as_text and not as_json and output in (None, "-") and out.file.isatty():
+            raise usage("a page is for a browser: name a file with -o page.html, or draw it here with --text")
         searches, trouble = _read(trace, line) if trace is not None else (_record(choice, decoding, str(text)), [])
         out.begin()
         for said in trouble:

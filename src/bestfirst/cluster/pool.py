@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from itertools import islice
-from types import TracebackType
 from typing import Any
 
 from ..corpus import Shard, ShardResult, Worker
@@ -105,7 +104,7 @@ class Pool:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

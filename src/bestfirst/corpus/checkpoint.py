@@ -21,7 +21,6 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from ..errors import Conflict, Stopped, Unusable, reason
@@ -68,7 +67,7 @@ class Checkpoint:
             raise Unusable(f"cannot write to {self.name!r}: {reason(error)}") from error
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.journal.empty:
             self.journal.path.unlink(missing_ok=True)
             with suppress(OSError):  # somebody else's files are in it

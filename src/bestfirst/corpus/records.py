@@ -71,9 +71,8 @@ def whole_lines(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
         if others:
             yield [b"".join(begun), *others[:-1]]
             begun, held = [others[-1]], len(others[-1])
-    last = b"".join(begun)
-    if last:
-        yield [last]
+    if held:
+        yield [b"".join(begun)]
 
 
 def read_line(number: int, raw: bytes) -> Record:
@@ -153,7 +152,5 @@ def _refuse(constant: str) -> Any:
 
 def _kind(value: Any) -> str:
     """What a JSON value is."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
     names = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object"}
-    return names.get(type(value), type(value).__name__)
+    return names.get(type(value)) or json.dumps(value)

@@ -1,10 +1,15 @@
-"""Model folders: where the embedded one lies, and whether there can be a model where one is named. Needs no torch."""
+"""Model folders: where the embedded one lies, whether there can be a model where one is named, and what is wrong with one. Needs
+no torch."""
 
 from __future__ import annotations
 
+import json
 from hashlib import sha256
 from importlib.resources import files
+from inspect import Parameter, signature
 from pathlib import Path
+
+from ..journal import digest
 
 EMBEDDED = "tatoeba-de-en"
 
@@ -49,9 +54,7 @@ def fingerprint(name: str | None) -> str:
     for path in sorted(folder.iterdir()):
         if path.is_file() and not path.name.startswith("."):
             found.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-            with path.open("rb", buffering=0) as stream:
-                while block := stream.read(1 << 20):
-                    found.update(block)
+            digest(path, found)
     return found.hexdigest()
 
 
@@ -63,5 +66,70 @@ def _check_hub(name: str) -> None:
         if not isinstance(try_to_load_from_cache(name, "config.json"), str):
             model_info(name, timeout=10)
     except Exception as error:  # of whatever library the hub is reached with
-        reason = str(error).strip().split("\n")[0]
-        raise ModelNotFound(f"no model folder at {name!r}, and none of that name on the hub: {reason}") from error
+        said = f"no model folder at {name!r}, and none of that name on the hub"
+        raise ModelNotFound(f"{said}: {first_line(error)}") from error
+
+
+# -- what is wrong with one ------------------------------------------------------------------------------------------------
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception of somebody else's code says, without its kind."""
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
+def damage(name: str, error: Exception) -> str:
+    """What made `error`, in one line that names the file or field, where libraries name their own insides; else what it says."""
+    folder, said = Path(name), str(error).strip()
+    if "trust_remote_code" in said:
+        return "it needs Python files that come with it; read them, and if you trust them, load it with trust_remote_code=True"
+    if folder.is_dir():
+        found = _broken_json(folder) or _bad_weights(folder, error) or _missing_vocabulary(folder, error)
+        if found is not None:
+            return found
+    lines = [line.strip() for line in said.splitlines()] or [type(error).__name__]
+    if lines[0].endswith(":") and len(lines) > 1:  # "Validation error for field 'd_model':"
+        return f"config.json: {lines[1].removeprefix('TypeError: ').partition('. Errors')[0]}"
+    return lines[0]
+
+
+def _broken_json(folder: Path) -> str | None:
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            return f"{path.name} is no JSON: {str(error).splitlines()[0]}"
+        if not isinstance(found, dict) and path.name.endswith("config.json"):
+            return f"{path.name} must be a JSON object, and is a {type(found).__name__}"
+    return None
+
+
+def _bad_weights(folder: Path, error: Exception) -> str | None:
+    if type(error).__name__ == "SafetensorError":
+        names = ", ".join(sorted(path.name for path in folder.glob("*.safetensors")))
+        return f"{names} is damaged: {error}"
+    if "weights_only" in str(error) or type(error).__name__ == "UnpicklingError":
+        names = ", ".join(sorted(path.name for path in folder.glob("*.bin")))
+        return f"{names} is damaged, or holds more than weights; have model.safetensors instead"
+    return None
+
+
+def _missing_vocabulary(folder: Path, error: Exception) -> str | None:
+    """Tokenizers find out that a file is not there, or empty, by what it does to their insides."""
+    import transformers
+
+    if not any(sign in str(error) for sign in ("NoneType", "model_proto", "INTERNAL")):
+        return None
+    try:
+        named = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))["tokenizer_class"]
+        tokenizer = getattr(transformers, named)
+        required = [name for name, each in signature(tokenizer).parameters.items() if each.default is Parameter.empty]
+        files = [file for name, file in tokenizer.vocab_files_names.items() if name in required]
+    except (OSError, LookupError, AttributeError):
+        return None
+    for file in files:
+        if not (folder / file).is_file():
+            return f"its tokenizer lacks {file}"
+        if not (folder / file).stat().st_size:
+            return f"{file} is empty"
+    return None

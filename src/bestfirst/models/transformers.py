@@ -17,19 +17,12 @@ import torch
 import transformers
 from transformers.modeling_outputs import BaseModelOutput
 
-from .damage import damage
-from .folder import ModelNotFound, check_folder, embedded_folder, has_tokenizer
+from .folder import ModelNotFound, check_folder, damage, embedded_folder, first_line, has_tokenizer
 from .model import Model, Query, Scored, Source
 from .reader import Prompt, Reader, prefix_ids
 
-DTYPES = {
-    "fp32": torch.float32,
-    "float32": torch.float32,
-    "fp16": torch.float16,
-    "float16": torch.float16,
-    "bf16": torch.bfloat16,
-    "bfloat16": torch.bfloat16,
-}
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES |= {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def load(
@@ -68,7 +61,7 @@ def load(
     try:
         model = model.to(torch.device(device or "cpu"))
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"cannot use device {str(device)!r}: {_first_line(error)}") from error
+        raise ValueError(f"cannot use device {str(device)!r}: {first_line(error)}") from error
     return TransformersModel(model.eval(), tokenizer, target_lang=target_lang, name=Path(name).name)
 
 
@@ -291,17 +284,11 @@ def _tokenizer(name: str, source_lang: str | None, target_lang: str | None, trus
 
 
 def _dtype(dtype: str | torch.dtype | None) -> torch.dtype:
-    if dtype is None:
-        return torch.float32
     if isinstance(dtype, torch.dtype):
         return dtype
-    if dtype not in DTYPES:
+    if dtype is not None and dtype not in DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}; choose from fp32, fp16, bf16")
-    return DTYPES[dtype]
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
+    return DTYPES[dtype or "fp32"]
 
 
 @contextmanager

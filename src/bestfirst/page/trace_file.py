@@ -61,8 +61,8 @@ def read_lines(lines: Iterable[str], name: str) -> TraceFile:
         searches.add(event)
     for label, events in searches.found:
         if events[-1]["event"] not in ("result", "text") and not trouble:
-            which = f"the search of {_label(label)}" if label is not None else "the search"
-            trouble.append(f"{which} in {name} has no end: the file is cut off, or the search was interrupted")
+            of = "" if label is None else f" of line {label}" if isinstance(label, int) else f" of {label}"
+            trouble.append(f"the search{of} in {name} has no end: the file is cut off, or the search was interrupted")
     return TraceFile(searches.found, trouble)
 
 
@@ -171,7 +171,3 @@ def _sound(objects: Iterable[tuple[int, Any]], name: str, trouble: list[str]) ->
             yield value
     if odd:
         trouble.append(f"{len(odd)} lines of {name} are no events of a search, the first is line {odd[0]}; the others are shown")
-
-
-def _label(label: Any) -> str:
-    return f"line {label}" if isinstance(label, int) else str(label)

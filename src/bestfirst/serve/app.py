@@ -17,25 +17,12 @@ from starlette.exceptions import HTTPException
 from .. import __version__
 from ..models import Model
 from ..page import component
+from . import schemas
 from .engine_thread import Certified, EngineThread
 from .limits import Limits
 from .metrics import Metrics
 from .middleware import CheckRequests, Hosts, MeasureRequests
 from .request_queue import DeadlinePassed, EngineStopped, QueueFull, RequestQueue, Submission, TooMuch
-from .schemas import (
-    Error,
-    Health,
-    SearchRequest,
-    SearchResponse,
-    StreamLine,
-    TextResult,
-    TranslateRequest,
-    TranslateResponse,
-    explain,
-    explain_type,
-    explain_unreadable,
-    summary,
-)
 from .server import body_seconds
 
 GUARDED = frozenset({"/translate", "/search", "/metrics"})
@@ -61,7 +48,7 @@ def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
         503: "The engine has stopped.",
         504: "The deadline has passed.",
     }
-    found: dict[int | str, dict[str, Any]] = {code: {"model": Error, "description": why[code]} for code in codes}
+    found: dict[int | str, dict[str, Any]] = {code: {"model": schemas.Error, "description": why[code]} for code in codes}
     if 429 in found:
         found[429]["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
     return found
@@ -105,10 +92,10 @@ def _of_work(token: bool) -> dict[str, Any]:
 
 
 def _add_translate(app: FastAPI, model: str, queue: RequestQueue, limits: Limits, token: bool) -> None:
-    Body = TranslateRequest.within(limits)  # noqa: N806
+    Body = schemas.TranslateRequest.within(limits)  # noqa: N806
     shared = _of_work(token)
-    stream = {"application/x-ndjson": {"schema": StreamLine.model_json_schema()}}
-    shared["responses"][200] = {"model": TranslateResponse, "content": stream}
+    stream = {"application/x-ndjson": {"schema": schemas.StreamLine.model_json_schema()}}
+    shared["responses"][200] = {"model": schemas.TranslateResponse, "content": stream}
 
     @app.post("/translate", **shared)
     async def translate(asked: Body, request: Request) -> Response:  # type: ignore[valid-type]
@@ -125,13 +112,13 @@ def _add_translate(app: FastAPI, model: str, queue: RequestQueue, limits: Limits
         found = await submission.results(left(request))
         if found is None:
             return Response(status_code=CLIENT_LEFT)
-        return json_response({"model": model, "results": [TextResult.of(done.result) for done in found]})
+        return json_response({"model": model, "results": [schemas.TextResult.of(done.result) for done in found]})
 
 
 def _add_search(app: FastAPI, model: str, queue: RequestQueue, limits: Limits, token: bool) -> None:
-    Body = SearchRequest.within(limits)  # noqa: N806
+    Body = schemas.SearchRequest.within(limits)  # noqa: N806
     shared = _of_work(token)
-    shared["responses"][200] = {"model": SearchResponse}
+    shared["responses"][200] = {"model": schemas.SearchResponse}
 
     @app.post("/search", **shared)
     async def search(asked: Body, request: Request) -> Response:  # type: ignore[valid-type]
@@ -140,7 +127,7 @@ def _add_search(app: FastAPI, model: str, queue: RequestQueue, limits: Limits, t
         found = await queue.submit(both, client=client(request), recorded=True).results(left(request))
         if found is None:
             return Response(status_code=CLIENT_LEFT)
-        best_first, beam = (TextResult.of(done.result) for done in found)
+        best_first, beam = (schemas.TextResult.of(done.result) for done in found)
         events = [done.trace.events for done in found if done.trace is not None]
         return json_response({"model": model, "best_first": best_first, "beam": beam, "searches": events})
 
@@ -151,10 +138,10 @@ def _add_state(app: FastAPI, model: str, queue: RequestQueue, metrics: Metrics, 
     shared: dict[str, Any] = {"dependencies": _bearer(token), "response_class": Response}
 
     @app.get("/health", responses=refusals(503))
-    async def health() -> Health:
+    async def health() -> schemas.Health:
         """Whether the server does its work, and how much it has to do. Needs no token."""
         queue.check_engine()
-        return Health(model=model, version=__version__, queue=queue.queued, in_flight=queue.engine.in_flight)
+        return schemas.Health(model=model, version=__version__, queue=queue.queued, in_flight=queue.engine.in_flight)
 
     @app.get("/metrics", responses={200: plain, **(refusals(401) if token else {})}, **shared)
     async def read_metrics() -> Response:
@@ -175,10 +162,10 @@ def _add_errors(app: FastAPI) -> None:
         app.add_exception_handler(kind, handler)
 
     def wrong(request: Request, error: RequestValidationError) -> str:
-        return explain_type(request.headers.get("content-type", "")) or explain(error.errors())
+        return schemas.explain_type(request.headers.get("content-type", "")) or schemas.explain(error.errors())
 
     def unreadable(request: Request, error: HTTPException) -> str:
-        return explain_unreadable(error.__cause__) if error.status_code == 400 else str(error.detail)
+        return schemas.explain_unreadable(error.__cause__) if error.status_code == 400 else str(error.detail)
 
     answer(RequestValidationError, 422, wrong)
     answer(HTTPException, 400, unreadable)
@@ -193,7 +180,7 @@ async def stream_lines(submission: Submission) -> AsyncIterator[bytes]:
             if isinstance(event, Certified):
                 yield json_line({"index": event.index, "rank": event.rank, **asdict(event.answer)})
             else:
-                yield json_line({"index": event.index, **summary(event.result)})
+                yield json_line({"index": event.index, **schemas.summary(event.result)})
     except (DeadlinePassed, EngineStopped) as error:
         yield json_line({"detail": str(error)})
     finally:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from ..corpus.worker import beam_calls
 from ..search import Result
 from ..settings import Decoding
 from .request_queue import RequestQueue
@@ -23,17 +24,12 @@ class Metrics:
         self.paths = paths
         self.registry = CollectorRegistry()
         self.registry.register(Gauges(queue))
-        self._requests = Counter("bestfirst_requests", "Requests answered.", ["path", "code"], registry=self.registry)
-        self._seconds = Histogram(
-            "bestfirst_request_seconds", "How long they took.", ["path"], buckets=SECONDS, registry=self.registry
-        )
-        self._texts = Counter("bestfirst_texts", "Texts done, by how they ended.", ["status"], registry=self.registry)
-        self._calls = Counter("bestfirst_calls", "Hypotheses that searches had to score.", registry=self.registry)
-        self._saved = Counter(
-            "bestfirst_calls_saved",
-            "Calls that beam search would have made beyond these, at the very least.",
-            registry=self.registry,
-        )
+        own: dict[str, Any] = {"namespace": "bestfirst", "registry": self.registry}
+        self._requests = Counter("requests", "Requests answered.", ["path", "code"], **own)
+        self._seconds = Histogram("request_seconds", "How long they took.", ["path"], buckets=SECONDS, **own)
+        self._texts = Counter("texts", "Texts done, by how they ended.", ["status"], **own)
+        self._calls = Counter("calls", "Hypotheses that searches had to score.", **own)
+        self._saved = Counter("calls_saved", "Calls that beam search would have made beyond these, at the very least.", **own)
 
     def request(self, path: str, code: int, seconds: float) -> None:
         """A request is answered."""
@@ -46,21 +42,11 @@ class Metrics:
         self._texts.labels(result.status).inc()
         self._calls.inc(result.calls)
         if decoding.strategy == "best-first":
-            self._saved.inc(max(0, least_calls_of_beam_search(result, decoding.beam) - result.calls))
+            self._saved.inc(max(0, beam_calls(result, decoding.beam) - result.calls))
 
     def read(self) -> bytes:
         """All of it, in Prometheus' own format."""
         return generate_latest(self.registry)
-
-
-def least_calls_of_beam_search(result: Result, beam: int) -> int:
-    """What beam search must have scored to find these answers, however well it stops.
-
-    An answer of L tokens means that beams 0 to L - 1 were scored; all but the first hold `beam` unfinished hypotheses, where
-    finished ones leave it.
-    """
-    longest = max((len(answer.tokens) for answer in result.hypotheses), default=0)
-    return 1 + beam * (longest - 1) if longest else 0
 
 
 class Gauges(Collector):

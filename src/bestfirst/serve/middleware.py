@@ -8,6 +8,7 @@ import json
 import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from ipaddress import ip_address
 from time import monotonic
 from typing import Any
@@ -34,30 +35,23 @@ class Hosts:
         """Whether this value of a `Host` header is one of them."""
         name = header.lower()
         name = name[1:].split("]")[0] if name.startswith("[") else name.rsplit(":", 1)[0]
-        return name in self.names or (self.anywhere and _is_address(name))
+        if self.anywhere:
+            with suppress(ValueError):
+                return bool(ip_address(name))
+        return name in self.names
 
 
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
+@dataclass
 class CheckRequests:
     """ASGI middleware. Refuses requests to other hosts, those to `guarded` paths without the token, where there is one, and
     bodies that are too large or do not arrive within so many seconds."""
 
-    def __init__(
-        self, app: Any, *, hosts: Hosts, token: str | None, guarded: frozenset[str], max_bytes: int, seconds: float
-    ) -> None:
-        self.app = app
-        self.hosts = hosts
-        self.token = token
-        self.guarded = guarded
-        self.max_bytes = max_bytes
-        self.seconds = seconds
+    app: Any
+    hosts: Hosts
+    token: str | None
+    guarded: frozenset[str]
+    max_bytes: int
+    seconds: float
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -140,12 +134,12 @@ async def refuse(send: Any, status: int, detail: str, *headers: tuple[bytes, byt
     await send({"type": "http.response.body", "body": body, "more_body": more_body})
 
 
+@dataclass
 class MeasureRequests:
     """ASGI middleware: tells of every response what was asked, how it ended and how long it took."""
 
-    def __init__(self, app: Any, *, note: Callable[[str, int, float], None]) -> None:
-        self.app = app
-        self.note = note
+    app: Any
+    note: Callable[[str, int, float], None]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":

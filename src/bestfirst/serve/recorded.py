@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..search import Hypothesis, Result, Search, Successors
+from typing import Any
+
+from ..search import Hypothesis, Search, Successors
 
 
 class RecordedSearch:
@@ -13,30 +15,18 @@ class RecordedSearch:
 
     def __init__(self, search: Search) -> None:
         self.search = search
-        self.root = search.root
-        self.whole_levels = search.whole_levels
-        self.level_rows = search.level_rows
-        self.width = search.width
-        self.rows = search.rows
         self._successors: dict[tuple[int, ...], Successors] = {}
 
-    def frontier(self, m: int) -> list[Hypothesis]:
-        return self.search.frontier(m)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.search, name)
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
         self._successors[y.tokens] = successors
         self.search.commit(y, successors)
-        self.rows = self.search.rows
-
-    def result(self) -> Result:
-        return self.search.result()
-
-    def dismantle(self) -> None:
-        self.search.dismantle()
 
     def replay(self, search: Search) -> None:
         """Run another search of the same input, in strict order, without asking the model, for the sake of its trace."""
-        width = int(self.width)  # the model may have been asked for more, on behalf of others
+        width = int(self.search.width)  # the model may have been asked for more, on behalf of others
         while needed := search.frontier(1):
             values, tokens, logprobs, ending = self._successors[needed[0].tokens]
             search.commit(needed[0], Successors(values[:width], tokens[:width], logprobs and logprobs[:width], ending))

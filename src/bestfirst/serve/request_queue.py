@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from math import ceil
 from time import monotonic
@@ -41,13 +42,11 @@ class Throughput:
     """Texts done a second, lately."""
 
     def __init__(self) -> None:
-        self._done: list[float] = []
+        self._done: deque[float] = deque(maxlen=256)
 
     def count(self) -> None:
         """One more is done."""
         self._done.append(monotonic())
-        if len(self._done) > 256:
-            del self._done[:128]
 
     def seconds_for(self, texts: int) -> int:
         """How long so many will take: from 1 to 60 seconds."""

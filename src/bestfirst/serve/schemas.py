@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
-from ..search import Answer, Result
+from ..search import Result
 from ..settings import Decoding
 from .limits import Limits
 
@@ -74,9 +74,7 @@ class SearchSettings(Strict):
     beam: int = 5
     nbest: int = 1
     score: Literal["logprob"] | Parametrized = Field("logprob", description="What a translation is worth.")
-    max_length: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(_whole)] | None = Field(
-        None, description="Most tokens of a translation, its end included."
-    )
+    max_length: count(10_000) | None = Field(None, description="Most tokens of a translation, its end included.")  # type: ignore[valid-type]
 
     def decoding(self, strategy: str) -> Decoding:
         """The same for the engine."""
@@ -149,10 +147,6 @@ class Translation(BaseModel):
     logprob: float = Field(description="The plain sum of log-probabilities.")
     tokens: list[int]
 
-    @classmethod
-    def of(cls, answer: Answer) -> Translation:
-        return cls.model_construct(**asdict(answer))
-
 
 class Summary(BaseModel):
     """What a search cost, and how it ended."""
@@ -169,8 +163,7 @@ class Summary(BaseModel):
 
 def summary(result: Result) -> dict[str, Any]:
     """Its fields."""
-    counts = {"calls": result.calls, "rows": result.rows, "steps": result.steps}
-    return {"status": result.status, "message": result.message, "exact": result.exact, **counts}
+    return {name: getattr(result, name) for name in Summary.model_fields}
 
 
 class TextResult(Summary):
@@ -181,7 +174,7 @@ class TextResult(Summary):
 
     @classmethod
     def of(cls, result: Result) -> TextResult:
-        found = [Translation.of(answer) for answer in result.hypotheses]
+        found = [Translation.model_construct(**asdict(answer)) for answer in result.hypotheses]
         return cls.model_construct(text=result.text or "", hypotheses=found, **summary(result))
 
 

@@ -12,10 +12,10 @@ from collections import defaultdict
 from math import inf
 from typing import Any
 
-from ..search import Trace
-from ..search.hypothesis import Hypothesis
-from ..search.trace import Event
-from ..search.tree import SearchTree
+from bestfirst.search import Trace
+from bestfirst.search.hypothesis import Hypothesis
+from bestfirst.search.trace import Event
+from bestfirst.search.tree import SearchTree
 
 Place = tuple[float, int, tuple[int, ...]]  # minus the score, length, tokens: the order of all algorithms
 

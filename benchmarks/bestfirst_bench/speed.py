@@ -15,8 +15,8 @@ from .summary import NEAR_TIE
 from .tables import Columns, Table
 
 if TYPE_CHECKING:
-    from ..models.reader import Prompt
-    from ..models.transformers import TransformersModel
+    from bestfirst.models.reader import Prompt
+    from bestfirst.models.transformers import TransformersModel
 
 
 @dataclass

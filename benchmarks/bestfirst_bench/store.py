@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
-from ..journal import Journal
+from bestfirst.journal import Journal
 
 
 class Storable(Protocol):

@@ -8,15 +8,16 @@ from functools import partial, wraps
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
-from ..engine import Stats
-from ..integrations.generate import generate
+from bestfirst.engine import Stats
+from bestfirst.integrations.generate import generate
+
 from .costs import fastest_batch
 from .peers import PeerRun, Tokens, timed_generate
 from .speed import Agreement
 from .tables import Table
 
 if TYPE_CHECKING:
-    from ..models.transformers import TransformersModel
+    from bestfirst.models.transformers import TransformersModel
 
 BATCH = 200  # inputs of a call on a CPU
 NEW_TOKENS = 64  # of a decoder-only model, which has no limit of its own

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ...bench.paper import DATASETS
-from ...bench.summary import TITLES, QualityMetrics
-from ...bench.tables import FORMATS
-from ..failure import reason, say, usage
-from ..options import DTYPES, MODEL, ModelName, count, one_of
+from bestfirst.cli.failure import reason, say, usage
+from bestfirst.cli.options import DTYPES, MODEL, ModelName, count, one_of
+
+from ..paper import DATASETS
+from ..summary import TITLES, QualityMetrics
+from ..tables import FORMATS
 
 TEXT, RUN, OUT = "Text", "Run", "Output"  # the help's panels
 

@@ -10,20 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...bench.row import Benchmark, ParallelText, Row, Saved
-from ...bench.setting import Setting
-from ...bench.store import OtherModel, Store
-from ...bench.tables import FORMATS, Table
-from ...corpus.records import batches
-from ...settings import Decoding
-from ..console import error_console, say
-from ..failure import INTERRUPTED, PARTLY, CommandError, reason, usage
-from ..settings import ModelChoice
-from ..stream import open_input
+from bestfirst.cli.console import error_console, say
+from bestfirst.cli.failure import INTERRUPTED, PARTLY, CommandError, reason, usage
+from bestfirst.cli.settings import ModelChoice
+from bestfirst.cli.stream import open_input
+from bestfirst.corpus.records import batches
+from bestfirst.settings import Decoding
+
+from ..row import Benchmark, ParallelText, Row, Saved
+from ..setting import Setting
+from ..store import OtherModel, Store
+from ..tables import FORMATS, Table
 from .options import ModelOptions, ShuffleOptions
 
 if TYPE_CHECKING:
-    from ...models.transformers import TransformersModel
+    from bestfirst.models.transformers import TransformersModel
 
 SHOWN = 5  # lines that failed to name; the others are counted
 

@@ -11,17 +11,18 @@ from unittest.mock import patch
 
 import torch
 
-from ..decoding import decode
-from ..engine import Stats
-from ..engine.steps.choose import step_for
-from ..engine.steps.native import kernels
-from ..engine.steps.native.bart import NativeBart
-from ..engine.steps.native.parts import Product
-from ..engine.steps.tree import Tree
+from bestfirst.decoding import decode
+from bestfirst.engine import Stats
+from bestfirst.engine.steps.choose import step_for
+from bestfirst.engine.steps.native import kernels
+from bestfirst.engine.steps.native.bart import NativeBart
+from bestfirst.engine.steps.native.parts import Product
+from bestfirst.engine.steps.tree import Tree
+
 from .tables import Columns, Table
 
 if TYPE_CHECKING:
-    from ..models.transformers import TransformersModel
+    from bestfirst.models.transformers import TransformersModel
 
 PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "encoder": ((NativeBart, "take_in"),),

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import options as common
-from ..failure import say, usage
+from bestfirst.cli import options as common
+from bestfirst.cli.failure import say, usage
+
 from . import options
 from .options import RUN, ModelOptions, ShuffleOptions, counted, option
 from .work import load_models, read_text, saving, show, shuffled_lines, tell_turn
@@ -45,10 +46,11 @@ def speed(
     beams, lines = options.numbers(beam), shuffled_lines(file, which)
     loaded, _ = load_models(chosen)
 
-    from ...bench.peers import PEERS, CTranslate2Peer
-    from ...bench.speed import speed as measure
-    from ...bench.speed import speed_table
-    from ...models.folder import embedded_folder
+    from bestfirst.models.folder import embedded_folder
+
+    from ..peers import PEERS, CTranslate2Peer
+    from ..speed import speed as measure
+    from ..speed import speed_table
 
     wanted = [peer for peer in PEERS if peers is None or any(part in peer.name for part in ["best-first", *peers.split(",")])]
     if chosen.device not in (None, "cpu"):
@@ -97,7 +99,7 @@ def generate(
     beams, lines = options.numbers(num_beams, "--num-beams"), shuffled_lines(file, which)
     loaded, _ = load_models(chosen)
 
-    from ...bench.drop_in import GENERATE_SETTINGS, compare_generate, drop_in_table
+    from ..drop_in import GENERATE_SETTINGS, compare_generate, drop_in_table
 
     given = {"length_penalty": length_penalty, "early_stopping": None if early_stopping is None else EARLY[early_stopping]}
     asked = {name: value for name, value in given.items() if value is not None}
@@ -134,8 +136,8 @@ def profile(
     chosen = ModelOptions(model)
     loaded, _ = load_models(chosen)
     try:
-        from ...bench.profile import profile as measure
-        from ...bench.profile import profile_table
+        from ..profile import profile as measure
+        from ..profile import profile_table
 
         found = measure(loaded, [loaded.read(line).payload.source for line in lines], beam)
     except (ImportError, ValueError) as error:
@@ -172,8 +174,8 @@ def growth(
         raise usage(f"{str(source)!r} has {len(text.pairs)} lines of text, {most} were asked for; see --lines")
     loaded, _ = load_models(chosen)
 
-    from ...bench.growth import Measurement, growth_points, growth_table, measure_growth
-    from ...bench.row import identity
+    from ..growth import Measurement, growth_points, growth_table, measure_growth
+    from ..row import identity
 
     with saving(Measurement, rows, "growth", identity(loaded)) as store:
         measure_growth(loaded, text, growth_points(beams, beam_lines, sizes, at), store, say)
@@ -184,7 +186,7 @@ def _about(model: Any, lines: list[str], chosen: ModelOptions) -> dict[str, Any]
     """What a measured time depends on."""
     import torch
 
-    from ...bench.row import device_name
+    from ..row import device_name
 
     return {
         "model": model.name,

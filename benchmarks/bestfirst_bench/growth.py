@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
 
-from ..decoding import decode
-from ..engine import Stats
+from bestfirst.decoding import decode
+from bestfirst.engine import Stats
+
 from .costs import peak_memory
 from .row import ParallelText, Saved, device_name, identity
 from .tables import Columns, Table
 
 if TYPE_CHECKING:
-    from ..models.transformers import TransformersModel
+    from bestfirst.models.transformers import TransformersModel
+
     from .store import Store
 
 STATS = ("calls", "rows", "steps", "seconds", "model_seconds", "in_flight", "cache_tokens")

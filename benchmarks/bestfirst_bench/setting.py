@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ..settings import Decoding
-from ..strategies import STRATEGIES
+from bestfirst.settings import Decoding
+from bestfirst.strategies import STRATEGIES
 
 if TYPE_CHECKING:
-    from ..models import Model
+    from bestfirst.models import Model
 
 SEARCHES: dict[str, dict[str, Any]] = {
     **{name: {"strategy": name} for name in STRATEGIES},

@@ -11,15 +11,16 @@ from hashlib import sha256
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from .. import __version__
-from ..decoding import decode
-from ..search import Result
+from bestfirst import __version__
+from bestfirst.decoding import decode
+from bestfirst.search import Result
+
 from .certificate import FullBeams
 from .setting import Setting, read_setting
 from .store import Store
 
 if TYPE_CHECKING:
-    from ..models.transformers import TransformersModel
+    from bestfirst.models.transformers import TransformersModel
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from ...bench.paper import EXPERIMENTS, TABLES, Experiment
-from ...bench.setting import SEARCHES, Setting, read_score
-from ...bench.summary import mean
-from ...bench.tables import cited_table
-from .. import options as common
-from ..failure import reason, say, usage
+from bestfirst.cli import options as common
+from bestfirst.cli.failure import reason, say, usage
+
+from ..paper import EXPERIMENTS, TABLES, Experiment
+from ..setting import SEARCHES, Setting, read_score
+from ..summary import mean
+from ..tables import cited_table
 from . import options
 from .options import RUN, TEXT, ModelOptions, SampleOptions, TableOptions, option
 from .show import show_rows

@@ -8,13 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from ...bench.growth import Measurement
-from ...bench.paper import EXPERIMENTS, Experiment
-from ...bench.row import AnySaved, Row
-from ...bench.store import read
-from ...bench.summary import QualityMetrics, by_model_and_text, by_setting
-from ...bench.tables import measure, plan_lines, rows_table, sharpness_table
-from ..failure import PARTLY, CommandError, reason, say, usage
+from bestfirst.cli.failure import PARTLY, CommandError, reason, say, usage
+
+from ..growth import Measurement
+from ..paper import EXPERIMENTS, Experiment
+from ..row import AnySaved, Row
+from ..store import read
+from ..summary import QualityMetrics, by_model_and_text, by_setting
+from ..tables import measure, plan_lines, rows_table, sharpness_table
 from . import options
 from .options import TableOptions, option
 from .work import show
@@ -100,7 +101,7 @@ def plot(
     if find_spec("matplotlib") is None:
         raise usage("plots need matplotlib: pip install 'bestfirst[bench]'")
 
-    from ...bench import plots
+    from .. import plots
 
     try:
         if name == "growth":

@@ -1,7 +1,7 @@
 """The paper's experiments: what it reports, cited and not measured; and each of its tables as a run, line by line.
 
 Meister, Vieira and Cotterell, "Best-First Beam Search", TACL 2020, all tables of section 6. Theirs are other models, and whole
-test sets: calls, increases and search errors may be compared, absolute BLEU may not. `data/paper.csv` has them; where it says
+test sets: calls, increases and search errors may be compared, absolute BLEU may not. `paper.csv` has them; where it says
 weight, the paper says beta, and its search errors of mutual information are against beam search with nothing clipped.
 """
 
@@ -47,7 +47,7 @@ DATASETS = {"iwslt14": "IWSLT'14 De-En", "wmt17": "WMT'17 De-En", "mttt": "MTTT 
 def _read_tables() -> dict[str, dict[str, list[Published]]]:
     """Lines by table and dataset."""
     tables: dict[str, dict[str, list[Published]]] = {}
-    with (files("bestfirst") / "data" / "paper.csv").open(encoding="utf-8") as stream:
+    with (files(__package__) / "paper.csv").open(encoding="utf-8") as stream:
         for table, dataset, k, method, *printed, parameters in list(csv.reader(stream))[1:]:
             numbers = [float(number) if number else None for number in printed]
             given = {name: float(value) for name, value in (part.split("=") for part in parameters.split())}

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from ..decoding import decode
-from ..engine import Stats
+from bestfirst.decoding import decode
+from bestfirst.engine import Stats
+
 from .costs import fastest_batch
 
 if TYPE_CHECKING:
-    from ..models.transformers import TransformersModel
+    from bestfirst.models.transformers import TransformersModel
 
 BATCH = 32  # sentences, of peers on a CPU
 Tokens = tuple[int, ...]
