@@ -98,7 +98,7 @@ def test_best_successors(random, banned):
         maxima,
         counters,
         numbers(0, 0, 0),
-        numbers(width),
+        numbers(0, width, *[0] * 14),
         nodes,
         lengths,
         logprob,

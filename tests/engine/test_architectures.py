@@ -17,7 +17,7 @@ import torch
 from transformers import GenerationMixin, ProphetNetConfig, ProphetNetForConditionalGeneration
 
 import bestfirst
-from bestfirst.engine.known import known
+from bestfirst.engine.known import known as known_of
 from bestfirst.engine.runner import Runner
 from bestfirst.engine.steps import choose
 from bestfirst.engine.steps.bart import FusedBart
@@ -542,7 +542,7 @@ def test_the_model_is_left_as_found(name: str, decoder: str, monkeypatch: pytest
         kind = HookedStep if decoder == "hooked" else RecomputeStep
         monkeypatch.setattr(choose, "choose", lambda model, _: kind(model.model))
         model = bestfirst.wrap(model.model)
-        known(model).step = None
+        known_of(model).step = None
     model.model.train()
     model.model.get_input_embeddings().eval()  # modes are mixed while a model is fine-tuned
     before = state(model.model)

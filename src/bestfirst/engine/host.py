@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
+from ..scoring import Score
 from ..search import Answer, Hypothesis, Result, Search, certified
 from ..settings import Budget, Decoding
 from .engine import Job, Stats
-from .scorer import Scorer
+from .scorer import ON_THE_WAY, Scorer
 
 WINDOW = 16  # inputs that are read ahead and sorted by length, for each one in flight
 LEVELS, FULL = 4, 512  # inputs whose levels have room in a step, and rows beyond which more bring nothing
@@ -105,7 +106,7 @@ class HostEngine:
     def submit(self, *jobs: Job) -> None:
         """Queue jobs; of those given together the longest come first, so that what is encoded together is alike."""
         for job in sorted(jobs, key=lambda job: -job.source.length):
-            self.scorer.check(job.decoding.objective)
+            _check_together(job.decoding.objective, self.scorer.score)
             running = self._running[job] = Running(job, job.search(self.scorer.eos))
             self._waiting.append(running)
         self._submitted += len(jobs)
@@ -247,3 +248,10 @@ def _roomy(measured: Budget, decoding: Decoding) -> Budget:
     if not decoding.plan.level_by_level or k == inf:
         return measured
     return Budget(max(measured.rows, min(FULL, LEVELS * int(k))), measured.free)
+
+
+def _check_together(score: Score, shared: Score) -> None:
+    """Jobs of one engine may have any scores that add up log-probabilities as they are, or all have the same one."""
+    usual = all(each.plain and not each.needs & ON_THE_WAY for each in (score, shared))
+    if score is not shared and not usual:
+        raise ValueError(f"score {score.name!r} cannot share an engine with score {shared.name!r}; submit it to one of its own")

@@ -20,6 +20,7 @@ class Scorer(Protocol):
     """
 
     eos: Collection[int]
+    score: Score
 
     @property
     def shares_context(self) -> bool:
@@ -37,10 +38,6 @@ class Scorer(Protocol):
 
     def cache_tokens(self) -> int:
         """How many tokens are held for the inputs in flight."""
-        ...
-
-    def check(self, score: Score) -> None:
-        """Raise ValueError for a score that cannot be searched with here."""
         ...
 
     def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
@@ -96,9 +93,6 @@ class ModelScorer:
 
     def cache_tokens(self) -> int:
         return 0
-
-    def check(self, score: Score) -> None:
-        check_together(score, self.score)
 
     def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
         for root, source in roots:
@@ -218,10 +212,3 @@ def best_tokens(values: Any, width: float) -> Any:
     order = chosen[numpy.argsort(-values[chosen], kind="stable")]
     order = order[: int(min(width, n))]
     return order[values[order] > -inf]
-
-
-def check_together(score: Score, shared: Score) -> None:
-    """Jobs of one engine may have any scores that add up log-probabilities as they are, or all have the same one."""
-    usual = all(each.plain and not each.needs & ON_THE_WAY for each in (score, shared))
-    if score is not shared and not usual:
-        raise ValueError(f"score {score.name!r} cannot share an engine with score {shared.name!r}; submit it to one of its own")

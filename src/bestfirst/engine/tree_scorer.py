@@ -15,7 +15,6 @@ from ..search import Hypothesis, Successors
 from ..settings import Budget
 from .beside import Beside
 from .runner import Row, Runner, Sentence
-from .scorer import check_together
 from .steps.choose import step_for, warn_of_recomputing
 from .steps.operations import top
 
@@ -61,9 +60,6 @@ class TreeScorer:
 
     def cache_tokens(self) -> int:
         return self.runner.cache_tokens()
-
-    def check(self, score: Score) -> None:
-        check_together(score, self.score)
 
     def text(self, source: Source, tokens: Sequence[int]) -> str | None:
         return self.model.text(source.payload, tokens)

@@ -8,7 +8,7 @@ from .agenda import Agenda, Beam
 from .any_order import AnyOrderSearch
 from .groups import Groups
 from .hypothesis import Context, Hypothesis, Key, Successors
-from .objective import TOLERANCE, BrokenLaw, Objective, check
+from .objective import TOLERANCE, BrokenLaw, Objective
 from .result import Answer, Result, Status
 from .search import Search, begin, certified
 from .stops import Answered, Exhausted, LevelStop, NeverStop, OptimalStop, Patience, Stop, TopFinished, Unreachable
@@ -29,6 +29,7 @@ from .table_1 import (
     best_first_beam,
     breadth_first,
     by_method,
+    check,
     greedy,
 )
 from .trace import HEADER, Trace

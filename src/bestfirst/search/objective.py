@@ -1,11 +1,11 @@
-"""Objective: what a search needs of a score, and what is refused or raised where it does not get that."""
+"""Objective: what a search needs of a score, and what is raised where it does not get that."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from .hypothesis import Context, Hypothesis
-from .table_1 import Finished, Strategy, check_count
+from .table_1 import Finished, Strategy
 
 TOLERANCE = 1e-9  # rounding that does not count as a broken law
 
@@ -44,14 +44,3 @@ class BrokenLaw(ValueError):
             f"the score of {[*y.tokens, token]} can reach {reach:.6g}, above the bound {y.bound:.6g} of its prefix "
             f"{list(y.tokens)}: the score is not monotonic or its bound is wrong; use strategy='beam', or mend the score"
         )
-
-
-def check(strategy: Strategy, score: Objective, context: Context, n: int, max_calls: int | None = None) -> None:
-    """Raise ValueError, naming the way out, for what no search can be asked for."""
-    check_count("nbest", n)
-    check_count("max_length", context.n_max)
-    if max_calls is not None:
-        check_count("max_calls", max_calls, "; leave it out for no limit")
-    if strategy.finished == "keep" and n > strategy.k:
-        raise ValueError(f"nbest ({n}) must not exceed beam ({strategy.k}): beam search returns no more than its beam")
-    score.check(strategy)

@@ -17,10 +17,10 @@ from collections.abc import Collection
 from math import inf
 
 from .hypothesis import Context, Hypothesis, Successors
-from .objective import TOLERANCE, BrokenLaw, Objective, check
+from .objective import TOLERANCE, BrokenLaw, Objective
 from .result import Answer, Result
 from .stops import Answered
-from .table_1 import BestFirst, Strategy
+from .table_1 import BestFirst, Strategy, check
 
 NextChild = tuple[float, int, int, Hypothesis, int]
 """The j-th child of a scored hypothesis: its value, negated; its length; a serial number; the hypothesis; j."""

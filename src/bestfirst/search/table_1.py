@@ -229,3 +229,14 @@ def by_method(plan: Strategy, method: str, score: Objective) -> Strategy:
 def paper_heuristic(y: Hypothesis, context: Context) -> float:
     """h = U, how much the score of `y` can still rise (the paper's Eq. 13 and 16): 0 where nothing can follow."""
     return y.bound - y.worth if y.length < context.n_max else 0.0
+
+
+def check(strategy: Strategy, score: Objective, context: Context, n: int, max_calls: int | None = None) -> None:
+    """Raise ValueError, naming the way out, for what no search can be asked for."""
+    check_count("nbest", n)
+    check_count("max_length", context.n_max)
+    if max_calls is not None:
+        check_count("max_calls", max_calls, "; leave it out for no limit")
+    if strategy.finished == "keep" and n > strategy.k:
+        raise ValueError(f"nbest ({n}) must not exceed beam ({strategy.k}): beam search returns no more than its beam")
+    score.check(strategy)

@@ -8,9 +8,9 @@ from math import inf
 
 from .agenda import Agenda, Beam, by_key
 from .hypothesis import Context, Hypothesis
-from .objective import TOLERANCE, BrokenLaw, Objective, check
+from .objective import TOLERANCE, BrokenLaw, Objective
 from .policy import Policy
-from .table_1 import Strategy
+from .table_1 import Strategy, check
 from .trace import Event, Trace
 
 

@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 from torch.nn import functional as F
 
-from ..steps.operations import join, normed
+from ..steps.bart import normed
+from ..steps.operations import join
 
 TILES = ((128, 64, 3), (64, 64, 4), (64, 32, 4))  # rows, outputs, stages: the largest of which there are enough
 ENOUGH = 264  # programs: two for each multiprocessor of a large card

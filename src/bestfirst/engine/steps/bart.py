@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from .bart_weights import BartLayer, BartSide, LayerNorm, looks_like_bart, read_bart
-from .operations import Linear, normed
+from .operations import Linear
 from .sources import Sources
 from .step import DecoderStep
 from .tree import Rows, Tree
@@ -134,3 +134,8 @@ def embedded(side: BartSide, tokens: torch.Tensor, positions: torch.Tensor, long
     if side.embed_scale != 1.0:
         x = x * side.embed_scale
     return normed(x + side.positions.up_to(longest)[positions], side.first_norm)
+
+
+def normed(x: torch.Tensor, norm: Any) -> torch.Tensor:
+    """x normalised, where there is a norm."""
+    return x if norm is None else F.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)

@@ -64,11 +64,6 @@ def join(*parts: Any) -> Affine:
     return Affine(weight, torch.cat([p.weight.new_zeros(len(p.weight)) if p.bias is None else p.bias for p in parts]))
 
 
-def normed(x: torch.Tensor, norm: Any) -> torch.Tensor:
-    """x normalised, where there is a norm."""
-    return x if norm is None else F.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
-
-
 def top(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """As `x.topk(k)` for x (rows, columns), but faster: the k largest lie in the k blocks with the largest maxima."""
     rows, columns = x.shape
