@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ..engine import Job
 
@@ -86,6 +86,15 @@ class FairShare(Generic[AnyFlow]):
 
         Yields whose text should be started now. The caller starts one (`start`), or removes one that needs no start, or neither.
         """
+        needed = sum(use.rows for flow in self.flows for use in flow.running.values())
+        if 2 * needed <= self.rows:  # there is enough for all that run, and for as many again: only who starts is a question
+            self._left = self.rows - needed
+            for flow in self.flows:
+                for job in flow.running:
+                    job.paused = False
+            waiting = [(False, flow.used, i, flow, iter(())) for i, flow in enumerate(self.flows) if flow.waiting]
+            yield from self._starts(waiting, entering=False)
+            return
         self._left = self.rows
         entering = any(job not in in_flight for flow in self.flows for job in flow.running)
         order = []
@@ -95,6 +104,9 @@ class FairShare(Generic[AnyFlow]):
             entering = entering or not flow.running
             if not self._ahead(flow):
                 order.append((not flow.running, flow.used, place, flow, iter([*flow.running.items()])))
+        yield from self._starts(order, entering)
+
+    def _starts(self, order: list[Any], entering: bool) -> Iterator[AnyFlow]:
         heapify(order)
         while order and self._left > 0:
             further, standing, place, flow, jobs = order[0]
