@@ -51,7 +51,9 @@ def serve(
     max_bytes: Annotated[int, limit(help="Bytes of a request.")] = 1 << 20,
     max_beam: Annotated[int, limit(help="The widest beam, and n-best.", metavar="K")] = 50,
     max_rows: Annotated[int, limit(help="Hypotheses of a request at worst: texts x beam x tokens.")] = 1 << 18,
-    max_cache_tokens: Annotated[int, limit(help="Tokens held in memory for all texts in flight.")] = 1 << 15,
+    max_cache_tokens: Annotated[
+        int | None, limit(help="Tokens held in memory for all texts in flight. By default 32768, on a GPU 262144.")
+    ] = None,  # fmt: skip
     deadline: Annotated[float, limit(help="Seconds that a request may take.", kind=seconds, metavar="S")] = 60.0,
     drain: Annotated[float, limit(help=DRAIN, kind=seconds, metavar="S")] = 60.0,
     row_budget: options.RowBudget = None,
@@ -93,6 +95,7 @@ def serve(
         token = ""  # what an empty variable means, the option's own reading does not tell
     if token is not None and not token.strip():
         raise usage("the token is empty, which asks for none; leave out --token and unset BESTFIRST_TOKEN, or set it")
+    max_cache_tokens = max_cache_tokens or (1 << 18 if (choice.device or "").startswith("cuda") else 1 << 15)
     try:
         limits = Limits(max_bytes, max_items, max_chars, max_beam, max_rows, max_queue, max_cache_tokens, deadline)
     except ValueError as error:

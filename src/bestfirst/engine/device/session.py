@@ -136,7 +136,8 @@ class Session:
 
     def has_tables_for(self, jobs: Sequence[Job]) -> bool:
         """Whether the scores of these jobs have room beside those that are here."""
-        return len({*self._tables, *(table_key(job.decoding.objective) for job in jobs)}) <= SCORES
+        settings = {id(job.decoding): job.decoding for job in jobs}.values()
+        return len({*self._tables, *(table_key(each.objective) for each in settings)}) <= SCORES
 
     def _rules_of(self, decoding: Decoding) -> Rules:
         """The settings as numbers; where a score is new, its tables are written."""
