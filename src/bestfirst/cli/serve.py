@@ -53,7 +53,7 @@ def serve(
     max_rows: Annotated[int, limit(help="Hypotheses of a request at worst: texts x beam x tokens.")] = 1 << 18,
     max_cache_tokens: Annotated[
         int | None, limit(help="Tokens held in memory for all texts in flight. By default 32768, on a GPU 262144.")
-    ] = None,  # fmt: skip
+    ] = None,
     deadline: Annotated[float, limit(help="Seconds that a request may take.", kind=seconds, metavar="S")] = 60.0,
     drain: Annotated[float, limit(help=DRAIN, kind=seconds, metavar="S")] = 60.0,
     row_budget: options.RowBudget = None,
