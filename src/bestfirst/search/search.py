@@ -74,7 +74,7 @@ def certified(search: Search) -> list[Answer]:
 
     They precede everything open, so a search for no more of them would stop here (`Answered`); and the best few of a longer list
     are the same. Level by level and without a guarantee there are none until the search is over. To be asked between two steps.
-    `tests/scheduler/test_certified.py` has the property.
+    `tests/search/test_certified.py` has the property.
     """
     if isinstance(search, StrictSearch):
         return [replace(answer) for answer in search.answers]
