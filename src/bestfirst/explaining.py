@@ -22,7 +22,7 @@ UNUSED = ("prefix", "heuristic", "stop", "method", "max_calls", "queue_capacity"
 
 
 @dataclass(frozen=True)
-class Step:
+class ExplainedToken:
     """One token of the wanted output: what the model thought of it, and where the output stood with it."""
 
     token: int
@@ -47,7 +47,7 @@ class Explanation:
     logprob: float
     beam: int
     finished: Finished
-    steps: list[Step]
+    steps: list[ExplainedToken]
     max_beam: int
     lost: int | None = None
     rank: int | None = None  # where it was lost
@@ -123,8 +123,8 @@ class Wanted:
             raise ValueError(f"{given}, more than max_length, {n_max}; raise it")
         self.context = Context(n_max=n_max, source_length=self.source.length)
         scorer = scorer_for(model, self.score)
-        self.best = Prefixes(scorer, self.source, widest + len(model.eos))
-        self.all = Prefixes(scorer, self.source, inf)  # every token, for what must be counted
+        self.best = ScoredPrefixes(scorer, self.source, widest + len(model.eos))
+        self.all = ScoredPrefixes(scorer, self.source, inf)  # every token, for what must be counted
         self.tokens: tuple[int, ...] = ()
         self.logprob = 0.0
         self.steps = self._force(tokens)
@@ -134,9 +134,9 @@ class Wanted:
         self.best.release()
         self.all.release()
 
-    def _force(self, tokens: tuple[int, ...]) -> list[Step]:
+    def _force(self, tokens: tuple[int, ...]) -> list[ExplainedToken]:
         """Give the model one token after the other, and the end that it likes best."""
-        steps: list[Step] = []
+        steps: list[ExplainedToken] = []
         value = 0.0
         for token in (*tokens, None):
             ((values, ids, own, ending),) = self.all([self.tokens])
@@ -152,7 +152,7 @@ class Wanted:
             self.tokens = (*self.tokens, token)
             worth = self.score.final(value, len(self.tokens), self.context)
             worth += ending if token in self.model.eos else 0.0
-            steps.append(Step(token, self.model.piece(token), logprob, place + 1, worth))
+            steps.append(ExplainedToken(token, self.model.piece(token), logprob, place + 1, worth))
         return steps
 
     def _said(self) -> str:
@@ -253,7 +253,7 @@ class Wanted:
                 search.commit(y, successors)
 
 
-class Prefixes:
+class ScoredPrefixes:
     """What the model says of prefixes of one input, asked once for each."""
 
     def __init__(self, scorer: Scorer, source: Source, width: float) -> None:

@@ -15,7 +15,7 @@ from bestfirst.engine import Job
 from bestfirst.engine.device.attention import best
 from bestfirst.engine.device.session import Session
 from bestfirst.engine.device.state import Shape
-from bestfirst.engine.device.step import Step
+from bestfirst.engine.device.step import DeviceStep
 from bestfirst.hugging_face import ShortestFirstPruned
 from bestfirst.models import Source
 from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability
@@ -49,7 +49,7 @@ class Toys:
         return Successors([gain for gain, _ in found], [token for _, token in found])
 
 
-class ToyStep(Step):
+class ToyStep(DeviceStep):
     """Asks the toys in place of a decoder."""
 
     def decoder(self, rows):

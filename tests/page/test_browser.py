@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import bestfirst
-from bestfirst.page import SearchTree, component, embed, view
+from bestfirst.page import RecordedTree, component, embed, view
 from bestfirst.search import HEADER
 from page.browser import needs_browser, opened
 
@@ -20,7 +20,7 @@ def test_the_counts_shown_are_the_results(chromium, page_of, searched, k):
     with opened(chromium, page_of(k)) as one:
         for panel, strategy in enumerate(("best-first", "beam")):
             result = searched(k, strategy)
-            recording = SearchTree(result.trace.events)
+            recording = RecordedTree(result.trace.events)
             assert one.counts(panel) == {"calls": result.calls, **recording.counts()}
             assert one.texts(".bf-lane-number")[panel] == f"{result.calls} calls ✓"
             assert len(recording.nodes) == sum(recording.counts().values())
@@ -41,7 +41,7 @@ def test_first_paint_of_a_beam_of_100_takes_less_than_a_second(chromium, page_of
 
 
 def test_only_what_is_seen_is_in_the_document(chromium, page_of, searched):
-    recording = SearchTree(searched(100, "beam").trace.events)
+    recording = RecordedTree(searched(100, "beam").trace.events)
     assert len(recording.nodes) > 2000
     with opened(chromium, page_of(100)) as one:
         tree = one.page.locator(".bf-tree").nth(1)
@@ -103,7 +103,7 @@ def test_play_runs_to_the_end_and_can_be_paused(chromium, page_of):
 
 
 def test_hovering_tells_score_log_probability_and_pop_order(chromium, page_of, searched):
-    recording = SearchTree(searched(5).trace.events)
+    recording = RecordedTree(searched(5).trace.events)
     seventh = next(y for y in recording.nodes.values() if y.popped == 7)
     with opened(chromium, page_of(5)) as one:
         one.page.locator(f".bf-panel >> nth=0 >> .bf-node[data-id='{seventh.id}']").hover()
@@ -115,7 +115,7 @@ def test_hovering_tells_score_log_probability_and_pop_order(chromium, page_of, s
 
 
 def test_a_click_tells_why(chromium, page_of, searched):
-    recording = SearchTree(searched(5, "beam").trace.events)
+    recording = RecordedTree(searched(5, "beam").trace.events)
     fallen = max((y for y in recording.nodes.values() if y.why.get("why") == "full"), key=lambda y: y.length)
     with opened(chromium, page_of(5)) as one:
         page = one.page
@@ -138,7 +138,7 @@ def test_a_click_tells_why(chromium, page_of, searched):
 
 
 def test_tokens_are_found(chromium, page_of, searched):
-    nodes = [y for s in ("best-first", "beam") for y in SearchTree(searched(5, s).trace.events).nodes.values()]
+    nodes = [y for s in ("best-first", "beam") for y in RecordedTree(searched(5, s).trace.events).nodes.values()]
     milk = [y for y in nodes if "milk" in y.piece]
     with opened(chromium, page_of(5)) as one:
         page = one.page

@@ -7,8 +7,8 @@ import random
 import pytest
 
 import bestfirst
-from bestfirst.page import SearchTree
-from bestfirst.page.search_tree import FATES
+from bestfirst.page import RecordedTree
+from bestfirst.page.recorded_tree import FATES
 from bestfirst.search import Trace, beam, best_first_beam
 from toys import Case, random_cases, run
 
@@ -16,7 +16,7 @@ from toys import Case, random_cases, run
 def recorded(case: Case, strategy, **settings):
     trace = Trace()
     done = run(case.toy, strategy, case.n_max, n=case.n, trace=trace, **settings)
-    return done, SearchTree(trace.events)
+    return done, RecordedTree(trace.events)
 
 
 def tokens_of(y) -> tuple[int, ...]:
@@ -88,7 +88,7 @@ def test_called_names_the_certificate_when_more_was_scored():
 
 def test_a_trace_records_all_that_waits(searched):
     """The paper's agenda: a trace is not lazy, and has every child that a beam let in."""
-    told = SearchTree(searched(5).trace.events)
+    told = RecordedTree(searched(5).trace.events)
     first = [y for y in told.nodes.values() if y.length == 1]
     assert len([y for y in first if y.fate != "pruned"]) == 5
     assert told.about["source"] == "Wie melkt man eine Kuh?"
@@ -106,7 +106,7 @@ def test_tracing_changes_no_result(searched, model):
 
 
 def test_eviction_is_told(searched):
-    told = SearchTree(searched(5, queue_capacity=4).trace.events)
+    told = RecordedTree(searched(5, queue_capacity=4).trace.events)
     evicted = [y for y in told.nodes.values() if y.fate == "evicted"]
     assert evicted
     assert all(y.why == {"capacity": 4} for y in evicted)

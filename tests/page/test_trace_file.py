@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import bestfirst
-from bestfirst.page import SearchTree, read
+from bestfirst.page import RecordedTree, read
 from bestfirst.page.trace_file import read_lines, split
 from bestfirst.search import HEADER, Trace, best_first_beam
 from toys import Case, random_cases, run
@@ -64,7 +64,7 @@ def test_a_file_cut_off_anywhere_is_shown_as_far_as_it_goes(tmp_path):
         found = read(path)
         (said,) = found.trouble
         assert "ends in the middle of line" in said or "has no end" in said
-        told = SearchTree(found.of(None)[0])
+        told = RecordedTree(found.of(None)[0])
         assert told.rows == whole[:end].count('"pop", "id": ') - (whole[:end].endswith('"pop", "id": '))  # or fewer digits
 
 
@@ -79,7 +79,7 @@ def test_damage_in_the_middle_costs_only_what_it_hit():
         "1 lines of 'it' are no JSON, the first is line 5; the others are shown",
         "2 lines of 'it' are no events of a search, the first is line 7; the others are shown",
     ]
-    assert SearchTree(found.of(None)[0]).nodes
+    assert RecordedTree(found.of(None)[0]).nodes
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "hello\n", json.dumps(HEADER), '{"event": "pop", "id": 3}\n', "\xff\xfe"])
@@ -98,8 +98,8 @@ def test_diverse_groups_are_searches_of_their_own():
     (result,) = bestfirst.decode(model, [None], strategy="beam", beam=4, score=Diverse(2, 0.5), max_length=4, trace=True)
     parts = split(result.trace.events)
     assert len(parts) == 2
-    assert all(SearchTree(events).result is not None for events in parts)
-    assert sum(SearchTree(events).rows for events in parts) == result.rows + 1  # the empty output counts once, for both
+    assert all(RecordedTree(events).result is not None for events in parts)
+    assert sum(RecordedTree(events).rows for events in parts) == result.rows + 1  # the empty output counts once, for both
 
 
 def test_what_cannot_be_viewed_says_so(tmp_path: Path):

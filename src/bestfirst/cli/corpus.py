@@ -19,7 +19,7 @@ from .failure import INTERRUPTED, PARTLY, CommandError, usage
 from .options import CorpusOptions
 from .progress import Bar
 from .settings import ModelChoice, identity, signature
-from .stats import Summary
+from .stats import CostSummary
 from .stream import say_failure
 
 
@@ -96,13 +96,13 @@ class CorpusJob:
         say(f"{self.output!r} is complete: {complete.tally.lines} lines{failed}; nothing to do")
         return PARTLY if complete.tally.failed else 0
 
-    def _work(self, checkpoint: Checkpoint, survey: Survey) -> tuple[Summary, str]:
+    def _work(self, checkpoint: Checkpoint, survey: Survey) -> tuple[CostSummary, str]:
         """Load the model, here or on a cluster, and let it do the shards that are missing."""
         with Bar(lambda: survey.lines) as bar, self._pool() as pool:
             budget = checkpoint.manifest.row_budget or self.decoding.budget or fixed_budget(self.choice.device)
             checkpoint.begin(budget)
             bar.begin(checkpoint.tally.lines)
-            summary = Summary(checkpoint.tally, checkpoint.tally.sentences)
+            summary = CostSummary(checkpoint.tally, checkpoint.tally.sentences)
 
             def notice(result: ShardResult) -> None:
                 for number, why in result.failures:

@@ -10,7 +10,7 @@ from ..corpus import Tally
 
 
 @dataclass
-class Summary:
+class CostSummary:
     """Sums over all lines, and how fast this run was: of a job that goes on, it did only some of them."""
 
     tally: Tally = field(default_factory=Tally)

@@ -17,7 +17,7 @@ from ..search import HEADER, Result, Trace
 from .failure import CommandError, say, usage
 from .output import Output
 from .progress import Bar
-from .stats import Summary
+from .stats import CostSummary
 
 ROWS = 500  # of a Parquet file at a time
 REMEDIES = {
@@ -82,7 +82,7 @@ class Stream:
         self.output = output
         self.events = events
         self.bar = bar
-        self.summary = Summary()
+        self.summary = CostSummary()
         self._results: InOrder[tuple[Record, Result]] = InOrder(lambda _, item: self._write(*item))
         self._traces: dict[int, Trace] = {}
         for target in filter(None, (output, events)):

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..page import SearchTree, read, render
+from ..page import RecordedTree, read, render
 from ..page.terminal import draw
 from ..page.trace_file import Events, split
 from ..search import HEADER
@@ -85,7 +85,7 @@ def view(
         if as_json:
             out.write("".join(json.dumps(event) + "\n" for event in [HEADER, *(e for events in searches for e in events)]))
         elif as_text:
-            out.write(drawn(*draw([SearchTree(events) for events in searches]), styled=out.file.isatty()))
+            out.write(drawn(*draw([RecordedTree(events) for events in searches]), styled=out.file.isatty()))
         else:
             out.write(render(*searches, trouble=trouble))
     return PARTLY if trouble else 0

@@ -13,7 +13,7 @@ from ..models.transformers import TransformersModel
 from ..scoring import Score
 from ..search import Hypothesis, Successors
 from ..settings import Budget
-from .beside import Beside
+from .language_model import LanguageModelRunner
 from .runner import Row, Runner, Sentence
 from .steps.choose import step_for, warn_of_recomputing
 from .steps.operations import top
@@ -38,7 +38,8 @@ class TreeScorer:
         self.score = score
         self.eos = model.eos
         self.runner = Runner(model, step_for(model))
-        self.beside: Beside | None = None if score.language_model is None else Beside(score.language_model)  # type: ignore[arg-type]
+        lm = score.language_model
+        self.beside = None if lm is None else LanguageModelRunner(lm)  # type: ignore[arg-type]
         self._attends = "attention" in score.needs
         if self._attends:
             self.runner.watch()

@@ -17,8 +17,8 @@ from ..search import AnyOrderSearch, Groups, Hypothesis, Result, Search, Strateg
 from ..settings import Decoding
 from .candidates import Candidates
 from .inputs import Inputs, PreparedModel
-from .limits import Limits
-from .outputs import Record
+from .limits import CallLimits
+from .outputs import ScoreRecord
 from .processors import Processors
 
 
@@ -37,7 +37,7 @@ class Call:
     model: PreparedModel
     config: Any
     inputs: Inputs
-    limits: Limits
+    limits: CallLimits
     score: Score
     processors: Sequence[Any]
     greedy: bool
@@ -46,7 +46,7 @@ class Call:
     may_be_slower: bool  # whether to give up where `generate`'s own loop is faster
     stats: Stats = field(default_factory=Stats)
     results: list[Result] = field(default_factory=list)
-    record: Record | None = None
+    record: ScoreRecord | None = None
     search: str = ""  # how it was searched
     _roots: dict[Hypothesis, int] = field(default_factory=dict)  # where each search begins, and its input
 
@@ -58,7 +58,7 @@ class Call:
 
     def _run(self, plan: Strategy, monotonic: bool) -> None:
         self.search = "greedy" if self.greedy else "level by level" if plan.level_by_level else plan.name
-        self.record = Record() if self.config.return_dict_in_generate and self.config.output_scores else None
+        self.record = ScoreRecord() if self.config.return_dict_in_generate and self.config.output_scores else None
         self._roots = {}
         process = self._process(monotonic)
 

@@ -1,4 +1,4 @@
-"""Limits: how long an output may get and what ends it, from the stopping criteria that `generate` prepared."""
+"""CallLimits: how long an output may get and what ends it, from the stopping criteria that `generate` prepared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Ends = Callable[[Sequence[tuple[int, ...]]], list[bool]]
 
 
 @dataclass(frozen=True)
-class Limits:
+class CallLimits:
     """The most tokens to generate, the tokens that end an output, and criteria beside these two."""
 
     n_max: int
@@ -32,7 +32,7 @@ class Limits:
         return ask
 
 
-def read_limits(criteria: Sequence[Any], config: Any, prompt_length: int) -> Limits:
+def read_limits(criteria: Sequence[Any], config: Any, prompt_length: int) -> CallLimits:
     """Sort the criteria: the two that the search knows, and the others."""
     longest, others = config.max_length, StoppingCriteriaList()
     eos = config._eos_token_tensor
@@ -45,4 +45,4 @@ def read_limits(criteria: Sequence[Any], config: Any, prompt_length: int) -> Lim
             found |= frozenset(criterion.eos_token_id.tolist())
         else:
             others.append(criterion)
-    return Limits(longest - prompt_length, found, others)
+    return CallLimits(longest - prompt_length, found, others)

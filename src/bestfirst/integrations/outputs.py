@@ -21,7 +21,7 @@ from ..search import Hypothesis, Result
 Row = tuple[int, tuple[int, ...]]  # an input, and what was generated for it so far
 
 
-class Record:
+class ScoreRecord:
     """The log-probabilities after every hypothesis, for `output_scores`; of a finished input, those of its outputs only."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Outputs:
                     indices[i * self.n + j, t] = i * k + beam.index(prefix)
         return indices.to(self.ids.device), beams
 
-    def scores(self, record: Record, k: int, beams: Sequence[Sequence[Sequence[tuple[int, ...]]]], missing: float) -> Any:
+    def scores(self, record: ScoreRecord, k: int, beams: Sequence[Sequence[Sequence[tuple[int, ...]]]], missing: float) -> Any:
         """For each step (batch * k, vocabulary): the row of what stands in a slot, `missing` in all others."""
         if not record.rows:
             return ()
@@ -97,7 +97,7 @@ class Outputs:
         return tuple(out)
 
 
-def beam_output(outputs: Outputs, config: Any, record: Record | None, encoder_decoder: bool) -> Any:
+def beam_output(outputs: Outputs, config: Any, record: ScoreRecord | None, encoder_decoder: bool) -> Any:
     """What beam search returns: sequences, or with `return_dict_in_generate` their scores too."""
     if not config.return_dict_in_generate:
         return outputs.sequences()
@@ -111,7 +111,7 @@ def beam_output(outputs: Outputs, config: Any, record: Record | None, encoder_de
     )
 
 
-def greedy_output(outputs: Outputs, config: Any, record: Record | None, encoder_decoder: bool) -> Any:
+def greedy_output(outputs: Outputs, config: Any, record: ScoreRecord | None, encoder_decoder: bool) -> Any:
     """What greedy search returns. Beyond an output's end its scores are 0, so that sums of transition scores are right."""
     if not config.return_dict_in_generate:
         return outputs.sequences()

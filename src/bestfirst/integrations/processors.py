@@ -126,7 +126,7 @@ class Processors:
 
     def _adapt(self, processor: Any, k: int) -> Callable[[list[int], torch.Tensor, torch.Tensor], torch.Tensor]:
         if isinstance(processor, logits_process.PrefixConstrainedLogitsProcessor):
-            return Prefixes(processor, self.ids.shape[1], k)
+            return AllowedTokens(processor, self.ids.shape[1], k)
         if isinstance(processor, logits_process.WhisperNoSpeechDetection):
             return NoSpeech(processor, self.ids)
         if isinstance(processor, tuple(OF_ONE_INPUT)):
@@ -138,7 +138,7 @@ class Processors:
         return lambda inputs, ids, scores: processor(ids, scores)
 
 
-class Prefixes:
+class AllowedTokens:
     """`prefix_allowed_tokens_fn`: only what it allows. A hypothesis that it leaves nothing is dropped; no other takes its place.
 
     Hugging Face forces the tokens that it allows where all beams of an input are left with nothing. Here that is done for the

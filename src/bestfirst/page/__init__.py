@@ -21,7 +21,7 @@ only ever set as text, so whatever is in them is inert; `embed(value)` writes JS
 """
 
 from .html import Page, component, embed, render, view
-from .search_tree import SearchTree
+from .recorded_tree import RecordedTree
 from .trace_file import read
 
-__all__ = ["Page", "SearchTree", "component", "embed", "read", "render", "view"]
+__all__ = ["Page", "RecordedTree", "component", "embed", "read", "render", "view"]

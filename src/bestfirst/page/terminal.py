@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from .search_tree import FATES, Fate, Node, SearchTree
+from .recorded_tree import FATES, Fate, Node, RecordedTree
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,7 +19,7 @@ STYLES: dict[Fate, str] = {
 SHOWN = 3  # of the hypotheses that wait behind one parent, this many are named
 
 
-def draw(searches: Sequence[SearchTree]) -> list[RenderableType]:
+def draw(searches: Sequence[RecordedTree]) -> list[RenderableType]:
     """What to print: a tree for each search, then one table for all."""
     return [*(_tree(search) for search in searches), _table(searches)]
 
@@ -29,7 +29,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
-def _tree(search: SearchTree) -> Tree:
+def _tree(search: RecordedTree) -> Tree:
     from rich.text import Text
     from rich.tree import Tree
 
@@ -80,7 +80,7 @@ def _branches(y: Node, alive: set[int]) -> list[tuple[Node | None, Text]]:
     return branches
 
 
-def _table(searches: Sequence[SearchTree]) -> RenderableType:
+def _table(searches: Sequence[RecordedTree]) -> RenderableType:
     from rich import box
     from rich.table import Table
     from rich.text import Text

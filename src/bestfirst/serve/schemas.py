@@ -148,7 +148,7 @@ class Translation(BaseModel):
     tokens: list[int]
 
 
-class Summary(BaseModel):
+class ResultSummary(BaseModel):
     """What a search cost, and how it ended."""
 
     status: Literal["complete", "incomplete", "error"] = Field(
@@ -163,10 +163,10 @@ class Summary(BaseModel):
 
 def summary(result: Result) -> dict[str, Any]:
     """Its fields."""
-    return {name: getattr(result, name) for name in Summary.model_fields}
+    return {name: getattr(result, name) for name in ResultSummary.model_fields}
 
 
-class TextResult(Summary):
+class TextResult(ResultSummary):
     """What was found for one text."""
 
     text: str = Field(description="The best translation; empty where there is none.")

@@ -21,7 +21,7 @@ from .results import Collected
 from .rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, LEAVING, ROWS, STEPS
 from .rules import Rules, table_key, table_of
 from .state import SCORES, Shape, State
-from .step import CHEAP, EARLY, Step
+from .step import CHEAP, EARLY, DeviceStep
 from .weights import Weights
 
 BUCKETS = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows in a step: a graph for each
@@ -45,7 +45,7 @@ class Snapshot:
 class Session:
     """Room of one `Shape` on one device, with its graphs. Kept for the next decode with the same weights; holds no model."""
 
-    def __init__(self, model: Any, shape: Shape, weights: Weights | None = None, step: type[Step] = Step) -> None:
+    def __init__(self, model: Any, shape: Shape, weights: Weights | None = None, step: type[DeviceStep] = DeviceStep) -> None:
         self.shape = shape
         self.weights = weights or Weights(model, shape.lengths, shape.source)
         self.state = State(shape, self.weights)

@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806  capitals are sizes
-"""Step: everything that happens in one forward pass, as launches on the device; nothing in it waits for the host."""
+"""DeviceStep: everything that happens in one forward pass, as launches on the device; nothing in it waits for the host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EARLY = 32  # steps: inputs that take more are hard, and most of what is scored 
 CHEAP = 512  # rows that cost little more than one, beside what is needed
 
 
-class Step:
+class DeviceStep:
     """A step of R rows: grow the beams, share out the rows, run the decoder on them, keep each row's best successors."""
 
     def __init__(self, state: State, weights: Weights) -> None:

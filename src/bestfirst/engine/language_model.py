@@ -1,4 +1,4 @@
-"""Beside: a language model that reads along, token by token, with the hypotheses of another model."""
+"""LanguageModelRunner: a language model that reads along, token by token, with the hypotheses of another model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..models.transformers import TransformersModel
 
 
-class Beside:
+class LanguageModelRunner:
     """Runs the language model's rows for the rows of the model. Slots of the one are known by slots of the other."""
 
     def __init__(self, model: TransformersModel) -> None:

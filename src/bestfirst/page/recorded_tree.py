@@ -1,4 +1,4 @@
-"""SearchTree: what a trace tells, up to its end: every hypothesis, what became of it, and why.
+"""RecordedTree: what a trace tells, up to its end: every hypothesis, what became of it, and why.
 
 The page tells the same in the browser, pop by pop (`assets/recording.js`); `tests/page` compares the two.
 """
@@ -44,7 +44,7 @@ class Node:
         return "".join(reversed(pieces)).strip()
 
 
-class SearchTree:
+class RecordedTree:
     """One search: how it was set up (`about`), its hypotheses by id, and what came of it."""
 
     def __init__(self, events: Iterable[Mapping[str, Any]]) -> None:
