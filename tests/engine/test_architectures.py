@@ -14,7 +14,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationMixin, ProphetNetConfig, ProphetNetForConditionalGeneration
+from transformers import (
+    GenerationMixin,
+    ProphetNetConfig,
+    ProphetNetForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 import bestfirst
 from bestfirst.engine.known import known as known_of
@@ -589,3 +595,10 @@ def test_weights_that_change_between_decodes_are_seen(name: str, through: str) -
         for mine, new in zip(model.model.buffers(), other.buffers(), strict=True):
             mine.copy_(new)
     assert_correct(model, architecture)
+
+
+def test_a_config_that_names_no_bos_is_tried_like_any_other() -> None:
+    """As T5's own files: the trial itself stumbled over it, and every hypothesis was run from its first token, or refused."""
+    config = T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    assert not hasattr(config, "bos_token_id") or config.bos_token_id is None
+    assert choose.step_for(bestfirst.wrap(T5ForConditionalGeneration(config).eval())).name == "hooked"

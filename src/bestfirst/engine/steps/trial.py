@@ -61,7 +61,9 @@ def encoder_agrees(encode: Callable[[list[int]], torch.Tensor], model: Any) -> b
 
     encoder, config = model.get_encoder(), model.config
     some = random.Random(0).sample(range(config.vocab_size), min(64, config.vocab_size))
-    tokens = [token for token in some if token != config.pad_token_id][: getattr(config, "max_position_embeddings", None) or 12]
+    tokens = [token for token in some if token != getattr(config, "pad_token_id", None)][
+        : getattr(config, "max_position_embeddings", None) or 12
+    ]
     found = []
     try:
         with evaluating(encoder.modules()):
@@ -91,7 +93,8 @@ def within(name: str, model: Any, found: list[Distance], limit: float) -> bool:
 def trial_tokens(model: TransformersModel, n: int) -> list[int]:
     """Some tokens of the model's vocabulary, none of them special in its config."""
     config = model.model.config.get_text_config(decoder=True)
-    special = {*model.eos, *model.banned, *model.start_tokens, config.pad_token_id, config.bos_token_id}
+    named = (getattr(config, name, None) for name in ("pad_token_id", "bos_token_id"))  # T5 has no BOS
+    special = {*model.eos, *model.banned, *model.start_tokens, *named}
     some = random.Random(0).sample(range(config.vocab_size), min(64, config.vocab_size))
     usual = [token for token in some if token not in special]
     return [usual[i % len(usual)] for i in range(n)]
