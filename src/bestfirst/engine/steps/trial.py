@@ -61,9 +61,8 @@ def encoder_agrees(encode: Callable[[list[int]], torch.Tensor], model: Any) -> b
 
     encoder, config = model.get_encoder(), model.config
     some = random.Random(0).sample(range(config.vocab_size), min(64, config.vocab_size))
-    tokens = [token for token in some if token != getattr(config, "pad_token_id", None)][
-        : getattr(config, "max_position_embeddings", None) or 12
-    ]
+    usual = [token for token in some if token != getattr(config, "pad_token_id", None)]
+    tokens = usual[: getattr(config, "max_position_embeddings", None) or 12]
     found = []
     try:
         with evaluating(encoder.modules()):
