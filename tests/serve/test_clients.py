@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from math import inf, nan
 from time import perf_counter, sleep
 
@@ -22,6 +23,13 @@ from bestfirst.serve.request_queue import MOST_UNREAD, DeadlinePassed, QueueFull
 from bestfirst.serve.server import listen
 from serve.served import ENVIRONMENT, PATIENCE, Served, until
 from serve.test_engine import Letters
+
+
+def in_a_loop(coroutine):
+    """Run it in a thread of its own: this one may have the browser's event loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
 
 USUAL = Decoding(beam=4)
 
@@ -100,7 +108,7 @@ def test_responses_are_not_held_back():
             server.close()
         return value
 
-    assert asyncio.run(serve_one()) != 0
+    assert in_a_loop(serve_one()) != 0
 
 
 @pytest.mark.parametrize("sent", ["", "POST /translate HTTP/1.1\r\nHost: localhost\r\nConte"])
@@ -195,7 +203,7 @@ def test_places_are_given_back_when_the_engine_is_done_and_at_the_deadline():
             model.go.set()
             queue.engine.stop()
 
-    asyncio.run(scenario())
+    in_a_loop(scenario())
 
 
 def test_a_stream_that_is_not_read_is_given_up_when_too_much_waits():
@@ -212,7 +220,7 @@ def test_a_stream_that_is_not_read_is_given_up_when_too_much_waits():
         finally:
             queue.engine.stop()
 
-    asyncio.run(scenario())
+    in_a_loop(scenario())
 
 
 def test_large_requests_leave_half_of_the_queue_and_none_asks_for_everything():
@@ -236,7 +244,7 @@ def test_large_requests_leave_half_of_the_queue_and_none_asks_for_everything():
             model.go.set()
             queue.engine.stop()
 
-    asyncio.run(scenario())
+    in_a_loop(scenario())
 
 
 def test_a_second_signal_ends_at_once(lines):
