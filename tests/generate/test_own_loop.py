@@ -55,8 +55,10 @@ def test_padding_on_the_right():
     same_by_its_own_loop(model, batch, "padding is not on the left alone")
 
 
-@pytest.mark.parametrize("kind", ["bart", "roberta"])
-def test_decoders_that_count_padding(kind):
+@pytest.mark.parametrize(
+    ("kind", "why"), [("bart", "counts padding as positions"), ("roberta", "positions of its own for padding")]
+)
+def test_decoders_that_count_padding(kind, why):
     sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     if kind == "bart":
         config = BartConfig(
@@ -66,7 +68,7 @@ def test_decoders_that_count_padding(kind):
     else:
         model = peaked(RobertaForCausalLM(RobertaConfig(**sizes, is_decoder=True, pad_token_id=1)), seed=0, eos=1.5).eval()
     batch = {"input_ids": torch.tensor([[5, 6, 7], [1, 8, 9]]), "attention_mask": torch.tensor([[1, 1, 1], [0, 1, 1]])}
-    same_by_its_own_loop(model, batch, "p")
+    same_by_its_own_loop(model, batch, why)
 
 
 def test_with_a_strategy_of_ones_own_that_is_an_error():
