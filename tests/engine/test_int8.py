@@ -1,0 +1,150 @@
+"""Products in eight bits: exact in integers, row by row, on every kind of CPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("numba", reason="the compiled kernels need numba")
+
+from bestfirst.engine.steps.native import int8
+
+needs_int8 = pytest.mark.skipif(int8.HERE is None, reason="this CPU has neither VNNI nor AVX2")
+
+
+def rounded(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows in eight bits and their scales, by numpy."""
+    largest = np.abs(x).max(1).astype(np.float32)
+    factors = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
+    return np.rint(x * factors[:, None]).astype(np.int64), largest / np.float32(127)
+
+
+def product(x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    weights = int8.Packed.of(matrix)
+    out = np.full((len(x), len(weights.scales)), np.nan, np.float32)
+    quantised, scales = weights.room(len(x))
+    int8.quantise(x, quantised, scales)
+    int8.multiply(quantised, scales, *weights, out)
+    return out[:, : len(matrix)]
+
+
+def by_numpy(x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    (rows, row_scales), (weights, scales) = rounded(x), rounded(matrix)
+    return (rows @ weights.T).astype(np.float32) * scales * row_scales[:, None]
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+@needs_int8
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 150), st.integers(1, 120), st.integers(0, 99))
+def test_products_are_numpys_to_the_last_bit(rows, inputs, outputs, seed):
+    x, matrix = normal(rows, inputs, seed=seed), normal(outputs, inputs, seed=seed + 1)
+    np.testing.assert_array_equal(product(x, matrix), by_numpy(x, matrix))
+
+
+@needs_int8
+@pytest.mark.parametrize("signs", [(1, 1), (1, -1), (-1, 1), (-1, -1)])
+def test_the_largest_sums_do_not_overflow(signs):
+    x, matrix = signs[0] * np.ones((3, 4096), np.float32), signs[1] * np.ones((16, 4096), np.float32)
+    np.testing.assert_array_equal(product(x, matrix), by_numpy(x, matrix))
+
+
+@needs_int8
+def test_a_row_depends_on_itself_alone():
+    x, matrix = normal(200, 64), normal(80, 64, seed=1)
+    whole = product(x, matrix)
+    for first, last in [(0, 1), (3, 10), (190, 200), (0, 97)]:
+        np.testing.assert_array_equal(product(x[first:last], matrix), whole[first:last])
+    order = np.random.default_rng(2).permutation(200)
+    np.testing.assert_array_equal(product(x[order], matrix), whole[order])
+
+
+@needs_int8
+def test_rows_of_zeros_and_rows_that_are_not_finite():
+    x, matrix = normal(5, 24), normal(16, 24, seed=1)
+    x[1], x[2, 7], x[3, 2] = 0, np.nan, np.inf
+    found = product(x, matrix)
+    assert not found[1].any()
+    assert np.isnan(found[2:4]).all()
+    np.testing.assert_array_equal(found[[0, 4]], by_numpy(x[[0, 4]], matrix))
+
+
+@pytest.mark.parametrize("features", [("avx512vnni", "avx512bw"), ("avxvnni",)])
+def test_with_vnni_the_same_numbers(features, tmp_path):
+    """The whole path with the instruction written out, and the instruction itself in what is compiled for such a CPU."""
+    done = subprocess.run(
+        [sys.executable, __file__, *features], capture_output=True, text=True, env=_environment(tmp_path), check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lanes, wide, tall, assembly = done.stdout.split("\n", 3)
+    assert assembly.count("vpdpbusd") == int(wide) * int(tall)
+    assert int(lanes) == (16 if "avx512vnni" in features else 8)
+
+
+def _environment(cache: Any) -> dict[str, str]:
+    """Kernels of another CPU must not be kept among this one's."""
+    import os
+
+    return {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+
+
+def pretend(features: list[str]) -> Any:
+    """The module as a CPU with these features has it."""
+    import importlib
+
+    import llvmlite.binding as llvm
+
+    llvm.get_host_cpu_features = lambda: dict.fromkeys([*features, "avx2"], True)  # type: ignore[assignment]
+    return importlib.reload(int8)
+
+
+def written_out(builder: Any, x: Any, weights: Any, total: Any) -> Any:
+    """What vpdpbusd is defined to do, one product after another."""
+    from llvmlite import ir
+
+    octets = builder.bitcast(x, weights.type)
+    number = ir.IntType(32)
+    for lane in range(total.type.count):
+        at = ir.Constant(number, lane)
+        value = builder.extract_element(total, at)
+        for i in range(4 * lane, 4 * lane + 4):
+            left, right = (builder.extract_element(each, ir.Constant(number, i)) for each in (octets, weights))
+            value = builder.add(value, builder.mul(builder.zext(left, number), builder.sext(right, number)))
+        total = builder.insert_element(total, value, at)
+    return total
+
+
+def assembly_of_a_tile(module: Any) -> str:
+    import llvmlite.binding as llvm
+    from llvmlite import ir
+
+    code = ir.Module()
+    function = ir.Function(code, ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 10), "tile")
+    builder = ir.IRBuilder(function.append_basic_block())
+    module._generate(builder, module.TALL, module.WIDE, *function.args)
+    builder.ret_void()
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    cpu = "icelake-server" if module.LANES == 16 else "alderlake"
+    target = llvm.Target.from_triple("x86_64-unknown-linux-gnu").create_target_machine(cpu=cpu, opt=3)
+    return target.emit_assembly(llvm.parse_assembly(str(code)))
+
+
+if __name__ == "__main__":
+    int8 = pretend(sys.argv[1:])
+    print(int8.LANES, int8.WIDE, int8.TALL, assembly_of_a_tile(int8), sep="\n")
+    int8._dot = written_out
+    # few shapes of tiles: what is written out takes long to compile
+    int8.TALL = 2
+    for shape in [(1, 5, 3), (3, 70, 100), (5, 64, 48)]:
+        x, matrix = normal(shape[0], shape[1]), normal(shape[2], shape[1], seed=1)
+        np.testing.assert_array_equal(product(x, matrix), by_numpy(x, matrix))
