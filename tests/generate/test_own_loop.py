@@ -6,24 +6,120 @@ import copy
 
 import pytest
 import torch
-from transformers import BartConfig, BartForCausalLM, DynamicCache, RobertaConfig, RobertaForCausalLM
+from transformers import (
+    BartConfig,
+    BartForCausalLM,
+    DynamicCache,
+    RobertaConfig,
+    RobertaForCausalLM,
+    SynthIDTextWatermarkingConfig,
+)
 
 import bestfirst
 from bestfirst import Stats
 from engine.builders import ARCHITECTURES, peaked
-from generate.differences import padded
+from generate.differences import both, compare, padded
 
-LLAMA = ARCHITECTURES["llama"]
+LLAMA, MARIAN = ARCHITECTURES["llama"], ARCHITECTURES["marian"]
 ASKED = {"num_beams": 3, "max_new_tokens": 6}
 
 
 def same_by_its_own_loop(model, batch, why, **asked):
     stats = Stats()
-    theirs = model.generate(**copy.deepcopy(batch), **ASKED, **asked)
-    ours = model.generate(**copy.deepcopy(batch), **ASKED, **asked, custom_generate=bestfirst.generate, stats=stats)
-    assert torch.equal(ours, theirs)
+    asked = {**ASKED, **asked}
+    torch.manual_seed(0)
+    theirs = model.generate(**copy.deepcopy(batch), **asked)
+    torch.manual_seed(0)
+    ours = model.generate(**copy.deepcopy(batch), **asked, custom_generate=bestfirst.generate, stats=stats)
+    equal(ours, theirs)
     assert stats.engine == "generate"
     assert why in stats.search
+
+
+def equal(ours, theirs):
+    """Tensors, and whatever holds them."""
+    if isinstance(theirs, torch.Tensor):
+        assert torch.equal(ours, theirs)
+    elif isinstance(theirs, (tuple, list)):
+        for each in zip(ours, theirs, strict=True):
+            equal(*each)
+    elif hasattr(theirs, "keys"):
+        assert ours.keys() == theirs.keys()
+        for name in theirs:
+            equal(ours[name], theirs[name])
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"do_sample": True}, "do_sample=True"),
+        ({"guidance_scale": 1.5}, "guidance_scale=1.5"),
+        ({"output_logits": True}, "output_logits=True"),
+        ({"output_attentions": True}, "output_attentions=True"),
+        ({"output_hidden_states": True}, "output_hidden_states=True"),
+        ({"watermarking_config": SynthIDTextWatermarkingConfig(ngram_len=3, keys=[1, 2])}, "watermarking_config of SynthID"),
+        ({"position_ids": torch.arange(5, 13).expand(2, -1)}, "position_ids"),
+    ],
+)
+def test_settings_that_only_its_own_loop_honours(asked, why, k, small):
+    for name in ("llama",) if "position_ids" in asked or "guidance_scale" in asked else ("llama", "marian"):
+        batch = {"input_ids": torch.arange(4, 20).view(2, 8), "attention_mask": torch.ones(2, 8, dtype=torch.long)}
+        model = copy.deepcopy(small(name))
+        model.config._attn_implementation = "eager"
+        same_by_its_own_loop(model, batch, why, num_beams=k, **asked, return_dict_in_generate=True)
+
+
+def test_embeddings_instead_of_tokens(small):
+    dice = torch.Generator().manual_seed(0)
+    batch = {"inputs_embeds": torch.randn(2, 5, 32, generator=dice), "attention_mask": torch.tensor([[0, 0, 1, 1, 1], [1] * 5])}
+    same_by_its_own_loop(small("llama"), batch, "the decoder takes inputs_embeds beside token ids")
+
+
+def test_padded_decoder_prompts_of_an_encoder_decoder(small):
+    prompt = {"decoder_input_ids": torch.tensor([[2, 5], [2, 6]]), "decoder_attention_mask": torch.tensor([[0, 1], [1, 1]])}
+    batch = {**padded(MARIAN, MARIAN.inputs(2, seed=1)), **prompt}
+    same_by_its_own_loop(small("marian"), batch, "decoder_attention_mask has zeros")
+
+
+@pytest.mark.parametrize("name", ["llama", "marian"])
+def test_an_input_that_is_all_padding(name, small):
+    batch = {"input_ids": torch.tensor([[5, 6], [4, 4]]), "attention_mask": torch.tensor([[1, 1], [0, 0]])}
+    same_by_its_own_loop(small(name), batch, "the attention_mask of an input is all zeros")
+
+
+@pytest.mark.parametrize("name", ["llama", "t5", "marian"])
+def test_a_call_under_autocast_after_one_without(name, small):
+    """And one without again: nothing of it stays."""
+    architecture, model = ARCHITECTURES[name], small(name)
+    batch = padded(architecture, architecture.inputs(2, seed=1))
+    before = model.generate(**batch, **ASKED, custom_generate=bestfirst.generate)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        same_by_its_own_loop(model, batch, "torch.autocast")
+    stats = Stats()
+    assert torch.equal(model.generate(**batch, **ASKED, custom_generate=bestfirst.generate, stats=stats), before)
+    assert stats.engine == "host"
+
+
+def test_weights_on_disk(tmp_path):
+    offload = pytest.importorskip("accelerate").disk_offload
+    model = LLAMA.build()
+    offload(model, tmp_path, execution_device=torch.device("cpu"))
+    same_by_its_own_loop(model, padded(LLAMA, LLAMA.inputs(2, seed=1)), "not in memory")
+
+
+@pytest.mark.parametrize("kind", ["PromptTuningConfig", "PrefixTuningConfig", "PromptEncoderConfig"])
+def test_virtual_tokens(kind):
+    peft = pytest.importorskip("peft")
+    sizes = {} if kind == "PromptTuningConfig" else {"encoder_hidden_size": 32}
+    model = peft.get_peft_model(LLAMA.build(), getattr(peft, kind)(task_type="CAUSAL_LM", num_virtual_tokens=3, **sizes)).eval()
+    same_by_its_own_loop(model, padded(LLAMA, LLAMA.inputs(2, seed=1)), "")
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_every_process_runs_as_often_as_the_others(k, small, monkeypatch):
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_, **__: None)
+    same_by_its_own_loop(small("llama"), padded(LLAMA, LLAMA.inputs(2, seed=1)), "synced_gpus", num_beams=k, synced_gpus=True)
 
 
 def test_a_prefix_in_the_cache():
@@ -76,3 +172,24 @@ def test_with_a_strategy_of_ones_own_that_is_an_error():
     batch = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 0]]), "attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0]])}
     with pytest.raises(ValueError, match="padding is not on the left alone"):
         model.generate(**batch, **ASKED, custom_generate=bestfirst.generate, strategy="best-first")
+
+
+@pytest.mark.parametrize(
+    "forbids",
+    [{"min_new_tokens": 4}, {"no_repeat_ngram_size": 1}, {"bad_words_ids": [[5, 6], [6, 5], [9, 9]]}, {"suppress_tokens": [1]}],
+)
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_what_is_allowed_and_forbidden(forbids, k, small):
+    """Where no beam survives, Hugging Face forces what `prefix_allowed_tokens_fn` allows."""
+
+    def allowed(i, ids):
+        return [5, 6, 9][i:] if len(ids) < 4 else [1]
+
+    batch, asked = padded(MARIAN, MARIAN.inputs(2, seed=3)), {"num_beams": k, "max_new_tokens": 6, **forbids}
+    asked |= {"prefix_allowed_tokens_fn": allowed, "num_return_sequences": k, "early_stopping": "never"}
+    asked |= {"return_dict_in_generate": True, "output_scores": True}
+    theirs, ours = both(small("marian"), batch, lambda: asked)
+    if k == 1:
+        assert torch.equal(theirs.sequences, ours.sequences)
+    else:
+        assert compare(small("marian"), theirs, ours, k).differences == []

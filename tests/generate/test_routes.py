@@ -96,11 +96,24 @@ def test_whispers_forced_and_suppressed_tokens(timestamps, asked, multilingual):
     assert torch.equal(theirs, multilingual.generate(features, **settings, custom_generate=bestfirst.generate))
 
 
-def test_whispers_fallback_to_sampling_is_named(whisper):
+def test_whispers_fallback_to_sampling(whisper):
     features = torch.randn(1, 8, 20, generator=torch.Generator().manual_seed(3))
-    asked = {"temperature": (0.0, 0.5), "logprob_threshold": -0.001, "return_timestamps": True}
-    with pytest.raises(ValueError, match=r"do_sample=True: .* or temperature=0\.0 to Whisper"):
-        whisper.generate(features, num_beams=2, max_new_tokens=5, **asked, custom_generate=bestfirst.generate)
+    asked = {"temperature": (0.0, 0.5), "logprob_threshold": -0.001, "return_timestamps": True, "num_beams": 2}
+    outputs = []
+    for route in ({}, {"custom_generate": bestfirst.generate}):
+        torch.manual_seed(0)
+        outputs.append(whisper.generate(features, max_new_tokens=5, **asked, **route))
+    assert torch.equal(*outputs)
+
+
+def test_whispers_token_timestamps(whisper):
+    features = torch.randn(2, 8, 20, generator=torch.Generator().manual_seed(4))
+    whisper.generation_config.alignment_heads = [[0, 0], [1, 1]]
+    asked = {"return_token_timestamps": True, "num_beams": 2, "max_new_tokens": 5}
+    theirs = whisper.generate(features, **asked)
+    ours = whisper.generate(features, **asked, custom_generate=bestfirst.generate)
+    assert torch.equal(theirs["sequences"], ours["sequences"])
+    assert torch.equal(theirs["token_timestamps"], ours["token_timestamps"])
 
 
 def test_whispers_outputs_as_a_dict(whisper):
@@ -122,8 +135,11 @@ def test_text_generation_pipeline(small, letters):
     for batch_size in (1, 3):
         theirs = pipe(texts, **asked, batch_size=batch_size)
         assert pipe(texts, **asked, batch_size=batch_size, custom_generate=bestfirst.generate) == theirs
-    with pytest.raises(ValueError, match=r"do_sample=True: .*pass do_sample=False \(pipelines sample by default\)"):
-        pipe(texts, num_beams=3, custom_generate=bestfirst.generate)
+    sampled = []
+    for route in ({}, {"custom_generate": bestfirst.generate}):
+        torch.manual_seed(0)
+        sampled.append(pipe(texts, num_beams=3, max_new_tokens=8, **route))  # pipelines sample by default
+    assert sampled[0] == sampled[1]
 
 
 def test_speech_recognition_pipeline(multilingual):

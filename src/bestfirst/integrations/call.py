@@ -20,14 +20,7 @@ from .inputs import Inputs, PreparedModel
 from .limits import CallLimits
 from .outputs import ScoreRecord
 from .processors import Processors
-
-
-class Slower(Exception):
-    """`generate`'s own loop, which runs level by level on a cache of its own, does this call sooner.
-
-    On a GPU it is faster than a search on the host: a step there costs its launches, and each has to wait for the search. On a
-    CPU it is where no step of ours agrees with the model, or only the one that runs every hypothesis from its first token.
-    """
+from .refusals import OwnLoop
 
 
 @dataclass
@@ -70,13 +63,13 @@ class Call:
         )
         adapted = process is not None or bool(self.limits.others)
         if self.may_be_slower and self.model.on_gpu and (why := why_host(self.model, decoding, adapted)):
-            raise Slower(why)
+            raise OwnLoop(why)
         try:
             engine = engine_for(self.model, decoding, None if process is None else adapt)
         except ValueError as error:
-            raise Slower(error) if self.may_be_slower else error from error
+            raise OwnLoop(error) if self.may_be_slower else error from error
         if self.may_be_slower and not engine.shares_context:
-            raise Slower(f"{type(self.model.model).__name__} cannot share keys and values between hypotheses")
+            raise OwnLoop(f"{type(self.model.model).__name__} cannot share keys and values between hypotheses")
         found: dict[int, Result] = {}
         begun = perf_counter()
         try:
@@ -88,6 +81,8 @@ class Call:
             self.stats.add(engine.stats)
             self.stats.seconds += perf_counter() - begun
         self.results = [found[i] for i in range(len(self.inputs))]
+        if self.may_be_slower and not all(result.hypotheses for result in self.results):
+            raise OwnLoop("no output of an input is possible; generate makes one up")
 
     @property
     def _candidates(self) -> int:
@@ -101,7 +96,8 @@ class Call:
         """What is done to log-probabilities before the best are chosen; None where nothing is."""
         if not self.processors and self.record is None:
             return None
-        processors = Processors(self.processors, self.inputs.ids, self._input_of, self.config.num_beams, monotonic)
+        known = self.inputs.ids, self._input_of, self.config.num_beams
+        processors = Processors(self.processors, *known, monotonic, drops=not self.may_be_slower)
 
         def process(batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
             if self.processors:

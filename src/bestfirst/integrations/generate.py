@@ -16,13 +16,14 @@ import torch
 from ..engine import Stats, no_garbage_collection
 from ..scoring import Score
 from ..search import Strategy, Trace
-from .call import Call, Slower
+from .call import Call
+from .caller import kept_back, stream
 from .inputs import PreparedModel, read_inputs
 from .limits import read_limits
 from .outputs import Outputs, beam_output, beam_padding, greedy_output, greedy_padding
 from .parity import hugging_face_strategy, own_score, own_strategy
 from .processors import NotMonotonic, banned_tokens, never_rise
-from .refusals import left_to_generate, refuse
+from .refusals import OwnLoop, left_to_generate, refuse
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +62,8 @@ def generate(
         raise TypeError("bestfirst.generate is not called by itself: use model.generate(..., custom_generate=bestfirst.generate)")
     if stats is not None and not isinstance(stats, Stats):
         raise TypeError(f"stats must be a bestfirst.Stats, got {type(stats).__name__}")
-    refuse(model, config, logits_processor, model_kwargs)
+    caller = kept_back()
+    refuse(config, assistant_model=caller.assistant_model)
     own = score is not None or strategy is not None
     may_be_slower = not own and trace is None and row_budget is None
 
@@ -70,10 +72,22 @@ def generate(
         _log.info("generate runs its own loop: %s", why)
         if stats is not None:
             stats.engine, stats.search = "generate", f"level by level, by generate itself: {why}"
-        search = model._sample if config.num_beams == 1 else model._beam_search
-        return search(input_ids, logits_processor, stopping_criteria, config, **model_kwargs)
+        given = {"synced_gpus": bool(caller.synced_gpus), **model_kwargs}
+        if config.num_beams == 1:
+            return model._sample(input_ids, logits_processor, stopping_criteria, config, streamer=caller.streamer, **given)
+        return streamed(model._beam_search(input_ids, logits_processor, stopping_criteria, config, **given))
 
-    if (why := left_to_generate(model, model_kwargs)) is not None:
+    def streamed(output: Any) -> Any:
+        if caller.streamer is not None:
+            stream(caller.streamer, output, config.num_return_sequences, input_ids.shape[1])
+        return output
+
+    why = left_to_generate(model, config, logits_processor, model_kwargs)
+    if why is None and caller.synced_gpus:
+        why = "synced_gpus: every process has to run the model as often as the others"
+    if why is None and config.num_beams == 1 and caller.streamer is not None:
+        why = "streamer: it gives each token as soon as it is known"
+    if why is not None:
         if may_be_slower:
             return own_loop(why)
         raise ValueError(f"bestfirst.generate cannot honour score, strategy, trace or row_budget here: {why}")
@@ -99,13 +113,14 @@ def generate(
         call.run(plan, monotonic=bounded and not call.greedy)
 
     try:
-        run(bounded=not limits.others and (never_rise(logits_processor) or strategy is not None))
-    except NotMonotonic:
-        run(bounded=False)
-    except Slower as slower:
-        return own_loop(slower)
+        try:
+            run(bounded=not limits.others and (never_rise(logits_processor) or strategy is not None))
+        except NotMonotonic:
+            run(bounded=False)
+    except OwnLoop as why_so:
+        return own_loop(why_so)
     if stats is not None:
         vars(stats).update(vars(call.summary()))
     output, padding = (greedy_output, greedy_padding) if call.greedy else (beam_output, beam_padding)
     outputs = Outputs(inputs.ids, call.results, config.num_return_sequences, padding(config))
-    return output(outputs, config, call.record, wrapped.encoder_decoder)
+    return streamed(output(outputs, config, call.record, wrapped.encoder_decoder))

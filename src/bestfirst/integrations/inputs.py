@@ -12,7 +12,6 @@ import torch
 from ..models import Source
 from ..models.reader import Prompt
 from ..models.transformers import TransformersModel
-from .refusals import refuse_positions
 
 
 class PreparedModel(TransformersModel):
@@ -69,19 +68,13 @@ def read_inputs(
     """
     ids = input_ids[::k]
     given = arguments.get("attention_mask")
-    if given is not None and not bool(given.any(1).all()):
-        empty = int((~given[::k].any(1)).nonzero()[0])
-        raise ValueError(f"the attention_mask of input {empty} is all zeros; leave that input out")
     positions = table_positions(model)
     if not model.encoder_decoder:
         mask = _every(given, k, ids)
-        refuse_positions(None if arguments.get("position_ids") is None else arguments["position_ids"][::k], mask)
         prompts = [Prompt(None, tokens) for tokens in _unpadded(ids, mask)]
         lengths = [sum(token not in model.eos for token in prompt.tokens) for prompt in prompts]
         return Inputs(ids, prompts, lengths, positions)
     mask = _every(arguments.get("decoder_attention_mask"), k, ids)
-    if not bool(mask.all()) and model.model.config.model_type != "whisper":
-        raise ValueError("bestfirst.generate cannot honour a decoder_attention_mask with zeros; give prompts of one length")
     hidden = arguments["encoder_outputs"].last_hidden_state[::k]  # (batch, source length, d)
     attended = None if given is None or given.shape[1:] != hidden.shape[1:2] else given[::k].bool()
     lengths, sources = _attended(hidden, attended)

@@ -18,6 +18,7 @@ import torch
 from transformers.generation import logits_process
 
 from ..search import Hypothesis
+from .refusals import OwnLoop
 
 ROUNDING = 1e-5  # a log-probability that is above 0 by no more than this is 0
 
@@ -84,16 +85,23 @@ def _lowers(processor: Any) -> bool:
 class Processors:
     """The processors of one call, as a hook of the engine: (hypotheses, log-probabilities (rows, vocabulary)) in, the same out.
 
-    `monotonic`: raise NotMonotonic when a log-probability comes out above 0.
+    `monotonic`: raise NotMonotonic when a log-probability comes out above 0. `drops`: see `AllowedTokens`.
     """
 
     def __init__(
-        self, processors: Sequence[Any], ids: torch.Tensor, input_of: Callable[[Hypothesis], int], k: int, monotonic: bool
+        self,
+        processors: Sequence[Any],
+        ids: torch.Tensor,
+        input_of: Callable[[Hypothesis], int],
+        k: int,
+        monotonic: bool,
+        drops: bool = True,
     ) -> None:
         """`ids` (batch, prompt length) stand before every output; `input_of` tells which of them a hypothesis belongs to."""
         self.ids = ids
         self.input_of = input_of
         self.monotonic = monotonic
+        self.drops = drops
         self._apply = [self._adapt(processor, k) for processor in processors]
 
     def __call__(self, batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
@@ -126,7 +134,7 @@ class Processors:
 
     def _adapt(self, processor: Any, k: int) -> Callable[[list[int], torch.Tensor, torch.Tensor], torch.Tensor]:
         if isinstance(processor, logits_process.PrefixConstrainedLogitsProcessor):
-            return AllowedTokens(processor, self.ids.shape[1], k)
+            return AllowedTokens(processor, self.ids.shape[1], k, self.drops)
         if isinstance(processor, logits_process.WhisperNoSpeechDetection):
             return NoSpeech(processor, self.ids)
         if isinstance(processor, tuple(OF_ONE_INPUT)):
@@ -139,13 +147,15 @@ class Processors:
 
 
 class AllowedTokens:
-    """`prefix_allowed_tokens_fn`: only what it allows. A hypothesis that it leaves nothing is dropped; no other takes its place.
+    """`prefix_allowed_tokens_fn`: only what it allows. For the empty hypothesis, and in greedy search, where one hypothesis is
+    all there is, what it allows is forced where other processors forbid it, as Hugging Face does.
 
-    Hugging Face forces the tokens that it allows where all beams of an input are left with nothing. Here that is done for the
-    empty hypothesis, and in greedy search, where one hypothesis is all there is.
+    Any other hypothesis that is left with nothing is dropped with `drops`. Without, OwnLoop is raised: if nothing is left to a
+    whole beam, Hugging Face forces what is allowed, and what else is in the beam decides.
     """
 
-    def __init__(self, processor: Any, prompt_length: int, k: int) -> None:
+    def __init__(self, processor: Any, prompt_length: int, k: int, drops: bool) -> None:
+        self._drops = drops
         self._processor = processor
         self._allowed = processor._prefix_allowed_tokens_fn
         self._prompt_length = prompt_length
@@ -162,7 +172,10 @@ class AllowedTokens:
                 )
             mask[row, allowed] = 0
         if self._k > 1 and ids.shape[1] > self._prompt_length:
-            return scores + mask
+            scores = scores + mask
+            if not self._drops and bool(scores.amax(1).isneginf().any()):
+                raise OwnLoop("prefix_allowed_tokens_fn allows what another processor forbids")
+            return scores
         return torch.cat([self._one(i, ids[row], scores[row]) for row, i in enumerate(inputs)])
 
     def _one(self, i: int, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

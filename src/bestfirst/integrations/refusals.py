@@ -1,9 +1,12 @@
-"""What `generate` was asked for and cannot be honoured: an error that names the argument, never a silent difference."""
+"""What a call of `generate` asks for beyond a search on tokens: refused by name, or left to `generate`'s own loop.
+
+Refused is another algorithm. Whatever else only `generate`'s own loop can honour, that loop runs: nothing is dropped silently.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,17 +24,17 @@ USED = frozenset(
         "logits_to_keep",
         "past_key_values",
         "use_cache",
+        # Of no use to `generate`, which drops it; a trainer that evaluates passes it all the same.
+        "labels",
     }
 )
 """Model arguments that are honoured, or that change nothing here."""
 
-
-SAMPLING = "it searches, it does not sample; pass do_sample=False (pipelines sample by default), or temperature=0.0 to Whisper"
 ASSISTED = "assisted decoding is another algorithm; leave it out"
 CONSTRAINED = "constrained beam search is gone; use prefix_allowed_tokens_fn"
 DIVERSE = "group beam search is gone; use strategy='beam', score=bestfirst.scoring.Diverse(groups, penalty)"
 REASONS = {
-    "do_sample": SAMPLING,
+    "assistant_model": ASSISTED,
     "prompt_lookup_num_tokens": ASSISTED,
     "assistant_early_exit": ASSISTED,
     "use_mtp": ASSISTED,
@@ -41,42 +44,88 @@ REASONS = {
     "force_words_ids": CONSTRAINED,
     "num_beam_groups": DIVERSE,
     "diversity_penalty": DIVERSE,
-    "guidance_scale": "it keeps a second cache for each row of a beam; leave it out",
-    "output_logits": "only output_scores is there; it holds the log-probabilities",
-    "output_attentions": "the engine keeps none; run the model on the output instead",
-    "output_hidden_states": "the engine keeps none; run the model on the output instead",
 }
-"""Settings that ask for something else, and what to do instead."""
+"""Settings that ask for another algorithm, and what to do instead."""
+
+OWN_LOOP = {
+    "do_sample": "it samples",
+    "guidance_scale": "it runs the model twice, with a cache for each row of a beam",
+    "output_logits": "it is asked for what the model said of every row of its beams",
+    "output_attentions": "it is asked for what the model said of every row of its beams",
+    "output_hidden_states": "it is asked for what the model said of every row of its beams",
+}
+"""Settings for which `generate`'s own loop runs, and why."""
+
 IDLE = {"num_beam_groups": 1, "guidance_scale": 1}
 """Values, besides none, that ask for nothing."""
 
 
-def refuse(model: Any, config: Any, processors: Sequence[Any], model_kwargs: dict[str, Any]) -> None:
-    """Raise ValueError for the first argument that asks for something else than beam search or greedy search on tokens."""
-    for name, why in REASONS.items():
+class OwnLoop(Exception):
+    """`generate`'s own loop, which runs level by level on a cache of its own, is to do this call.
+
+    It is faster: on a GPU where a search on the host would wait for every launch, on a CPU where no step of ours agrees with the
+    model, or only the one that runs every hypothesis from its first token. Or its output is made up, where none is possible.
+    """
+
+
+def asked(config: Any, names: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Which of these settings ask for something, with their values; and what the table says of each."""
+    for name, why in names.items():
         value = getattr(config, name, None)
         if value and value != IDLE.get(name):
-            raise ValueError(f"bestfirst.generate cannot honour {name}={value!r}: {why}")
+            yield f"{name}={value!r}", why
+
+
+def refuse(config: Any, **kept_back: Any) -> None:
+    """Raise ValueError for the first setting that asks for another algorithm."""
+    for setting, why in asked(config, REASONS):
+        raise ValueError(f"bestfirst.generate cannot honour {setting}: {why}")
+    if kept_back.get("assistant_model") is not None:
+        raise ValueError(f"bestfirst.generate cannot honour assistant_model: {ASSISTED}")
+    if kept_back.get("cache_implementation") == "paged":
+        raise ValueError("bestfirst.generate cannot honour cache_implementation='paged': it is not beam search; leave it out")
+
+
+def left_to_generate(model: Any, config: Any, processors: Sequence[Any], model_kwargs: dict[str, Any]) -> str | None:
+    """What only `generate`'s own loop can honour; None if there is nothing."""
+    for setting, why in asked(config, OWN_LOOP):
+        return f"{setting}: {why}"
     if any(isinstance(processor, SynthIDTextWatermarkLogitsProcessor) for processor in processors):
-        raise ValueError(
-            "bestfirst.generate cannot honour watermarking_config of SynthID: it keeps a state for each row of a beam"
-        )
+        return "watermarking_config of SynthID keeps a state for each row of a beam"
+    return _of_the_model(model) or _of_arguments(model, model_kwargs) or _of_prompts(model, model_kwargs)
+
+
+def _of_the_model(model: Any) -> str | None:
+    prepare = model.prepare_inputs_for_generation
+    if "prepare_inputs_for_generation" in vars(model) or not prepare.__func__.__module__.startswith("transformers."):
+        return "prepare_inputs_for_generation is not the model's own (prompt tuning, an override)"
+    if any(parameter.device.type == "meta" for parameter in model.parameters()):
+        return "weights of the model are not in memory (offloaded)"
+    return "torch.autocast chooses the precision of products" if torch.is_autocast_enabled(model.device.type) else None
+
+
+def _of_arguments(model: Any, model_kwargs: dict[str, Any]) -> str | None:
+    cache = model_kwargs.get("past_key_values")
+    if cache is not None and int(cache.get_seq_length()) > 0:
+        return "past_key_values holds a prefix"
     encoders = inspect.signature(model.get_encoder().forward).parameters if model.config.is_encoder_decoder else ()
     for name, value in model_kwargs.items():  # what the encoder takes, it has got already
         empty = value is None or (hasattr(value, "__len__") and len(value) == 0)
         if name not in USED and name not in encoders and not empty:
-            raise ValueError(f"bestfirst.generate cannot honour {name}: the engine runs the decoder on token ids alone")
+            return f"the decoder takes {name} beside token ids"
+    return None
 
 
-def left_to_generate(model: Any, model_kwargs: dict[str, Any]) -> str | None:
-    """What reaches the model on a way that only `generate`'s own loop goes; None if nothing does."""
-    prepare = model.prepare_inputs_for_generation
-    if "prepare_inputs_for_generation" in vars(model) or not prepare.__func__.__module__.startswith("transformers."):
-        return "prepare_inputs_for_generation is not the model's own (prompt tuning, an override)"
-    cache = model_kwargs.get("past_key_values")
-    if cache is not None and int(cache.get_seq_length()) > 0:
-        return "past_key_values holds a prefix"
-    mask = None if model.config.is_encoder_decoder else model_kwargs.get("attention_mask")
+def _of_prompts(model: Any, model_kwargs: dict[str, Any]) -> str | None:
+    mask = model_kwargs.get("attention_mask")
+    if mask is not None and not bool(mask.any(1).all()):
+        return "the attention_mask of an input is all zeros"
+    if model.config.is_encoder_decoder:
+        mask = model_kwargs.get("decoder_attention_mask")
+        zeros = mask is not None and not bool(mask.all()) and model.config.model_type != "whisper"
+        return "the decoder_attention_mask has zeros" if zeros else None
+    if not _usual(model_kwargs.get("position_ids"), mask):
+        return "position_ids are not 0, 1, 2, ... of each prompt"
     if mask is None or bool(mask.all()):
         return None
     if bool((mask[:, 1:] < mask[:, :-1]).any()):
@@ -86,25 +135,10 @@ def left_to_generate(model: Any, model_kwargs: dict[str, Any]) -> str | None:
     return "the model has positions of its own for padding" if hasattr(model.base_model, "embeddings") else None
 
 
-def refuse_visible(**arguments: Any) -> None:
-    """As `refuse`, for what only the folder route can see; with a callable, transformers swallows these."""
-    reasons = {
-        "assistant_model": "assisted decoding is another algorithm",
-        "streamer": "no token is final before the search ends",
-        "synced_gpus": "inputs finish after different numbers of steps",
-    }
-    for name, why in reasons.items():
-        value = arguments.get(name)
-        if value is not None and value is not False:
-            raise ValueError(f"bestfirst.generate cannot honour {name}: {why}; leave it out")
-    if arguments.get("cache_implementation") == "paged":
-        raise ValueError("bestfirst.generate cannot honour cache_implementation='paged': it is not beam search; leave it out")
-
-
-def refuse_positions(position_ids: torch.Tensor | None, mask: torch.Tensor) -> None:
-    """Positions other than 0, 1, 2, ... over the tokens that `mask` (batch, length) leaves."""
+def _usual(position_ids: torch.Tensor | None, mask: torch.Tensor | None) -> bool:
+    """Whether positions are 0, 1, 2, ... over the tokens that `mask` (batch, length) leaves."""
     if position_ids is None:
-        return
-    usual = mask.cumsum(-1) - 1
-    if position_ids.shape != mask.shape or not bool(((position_ids == usual) | (mask == 0)).all()):
-        raise ValueError("bestfirst.generate cannot honour position_ids other than 0, 1, 2, ... of each prompt; leave them out")
+        return True
+    if mask is None:
+        mask = torch.ones_like(position_ids)
+    return position_ids.shape == mask.shape and bool(((position_ids == mask.cumsum(-1) - 1) | (mask == 0)).all())
