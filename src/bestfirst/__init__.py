@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "constraints": ("Constraint",),
+    "constraints.trie": ("Trie",),
     "decoding": ("decode", "decode_iter"),
     "engine": ("Stats",),
     "explaining": ("explain",),
@@ -36,6 +38,8 @@ __all__ = sorted([*_HOME, *_MODULES])
 
 if TYPE_CHECKING:
     from . import scoring, testing
+    from .constraints import Constraint
+    from .constraints.trie import Trie
     from .decoding import decode, decode_iter
     from .engine import Stats
     from .explaining import explain

@@ -77,6 +77,7 @@ def decode_iter(
 def _results(
     model: Model, inputs: Iterable[Any], decoding: Decoding, trace: Tracing, stats: Stats | None
 ) -> Iterator[tuple[int, Result]]:
+    decoding = decoding.read(model)
     engine = engine_for(model, decoding)
     begun = perf_counter()
 

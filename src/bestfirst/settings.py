@@ -8,12 +8,13 @@ from functools import cached_property
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
+from .constraints import Constraint
 from .scoring import Score, by_length_penalty, named_score
 from .search import Context, Finished, Heuristic, Stop, Strategy, Trace
 from .strategies import by_method, named_strategy, stopping
 
 if TYPE_CHECKING:
-    from .models import Source
+    from .models import Model, Source
     from .search import Search
 
 
@@ -43,6 +44,8 @@ class Decoding:
                       the model's own limit, else 2|x| + 10
     finished          whether finished hypotheses "leave" the beam (today's toolkits) or "keep" their slot (the paper)
     prefix            the forced start of every output, a text or token ids (Hugging Face models); it is not scored
+    allowed           what may be written: a `bestfirst.Trie` of the outputs there are, another `Constraint`, or a file: a
+                      saved trie, or a text, one output a line
     heuristic         h(x, y), for "a-star-beam" and "a-star"
     stop              a stopping rule other than the strategy's own, an object or its name: "exhausted", "opennmt", "shrinking",
                       "huang", "hf-true", "hf-false", "hf-never", "patience" (with its factor in `stop_options`)
@@ -63,6 +66,7 @@ class Decoding:
     max_length: int | str | Callable[[int], int] | None = None
     finished: Finished = "leave"
     prefix: str | Sequence[int] | None = None
+    allowed: Constraint | str | None = None
     heuristic: Heuristic | None = None
     stop: str | Stop | None = None
     stop_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -78,6 +82,12 @@ class Decoding:
             raise ValueError(f"{', '.join(self.stop_options)} goes with a stopping rule; name one with stop")
         if isinstance(self.max_length, int) and self.max_length < 1:
             raise ValueError(f"max_length must be at least 1, got {self.max_length}")
+        if not isinstance(self.allowed, (Constraint, str, type(None))):
+            raise ValueError(f"allowed must be a Trie, another Constraint or a file's name, got {type(self.allowed).__name__}")
+        if self.allowed is not None and self.prefix:
+            raise ValueError(
+                "allowed names outputs from their first token on: leave prefix out, and allow only what begins with it"
+            )
         self._limit(1)
         _ = self.budget
         self.objective.check(self.plan)
@@ -107,6 +117,14 @@ class Decoding:
     def budget(self) -> Budget | None:
         """The rows of a forward pass, where they are given."""
         return Budget(self.row_budget, self.row_budget) if isinstance(self.row_budget, int) else self.row_budget
+
+    def read(self, model: Model) -> Decoding:
+        """These settings with the file that `allowed` names read, as the model writes its lines."""
+        if not isinstance(self.allowed, str):
+            return self
+        from .constraints.trie import read_trie
+
+        return self.using(allowed=read_trie(self.allowed, model))
 
     def n_max(self, source: Source) -> int:
         """The most tokens that an output for this input may have."""
@@ -177,6 +195,8 @@ class Decoding:
             parts.append(f"stop:{self.plan.stop.name}" + (f"({factors})" if factors else ""))
         if self.max_length is not None:
             parts.append(f"n_max:{getattr(self.max_length, '__name__', self.max_length)}")
+        if self.allowed is not None:
+            parts.append(f"allowed:{self.allowed if isinstance(self.allowed, str) else self.allowed.signature}")
         if self.prefix:
             parts.append(f"prefix:{self.prefix}")
         return "|".join(parts)

@@ -159,6 +159,9 @@ RowBudget = Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
     help="Rows in one forward pass, shared by the lines in flight: larger is faster until the machine is full. "
     "Changes no result.")]
 Prefix = Annotated[str | None, option(kind=words, metavar="TEXT", panel=SEARCH, help="Make every output start with this text.")]
+Allowed = Annotated[str | None, option("--allowed", kind=words, metavar="FILE", panel=SEARCH,
+    help="Write only what is in this file: a text, one output a line, or a trie saved by bestfirst.Trie. --json tells the number "
+    "of the line that was found, from 0.")]
 ModelName = Annotated[str | None, option("--model", "-m", metavar="FOLDER", panel=MODEL,
     help="A Hugging Face model: a folder, or a name for transformers to find. By default the German-English translator that "
     "comes with bestfirst.")]
@@ -212,6 +215,7 @@ class AllSearchOptions(SearchOptions):
         help=f"What to expand first: {', '.join(STRATEGIES)}. The last three prune nothing: give "
         "them --max-calls.")] = "best-first"
     prefix: Prefix = None
+    allowed: Allowed = None
     max_calls: Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
         help="Give up on an input after so many model calls.")] = None
     row_budget: RowBudget = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 WORDS = ("finished", "method", "score", "stop", "strategy")  # names that are words too: meant only where a value is given
 NAMES = (
-    *("alpha", "beta", "epsilon", "length_penalty", "max_calls", "max_length", "nbest", "queue_capacity", "ratio"),
+    *("allowed", "alpha", "beta", "epsilon", "length_penalty", "max_calls", "max_length", "nbest", "queue_capacity", "ratio"),
     *("row_budget", "temperature", "weight", "whole_sequence"),
 )
 PACE = ("row_budget", "max_cache_tokens")  # settings that change no result
@@ -54,6 +56,8 @@ class ModelChoice(options.ModelOptions):
         """Look for the folders, before all that is needed to read them is loaded."""
         if self.device is not None and self.device.partition(":")[0] == "meta":
             raise usage(f"cannot use device {self.device!r}: it computes nothing; choose cpu, cuda or mps")
+        if isinstance(decoding.allowed, str) and not Path(decoding.allowed).is_file():
+            raise usage(f"there is no file {decoding.allowed!r} of what is allowed")
         try:
             for name in filter(None, (self.model, decoding.score_options.get("language_model"))):
                 check_folder(name)
@@ -84,6 +88,7 @@ class ModelChoice(options.ModelOptions):
             _check_vocabularies(model, language_model)
             decoding = decoding.using(score_options={**decoding.score_options, "language_model": language_model})
         try:
+            decoding = decoding.read(model)
             if isinstance(decoding.prefix, str):
                 model.target(decoding.prefix)  # raises for what it cannot write
             decode(model, [], decoding)  # whether they go together
@@ -119,6 +124,8 @@ def identity(decoding: Decoding) -> dict[str, Any]:
     named = {**usual, **decoding.identity()}
     if (name := decoding.score_options.get("language_model")) is not None:
         named["score_options"] = {**named["score_options"], "language_model": fingerprint(name)}
+    if decoding.allowed is not None:
+        named["allowed"] = sha256(Path(str(decoding.allowed)).read_bytes()).hexdigest()
     return named
 
 

@@ -62,7 +62,7 @@ class Target:
         fields: dict[str, Any] = {
             "line": record.number,
             "text": (printed[0].text or "") if printed else "",
-            "hypotheses": [asdict(answer) for answer in result.hypotheses],
+            "hypotheses": [_fields(answer) for answer in result.hypotheses],
             "calls": result.calls,
             "rows": result.rows,
             "steps": result.steps,
@@ -72,7 +72,7 @@ class Target:
         if result.message is not None:
             fields["message"] = result.message
         if self.partial and not result.hypotheses and result.partial is not None:
-            fields["partial"] = asdict(result.partial)
+            fields["partial"] = _fields(result.partial)
         return to_json(fields) + "\n"
 
     def _record(self, record: Record, result: Result) -> str:
@@ -139,3 +139,9 @@ def _parquet() -> ModuleType:
 def one_line(text: str | None) -> str:
     """A text on one line, whatever line ends the model put into it: output lines belong to input lines."""
     return " ".join((text or "").splitlines())
+
+
+def _fields(answer: Answer) -> dict[str, Any]:
+    """As JSON has it; `item` where outputs are numbered."""
+    fields = asdict(answer)
+    return fields if answer.item is not None else {name: value for name, value in fields.items() if name != "item"}

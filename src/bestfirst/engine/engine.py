@@ -14,14 +14,15 @@ cannot do to the first. `choice.py` is the one place that chooses.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
+from ..constraints import Constraint
 from ..models import Source
-from ..search import Answer, Result, Search, Trace
+from ..search import Answer, Groups, Result, Search, Trace
 from ..settings import Decoding
 
 
@@ -49,7 +50,18 @@ class Job:
 
     def search(self, eos: Any) -> Search:
         """A new search of this input."""
-        return self.begin() if self.begin is not None else self.decoding.search(self.source, eos, self.trace)
+        search = self.begin() if self.begin is not None else self.decoding.search(self.source, eos, self.trace)
+        if isinstance(allowed := self.decoding.allowed, Constraint):
+            for each in search.searches if isinstance(search, Groups) else [search]:
+                each.root.node = (allowed, allowed.start())
+        return search
+
+
+def item_of(job: Job, answer: Answer, eos: Collection[int]) -> int | None:
+    """The number of an answer that ends in EOS, where a constraint numbers what it allows."""
+    if not isinstance(job.decoding.allowed, Constraint) or not answer.tokens or answer.tokens[-1] not in eos:
+        return None
+    return job.decoding.allowed.item(answer.tokens[:-1])
 
 
 @dataclass

@@ -15,7 +15,7 @@ from math import inf
 from ..scoring import Score
 from ..search import Answer, Hypothesis, Result, Search, certified
 from ..settings import Budget, Decoding
-from .engine import Job, Stats
+from .engine import Job, Stats, item_of
 from .scorer import ON_THE_WAY, Scorer
 
 WINDOW = 16  # inputs that are read ahead and sorted by length, for each one in flight
@@ -126,6 +126,7 @@ class HostEngine:
         answers = certified(self._running[job].search)
         for answer in answers:
             answer.text = self.scorer.text(job.source, answer.tokens)
+            answer.item = item_of(job, answer, self.scorer.eos)
         return answers
 
     def step(self) -> Iterator[tuple[Job, Result]]:
@@ -235,6 +236,7 @@ class HostEngine:
         self._tokens_each[running.kind] = max(self._tokens_each.get(running.kind, 3.0), each)
         for answer in [*result.hypotheses, *([result.partial] if result.partial else [])]:
             answer.text = self.scorer.text(running.job.source, answer.tokens)
+            answer.item = item_of(running.job, answer, self.scorer.eos)
         self._stats.calls += result.calls
         self.scorer.release(running.search.root)
         running.search.dismantle()

@@ -7,6 +7,7 @@ from math import inf
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
+from ..constraints import allowed_after
 from ..models import Model, Query, Scored, Source
 from ..scoring import Score
 from ..search import Hypothesis, Successors
@@ -110,6 +111,8 @@ class ModelScorer:
         beside: Sequence[Scored | None] = [None] * len(batch)
         if self.language_model is not None:
             beside = self.language_model.score([Query(s.language_model, y.tokens) for s, y in zip(before, batch, strict=True)])
+        if (allowed := allowed_after(batch, self.eos)) is not None:
+            answers = [_restricted(*each) for each in zip(answers, allowed, batch, strict=True)]
         return [self._successors(*each, width) for each in zip(batch, before, answers, beside, strict=True)]
 
     def _successors(self, y: Hypothesis, before: States, answer: Scored, beside: Scored | None, width: float) -> Successors:
@@ -180,6 +183,25 @@ def plain_successors(row: Any, y: Hypothesis, width: float) -> Successors:
 
 def _scores_after(y: Hypothesis) -> str:
     return f"the model's scores after {list(y.tokens)}"
+
+
+def _restricted(answer: Scored, allowed: Any, y: Hypothesis) -> Scored:
+    """Only what is allowed, by its tokens; None: everything is."""
+    import numpy
+
+    if allowed is None:
+        return answer
+    logprobs = numbers(answer.logprobs, _scores_after(y))
+    check_vocabulary(allowed, len(logprobs))
+    kept = numpy.full_like(logprobs, -inf)
+    kept[allowed] = logprobs[allowed]
+    return answer._replace(logprobs=kept)
+
+
+def check_vocabulary(allowed: Any, size: int) -> None:
+    """ValueError for a token that the model does not have."""
+    if len(allowed) and allowed[-1] >= size:
+        raise ValueError(f"token {allowed[-1]} is allowed, and the model has the tokens 0 to {size - 1}")
 
 
 def numbers(row: Any, what: str) -> Any:

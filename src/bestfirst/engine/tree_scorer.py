@@ -8,6 +8,7 @@ from time import perf_counter
 
 import torch
 
+from ..constraints import allowed_after
 from ..models import Source
 from ..models.transformers import TransformersModel
 from ..scoring import Score
@@ -15,8 +16,9 @@ from ..search import Hypothesis, Successors
 from ..settings import Budget
 from .language_model import LanguageModelRunner
 from .runner import Row, Runner, Sentence
+from .scorer import check_vocabulary
 from .steps.choose import step_for, warn_of_recomputing
-from .steps.operations import top
+from .steps.operations import only, top
 
 Process = Callable[[Sequence[Hypothesis], torch.Tensor], torch.Tensor]
 """Changes the log-probabilities (rows, vocabulary) that follow a batch of hypotheses, as Hugging Face's processors do."""
@@ -117,14 +119,23 @@ class TreeScorer:
 
         As Hugging Face does it: log-softmax, then what is banned or processed. The score comes last, and top-k after it.
         """
+        allowed = allowed_after(batch, self.eos)
+        if allowed is not None:
+            for tokens in allowed:
+                if tokens is not None:
+                    check_vocabulary(tokens, logits.shape[1])
+            most = max(logits.shape[1] if tokens is None else len(tokens) for tokens in allowed)
+            width = min(width, max(1, most))
         if self.score.plain and self.process is None:
-            return *self.runner.decoder.best(logits, width, self._banned), None
+            return *self.runner.decoder.best(logits, width, self._banned, allowed), None
         logits = logits.contiguous()
         logprobs = torch.log_softmax(logits, -1).clamp_(max=0) if self.normalized else logits
         if self._banned is not None:
             logprobs[:, self._banned] = -inf
         if self.process is not None:
             logprobs = self.process(batch, logprobs)
+        if allowed is not None:
+            logprobs = only(logprobs, allowed)
         best, tokens = top(self._increments(rows, slots, logprobs), width)
         return best, tokens, None if self.score.plain else logprobs.gather(1, tokens)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..constraints import Constraint
 from ..engine import Job, Stats, engine_for, run, why_host
 from ..engine.known import known
 from ..scoring import Score
@@ -34,6 +35,7 @@ class Call:
     score: Score
     processors: Sequence[Any]
     greedy: bool
+    allowed: Constraint | None
     row_budget: int | None
     trace: Callable[[int], Trace | None] | None
     may_be_slower: bool  # whether to give up where `generate`'s own loop is faster
@@ -59,7 +61,12 @@ class Call:
             scorer.process, scorer.normalized = process, not self.greedy
 
         decoding = Decoding(
-            plan, score=self.score, nbest=self.config.num_return_sequences, accept_truncated=True, row_budget=self.row_budget
+            plan,
+            score=self.score,
+            nbest=self.config.num_return_sequences,
+            allowed=self.allowed,
+            accept_truncated=True,
+            row_budget=self.row_budget,
         )
         adapted = process is not None or bool(self.limits.others)
         if self.may_be_slower and self.model.on_gpu and (why := why_host(self.model, decoding, adapted)):

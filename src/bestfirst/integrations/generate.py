@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..constraints import Constraint
 from ..engine import Stats, no_garbage_collection
 from ..scoring import Score
 from ..search import Strategy, Trace
@@ -39,6 +40,7 @@ def generate(
     *,
     score: str | Score | None = None,
     strategy: str | Strategy | None = None,
+    allowed: Constraint | None = None,
     row_budget: int | None = None,
     trace: Callable[[int], Trace | None] | None = None,
     stats: Stats | None = None,
@@ -51,6 +53,7 @@ def generate(
 
     score       what a hypothesis is worth, an object of `bestfirst.scoring` or a name, instead of `length_penalty`
     strategy    how to search, by name or as a `Strategy`, instead of what `early_stopping` asks for
+    allowed     what may be written: a `bestfirst.Trie` of the outputs there are, or another `Constraint`
     row_budget  rows in a forward pass; by default what suits the model, measured at its first call
     trace       called with an input's number, returns where its search is recorded
     stats       a `bestfirst.Stats`, filled with what it cost, how it was searched, and `results`, one for each input
@@ -65,7 +68,7 @@ def generate(
     caller = kept_back()
     refuse(config, assistant_model=caller.assistant_model)
     own = score is not None or strategy is not None
-    may_be_slower = not own and trace is None and row_budget is None
+    may_be_slower = not own and trace is None and row_budget is None and allowed is None
 
     def own_loop(why: object) -> Any:
         """Hugging Face's own search; it gets what we got."""
@@ -90,7 +93,7 @@ def generate(
     if why is not None:
         if may_be_slower:
             return own_loop(why)
-        raise ValueError(f"bestfirst.generate cannot honour score, strategy, trace or row_budget here: {why}")
+        raise ValueError(f"bestfirst.generate cannot honour score, strategy, allowed, trace or row_budget here: {why}")
     limits = read_limits(stopping_criteria, config, input_ids.shape[1])
     banned = banned_tokens(logits_processor)
     wrapped = PreparedModel(model, limits.eos, banned or ())
@@ -103,6 +106,7 @@ def generate(
         score=own_score(config, score),
         processors=() if banned is not None else logits_processor,
         greedy=config.num_beams == 1 and not own,
+        allowed=allowed,
         row_budget=row_budget,
         trace=trace,
         may_be_slower=may_be_slower,

@@ -86,6 +86,10 @@ class Model(ABC):
         """The tokens of an output that somebody wrote, without EOS."""
         raise ValueError(f"{type(self).__name__} reads no outputs; give token ids instead of text")
 
+    def targets(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """As `target`, for many at once."""
+        return [self.target(text) for text in texts]
+
 
 class FunctionModel(Model):
     """A model that is one function: `next_logprobs(prefix)` gets the generated tokens (no BOS), and scores every next token.

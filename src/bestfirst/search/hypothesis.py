@@ -39,12 +39,12 @@ class Hypothesis:
     `value` is the sum of increments, which ranks hypotheses of one length; `worth` is the score at its own length;
     `bound` is the best score that any longer continuation can reach; `reach` is the better of the two.
     `successors` is None until the model has scored the hypothesis: then it is *closed*, before that *open*.
-    `state` belongs to whoever runs the model.
+    `state` belongs to whoever runs the model, `node` to what constrains the output, where something does.
     """
 
     __slots__ = (
-        "bound", "children", "evicted", "finished", "id", "key", "length", "logprob", "on_beam", "parent", "rank", "reach",
-        "state", "successors", "token", "tokens", "value", "worth",
+        "bound", "children", "evicted", "finished", "id", "key", "length", "logprob", "node", "on_beam", "parent", "rank",
+        "reach", "state", "successors", "token", "tokens", "value", "worth",
     )  # fmt: skip
 
     parent: Hypothesis | None
@@ -64,6 +64,7 @@ class Hypothesis:
     successors: Successors | None
     children: dict[int, Hypothesis]
     state: Any
+    node: Any
     id: int
 
     def __init__(self, parent: Hypothesis | None, token: int, value: float, logprob: float, finished: bool) -> None:
@@ -82,6 +83,7 @@ class Hypothesis:
         self.evicted = False
         self.successors = None
         self.state = None
+        self.node = None
         self.id = -1
 
     def __repr__(self) -> str:

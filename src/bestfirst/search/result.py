@@ -22,6 +22,7 @@ class Answer:
     score: float  # the value it was ranked by
     logprob: float  # plain sum of log-probabilities
     text: str | None = None
+    item: int | None = None  # its number, where a trie said which outputs there are
 
     @classmethod
     def of(cls, y: Hypothesis) -> Answer:

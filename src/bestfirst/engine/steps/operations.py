@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
+from math import inf
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -62,6 +65,18 @@ def join(*parts: Any) -> Affine:
     if all(part.bias is None for part in parts):
         return Affine(weight, None)
     return Affine(weight, torch.cat([p.weight.new_zeros(len(p.weight)) if p.bias is None else p.bias for p in parts]))
+
+
+def only(x: torch.Tensor, allowed: Sequence[np.ndarray | None]) -> torch.Tensor:
+    """Of x (rows, vocabulary) the allowed tokens of each row, -inf elsewhere; None: all of them."""
+    kept = torch.full_like(x, -inf)
+    for row, tokens in enumerate(allowed):
+        if tokens is None:
+            kept[row] = x[row]
+        else:
+            where = torch.from_numpy(tokens.astype(np.int64)).to(x.device)
+            kept[row, where] = x[row, where]
+    return kept
 
 
 def top(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from .operations import top
+from .operations import only, top
 from .sources import Sources
 from .tree import Rows, Tree
 
@@ -54,15 +55,18 @@ class DecoderStep(ABC):
     def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
         """Logits of the next token, (rows, vocabulary), until the next step; the rows' own keys and values go to their slots."""
 
-    def best(self, logits: torch.Tensor, width: int, banned: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def best(
+        self, logits: torch.Tensor, width: int, banned: torch.Tensor | None, allowed: Sequence[np.ndarray | None] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of a step's logits, the log-probabilities of the best tokens that are not banned, and these tokens, (rows, width).
 
-        As Hugging Face does it: what is banned counts in the sum. The logits are used up.
+        `allowed`: of each row, the tokens that may follow. As Hugging Face does it: what is banned or not allowed counts in the
+        sum. The logits are used up.
         """
         total = logits.logsumexp(-1, keepdim=True)
         if banned is not None:
             logits[:, banned] = -inf
-        values, tokens = top(logits, width)
+        values, tokens = top(logits if allowed is None else only(logits, allowed), width)
         return (values - total).clamp_(max=0), tokens
 
     def read(self, rows: Rows, tree: Tree, sources: Sources) -> None:

@@ -14,6 +14,7 @@ from ..memory import Pages
 from ..sources import Sources
 from ..tree import Rows, Tree
 from . import kernels, tiles
+from .allowed import allowed_top
 from .encoder import NativeEncoder
 from .parts import Array, NativeLayer, ResidualStream, Workspace, native_norms
 
@@ -111,13 +112,22 @@ class NativeBart(FusedBart):
             logits += self.head_bias
         return logits[:, :n].t()
 
-    def best(self, logits: torch.Tensor, width: int, banned: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def best(
+        self, logits: torch.Tensor, width: int, banned: torch.Tensor | None, allowed: Sequence[np.ndarray | None] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         if logits.stride(0) != 1:
-            return super().best(logits, width, banned)
+            return super().best(logits, width, banned, allowed)
         n, (vocabulary, columns) = len(logits), (logits.shape[1], logits.stride(1))
         values, tokens = np.empty((n, width), np.float32), np.empty((n, width), np.int64)
         whole = logits.as_strided((vocabulary, columns), (columns, 1)).numpy()  # as `_vocabulary` laid it out
-        kernels.top(whole, NOTHING if banned is None else banned.numpy(), values, tokens)
+        forbidden = NOTHING if banned is None else banned.numpy()
+        if allowed is None:
+            kernels.top(whole, forbidden, values, tokens)
+        else:
+            every = np.arange(vocabulary, dtype=np.int32)
+            lists = [every if each is None else each for each in allowed]
+            ends = np.cumsum([len(each) for each in lists])
+            allowed_top(whole, forbidden, np.concatenate(lists).astype(np.int32), ends, values, tokens)
         return torch.from_numpy(values), torch.from_numpy(tokens)
 
 

@@ -1,0 +1,9 @@
+"""What may follow: tries of the outputs there are, and whatever else says which tokens may come next.
+
+A constraint only forbids: it lifts no score, so every bound still holds, and best-first search under it is exact
+(`tests/constraints`).
+"""
+
+from .constraint import Constraint, allowed_after
+
+__all__ = ["Constraint", "allowed_after"]

@@ -1,0 +1,63 @@
+"""Constraint: which tokens may come next, for many hypotheses at once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy import ndarray
+
+    from ..search import Hypothesis
+
+
+class Constraint(ABC):
+    """What is allowed after a prefix, by a state of its own: bring another by writing these methods.
+
+    Engines hold the state of every hypothesis that they score, and ask for a whole step at a time.
+    """
+
+    @property
+    @abstractmethod
+    def signature(self) -> str:
+        """What it allows, in a few letters: results under constraints of one signature are the same."""
+
+    @abstractmethod
+    def start(self) -> Any:
+        """The state before the first token."""
+
+    @abstractmethod
+    def advance(self, states: Sequence[Any], tokens: Sequence[int]) -> Sequence[Any]:
+        """The states after one allowed token each; those given are used again."""
+
+    @abstractmethod
+    def allowed(self, states: Sequence[Any], eos: Collection[int]) -> Sequence[ndarray]:
+        """The tokens that may come next, of each state; one of `eos` where an output may end. None: a dead end."""
+
+    def item(self, tokens: Sequence[int]) -> int | None:
+        """The number of the item that an output without EOS is, where outputs are numbered."""
+        return None
+
+
+def allowed_after(batch: Sequence[Hypothesis], eos: Collection[int]) -> list[ndarray | None] | None:
+    """The tokens that may follow each hypothesis, None for any; None for all of them where nothing is constrained.
+
+    `node`, of a root, is its search's constraint and the state to begin with; of what was scored, the state it has reached.
+    """
+    groups: dict[Constraint, list[int]] = {}
+    for i, y in enumerate(batch):
+        before = y.node if y.parent is None else y.parent.node
+        if before is not None:
+            groups.setdefault(before[0], []).append(i)
+    if not groups:
+        return None
+    found: list[ndarray | None] = [None] * len(batch)
+    for constraint, rows in groups.items():
+        later = [i for i in rows if batch[i].parent is not None]
+        states = constraint.advance([batch[i].parent.node[1] for i in later], [batch[i].token for i in later])  # type: ignore[union-attr]
+        for i, state in zip(later, states, strict=True):
+            batch[i].node = (constraint, state)
+        for i, tokens in zip(rows, constraint.allowed([batch[i].node[1] for i in rows], eos), strict=True):
+            found[i] = tokens
+    return found

@@ -1,0 +1,223 @@
+"""Trie: the outputs there are, as three arrays. Ten million of them take seconds to build and nothing to load."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
+from hashlib import sha256
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .constraint import Constraint
+
+if TYPE_CHECKING:
+    from ..models import Model
+
+NO_ITEM = -1
+
+
+class Trie(Constraint):
+    """Sequences of tokens, without EOS; an output is one of them, and then EOS.
+
+    Nodes are numbered level by level, and within a level by parent and token, so the children of a node are a slice:
+
+        tokens (nodes,)      the token that leads to a node; of the root, 0
+        first  (nodes + 1,)  the children of node n are the nodes first[n] to first[n + 1]
+        items  (nodes,)      the number of the sequence that ends here; -1: none does. Of equals, the first
+
+    Trie([[4, 7], [4, 8]])           from lists, or from an array (sequences, tokens)
+    Trie.of_texts(model, lines)      from texts, by the model's own tokenizer
+    trie.save(path); Trie.load(path) by memory map: processes share it, and only what is looked at is read
+    """
+
+    def __init__(self, sequences: Iterable[Sequence[int]] | np.ndarray) -> None:
+        flat, ends = _flattened(sequences)
+        if not len(ends):
+            raise ValueError("a trie needs at least one sequence, got none")
+        if len(flat) and (flat.min() < 0 or flat.max() > np.iinfo(np.int32).max):
+            odd = flat.min() if flat.min() < 0 else flat.max()
+            raise ValueError(f"the tokens of a trie are numbers from 0 on, got {odd}")
+        self.tokens, self.first, self.items = _built(flat, ends)
+
+    @classmethod
+    def of_texts(cls, model: Model, texts: Iterable[str]) -> Trie:
+        """Texts as the model writes them; empty ones are left out, and keep their number."""
+        return cls(model.targets(list(texts)))
+
+    def __len__(self) -> int:
+        """How many different sequences it holds."""
+        return int((self.items != NO_ITEM).sum())
+
+    def __repr__(self) -> str:
+        return f"Trie({len(self)} sequences, {len(self.tokens)} nodes)"
+
+    @property
+    def largest(self) -> int:
+        """The largest token."""
+        return int(self.tokens.max())
+
+    @cached_property
+    def signature(self) -> str:
+        digest = sha256(self.tokens.tobytes())
+        digest.update(self.first.tobytes())
+        digest.update(self.items.tobytes())
+        return f"trie-{digest.hexdigest()[:16]}"
+
+    # -- as a constraint ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> int:
+        return 0
+
+    def advance(self, states: Sequence[int], tokens: Sequence[int]) -> list[int]:
+        return [self.child(node, token) for node, token in zip(states, tokens, strict=True)]
+
+    def child(self, node: int, token: int) -> int:
+        """The node that a token leads to. ValueError where it leads nowhere."""
+        begin, end = self.first[node], self.first[node + 1]
+        found = int(begin + self.tokens[begin:end].searchsorted(token))
+        if found >= end or self.tokens[found] != token:
+            raise ValueError(f"token {token} leads nowhere from node {node} of the trie")
+        return found
+
+    def allowed(self, states: Sequence[int], eos: Collection[int]) -> list[np.ndarray]:
+        ends = np.asarray(sorted(eos), np.int32)
+        found = []
+        for node in states:
+            tokens = self.tokens[self.first[node] : self.first[node + 1]]
+            found.append(tokens if self.items[node] == NO_ITEM else np.union1d(tokens, ends).astype(np.int32))
+        return found
+
+    def item(self, tokens: Sequence[int]) -> int | None:
+        node = 0
+        for token in tokens:
+            node = self.child(node, token)
+        return None if self.items[node] == NO_ITEM else int(self.items[node])
+
+    def __contains__(self, tokens: Sequence[int]) -> bool:
+        try:
+            return self.item(tokens) is not None
+        except ValueError:
+            return False
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        """The sequences, in order of their tokens."""
+        waiting: list[tuple[int, tuple[int, ...]]] = [(0, ())]
+        while waiting:
+            node, tokens = waiting.pop()
+            if self.items[node] != NO_ITEM:
+                yield tokens
+            children = range(int(self.first[node]), int(self.first[node + 1]))
+            waiting += [(child, (*tokens, int(self.tokens[child]))) for child in reversed(children)]
+
+    # -- in a file ---------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Three arrays in numpy's format, one behind the other."""
+        with open(path, "wb") as file:
+            for array in (self.tokens, self.first, self.items):
+                np.lib.format.write_array(file, np.ascontiguousarray(array))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Trie:
+        """What `save` wrote. ValueError, naming the file, for anything else."""
+        trie = cls.__new__(cls)
+        try:
+            with open(path, "rb") as file:
+                trie.tokens, trie.first, trie.items = _mapped(file), _mapped(file), _mapped(file)
+            trie._check()
+        except (ValueError, TypeError, EOFError) as error:
+            raise ValueError(f"{os.fspath(path)!r} is not a trie that was saved here: {error}") from None
+        return trie
+
+    def _check(self) -> None:
+        """What a damaged file could break outside of its own arrays."""
+        shapes = self.tokens.shape, self.first.shape, self.items.shape
+        nodes = len(self.tokens)
+        if not nodes or shapes != ((nodes,), (nodes + 1,), (nodes,)):
+            raise ValueError(f"its arrays have the shapes {shapes}")
+        if self.first[0] != 1 or self.first[-1] != nodes or (np.diff(self.first) < 0).any() or int(self.tokens.min()) < 0:
+            raise ValueError("its nodes are not in order")
+
+
+def read_trie(path: str, model: Model) -> Trie:
+    """A saved trie, or a text, one output a line. ValueError, naming the file, for what is neither."""
+    try:
+        with open(path, "rb") as file:
+            if file.read(6) == b"\x93NUMPY":
+                return Trie.load(path)
+        with open(path, encoding="utf-8") as file:
+            lines = [line.rstrip("\r\n") for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read what is allowed from {path!r}: {error}") from None
+    if not any(lines):
+        raise ValueError(f"the file {path!r} names nothing that is allowed: it has no lines")
+    try:
+        return Trie.of_texts(model, lines)
+    except ValueError as error:
+        raise ValueError(f"cannot read what is allowed from {path!r}: {error}") from None
+
+
+def _flattened(sequences: Any) -> tuple[np.ndarray, np.ndarray]:
+    """All tokens one after another, and where each sequence ends."""
+    if isinstance(sequences, np.ndarray) and sequences.ndim == 2:
+        if not np.issubdtype(sequences.dtype, np.integer):
+            raise ValueError(f"the tokens of a trie are whole numbers, got an array of {sequences.dtype}")
+        return sequences.reshape(-1), np.arange(1, len(sequences) + 1, dtype=np.int64) * sequences.shape[1]
+    rows = sequences if isinstance(sequences, (list, tuple)) else list(sequences)
+    if any(isinstance(row, str) for row in rows):
+        raise ValueError("a trie is made of token ids, got texts; write Trie.of_texts(model, texts)")
+    try:
+        ends = np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), dtype=np.int64)
+        return np.fromiter(chain.from_iterable(rows), np.int64, int(ends[-1]) if len(ends) else 0), ends
+    except (TypeError, OverflowError):
+        raise ValueError("a trie is made of sequences of token ids, a list of whole numbers for each item") from None
+
+
+def _built(flat: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Level by level: sort the sequences that go on by node and next token; each different pair is a node of the next level.
+
+    The sort is stable and what was sorted stays so: after a few levels it has next to nothing left to do.
+    """
+    begins = ends - np.diff(ends, prepend=0)
+    alive = np.arange(len(ends), dtype=np.int64)  # in order of their nodes
+    node = np.zeros(len(ends), np.int64)
+    tokens, children, items = [np.zeros(1, np.int32)], [], []
+    nodes, depth = 1, 0
+    while True:
+        over = ends[alive] - begins[alive] == depth
+        here = np.full(len(tokens[-1]), NO_ITEM, np.int32)
+        ended = node[over] - (nodes - len(here))
+        here[ended[::-1]] = alive[over][::-1]  # of equals the first, which is written last
+        items.append(here)
+        alive, node = alive[~over], node[~over]
+        if not len(alive):
+            children.append(np.zeros(len(here), np.int64))
+            break
+        key = (node << 32) | flat[begins[alive] + depth].astype(np.int64)
+        order = np.argsort(key, kind="stable")
+        key, alive = key[order], alive[order]
+        new = np.empty(len(key), bool)
+        new[0], new[1:] = True, key[1:] != key[:-1]
+        children.append(np.bincount((key[new] >> 32) - (nodes - len(here)), minlength=len(here)))
+        tokens.append((key[new] & 0xFFFFFFFF).astype(np.int32))
+        node = nodes - 1 + np.cumsum(new)
+        nodes += len(tokens[-1])
+        depth += 1
+    first = np.concatenate([[1], 1 + np.cumsum(np.concatenate(children))])
+    return np.concatenate(tokens), first.astype(np.int64 if nodes >= 2**31 else np.int32), np.concatenate(items)
+
+
+def _mapped(file: Any) -> np.ndarray:
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        raise ValueError(f"it has version {version}")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.kind != "i" or len(shape) != 1 or not shape[0]:
+        raise ValueError(f"it holds an array of {dtype} and shape {shape}")
+    begin = file.tell()
+    array = np.memmap(file, dtype, "r", begin, shape)
+    file.seek(begin + array.nbytes)
+    return array

@@ -1,0 +1,187 @@
+"""Tries: what they hold, and that decoding under one is beam search over what it holds."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import product
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bestfirst
+from bestfirst import FunctionModel, Trie, decode
+from cli.process import only_line
+from cli.process import run as command
+from reference import EOS
+from toys import KINDS, random_toy
+
+
+def random_items(rng: random.Random, vocabulary: int, n_max: int) -> list[tuple[int, ...]]:
+    """Some sequences without EOS, with room for it; a few of them twice."""
+    every = [tokens for n in range(n_max) for tokens in product(range(1, vocabulary), repeat=n)]
+    return rng.choices(every, k=rng.randint(1, 12))
+
+
+def masked(toy, items):
+    """The toy, with everything but the items made impossible: what a constraint means."""
+    begun = {tokens[:n] for tokens in items for n in range(len(tokens) + 1)}
+
+    def increments(prefix):
+        return [
+            value if (prefix in items if token == EOS else (*prefix, token) in begun) else -inf
+            for token, value in enumerate(toy(prefix))
+        ]
+
+    return increments
+
+
+def brief(results):
+    return [[(answer.tokens, answer.score) for answer in result.hypotheses] for result in results]
+
+
+def test_constrained_search_is_search_among_what_is_allowed(cases, tally):
+    """For every k the answers of beam search with everything else impossible; for a wide beam the best items there are."""
+    wrong = 0
+    numbers = cases(400, full=10_000)
+    for seed in numbers:
+        rng = random.Random(f"trie {seed}")
+        vocabulary, n_max = rng.randint(2, 5), rng.randint(1, 5)
+        toy = random_toy(rng.choice(KINDS), vocabulary, seed)
+        items = random_items(rng, vocabulary, n_max)
+        k = rng.choice((1, 2, 3, 5, 64))
+        settings = {
+            "beam": k,
+            "nbest": rng.randint(1, k),
+            "max_length": n_max,
+            "finished": rng.choice(("leave", "keep")),
+            "strategy": rng.choice(("best-first", "beam")),
+            "row_budget": rng.choice((1, 3, 64)),
+        }
+        if rng.random() < 0.3:
+            settings["length_penalty"] = rng.choice((-0.5, 0.6, 1.0))
+        trie = Trie(items)
+        found = decode(FunctionModel(toy, EOS), [None], allowed=trie, **settings)
+        expected = decode(FunctionModel(masked(toy, set(items)), EOS), [None], **settings)
+        wrong += brief(found) != brief(expected) or found[0].calls != expected[0].calls
+        for answer in found[0].hypotheses:
+            assert items[answer.item] == answer.tokens[:-1]
+        if k == 64 and settings["finished"] == "leave" and "length_penalty" not in settings:
+            best = best_items(toy, items)[: settings["nbest"]]
+            wrong += [(a.tokens, pytest.approx(a.score)) for a in found[0].hypotheses] != best
+    tally("constrained searches", len(numbers), wrong)
+    assert wrong == 0
+
+
+def best_items(toy, items):
+    """Every item scored."""
+    scored = []
+    for item in set(items):
+        output = (*item, EOS)
+        score = sum(toy(output[:t])[token] for t, token in enumerate(output))
+        if score > -inf:
+            scored.append((-score, len(output), output))
+    return [(output, -score) for score, _, output in sorted(scored)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_holds_what_it_was_given(seed, tmp_path):
+    rng = random.Random(seed)
+    items = [tuple(rng.choices(range(6), k=rng.randint(0, 4))) for _ in range(rng.randint(1, 40))]
+    trie = Trie(items)
+    trie.save(tmp_path / "items.trie")
+    for each in (trie, Trie.load(tmp_path / "items.trie"), Trie(map(list, items))):
+        assert list(each) == sorted(set(items))
+        assert len(each) == len(set(items))
+        assert [each.item(item) for item in items] == [items.index(item) for item in items]
+        assert each.signature == trie.signature
+        assert (7, 7) not in each
+
+
+def test_an_array_is_rows_of_tokens():
+    rows = np.random.default_rng(0).integers(0, 50, (500, 3))
+    assert list(Trie(rows)) == sorted(set(map(tuple, rows.tolist())))
+
+
+def test_what_is_no_trie(tmp_path):
+    for wrong, message in (
+        ([], "at least one sequence"),
+        (["Hello"], "Trie.of_texts"),
+        ([[-1]], "from 0 on, got -1"),
+        ([[2**40]], "from 0 on, got 1099511627776"),
+        ([1, 2], "a list of whole numbers for each item"),
+        (np.ones((2, 2)), "float64"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Trie(wrong)
+    path = tmp_path / "items.trie"
+    Trie([[1, 2], [1, 3]]).save(path)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:40], whole[: len(whole) // 2], whole[:-1], whole[:130] + b"\xff" * 8 + whole[138:]):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="is not a trie that was saved here"):
+            Trie.load(path)
+    with pytest.raises(ValueError, match="allowed must be a Trie"):
+        decode(FunctionModel(lambda prefix: [0.0], 0), [None], allowed=[[1]])
+    with pytest.raises(ValueError, match="token 7 is allowed, and the model has the tokens 0 to 0"):
+        decode(FunctionModel(lambda prefix: [0.0], 0), [None], allowed=Trie([[7]]))
+
+
+DATA = Path(__file__).parents[1] / "data"
+LINES = ("Good morning!", "Where is the station?", "I did not say that.", "Good evening!", "Where is the school?")
+
+
+def test_the_embedded_model_writes_only_what_is_allowed(tmp_path):
+    model = bestfirst.load()
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    results = decode(model, ["Guten Morgen!", "Wo ist der Bahnhof?", "Guten Tag!"], beam=5, nbest=5, allowed=str(path))
+    assert [result.text for result in results[:2]] == list(LINES[:2])
+    for result in results:
+        assert sorted(answer.item for answer in result.hypotheses) == list(range(5))
+        assert all(answer.text == LINES[answer.item] for answer in result.hypotheses)
+    by_beam = decode(model, ["Guten Tag!"], beam=5, nbest=5, strategy="beam", allowed=str(path))
+    assert [answer.tokens for answer in by_beam[0].hypotheses] == [answer.tokens for answer in results[2].hypotheses]
+
+
+@pytest.mark.parametrize("early_stopping", [False, "never"])
+def test_the_drop_in_gives_what_generate_gives_with_a_callback(early_stopping):
+    """`allowed` against `prefix_allowed_tokens_fn` on the same trie.
+
+    Not with `early_stopping=True`: where fewer than k prefixes are allowed, Hugging Face counts impossible ones (at -1e9) as
+    finished, and stops on them.
+    """
+    model = bestfirst.load()
+    lines = (DATA / "tatoeba-200.en").read_text(encoding="utf-8").splitlines()
+    trie = Trie.of_texts(model, lines)
+    sources = (DATA / "tatoeba-200.de").read_text(encoding="utf-8").splitlines()[:12]
+    inputs = model.tokenizer(sources, return_tensors="pt", padding=True)
+    asked = {"num_beams": 4, "num_return_sequences": 2, "early_stopping": early_stopping, "max_new_tokens": 40}
+    asked |= {"return_dict_in_generate": True, "output_scores": True}
+
+    def follow(_, ids):
+        node = trie.start()
+        for token in ids[1:].tolist():
+            if token in model.eos or token == model.tokenizer.pad_token_id:
+                return sorted(model.eos)
+            node = trie.child(node, token)
+        return trie.allowed([node], model.eos)[0].tolist()
+
+    theirs = model.model.generate(**inputs, **asked, prefix_allowed_tokens_fn=follow)
+    ours = model.model.generate(**inputs, **asked, allowed=trie, custom_generate=bestfirst.generate)
+    assert ours.sequences.tolist() == theirs.sequences.tolist()
+    assert ours.sequences_scores.tolist() == pytest.approx(theirs.sequences_scores.tolist(), abs=1e-4)
+    texts = model.tokenizer.batch_decode(ours.sequences, skip_special_tokens=True)
+    assert set(texts) <= set(lines)
+
+
+def test_the_command_writes_lines_of_a_file(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join(LINES), encoding="utf-8")
+    done = command("translate", "--allowed", path, "--json", stdin=b"Guten Morgen!\nWo ist die Schule?\n")
+    found = [json.loads(line)["hypotheses"][0] for line in done.stdout.splitlines()]
+    assert [(each["text"], each["item"]) for each in found] == [(LINES[0], 0), (LINES[4], 4)]
+    missing = command("translate", "--allowed", tmp_path / "none", stdin=b"Hallo!\n")
+    assert (missing.returncode, "none' of what is allowed" in only_line(missing.stderr)) == (2, True)
