@@ -9,6 +9,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
 from .constraints import Constraint
+from .ctranslate2 import FirstFinished, as_ctranslate2
 from .scoring import Score, by_length_penalty, named_score
 from .search import Context, Finished, Heuristic, Stop, Strategy, Trace
 from .strategies import by_method, named_strategy, stopping
@@ -48,7 +49,8 @@ class Decoding:
                       saved trie, or a text, one output a line
     heuristic         h(x, y), for "a-star-beam" and "a-star"
     stop              a stopping rule other than the strategy's own, an object or its name: "exhausted", "opennmt", "shrinking",
-                      "huang", "hf-true", "hf-false", "hf-never", "patience" (with its factor in `stop_options`)
+                      "huang", "hf-true", "hf-false", "hf-never", "patience", "ctranslate2" (these two with a factor in
+                      `stop_options`)
     max_calls         give up on an input after so many calls (`status="budget"`)
     queue_capacity    memory-reduced search: at most this many hypotheses wait (the paper's gamma * k)
     accept_truncated  whether unfinished hypotheses count as finished at max_length, as in Hugging Face
@@ -99,7 +101,9 @@ class Decoding:
     def plan(self) -> Strategy:
         """The strategy, with its stopping rule, method and queue."""
         plan = named_strategy(self.strategy, beam=self.beam, finished=self.finished, heuristic=self.heuristic)
-        if self.stop is not None:
+        if self.stop == FirstFinished.name:
+            plan = as_ctranslate2(plan, self.objective, self.nbest, **self.stop_options)
+        elif self.stop is not None:
             plan = stopping(plan, self.stop, **self.stop_options)
         plan = by_method(plan, self.method, self.objective)
         return plan if self.queue_capacity is None else plan.using(queue_capacity=self.queue_capacity)

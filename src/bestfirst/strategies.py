@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
+from .ctranslate2 import FirstFinished
 from .hugging_face import BestIsWorse, HuggingFaceStep
 from .search import METHODS, Answered, BestFirst, Finished, Heuristic, Stop, Strategy, by_method, stops, table_1
 
@@ -22,7 +23,10 @@ STOPS: dict[str, Callable[..., Stop]] = {
     "hf-false": BestIsWorse,
     "hf-never": stops.NeverStop,
     "patience": stops.Patience,  # takes `factor`
+    FirstFinished.name: FirstFinished,  # takes `factor`, too
 }
+
+WITH_FACTOR = ("patience", FirstFinished.name)
 
 
 def named_strategy(
@@ -57,8 +61,8 @@ def stopping(plan: Strategy, stop: str | Stop, **options: Any) -> Strategy:
         return plan.using(stop=stop)
     if stop not in STOPS:
         raise ValueError(f"unknown stop {stop!r}; choose from {', '.join(STOPS)}")
-    if unknown := sorted(set(options) - ({"factor"} if stop == "patience" else set())):
-        raise ValueError(f"stop {stop!r} has no option {unknown[0]!r}; only 'patience' has one, factor")
+    if unknown := sorted(set(options) - ({"factor"} if stop in WITH_FACTOR else set())):
+        raise ValueError(f"stop {stop!r} has no option {unknown[0]!r}; only {' and '.join(WITH_FACTOR)} have one, factor")
     if stop.startswith("hf-") and plan.finished != "leave":
         raise ValueError(f"stop={stop!r} is for finished='leave', Hugging Face's rule, not {plan.finished!r}")
     if isinstance(plan.order, BestFirst) and plan.k < inf and stop in ("hf-false", "hf-never"):

@@ -30,6 +30,12 @@ def rules(made, k, n):
         bound, final = made.score.bound, made.score.final
         return max(bound(value, length, context), final(value, length, context))
 
+    topped: list[bool] = []
+
+    def ctranslate2(level, answers):
+        topped.append(level[0].finished)
+        return len(answers) >= n and any(topped) if made.score.value_only else len(answers) >= k
+
     return {
         "exhausted": lambda level, answers: False,
         "opennmt": lambda level, answers: len(answers) >= n and all(y.finished for y in level[:n]),
@@ -39,6 +45,7 @@ def rules(made, k, n):
         "hf-false": lambda level, answers: len(answers) >= k and best(level, made.score.final) <= -answers[k - 1].cost,
         "hf-never": lambda level, answers: len(answers) >= k and best(level, reach) < -answers[k - 1].cost,
         "patience": lambda level, answers: len(answers) >= 2 * k,
+        "ctranslate2": ctranslate2,
     }
 
 
@@ -49,7 +56,7 @@ def test_every_stop_of_the_field_is_a_choice_on_the_one_search(name, cases, tall
     for case in random_cases(cases(120, full=2000), title=f"stop {name}"):
         rng = random.Random(case.seed)
         made = setup(case, SCORES[rng.choice(("logprob", "length-normalized", "length-reward", "gnmt"))])
-        finished = "shrink" if name == "shrinking" else "leave" if name.startswith("hf-") else case.finished
+        finished = "shrink" if name == "shrinking" else "leave" if name.startswith(("hf-", "ctranslate2")) else case.finished
         n = rng.randint(1, case.k)
         options = {"factor": 2} if name == "patience" else {}
         plan = stopping(beam(case.k, case.finished if name == "shrinking" else finished), name, **options)
@@ -156,7 +163,7 @@ def test_openNMTs_stop_returns_beam_searchs_best_for_log_probability(cases):  # 
         assert stopped.calls <= to_the_end.calls
 
 
-@pytest.mark.parametrize("name", [name for name in STOPS if name not in ("exhausted", "hf-false", "hf-never")])
+@pytest.mark.parametrize("name", [name for name in STOPS if name not in ("exhausted", "hf-false", "hf-never", "ctranslate2")])
 def test_a_stop_that_goes_level_by_level_refuses_best_first_search(name):
     with pytest.raises(ValueError, match="level by level, strategy 'best-first' does not; use strategy='beam'"):
         decode(FunctionModel(lambda prefix: [-1.0, -1.0], EOS), [None], stop=name)
@@ -170,7 +177,7 @@ def test_a_stop_that_goes_level_by_level_refuses_best_first_search(name):
         ({"stop": "patience", "strategy": "beam", "stop_options": {"factor": 0}}, "factor must be a number above 0, got 0"),
         (
             {"stop": "huang", "strategy": "beam", "stop_options": {"factor": 2}},
-            "stop 'huang' has no option 'factor'; only 'patience' has one",
+            "stop 'huang' has no option 'factor'; only patience and ctranslate2 have one",
         ),
         ({"stop": "hf-false", "stop_options": {"factor": 2}}, "stop 'hf-false' has no option 'factor'"),
         ({"finished": "shrink"}, "finished='shrink' goes level by level"),

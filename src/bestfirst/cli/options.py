@@ -222,16 +222,16 @@ class AllSearchOptions(SearchOptions):
     queue_capacity: Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
         help="Memory-reduced search: at most N hypotheses wait. What it must drop costs the guarantee of exactness.")] = None
     stop: Annotated[str | None, option(kind=one_of(*STOPS), metavar="RULE", panel=SEARCH,
-        help=f"When to stop, if not when the answer is proven: {', '.join(STOPS)}. Those other than hf-false and "
-        "hf-never go with --strategy beam.")] = None
+        help=f"When to stop, if not when the answer is proven: {', '.join(STOPS)}. Those other than "
+        "ctranslate2, hf-false and hf-never go with --strategy beam.")] = None
     patience: Annotated[float | None, option(kind=number, metavar="F", panel=SEARCH,
-        help="For --stop patience: stop at F * K.")] = None
+        help="For --stop patience and ctranslate2: stop at F * K.")] = None
 
     def settings(self) -> dict[str, Any]:
         named = super().settings()
         factor = named.pop("patience")
         if factor is not None and self.stop is None:
-            raise usage("--patience goes with --stop patience")
+            raise usage("--patience goes with --stop patience or ctranslate2")
         return {**named, "stop_options": given(factor=factor)}
 
 
