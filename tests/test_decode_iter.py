@@ -64,7 +64,7 @@ def test_what_is_done_is_told_before_an_exception_of_the_model_goes_on():
 
     done = []
     with pytest.raises(RuntimeError, match="lost"):
-        consume(bestfirst.decode_iter(bestfirst.FunctionModel(scores, eos=0), [None] * 200, beam=1), done)
+        consume(bestfirst.decode_iter(bestfirst.FunctionModel(scores, eos=0), [None] * 200, beam=1, errors="raise"), done)
     assert done
 
 

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from inspect import Parameter, Signature, signature
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal, get_args
 
 from .engine import Job, Stats, engine_for, no_garbage_collection, run
-from .models import Model, Source
+from .models import Model, Source, as_model
 from .search import Result, Trace
 from .settings import Decoding
 
 Tracing = bool | Callable[[int], Trace | None] | None
+Errors = Literal["result", "raise"]
 
 
 def decode(
@@ -24,6 +25,7 @@ def decode(
     trace: Tracing = None,
     progress: Callable[[int, Result], None] | None = None,
     stats: Stats | None = None,
+    errors: Errors = "result",
     **settings: Any,
 ) -> list[Result]:
     """Decode every input; one `Result` for each, in order.
@@ -35,10 +37,11 @@ def decode(
               its search is recorded, None for nowhere
     progress  called with an input's number and result, as soon as it is done
     stats     a `bestfirst.Stats`, filled with what the decode cost as a whole
+    errors    what becomes of an input on which a model of your own raises: a "result" with `status="error"`, or "raise"
     """
     results: dict[int, Result] = {}
     with no_garbage_collection():
-        for index, result in decode_iter(model, inputs, decoding, trace=trace, stats=stats, **settings):
+        for index, result in decode_iter(model, inputs, decoding, trace=trace, stats=stats, errors=errors, **settings):
             results[index] = result
             if progress is not None:
                 progress(index, result)
@@ -52,6 +55,7 @@ def decode_iter(
     *,
     trace: Tracing = None,
     stats: Stats | None = None,
+    errors: Errors = "result",
     **settings: Any,
 ) -> Iterator[tuple[int, Result]]:
     """As `decode`, but yields each input's number and result as soon as it is done, and reads inputs as they are needed: any
@@ -70,15 +74,18 @@ def decode_iter(
         raise TypeError(f"stats must be a bestfirst.Stats, got {type(stats).__name__}")
     if decoding is not None and settings:
         raise TypeError(f"settings are given twice: as an object, and as {', '.join(settings)}; use decoding.using(...)")
+    if errors not in get_args(Errors):
+        raise ValueError(f"errors must be 'result' or 'raise', got {errors!r}")
+    model = as_model(model)
     decoding = decoding or Decoding(**settings)
-    return _results(model, inputs, decoding, trace, stats)
+    return _results(model, inputs, decoding, trace, stats, errors == "result")
 
 
 def _results(
-    model: Model, inputs: Iterable[Any], decoding: Decoding, trace: Tracing, stats: Stats | None
+    model: Model, inputs: Iterable[Any], decoding: Decoding, trace: Tracing, stats: Stats | None, lenient: bool
 ) -> Iterator[tuple[int, Result]]:
     decoding = decoding.read(model)
-    engine = engine_for(model, decoding)
+    engine = engine_for(model, decoding, lenient=lenient)
     begun = perf_counter()
 
     def jobs() -> Iterator[Job]:

@@ -15,8 +15,10 @@ from itertools import pairwise
 from math import exp, inf, isnan
 from typing import TYPE_CHECKING, Any
 
-from .models import Model, Query, Scored
-from .search import TOLERANCE, Context
+from .engine.numbers import numbers
+from .engine.own_model import OwnModel
+from .models import Model, Query, Scored, as_model
+from .search import ROUNDING, TOLERANCE, BrokenLaw, Context
 
 if TYPE_CHECKING:
     from .scoring import Score
@@ -34,7 +36,7 @@ def check_model(
     normalized: bool = True,
     monotonic: bool = True,
     prefixes: int = 20,
-    tolerance: float = 1e-4,
+    tolerance: float = ROUNDING,
     seed: int = 0,
 ) -> None:
     """Check a model on one input and a random tree of so many prefixes. Its laws:
@@ -47,6 +49,7 @@ def check_model(
 
     `tolerance` is what rounding may change: batch shape changes the last bits of a neural model's scores.
     """
+    model = as_model(model)
     alone = _grow(model, source, prefixes, random.Random(seed))
     size = len(alone[()].logprobs)
     for prefix, answer in alone.items():
@@ -62,10 +65,18 @@ def check_model(
 
 
 def _ask(model: Model, batch: Sequence[Query]) -> list[Scored]:
-    answers = list(model.score(batch))
-    if len(answers) != len(batch):
-        raise AssertionError(f"one answer a query: score() gave {len(answers)} answers to {len(batch)} queries")
-    return answers
+    """What the model answers, as it is read while decoding, with scores as a list."""
+    try:
+        answers = OwnModel(model, lenient=False).answers(model.score(batch), batch, "score")
+    except BrokenLaw as broken:
+        raise AssertionError(f"one answer a query: {broken}") from None
+    return [answer._replace(logprobs=_listed(answer.logprobs)) for answer in answers]
+
+
+def _listed(row: Any) -> list[float]:
+    if isinstance(row, (list, tuple)):
+        return [float(value) for value in row]
+    return [float("nan")] if row is None else numbers(row, "the scores", nan=True).tolist()
 
 
 def _grow(model: Model, source: Any, prefixes: int, rng: random.Random) -> dict[Prefix, Scored]:

@@ -6,7 +6,7 @@ import pytest
 
 import bestfirst
 from bestfirst import Decoding
-from bestfirst.corpus import Checkpoint, Input, Target, Worker
+from bestfirst.corpus import Checkpoint, Input, Tally, Target, Worker
 from bestfirst.corpus.worker import beam_calls
 from cli.process import GERMAN
 from corpus.models import Upper
@@ -42,3 +42,19 @@ def test_memory_does_not_grow_with_the_input(tmp_path):
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
     assert peaks[1] <= 1.2 * peaks[0]
+
+
+def test_lines_on_which_nothing_finishes_are_counted_alike_on_both_sides():
+    """They cost what they cost, and nothing is said to be saved or wasted on them."""
+    model = bestfirst.load()
+    results = bestfirst.decode(model, ["Guten Morgen!", "Ich habe heute leider keine Zeit."], beam=4, max_length=3)
+    assert {result.status for result in results} == {"incomplete"}
+    theirs = bestfirst.decode(
+        model, ["Guten Morgen!", "Ich habe heute leider keine Zeit."], beam=4, max_length=3, strategy="beam"
+    )
+    tally = Tally()
+    for result, other in zip(results, theirs, strict=True):
+        tally.add(result, 4)
+        assert 0 < beam_calls(result, 4) <= other.calls
+    assert tally.saved == 0
+    assert tally.calls == tally.beam_calls > 0

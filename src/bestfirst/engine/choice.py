@@ -13,15 +13,18 @@ from .host import HostEngine
 from .scorer import ModelScorer, Scorer
 
 
-def engine_for(model: Model, decoding: Decoding, adapt: Callable[[Scorer], None] | None = None) -> Engine:
+def engine_for(
+    model: Model, decoding: Decoding, adapt: Callable[[Scorer], None] | None = None, *, lenient: bool = False
+) -> Engine:
     """Who runs jobs on this model: a GPU's own searches where they can be run there, with the host for the rest.
 
     `decoding` tells what all jobs share: how scores add up, the largest beam, the row budget, the bound on memory. `adapt` may
-    change how the host's scorer works (`generate` adds logits processors); then nothing runs on the device.
+    change how the host's scorer works (`generate` adds logits processors); then nothing runs on the device. With
+    `lenient`, an input on which a model of the user's own raises is given up, and the others are decoded.
     """
 
     def host() -> HostEngine:
-        scorer = scorer_for(model, decoding.objective)
+        scorer = scorer_for(model, decoding.objective, lenient)
         if adapt is not None:
             adapt(scorer)
         return HostEngine(scorer, decoding)
@@ -56,10 +59,10 @@ def _no_device(model: Model) -> str | None:
     return None if known else "the searches of the device do not know this architecture, or its modules were changed"
 
 
-def scorer_for(model: Model, score: Score) -> Scorer:
+def scorer_for(model: Model, score: Score, lenient: bool = False) -> Scorer:
     """Who asks this model on behalf of searches: Hugging Face models run on a tree of keys and values, others as they are."""
     if not model.hugging_face:
-        return ModelScorer(model, score)
+        return ModelScorer(model, score, lenient)
     from .tree_scorer import TreeScorer
 
     return TreeScorer(model, score)  # type: ignore[arg-type]

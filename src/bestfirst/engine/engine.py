@@ -13,9 +13,7 @@ cannot do to the first. `choice.py` is the one place that chooses.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
@@ -24,6 +22,7 @@ from ..constraints import Constraint
 from ..models import Source
 from ..search import Answer, Groups, Result, Search, Trace
 from ..settings import Decoding
+from .garbage import no_garbage_collection
 
 
 @dataclass(eq=False, slots=True)
@@ -169,15 +168,3 @@ def run(engine: Engine, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
         yield from done
     if failure is not None:
         raise failure
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Searches make many objects and take them apart themselves; looking for garbage among them costs more than the search."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

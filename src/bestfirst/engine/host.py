@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from math import inf
 
 from ..scoring import Score
-from ..search import Answer, Hypothesis, Result, Search, certified
+from ..search import Answer, Hypothesis, Result, Search, Successors, certified
 from ..settings import Budget, Decoding
 from .engine import Job, Stats, item_of
+from .own_model import ModelFailure
 from .scorer import ON_THE_WAY, Scorer
 
 WINDOW = 16  # inputs that are read ahead and sorted by length, for each one in flight
@@ -69,12 +70,14 @@ class HostEngine:
 
     def __init__(self, scorer: Scorer, decoding: Decoding) -> None:
         self.scorer = scorer
+        self.decoding = decoding
         self.budget = decoding.budget or _roomy(scorer.budget(), decoding)
         self.max_cache_tokens = decoding.max_cache_tokens
         self._stats = Stats(engine="host")
         self._waiting: deque[Running] = deque()
         self._active: list[Running] = []
         self._running: dict[Job, Running] = {}
+        self._failed: dict[Job, Result] = {}  # given up, and not told yet
         self._submitted = 0
         self._tokens_each: dict[tuple[int, str], float] = {}  # by settings: most tokens held for a token of an input, so far
 
@@ -101,7 +104,7 @@ class HostEngine:
         return self.scorer.shares_context
 
     def __bool__(self) -> bool:
-        return bool(self._running)
+        return bool(self._running or self._failed)
 
     def submit(self, *jobs: Job) -> None:
         """Queue jobs; of those given together the longest come first, so that what is encoded together is alike."""
@@ -112,15 +115,17 @@ class HostEngine:
         self._submitted += len(jobs)
 
     def cancel(self, job: Job) -> None:
+        if self._failed.pop(job, None) is not None:
+            return
         if job not in self._running:
             raise ValueError("this job is not in the engine: it is over, or was never submitted")
-        running = self._running.pop(job)
+        running = self._running[job]
         if running in self._active:
             self._active.remove(running)
             self.scorer.release(running.search.root)
         else:
             self._waiting.remove(running)
-        running.search.dismantle()
+        self._forget(running)
 
     def certified(self, job: Job) -> list[Answer]:
         answers = certified(self._running[job].search)
@@ -130,6 +135,10 @@ class HostEngine:
         return answers
 
     def step(self) -> Iterator[tuple[Job, Result]]:
+        if self.decoding.budget is None:
+            self.budget = _roomy(self.scorer.budget(), self.decoding)
+        while self._failed:
+            yield self._failed.popitem()
         self._admit()
         self._make_room()
         plan = self._plan()
@@ -225,13 +234,32 @@ class HostEngine:
         for running, work in plan:
             if work:
                 running.steps += 1
-                commit = running.search.commit
-                for y in work:
-                    commit(y, next(successors))
+                self._commit(running, work, [next(successors) for _ in work])
+
+    def _commit(self, running: Running, work: list[Hypothesis], found: list[Successors | ModelFailure]) -> None:
+        """A search takes what was scored for it. Where the model failed on what is needed, it is over; what was to be
+        scored ahead may never be needed, and is left as it is."""
+        search = running.search
+        for y, successors in zip(work, found, strict=True):
+            if not isinstance(successors, ModelFailure):
+                search.commit(y, successors)
+            elif y is work[0] or search.whole_levels:
+                self._active.remove(running)
+                self.scorer.release(search.root)
+                self._failed[running.job] = Result(rows=search.rows, steps=running.steps, message=successors.message)
+                self._forget(running)
+                return
+
+    def _forget(self, running: Running) -> None:
+        running.search.dismantle()
+        del self._running[running.job]
 
     def _result(self, running: Running) -> Result:
         result = running.search.result()
         result.steps = running.steps
+        result.exact = result.exact and self.scorer.exact
+        if result.status == "incomplete":
+            result.message = self.scorer.advice(running.search.root, running.job.n_max)
         each = 1 + (result.rows - running.guessed) / (running.length + 1) / running.rows_each
         self._tokens_each[running.kind] = max(self._tokens_each.get(running.kind, 3.0), each)
         for answer in [*result.hypotheses, *([result.partial] if result.partial else [])]:
@@ -239,8 +267,7 @@ class HostEngine:
             answer.item = item_of(running.job, answer, self.scorer.eos)
         self._stats.calls += result.calls
         self.scorer.release(running.search.root)
-        running.search.dismantle()
-        del self._running[running.job]
+        self._forget(running)
         return result
 
 

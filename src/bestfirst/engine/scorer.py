@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from math import inf
-from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 from ..constraints import allowed_after
 from ..models import Model, Query, Scored, Source
+from ..models.model import eos_of
 from ..scoring import Score
-from ..search import Hypothesis, Successors
+from ..search import BrokenLaw, Hypothesis, Successors
 from ..settings import Budget
+from .garbage import collecting
+from .numbers import best_of_each, best_of_rows, numbers
+from .own_model import ModelFailure, OwnModel
 
 
 class Scorer(Protocol):
@@ -33,8 +36,13 @@ class Scorer(Protocol):
         """Spent in the model so far."""
         ...
 
+    @property
+    def exact(self) -> bool:
+        """Whether the model gives what exactness needs, as far as was seen: scores that do not depend on the batch."""
+        ...
+
     def budget(self) -> Budget:
-        """The budget that suits the model."""
+        """The budget that suits the model, as far as is known; asked before every step."""
         ...
 
     def cache_tokens(self) -> int:
@@ -45,12 +53,16 @@ class Scorer(Protocol):
         """Prepare inputs for decoding: whatever is done once for each of them, in one batch."""
         ...
 
-    def expand(self, batch: Sequence[Hypothesis], width: float) -> Sequence[Successors]:
-        """One forward pass: the `width` best successors of each hypothesis."""
+    def expand(self, batch: Sequence[Hypothesis], width: float) -> Sequence[Successors | ModelFailure]:
+        """One forward pass: the `width` best successors of each hypothesis, or why the model has none."""
         ...
 
     def release(self, root: Hypothesis) -> None:
         """The search that began at `root` is over: give back what it held."""
+        ...
+
+    def advice(self, root: Hypothesis, n_max: int) -> str | None:
+        """What may be the matter where nothing finished."""
         ...
 
     def text(self, source: Source, tokens: Sequence[int]) -> str | None:
@@ -70,66 +82,136 @@ class States(NamedTuple):
 class ModelScorer:
     """Asks a `Model`, one batch at a time, and beside it the language model that a score needs.
 
-    Whatever a model returns (a list, an array, a tensor in half precision) becomes float64 once, before anything is added up.
+    Whatever a model returns (a list, an array, a tensor in half precision) is added up in float64. With `lenient`, an input on
+    which the model raises is given up, and the others go on.
     """
 
     shares_context = True
 
-    def __init__(self, model: Model, score: Score) -> None:
+    def __init__(self, model: Model, score: Score, lenient: bool = False) -> None:
         self.model = model
         self.score = score
-        self.eos = model.eos
-        self.model_seconds = 0.0
+        self.eos = eos_of(model.eos, type(model).__name__)
+        self.own = OwnModel(model, lenient)
+        self.vocabulary = 0  # known with the first scores
         self.language_model = score.language_model
         if self.language_model is None and "language_model" in score.needs:
             raise ValueError(f"score {score.name!r} needs a language model, got None")
-        if self.language_model is not None and not set(self.language_model.eos) & set(model.eos):
+        if self.language_model is not None and not set(self.language_model.eos) & self.eos:
             raise ValueError(
-                f"the language model ends sequences with {sorted(self.language_model.eos)}, the model with {sorted(model.eos)}: "
+                f"the language model ends sequences with {sorted(self.language_model.eos)}, the model with {sorted(self.eos)}: "
                 "their vocabularies must be the same"
             )
 
+    @property
+    def model_seconds(self) -> float:
+        return self.own.seconds
+
+    @property
+    def exact(self) -> bool:
+        return self.own.independent
+
     def budget(self) -> Budget:
-        return Budget(rows=16, free=1)
+        return self.own.budget()
 
     def cache_tokens(self) -> int:
         return 0
 
     def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
-        for root, source in roots:
+        with collecting():
+            states = self.own.start([source.payload for _, source in roots])
+        for (root, _), state in zip(roots, states, strict=True):
             beside = None if self.language_model is None else self.language_model.start(())
-            root.state = States(self.model.start(source.payload), beside)
+            root.state = state if isinstance(state, ModelFailure) else States(state, beside)
 
-    def expand(self, batch: Sequence[Hypothesis], width: float) -> list[Successors]:
-        before: list[States] = [y.state if y.parent is None else y.parent.state for y in batch]
-        ask = self.model.attend if "attention" in self.score.needs else self.model.score
-        begun = perf_counter()
-        answers = ask([Query(states.model, y.tokens) for states, y in zip(before, batch, strict=True)])
-        self.model_seconds += perf_counter() - begun
-        if len(answers) != len(batch):
-            raise ValueError(f"the model was asked about {len(batch)} hypotheses and answered about {len(answers)}")
+    def expand(self, batch: Sequence[Hypothesis], width: float) -> list[Successors | ModelFailure]:
+        out: list[Successors | ModelFailure] = [y.state for y in batch]  # of one that failed before, when it was not needed yet
+        asked = [i for i, y in enumerate(batch) if not isinstance(y.state, ModelFailure)]
+        if not asked:
+            return out
+        rows = [batch[i] for i in asked]
+        before: list[States] = [y.state if y.parent is None else y.parent.state for y in rows]
+        queries = [Query(states.model, y.tokens) for states, y in zip(before, rows, strict=True)]
+        several = width > 1 + len(self.eos)  # else a state is used once, and may be overwritten
+        with collecting():
+            answers = self.own.ask(queries, "attention" in self.score.needs, several)
+        if (allowed := allowed_after(rows, self.eos)) is not None:
+            answers = [_restricted(*each) for each in zip(answers, allowed, rows, strict=True)]
+        found = self._all_successors(rows, before, answers, width)
+        for i, y, successors in zip(asked, rows, found, strict=True):
+            out[i] = successors
+            if isinstance(successors, ModelFailure):
+                y.state = successors
+        return out
+
+    def _all_successors(
+        self, batch: Sequence[Hypothesis], before: Sequence[States], answers: Sequence[Any], width: float
+    ) -> list[Successors | ModelFailure]:
+        if self.score.plain and not self.score.needs & ON_THE_WAY:
+            return self._plain(batch, answers, width)
         beside: Sequence[Scored | None] = [None] * len(batch)
         if self.language_model is not None:
-            beside = self.language_model.score([Query(s.language_model, y.tokens) for s, y in zip(before, batch, strict=True)])
-        if (allowed := allowed_after(batch, self.eos)) is not None:
-            answers = [_restricted(*each) for each in zip(answers, allowed, batch, strict=True)]
-        return [self._successors(*each, width) for each in zip(batch, before, answers, beside, strict=True)]
+            queries = [Query(states.language_model, y.tokens) for states, y in zip(before, batch, strict=True)]
+            beside = self.language_model.score(queries)
+        return [
+            answer if isinstance(answer, ModelFailure) else self._successors(y, states, answer, lm, width)
+            for y, states, answer, lm in zip(batch, before, answers, beside, strict=True)
+        ]
 
-    def _successors(self, y: Hypothesis, before: States, answer: Scored, beside: Scored | None, width: float) -> Successors:
+    def _plain(self, batch: Sequence[Hypothesis], answers: Sequence[Any], width: float) -> list[Successors | ModelFailure]:
+        """The best tokens by the model's scores as they are, of all rows in one go where they are alike."""
+        out: list[Any] = list(answers)
+        good = [i for i, answer in enumerate(answers) if not isinstance(answer, ModelFailure)]
+        whats = [scores_after(batch[i]) for i in good]
+        for i, what in zip(good, whats, strict=True):
+            self._check_size(answers[i].logprobs, what)
+            batch[i].state = States(answers[i].state)
+        best = best_of_rows([answers[i].logprobs for i in good], whats, width)
+        for i, what, (values, tokens) in zip(good, whats, best, strict=True):
+            wrong = _wrong(values, tokens, what)
+            out[i] = Successors(values, tokens) if wrong is None else self._given_up(wrong)
+        return out
+
+    def _check_size(self, row: Any, what: str) -> None:
+        """One vocabulary, with EOS in it. What is no row at all is found elsewhere."""
+        size = len(row) if isinstance(row, (list, tuple)) else row.shape[0] if len(getattr(row, "shape", ())) == 1 else 0
+        if size == self.vocabulary or not size:
+            return
+        if self.vocabulary:
+            raise BrokenLaw(f"{what} are {size}, those before were {self.vocabulary}; give -inf to tokens that may not come")
+        self.vocabulary = size
+        if not self.eos or not 0 <= min(self.eos) <= max(self.eos) < size:
+            name = self.own.name
+            raise BrokenLaw(
+                f"{what} are {size}, for the tokens 0 to {size - 1}, and {name}.eos is {sorted(self.eos)}: not one of them"
+            )
+
+    def _given_up(self, why: str) -> ModelFailure:
+        if not self.own.lenient:
+            raise ValueError(why)
+        return ModelFailure(why)
+
+    def _successors(
+        self, y: Hypothesis, before: States, answer: Scored, beside: Scored | None, width: float
+    ) -> Successors | ModelFailure:
         """The successors of `y`, and its state."""
-        if self.score.plain and not self.score.needs & ON_THE_WAY:
-            y.state = States(answer.state)
-            return plain_successors(answer.logprobs, y, width)
-        logprobs = numbers(answer.logprobs, _scores_after(y))
+        self._check_size(answer.logprobs, scores_after(y))
+        try:
+            logprobs = numbers(answer.logprobs, scores_after(y))
+        except BrokenLaw:
+            raise
+        except ValueError as error:
+            return self._given_up(str(error))
         values, reached = self._increments(y, before, logprobs, beside)
         coverage = before.coverage
         if answer.attention is not None:
             coverage = coverage + numbers(answer.attention, f"the attention after {list(y.tokens)}")
         y.state = States(answer.state, None if beside is None else beside.state, reached, coverage)
         ending = float(self.score.ending(coverage)) if "attention" in self.score.needs else 0.0
-        tokens = best_tokens(values, width)
-        own = None if self.score.plain else logprobs[tokens].tolist()
-        return Successors(values[tokens].tolist(), tokens.tolist(), own, ending)
+        ((best, tokens),) = best_of_each(values[None], width)
+        if wrong := _wrong(best, tokens, scores_after(y)):
+            return self._given_up(wrong)
+        return Successors(best, tokens, None if self.score.plain else logprobs[tokens].tolist(), ending)
 
     def _increments(self, y: Hypothesis, before: States, logprobs: Any, beside: Scored | None) -> tuple[Any, Any]:
         """What each token adds to the value; and what the language model has reached, where the score asks for that."""
@@ -159,39 +241,38 @@ class ModelScorer:
     def release(self, root: Hypothesis) -> None:
         return None
 
+    def advice(self, root: Hypothesis, n_max: int) -> str | None:
+        if root.successors is not None and not root.successors.tokens:
+            return f"{scores_after(root)} are all -inf: {self.own.name} allows no first token"
+        ends = sorted(self.eos)[:8]
+        return f"nothing finished within {n_max} tokens; raise max_length, or see whether {self.own.name}.eos {ends} is what ends"
+
     def text(self, source: Source, tokens: Sequence[int]) -> str | None:
-        return self.model.text(source.payload, tokens)
+        return self.own.text(source.payload, tokens)
 
 
-SHORT = 512  # a list of so many numbers is sorted sooner than it is made an array
 ON_THE_WAY = frozenset({"language_model", "language_model_past", "attention"})
 """What a score may need to know at every token."""
 
 
-def plain_successors(row: Any, y: Hypothesis, width: float) -> Successors:
-    """The best tokens after `y` by their scores; short lists are sorted as they are, without numpy."""
-    if not isinstance(row, (list, tuple)) or len(row) > SHORT:
-        logprobs = numbers(row, _scores_after(y))
-        tokens = best_tokens(logprobs, width)
-        return Successors(logprobs[tokens].tolist(), tokens.tolist())
-    values = [float(value) for value in row]
-    if any(value != value for value in values):
-        raise ValueError(f"{_scores_after(y)} contain NaN")
-    best = sorted((-value, token) for token, value in enumerate(values) if value != -inf)[: int(min(width, len(values)))]
-    return Successors([-value for value, _ in best], [token for _, token in best])
+def _wrong(values: Sequence[float], tokens: Sequence[int], what: str) -> str | None:
+    """What is wrong with the best scores, if anything."""
+    if values and values[0] != values[0]:
+        return f"{what} contain NaN"
+    return f"{what} include {values[0]} for token {tokens[0]}" if values and values[0] == inf else None
 
 
-def _scores_after(y: Hypothesis) -> str:
+def scores_after(y: Hypothesis) -> str:
     return f"the model's scores after {list(y.tokens)}"
 
 
-def _restricted(answer: Scored, allowed: Any, y: Hypothesis) -> Scored:
+def _restricted(answer: Any, allowed: Any, y: Hypothesis) -> Any:
     """Only what is allowed, by its tokens; None: everything is."""
     import numpy
 
-    if allowed is None:
+    if allowed is None or isinstance(answer, ModelFailure):
         return answer
-    logprobs = numbers(answer.logprobs, _scores_after(y))
+    logprobs = numbers(answer.logprobs, scores_after(y), nan=True)
     check_vocabulary(allowed, len(logprobs))
     kept = numpy.full_like(logprobs, -inf)
     kept[allowed] = logprobs[allowed]
@@ -202,35 +283,3 @@ def check_vocabulary(allowed: Any, size: int) -> None:
     """ValueError for a token that the model does not have."""
     if len(allowed) and allowed[-1] >= size:
         raise ValueError(f"token {allowed[-1]} is allowed, and the model has the tokens 0 to {size - 1}")
-
-
-def numbers(row: Any, what: str) -> Any:
-    """A row of whatever kind as float64, if it has one dimension and no NaN."""
-    import numpy
-
-    if hasattr(row, "detach"):  # a tensor, of any dtype and on any device
-        row = row.detach().double().cpu().numpy()
-    try:
-        found = numpy.asarray(row, dtype=numpy.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{what} must be a row of numbers, got {type(row).__name__}") from None
-    if found.ndim != 1:
-        raise ValueError(f"{what} must be one row, a number a token, got an array of shape {found.shape}")
-    if numpy.isnan(found).any():
-        raise ValueError(f"{what} contain NaN")
-    return found
-
-
-def best_tokens(values: Any, width: float) -> Any:
-    """The `width` best tokens, best first, of equals the smaller first; those at -inf are left out."""
-    import numpy
-
-    n = len(values)
-    if width < n:
-        least = numpy.partition(values, n - int(width))[n - int(width)]
-        chosen = numpy.flatnonzero(values >= least)  # more than asked for, where some are equal
-    else:
-        chosen = numpy.arange(n)
-    order = chosen[numpy.argsort(-values[chosen], kind="stable")]
-    order = order[: int(min(width, n))]
-    return order[values[order] > -inf]

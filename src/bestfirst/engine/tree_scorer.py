@@ -34,6 +34,7 @@ class TreeScorer:
 
     process: Process | None = None
     normalized = True
+    exact = True
 
     def __init__(self, model: TransformersModel, score: Score) -> None:
         self.model = model
@@ -48,6 +49,7 @@ class TreeScorer:
         self._coverage: dict[Sentence, dict[int, torch.Tensor]] = {}  # by slot, attention each source token has got so far
         self._banned = torch.tensor(model.banned, device=self.runner.device) if model.banned else None
         self._top_seconds = 0.0
+        self._measured: Budget | None = None
 
     @property
     def shares_context(self) -> bool:
@@ -59,10 +61,15 @@ class TreeScorer:
         return self.runner.seconds + self._top_seconds
 
     def budget(self) -> Budget:
-        return self.runner.budget()
+        if self._measured is None:
+            self._measured = self.runner.budget()
+        return self._measured
 
     def cache_tokens(self) -> int:
         return self.runner.cache_tokens()
+
+    def advice(self, root: Hypothesis, n_max: int) -> str | None:
+        return None
 
     def text(self, source: Source, tokens: Sequence[int]) -> str | None:
         return self.model.text(source.payload, tokens)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any
 
+from ..search import BrokenLaw
 from .model import Model, Query, Scored
 
 
@@ -29,7 +30,7 @@ class Combined(Model):
             arrays = [numpy.asarray(answer.logprobs, dtype=numpy.float64) for answer in row]
             if len({array.size for array in arrays}) > 1:
                 sizes = ", ".join(str(array.size) for array in arrays)
-                raise ValueError(f"models to be combined must have the same vocabulary, these have {sizes} tokens")
+                raise BrokenLaw(f"models to be combined must have the same vocabulary, these have {sizes} tokens")
             yield arrays, [answer.state for answer in row]
 
     def source_length(self, source: Any) -> int:

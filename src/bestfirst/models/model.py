@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from math import inf
+from operator import index
 from typing import Any, NamedTuple
 
 
@@ -30,10 +32,11 @@ class Query(NamedTuple):
 class Scored(NamedTuple):
     """The answer to a query: one score for every token that may come next (-inf: may not), and the state to go on from.
 
+    Scores may be a list, an array or a tensor of any precision on any device: they are added up in float64.
     `attention`, given only by `attend`, is the weight of each source token in choosing the next one.
     """
 
-    logprobs: Sequence[float]
+    logprobs: Any
     state: Any = None
     attention: Sequence[float] | None = None
 
@@ -41,10 +44,11 @@ class Scored(NamedTuple):
 class Model(ABC):
     """A sequential predictor: a start state for an input, and scores of the next token for a batch of hypotheses.
 
-    `bestfirst.testing.check_model` runs the laws that the search relies on. Scores need not be probabilities.
+    `bestfirst.testing.check_model` runs the laws that the search relies on. Scores need not be probabilities. An object that is
+    no `Model` but has `eos`, `start` and `score` will do wherever a model is asked for (`as_model`).
     """
 
-    eos: Collection[int]  # tokens that finish a hypothesis
+    eos: int | Collection[int]  # tokens that finish a hypothesis
     hugging_face = False  # whether it is a `TransformersModel`, which engines run in ways of their own
     on_gpu = False
 
@@ -52,9 +56,21 @@ class Model(ABC):
     def start(self, source: Any) -> Any:
         """The state before the first token."""
 
+    def start_batch(self, sources: Sequence[Any]) -> Sequence[Any]:
+        """The states of several inputs. To be written where an encoder is faster on a batch."""
+        return [self.start(source) for source in sources]
+
     @abstractmethod
     def score(self, batch: Sequence[Query]) -> Sequence[Scored]:
-        """Score the next token of each hypothesis. Must not depend on what else is in the batch."""
+        """Score the next token of each hypothesis. Must not depend on what else is in the batch.
+
+        A pair (scores, state) will do for a `Scored`, scores alone for a model without states, and for all answers one matrix,
+        a row a hypothesis, or such a matrix and a list of states.
+        """
+
+    def batch_key(self, query: Query) -> Hashable:
+        """Hypotheses of different keys are never in one batch: `len(query.prefix)` for a cache that has no mask."""
+        return None
 
     def attend(self, batch: Sequence[Query]) -> Sequence[Scored]:
         """As `score`, with the attention to the source. Asked only for a score that needs it (a coverage penalty)."""
@@ -80,7 +96,14 @@ class Model(ABC):
         """What tokenises and measures one input. Raises ValueError, naming the input, for one that cannot be decoded."""
         if prefix:
             raise ValueError("a forced prefix needs a Hugging Face model; a model of your own can start from any state")
-        return lambda raw: Source(raw, self.source_length(raw), self.max_length(raw))
+        return self._read
+
+    def _read(self, raw: Any) -> Source:
+        try:
+            return Source(raw, self.source_length(raw), self.max_length(raw))
+        except Exception as error:  # of the user's own code: it is about this input
+            name = type(getattr(self, "given", self)).__name__
+            raise ValueError(f"{name} cannot read the input: {type(error).__name__}: {error}") from error
 
     def target(self, text: str) -> tuple[int, ...]:
         """The tokens of an output that somebody wrote, without EOS."""
@@ -96,14 +119,52 @@ class FunctionModel(Model):
 
     toy = FunctionModel(lambda prefix: [-1.0, -0.5, -2.0], eos=0)
     bestfirst.decode(toy, [None], beam=2)
+
+    A function of two arguments gets the input as well, `(source, prefix)`. With `batched` it gets a list of prefixes (and before
+    it a list of sources), and returns a row of scores for each.
     """
 
-    def __init__(self, next_logprobs: Callable[[tuple[int, ...]], Sequence[float]], eos: int | Collection[int]) -> None:
+    def __init__(self, next_logprobs: Callable[..., Any], eos: int | Collection[int], *, batched: bool = False) -> None:
         self.next_logprobs = next_logprobs
-        self.eos = frozenset([eos] if isinstance(eos, int) else eos)
+        self.batched = batched
+        self.reads_source = _arguments(next_logprobs) > 1
+        self.eos = eos_of(eos, "FunctionModel")
 
-    def start(self, source: Any) -> None:
-        return None
+    def start(self, source: Any) -> Any:
+        return source if self.reads_source else None
 
-    def score(self, batch: Sequence[Query]) -> list[Scored]:
-        return [Scored(self.next_logprobs(query.prefix)) for query in batch]
+    def score(self, batch: Sequence[Query]) -> Any:
+        prefixes = [query.prefix for query in batch]
+        if self.batched:
+            given = ([query.state for query in batch], prefixes) if self.reads_source else (prefixes,)
+            return _with_states(self.next_logprobs(*given), batch)
+        if self.reads_source:
+            return [Scored(self.next_logprobs(query.state, query.prefix), query.state) for query in batch]
+        return [Scored(self.next_logprobs(prefix)) for prefix in prefixes]
+
+
+def _with_states(rows: Any, batch: Sequence[Query]) -> Any:
+    """Rows of scores, with the states that there were; what is no row for each is left for the engine to complain of."""
+    if not hasattr(rows, "__len__") or len(rows) != len(batch):
+        return rows
+    return [Scored(row, query.state) for row, query in zip(rows, batch, strict=True)]
+
+
+def _arguments(function: Callable[..., Any]) -> int:
+    """How many arguments a function must be given; 1 where it does not tell."""
+    try:
+        parameters = signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 1
+    return sum(each.default is Parameter.empty and each.kind in POSITIONAL for each in parameters)
+
+
+POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def eos_of(eos: Any, whose: str) -> frozenset[int]:
+    """The tokens that finish a hypothesis, given as one or several."""
+    try:
+        return frozenset(map(index, eos)) if hasattr(eos, "__iter__") else frozenset([index(eos)])
+    except TypeError:
+        raise ValueError(f"{whose}.eos must be the token that ends a hypothesis, or several of them, got {eos!r}") from None

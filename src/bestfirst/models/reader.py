@@ -99,7 +99,10 @@ def token_ids(model: TransformersModel, raw: Any, what: str) -> tuple[int, ...]:
     if isinstance(raw, str):
         if model.tokenizer is None:
             raise ValueError(f"model {model.name!r} has no tokenizer: give token ids instead of text")
-        return tuple(model.tokenizer(readable(raw, what)).input_ids)
+        ids = tuple(model.tokenizer(readable(raw, what)).input_ids)
+        bos = model.tokenizer.bos_token_id
+        twice = bos is not None and ids[:2] == (bos, bos) and raw.startswith(model.tokenizer.bos_token)
+        return ids[1:] if twice else ids  # a text that says so itself, as chat templates do, begins once
     try:
         ids = tuple(map(int, raw))
     except (TypeError, ValueError):

@@ -8,7 +8,7 @@ from .agenda import Agenda, Beam
 from .any_order import AnyOrderSearch
 from .groups import Groups
 from .hypothesis import Context, Hypothesis, Key, Successors
-from .objective import TOLERANCE, BrokenLaw, Objective
+from .objective import ROUNDING, TOLERANCE, BrokenLaw, Objective
 from .result import Answer, Result, Status
 from .search import Search, begin, certified
 from .stops import Answered, Exhausted, LevelStop, NeverStop, OptimalStop, Patience, Stop, TopFinished, Unreachable
@@ -35,9 +35,9 @@ from .table_1 import (
 from .trace import HEADER, Trace
 
 __all__ = [
-    "HEADER", "METHODS", "TOLERANCE", "Agenda", "Answer", "Answered", "AnyOrderSearch", "Beam", "BestFirst", "BestScore",
-    "BrokenLaw", "Context", "Exhausted", "Finished", "Groups", "Heuristic", "Hypothesis", "Key", "LevelStop", "NeverStop",
-    "Objective", "OptimalStop", "Order", "Patience", "Result", "Search", "ShortestFirst", "Status", "Stop", "Strategy",
-    "StrictSearch", "Successors", "TopFinished", "Trace", "Unreachable", "a_star", "a_star_beam", "beam", "begin", "best_first",
-    "best_first_beam", "breadth_first", "by_method", "certified", "check", "greedy",
+    "HEADER", "METHODS", "ROUNDING", "TOLERANCE", "Agenda", "Answer", "Answered", "AnyOrderSearch", "Beam", "BestFirst",
+    "BestScore", "BrokenLaw", "Context", "Exhausted", "Finished", "Groups", "Heuristic", "Hypothesis", "Key", "LevelStop",
+    "NeverStop", "Objective", "OptimalStop", "Order", "Patience", "Result", "Search", "ShortestFirst", "Status", "Stop",
+    "Strategy", "StrictSearch", "Successors", "TopFinished", "Trace", "Unreachable", "a_star", "a_star_beam", "beam", "begin",
+    "best_first", "best_first_beam", "breadth_first", "by_method", "certified", "check", "greedy",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from .agenda import Beam
 from .hypothesis import Hypothesis, Successors
-from .objective import TOLERANCE, BrokenLaw
+from .objective import TOLERANCE, BrokenLaw, lowered
 from .result import Answer, Result, Status
 from .tree import SearchTree
 
@@ -101,6 +101,8 @@ class AnyOrderSearch(SearchTree):
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
         """Close `y` with its successors: push its children (Alg. 2, lines 11 to 15)."""
+        if self.policy.relies_on_bound:
+            successors = lowered(successors)
         if self.policy.strict_values:
             self._check_strict(y, successors)
         y.successors = successors

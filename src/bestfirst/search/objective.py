@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .hypothesis import Context, Hypothesis
+from .hypothesis import Context, Hypothesis, Successors
 from .table_1 import Finished, Strategy
 
 TOLERANCE = 1e-9  # rounding that does not count as a broken law
+ROUNDING = 1e-4  # and that of a model's own scores, relative to 1 + their size: while decoding and in `check_model` alike
 
 
 class Objective(Protocol):
@@ -34,8 +35,16 @@ class Objective(Protocol):
         ...
 
 
+def lowered(successors: Successors) -> Successors:
+    """With increments that only rounding lifted above 0 (a softmax in single precision) at 0, so that bounds hold."""
+    values = successors.values
+    if not values or not 0 < values[0] <= ROUNDING:
+        return successors
+    return successors._replace(values=[min(value, 0.0) for value in values])
+
+
 class BrokenLaw(ValueError):
-    """A score or a model broke the law that best-first search relies on."""
+    """A score or a model broke a law that search relies on, whatever the input."""
 
     @classmethod
     def above_bound(cls, y: Hypothesis, token: int, reach: float) -> BrokenLaw:

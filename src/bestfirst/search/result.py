@@ -26,7 +26,7 @@ class Answer:
 
     @classmethod
     def of(cls, y: Hypothesis) -> Answer:
-        return cls(y.tokens, y.worth, y.logprob)
+        return cls(y.tokens, float(y.worth), float(y.logprob))
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from math import inf
 
 from .hypothesis import Context, Hypothesis, Successors
-from .objective import TOLERANCE, BrokenLaw, Objective
+from .objective import TOLERANCE, BrokenLaw, Objective, lowered
 from .result import Answer, Result
 from .stops import Answered
 from .table_1 import BestFirst, Strategy, check
@@ -116,6 +116,7 @@ class StrictSearch:
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
         """Take what the model said of `y`; if that was needed, go on to the next that is."""
+        successors = lowered(successors)
         values = successors.values
         if values and values[0] > 0 and values[0] > TOLERANCE * (1 + abs(y.value)):
             raise BrokenLaw.above_bound(y, successors.tokens[0], y.value + values[0])
