@@ -14,9 +14,10 @@ import torch
 from bestfirst.decoding import decode
 from bestfirst.engine import Stats
 from bestfirst.engine.steps.choose import step_for
-from bestfirst.engine.steps.native import kernels
-from bestfirst.engine.steps.native.bart import NativeBart
-from bestfirst.engine.steps.native.parts import Product
+from bestfirst.engine.steps.native import bart, kernels
+from bestfirst.engine.steps.native.bart import NativeDecoder
+from bestfirst.engine.steps.native.parts import FeedForward, Product
+from bestfirst.engine.steps.native_bart import NativeBart
 from bestfirst.engine.steps.tree import Tree
 
 from .tables import Columns, Table
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from bestfirst.models.transformers import TransformersModel
 
 PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
-    "encoder": ((NativeBart, "take_in"),),
+    "encoder": ((NativeDecoder, "take_in"),),
     "products": ((Product, "__call__"),),
-    "product with the vocabulary": ((NativeBart, "_vocabulary"),),
+    "product with the vocabulary": ((NativeDecoder, "_vocabulary"),),
     "attention to ancestors": ((kernels, "own_attention"),),
     "attention to the source": ((kernels, "cross_attention"),),
-    "norms and activations": ((kernels, "add_norm"), (kernels, "norm"), (kernels, "relu")),
-    "embeddings": ((NativeBart, "embed"),),
+    "norms and activations": ((kernels, "add_norm"), (kernels, "norm"), (FeedForward, "activate")),
+    "embeddings": ((bart, "embed"),),
     "paths": ((Tree, "rows"),),
     "log-sum-exp and top-k": ((kernels, "top"),),
 }
@@ -70,7 +71,7 @@ def profile(model: TransformersModel, sources: Sequence[Any], beam: int, turns: 
     stats, parts = best
     parts["search"] = stats.seconds - stats.model_seconds
     parts["the rest of the model"] = stats.seconds - sum(parts.values())
-    shapes = products(decoder)
+    shapes = products(decoder.native)
     multiply_adds = sum(inputs * outputs for inputs, outputs in shapes)
     rate = max(alone(inputs, outputs, max(1, stats.rows // stats.steps)) for inputs, outputs in set(shapes))
     steps_seconds = stats.model_seconds - parts["encoder"]
@@ -87,14 +88,14 @@ def profile(model: TransformersModel, sources: Sequence[Any], beam: int, turns: 
     )
 
 
-def products(decoder: NativeBart) -> list[tuple[int, int]]:
+def products(decoder: NativeDecoder) -> list[tuple[int, int]]:
     """Every product of a step, (inputs, outputs) each."""
     used = [
-        linear
+        product
         for layer in decoder.layers
-        for linear in (layer.qkv, layer.own_out, layer.cross_q, layer.cross_out, layer.fc1, layer.fc2)
+        for product in (layer.qkv, layer.own_out, layer.cross_q, layer.cross_out, layer.forward.up, layer.forward.down)
     ]
-    return [(linear.weight.shape[1], linear.weight.shape[0]) for linear in [*used, decoder.head]]
+    return [*((product.inputs, product.outputs) for product in used), (decoder.head.shape[1], decoder.head.shape[0])]
 
 
 def alone(inputs: int, outputs: int, rows: int, turns: int = 20) -> float:

@@ -14,13 +14,14 @@ from engine.builders import ARCHITECTURES
 pytest.importorskip("numba", reason="the compiled kernels need numba")
 
 import bestfirst
-from bestfirst.engine.steps.bart_weights import read_bart
+from bestfirst.engine.steps.bart_modules import read_bart
+from bestfirst.engine.steps.bart_weights import Affine
 from bestfirst.engine.steps.memory import Pages
-from bestfirst.engine.steps.native import kernels, tiles
+from bestfirst.engine.steps.native import kernels, parts, tiles
 from bestfirst.engine.steps.native.bart import batches
 from bestfirst.engine.steps.native.encoder import NativeEncoder
-from bestfirst.engine.steps.native.parts import Array, Product
-from bestfirst.engine.steps.operations import Linear
+from bestfirst.engine.steps.native.parts import Product
+from bestfirst.engine.steps.native_bart import as_numpy
 from bestfirst.engine.steps.sources import Sources
 from bestfirst.engine.steps.tree import Tree
 
@@ -85,7 +86,7 @@ def test_self_attention_stays_within_an_input():
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_norms_and_relu(in_place):
+def test_norms(in_place):
     x, y, bias, weight, shift = normal(9, 24), normal(9, 24, seed=1), normal(24), normal(24, seed=2), normal(24, seed=3)
     total = x + y + bias
     expected = F.layer_norm(total, (24,), weight, shift, 1e-5)
@@ -97,8 +98,27 @@ def test_norms_and_relu(in_place):
         torch.testing.assert_close(x, total)
         kernels.norm(total.numpy(), *settings, out.numpy())
         torch.testing.assert_close(out, expected, **CLOSE)
-    kernels.relu(y.numpy(), bias.numpy())
-    torch.testing.assert_close(y, (normal(9, 24, seed=1) + bias).relu())
+
+
+ACTIVATIONS = {
+    "relu": F.relu, "gelu": F.gelu, "gelu_new": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(name):
+    x, bias = 4 * normal(9, 240), normal(240)
+    x[0, :4] = torch.tensor([200.0, -200.0, 0.0, nan])
+    expected = ACTIVATIONS[name]((x + bias).double()).float()
+    parts.ACTIVATIONS[name](x.numpy(), bias.numpy())
+    torch.testing.assert_close(x, expected, rtol=1e-5, atol=2e-6, equal_nan=True)
+
+
+def test_embeddings_and_positions():
+    tokens, positions = (torch.randint(0, 5, (7,), dtype=torch.int32) for _ in range(2))
+    embedding, table, out = normal(5, 12), normal(6, 12), torch.empty(7, 12)
+    kernels.embed(*(x.numpy() for x in (tokens, positions, embedding)), kernels.f32(3), table.numpy(), out.numpy())
+    torch.testing.assert_close(out, embedding[tokens.long()] * 3 + table[positions.long()])
 
 
 def test_put_lays_keys_and_values_out_by_input_and_head():
@@ -148,7 +168,7 @@ def test_numbers_that_kernels_must_not_see_are_named():
         rows = tree.rows([usual, usual], [2])
         for name, value in changes.items():
             getattr(rows, name)[1] = value
-        rows.check(10, 64, tree, sources)
+        rows.check(10, 64, tree.capacity, len(sources))
 
     check()
     for name, what, values in [
@@ -176,14 +196,12 @@ def test_an_input_that_the_encoder_cannot_take_is_named(inputs, message):
     side = read_bart(ARCHITECTURES["marian"].build()).encoder
     assert side is not None
     with pytest.raises(ValueError, match=message):
-        NativeEncoder(side).check(inputs)
+        NativeEncoder(as_numpy(side)).check(inputs)
 
 
-needs_avx512 = pytest.mark.skipif(not tiles.AVX512, reason="tiles need a CPU with AVX-512")
 ROWS = [*range(1, 2 * tiles.TALL + 2), tiles.ROWS - 1, 2 * tiles.ROWS + 5]  # every height of a tile, and more than one turn
 
 
-@needs_avx512
 @pytest.mark.parametrize("outputs", [16, 32, 48, 64, 144 + 32])
 @pytest.mark.parametrize("inputs", [2, 30, 64])
 def test_tiles_are_the_product(inputs, outputs):
@@ -198,7 +216,6 @@ def test_tiles_are_the_product(inputs, outputs):
             assert out[rows].isnan().all()  # nothing is written beyond
 
 
-@needs_avx512
 @pytest.mark.parametrize("outputs", [*range(1, tiles.TALL + 2), 101])
 def test_tiles_are_the_product_the_other_way_round(outputs):
     weight = normal(outputs, 34)
@@ -212,7 +229,6 @@ def test_tiles_are_the_product_the_other_way_round(outputs):
         assert out[outputs].isnan().all()
 
 
-@needs_avx512
 def test_a_rows_product_does_not_depend_on_the_others():
     """To the last bit: libraries choose another order of sums with another number of rows."""
     weight, x = normal(96, 64), normal(40, 64)
@@ -224,25 +240,19 @@ def test_a_rows_product_does_not_depend_on_the_others():
     assert torch.equal(together, alone)
 
 
-@pytest.mark.parametrize("outputs", [48, 50])  # as tiles, where there are such, and as torch does it
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_product_with_one_thread_and_with_more(outputs, threads):
-    before = torch.get_num_threads()
-    linear = Linear(normal(outputs, 20), normal(outputs))
-    product, x, out = Product(linear, Pages()), normal(9, 20), torch.empty(9, outputs)
-    try:
-        torch.set_num_threads(threads)
-        product(Array(x, x.numpy()), Array(out, out.numpy()))
-    finally:
-        torch.set_num_threads(before)
-    torch.testing.assert_close(out + torch.from_numpy(product.bias), linear(x), **CLOSE)
+@pytest.mark.parametrize("outputs", [48, 50])  # as tiles, and as numpy does it
+def test_a_product_of_several_parts(outputs):
+    parts = [Affine(normal(outputs, 20, seed=i).numpy(), normal(outputs, seed=i).numpy() if i != 1 else None) for i in range(3)]
+    product, x, out = Product(Pages(), *parts), normal(9, 20), torch.empty(9, 3 * outputs)
+    product(x.numpy(), out.numpy())
+    expected = [x @ torch.from_numpy(p.weight).t() + (0 if p.bias is None else torch.from_numpy(p.bias)) for p in parts]
+    torch.testing.assert_close(out + torch.from_numpy(product.bias), torch.cat(expected, 1), **CLOSE)
 
 
-@needs_avx512
-def test_a_cpu_without_tiles_finds_the_same(monkeypatch):
+def test_without_tiles_the_same_is_found(monkeypatch):
     lines = ["Wie melkt man eine Kuh?", "Guten Morgen!", "Ich habe keine Zeit, aber du hast ein Auto."]
     tiled = bestfirst.decode(bestfirst.load(), lines, beam=5, nbest=2)
-    monkeypatch.setattr(tiles, "AVX512", False)
+    monkeypatch.setattr(tiles, "suit", lambda *_: False)
     plain = bestfirst.decode(bestfirst.load(), lines, beam=5, nbest=2)
     for one, other in zip(tiled, plain, strict=True):
         assert [answer.tokens for answer in one.hypotheses] == [answer.tokens for answer in other.hypotheses]
@@ -320,9 +330,9 @@ def test_the_encoder_is_the_modules(name):
     assert side is not None
     lengths = [1, 7, 100, 2, 33]
     inputs = [torch.randint(4, 40, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in lengths]
-    encoder = NativeEncoder(side)
+    encoder = NativeEncoder(as_numpy(side))
     for _ in range(2):  # its memory is used again
-        found = encoder(inputs).t.clone().split(lengths)
+        found = torch.from_numpy(encoder(inputs)).clone().split(lengths)
         for tokens, mine in zip(inputs, found, strict=True):
             with torch.inference_mode():
                 its = model.get_encoder()(input_ids=torch.tensor([tokens])).last_hidden_state[0]

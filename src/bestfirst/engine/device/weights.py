@@ -9,7 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from ..steps.bart import normed
-from ..steps.bart_weights import BartLayer, BartSide, looks_like_bart, read_bart
+from ..steps.bart_modules import looks_like_bart, read_bart
+from ..steps.bart_weights import BartLayer, BartSide
 from ..steps.trial import encoder_agrees
 from .attention import attend, attend_source
 from .products import DeviceLinear, add, power

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from .bart_weights import BartLayer, BartSide, LayerNorm, looks_like_bart, read_bart
+from .bart_modules import looks_like_bart, read_bart
+from .bart_weights import BartLayer, BartSide, LayerNorm
 from .operations import Linear
 from .sources import Sources
 from .step import DecoderStep
-from .tree import Rows, Tree
+from .tree import MaskedRows, Tree
 
 
 class FusedLayer:
@@ -55,7 +56,7 @@ class FusedBart(DecoderStep):
             layer.cross_kv(hidden).view(batch, length, 2, layer.heads, layer.size).permute(0, 2, 3, 1, 4) for layer in self.layers
         ]
 
-    def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
+    def step(self, rows: MaskedRows, tree: Tree, sources: Sources) -> torch.Tensor:
         x = self.embed(rows)
         mask = rows.mask[:, None, None]
         grid = RowGrid(rows, sources)
@@ -65,14 +66,16 @@ class FusedBart(DecoderStep):
             x = self._residual(x, layer.norm, lambda y, w=layer: w.fc2(w.activation(w.fc1(y))))
         return self.head.again(normed(x, self.side.last_norm))
 
-    def embed(self, rows: Rows) -> torch.Tensor:
+    def embed(self, rows: MaskedRows) -> torch.Tensor:
         """What enters the first layer, (rows, d)."""
         return embedded(self.side, rows.tokens, rows.positions, rows.paths.shape[1])
 
     def _residual(self, x: torch.Tensor, norm: LayerNorm | None, block: Any) -> torch.Tensor:
         return x + block(normed(x, norm)) if self.side.norm_first else normed(x + block(x), norm)
 
-    def _own(self, x: torch.Tensor, index: int, layer: FusedLayer, rows: Rows, mask: torch.Tensor, tree: Tree) -> torch.Tensor:
+    def _own(
+        self, x: torch.Tensor, index: int, layer: FusedLayer, rows: MaskedRows, mask: torch.Tensor, tree: Tree
+    ) -> torch.Tensor:
         """Self-attention over each row's ancestors, gathered from the tree."""
         n, width = x.shape[0], layer.heads * layer.size
         qkv = layer.qkv(x)  # (rows, 3 d)
@@ -98,7 +101,7 @@ class FusedBart(DecoderStep):
 class RowGrid:
     """The rows of a step by input: a grid of inputs by rows each, so that attention to the encoder is one batched product."""
 
-    def __init__(self, rows: Rows, sources: Sources) -> None:
+    def __init__(self, rows: MaskedRows, sources: Sources) -> None:
         self.longest = sources.longest()
         self.inputs, self.most = len(rows.counts), max(rows.counts)
         device = rows.sentences.device

@@ -92,7 +92,7 @@ def _takes_the_place(encoder: Any, model: TransformersModel, agreed: dict[type, 
     if not untouched(model.model.get_encoder()):
         return False
     if type(encoder) not in agreed:
-        agreed[type(encoder)] = encoder_agrees(lambda tokens: encoder([tokens]).t, model.model)
+        agreed[type(encoder)] = encoder_agrees(lambda tokens: torch.from_numpy(encoder([tokens])), model.model)
     return agreed[type(encoder)]
 
 
@@ -121,7 +121,7 @@ def candidates(model: TransformersModel) -> Iterator[type[DecoderStep]]:
 def native() -> tuple[type[DecoderStep], ...]:
     """The compiled steps, where numba is installed."""
     try:
-        from .native.bart import NativeBart
+        from .native_bart import NativeBart
     except ImportError:
         return ()
     return (NativeBart,)

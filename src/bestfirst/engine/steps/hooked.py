@@ -16,13 +16,13 @@ from ...models.transformers import encoder_output, evaluating
 from .positions import positions_of
 from .sources import Sources
 from .step import DecoderStep
-from .tree import Rows, Tree
+from .tree import MaskedRows, Tree
 
 
 class TreeCache(Cache):
     """The self-attention cache of one step: ancestors are gathered from the tree."""
 
-    def __init__(self, tree: Tree, rows: Rows) -> None:
+    def __init__(self, tree: Tree, rows: MaskedRows) -> None:
         super().__init__(layers=[])
         self.tree = tree
         self.slots = rows.slots.long()
@@ -79,7 +79,7 @@ class HookedStep(DecoderStep):
         layers: list[Any] = cache.cross_attention_cache.layers
         return [torch.stack([layer.keys, layer.values], 1) for layer in layers]
 
-    def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
+    def step(self, rows: MaskedRows, tree: Tree, sources: Sources) -> torch.Tensor:
         ids = rows.tokens[:, None].long()
         mask = rows.mask[:, None, None]
         own = TreeCache(tree, rows)
@@ -105,7 +105,7 @@ class HookedStep(DecoderStep):
                 )
         return output.logits[:, -1]
 
-    def read(self, rows: Rows, tree: Tree, sources: Sources) -> None:
+    def read(self, rows: MaskedRows, tree: Tree, sources: Sources) -> None:
         if self.encoder_decoder:
             self.step(rows, tree, sources)
         else:
@@ -113,7 +113,7 @@ class HookedStep(DecoderStep):
                 prefill(self.model.base_model, rows, tree)
 
 
-def prefill(model: Any, rows: Rows, tree: Tree) -> None:
+def prefill(model: Any, rows: MaskedRows, tree: Tree) -> None:
     """Prompts of a decoder-only model (without its head), each in one piece as the model itself reads it.
 
     Their keys and values go to their slots.

@@ -17,7 +17,7 @@ from .hooked import prefill
 from .operations import Linear
 from .sources import Sources
 from .step import DecoderStep
-from .tree import Rows, Tree
+from .tree import MaskedRows, Tree
 
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 LARGE = 2**22  # weights: a copy of so many is not worth what it saves of so large a product
@@ -68,7 +68,7 @@ class FusedLlama(DecoderStep):
     def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
         raise TypeError("a decoder-only model has no encoder")
 
-    def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
+    def step(self, rows: MaskedRows, tree: Tree, sources: Sources) -> torch.Tensor:
         if rows.paths.shape[1] > len(self.rotary[0]):
             self.rotary = self._rotary(2 * rows.paths.shape[1])
         cos, sin = (table[rows.positions][:, None] for table in self.rotary)  # (rows, 1, head size)
@@ -88,7 +88,7 @@ class FusedLlama(DecoderStep):
         index: int,
         cos: torch.Tensor,
         sin: torch.Tensor,
-        rows: Rows,
+        rows: MaskedRows,
         mask: torch.Tensor,
     ) -> torch.Tensor:
         """Self-attention over each row's ancestors, gathered from the tree."""
@@ -106,7 +106,7 @@ class FusedLlama(DecoderStep):
         out = F.scaled_dot_product_attention(q, context[0], context[1], attn_mask=mask, scale=layer.scaling)
         return layer.own_out(out.reshape(n, heads * size))
 
-    def read(self, rows: Rows, tree: Tree, sources: Sources) -> None:
+    def read(self, rows: MaskedRows, tree: Tree, sources: Sources) -> None:
         with evaluating(self.decoder.modules()):
             prefill(self.decoder, rows, tree)
 

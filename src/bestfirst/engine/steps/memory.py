@@ -9,7 +9,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import torch
 
 CHUNK = 8 << 20  # bytes asked of the system at a time
 LINE = 16  # numbers: a cache line, where every array begins
@@ -33,11 +32,12 @@ class Pages:
         return taken
 
 
-def zeros(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """As `torch.zeros`; on a CPU what is never used is never touched."""
-    if device.type != "cpu" or not prod(shape):
-        return torch.zeros(*shape, dtype=dtype, device=device)
-    return torch.frombuffer(mmap.mmap(-1, prod(shape) * dtype.itemsize, **PRIVATE), dtype=dtype).view(*shape)
+def blank(shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
+    """As `numpy.zeros`; what is never used is never touched."""
+    numbers = prod(shape)
+    if not numbers:
+        return np.zeros(shape, dtype)
+    return np.frombuffer(mmap.mmap(-1, numbers * np.dtype(dtype).itemsize, **PRIVATE), dtype).reshape(shape)
 
 
 PRIVATE: dict[str, int] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}

@@ -1,4 +1,4 @@
-"""Operations that every torch step is made of: products laid out for few rows at a time, norms, the k largest of a row."""
+"""Operations that every torch step is made of: products laid out for few rows at a time, memory, the k largest of a row."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from .bart_weights import Affine
+from .memory import blank
 
 PADDING = 16  # numbers: a cache line
 BLOCK = 64  # columns a block of `top`; with fewer than k blocks there is nothing to gain
@@ -77,6 +78,13 @@ def only(x: torch.Tensor, allowed: Sequence[np.ndarray | None]) -> torch.Tensor:
             where = torch.from_numpy(tokens.astype(np.int64)).to(x.device)
             kept[row, where] = x[row, where]
     return kept
+
+
+def zeros(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """As `torch.zeros`; on a CPU what is never used is never touched."""
+    if device.type != "cpu" or 0 in shape:
+        return torch.zeros(*shape, dtype=dtype, device=device)
+    return torch.from_numpy(blank((*shape[:-1], shape[-1] * dtype.itemsize), np.uint8)).view(dtype)
 
 
 def top(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

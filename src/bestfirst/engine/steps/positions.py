@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .tree import Rows
+from .tree import MaskedRows
 
 
 class PositionTable:
@@ -47,7 +47,7 @@ class ArgumentPositions:
         self.name = name
 
     @contextmanager
-    def of(self, rows: Rows) -> Iterator[dict[str, torch.Tensor]]:
+    def of(self, rows: MaskedRows) -> Iterator[dict[str, torch.Tensor]]:
         yield {self.name: rows.positions[:, None].long()}
 
 
@@ -59,7 +59,7 @@ class AbsolutePositions:
         self.table = PositionTable(decoder)
 
     @contextmanager
-    def of(self, rows: Rows) -> Iterator[dict[str, torch.Tensor]]:
+    def of(self, rows: MaskedRows) -> Iterator[dict[str, torch.Tensor]]:
         embedded = self.table.up_to(rows.paths.shape[1])[rows.positions][:, None]  # (rows, 1, d)
         handle = self.decoder.embed_positions.register_forward_hook(lambda *_: embedded)
         try:
@@ -75,7 +75,7 @@ class RelativePositions:
         self.attentions = attentions
 
     @contextmanager
-    def of(self, rows: Rows) -> Iterator[dict[str, torch.Tensor]]:
+    def of(self, rows: MaskedRows) -> Iterator[dict[str, torch.Tensor]]:
         distances = torch.arange(rows.paths.shape[1], device=rows.paths.device) - rows.positions[:, None].long()
         try:
             for attention in self.attentions:

@@ -10,7 +10,7 @@ import torch
 from ...models.transformers import encoder_output, evaluating
 from .sources import Sources
 from .step import DecoderStep
-from .tree import Rows, Tree
+from .tree import MaskedRows, Tree
 
 LOGITS = 2**26  # most numbers a model is asked for at once: it gives logits for every token, of which the last one's count
 
@@ -36,12 +36,12 @@ class RecomputeStep(DecoderStep):
         """The encoder's output itself, cut in two to lie where keys and values of one layer do."""
         return [torch.stack(hidden.chunk(2, -1), 1)[:, :, None]]
 
-    def read(self, rows: Rows, tree: Tree, sources: Sources) -> None:
+    def read(self, rows: MaskedRows, tree: Tree, sources: Sources) -> None:
         if not tree.layers:
             tree.layers = [torch.zeros(tree.capacity, dtype=torch.long, device=tree.device)]  # (slots,) a token each
         tree.layers[0][rows.slots] = rows.tokens.long()
 
-    def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
+    def step(self, rows: MaskedRows, tree: Tree, sources: Sources) -> torch.Tensor:
         self.read(rows, tree, sources)
         inside = rows.mask == 0  # (rows, context)
         ids = tree.layers[0][rows.paths] * inside

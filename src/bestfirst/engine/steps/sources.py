@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .memory import zeros
+from .operations import zeros
 
 
 class Sources:

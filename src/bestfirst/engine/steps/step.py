@@ -12,7 +12,7 @@ import torch
 
 from .operations import only, top
 from .sources import Sources
-from .tree import Rows, Tree
+from .tree import MaskedRows, Tree
 
 if TYPE_CHECKING:
     from ...models.reader import Prompt
@@ -52,7 +52,7 @@ class DecoderStep(ABC):
         """Each layer's keys and values for encoder output (batch, length, d), as (batch, 2, heads, length, head size)."""
 
     @abstractmethod
-    def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
+    def step(self, rows: MaskedRows, tree: Tree, sources: Sources) -> torch.Tensor:
         """Logits of the next token, (rows, vocabulary), until the next step; the rows' own keys and values go to their slots."""
 
     def best(
@@ -69,7 +69,7 @@ class DecoderStep(ABC):
         values, tokens = top(logits if allowed is None else only(logits, allowed), width)
         return (values - total).clamp_(max=0), tokens
 
-    def read(self, rows: Rows, tree: Tree, sources: Sources) -> None:
+    def read(self, rows: MaskedRows, tree: Tree, sources: Sources) -> None:
         """As `step`, for whole prompts from their first token, whose logits nobody needs."""
         self.step(rows, tree, sources)
 

@@ -1,126 +1,128 @@
-"""NativeBart: the step of `FusedBart` with all that lies between its matrix products compiled (`kernels`). float32, on a CPU."""
+"""NativeDecoder: a BART-like decoder on the tree, compiled (`kernels`, `tiles`). float32, on a CPU; numpy alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import torch
 
-from ..bart import FusedBart
+from ..bart_weights import BartWeights
 from ..memory import Pages
-from ..sources import Sources
-from ..tree import Rows, Tree
+from ..rows import Rows
 from . import kernels, tiles
 from .allowed import allowed_top
 from .encoder import NativeEncoder
-from .parts import Array, NativeLayer, ResidualStream, Workspace, native_norms
+from .parts import NativeLayer, ResidualStream, Workspace, embed, native_norms
 
-if TYPE_CHECKING:
-    from ....models.transformers import Prompt, TransformersModel
-
-MULTIPLE = 16  # of rows: what the product with the vocabulary works through at a time; a step's last few are filled up
+MULTIPLE = tiles.LANES  # of rows: what the product with the vocabulary works through at a time; a step's last few are filled up
+NOTHING = np.empty(0, np.int64)
 
 
-class NativeBart(FusedBart):
-    """A step of a BART-like decoder. Where its attention is asked for, the step is `FusedBart`'s."""
+class NativeDecoder:
+    """A step of a BART-like decoder, and what encodes its inputs. Trees and sources may be of numpy's arrays or of tensors."""
 
-    name = "native"
-    by_place = False
+    watching = False  # whether to keep `attention`, (rows, source), of each step: the mean over the heads of the last layer
+    attention: Any
 
-    @staticmethod
-    def takes(model: Any) -> bool:
-        return FusedBart.takes(model) and model.device.type == "cpu" and model.dtype == torch.float32
-
-    @torch.inference_mode()
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
+    def __init__(self, weights: BartWeights) -> None:
+        """Weights whose arrays are numpy's, float32."""
         pages = Pages()
-        self.native = [NativeLayer(layer, pages) for layer in self.layers]
+        self.side = weights.decoder
+        self.layers = [NativeLayer(layer, pages) for layer in self.side.layers]
         self.norms = native_norms(self.side)
         self.width = d = self.side.width
-        inner = max(len(layer.fc1.weight) for layer in self.layers)
+        inner = max(layer.forward.up.outputs for layer in self.layers)
         self.workspace = Workspace(x=d, h=d, y=d, q=d, seen=d, qkv=3 * d, inner=inner)
-        bias = self.head.bias
-        self.head_bias = None if bias is None or not bias.any() else bias[:, None]
-        self.head_rows = self.head.weight.contiguous().numpy()
-        self._transposed = torch.empty(0)
-        self._logits = torch.empty(0)
-        self.encoder = None if self.weights.encoder is None else NativeEncoder(self.weights.encoder, pages)
+        self._keys_values = Workspace(keys_values=2 * d)
+        bias = weights.head.bias
+        self.head_bias = None if bias is None or not bias.any() else bias.reshape(-1, 1)
+        self.head = np.ascontiguousarray(weights.head.weight)
+        self._transposed = self._logits = np.empty(0, np.float32)
+        self.encoder = None if weights.encoder is None else NativeEncoder(weights.encoder, pages)
 
-    def take_in(self, model: TransformersModel, prompts: Sequence[Prompt], sources: Sources) -> list[int]:
-        if self.encoder is None or any(prompt.hidden is not None for prompt in prompts):
-            return super().take_in(model, prompts, sources)
-        self.encoder.check([prompt.source for prompt in prompts])
-        lengths = [len(prompt.source) for prompt in prompts]
-        layer = self.layers[0]
-        places = sources.reserve(lengths, len(self.layers), layer.heads, layer.size)
+    # -- inputs ----------------------------------------------------------------------------------------------------------
+
+    def take_in(self, inputs: Sequence[Sequence[int]], sources: Any) -> list[int]:
+        """Encode inputs, token ids each. Returns their places among the sources."""
+        assert self.encoder is not None
+        self.encoder.check(inputs)
+        lengths = [len(tokens) for tokens in inputs]
+        places = self.reserve(lengths, sources)
         for first, last in batches(lengths):
-            hidden = self.encoder([prompt.source for prompt in prompts[first:last]])
-            starts = np.array([0, *accumulate(lengths[first:last])])
-            keys_values = self.encoder.keys_values(len(hidden.t))
-            for index, native in enumerate(self.native):
-                native.cross_kv(hidden, keys_values)
-                kernels.put(keys_values.n, native.cross_kv.bias, starts, places[first], sources.layers[index].numpy())
+            self.put(self.encoder(inputs[first:last]), lengths[first:last], places[first], sources)
         return list(places)
 
-    def step(self, rows: Rows, tree: Tree, sources: Sources) -> torch.Tensor:
-        if self.watching:
-            return super().step(rows, tree, sources)
-        rows.check(len(self.side.embedding), len(self.side.positions.up_to(rows.paths.shape[1])), tree, sources)
+    def reserve(self, lengths: list[int], sources: Any) -> Any:
+        """Places for inputs of these lengths."""
+        return sources.reserve(lengths, len(self.layers), self.layers[0].heads, self.layers[0].size)
+
+    def put(self, hidden: Any, lengths: Sequence[int], first: int, sources: Any) -> None:
+        """The keys and values of encoded inputs, `hidden` (tokens, d) one after another, to the places from `first` on."""
+        starts = np.array([0, *accumulate(lengths)])
+        keys_values = self._keys_values.of(len(hidden))["keys_values"]
+        for index, layer in enumerate(self.layers):
+            layer.cross_kv(hidden, keys_values)
+            kernels.put(keys_values, layer.cross_kv.bias, starts, first, np.asarray(sources.layers[index]))
+
+    # -- a step ----------------------------------------------------------------------------------------------------------
+
+    def step(self, rows: Rows, tree: Any, sources: Any) -> Any:
+        """Logits of the next token, (rows, vocabulary), until the next step; the rows' own keys and values go to their slots."""
+        longest = rows.paths.shape[1]
+        rows.check(len(self.side.embedding), len(self.side.positions.up_to(longest)), tree.capacity, len(sources))
         w = self.workspace.of(len(rows))
-        w["x"].t.copy_(self.embed(rows))
+        slots, positions, places = np.asarray(rows.slots), np.asarray(rows.positions), np.asarray(rows.sentences)
+        embed(self.side, np.asarray(rows.tokens), positions, longest, w["x"])
         stream = ResidualStream(w["x"], w["h"], self.norms, self.side.norm_first)
         y, q, qkv, seen = w["y"], w["q"], w["qkv"], w["seen"]
-        slots, positions, places = rows.slots.numpy(), rows.positions.numpy(), rows.sentences.numpy()
-        paths, lengths = tree.paths.numpy(), np.array(sources.lengths)
-        for index, layer in enumerate(self.native):
-            pool = tree.layer(index, self.width).view(-1, 2 * self.width).numpy()
+        paths, lengths = np.asarray(tree.paths), np.array(sources.lengths)
+        for index, layer in enumerate(self.layers):
+            pool = np.asarray(tree.layer(index, self.width)).reshape(-1, 2 * self.width)
+            keys_values = np.asarray(sources.layers[index])
             layer.qkv(stream.h, qkv)
-            kernels.own_attention(qkv.n, layer.qkv.bias, pool, paths, slots, positions, layer.heads, layer.scaling, seen.n)
+            kernels.own_attention(qkv, layer.qkv.bias, pool, paths, slots, positions, layer.heads, layer.scaling, seen)
             layer.own_out(seen, y)
             stream.add(y, layer.own_out.bias)
             layer.cross_q(stream.h, q)
-            kernels.cross_attention(
-                q.n, layer.cross_q.bias, sources.layers[index].numpy(), lengths, places, layer.scaling, seen.n
-            )
+            if self.watching and index == len(self.layers) - 1:
+                self.attention = looks(q + layer.cross_q.bias, keys_values[0], lengths, places, layer.scaling)
+            kernels.cross_attention(q, layer.cross_q.bias, keys_values, lengths, places, layer.scaling, seen)
             layer.cross_out(seen, y)
             stream.add(y, layer.cross_out.bias)
             layer.forward(stream.h, w["inner"], y)
             stream.add(y, layer.forward.bias)
         return self._vocabulary(stream.h)
 
-    def _vocabulary(self, h: Array) -> torch.Tensor:
+    def _vocabulary(self, h: Any) -> Any:
         """The last product, (rows, vocabulary) as a view of (vocabulary, rows): that way round it is up to a half faster."""
-        n, tokens = len(h.t), len(self.head.weight)
-        tiled = tiles.suit(self.width) and torch.get_num_threads() == 1
-        columns = n if n < MULTIPLE and not tiled else -(-n // MULTIPLE) * MULTIPLE
-        if columns * self.width > self._transposed.numel():
-            self._transposed = torch.zeros(2 * columns * self.width)
-            self._logits = torch.empty(2 * columns * tokens)
-        turned, logits = self._transposed[: columns * self.width], self._logits[: columns * tokens].view(tokens, columns)
-        if tiled:
-            tiles.pack(h.n, self.width, turned.numpy())
-            tiles.by_rows(self.head_rows, turned.numpy(), tiles.ZEROS, logits.numpy())
+        n, tokens = len(h), len(self.head)
+        columns = -(-n // MULTIPLE) * MULTIPLE
+        if columns * self.width > self._transposed.size:
+            self._transposed = np.zeros(2 * columns * self.width, np.float32)
+            self._logits = np.empty(2 * columns * tokens, np.float32)
+        turned, logits = self._transposed[: columns * self.width], self._logits[: columns * tokens].reshape(tokens, columns)
+        if tiles.suit(self.width):
+            tiles.pack(h, self.width, turned)
+            tiles.by_rows(self.head, turned, tiles.ZEROS, logits)
         else:
-            transposed = turned.view(self.width, columns)
-            transposed[:, :n] = h.t.t()
-            torch.mm(self.head.weight, transposed, out=logits)
+            np.matmul(self.head, h.T, out=logits[:, :n])
+            logits[:, n:] = 0
         if self.head_bias is not None:
             logits += self.head_bias
-        return logits[:, :n].t()
+        return logits[:, :n].T
 
-    def best(
-        self, logits: torch.Tensor, width: int, banned: torch.Tensor | None, allowed: Sequence[np.ndarray | None] | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if logits.stride(0) != 1:
-            return super().best(logits, width, banned, allowed)
-        n, (vocabulary, columns) = len(logits), (logits.shape[1], logits.stride(1))
+    def best(self, logits: Any, width: int, banned: Any, allowed: Sequence[Any | None] | None = None) -> tuple[Any, Any]:
+        """Of a step's logits, the log-probabilities of the best tokens that are not banned, and these tokens, (rows, width).
+
+        As Hugging Face does it: what is banned counts in the sum, as does what is not `allowed`, where each row may have tokens
+        of its own (None: all). The logits, as `step` gave them, are used up.
+        """
+        n, vocabulary, columns = *logits.shape, logits.strides[1] // logits.itemsize
         values, tokens = np.empty((n, width), np.float32), np.empty((n, width), np.int64)
-        whole = logits.as_strided((vocabulary, columns), (columns, 1)).numpy()  # as `_vocabulary` laid it out
-        forbidden = NOTHING if banned is None else banned.numpy()
+        whole = np.lib.stride_tricks.as_strided(logits, (vocabulary, columns), (logits.strides[1], logits.itemsize))
+        forbidden = NOTHING if banned is None else banned
         if allowed is None:
             kernels.top(whole, forbidden, values, tokens)
         else:
@@ -128,10 +130,19 @@ class NativeBart(FusedBart):
             lists = [every if each is None else each for each in allowed]
             ends = np.cumsum([len(each) for each in lists])
             allowed_top(whole, forbidden, np.concatenate(lists).astype(np.int32), ends, values, tokens)
-        return torch.from_numpy(values), torch.from_numpy(tokens)
+        return values, tokens
 
 
-NOTHING = np.empty(0, np.int64)
+def looks(q: Any, keys: Any, lengths: Any, places: Any, scaling: Any) -> Any:
+    """The attention of queries (rows, d) to their sources, (rows, source), mean over heads; `keys` (sources, heads, .., size)."""
+    heads, size = keys.shape[1], keys.shape[3]
+    out = np.zeros((len(q), int(lengths[places].max())), np.float32)
+    for row, place in enumerate(places):
+        n = lengths[place]
+        x = keys[place, :, :n] @ q[row].reshape(heads, size, 1) * scaling  # (heads, n, 1)
+        x = np.exp(x - x.max(1, keepdims=True))
+        out[row, :n] = (x / x.sum(1, keepdims=True)).mean(0)[:, 0]
+    return out
 
 
 def batches(lengths: Sequence[int], tokens: int = 1024) -> Iterator[tuple[int, int]]:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 
-from ..bart import FusedLayer
-from ..bart_weights import BartSide, LayerNorm
+from ..bart_weights import Affine, BartLayer, BartSide, LayerNorm
 from ..memory import Pages
-from ..operations import Linear
 from . import kernels, tiles
 
-
-class Array(NamedTuple):
-    """The same numbers as torch and as kernels see them."""
-
-    t: torch.Tensor
-    n: Any  # numpy.ndarray
+ACTIVATIONS = {
+    "relu": kernels.relu, "gelu": kernels.gelu, "gelu_new": kernels.gelu_tanh, "gelu_pytorch_tanh": kernels.gelu_tanh,
+    "silu": kernels.silu, "swish": kernels.silu,
+}  # fmt: skip
+"""By the names that configs have for them."""
 
 
 class Workspace:
@@ -28,85 +23,93 @@ class Workspace:
 
     def __init__(self, **widths: int) -> None:
         self._widths = widths
-        self._memory: dict[str, torch.Tensor] = {}
-        self._views: dict[int, dict[str, Array]] = {}
+        self._memory: dict[str, Any] = {}
+        self._views: dict[int, dict[str, Any]] = {}
         self._rows = 0
 
-    def of(self, rows: int) -> dict[str, Array]:
+    def of(self, rows: int) -> dict[str, Any]:
         """The arrays, (rows, width) each; their contents are those of the last use."""
         if rows > self._rows:
             self._rows = 2 * rows
-            self._memory = {name: torch.empty(self._rows, width) for name, width in self._widths.items()}
+            self._memory = {name: np.empty((self._rows, width), np.float32) for name, width in self._widths.items()}
             self._views = {}
         if rows not in self._views:
-            views = {name: memory[:rows] for name, memory in self._memory.items()}
-            self._views[rows] = {name: Array(view, view.numpy()) for name, view in views.items()}
+            self._views[rows] = {name: memory[:rows] for name, memory in self._memory.items()}
         return self._views[rows]
 
 
 class Product:
-    """x W^T into given memory; the bias is left to the kernel that comes next, which passes over the result anyway.
+    """x W^T into given memory; the bias is left to the kernel that comes next, which passes over the result anyway."""
 
-    Compiled (`tiles`) where one thread works; with more, torch's, which uses them all.
-    """
-
-    def __init__(self, linear: Linear, pages: Pages) -> None:
-        self.linear, self._pages = linear, pages
-        outputs, inputs = linear.weight.shape
-        self._tiled = tiles.suit(inputs, outputs)
-        bias = linear.weight.new_zeros(outputs) if linear.bias is None else linear.bias.detach()
-        self.bias = bias.contiguous().numpy()
-
-    @cached_property
-    def packed(self) -> Any:
-        """The weights, as tiles want them; made when first needed."""
-        packed = self._pages.take(self.linear.weight.numel())
-        tiles.pack(self.linear.weight.detach().contiguous().numpy(), tiles.BLOCK, packed)
-        return packed
-
-    def __call__(self, x: Array, out: Array) -> None:
-        if self._tiled and torch.get_num_threads() == 1:
-            tiles.by_panels(x.n, self.packed, tiles.BLOCK, tiles.ZEROS, out.n)
+    def __init__(self, pages: Pages, *parts: Affine) -> None:
+        """Several parts that take the same input are one product."""
+        weight = np.concatenate([part.weight for part in parts]) if len(parts) > 1 else np.ascontiguousarray(parts[0].weight)
+        biases = [np.zeros(len(part.weight), np.float32) if part.bias is None else part.bias for part in parts]
+        self.outputs, self.inputs = weight.shape
+        self.bias = np.concatenate(biases)
+        self._tiled = tiles.suit(self.inputs, self.outputs)
+        if self._tiled:
+            self.weights = pages.take(weight.size)
+            tiles.pack(weight, tiles.BLOCK, self.weights)
         else:
-            assert self.linear.transposed is not None  # float32, on a CPU
-            torch.mm(x.t, self.linear.transposed, out=out.t)
+            self.weights = weight.T
+
+    def __call__(self, x: Any, out: Any) -> None:
+        if self._tiled:
+            tiles.by_panels(x, self.weights, tiles.BLOCK, tiles.ZEROS, out)
+        else:
+            np.matmul(x, self.weights, out=out)
 
 
 class FeedForward:
     """fc2(activation(fc1 x)), without the last bias."""
 
-    def __init__(self, fc1: Linear, fc2: Linear, activation: Any, pages: Pages) -> None:
-        self.up, self.down = Product(fc1, pages), Product(fc2, pages)
+    def __init__(self, layer: BartLayer, pages: Pages) -> None:
+        self.up, self.down = Product(pages, layer.fc1), Product(pages, layer.fc2)
         self.bias = self.down.bias
-        self.activation = activation
-        self.relu = isinstance(activation, torch.nn.ReLU) or activation is torch.nn.functional.relu
+        self._activation = ACTIVATIONS[layer.activation_name]
 
-    def __call__(self, x: Array, inner: Array, out: Array) -> None:
+    def __call__(self, x: Any, inner: Any, out: Any) -> None:
         self.up(x, inner)
-        if self.relu:
-            kernels.relu(inner.n, self.up.bias)
-        else:
-            inner.t.copy_(self.activation(inner.t.add_(torch.from_numpy(self.up.bias))))
+        self.activate(inner)
         self.down(inner, out)
+
+    def activate(self, inner: Any) -> None:
+        """The activation of what the first product has made, in place."""
+        self._activation(inner, self.up.bias)
 
 
 class NativeLayer:
     """One layer's products, of a decoder or encoder."""
 
-    def __init__(self, layer: FusedLayer, pages: Pages) -> None:
-        self.heads, self.scaling = layer.heads, np.float32(layer.scaling)
-        self.qkv, self.own_out = Product(layer.qkv, pages), Product(layer.own_out, pages)
-        if layer.cross_norm is not None:
-            self.cross_q, self.cross_out = Product(layer.cross_q, pages), Product(layer.cross_out, pages)
-            self.cross_kv = Product(layer.cross_kv, pages)
-        self.forward = FeedForward(layer.fc1, layer.fc2, layer.activation, pages)
+    def __init__(self, layer: BartLayer, pages: Pages) -> None:
+        own, cross = layer.own, layer.cross
+        self.heads, self.size, self.scaling = own.heads, own.size, np.float32(own.scaling)
+        self.qkv, self.own_out = Product(pages, own.query, own.key, own.value), Product(pages, own.out)
+        if cross is not None:
+            self.cross_q, self.cross_out = Product(pages, cross.query), Product(pages, cross.out)
+            self.cross_kv = Product(pages, cross.key, cross.value)
+        self.forward = FeedForward(layer, pages)
 
 
 def native_norms(side: BartSide) -> list[LayerNorm]:
     """All norms of the layers and the last, as kernels want them."""
     if side.norm_first != (side.last_norm is not None):
         raise TypeError("a model that normalises in an order that is not known here")
-    return [LayerNorm(norm.weight.numpy(), norm.bias.numpy(), np.float32(norm.eps)) for norm in side.norms()]
+    return [native_norm(norm) for norm in side.norms()]
+
+
+def native_norm(norm: LayerNorm) -> LayerNorm:
+    """A norm whose numbers are what kernels are compiled for."""
+    return LayerNorm(norm.weight, norm.bias, np.float32(norm.eps))
+
+
+def embed(side: BartSide, tokens: Any, positions: Any, longest: int, out: Any) -> None:
+    """What enters the first layer of an encoder or decoder, (tokens, d), at positions that are less than `longest`."""
+    kernels.embed(tokens, positions, side.embedding, np.float32(side.embed_scale), side.positions.up_to(longest), out)
+    if side.first_norm is not None:
+        norm = native_norm(side.first_norm)
+        kernels.norm(out, norm.weight, norm.bias, norm.eps, out)
 
 
 class ResidualStream:
@@ -115,15 +118,15 @@ class ResidualStream:
     A model that normalises first gives a block the norm of the sum; another makes the sum itself the norm.
     """
 
-    def __init__(self, x: Array, h: Array, norms: Iterable[LayerNorm], norm_first: bool) -> None:
+    def __init__(self, x: Any, h: Any, norms: Iterable[LayerNorm], norm_first: bool) -> None:
         self.x = x
         self.h = h if norm_first else x
         self._norms = iter(norms)
         if norm_first:
             norm = next(self._norms)
-            kernels.norm(x.n, norm.weight, norm.bias, norm.eps, h.n)
+            kernels.norm(x, norm.weight, norm.bias, norm.eps, h)
 
-    def add(self, y: Array, bias: Any) -> None:
+    def add(self, y: Any, bias: Any) -> None:
         """Add what a block has made of `h`, and the block's last bias."""
         norm = next(self._norms)
-        kernels.add_norm(self.x.n, y.n, bias, norm.weight, norm.bias, norm.eps, self.h.n)
+        kernels.add_norm(self.x, y, bias, norm.weight, norm.bias, norm.eps, self.h)

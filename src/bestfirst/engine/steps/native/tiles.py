@@ -18,14 +18,27 @@ from numba.extending import intrinsic
 
 from .compiled import compiled
 
-LANES = 16  # numbers in a register
-WIDE = 3  # registers: 48 outputs are a panel
-TALL = 8  # rows of a tile, at most
 UNROLLED = 2  # inputs at a time
 BLOCK = 512  # inputs of a panel that is gone through at once: it stays in the inner caches
 ROWS = 192  # that stay in the inner caches, too
-PANEL = WIDE * LANES
 LINE = 64  # bytes: what is fetched at a time
+
+
+def _shape() -> tuple[int, int, int]:
+    """Numbers in a register of this CPU, registers of outputs in a panel, and rows of a tile: its sums fill the registers."""
+    try:
+        features = llvm.get_host_cpu_features()
+    except RuntimeError:  # a system that does not tell
+        features = {}
+    if features.get("avx512f", False):
+        return 16, 3, 8  # of 32
+    if features.get("avx2", False) and features.get("fma", False):
+        return 8, 2, 6  # of 16
+    return 4, 2, 4
+
+
+LANES, WIDE, TALL = _shape()
+PANEL = WIDE * LANES
 ZEROS = np.zeros(PANEL, np.float32)
 
 FLOAT, INT32, INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
@@ -33,19 +46,9 @@ VECTOR = ir.VectorType(FLOAT, LANES)
 BYTE = ir.IntType(8).as_pointer()
 
 
-def _avx512() -> bool:
-    try:
-        return bool(llvm.get_host_cpu_features().get("avx512f", False))
-    except RuntimeError:  # a system that does not tell
-        return False
-
-
-AVX512 = _avx512()
-
-
 def suit(inputs: int, outputs: int = LANES) -> bool:
-    """Whether a matrix can be cut into tiles, and this CPU has the registers for them: thirty-two of sixteen numbers."""
-    return AVX512 and inputs % UNROLLED == 0 and outputs % LANES == 0
+    """Whether a matrix can be cut into tiles."""
+    return inputs % UNROLLED == 0 and outputs % LANES == 0
 
 
 @intrinsic
@@ -130,7 +133,7 @@ def _spread(builder: Any, address: Any) -> Any:
 
 def _multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
     kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32"), [a, b, c])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32"), [a, b, c])
 
 
 def _fetch(builder: Any, address: Any) -> None:

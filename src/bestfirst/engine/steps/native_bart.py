@@ -1,0 +1,89 @@
+"""NativeBart: the compiled step (`native`) for a model of transformers that is on a CPU, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from .bart_modules import looks_like_bart, read_bart
+from .native.bart import NativeDecoder
+from .native.parts import ACTIVATIONS
+from .positions import PositionTable
+from .sources import Sources
+from .step import DecoderStep
+from .tree import MaskedRows, Tree
+
+if TYPE_CHECKING:
+    from ...models.transformers import Prompt, TransformersModel
+
+
+class NativeBart(DecoderStep):
+    """A step of a BART-like decoder: torch's arrays, seen as numpy's, where they lie."""
+
+    name = "native"
+    attends = True
+    by_place = False
+
+    @staticmethod
+    def takes(model: Any) -> bool:
+        known = getattr(model.config, "activation_function", None) in ACTIVATIONS
+        return known and looks_like_bart(model) and model.device.type == "cpu" and model.dtype == torch.float32
+
+    @torch.inference_mode()
+    def __init__(self, model: Any) -> None:
+        self.native = NativeDecoder(as_numpy(read_bart(model)))
+        self.encoder = self.native.encoder
+
+    def take_in(self, model: TransformersModel, prompts: Sequence[Prompt], sources: Sources) -> list[int]:
+        if self.encoder is not None and all(prompt.hidden is None for prompt in prompts):
+            return self.native.take_in([prompt.source for prompt in prompts], sources)
+        return super().take_in(model, prompts, sources)
+
+    def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
+        batch, length, _ = hidden.shape
+        sources = Sources(hidden.device, hidden.dtype)
+        first = self.native.reserve([length] * batch, sources)[0]
+        self.native.put(hidden.detach().reshape(batch * length, -1).numpy(), [length] * batch, first, sources)
+        return [layer.transpose(0, 1) for layer in sources.layers]
+
+    def step(self, rows: MaskedRows, tree: Tree, sources: Sources) -> torch.Tensor:
+        self.native.watching = self.watching
+        logits = torch.from_numpy(self.native.step(rows, tree, sources))
+        if self.watching:
+            self.attention = torch.from_numpy(self.native.attention)
+        return logits
+
+    def best(
+        self, logits: torch.Tensor, width: int, banned: torch.Tensor | None, allowed: Sequence[np.ndarray | None] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if logits.stride(0) != 1:  # not as the step laid it out
+            return super().best(logits, width, banned, allowed)
+        values, tokens = self.native.best(logits.numpy(), width, None if banned is None else banned.numpy(), allowed)
+        return torch.from_numpy(values), torch.from_numpy(tokens)
+
+
+class NumpyPositions:
+    """A table of positions as numpy's array."""
+
+    def __init__(self, positions: PositionTable) -> None:
+        self._positions = positions
+
+    def up_to(self, n: int) -> Any:
+        return self._positions.up_to(n).numpy()
+
+
+def as_numpy(weights: Any) -> Any:
+    """Weights (`BartWeights`, or a part of them) whose tensors are seen as numpy's arrays."""
+    if isinstance(weights, torch.Tensor):
+        return weights.contiguous().numpy()
+    if isinstance(weights, PositionTable):
+        return NumpyPositions(weights)
+    if isinstance(weights, tuple):
+        return tuple(as_numpy(each) for each in weights)
+    if is_dataclass(weights) and not isinstance(weights, type):
+        return replace(weights, **{field.name: as_numpy(getattr(weights, field.name)) for field in fields(weights)})
+    return weights

@@ -1,0 +1,79 @@
+"""Rows: one forward pass on the tree. Arrays of any library whose memory numpy can look at where kernels are to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+Entry = tuple[int, int, int, int, int]
+"""A row before it is one: token, position, slot, the slot of its parent, and the place of its input among the sources."""
+
+
+@dataclass
+class Rows:
+    """A row is one token to be scored in its context. Rows of one sentence stand together."""
+
+    tokens: Any  # (rows,)
+    positions: Any  # (rows,) how many tokens stand before it
+    slots: Any  # (rows,) where its keys and values go
+    sentences: Any  # (rows,) place of its input among the sources
+    paths: Any  # (rows, context) slots of its ancestors and itself, by position; slot 0 beyond
+    counts: list[int]  # rows of each sentence that has any, in order
+    places: list[int]  # and these sentences' places
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def check(self, vocabulary: int, positions: int, slots: int, sources: int) -> None:
+        """Raise ValueError, naming the value, for a number that compiled kernels must not see: they check no index."""
+        check_range("a token's id", self.tokens, vocabulary)
+        check_range("a token's position", self.positions, min(positions, self.paths.shape[1]))
+        check_range("a token's slot", self.slots, slots)
+        check_range("an ancestor's slot", self.paths, slots)
+        check_range("an input's place", self.sentences, sources)
+
+
+def check_range(what: str, numbers: Any, end: int, first: int = 0) -> None:
+    """Raise ValueError unless all of these (an array that is not empty) are in range(first, end)."""
+    found = np.asarray(numbers)
+    least, most = int(found.min()), int(found.max())
+    if least < first or most >= end:
+        raise ValueError(f"{what} must be from {first} to {end - 1}, got {least if least < first else most}")
+
+
+def places_of(table: list[Entry], counts: list[int]) -> list[int]:
+    """The place of each sentence that has rows."""
+    return [table[row][4] for row in (0, *accumulate(counts[:-1]))]
+
+
+class Slots:
+    """Slots for tokens, given out and taken back. Slot 0 is never given out: it stands for no token."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._free = list(range(capacity - 1, 0, -1))
+        self.used = 0
+        self.most_used = 0
+
+    def allocate(self, n: int) -> list[int]:
+        """`n` slots, more room being made when there is none."""
+        while len(self._free) < n:
+            old, self.capacity = self.capacity, 2 * self.capacity
+            self._free = [*range(2 * old - 1, old - 1, -1), *self._free]
+            self.grown(old)
+        self.used += n
+        self.most_used = max(self.most_used, self.used)
+        taken = self._free[-n:]
+        del self._free[-n:]
+        return taken
+
+    def release(self, slots: list[int]) -> None:
+        """Take slots back."""
+        self._free += slots
+        self.used -= len(slots)
+
+    def grown(self, old: int) -> None:
+        """There are twice as many slots as the `old` ones."""
