@@ -46,13 +46,18 @@ class PeerRun:
 
 
 class Peer(ABC):
-    """A way to decode. `run` translates the sources with a beam of k, length penalty 0, and no early stopping."""
+    """A way to decode. `run` translates the sources with a beam of k, a length penalty, and a rule for when to stop.
+
+    `stop`: by its name here; None for no early stopping. CTranslate2 always has its own.
+    """
 
     name: str
 
-    def __init__(self, model: TransformersModel, folder: str) -> None:
+    def __init__(self, model: TransformersModel, folder: str, length_penalty: float = 0.0, stop: str | None = None) -> None:
         self.model = model
         self.folder = folder
+        self.length_penalty = length_penalty
+        self.stop = stop
 
     @staticmethod
     def missing() -> str | None:
@@ -73,16 +78,16 @@ class BestFirstPeer(Peer):
     name = "best-first"
     strategy = "best-first"
 
-    def __init__(self, model: TransformersModel, folder: str) -> None:
-        super().__init__(model, folder)
-        self._silent = copy(model)  # no peer makes text of its tokens
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self._silent = copy(self.model)  # no peer makes text of its tokens
         self._silent.tokenizer = None
 
     def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
         asked: dict[str, Any] = {"strategy": self.strategy, "beam": k, "max_length": max_length, "accept_truncated": True}
         stats = Stats()
         begun = perf_counter()
-        results = decode(self._silent, sources, stats=stats, **asked)
+        results = decode(self._silent, sources, stats=stats, length_penalty=self.length_penalty, stop=self.stop, **asked)
         return PeerRun(
             perf_counter() - begun,
             [self._clean(r.hypotheses[0].tokens) for r in results],
@@ -95,10 +100,14 @@ class BestFirstPeer(Peer):
 
 
 class BeamPeer(BestFirstPeer):
-    """Beam search on this engine, with Hugging Face's rules: finished hypotheses leave, early_stopping="never"."""
+    """Beam search on this engine: finished hypotheses leave, and without a rule to stop early_stopping="never"."""
 
     name = "beam, same engine"
     strategy = "beam"
+
+
+EARLY_STOPPING: dict[str | None, bool | str] = {"hf-true": True, "hf-false": False, "ctranslate2": True}
+"""Hugging Face's name for a rule; of CTranslate2's it has the nearest."""
 
 
 class HuggingFacePeer(Peer):
@@ -106,8 +115,8 @@ class HuggingFacePeer(Peer):
 
     name = "Hugging Face generate"
 
-    def __init__(self, model: TransformersModel, folder: str) -> None:
-        super().__init__(model, folder)
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
         self._best: dict[int, int] = {}
 
     def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
@@ -120,7 +129,8 @@ class HuggingFacePeer(Peer):
         return run(self._best.get(k, len(sources)))
 
     def _run(self, sources: Sequence[Tokens], k: int, max_length: int, size: int) -> PeerRun:
-        asked: dict[str, Any] = {"num_beams": k, "length_penalty": 0.0, "early_stopping": "never", "max_length": max_length + 1}
+        asked: dict[str, Any] = {"num_beams": k, "length_penalty": self.length_penalty, "max_length": max_length + 1}
+        asked["early_stopping"] = EARLY_STOPPING.get(self.stop, "never")
         with torch.inference_mode(), counting(self.model.model.get_decoder()) as count:
             run = timed_generate(self.model, sources, size, **asked)
         run.outputs = [self._clean(tokens) for tokens in run.outputs]
@@ -184,8 +194,8 @@ class CTranslate2Peer(Peer):
         translator, tokenizer = self._translator(), self.model.tokenizer
         pieces = [tokenizer.convert_ids_to_tokens(list(source)) for source in sources]
         begun = perf_counter()
-        asked = {"beam_size": k, "length_penalty": 0, "max_batch_size": BATCH, "max_decoding_length": max_length}
-        found = translator.translate_batch(pieces, **asked)
+        limits = {"min_decoding_length": 0, "max_decoding_length": max_length, "max_batch_size": BATCH}  # an empty output is one
+        found = translator.translate_batch(pieces, beam_size=k, length_penalty=self.length_penalty, **limits)
         seconds = perf_counter() - begun
         return PeerRun(seconds, [self._clean(tokenizer.convert_tokens_to_ids(f.hypotheses[0])) for f in found])
 

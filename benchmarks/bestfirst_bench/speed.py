@@ -90,6 +90,8 @@ def speed(
     max_length: int | None = None,
     peers: Sequence[type[Peer]] = PEERS,
     one_by_one: bool = False,
+    length_penalty: float = 0.0,
+    stop: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[SpeedRow]:
     """Time every peer on the same sources, in turns; each one's best time counts. Yields a row for each peer and beam.
@@ -100,7 +102,7 @@ def speed(
     sources = [prompt.source for prompt in prompts]
     limit = max_length or min(511, 2 * max(len(source) for source in sources) + 10)
     weights = sum(p.numel() * p.element_size() for p in model.model.parameters()) if model.on_gpu else None
-    running = [peer(model, folder) for peer in peers if peer.missing() is None]
+    running = [peer(model, folder, length_penalty, stop) for peer in peers if peer.missing() is None]
     for peer in running:
         peer.run(sources[:4], 2, limit)  # what is done once is not timed
     for k in beams:
@@ -119,7 +121,7 @@ def speed(
             busy = gpu_seconds(partial(running[0].run, sources, k, limit)) / ours.seconds
         ended = {name: [(*output, min(model.eos)) for output in run.outputs] for name, run in best.items()}
         for name, run in best.items():
-            agreement = Agreement.of(model, prompts, ended[BestFirstPeer.name], ended[name])
+            agreement = Agreement.of(model, prompts, ended[BestFirstPeer.name], ended[name], length_penalty)
             yield SpeedRow(name, k, run, run.seconds / ours.seconds, busy if run is ours else None, agreement)
 
 

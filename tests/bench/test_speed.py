@@ -63,6 +63,17 @@ def test_one_by_one_each_sentence_takes_the_steps_of_optimally_stopped_beam_sear
     assert ours["steps"] <= beam["steps"]
 
 
+def test_with_a_length_penalty_and_ctranslate2s_stop_all_outputs_are_its_own():
+    settings = ["--length-penalty", "1", "--stop", "ctranslate2", "--one-by-one"]
+    done = bench(
+        str(LINES), "--limit", "4", "--beam", "3", "--repeat", "2", "--peers", "beam,CTranslate2 fp32", *settings, "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["length_penalty"], report["stop"], report["one_by_one"]) == (1, "ctranslate2", True)
+    assert [line["same"] for line in report["results"]] == [4] * (3 if find_spec("ctranslate2") else 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -71,6 +82,7 @@ def test_one_by_one_each_sentence_takes_the_steps_of_optimally_stopped_beam_sear
         ([str(LINES), "--beam", "0"], "--beam must be at least 1, got 0"),
         ([str(LINES), "--model", "/no/such/folder"], "/no/such/folder"),
         ([str(LINES), "--device", "nowhere"], "cannot use device 'nowhere'"),
+        ([str(LINES), "--stop", "huang"], "'huang' is not one of ctranslate2, hf-false, hf-never"),
         ([str(LINES), "--dtype", "fp8"], "'fp8' is not one of fp32, fp16, bf16"),
     ],
 )

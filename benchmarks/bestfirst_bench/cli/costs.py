@@ -16,12 +16,24 @@ from . import options
 from .options import RUN, ModelOptions, ShuffleOptions, counted, option
 from .work import load_models, read_text, saving, show, shuffled_lines, tell_turn
 
+RULES = ("ctranslate2", "hf-false", "hf-never")  # that best-first search and beam search both have
 EARLY = {"true": True, "false": False, "never": "never"}
 
 TextFile = Annotated[Path, typer.Argument(help="Text, a sentence or a prompt a line.", metavar="FILE")]
 Peers = Annotated[str | None, option("Only peers whose name contains one of these.", panel=RUN, metavar="NAME,...")]
 OneByOne = Annotated[bool, option("Latency: each sentence alone, nothing batched.", "--one-by-one", panel=RUN)]
 MaxLength = Annotated[int | None, counted("Most tokens of an output.", panel=RUN)]
+LengthPenalty = Annotated[float, option("Scores are divided by length ** P.", panel=RUN, parser=common.number, metavar="P")]
+Stop = Annotated[
+    str | None,
+    option(
+        f"When to stop, for ours and, as near as it has one, for generate: {', '.join(RULES)}. By default when the answer is "
+        "proven. CTranslate2 always stops by its own rule.",
+        panel=RUN,
+        parser=common.one_of(*RULES),
+        metavar="RULE",
+    ),
+]
 
 
 def speed(
@@ -33,12 +45,14 @@ def speed(
     max_length: MaxLength = None,
     peers: Peers = None,
     one_by_one: OneByOne = False,
+    length_penalty: LengthPenalty = 0.0,
+    stop: Stop = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Time best-first search beside beam search on the same engine, Hugging Face generate and CTranslate2.
 
-    Same sentences, same process, one thread, length penalty 0, in turns. Outputs are compared too: every one that is not
-    best-first's is shown with the gap of the scores. CTranslate2 comes with: pip install 'bestfirst[bench]'
+    Same sentences, same process, one thread, in turns of which each one's best counts. Outputs are compared too: every one
+    that is not best-first's is shown with the gap of the scores. CTranslate2 comes with: pip install 'bestfirst[bench]'
     On a GPU generate runs at the batch size that is best for it, which is searched for; CTranslate2 stays out.
 
     Example: bestfirst bench speed sentences.de --beam 5,10 --limit 200
@@ -59,11 +73,15 @@ def speed(
         if (missing := peer.missing()) is not None:
             say(f"{peer.name} is left out: {missing}")
     asked: dict[str, Any] = {"repeat": repeat, "max_length": max_length, "peers": wanted, "one_by_one": one_by_one}
+    asked |= {"length_penalty": length_penalty, "stop": stop}
     rows = list(measure(loaded, chosen.model or embedded_folder(), lines, beams, progress=tell_turn, **asked))
     if as_json:
-        print(json.dumps({**_about(loaded, lines, chosen), "results": [row.json() for row in rows]}))
+        settings = {"length_penalty": length_penalty, "stop": stop, "one_by_one": one_by_one}
+        print(json.dumps({**_about(loaded, lines, chosen), **settings, "results": [row.json() for row in rows]}))
     else:
-        show(speed_table(_title(loaded, lines, file, chosen) + (", one by one" if one_by_one else ""), rows))
+        said = [f"length penalty {length_penalty:g}"] * (length_penalty != 0) + [f"stop {stop}"] * (stop is not None)
+        said += ["one by one"] * one_by_one
+        show(speed_table(", ".join([_title(loaded, lines, file, chosen), *said]), rows))
 
 
 def generate(
