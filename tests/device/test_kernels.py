@@ -90,7 +90,7 @@ def test_best_successors(random, banned):
     logprob, token, child = torch.full((20,), torch.nan, device=DEVICE), numbers(*[-7] * 20), numbers(*[-7] * 20)
     nodes, lengths, counters = numbers(2, 1, 0), numbers(5, 5, 0), numbers(ROWS, *[0] * 7)
     total, maxima = torch.empty(ROWS, device=DEVICE), torch.empty(ROWS, 4, device=DEVICE)
-    survey[(ROWS,)](logits, total, maxima, forbidden, counters, vocabulary, ANY_BANNED=bool(banned), G=4, C=64)
+    survey[(ROWS,)](logits, total, maxima, forbidden, counters, vocabulary, ANY_BANNED=bool(banned), EDITED=False, G=4, C=64)
     torch.testing.assert_close(total, expected)
     keep_best[(ROWS,)](
         logits,

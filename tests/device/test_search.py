@@ -62,9 +62,9 @@ class ToyStep(DeviceStep):
         return out
 
 
-def session_of(toys, vocabulary, k, n, n_max, inputs, nodes):
+def session_of(toys, vocabulary, k, n, n_max, inputs, nodes, **more):
     width = min(k + 1, vocabulary)
-    shape = Shape(k, n, inputs, 1, n_max + 2, nodes, width)
+    shape = Shape(k, n, inputs, 1, n_max + 2, nodes, width, **more)
     table = torch.zeros(vocabulary + 1, 1)
     weights = SimpleNamespace(
         layers=[], width=1, heads=1, size=1, dtype=torch.float32, device=torch.device("cpu"), vocabulary=vocabulary, toys=toys,

@@ -14,13 +14,19 @@ from .scorer import ModelScorer, Scorer
 
 
 def engine_for(
-    model: Model, decoding: Decoding, adapt: Callable[[Scorer], None] | None = None, *, lenient: bool = False
+    model: Model,
+    decoding: Decoding,
+    adapt: Callable[[Scorer], None] | None = None,
+    *,
+    edited: bool = False,
+    lenient: bool = False,
 ) -> Engine:
     """Who runs jobs on this model: a GPU's own searches where they can be run there, with the host for the rest.
 
     `decoding` tells what all jobs share: how scores add up, the largest beam, the row budget, the bound on memory. `adapt` may
-    change how the host's scorer works (`generate` adds logits processors); then nothing runs on the device. With
-    `lenient`, an input on which a model of the user's own raises is given up, and the others are decoded.
+    change how the host's scorer works (`generate` adds logits processors); then nothing runs on the device, unless jobs are
+    `edited`: they say the same as data (`Job.edits`). With `lenient`, an input on which a model of the user's own raises is
+    given up, and the others are decoded.
     """
 
     def host() -> HostEngine:
@@ -29,17 +35,15 @@ def engine_for(
             adapt(scorer)
         return HostEngine(scorer, decoding)
 
-    if adapt is None and _no_device(model) is None:
+    if (adapt is None or edited) and _no_device(model) is None:
         from .device import DeviceEngine
 
         return DeviceEngine(model, decoding, host)  # type: ignore[arg-type]
     return host()
 
 
-def why_host(model: Model, decoding: Decoding, adapted: bool) -> str | None:
+def why_host(model: Model, decoding: Decoding) -> str | None:
     """Why jobs with these settings would run on the host; None if a GPU can run them as a whole."""
-    if adapted:
-        return "logits processors, criteria and recorded scores need a search on the host"
     if (why := _no_device(model)) is not None:
         return why
     from .device.rules import unknown_to_device

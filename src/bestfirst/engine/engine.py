@@ -22,6 +22,7 @@ from ..constraints import Constraint
 from ..models import Source
 from ..search import Answer, Groups, Result, Search, Trace
 from ..settings import Decoding
+from .edits import Edits
 from .garbage import no_garbage_collection
 
 
@@ -30,8 +31,9 @@ class Job:
     """An input with its settings; `n_max` is the most tokens of its output. ValueError where there is room for none.
 
     `trace`: where its search is recorded. `begin`: makes a search other than the settings' own (`search`). Either keeps a job on
-    the host. `error`: why this input cannot be decoded; no engine sees such a job. `paused`: it keeps what it holds and is given
-    no rows; to be changed between two steps. An engine whose searches run by themselves may take no notice.
+    the host, unless `edits` says as data what `begin` is there for. `error`: why this input cannot be decoded; no engine sees
+    such a job. `paused`: it keeps what it holds and is given no rows; to be changed between two steps. An engine whose searches run by
+    themselves may take no notice.
     """
 
     index: int
@@ -41,6 +43,7 @@ class Job:
     begin: Callable[[], Search] | None = None
     error: str | None = None
     paused: bool = False
+    edits: Edits | None = None
     n_max: int = 0
 
     def __post_init__(self) -> None:

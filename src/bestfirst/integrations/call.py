@@ -12,6 +12,7 @@ import torch
 
 from ..constraints import Constraint
 from ..engine import Job, Stats, engine_for, run, why_host
+from ..engine.edits import Edits
 from ..engine.known import known
 from ..scoring import Score
 from ..search import AnyOrderSearch, Groups, Hypothesis, Result, Search, Strategy, Trace
@@ -21,6 +22,7 @@ from .inputs import Inputs, PreparedModel
 from .limits import CallLimits
 from .outputs import ScoreRecord
 from .processors import Processors
+from .recognized import NotData, recognized
 from .refusals import OwnLoop
 
 
@@ -44,6 +46,7 @@ class Call:
     record: ScoreRecord | None = None
     search: str = ""  # how it was searched
     _roots: dict[Hypothesis, int] = field(default_factory=dict)  # where each search begins, and its input
+    _edits: list[Edits] = field(default_factory=list)  # of each input, where the processors are known as data
 
     def run(self, plan: Strategy, monotonic: bool) -> None:
         """Search all inputs. Raises NotMonotonic if `monotonic` and a processor lifts a log-probability above 0."""
@@ -68,11 +71,11 @@ class Call:
             accept_truncated=True,
             row_budget=self.row_budget,
         )
-        adapted = process is not None or bool(self.limits.others)
-        if self.may_be_slower and self.model.on_gpu and (why := why_host(self.model, decoding, adapted)):
+        on_host = self._why_host() if self.model.on_gpu else None
+        if self.may_be_slower and self.model.on_gpu and (why := on_host or why_host(self.model, decoding)):
             raise OwnLoop(why)
         try:
-            engine = engine_for(self.model, decoding, None if process is None else adapt)
+            engine = engine_for(self.model, decoding, None if process is None else adapt, edited=bool(self._edits))
         except ValueError as error:
             raise OwnLoop(error) if self.may_be_slower else error from error
         if self.may_be_slower and not engine.shares_context:
@@ -116,6 +119,25 @@ class Call:
 
         return process
 
+    def _why_host(self) -> str | None:
+        """What of this call's own the searches of a GPU do not know; where it is data, that is at hand from now on."""
+        self._edits = []
+        if self.record is not None:
+            return "output_scores are recorded by a search on the host"
+        if self.limits.others:
+            return f"{type(self.limits.others[0]).__name__} is asked by a search on the host"
+        if self.processors:
+            ids, k = self.inputs.ids, self.config.num_beams
+            if not self.model.encoder_decoder or any(len(prompt.tokens) < ids.shape[1] for prompt in self.inputs.prompts):
+                return "logits processors look at padding"
+            try:
+                self._edits = recognized(
+                    self.processors, ids, self.model.vocabulary, Processors(self.processors, ids, self._input_of, k, False)
+                )
+            except NotData as unknown:
+                return str(unknown)
+        return None
+
     def _input_of(self, y: Hypothesis) -> int:
         while y.parent is not None:
             y = y.parent
@@ -130,6 +152,8 @@ class Call:
             job = Job(i, source, decoding, self.trace(i) if self.trace is not None else None)
             if own:
                 job.begin = partial(self._search, job)
+            if self._edits:
+                job.edits = self._edits[i]
             yield job
 
     def _search(self, job: Job) -> Search:

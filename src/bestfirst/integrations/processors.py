@@ -123,6 +123,14 @@ class Processors:
                 scores = scores.clamp(max=0)
         return scores.to(device)
 
+    def one(self, i: int, tokens: Sequence[int], scores: torch.Tensor) -> torch.Tensor:
+        """For what was generated of the i-th input: log-probabilities (1, vocabulary) in, the same out."""
+        ids = torch.cat([self.ids[i], torch.tensor(tokens, dtype=self.ids.dtype, device=self.ids.device)])[None]
+        out = scores.to(self.ids.device)
+        for apply in self._apply:
+            out = apply([i], ids, out)
+        return out.to(scores.device)
+
     def _group(self, batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
         """Hypotheses of one length."""
         inputs = [self.input_of(y) for y in batch]

@@ -72,8 +72,21 @@ class Admission:
             hidden = self._buffer(("hidden", room), torch.cat([prompt.hidden for prompt in prompts]), room)
         else:
             of_tokens[0, :tokens] = np.fromiter(chain.from_iterable(prompt.source for prompt in prompts), np.int32, tokens)
+        self._give(jobs, slots)
         given = self._buffer(("numbers", room), send(numbers, self.weights.device), len(numbers))
         self.graphs.run(("admission", room, known), lambda: self._begin(given, hidden, inputs))
+
+    def _give(self, jobs: Sequence[Job], slots: Sequence[int]) -> None:
+        """What is an input's own in its edits."""
+        some = [(slot, job.edits.given) for slot, job in zip(slots, jobs, strict=True) if job.edits is not None]
+        width = max((len(given) for _, given in some), default=0)
+        if not width:
+            return
+        numbers = np.zeros((len(some), 1 + width), dtype=np.int32)
+        for row, (slot, given) in zip(numbers, some, strict=True):
+            row[0], row[1 : 1 + len(given)] = slot, given
+        sent = send(numbers, self.weights.device)
+        self.state.given[:, :width].index_copy_(0, sent[:, 0].long(), sent[:, 1:])
 
     def _buffer(self, name: Any, sent: torch.Tensor, room: int) -> torch.Tensor:
         """What was sent, where a graph will look for it."""

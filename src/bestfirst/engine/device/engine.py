@@ -63,7 +63,7 @@ class DeviceEngine:
 
     def why_not(self, job: Job) -> str | None:
         """Why this job cannot run on the device; None if it can."""
-        if job.trace is not None or job.begin is not None:
+        if job.trace is not None or (job.begin is not None and job.edits is None):
             return "its search is recorded or asked by others"
         if job.decoding is not self._judged[0]:  # nearly always that of the job before
             self._judged = (job.decoding, unknown_to_device(job.decoding))
@@ -231,7 +231,11 @@ class DeviceEngine:
         with torch.inference_mode():
             given = torch.tensor([[*prompt.tokens, *answer.tokens]], device=self.model.model.device)
             logits = self.model.logits(prompt, given[:, :-1])[0, len(prompt.tokens) - 1 :].float()
-            own = float(logits.log_softmax(-1).gather(1, given[0, len(prompt.tokens) :, None]).double().sum())
+            logprobs = logits.log_softmax(-1)
+            if job.edits is not None and job.edits.process is not None:
+                edited = [job.edits.process(job.index, answer.tokens[:t], logprobs[t, None]) for t in range(len(logprobs))]
+                logprobs = torch.cat(edited)
+            own = float(logprobs.gather(1, given[0, len(prompt.tokens) :, None]).double().sum())
         precise = self.model.model.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
         if not abs(own - answer.logprob) <= (1e-3 if precise else 0.1) * (1 + len(answer.tokens)):
             raise RuntimeError(f"an answer's log-probability is {answer.logprob:.4f} by its kernels, {own:.4f} by the model")
@@ -245,13 +249,17 @@ class DeviceEngine:
         lengths = max(job.n_max for job in jobs) + len(prompt) + 1
         width = min(k + len(self.model.eos), self.model.model.get_output_embeddings().weight.shape[0])
         source, most = max(job.source.payload.length for job in jobs), max(each.nbest for each in settings)
-        return Shape(k, most, 1, source, lengths, 0, width, len(prompt), bool(self.model.banned))
+        edits = [job.edits for job in jobs if job.edits is not None]
+        code, given = max((len(each.code) // 4 for each in edits), default=0), max((len(each.given) for each in edits), default=0)
+        return Shape(k, most, 1, source, lengths, 0, width, len(prompt), bool(self.model.banned), code, given)
 
     def _roomy(self, jobs: Sequence[Job], most: int) -> Shape:
         """Room for as many of these at a time as the memory allows, and for inputs that are a little longer."""
         needs = self._needs(jobs)
         inputs = min(most, power(len(jobs)))
         shape = replace(needs, source=-(-needs.source // 32) * 32, lengths=-(-needs.lengths // 64) * 64)
+        if needs.code:
+            shape = replace(shape, code=max(256, power(needs.code)), given=power(needs.given) if needs.given else 0)
         each, node = bytes_each(shape, Weights.bytes_of_a_token(self.model.model))
         room = free_memory(self.model.model.device) * MOST_MEMORY
         inputs = max(1, min(inputs, int(room / 2 / each)))

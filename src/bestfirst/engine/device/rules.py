@@ -50,8 +50,8 @@ class Rules:
     score: Score
 
     @classmethod
-    def of(cls, decoding: Decoding, width: int, table: int) -> Rules:
-        """`width`: successors that matter; `table`: where the score's tables are."""
+    def of(cls, decoding: Decoding, width: int, table: int, program: int) -> Rules:
+        """`width`: successors that matter; `table`, `program`: where the score's tables and the edits are (from 1 on)."""
         plan, score = decoding.plan, decoding.objective
         k, kind = int(plan.k), kind_of(plan)
         assert kind is not None
@@ -65,7 +65,18 @@ class Rules:
         if kind == BY_LEVEL.value:
             rates = (float(k), float(k))
         fixed = [round(256 * rate) for rate in rates]
-        some = (k, width, decoding.nbest, int(decoding.accept_truncated), kind, table, int(not score.monotonic), enough, *fixed)
+        some = (
+            k,
+            width,
+            decoding.nbest,
+            int(decoding.accept_truncated),
+            kind,
+            table,
+            int(not score.monotonic),
+            enough,
+            *fixed,
+            program,
+        )
         return cls((*some, *[0] * (RULES.value - len(some))), rates, score)
 
     @property

@@ -16,6 +16,7 @@ from ...search import Result
 from ...settings import Decoding
 from ..engine import Job
 from .admission import PIECE, TOKENS, Admission
+from .editing import PROGRAMS
 from .launch import Graphs, Transfer, send
 from .results import Collected
 from .rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, LEAVING, ROWS, STEPS
@@ -55,6 +56,7 @@ class Session:
         self.step_of.rows(BUCKETS[-1])
         self.burst, self.ahead = (BURST, AHEAD) if self.weights.device.type == "cuda" else (1, 0)
         self._tables: dict[Hashable, int] = {}  # places of scores' tables
+        self._programs: dict[bytes, int] = {}  # places of edits, from 1 on
         self.checked = False  # whether its answers were held against the model's own
         self.owner: Callable[[], Any] = lambda: None  # the engine whose jobs are here, if it is still there
 
@@ -65,9 +67,11 @@ class Session:
         self.state.settle_vocabulary(eos, banned, prompt)
         self.prompt = tuple(prompt)
         self._ends = len(eos)
-        self._rules: dict[int, tuple[Decoding, Rules]] = {}  # by the settings' identity
+        self._rules: dict[Hashable, tuple[Decoding, Rules]] = {}  # by the settings' identity and the edits
         if len(self._tables) >= SCORES:
             self._tables.clear()
+        if len(self._programs) >= PROGRAMS:
+            self._programs.clear()
         self._rates = (0.0, 0.0)
         self.most = self.shape.inputs  # in flight
         self._slots: list[Job | None] = [None] * self.shape.inputs
@@ -125,7 +129,7 @@ class Session:
         if not jobs:
             return
         slots = list(islice((slot for slot, taken in enumerate(self._slots) if taken is None), len(jobs)))
-        self.admission(jobs, slots, [self._rules_of(job.decoding) for job in jobs])
+        self.admission(jobs, slots, [self._rules_of(job) for job in jobs])
         for slot, job in zip(slots, jobs, strict=True):
             self._slots[slot] = job
         self._source_tokens += sum(job.source.payload.length for job in jobs)
@@ -135,13 +139,16 @@ class Session:
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
 
     def has_tables_for(self, jobs: Sequence[Job]) -> bool:
-        """Whether the scores of these jobs have room beside those that are here."""
+        """Whether the scores and edits of these jobs have room beside those that are here."""
         settings = {id(job.decoding): job.decoding for job in jobs}.values()
-        return len({*self._tables, *(table_key(each.objective) for each in settings)}) <= SCORES
+        programs = {job.edits.code for job in jobs if job.edits is not None}
+        scores = {*self._tables, *(table_key(each.objective) for each in settings)}
+        return len(scores) <= SCORES and len({*self._programs, *programs}) <= PROGRAMS
 
-    def _rules_of(self, decoding: Decoding) -> Rules:
-        """The settings as numbers; where a score is new, its tables are written."""
-        known = self._rules.get(id(decoding))
+    def _rules_of(self, job: Job) -> Rules:
+        """The settings as numbers; where a score is new, its tables are written, and so are edits."""
+        decoding, code = job.decoding, None if job.edits is None else job.edits.code
+        known = self._rules.get((id(decoding), code))
         if known is not None:
             return known[1]
         key = table_key(decoding.objective)
@@ -151,12 +158,20 @@ class Session:
             for table, numbers in zip((self.state.norm, self.state.gain), both, strict=True):
                 table[self._tables[key]] = torch.tensor(numbers, dtype=torch.float64, device=table.device)
         width = min(int(decoding.plan.k) + self._ends, self.shape.successors)
-        rules = Rules.of(decoding, width, self._tables[key])
+        rules = Rules.of(decoding, width, self._tables[key], 0 if code is None else self._program(code))
         if len(self._rules) >= MOST_RULES:
             self._rules.clear()
-        self._rules[id(decoding)] = (decoding, rules)  # kept, so that no other object gets its identity
+        self._rules[id(decoding), code] = (decoding, rules)  # kept, so that no other object gets its identity
         self._rates = (max(self._rates[0], rules.rates[0]), max(self._rates[1], rules.rates[1]))
         return rules
+
+    def _program(self, code: bytes) -> int:
+        """One more than where these edits are."""
+        if code not in self._programs:
+            self._programs[code] = len(self._programs) + 1
+            numbers = np.frombuffer(code, np.int32)
+            self.state.programs[self._programs[code] - 1, : len(numbers)] = send(numbers, self.weights.device)
+        return self._programs[code]
 
     # -- running -----------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import torch
 
 from .answers import RULES
 from .beams import begin
+from .editing import PROGRAMS
 from .products import power
 from .rows import CAP, FREE, reclaim
 from .weights import Weights
@@ -24,7 +25,8 @@ class Shape:
     """Room for `inputs` at a time, of `source` tokens, with outputs and prompt of fewer than `lengths` tokens, and `nodes`.
 
     `k` and `n` are the largest beam and n-best, `successors` those kept of each node, `prompt` the tokens that all outputs start
-    from. `any_banned`: whether tokens are looked up among those that may not come.
+    from. `any_banned`: whether tokens are looked up among those that may not come. `code` and `given`: the longest edits, and an
+    input's own part of them.
     """
 
     k: int
@@ -36,6 +38,8 @@ class Shape:
     successors: int
     prompt: int = 1
     any_banned: bool = False
+    code: int = 0
+    given: int = 0
 
     @property
     def picks(self) -> int:
@@ -44,14 +48,14 @@ class Shape:
 
     def fits(self, other: Shape) -> bool:
         """Whether `other` can be decoded in this room."""
-        room = ("k", "n", "inputs", "source", "lengths", "nodes", "successors", "any_banned")
+        room = ("k", "n", "inputs", "source", "lengths", "nodes", "successors", "any_banned", "code", "given")
         return self.prompt == other.prompt and all(getattr(self, name) >= getattr(other, name) for name in room)
 
 
 def bytes_each(shape: Shape, token: int) -> tuple[int, int]:
     """What an input and a node take, where a token's keys and values take `token` bytes."""
     beams = shape.lengths * (2 * power(shape.k) * 25 + 24)
-    return shape.source * token + beams, token + 4 * shape.lengths + 12 * shape.successors + 24
+    return shape.source * token + beams + 4 * shape.given, token + 4 * shape.lengths + 12 * shape.successors + 24
 
 
 class State:
@@ -103,6 +107,7 @@ class State:
         # what ends an output, what may not come, what every output starts from
         self.ends, self.banned = zeros(weights.vocabulary, dtype=torch.int8), zeros(weights.vocabulary, dtype=torch.int8)
         self.prompt = zeros(shape.prompt)
+        self.programs, self.given = zeros(PROGRAMS, shape.code), zeros(S, shape.given)  # edits
         self._vocabulary: tuple[tuple[int, ...], ...] = ()
 
     def settle_vocabulary(self, eos: Sequence[int], banned: Sequence[int], prompt: Sequence[int]) -> None:

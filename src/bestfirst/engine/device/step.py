@@ -7,6 +7,7 @@ import torch
 
 from .attention import attend, attend_own, attend_source, best
 from .beams import grow
+from .editing import edit
 from .products import add, normed, power
 from .rows import BROKEN, ROWS, assign, embed, share
 from .state import State
@@ -17,6 +18,7 @@ from .weights import Weights
 LARGEST_VOCABULARY = 16384  # that one program looks through; above it, torch's own top-k
 MOST_SUCCESSORS = 128
 GROUP = 64  # tokens that are looked through together
+BLOCK = 1024  # of a row that is edited
 EARLY = 32  # steps: inputs that take more are hard, and most of what is scored ahead for them is needed
 CHEAP = 512  # rows that cost little more than one, beside what is needed
 
@@ -114,17 +116,33 @@ class DeviceStep:
         """Each row's best successors, into its node's entries."""
         st, shape = self.state, self.state.shape
         R, V = logits.shape
-        W, P = shape.successors, shape.prompt
+        W, P, edited = shape.successors, shape.prompt, shape.code > 0
+        if edited:
+            logits = self._edited(logits)
         where = (self.row_node, self.row_length, st.logprob, st.token, st.child, st.ends)
         if logits.is_cuda and GROUP <= V <= LARGEST_VOCABULARY and W <= MOST_SUCCESSORS:
             groups, device = power(V) // GROUP, logits.device
             total, maxima = torch.empty(R, device=device), torch.empty(R, groups, device=device)
             banned, sizes = shape.any_banned, {"G": groups, "C": GROUP}
-            survey[(R,)](logits, total, maxima, st.banned, st.counters, V, ANY_BANNED=banned, **sizes, num_warps=8)
+            survey[(R,)](logits, total, maxima, st.banned, st.counters, V, ANY_BANNED=banned, EDITED=edited, **sizes, num_warps=8)
             rows = (st.counters, self.row_input, st.rules)
             keep_best[(R,)](logits, total, maxima, *rows, *where, st.prompt, V, W, P, **sizes, WP=power(W), num_warps=1)
             return
         values, which, total = best(logits, W, st.banned if shape.any_banned else None)
+        if edited:
+            total = torch.zeros_like(total)
         used = torch.arange(R, device=total.device) < st.counters[ROWS]
         st.counters[BROKEN : BROKEN + 1] |= (used & total.isnan()).any().int()
         keep_given[(R,)](values, which, total, *where, st.prompt, W, P, WP=power(W), num_warps=4)
+
+    def _edited(self, logits: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities of the rows, with the edits of their inputs."""
+        st, shape = self.state, self.state.shape
+        R, V = logits.shape
+        out = torch.empty(R, V, device=logits.device)
+        edit[(R,)](
+            logits, out, st.counters, self.row_node, self.row_input, self.row_length, st.rules, st.programs, st.given,
+            st.paths, st.node_token, V, shape.lengths, shape.prompt, shape.code, shape.given,
+            LP=power(shape.lengths), BLOCK=min(BLOCK, power(V)), num_warps=4,
+        )  # fmt: skip
+        return out

@@ -10,18 +10,26 @@ from .answers import ENDS, INF, OPEN, RULES, WIDTH
 
 
 @triton.jit
-def survey(logits, total, maxima, banned, counters, V, ANY_BANNED: tl.constexpr, G: tl.constexpr, C: tl.constexpr):
-    """A row's log-sum-exp, if it is one of the rows in use, and the greatest logit of each of its G groups of C tokens."""
+def survey(
+    logits, total, maxima, banned, counters, V, ANY_BANNED: tl.constexpr, EDITED: tl.constexpr, G: tl.constexpr, C: tl.constexpr
+):  # fmt: skip
+    """A row's log-sum-exp, if it is one of the rows in use, and the greatest logit of each of its G groups of C tokens.
+
+    Edited rows are log-probabilities already: their log-sum-exp counts as 0.
+    """
     r = tl.program_id(0).to(tl.int64)
     if r < tl.load(counters):
         group = tl.arange(0, G)
         at = group[:, None] * C + tl.arange(0, C)[None, :]
         x = tl.load(logits + r * V + at, mask=at < V, other=-INF).to(tl.float32)
-        peak = tl.max(tl.max(x, 1), 0)
-        sum_all = peak + tl.log(tl.sum(tl.sum(tl.exp(x - peak), 1), 0))
-        if sum_all != sum_all:
-            tl.store(counters + 6, 1)
-        tl.store(total + r, sum_all)
+        if EDITED:
+            tl.store(total + r, 0.0)
+        else:
+            peak = tl.max(tl.max(x, 1), 0)
+            sum_all = peak + tl.log(tl.sum(tl.sum(tl.exp(x - peak), 1), 0))
+            if sum_all != sum_all:
+                tl.store(counters + 6, 1)
+            tl.store(total + r, sum_all)
         if ANY_BANNED:
             x = tl.where(tl.load(banned + at, mask=at < V, other=1) != 0, -INF, x)
             tl.store(logits + r * V + at, x, mask=at < V)
