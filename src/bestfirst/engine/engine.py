@@ -32,8 +32,8 @@ class Job:
 
     `trace`: where its search is recorded. `begin`: makes a search other than the settings' own (`search`). Either keeps a job on
     the host, unless `edits` says as data what `begin` is there for. `error`: why this input cannot be decoded; no engine sees
-    such a job. `paused`: it keeps what it holds and is given no rows; to be changed between two steps. An engine whose searches run by
-    themselves may take no notice.
+    such a job. `paused`: it keeps what it holds and is given no rows; to be changed between two steps. An engine whose searches
+    run by themselves may take no notice.
     """
 
     index: int
