@@ -18,10 +18,8 @@ class Constraint(ABC):
     Engines hold the state of every hypothesis that they score, and ask for a whole step at a time.
     """
 
-    @property
-    @abstractmethod
-    def signature(self) -> str:
-        """What it allows, in a few letters: results under constraints of one signature are the same."""
+    signature: str
+    """What it allows, in a few letters: results under constraints of one signature are the same."""
 
     @abstractmethod
     def start(self) -> Any:

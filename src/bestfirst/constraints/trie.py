@@ -60,7 +60,7 @@ class Trie(Constraint):
         return int(self.tokens.max())
 
     @cached_property
-    def signature(self) -> str:
+    def signature(self) -> str:  # type: ignore[override]
         digest = sha256(self.tokens.tobytes())
         digest.update(self.first.tobytes())
         digest.update(self.items.tobytes())
