@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "constraints": ("Constraint",),
+    "constraints.grammar": ("Grammar",),
     "constraints.trie": ("Trie",),
     "decoding": ("decode", "decode_iter"),
     "engine": ("Stats",),
@@ -39,6 +40,7 @@ __all__ = sorted([*_HOME, *_MODULES])
 if TYPE_CHECKING:
     from . import scoring, testing
     from .constraints import Constraint
+    from .constraints.grammar import Grammar
     from .constraints.trie import Trie
     from .decoding import decode, decode_iter
     from .engine import Stats

@@ -45,8 +45,8 @@ class Decoding:
                       the model's own limit, else 2|x| + 10
     finished          whether finished hypotheses "leave" the beam (today's toolkits) or "keep" their slot (the paper)
     prefix            the forced start of every output, a text or token ids (Hugging Face models); it is not scored
-    allowed           what may be written: a `bestfirst.Trie` of the outputs there are, another `Constraint`, or a file: a
-                      saved trie, or a text, one output a line
+    allowed           what may be written: a `bestfirst.Trie` of outputs, a `bestfirst.Grammar`, another `Constraint`,
+                      or a name: a file of outputs, one a line, "regex:PATTERN", "schema:FILE", "grammar:FILE"
     heuristic         h(x, y), for "a-star-beam" and "a-star"
     stop              a stopping rule other than the strategy's own, an object or its name: "exhausted", "opennmt", "shrinking",
                       "huang", "hf-true", "hf-false", "hf-never", "patience", "ctranslate2" (these two with a factor in
@@ -123,12 +123,12 @@ class Decoding:
         return Budget(self.row_budget, self.row_budget) if isinstance(self.row_budget, int) else self.row_budget
 
     def read(self, model: Model) -> Decoding:
-        """These settings with the file that `allowed` names read, as the model writes its lines."""
+        """These settings with what `allowed` names in place of its name."""
         if not isinstance(self.allowed, str):
             return self
-        from .constraints.trie import read_trie
+        from .constraints.named import named_constraint
 
-        return self.using(allowed=read_trie(self.allowed, model))
+        return self.using(allowed=named_constraint(self.allowed, model))
 
     def n_max(self, source: Source) -> int:
         """The most tokens that an output for this input may have."""

@@ -159,9 +159,10 @@ RowBudget = Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
     help="Rows in one forward pass, shared by the lines in flight: larger is faster until the machine is full. "
     "Changes no result.")]
 Prefix = Annotated[str | None, option(kind=words, metavar="TEXT", panel=SEARCH, help="Make every output start with this text.")]
-Allowed = Annotated[str | None, option("--allowed", kind=words, metavar="FILE", panel=SEARCH,
-    help="Write only what is in this file: a text, one output a line, or a trie saved by bestfirst.Trie. --json tells the number "
-    "of the line that was found, from 0.")]
+Allowed = Annotated[str | None, option("--allowed", kind=words, metavar="WHAT", panel=SEARCH,
+    help="Write only what is in this file: a text, one output a line, or a trie saved by bestfirst.Trie; --json tells the number "
+    "of the line that was found, from 0. Or only what is of a form: regex:PATTERN, schema:FILE (a JSON schema), grammar:FILE "
+    "(context-free, as Lark writes them).")]
 ModelName = Annotated[str | None, option("--model", "-m", metavar="FOLDER", panel=MODEL,
     help="A Hugging Face model: a folder, or a name for transformers to find. By default the German-English translator that "
     "comes with bestfirst.")]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
+from ..constraints import named
 from ..models.folder import check_folder, fingerprint, has_tokenizer
 from ..settings import DEFAULT, Decoding
 from . import options
@@ -56,8 +55,8 @@ class ModelChoice(options.ModelOptions):
         """Look for the folders, before all that is needed to read them is loaded."""
         if self.device is not None and self.device.partition(":")[0] == "meta":
             raise usage(f"cannot use device {self.device!r}: it computes nothing; choose cpu, cuda or mps")
-        if isinstance(decoding.allowed, str) and not Path(decoding.allowed).is_file():
-            raise usage(f"there is no file {decoding.allowed!r} of what is allowed")
+        if isinstance(decoding.allowed, str) and (missing := named.missing_file(decoding.allowed)) is not None:
+            raise usage(f"there is no file {missing!r} of what is allowed")
         try:
             for name in filter(None, (self.model, decoding.score_options.get("language_model"))):
                 check_folder(name)
@@ -121,12 +120,12 @@ def _check_vocabularies(model: TransformersModel, language_model: TransformersMo
 def identity(decoding: Decoding) -> dict[str, Any]:
     """What the results depend on, defaults included; of a language model, what is in its folder."""
     usual = {field.name: getattr(DEFAULT, field.name) for field in fields(DEFAULT) if field.name not in PACE}
-    named = {**usual, **decoding.identity()}
+    fields_of = {**usual, **decoding.identity()}
     if (name := decoding.score_options.get("language_model")) is not None:
-        named["score_options"] = {**named["score_options"], "language_model": fingerprint(name)}
+        fields_of["score_options"] = {**fields_of["score_options"], "language_model": fingerprint(name)}
     if decoding.allowed is not None:
-        named["allowed"] = sha256(Path(str(decoding.allowed)).read_bytes()).hexdigest()
-    return named
+        fields_of["allowed"] = named.fingerprint(str(decoding.allowed))
+    return fields_of
 
 
 def signature(decoding: Decoding, model: TransformersModel) -> str:
