@@ -1,4 +1,4 @@
-"""bestfirst bench: measure on your own model and text what was saved."""
+"""bestfirst bench, and bestfirst tune: measure on your own model and text what was saved, and which setting to use."""
 
 import typer
 
@@ -7,6 +7,7 @@ from bestfirst.cli.options import grouped
 from .costs import generate, growth, profile, speed
 from .rows import paper, run, scores
 from .show import plot, table
+from .tune import tune as tune_command
 
 bench = typer.Typer(
     help="Measure on your own model and text what was saved.",
@@ -17,4 +18,8 @@ bench = typer.Typer(
 for command in (paper, run, table, plot, growth, speed, generate, profile, scores):
     bench.command()(grouped(command))  # type: ignore[type-var]
 
-__all__ = ["bench"]
+tune = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+tune.command()(grouped(tune_command))  # type: ignore[type-var]
+
+COMMANDS = {"bench": bench, "tune": tune}
+"""What `bestfirst` hands its arguments on to."""

@@ -30,14 +30,27 @@ for command in (translate, compare, view, explain, serve):
     app.command()(command)
 
 
-@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.command(add_help_option=False, context_settings=PASSED_ON)
+def tune(context: typer.Context) -> int:
+    """Find the setting to use on your own model and text, and what it loses."""
+    return _benchmark("tune", context)
+
+
+@app.command(add_help_option=False, context_settings=PASSED_ON)
 def bench(context: typer.Context) -> int:
     """Measure on your own model and text what was saved."""
+    return _benchmark("bench", context)
+
+
+def _benchmark(name: str, context: typer.Context) -> int:
     try:
-        from bestfirst_bench.cli import bench as commands
+        from bestfirst_bench.cli import COMMANDS
     except ModuleNotFoundError as error:
         raise usage("the benchmarks are not installed; install bestfirst again: pip install 'bestfirst[bench]'") from error
-    return commands(context.args, prog_name="bench", parent=context.parent, standalone_mode=False)
+    return COMMANDS[name](context.args, prog_name=name, parent=context.parent, standalone_mode=False)  # type: ignore[no-any-return]
 
 
 def _version(wanted: bool) -> None:

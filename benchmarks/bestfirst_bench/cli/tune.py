@@ -1,0 +1,238 @@
+"""bestfirst tune: which setting to use on a model and text, and what it loses."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+from bestfirst.cli import options as common
+from bestfirst.cli.failure import PARTLY, CommandError, reason, say, usage
+from bestfirst.cli.options import DTYPES, MODEL
+
+from .. import tune as tuning
+from ..bootstrap import LIBRARIES, LineMetric, line_metrics
+from ..race import Race, TuneResult
+from ..row import Benchmark
+from ..tune import Advice, CostLimit, Point, Tuning, advise, finalists, measured, pareto
+from ..tune_report import command, stopped_table, tune_plot, tune_table
+from . import options
+from .options import OUT, RUN, ModelOptions, SampleOptions, numbers, option
+from .show import SUFFIXES
+from .work import load_models, read_text, saving, show, tell_turn
+
+COST = re.compile(r"(\d+\.?\d*|\.\d+) ?(ms|calls)")
+
+
+def cost_limit(value: object) -> CostLimit:
+    """`5ms` or `30calls`."""
+    found = COST.fullmatch(str(value))
+    if found is None:
+        raise usage(f"--budget is what a line may cost, such as 5ms or 30calls, got {str(value)!r}")
+    return CostLimit(float(found[1]), found[2])
+
+
+@dataclass(frozen=True)
+class GridOptions:
+    """The settings to compare."""
+
+    beam: options.Beams = "1,2,3,4,5,6,8,10"
+    length_penalty: Annotated[str, option("Exponents of the length that scores are divided by.", panel=RUN, metavar="A,...")] = (
+        "0,0.6,1"
+    )
+    length_reward: Annotated[
+        str, option("Added for each token, up to the length to be expected; '' for none.", panel=RUN, metavar="B,...")
+    ] = "0.2,0.5,1"
+    stop: Annotated[
+        str,
+        option("For length penalties: exact (proven), hf-false, hf-true, hf-never, huang, ...", panel=RUN, metavar="RULE,..."),
+    ] = "exact,hf-false,hf-true"
+    ratio: Annotated[
+        float | None,
+        option(
+            "Tokens to be expected for one of the input. By default the references'.",
+            panel=RUN,
+            parser=common.number,
+            metavar="R",
+        ),
+    ] = None
+    max_length: common.MaxLength = None
+    dtypes: Annotated[
+        str | None, option(f"Time the finalists in these too: {', '.join(DTYPES)}.", panel=MODEL, metavar="NAME,...")
+    ] = None
+
+    def others(self, main: str) -> list[str]:
+        """The dtypes besides the main one."""
+        names = [name for name in (self.dtypes or "").split(",") if name]
+        if unknown := [name for name in names if name not in DTYPES]:
+            raise usage(f"--dtypes: {unknown[0]!r} is not one of {', '.join(DTYPES)}")
+        return [name for name in dict.fromkeys(names) if name != main]
+
+    def settings(self, ratio: float) -> list[tuning.Setting]:
+        """Every combination."""
+        penalties, rewards = (
+            _numbers(given, name) for given, name in ((self.length_penalty, "penalty"), (self.length_reward, "reward"))
+        )
+        stops = [name for name in self.stop.split(",") if name]
+        try:
+            return tuning.grid(numbers(self.beam), penalties, rewards, stops, ratio, max_length=self.max_length)
+        except ValueError as error:
+            raise usage(reason(error)) from error
+
+
+def _numbers(text: str, name: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",") if part]
+    except ValueError:
+        raise usage(f"--length-{name} takes numbers separated by commas, got {text!r}") from None
+
+
+def tune(
+    source: options.Source,
+    which: SampleOptions,
+    grid: GridOptions,
+    chosen: ModelOptions,
+    reference: options.Reference = None,
+    budget: Annotated[
+        str | None,
+        option("What a line may cost: 5ms, 30calls. By default half of the defaults' time.", panel=RUN, metavar="COST"),
+    ] = None,
+    margin: Annotated[
+        float, option("Points of the metric that are no loss.", panel=RUN, parser=common.number, metavar="P")
+    ] = 0.5,
+    repeat: options.Repeat = 2,
+    metrics: Annotated[
+        str, option(f"Of {', '.join(LIBRARIES)}; the first decides.", panel=OUT, metavar="NAME,...")
+    ] = "chrf,bleu",
+    tokenize: options.Tokenize = "13a",
+    plot: Annotated[Path | None, option("Draw to this .png, .svg or .pdf file.", panel=OUT, metavar="OUT")] = None,
+    rows: options.Rows = None,
+    as_json: options.AsJson = False,
+    all_settings: Annotated[bool, option("Show what was stopped on the way, and why.", "--all", panel=OUT)] = False,
+) -> int:
+    """Find the setting to use on your model and text: beam size, length penalty or reward, stop, dtype.
+
+    Decodes the text with every combination, all settings of a line on one tree,
+    so that what several ask for is scored once, and stops settings that cheaper
+    ones clearly outdo. The last are timed, each by itself. Shows quality against
+    cost, with intervals of a paired bootstrap, and three command lines: the
+    cheapest at no loss against the model's defaults, the best, and the best
+    within a budget. Without REFERENCE, costs and equal outputs alone.
+
+    What was done is saved: the same command is through in seconds, and a larger
+    one goes on from there.
+
+    Examples:
+      bestfirst tune test.de test.en
+      bestfirst tune test.de test.en --budget 5ms --beam 1,2,4,8 --plot front.png
+      bestfirst tune test.de --model folder --sample 300
+    """
+    limit = None if budget is None else cost_limit(budget)
+    if plot is not None and plot.suffix not in SUFFIXES:
+        raise usage(f"a plot is written to a file that ends in {', '.join(SUFFIXES)}, not {str(plot)!r}")
+    if plot is not None and find_spec("matplotlib") is None:
+        raise usage("plots need matplotlib: pip install 'bestfirst[bench]'")
+    main = chosen.dtype or "fp32"
+    others = grid.others(main)
+    grid.settings(1.0)  # what is wrong with them is said before anything slow
+    text = read_text(source, reference).part(**vars(which))
+    chosen_metrics = _metrics(metrics, tokenize) if reference is not None else []
+    begun = perf_counter()
+    model, _ = load_models(chosen)
+    benchmark = Benchmark(model)
+    ratio = tuning.length_ratio(model, text) if grid.ratio is None else grid.ratio
+    default = tuning.defaults_of(model, max_length=grid.max_length)
+    settings = [default, *(each for each in grid.settings(ratio) if each != default)]
+    with saving(TuneResult, rows, "tune", benchmark.name) as store:
+        before = len(store.records)
+
+        def racing(loaded: Benchmark, entered: Sequence[tuning.Setting]) -> Race:
+            return Race(loaded, text, entered, chosen_metrics, store, tell_turn)
+
+        race = racing(benchmark, settings)
+        race.run()
+        if not race.pairs:
+            raise usage(f"no line of {str(source)!r} can be decoded: {next(iter(race.failures.values()))}")
+        metric = race.bootstraps[0].metric.name if race.bootstraps else None
+        points = [measured(race, main, setting) for setting in settings]
+        last = finalists(points, metric)
+        found = Tuning(_timed(race, points, last, repeat), metric, [race])
+        for dtype in others:
+            loaded, _ = load_models(replace(chosen, dtype=dtype))
+            again = racing(Benchmark(loaded), [point.setting for point in last])
+            again.run()
+            entered = [measured(again, dtype, point.setting, race.outputs(default)) for point in last]
+            found.points += _timed(again, entered, [p for p in entered if p.stopped is None], repeat)
+            found.races.append(again)
+        made = len(store.records) - before
+    tell_turn("")
+    front = {id(point) for point in pareto(found.timed, metric, lambda point: point.cost)}
+    found.points = [replace(point, front=id(point) in front) for point in found.points]
+    limit = limit or CostLimit(round(found.default.cost / 2, 2), "ms")
+    answers = advise(found, margin, limit)
+    _report(found, answers, chosen_metrics, as_json, all_settings, command_for(source, chosen.model))
+    if plot is not None:
+        _draw(plot, found, f"{model.name}, {source.name}")
+    for line, message in list(race.failures.items())[:5]:
+        say(f"{source.name}, line {line}: {message}")
+    say(f"{made} results made and saved in {str(store.path)!r}, {perf_counter() - begun:.0f} s; the same command uses them again")
+    return PARTLY if race.failures else 0
+
+
+def _metrics(names: str, tokenize: str) -> list[LineMetric]:
+    try:
+        found, missing = line_metrics([name for name in names.split(",") if name], tokenize)
+    except ValueError as error:
+        raise usage(reason(error)) from error
+    for line in missing:
+        say(line)
+    return found
+
+
+def _timed(race: Race, points: Sequence[Point], last: Sequence[Point], repeat: int) -> list[Point]:
+    times = race.time([point.setting for point in last], repeat)
+    return [replace(point, timed=times.get(point.setting)) for point in points]
+
+
+def command_for(source: Path, model: str | None) -> Callable[[Advice], str]:
+    """How an answer is typed."""
+    named = None if model is None else shlex.quote(model)
+    return lambda advice: command(advice, shlex.quote(str(source)), named)
+
+
+def _report(
+    found: Tuning,
+    answers: Sequence[Advice],
+    metrics: Sequence[LineMetric],
+    as_json: bool,
+    everything: bool,
+    typed: Callable[[Advice], str],
+) -> None:
+    signatures = [f"{metric.title}: {metric.signature}" for metric in metrics]
+    if as_json:
+        said = [{"question": a.question, "why": a.why, "command": None if a.point is None else typed(a)} for a in answers]
+        print(json.dumps({"points": [point.json() for point in found.points], "advice": said, "metrics": signatures}))
+        return
+    race = found.races[0]
+    raced = f"{len(found.points)} settings, {len(race.stopped)} stopped on the way"
+    title = f"{raced}: {race.benchmark.model.name}, {len(race.pairs)} lines"
+    show(tune_table(title, found, found.timed, signatures))
+    if everything and race.stopped:
+        show(stopped_table(found))
+    for advice in answers:
+        print(f"{advice.question} ({advice.why})")
+        print(f"  {'-' if advice.point is None else typed(advice)}")
+
+
+def _draw(file: Path, found: Tuning, title: str) -> None:
+    try:
+        tune_plot(title, found).savefig(file)
+    except OSError as error:
+        raise CommandError(f"cannot write to {str(file)!r}: {reason(error)}", PARTLY) from error
+    say(f"drawn in {str(file)!r}")

@@ -1,0 +1,113 @@
+"""SharedScorer: many searches of one input on one tree, so that a hypothesis that several settings ask for is scored once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bestfirst.engine import Job, no_garbage_collection, run
+from bestfirst.engine.choice import scorer_for
+from bestfirst.engine.host import HostEngine
+from bestfirst.engine.scorer import Scorer
+from bestfirst.models import Model, Source
+from bestfirst.search import Hypothesis, Result, Successors
+from bestfirst.settings import Budget, Decoding
+
+MANY = 4  # as many rows as suit one setting are asked for at a time: most of them were scored for another
+
+
+class SharedScorer:
+    """A scorer of which `searches` begin at every input (the same `Source` object), all on that input's one tree.
+
+    Each search is given what it would be given alone, so results and `calls` are those of a run by itself (near-ties aside:
+    other rows share the pass); `scored` counts what the model was run on for all of them together.
+    """
+
+    def __init__(self, scorer: Scorer, searches: int, width: int) -> None:
+        self.scorer = scorer
+        self.searches = searches
+        self.width = width  # successors kept of each hypothesis: as many as any search can use
+        self.scored = 0
+        self._roots: dict[int, Hypothesis] = {}  # by the source's id
+        self._to_come: dict[int, int] = {}  # by the root's id: searches that are not over
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.scorer, name)
+
+    def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
+        new = {id(source): (_node(None, -1), source) for _, source in roots if id(source) not in self._roots}
+        if new:
+            self.scorer.start(list(new.values()))
+            self._roots |= {key: root for key, (root, _) in new.items()}
+        for root, source in roots:
+            root.state = self._roots[id(source)]
+            self._to_come.setdefault(id(root.state), self.searches)
+
+    def expand(self, batch: Sequence[Hypothesis], width: float) -> list[Successors]:
+        nodes = [self._found(y) for y in batch]
+        new = list({id(node): node for node in nodes if node.successors is None}.values())
+        if new:
+            self.scored += len(new)
+            for node, successors in zip(new, self.scorer.expand(new, self.width), strict=True):
+                node.successors = successors
+        for y, node in zip(batch, nodes, strict=True):
+            y.state = node
+        return [_best(node.successors, int(width)) for node in nodes]  # type: ignore[arg-type]
+
+    def release(self, root: Hypothesis) -> None:
+        """The tree goes with the last search of its input."""
+        shared = root.state
+        self._to_come[id(shared)] -= 1
+        if not self._to_come[id(shared)]:
+            self.scorer.release(shared)
+            del self._to_come[id(shared)]
+            self._roots = {key: each for key, each in self._roots.items() if each is not shared}
+
+    def _found(self, y: Hypothesis) -> Hypothesis:
+        if y.parent is None:
+            return y.state  # type: ignore[no-any-return]
+        children = y.parent.state.children
+        if y.token not in children:
+            children[y.token] = _node(y.parent.state, y.token)
+        return children[y.token]  # type: ignore[no-any-return]
+
+
+def _node(parent: Hypothesis | None, token: int) -> Hypothesis:
+    node = Hypothesis(parent, token, 0.0, 0.0, finished=False)
+    node.children = {}
+    return node
+
+
+def _best(successors: Successors, width: int) -> Successors:
+    if len(successors.tokens) <= width:
+        return successors
+    logprobs = None if successors.logprobs is None else successors.logprobs[:width]
+    return Successors(successors.values[:width], successors.tokens[:width], logprobs, successors.ending)
+
+
+def decode_shared(model: Model, inputs: Sequence[Any], decodings: Sequence[Decoding]) -> Iterator[tuple[int, int, Result]]:
+    """Every input with all these settings; yields the numbers of the input and of the settings, and the result.
+
+    `Result.rows` and `steps` are of no meaning here: passes are shared. ValueError where settings cannot share an engine, as a
+    score that changes log-probabilities cannot.
+    """
+    read = model.reader(None)
+    width = max(int(decoding.plan.k) for decoding in decodings) + len(model.eos)
+    scorer = SharedScorer(scorer_for(model, decodings[0].objective), len(decodings), width)
+    budget = scorer.budget()
+    engine = HostEngine(scorer, decodings[0].using(row_budget=Budget(MANY * budget.rows, free=1)))
+    count = len(decodings)
+
+    def jobs() -> Iterator[Job]:
+        for number, raw in enumerate(inputs):
+            try:
+                source = read(raw)
+            except ValueError as error:
+                yield Job(number * count, Source(None, 0, 0), decodings[0], error=str(error))
+                continue
+            for place, decoding in enumerate(decodings):
+                yield Job(number * count + place, source, decoding)
+
+    with no_garbage_collection():
+        for job, result in run(engine, jobs()):
+            yield *divmod(job.index, count), result

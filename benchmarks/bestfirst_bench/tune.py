@@ -1,0 +1,262 @@
+"""Tuning: which setting to use on a model and text, and what it loses: quality against cost, with the lines' chance in sight."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bestfirst.models import Model
+from bestfirst.settings import Decoding
+
+from .bootstrap import Interval
+from .race import Race, TimedText
+from .row import ParallelText
+from .setting import Setting
+from .summary import mean
+
+EARLY = {None: "hf-false", False: "hf-false", True: "hf-true", "never": "hf-never"}
+BEAM = 5  # where a model's files name none
+FINALISTS = 12  # settings that are timed
+
+
+# -- what is compared ----------------------------------------------------------------------------------------------------
+
+
+def length_penalty(alpha: float, stop: str, beam: int, **decoding: Any) -> Setting:
+    """Scores divided by length ** alpha; "exact" stops when the answer is proven, `hf-*` as Hugging Face does."""
+    if alpha == 0 or beam == 1:  # every stop has the same best answer then
+        return Setting("best-first", Decoding(beam=beam, **decoding))
+    level_by_level = stop not in ("exact", "hf-false", "hf-never")
+    strategy = "beam" if level_by_level else "best-first"
+    stops = {} if stop == "exact" else {"stop": stop}
+    search = stop if level_by_level else "best-first"
+    return Setting(search, Decoding(strategy=strategy, beam=beam, length_penalty=alpha, **stops, **decoding))
+
+
+def length_reward(beta: float, ratio: float, beam: int, **decoding: Any) -> Setting:
+    """`beta` more for every token, up to `ratio` times the input's."""
+    options = {"beta": beta, "ratio": ratio}
+    return Setting("best-first", Decoding(beam=beam, score="bounded-length-reward", score_options=options, **decoding))
+
+
+def grid(
+    beams: Sequence[int],
+    penalties: Sequence[float],
+    rewards: Sequence[float],
+    stops: Sequence[str],
+    ratio: float,
+    **decoding: Any,
+) -> list[Setting]:
+    """Every combination, each once: a beam of 1 has one, for it has one answer whatever the score."""
+    found = []
+    for beam in beams:
+        found += [length_penalty(alpha, stop, beam, **decoding) for alpha in penalties for stop in stops]
+        found += [length_reward(beta, ratio, beam, **decoding) for beta in rewards if beam > 1]
+    return list(dict.fromkeys(found))
+
+
+def defaults_of(model: Model, **decoding: Any) -> Setting:
+    """How `generate` decodes by the model's own files; what they do not name is Hugging Face's, the beam 5."""
+    setting = getattr(model, "setting", lambda name: None)
+    beam, alpha = setting("num_beams") or 1, setting("length_penalty")
+    stop = EARLY.get(setting("early_stopping"), "hf-false")
+    return length_penalty(1.0 if alpha is None else alpha, stop, beam if beam > 1 else BEAM, **decoding)
+
+
+def length_ratio(model: Model, text: ParallelText) -> float:
+    """Tokens of a reference over those of its input, on average; 1 where there are no references."""
+    pairs = [(model.source_length(pair.source), len(model.target(pair.reference))) for pair in text.pairs if pair.reference]
+    return round(sum(b for _, b in pairs) / max(1, sum(a for a, _ in pairs)), 2) if pairs else 1.0
+
+
+# -- what was found ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Point:
+    """A setting in one dtype: what it costs a line, and its quality by the name of the metric, as it is and beside the default's.
+
+    `same`: share of lines with the default's output. `stopped`: why it was not run to the end.
+    """
+
+    setting: Setting
+    dtype: str
+    lines: int
+    calls: float
+    same: float
+    outputs: Sequence[str] = field(repr=False)
+    quality: dict[str, Interval] = field(default_factory=dict)
+    gain: dict[str, Interval] = field(default_factory=dict)
+    timed: TimedText | None = None
+    stopped: str | None = None
+    front: bool = False
+
+    @property
+    def milliseconds(self) -> float | None:
+        return None if self.timed is None else 1000 * self.timed.seconds / self.timed.lines
+
+    @property
+    def rows(self) -> float | None:
+        return None if self.timed is None else self.timed.rows / self.timed.lines
+
+    @property
+    def cost(self) -> float:
+        """Milliseconds where it was timed; others come after."""
+        return float("inf") if self.milliseconds is None else self.milliseconds
+
+    def value(self, metric: str | None) -> float:
+        """What it is judged by: the metric, or without references how often it has the default's output."""
+        return self.same if metric is None else self.quality[metric].value
+
+    def json(self) -> dict[str, Any]:
+        quality = {name: vars(interval) for name, interval in self.quality.items()}
+        gain = {name: vars(interval) for name, interval in self.gain.items()}
+        costs = {"calls": self.calls, "rows": self.rows, "milliseconds": self.milliseconds}
+        about = {"setting": self.setting.json(), "flags": flags(self), "dtype": self.dtype, "lines": self.lines}
+        return {
+            **about,
+            **costs,
+            "same": self.same,
+            "quality": quality,
+            "gain": gain,
+            "stopped": self.stopped,
+            "front": self.front,
+        }
+
+
+@dataclass
+class Tuning:
+    """Points of one text, the default's first; the first metric decides, None without references."""
+
+    points: list[Point]
+    metric: str | None
+    races: list[Race]
+
+    @property
+    def default(self) -> Point:
+        return self.points[0]
+
+    @property
+    def timed(self) -> list[Point]:
+        return [point for point in self.points if point.timed is not None]
+
+
+def measured(race: Race, dtype: str, setting: Setting, default: Sequence[str] | None = None) -> Point:
+    """A setting on all lines that it was run on; intervals where those are all."""
+    count = race.reached(setting)
+    outputs = race.outputs(setting, count)
+    baseline = race.outputs(race.default) if default is None else default
+    same = mean(100.0 * (one == other) for one, other in zip(outputs, baseline, strict=False))
+    point = Point(setting, dtype, count, race.calls(setting, count), same, outputs, stopped=race.stopped.get(setting))
+    if count < len(race.pairs):
+        return replace(point, quality={b.metric.name: _alone(b.value(outputs)) for b in race.bootstraps})
+    quality = {b.metric.name: b.interval(outputs) for b in race.bootstraps}
+    return replace(point, quality=quality, gain={b.metric.name: b.interval(outputs, baseline) for b in race.bootstraps})
+
+
+def _alone(value: float) -> Interval:
+    return Interval(value, float("nan"), float("nan"))
+
+
+def finalists(points: Sequence[Point], metric: str | None, most: int = FINALISTS) -> list[Point]:
+    """What is worth timing: the default, the front by calls, then the best of the others."""
+    whole = [point for point in points if point.stopped is None]
+    front = pareto(whole, metric, lambda point: point.calls)
+    others = sorted(whole, key=lambda point: -point.value(metric))
+    return list({id(point): point for point in [whole[0], *front, *others]}.values())[:most]
+
+
+def pareto(points: Sequence[Point], metric: str | None, cost: Any) -> list[Point]:
+    """Those than which no other is both as cheap and as good, cheapest first."""
+    front: list[Point] = []
+    for point in sorted(points, key=lambda point: (cost(point), -point.value(metric))):
+        if not front or point.value(metric) > front[-1].value(metric):
+            front.append(point)
+    return front
+
+
+# -- what to do ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CostLimit:
+    """The most that a line may cost, in milliseconds or calls."""
+
+    most: float
+    unit: str  # "ms" or "calls"
+
+    def cost(self, point: Point) -> float:
+        return point.cost if self.unit == "ms" else point.calls
+
+    def __str__(self) -> str:
+        return f"{self.most:g} {self.unit}"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One of the answers: what it is for, the setting, and what speaks for it."""
+
+    question: str
+    point: Point | None
+    why: str
+
+
+def advise(tuning: Tuning, margin: float, budget: CostLimit) -> list[Advice]:
+    """Cheapest at no loss, best quality, best within the budget: of the settings that were timed."""
+    metric, points, default = tuning.metric, tuning.timed, tuning.default
+    kept = [point for point in points if not _loses(point, metric, margin)]
+    cheapest = min(kept, key=lambda point: point.cost)
+    if metric is None:
+        loss = "the same output on every line"
+    else:
+        loss = f"at most {margin:g} lost, 95 in 100: {cheapest.gain[metric].signed}"
+    found = [Advice("cheapest at no loss", cheapest, f"{_times(default.cost, cheapest.cost)} the defaults' time; {loss}")]
+    if metric is not None:
+        best = max(points, key=lambda point: (point.value(metric), -point.cost))
+        found.append(Advice("best quality", best, _how_sure(tuning, best, metric)))
+    within = [point for point in points if budget.cost(point) <= budget.most]
+    if not within:
+        least = min(map(budget.cost, points))
+        found.append(Advice(f"best within {budget} a line", None, f"none; the cheapest takes {least:.1f}"))
+    else:
+        best = max(within, key=lambda point: (point.value(metric), -point.cost))
+        said = f"{best.same:.0f} % of the defaults' outputs" if metric is None else f"{best.gain[metric].signed}"
+        found.append(Advice(f"best within {budget} a line", best, said))
+    return found
+
+
+def _loses(point: Point, metric: str | None, margin: float) -> bool:
+    return point.same < 100 if metric is None else point.gain[metric].low < -margin
+
+
+def _times(old: float, new: float) -> str:
+    return f"{new / old:.2f} of"
+
+
+def _how_sure(tuning: Tuning, best: Point, metric: str) -> str:
+    """The gain, what is left of it on lines that had no say in the choice, and how many are as good for all one can tell."""
+    bootstrap = next(b for b in tuning.races[0].bootstraps if b.metric.name == metric)
+    gain = best.gain[metric]
+    alike = [p for p in tuning.timed if p is not best and bootstrap.interval(best.outputs, p.outputs).noise]
+    elsewhere = bootstrap.picked([point.outputs for point in tuning.timed], tuning.default.outputs)
+    said = f"{gain.signed}; picked on some lines and judged on others {elsewhere.signed}"
+    if elsewhere.noise:
+        said += ": no gain over the defaults that is more than noise"
+    return said + f"; {len(alike)} of the other {len(tuning.timed) - 1} cannot be told from it"
+
+
+def flags(point: Point) -> str:
+    """The options of `bestfirst translate` that mean this setting."""
+    decoding, words = point.setting.decoding, ["--beam", str(point.setting.decoding.beam)]
+    if decoding.length_penalty is not None:
+        words += ["--length-penalty", f"{decoding.length_penalty:g}"]
+    if decoding.score_options:
+        words += ["--score", str(decoding.score)]
+        words += [word for name, value in decoding.score_options.items() for word in (f"--{name}", f"{value:g}")]
+    for name in ("strategy", "stop", "max_length"):
+        value = getattr(decoding, name)
+        if value != getattr(Decoding, name):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join(words + ([] if point.dtype == "fp32" else ["--dtype", point.dtype]))
