@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from .summary import INSTALL, TITLES
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SAMPLES = 1000
 COMET = "Unbabel/wmt22-comet-da"
@@ -80,7 +81,7 @@ def _sacrebleu(name: str, tokenize: str) -> LineMetric:
     metric.corpus_score(["a"], [["a"]])  # it has a signature once there is a number to sign
 
     def of_lines(_: Sequence[str], outputs: Sequence[str], references: Sequence[str]) -> list[Statistics]:
-        return metric._extract_corpus_statistics(outputs, [references])  # type: ignore[no-any-return]
+        return metric._extract_corpus_statistics(outputs, [references])
 
     return LineMetric(name, str(metric.get_signature()), of_lines, lambda sums: metric._compute_score_from_stats(sums).score)
 
@@ -132,11 +133,15 @@ class Bootstrap:
 
     @cached_property
     def draws(self) -> np.ndarray:
+        import numpy as np
+
         lines = len(self.sources)
         return np.random.default_rng(1).multinomial(lines, np.full(lines, 1 / lines), size=self.samples)
 
     def statistics(self, outputs: Sequence[str]) -> np.ndarray:
         """(lines, statistics) of outputs for the first lines of the text."""
+        import numpy as np
+
         new = [i for i, output in enumerate(outputs) if (i, output) not in self._statistics]
         if new:
             found = self.metric.of_lines(*([each[i] for i in new] for each in (self.sources, outputs, self.references)))
@@ -149,6 +154,8 @@ class Bootstrap:
 
     def drawn(self, outputs: Sequence[str], draws: np.ndarray | None = None) -> np.ndarray:
         """(samples,) the metric under each draw; by default this bootstrap's own, whose values are kept."""
+        import numpy as np
+
         if draws is not None:
             return np.array([self.metric.score(sums) for sums in (draws @ self.statistics(outputs)).tolist()])
         key = tuple(outputs)
@@ -158,6 +165,8 @@ class Bootstrap:
 
     def interval(self, outputs: Sequence[str], baseline: Sequence[str] | None = None) -> Interval:
         """The metric; or how much more it is than that of the baseline's outputs."""
+        import numpy as np
+
         less = (0.0, 0.0) if baseline is None else (self.value(baseline), self.drawn(baseline))
         low, high = np.percentile(self.drawn(outputs) - less[1], [2.5, 97.5])
         return Interval(self.value(outputs) - less[0], float(low), float(high))
@@ -165,6 +174,8 @@ class Bootstrap:
     def clear_gains(self, candidates: Sequence[Sequence[str]], samples: int = 100) -> np.ndarray:
         """(candidates, candidates) whether the first is better than the second by more than 2.58 standard deviations of the
         difference (99 in 100), on the lines that there are outputs for."""
+        import numpy as np
+
         lines = len(candidates[0])
         draws = np.random.default_rng(2).multinomial(lines, np.full(lines, 1 / lines), size=samples)
         drawn = {key: self.drawn(key, draws) for key in set(map(tuple, candidates))}
@@ -179,6 +190,8 @@ class Bootstrap:
 
         The best of many is the best in part by chance, and on the lines it was picked on it shows more than it will elsewhere.
         """
+        import numpy as np
+
         held_out = (self.draws == 0).astype(int)
         judged = np.flatnonzero(held_out.any(1))
         best = np.argmax([self.drawn(outputs)[judged] for outputs in candidates], axis=0)

@@ -10,8 +10,6 @@ from datetime import date
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from bestfirst.decoding import decode
 from bestfirst.engine import Stats
 
@@ -189,7 +187,7 @@ class Race:
             return
         calls = {setting: self.calls(setting, count) for setting in self.running}
         outputs = {setting: self.outputs(setting, count) for setting in self.running}
-        better = np.zeros((len(self.running),) * 2, dtype=bool)
+        better: Any = None  # [i, j]: whether setting i is clearly better than j
         if self.bootstraps and count >= 2 * FIRST:
             better = self.bootstraps[0].clear_gains([outputs[setting] for setting in self.running])
         place = {setting: i for i, setting in enumerate(self.running)}
@@ -199,7 +197,7 @@ class Race:
             if setting is not self.default:
                 if calls[setting] > DEAR * calls[self.default]:
                     why = f"more than {DEAR} times the calls of the defaults"
-                elif any(better[place[other], place[setting]] for other in kept):
+                elif better is not None and any(better[place[other], place[setting]] for other in kept):
                     why = "worse than a cheaper one, 99 in 100"
                 elif count >= SAME and any(outputs[other] == outputs[setting] for other in kept):
                     why = "same outputs as a cheaper one"
@@ -226,9 +224,19 @@ class Race:
                 if setting not in best or stats.seconds < best[setting].seconds:
                     best[setting] = stats
         for setting, stats in best.items():
-            costs = len(sources), round(stats.seconds, 4), stats.rows, stats.steps
-            about = keys[setting][0], self._store.model, setting
-            self._store.add(TimedText(*about, *costs, device_name(self.benchmark.model), date.today().isoformat()))
+            self._store.add(
+                TimedText(
+                    signature=keys[setting][0],
+                    model=self._store.model,
+                    setting=setting,
+                    lines=len(sources),
+                    seconds=round(stats.seconds, 4),
+                    rows=stats.rows,
+                    steps=stats.steps,
+                    device=device_name(self.benchmark.model),
+                    date=date.today().isoformat(),
+                )
+            )
         return {setting: self._store.records[key] for setting, key in keys.items()}
 
 

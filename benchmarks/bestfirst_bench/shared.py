@@ -8,6 +8,7 @@ from typing import Any
 from bestfirst.engine import Job, no_garbage_collection, run
 from bestfirst.engine.choice import scorer_for
 from bestfirst.engine.host import HostEngine
+from bestfirst.engine.own_model import ModelFailure
 from bestfirst.engine.scorer import Scorer
 from bestfirst.models import Model, Source
 from bestfirst.search import Hypothesis, Result, Successors
@@ -43,13 +44,13 @@ class SharedScorer:
             root.state = self._roots[id(source)]
             self._to_come.setdefault(id(root.state), self.searches)
 
-    def expand(self, batch: Sequence[Hypothesis], width: float) -> list[Successors]:
+    def expand(self, batch: Sequence[Hypothesis], width: float) -> list[Successors | ModelFailure]:
         nodes = [self._found(y) for y in batch]
         new = list({id(node): node for node in nodes if node.successors is None}.values())
         if new:
             self.scored += len(new)
             for node, successors in zip(new, self.scorer.expand(new, self.width), strict=True):
-                node.successors = successors
+                node.successors = successors  # type: ignore[assignment]
         for y, node in zip(batch, nodes, strict=True):
             y.state = node
         return [_best(node.successors, int(width)) for node in nodes]  # type: ignore[arg-type]
@@ -62,6 +63,9 @@ class SharedScorer:
             self.scorer.release(shared)
             del self._to_come[id(shared)]
             self._roots = {key: each for key, each in self._roots.items() if each is not shared}
+
+    def advice(self, root: Hypothesis, n_max: int) -> str | None:
+        return self.scorer.advice(root.state, n_max)
 
     def _found(self, y: Hypothesis) -> Hypothesis:
         if y.parent is None:
@@ -78,8 +82,8 @@ def _node(parent: Hypothesis | None, token: int) -> Hypothesis:
     return node
 
 
-def _best(successors: Successors, width: int) -> Successors:
-    if len(successors.tokens) <= width:
+def _best(successors: Successors | ModelFailure, width: int) -> Successors | ModelFailure:
+    if isinstance(successors, ModelFailure) or len(successors.tokens) <= width:
         return successors
     logprobs = None if successors.logprobs is None else successors.logprobs[:width]
     return Successors(successors.values[:width], successors.tokens[:width], logprobs, successors.ending)
@@ -92,8 +96,9 @@ def decode_shared(model: Model, inputs: Sequence[Any], decodings: Sequence[Decod
     score that changes log-probabilities cannot.
     """
     read = model.reader(None)
-    width = max(int(decoding.plan.k) for decoding in decodings) + len(model.eos)
-    scorer = SharedScorer(scorer_for(model, decodings[0].objective), len(decodings), width)
+    asked = scorer_for(model, decodings[0].objective)
+    width = max(int(decoding.plan.k) for decoding in decodings) + len(asked.eos)
+    scorer = SharedScorer(asked, len(decodings), width)
     budget = scorer.budget()
     engine = HostEngine(scorer, decodings[0].using(row_budget=Budget(MANY * budget.rows, free=1)))
     count = len(decodings)

@@ -30,7 +30,7 @@ def length_penalty(alpha: float, stop: str, beam: int, **decoding: Any) -> Setti
         return Setting("best-first", Decoding(beam=beam, **decoding))
     level_by_level = stop not in ("exact", "hf-false", "hf-never")
     strategy = "beam" if level_by_level else "best-first"
-    stops = {} if stop == "exact" else {"stop": stop}
+    stops: dict[str, Any] = {} if stop == "exact" else {"stop": stop}
     search = stop if level_by_level else "best-first"
     return Setting(search, Decoding(strategy=strategy, beam=beam, length_penalty=alpha, **stops, **decoding))
 

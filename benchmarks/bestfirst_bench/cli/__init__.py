@@ -19,7 +19,7 @@ for command in (paper, run, table, plot, growth, speed, generate, profile, score
     bench.command()(grouped(command))  # type: ignore[type-var]
 
 tune = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-tune.command()(grouped(tune_command))  # type: ignore[type-var]
+tune.command()(grouped(tune_command))
 
 COMMANDS = {"bench": bench, "tune": tune}
 """What `bestfirst` hands its arguments on to."""

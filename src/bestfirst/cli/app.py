@@ -50,7 +50,7 @@ def _benchmark(name: str, context: typer.Context) -> int:
         from bestfirst_bench.cli import COMMANDS
     except ModuleNotFoundError as error:
         raise usage("the benchmarks are not installed; install bestfirst again: pip install 'bestfirst[bench]'") from error
-    return COMMANDS[name](context.args, prog_name=name, parent=context.parent, standalone_mode=False)  # type: ignore[no-any-return]
+    return COMMANDS[name](context.args, prog_name=name, parent=context.parent, standalone_mode=False)
 
 
 def _version(wanted: bool) -> None:
