@@ -69,11 +69,11 @@ class SharedScorer:
 
     def _found(self, y: Hypothesis) -> Hypothesis:
         if y.parent is None:
-            return y.state  # type: ignore[no-any-return]
+            return y.state
         children = y.parent.state.children
         if y.token not in children:
             children[y.token] = _node(y.parent.state, y.token)
-        return children[y.token]  # type: ignore[no-any-return]
+        return children[y.token]
 
 
 def _node(parent: Hypothesis | None, token: int) -> Hypothesis:

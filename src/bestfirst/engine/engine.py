@@ -16,14 +16,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..constraints import Constraint
 from ..models import Source
 from ..search import Answer, Groups, Result, Search, Trace
 from ..settings import Decoding
-from .edits import Edits
 from .garbage import no_garbage_collection
+
+if TYPE_CHECKING:
+    from .edits import Edits
 
 
 @dataclass(eq=False, slots=True)
