@@ -442,27 +442,22 @@ def test_what_cannot_be_taken_over_falls_back_with_one_warning(name: str) -> Non
     assert choose.step_for(model).name == "recompute"
 
 
-@pytest.mark.parametrize(
-    ("window", "decoder"),
-    [(3, "recompute"), (64, "fused")],
-    ids=["a small window", "as long as the model's positions"],
-)
-def test_sliding_windows(window: int, decoder: str) -> None:
-    choose._warned.clear()
+@pytest.mark.usefixtures("no_warning")
+@pytest.mark.parametrize("window", [2, 3, 7, 64])
+def test_sliding_windows(window: int) -> None:
     architecture = ARCHITECTURES["mistral"]
     model = bestfirst.wrap(architecture.build(seed=6, sliding_window=window))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert_correct(model, architecture, n=5)
-    assert choose.step_for(model).name == decoder
-    assert len(caught) == (decoder == "recompute")
+    assert_correct(model, architecture, n=5)
+    assert choose.step_for(model).name == "fused"
+    assert model.model.config.sliding_window == window
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({}, False),
-        ({"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, True),
+        ({"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, False),
+        ({"layer_types": ["full_attention", "linear_attention"]}, True),
         ({"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1}, False),
         ({"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}, False),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}, True),

@@ -1,8 +1,8 @@
 """Every class that transformers can generate with, through `generate` and through the drop-in: the same, or why not.
 
-    python tests/generate/compatibility.py                                   # all of them, some minutes
-    python tests/generate/compatibility.py --write docs/from-transformers.md # and its table
-    python tests/generate/compatibility.py GPT2LMHeadModel T5ForConditionalGeneration
+python tests/generate/compatibility.py                                   # all of them, some minutes
+python tests/generate/compatibility.py --write docs/from-transformers.md # and its table
+python tests/generate/compatibility.py GPT2LMHeadModel T5ForConditionalGeneration
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def table(verdicts: list[Verdict]) -> str:
     compared = sum(n for (outcome, _), n in counts.items() if outcome in ("same", "near-tie", "different", "refused"))
     today = datetime.datetime.now(datetime.UTC).date()
     lines = [
-        f"{len(verdicts)} classes of transformers {transformers.__version__} can generate; {compared} of them can be built small from "
-        f"their default config and beam-search ({today}):",
+        f"{len(verdicts)} classes of transformers {transformers.__version__} can generate; {compared} of them can be built small "
+        f"from their default config and beam-search ({today}):",
         "",
         "| outcome | classes | on the engine | by `generate`'s own loop |",
         "| --- | --: | --: | --: |",
@@ -137,7 +137,13 @@ def table(verdicts: list[Verdict]) -> str:
         if each.outcome in ("same", "near-tie", "different", "refused"):
             why = f": {each.why}" if each.why else ""
             lines.append(f"| `{each.name}` | {each.outcome} | {each.engine}{why.replace('|', '/')} |")
-    lines += ["", "Not compared: the class cannot be built this way, or its own `generate` fails.", "", "| class | why |", "| --- | --- |"]
+    lines += [
+        "",
+        "Not compared: the class cannot be built this way, or its own `generate` fails.",
+        "",
+        "| class | why |",
+        "| --- | --- |",
+    ]
     lines += [f"| `{v.name}` | {v.why.replace('|', '/')} |" for v in verdicts if v.outcome in ("not built", "generate fails")]
     return "\n".join([*lines, "", "</details>"])
 

@@ -34,14 +34,24 @@ SIZES: list[tuple[str, int]] = [
     (r"(.*_)?(moe|expert|shared).*intermediate(_size)?|expert_dim|expert_hidden_size", 16),
     (r".*(intermediate_size|intermediate_dim|ffn_dim|ffn_hidden_size|inner_dim|n_inner|mlp_dim)|d_ff|ff_dim|dim_ff", 48),
     (r"(.*_)?(hidden_size|d_model|n_embd|embed_dim|hidden_dim|embedding_size|embedding_dim|dim|width|d_inner|d_proj)", 32),
-    (r"(.*_)?max_.*(position|positions|position_embeddings|seq_len|sequence_length|length)|n_positions|n_ctx|.*context_length", 64),
+    (
+        r"(.*_)?max_.*(position|positions|position_embeddings|seq_len|sequence_length|length)|n_positions|n_ctx|.*context_length",
+        64,
+    ),
     (r"sliding_window.*|window_size|attention_chunk_size|.*local_window.*", 6),
     (r"(.*_)?image_size", 16),
     (r"(.*_)?patch_size", 8),
     (r"num_mel_bins|feat_dim|input_feat_per_channel", 8),
     (r".*state_size|ssm_state.*|.*d_state|mamba_state_dim", 8),
 ]
-EXACT: dict[str, Any] = {"max_source_positions": 16, "rotary_dim": 4, "attention_window": 8, "pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": START}
+EXACT: dict[str, Any] = {
+    "max_source_positions": 16,
+    "rotary_dim": 4,
+    "attention_window": 8,
+    "pad_token_id": PAD,
+    "eos_token_id": EOS,
+    "bos_token_id": START,
+}
 TOKENS = r".*(_token_id|_token_index|_token)"
 
 
@@ -59,10 +69,11 @@ def _generates(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, GenerationMixin) and kind.can_generate()
 
 
-def tiny(name: str, seed: int = 0) -> Any:
-    """A model of this class with random weights, small, its distributions peaked."""
+def tiny(name: str, seed: int = 0, **changes: Any) -> Any:
+    """A model of this class with random weights, small, its distributions peaked; `changes` are for its text config."""
     kind = getattr(transformers, name)
     config = shrink(kind.config_class())
+    vars(config.get_text_config(decoder=True)).update(changes)
     if not config.is_encoder_decoder and hasattr(config, "is_decoder"):
         config.is_decoder = True
     torch.manual_seed(seed)

@@ -13,11 +13,12 @@ import torch
 
 from ..known import known
 from .bart import FusedBart
-from .hooked import HookedStep
+from .hooked import HookedStep, MaskedLayersStep
 from .llama import FusedLlama
 from .recompute import RecomputeStep
 from .step import DecoderStep
 from .trial import agrees, encoder_agrees
+from .windows import FULL, Windows
 
 if TYPE_CHECKING:
     from ...models.transformers import TransformersModel
@@ -83,7 +84,7 @@ def choose(model: TransformersModel, agreed: dict[type, bool]) -> DecoderStep:
             return step
     raise ValueError(
         f"{type(model.model).__name__} ({model.model.config.model_type}) cannot be decoded with by this engine: "
-        "even run from the first token, hypotheses of a batch do not get the scores that the model gives each of them"
+        "none of its ways to run a batch of hypotheses gives the scores that the model itself gives them"
     )
 
 
@@ -114,7 +115,11 @@ def candidates(model: TransformersModel) -> Iterator[type[DecoderStep]]:
         if _unchanged(_without_encoder(model.model)):
             fused: tuple[type[DecoderStep], ...] = (*native(), FusedBart, FusedLlama)
             yield from (each for each in fused if each.takes(model.model))
-        yield HookedStep
+        windows = Windows(model.model)
+        if windows.named and set(windows.kinds) != {FULL}:
+            yield MaskedLayersStep
+        if len(set(windows.kinds)) == 1:
+            yield HookedStep
     yield RecomputeStep
 
 
@@ -128,18 +133,18 @@ def native() -> tuple[type[DecoderStep], ...]:
 
 
 def changes_with_length(model: TransformersModel) -> bool:
-    """Whether attention or positions work otherwise beyond some length, which short hypotheses cannot show."""
-    config = model.model.config.get_text_config(decoder=True)
-    layers = set(getattr(config, "layer_types", None) or ())
-    if layers - {"full_attention", "sliding_attention"}:
+    """Whether attention or positions work otherwise beyond some length, which short hypotheses cannot show.
+
+    Windows do not count: the trial narrows them.
+    """
+    config, windows = model.model.config.get_text_config(decoder=True), Windows(model.model)
+    if not windows.known():
         return True
     rope = getattr(config, "rope_parameters", None) or {}
     if any(each.get("rope_type") in ("dynamic", "longrope") for each in (rope, *rope.values()) if isinstance(each, dict)):
         return True
-    if layers == {"full_attention"}:
-        return False
-    windows = (getattr(config, name, None) for name in ("sliding_window", "window_size", "attention_chunk_size"))
-    return any(isinstance(window, int) and window < model.positions for window in windows)
+    window = getattr(config, "window_size", None)  # GPT-Neo's, of its own making
+    return isinstance(window, int) and window < model.positions
 
 
 def untouched(module: Any) -> bool:

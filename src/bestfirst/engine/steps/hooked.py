@@ -17,6 +17,7 @@ from .positions import positions_of
 from .sources import Sources
 from .step import DecoderStep
 from .tree import MaskedRows, Tree
+from .windows import Windows
 
 
 class TreeCache(Cache):
@@ -63,6 +64,7 @@ class HookedStep(DecoderStep):
         self.modules = list(model.modules())
         self.encoder_decoder = bool(model.config.is_encoder_decoder)
         self.positions = positions_of(model)
+        self.windows = Windows(model)
 
     def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
         """Each layer's keys and values for the encoder's output; the model computes them itself, in a first step thrown away."""
@@ -81,7 +83,7 @@ class HookedStep(DecoderStep):
 
     def step(self, rows: MaskedRows, tree: Tree, sources: Sources) -> torch.Tensor:
         ids = rows.tokens[:, None].long()
-        mask = rows.mask[:, None, None]
+        mask = self._mask(rows)
         own = TreeCache(tree, rows)
         with evaluating(self.modules), self.positions.of(rows) as arguments:
             if not self.encoder_decoder:
@@ -93,7 +95,7 @@ class HookedStep(DecoderStep):
                 cache.cross_attention_cache.layers = layers
                 cache.is_updated = dict.fromkeys(range(len(layers)), True)
                 # The encoder's keys and values are in the cache: of its output only the batch size is looked at.
-                hidden = torch.zeros(len(ids), 1, self.model.config.hidden_size, dtype=mask.dtype, device=mask.device)
+                hidden = torch.zeros(len(ids), 1, self.model.config.hidden_size, dtype=rows.dtype, device=ids.device)
                 output = self.model(
                     decoder_input_ids=ids,
                     decoder_attention_mask=mask,
@@ -105,12 +107,23 @@ class HookedStep(DecoderStep):
                 )
         return output.logits[:, -1]
 
+    def _mask(self, rows: MaskedRows) -> Any:
+        """One for all layers; models whose layers differ take `MaskedLayersStep`."""
+        return next(iter(self.windows.masks(rows).values()))
+
     def read(self, rows: MaskedRows, tree: Tree, sources: Sources) -> None:
         if self.encoder_decoder:
             self.step(rows, tree, sources)
         else:
             with evaluating(self.modules):
                 prefill(self.model.base_model, rows, tree)
+
+
+class MaskedLayersStep(HookedStep):
+    """For models that take a mask for each kind of their layers (Gemma 2 and 3, gpt-oss, Llama 4)."""
+
+    def _mask(self, rows: MaskedRows) -> Any:
+        return self.windows.masks(rows)
 
 
 def prefill(model: Any, rows: MaskedRows, tree: Tree) -> None:

@@ -18,6 +18,7 @@ from .operations import Linear
 from .sources import Sources
 from .step import DecoderStep
 from .tree import MaskedRows, Tree
+from .windows import Windows
 
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 LARGE = 2**22  # weights: a copy of so many is not worth what it saves of so large a product
@@ -53,6 +54,7 @@ class FusedLlama(DecoderStep):
     @torch.inference_mode()
     def __init__(self, model: Any) -> None:
         self.decoder = model.get_decoder()
+        self.windows = Windows(model)
         self.layers = [LlamaLayer(module) for module in self.decoder.layers]
         self.embedding = self.decoder.embed_tokens
         self.last_norm = self.decoder.norm
@@ -72,9 +74,10 @@ class FusedLlama(DecoderStep):
         if rows.paths.shape[1] > len(self.rotary[0]):
             self.rotary = self._rotary(2 * rows.paths.shape[1])
         cos, sin = (table[rows.positions][:, None] for table in self.rotary)  # (rows, 1, head size)
-        mask = rows.mask[:, None, None]
+        masks = self.windows.masks(rows)
         x = self.embedding(rows.tokens)
         for index, layer in enumerate(self.layers):
+            mask = masks[self.windows.of_layer(index)]
             x = x + self._attention(layer.own_norm(x), layer, tree, index, cos, sin, rows, mask)
             gate, up = layer.gate_up(layer.norm(x)).chunk(2, -1)
             x = x + layer.down(layer.activation(gate) * up)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from .step import DecoderStep
+from .windows import narrow
 
 if TYPE_CHECKING:
     from ...models.reader import Prompt
@@ -43,8 +44,9 @@ def agrees(candidate: type[DecoderStep], model: TransformersModel) -> bool:
     try:
         prompts = trial_prompts(model)
         trees = [branches(model, 2), branches(model, 1)]
-        answers = grow(candidate(model.model), model, prompts, trees)
-        compared = [differences(model, *each) for each in zip(prompts, trees, answers, strict=True)]
+        with narrow(model.model, 3):
+            answers = grow(candidate(model.model), model, prompts, trees)
+            compared = [differences(model, *each) for each in zip(prompts, trees, answers, strict=True)]
     except Exception:  # whatever it stumbles over, the next step may not
         _log.debug("%s cannot run %s", candidate.__name__, type(model.model).__name__, exc_info=True)
         return False

@@ -1,0 +1,39 @@
+"""Models whose layers read a window or a chunk of their context: on the tree, beyond their windows, as `generate` does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import bestfirst
+from generate.tiny import inputs, tiny
+
+WINDOW = 6
+CLASSES = [
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "MistralForCausalLM",
+    "Phi3ForCausalLM",
+    "GptOssForCausalLM",
+    "Cohere2ForCausalLM",
+    "Olmo3ForCausalLM",
+    "Qwen2ForCausalLM",
+    "Starcoder2ForCausalLM",
+    "Gemma3ForConditionalGeneration",
+]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_none_recomputes(name):
+    """Prompts of 9 tokens and 12 new ones; one prompt is padded."""
+    mixed = {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]}
+    model = tiny(name, sliding_window=WINDOW, **(mixed if name == "Qwen2ForCausalLM" else {}))
+    batch, stats = inputs(model), bestfirst.Stats()
+    batch["input_ids"][1, :3], batch["attention_mask"][1, :3] = 0, 0
+    asked = {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 12, "return_dict_in_generate": True}
+    asked |= {"output_scores": True, "do_sample": False}
+    theirs = model.generate(**batch, **asked)
+    ours = model.generate(**batch, **asked, custom_generate=bestfirst.generate, stats=stats)
+    assert torch.equal(ours.sequences, theirs.sequences)
+    assert torch.allclose(ours.sequences_scores, theirs.sequences_scores, atol=1e-4)
+    assert stats.engine == "host"
