@@ -28,6 +28,7 @@ from .weights import Weights
 BATCH = 512  # inputs that are read together
 WINDOW = 1 << 15  # inputs that are read before it is decided how much room is needed
 MOST_INPUTS = 2048  # in flight
+ROOMS = (4, 32, 256)  # inputs that a session is made for where no more wait
 MOST_NODES = 1 << 24
 MOST_MEMORY = 0.4  # of what is free on the device
 NODES_EACH = 512  # and 24 times the beam: room for an input's search, on average; if it does not do, inputs make room
@@ -186,7 +187,8 @@ class DeviceEngine:
         self._fitting.clear()
         some = list(islice(self._waiting, BATCH))
         needs, kept = self._needs(some), self._known.session
-        if kept is None or not (_free(kept[1], self) and _suits(kept[1].shape, needs) and kept[0].holds(self.model.model)):
+        wanted = _room(len(self._waiting))
+        if kept is None or not (_free(kept[1], self) and _suits(kept[1], needs, wanted) and kept[0].holds(self.model.model)):
             self._known.session = None
             kept = self._known.session = (Fingerprint(self.model.model), self._new(list(self._waiting)))
         session: Session = kept[1]
@@ -256,7 +258,7 @@ class DeviceEngine:
     def _roomy(self, jobs: Sequence[Job], most: int) -> Shape:
         """Room for as many of these at a time as the memory allows, and for inputs that are a little longer."""
         needs = self._needs(jobs)
-        inputs = min(most, power(len(jobs)))
+        inputs = min(most, _room(len(jobs)))
         shape = replace(needs, source=-(-needs.source // 32) * 32, lengths=-(-needs.lengths // 64) * 64)
         if needs.code:
             shape = replace(shape, code=max(256, power(needs.code)), given=power(needs.given) if needs.given else 0)
@@ -270,7 +272,9 @@ class DeviceEngine:
         inputs = MOST_INPUTS
         while True:
             try:
-                return Session(self.model.model, self._roomy(jobs, inputs))
+                session = Session(self.model.model, self._roomy(jobs, inputs))
+                session.meant_for = _room(len(jobs))
+                return session
             except torch.OutOfMemoryError:  # fewer at a time
                 if inputs == 1:
                     raise
@@ -284,9 +288,15 @@ def _free(session: Session, engine: DeviceEngine) -> bool:
     return owner is None or owner is engine or not owner
 
 
-def _suits(shape: Shape, needs: Shape) -> bool:
-    """Whether there is room, and not so much for wider beams that a smaller session is faster."""
-    return shape.fits(needs) and power(shape.k) <= max(16, 2 * power(needs.k))
+def _room(waiting: int) -> int:
+    """Inputs that a session should take at a time; where a whole batch waits, more may come."""
+    return next((room for room in ROOMS if waiting <= room), MOST_INPUTS)
+
+
+def _suits(session: Session, needs: Shape, inputs: int) -> bool:
+    """Whether there is room, for as many inputs too, and not so much for wider beams that a smaller session is faster."""
+    shape = session.shape
+    return shape.fits(needs) and session.meant_for >= inputs and power(shape.k) <= max(16, 2 * power(needs.k))
 
 
 def _costs(session: Session) -> Stats:

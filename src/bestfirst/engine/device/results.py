@@ -37,20 +37,19 @@ from .state import State
 
 
 @triton.jit
-def stops_before(
-    x, t, enough, found, best, lists, known, deep, end, value, norms, gains, cap, KP: tl.constexpr, LP: tl.constexpr,
-    WIDE: tl.constexpr,
-):  # fmt: skip
-    """Whether Hugging Face's stop comes before each hypothesis of length t and value x (`hugging_face_step`, for many)."""
+def stops_before(x, t, first, last, kth_of, best, norms, gains, cap, LP: tl.constexpr, WIDE: tl.constexpr):
+    """Whether Hugging Face's stop comes before each hypothesis of length t and value x (`hugging_face_step`, for many).
+
+    `kth_of`: the score that settles it at each length from `first` to `last`.
+    """
     lengths = tl.arange(0, LP)
-    first = tl.min(tl.where((tl.cumsum(found, 0) >= enough) & known, lengths, LP), 0)
     before = tl.max(tl.where(lengths == first - 1, best, -INF), 0)
     undecided = x <= before
     stops = x != x
     u = first
-    while u <= tl.minimum(deep + 1, end):
+    while u <= last:
         b = tl.max(tl.where(lengths == u, best, -INF), 0)
-        kth = nth_answer(enough, u, found, lists, known, value, norms, gains, cap, KP, LP)
+        kth = tl.max(tl.where(lengths == u, kth_of, -INF), 0)
         rival = final(tl.where(b >= x, b, x), u + tl.zeros([WIDE], tl.int32), norms, gains, cap)
         tie = (kth == rival) & (b >= x) & ((x < b) | (t >= u))
         now = undecided & ((kth > rival) | tie)
@@ -111,12 +110,22 @@ def settle(
     found = tl.zeros_like(lists)
     best = tl.full([LP], -INF, tl.float64)
     enough = tl.load(mine + ENOUGH)
+    kth_of = tl.full([LP], -INF, tl.float64)
+    first = tl.full([], LP, tl.int32)
+    final_step = tl.minimum(deep + 1, end)
     asks = (search == AS_HUGGING_FACE).to(tl.int32)
     if asks != 0:
         many = tl.load(count + lists, mask=known, other=0)
         found = answers_by_length(lists, many, tl.load(count + lists + 1, mask=known, other=0), value, entry, tie, k, KP)
         asks = (tl.sum(found, 0) >= enough).to(tl.int32)
         best = tl.load(value + lists.to(tl.int64) * KP, mask=many > 0, other=-INF)
+        if asks != 0:
+            first = tl.min(tl.where((tl.cumsum(found, 0) >= enough) & known, lengths, LP), 0)
+            u = first
+            while u <= final_step:
+                kth = nth_answer(enough, u, found, lists, known, value, norms, gains, cap, KP, LP)
+                kth_of = tl.where(lengths == u, kth, kth_of)
+                u += 1
     calls = 0
     t = deep
     hope = tl.where(deep >= end, INF, -INF).to(tl.float64)
@@ -133,10 +142,8 @@ def settle(
         if search != BY_LEVEL:
             counts = counts & ((reach > bar) | ((reach == bar) & (t < bar_length)))
         if asks != 0:
-            counts = counts & (
-                stops_before(x_value, t, enough, found, best, lists, known, deep, end, value, norms, gains, cap, KP, LP, 2 * KP)
-                == 0
-            )
+            before = stops_before(x_value, t, first, final_step, kth_of, best, norms, gains, cap, LP, 2 * KP)
+            counts = counts & (before == 0)
         calls += tl.where(t < end, tl.sum(counts.to(tl.int32), 0), 0)
         # The k-th of both lists together is the best over i of the lesser of the i-th unfinished and the (k - i)-th finished.
         u = tl.load(value + unfinished + lanes - 1, mask=(lanes > 0) & (lanes <= m), other=-INF)

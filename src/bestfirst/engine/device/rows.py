@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .answers import EARLY_ROWS, ENDS, LATE_ROWS, OPEN, RULES
+from .answers import BEAM, ENDS, FULL, OPEN, RULES
 
 ROWS, ACTIVE, ALL_ROWS, STEPS, FREE, CAP, BROKEN = range(7)  # what `counters` holds; rows in use come first
 FLYING, DONE = 1, 2  # what `status` says of a slot; 0 is nobody's
@@ -14,19 +14,19 @@ LEAVING = tl.constexpr(3)  # nobody's either, once its nodes are free
 
 
 @triton.jit
-def share(wants, grant, first, counters, rules, R, S, EARLY, CHEAP, PICKS: tl.constexpr, SP: tl.constexpr):
+def share(wants, grant, first, counters, rules, R, S, PICKS: tl.constexpr, SP: tl.constexpr):
     """Who gets how many of R rows: as many as it wants, up to a level that is the same for all; the first inputs one more.
 
-    The first pick of an input is needed for certain, so nobody gets a second row before everybody has one. Beyond that, no more
-    are given than are likely to be needed: so many for each active input in the first EARLY steps, others later, and CHEAP.
+    The first pick of an input is needed for certain, so nobody gets a second row before everybody has one. Beyond that, rows
+    are given until the step is full: on a busy device what is scored ahead, and may not be needed, costs as much as the rest.
     """
     lanes = tl.arange(0, SP)
     want = tl.load(wants + lanes, mask=lanes < S, other=0)
     free = tl.load(counters + 4)
     active = tl.sum((want > 0).to(tl.int32), 0)
-    which = tl.where(tl.load(counters + 3) < EARLY, EARLY_ROWS, LATE_ROWS)
-    each = tl.load(rules + lanes * RULES + which, mask=want > 0, other=0)
-    likely = tl.minimum(R, tl.sum(each, 0) // 256 + CHEAP)
+    beams = tl.sum(tl.load(rules + lanes * RULES + BEAM, mask=want > 0, other=0), 0)
+    full = tl.max(tl.load(rules + lanes * RULES + FULL, mask=want > 0, other=0), 0)
+    likely = tl.minimum(R, tl.maximum(active, tl.minimum(beams, full)))
     room = tl.minimum(likely, free)
     low = 0
     high = PICKS

@@ -9,9 +9,10 @@ from math import ceil, inf
 from ...scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, Score
 from ...search import Patience, Strategy
 from ...settings import Decoding
-from .answers import AS_HUGGING_FACE, BEST_FIRST, BY_LEVEL, RULES
+from .answers import AS_HUGGING_FACE, BEAM, BEST_FIRST, BY_LEVEL, FULL, RULES
 
 LARGEST_BEAM = 512
+BUSY, BUSY_RISING = 2048, 4096  # rows of a step; where a score rises with length, most of what is scored ahead is needed
 KNOWN = (LogProbability, LengthNormalized, GNMT, LengthReward, BoundedLengthReward)  # value / norm(length) + gain(length)
 
 
@@ -43,10 +44,9 @@ def kind_of(plan: Strategy) -> int | None:
 
 @dataclass(frozen=True)
 class Rules:
-    """One job's settings. `numbers` are what `beams.RULES` names; `rates` the rows that it is likely to need in a step."""
+    """One job's settings. `numbers` are what `answers.RULES` names."""
 
     numbers: tuple[int, ...]
-    rates: tuple[float, float]
     score: Score
 
     @classmethod
@@ -58,26 +58,20 @@ class Rules:
         if kind == AS_HUGGING_FACE.value and score.monotonic:
             kind = BEST_FIRST.value  # there the two stop alike
         enough = ceil(plan.stop.factor * k) if isinstance(plan.stop, Patience) else max(decoding.nbest, k)
-        # The wider the beam and the harder the input, the more of a length is needed; a score that rises needs most of it.
-        rates = (1.25, 3.0) if k <= 10 else (2.0, 6.0)
-        if not score.monotonic:
-            rates = (max(rates[0], 0.65 * k), max(rates[1], 0.85 * k))
-        if kind == BY_LEVEL.value:
-            rates = (float(k), float(k))
-        fixed = [round(256 * rate) for rate in rates]
-        some = (
-            k,
-            width,
-            decoding.nbest,
-            int(decoding.accept_truncated),
-            kind,
-            table,
-            int(not score.monotonic),
-            enough,
-            *fixed,
-            program,
-        )
-        return cls((*some, *[0] * (RULES.value - len(some))), rates, score)
+        limits = (decoding.nbest, int(decoding.accept_truncated))
+        busy = BUSY if score.monotonic else BUSY_RISING
+        some = (k, width, *limits, kind, table, int(not score.monotonic), enough, busy, program)
+        return cls((*some, *[0] * (RULES.value - len(some))), score)
+
+    @property
+    def beam(self) -> int:
+        """How many hypotheses of a length are kept."""
+        return self.numbers[BEAM.value]
+
+    @property
+    def full(self) -> int:
+        """The rows of a step beyond which nothing is scored ahead."""
+        return self.numbers[FULL.value]
 
     @property
     def capped(self) -> bool:

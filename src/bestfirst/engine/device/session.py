@@ -22,11 +22,12 @@ from .results import Collected
 from .rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, LEAVING, ROWS, STEPS
 from .rules import Rules, table_key, table_of
 from .state import SCORES, Shape, State
-from .step import CHEAP, EARLY, DeviceStep
+from .step import DeviceStep
 from .weights import Weights
 
 BUCKETS = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows in a step: a graph for each
-BURST = 4  # steps between two snapshots
+BURST = 4  # steps between two snapshots; half as many for few inputs, which are soon done
+FEW_ACTIVE = 16
 AHEAD = 1  # snapshots outstanding: so many bursts are queued while the host waits for the one before
 FEW = 64  # jobs that are not worth collecting while many others run
 BEHIND = 4  # collections whose results may wait for a better time
@@ -57,6 +58,7 @@ class Session:
         self.burst, self.ahead = (BURST, AHEAD) if self.weights.device.type == "cuda" else (1, 0)
         self._tables: dict[Hashable, int] = {}  # places of scores' tables
         self._programs: dict[bytes, int] = {}  # places of edits, from 1 on
+        self.meant_for = shape.inputs  # inputs at a time; the memory may have allowed fewer
         self.checked = False  # whether its answers were held against the model's own
         self.owner: Callable[[], Any] = lambda: None  # the engine whose jobs are here, if it is still there
 
@@ -72,13 +74,13 @@ class Session:
             self._tables.clear()
         if len(self._programs) >= PROGRAMS:
             self._programs.clear()
-        self._rates = (0.0, 0.0)
+        self._beam = self._full = 1
         self.most = self.shape.inputs  # in flight
         self._slots: list[Job | None] = [None] * self.shape.inputs
         self._collections: deque[Collected] = deque()
         self._snapshots: deque[Snapshot] = deque()
         self.in_flight = self._source_tokens = 0  # jobs that have a slot, and their tokens
-        self._active = self._queued = self._let_in = self._taken_out = 0
+        self._active = self._let_in = self._taken_out = 0
         self.most_in_flight = self.most_tokens = self.rows = self.steps = 0
         self.seconds = 0.0  # with jobs in flight
 
@@ -162,7 +164,7 @@ class Session:
         if len(self._rules) >= MOST_RULES:
             self._rules.clear()
         self._rules[id(decoding), code] = (decoding, rules)  # kept, so that no other object gets its identity
-        self._rates = (max(self._rates[0], rules.rates[0]), max(self._rates[1], rules.rates[1]))
+        self._beam, self._full = max(self._beam, rules.beam), max(self._full, rules.full)
         return rules
 
     def _program(self, code: bytes) -> int:
@@ -179,17 +181,13 @@ class Session:
     def _run_burst(self) -> None:
         """Some steps, and a snapshot of what they will have done."""
         rows = self._rows_for(self._active)
-        for _ in range(self.burst):
+        for _ in range(self.burst if self._active > FEW_ACTIVE else (self.burst + 1) // 2):
             self.graphs.run(("step", rows), lambda: self.step_of(rows))
-        self._queued += self.burst
         self._snapshots.append(Snapshot(Transfer(self.state.board), self._let_in, self._taken_out))
 
     def _rows_for(self, active: int) -> int:
-        """The least bucket that these inputs will need: a step takes as many of its rows as are likely to be needed (`share`).
-
-        The wider the beam and the harder the input, the more of a length is needed. No more rows are of use than inputs can name.
-        """
-        wanted = min(active * self._rates[self._queued > EARLY] + CHEAP, active * self.shape.picks)
+        """The least bucket that these inputs will need, as `share` gives rows out. No more are of use than inputs can name."""
+        wanted = max(active, min(active * min(self._beam, self.shape.picks), self._full))
         return next((rows for rows in BUCKETS if rows >= wanted), BUCKETS[-1])
 
     def _look(self, snapshot: Snapshot, waiting: deque[Job]) -> None:

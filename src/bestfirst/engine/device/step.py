@@ -19,8 +19,6 @@ LARGEST_VOCABULARY = 16384  # that one program looks through; above it, torch's 
 MOST_SUCCESSORS = 128
 GROUP = 64  # tokens that are looked through together
 BLOCK = 1024  # of a row that is edited
-EARLY = 32  # steps: inputs that take more are hard, and most of what is scored ahead for them is needed
-CHEAP = 512  # rows that cost little more than one, beside what is needed
 
 
 class DeviceStep:
@@ -45,9 +43,7 @@ class DeviceStep:
             st.pick_length, st.pick_place, st.wants, st.counters, shape.n, L, W,
             PICKS=picks, KP=KP, CP=min(power(W), 16), LP=power(L), num_warps=1 if KP <= 16 else 2 if KP <= 128 else 8,
         )  # fmt: skip
-        share[(1,)](
-            st.wants, st.grant, st.first, st.counters, st.rules, R, S, EARLY, CHEAP, PICKS=picks, SP=power(S), num_warps=8
-        )
+        share[(1,)](st.wants, st.grant, st.first, st.counters, st.rules, R, S, PICKS=picks, SP=power(S), num_warps=8)
         assign[(S,)](
             st.wants, st.grant, st.first, st.counters, st.pick_length, st.pick_place,
             st.entry, st.node, st.child, st.scored, st.stack,
