@@ -202,3 +202,20 @@ def test_a_gpu_gives_what_the_host_gives(settings):
     found = bestfirst.decode(model, LINES, **{"max_length": 80, **settings})
     assert known(model).session is not None
     assert summary(found) == summary(bestfirst.decode(model, LINES, **{"max_length": 80, **settings}, row_budget=512))
+
+
+def test_a_session_kept_from_few_inputs_or_another_beam_is_not_used_for_many(on_device, monkeypatch):
+    """As many inputs are in flight as if it were the first decode; a session that has room for them is kept."""
+    model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
+    inputs = ARCHITECTURES["marian"].inputs(3)
+    monkeypatch.setattr(engines, "ROOMS", (1, 2))
+    monkeypatch.setattr(engines, "MOST_INPUTS", 3)
+    on_device()
+    kept = []
+    for some in (inputs[:1], inputs, inputs[:1]):
+        stats = Stats()
+        bestfirst.decode(model, some, beam=1, max_length=1, stats=stats)
+        kept.append(known(model).session[1])
+        assert stats.in_flight == len(some)
+    assert kept[0] is not kept[1]
+    assert kept[1] is kept[2]

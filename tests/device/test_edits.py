@@ -199,6 +199,7 @@ def test_searches_with_edits_are_those_of_the_host(cases, tally, stop):
 ASKED = {
     "n-grams": {"no_repeat_ngram_size": 2, "encoder_no_repeat_ngram_size": 2, "min_length": 4},
     "penalties": {"repetition_penalty": 1.4, "encoder_repetition_penalty": 1.3, "renormalize_logits": True},
+    "nothing, greedily": {"num_beams": 1},
     "tokens": {"bad_words_ids": [[5], [6, 7]], "forced_bos_token_id": 6, "forced_eos_token_id": 2, "begin_suppress_tokens": [4]},
 }
 

@@ -152,6 +152,7 @@ STOPS = {
     "hf-false": lambda k: stopping(best_first_beam(k), "hf-false"),
     "hf-true": lambda k: beam(k).using(stop=Patience(1.0, "hf-true"), order=ShortestFirstPruned()),
     "patience": lambda k: beam(k).using(stop=Patience(1.6), order=ShortestFirstPruned()),
+    "patience, all of a level": lambda k: stopping(beam(k), "patience", factor=1.3),
 }
 
 

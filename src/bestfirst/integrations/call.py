@@ -126,6 +126,8 @@ class Call:
             return "output_scores are recorded by a search on the host"
         if self.limits.others:
             return f"{type(self.limits.others[0]).__name__} is asked by a search on the host"
+        if self.processors and self.greedy:
+            return "logits processors of greedy search see scores that are not normalised"
         if self.processors:
             ids, k = self.inputs.ids, self.config.num_beams
             if not self.model.encoder_decoder or any(len(prompt.tokens) < ids.shape[1] for prompt in self.inputs.prompts):

@@ -13,9 +13,10 @@ INF = tl.constexpr(float("inf"))
 
 # What `rules` holds of each input: its beam, how many successors of a node matter to it, n-best, whether truncated outputs count,
 # how it is searched, which of the score tables is its own, whether the score of a fixed value rises with the length, how many
-# answers end its search, the rows of a step beyond which nothing is scored ahead, and its edits: 0, or one more than their place.
+# answers end its search, the rows of a step beyond which nothing is scored ahead, its edits (0, or one more than their
+# place), and whether a level's rest is left out once it cannot matter.
 RULES = tl.constexpr(16)
-BEAM, WIDTH, NBEST, TRUNCATED, SEARCH, SCORE, RISES, ENOUGH, FULL, PROGRAM = (tl.constexpr(i) for i in range(10))
+BEAM, WIDTH, NBEST, TRUNCATED, SEARCH, SCORE, RISES, ENOUGH, FULL, PROGRAM, PRUNES = (tl.constexpr(i) for i in range(11))
 BEST_FIRST, AS_HUGGING_FACE, BY_LEVEL = (tl.constexpr(i) for i in range(3))
 
 

@@ -27,6 +27,7 @@ from .answers import (
     INF,
     NBEST,
     OPEN,
+    PRUNES,
     RISES,
     RULES,
     SCORE,
@@ -276,7 +277,7 @@ def grow(
             last = tl.load(value + (lists + 2).to(tl.int64) * KP + k - 1, mask=full, other=-INF)
             longer = tl.minimum(lengths + 1, LP - 1)
             reach = tl.maximum(final(last, longer, norms, gains, cap), bound(last, longer, end, rises, norms, gains, cap))
-            reach = tl.where(full, reach, -INF)
+            reach = tl.where(full & (tl.load(mine + PRUNES) != 0), reach, -INF)
             heads = tl.where(bound(heads, lengths, end, rises, norms, gains, cap) < reach, -INF, heads)
             level = tl.min(tl.where(heads > -INF, lengths, LP), 0)
             after = tl.max(tl.where(lengths == level, reach, -INF), 0)

@@ -22,6 +22,7 @@ from .answers import (
     ENOUGH,
     INF,
     NBEST,
+    PRUNES,
     RISES,
     RULES,
     SCORE,
@@ -96,6 +97,7 @@ def settle(
     n = tl.load(mine + NBEST)
     search = tl.load(mine + SEARCH)
     rises = tl.load(mine + RISES)
+    prunes = tl.load(mine + PRUNES)
     norms = norm + tl.load(mine + SCORE) * LP
     gains = gain + tl.load(mine + SCORE) * LP
     cap = tl.load(caps + s)
@@ -138,7 +140,7 @@ def settle(
         x_value = tl.load(value + unfinished + lanes, mask=lanes < m, other=-INF)
         x_node = tl.load(node + unfinished + lanes, mask=lanes < m, other=-1)
         reach = bound(x_value, t, end, rises, norms, gains, cap)
-        counts = (x_node >= 0) & (reach >= hope)
+        counts = (x_node >= 0) & ((reach >= hope) | (prunes == 0))
         if search != BY_LEVEL:
             counts = counts & ((reach > bar) | ((reach == bar) & (t < bar_length)))
         if asks != 0:

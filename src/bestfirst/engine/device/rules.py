@@ -38,8 +38,7 @@ def kind_of(plan: Strategy) -> int | None:
     by level until there are enough answers."""
     if plan.name == "best-first":
         return {"answered": BEST_FIRST.value, "hf-false": AS_HUGGING_FACE.value}.get(plan.stop.name)
-    pruned = plan.level_by_level and plan.order.relies_on_bound
-    return BY_LEVEL.value if pruned and type(plan.stop) is Patience else None
+    return BY_LEVEL.value if plan.level_by_level and type(plan.stop) is Patience and plan.any_order else None
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,9 @@ class Rules:
         if kind == AS_HUGGING_FACE.value and score.monotonic:
             kind = BEST_FIRST.value  # there the two stop alike
         enough = ceil(plan.stop.factor * k) if isinstance(plan.stop, Patience) else max(decoding.nbest, k)
-        limits = (decoding.nbest, int(decoding.accept_truncated))
-        busy = BUSY if score.monotonic else BUSY_RISING
-        some = (k, width, *limits, kind, table, int(not score.monotonic), enough, busy, program)
+        limits, rises = (decoding.nbest, int(decoding.accept_truncated)), not score.monotonic
+        prunes, busy = plan.order.relies_on_bound, BUSY_RISING if rises else BUSY
+        some = (k, width, *limits, kind, table, int(rises), enough, busy, program, int(prunes))
         return cls((*some, *[0] * (RULES.value - len(some))), score)
 
     @property
