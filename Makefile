@@ -9,11 +9,13 @@ WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 BIN := $(VENV)/bin
+BASE := $(VENV)/.base
 INSTALLED := $(VENV)/.installed
+BARE := $(VENV)-base
 SOURCES := src benchmarks tests recipes docs
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-full lint format figures clean
+.PHONY: help install demo test test-base test-full lint format figures clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,12 +29,17 @@ $(BIN)/python:
 	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "'$(PYTHON) -m venv' failed (see above); on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
-$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing bestfirst into $(VENV) (the first time takes a few minutes: torch is large)"
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev,bench,serve,cluster,parquet]'
+$(BASE): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing bestfirst into $(VENV), without torch and transformers (half a minute)"
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e .
 	@touch $@
 
-demo: $(INSTALLED) ## translate German with the embedded model, and see what best-first saves
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing bestfirst and all that its tests need into $(VENV) (the first time takes a few minutes: torch is large)"
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev,bench,serve,cluster,parquet]'
+	@touch $@ $(BASE)
+
+demo: $(BASE) ## translate German with the embedded model, and see what best-first saves
 	@mkdir -p build
 	@echo; echo "The embedded German-English model:"
 	printf 'Guten Morgen!\nWo ist der Bahnhof?\nDas habe ich nicht gesagt.\n' | $(BIN)/bestfirst translate
@@ -45,8 +52,18 @@ demo: $(INSTALLED) ## translate German with the embedded model, and see what bes
 	@awk 'NR == FNR { beam[FNR] = $$0; next } { same += beam[FNR] == $$0 } END { print "\n" same " of " FNR " translations are the same" }' \
 	  build/demo-beam.en build/demo-best-first.en
 
-test: lint ## check style and types, run all tests
+test: lint test-base ## check style and types, run all tests
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+
+test-base: $(BARE)/.installed ## what must work without torch and transformers, in an environment that has neither
+	$(BARE)/bin/python -m pytest -p no:cacheprovider tests/base
+
+$(BARE)/.installed: pyproject.toml constraints.txt
+	@command -v "$(PYTHON)" > /dev/null || { echo "no '$(PYTHON)' on PATH; choose an interpreter: make PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BARE)/bin/python || "$(PYTHON)" -m venv $(BARE)
+	@echo "Installing bestfirst into $(BARE), without torch and transformers"
+	@$(BARE)/bin/python -m pip install -qq -c constraints.txt -e . pytest
+	@touch $@
 
 test-full: export BESTFIRST_TEST_SCALE = full
 test-full: test ## the same, at the full counts (hours, not minutes)
@@ -66,5 +83,5 @@ figures: $(INSTALLED) ## measure again and redraw the figures of README and docs
 	$(BIN)/python docs/figures/architecture.py
 
 clean: ## remove the virtual environment, caches and build outputs
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info src/*.egg-info
+	rm -rf $(VENV) $(BARE) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info src/*.egg-info
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

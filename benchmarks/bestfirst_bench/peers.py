@@ -7,7 +7,6 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -68,7 +67,7 @@ class Peer(ABC):
     def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun: ...
 
     def _clean(self, tokens: Sequence[int]) -> Tokens:
-        special = {*self.model.eos, *self.model.start_tokens, self.model.model.config.pad_token_id}
+        special = {*self.model.eos, *self.model.start_tokens, self.model.config_value("pad_token_id")}
         return tuple(token for token in tokens if token not in special)
 
 
@@ -80,8 +79,7 @@ class BestFirstPeer(Peer):
 
     def __init__(self, *settings: Any) -> None:
         super().__init__(*settings)
-        self._silent = copy(self.model)  # no peer makes text of its tokens
-        self._silent.tokenizer = None
+        self._silent = self.model.silent()  # no peer makes text of its tokens
 
     def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
         asked: dict[str, Any] = {"strategy": self.strategy, "beam": k, "max_length": max_length, "accept_truncated": True}

@@ -13,10 +13,12 @@ import torch
 
 from bestfirst.decoding import decode
 from bestfirst.engine import Stats
+from bestfirst.engine.compiled_step import CompiledStep
 from bestfirst.engine.steps.choose import step_for
 from bestfirst.engine.steps.native import bart, kernels
 from bestfirst.engine.steps.native.bart import NativeDecoder
 from bestfirst.engine.steps.native.parts import FeedForward, Product
+from bestfirst.engine.steps.native.room import NativeTree
 from bestfirst.engine.steps.native_bart import NativeBart
 from bestfirst.engine.steps.tree import Tree
 
@@ -33,7 +35,7 @@ PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "attention to the source": ((kernels, "cross_attention"),),
     "norms and activations": ((kernels, "add_norm"), (kernels, "norm"), (FeedForward, "activate")),
     "embeddings": ((bart, "embed"),),
-    "paths": ((Tree, "rows"),),
+    "paths": ((Tree, "rows"), (NativeTree, "rows")),
     "log-sum-exp and top-k": ((kernels, "top"),),
 }
 """What is timed, by where it lives. Inside the encoder nothing else is."""
@@ -56,8 +58,8 @@ class Profile:
 
 def profile(model: TransformersModel, sources: Sequence[Any], beam: int, turns: int = 3) -> Profile:
     """Decode a few times, and account for the fastest."""
-    decoder = step_for(model)
-    if not isinstance(decoder, NativeBart):
+    decoder = model.decoder or step_for(model)
+    if not isinstance(decoder, (CompiledStep, NativeBart)):
         raise ValueError(f"model {model.name!r} runs on the {decoder.name} decoder; only compiled steps are profiled")
     decode(model, sources[:16], beam=beam)  # what is done once is not timed
     best: tuple[Stats, dict[str, float]] | None = None

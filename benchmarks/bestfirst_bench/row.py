@@ -160,8 +160,7 @@ class Benchmark:
     def signature(self, setting: Setting, text: ParallelText) -> str:
         """Everything that a row depends on, but for its line."""
         models = f"model:{self.name}" + (f"|lm:{self._lm_name}" if setting.needs_language_model else "")
-        dtype = str(self.model.model.dtype).removeprefix("torch.")
-        return f"bestfirst|{setting.signature}|text:{text.name}|{models}|dtype:{dtype}|v:{__version__}"
+        return f"bestfirst|{setting.signature}|text:{text.name}|{models}|dtype:{self.model.dtype_name}|v:{__version__}"
 
     def missing(self, setting: Setting, text: ParallelText, store: Store[Row]) -> list[Pair]:
         """The lines that have no row yet."""

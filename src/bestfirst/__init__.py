@@ -23,7 +23,8 @@ _HOMES = {
     "explaining": ("explain",),
     "integrations.generate": ("generate",),
     "models": ("Ensemble", "FunctionModel", "Model", "Query", "Scored", "ShallowFusion"),
-    "models.transformers": ("load", "wrap"),
+    "loading": ("load",),
+    "models.transformers": ("wrap",),
     "page": ("view",),
     "scoring": (
         "GNMT", "BoundedLengthReward", "Coverage", "Diverse", "LengthNormalized", "LengthReward", "LogProbability",
@@ -46,8 +47,9 @@ if TYPE_CHECKING:
     from .engine import Stats
     from .explaining import explain
     from .integrations.generate import generate
+    from .loading import load
     from .models import Ensemble, FunctionModel, Model, Query, Scored, ShallowFusion
-    from .models.transformers import load, wrap
+    from .models.transformers import wrap
     from .page import view
     from .scoring import (
         GNMT,
@@ -69,7 +71,12 @@ def __getattr__(name: str) -> Any:
         return import_module(f".{name}", __name__)
     if name not in _HOME:
         raise AttributeError(f"module 'bestfirst' has no attribute {name!r}")
-    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    try:
+        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "transformers"):
+            raise
+        raise ImportError(f"bestfirst.{name} needs torch and transformers; pip install 'bestfirst[transformers]'") from None
 
 
 def __dir__() -> list[str]:

@@ -89,11 +89,11 @@ def _results(
     begun = perf_counter()
 
     def jobs() -> Iterator[Job]:
-        read = None
-        for index, raw in enumerate(inputs):
+        for index, (raw, read) in enumerate(_read(model, inputs, decoding.prefix)):
             try:
-                read = read or model.reader(decoding.prefix)
-                job = Job(index, read(raw), decoding)
+                if isinstance(read, ValueError):
+                    raise read
+                job = Job(index, read, decoding)
             except ValueError as error:
                 yield Job(index, NOTHING, decoding, error=str(error))
                 continue
@@ -114,6 +114,28 @@ def _results(
 
 
 NOTHING = Source(None, 0, 0)
+TOGETHER = 512  # inputs that are tokenised at a time
+
+
+def _read(model: Model, inputs: Iterable[Any], prefix: Any) -> Iterator[tuple[Any, Source | ValueError]]:
+    """Each input, and what the model reads it as or why it cannot. Those of a list are read many at a time, as they are needed;
+    others one by one, for what is not asked for must not be waited for."""
+    try:
+        read = model.reader(prefix)
+    except ValueError as error:
+        yield from ((raw, error) for raw in inputs)
+        return
+    batch = getattr(read, "batch", None)
+    if batch is not None and isinstance(inputs, (list, tuple)):
+        for first in range(0, len(inputs), TOGETHER):
+            some = inputs[first : first + TOGETHER]
+            yield from zip(some, batch(some), strict=True)
+        return
+    for raw in inputs:
+        try:
+            yield raw, read(raw)
+        except ValueError as error:
+            yield raw, error
 
 
 def _show_settings(function: Any) -> None:

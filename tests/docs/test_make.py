@@ -15,7 +15,7 @@ def make(*args: str) -> subprocess.CompletedProcess[str]:
 
 def test_demo_translates_and_shows_the_saving():
     """In the environment that runs this test; whether it is up to date is not this test's business (`-o`)."""
-    done = make("demo", f"VENV={sys.prefix}", "-o", f"{sys.prefix}/.installed")
+    done = make("demo", f"VENV={sys.prefix}", "-o", f"{sys.prefix}/.base")
     assert done.returncode == 0, done.stderr
     assert "Where is the station?" in done.stdout
     assert "out of budget" in done.stdout  # of the strategies compared, breadth-first
@@ -28,7 +28,7 @@ def test_demo_translates_and_shows_the_saving():
 def test_make_alone_lists_the_targets():
     done = make()
     assert done.returncode == 0
-    for target in ("demo", "test", "test-full", "lint", "format", "figures", "clean"):
+    for target in ("demo", "test", "test-base", "test-full", "lint", "format", "figures", "clean"):
         assert f"make {target} " in done.stdout
 
 

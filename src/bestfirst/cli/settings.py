@@ -15,7 +15,7 @@ from .console import silence_libraries
 from .failure import reason, usage
 
 if TYPE_CHECKING:
-    from ..models.transformers import TransformersModel
+    from ..models.text_model import TextModel
 
 WORDS = ("finished", "method", "score", "stop", "strategy")  # names that are words too: meant only where a value is given
 NAMES = (
@@ -71,21 +71,20 @@ class ModelChoice(options.ModelOptions):
         languages = options.given(source_lang=self.source_lang, target_lang=self.target_lang)
         return {"sha256": fingerprint(self.model), "dtype": self.dtype or "fp32", **languages}
 
-    def load(self, decoding: Decoding) -> tuple[TransformersModel, Decoding]:
+    def load(self, decoding: Decoding) -> tuple[TextModel, Decoding]:
         """The model, and the same settings with the language model they name in place of its name."""
         silence_libraries()
-        import torch
-
         from ..decoding import decode
+        from ..engine.threads import use_threads
 
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
         model = self._load(self.model, source_lang=self.source_lang, target_lang=self.target_lang)
         name = decoding.score_options.get("language_model")
         if name is not None:
             language_model = self._load(name)
             _check_vocabularies(model, language_model)
             decoding = decoding.using(score_options={**decoding.score_options, "language_model": language_model})
+        if self.threads is not None:
+            use_threads(self.threads)
         try:
             decoding = decoding.read(model)
             if isinstance(decoding.prefix, str):
@@ -95,8 +94,8 @@ class ModelChoice(options.ModelOptions):
             raise usage(reason(error)) from error
         return model, decoding
 
-    def _load(self, name: str | None, **languages: str | None) -> TransformersModel:
-        from ..models.transformers import load
+    def _load(self, name: str | None, **languages: str | None) -> TextModel:
+        from ..loading import load
 
         try:
             trusted = self.trust_remote_code
@@ -107,8 +106,8 @@ class ModelChoice(options.ModelOptions):
             raise usage(f"cannot load a model from {name!r}: {reason(error)}") from error
 
 
-def _check_vocabularies(model: TransformersModel, language_model: TransformersModel) -> None:
-    ours, its = (len(m.model.get_output_embeddings().weight) for m in (model, language_model))
+def _check_vocabularies(model: TextModel, language_model: TextModel) -> None:
+    ours, its = model.vocabulary, language_model.vocabulary
     if ours != its:
         names = f"the language model {language_model.name!r} has {its} tokens, the model {model.name!r} {ours}"
         raise usage(f"{names}: their vocabularies must be the same")
@@ -128,7 +127,6 @@ def identity(decoding: Decoding) -> dict[str, Any]:
     return fields_of
 
 
-def signature(decoding: Decoding, model: TransformersModel) -> str:
+def signature(decoding: Decoding, model: TextModel) -> str:
     """What makes a result what it is, in one line."""
-    dtype = str(model.model.dtype).removeprefix("torch.")
-    return f"bestfirst|{decoding.signature}|model:{model.name}|dtype:{dtype}|v:{__version__}"
+    return f"bestfirst|{decoding.signature}|model:{model.name}|dtype:{model.dtype_name}|v:{__version__}"

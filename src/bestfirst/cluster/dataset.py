@@ -71,12 +71,12 @@ class RowDecoder:
     """An actor: a model, loaded once, that decodes batches of rows."""
 
     def __init__(self, loading: dict[str, Any], threads: int, field: str, into: str, decoding: Decoding) -> None:
-        import torch
+        from ..engine.threads import use_threads
+        from ..loading import load
 
-        from ..models.transformers import load
-
-        torch.set_num_threads(threads)
-        self.worker = Worker(load(**loading), decoding)
+        model = load(**loading)
+        use_threads(threads)
+        self.worker = Worker(model, decoding)
         self.field, self.into, self.nbest = field, into, decoding.nbest
 
     def __call__(self, batch: Any) -> Any:

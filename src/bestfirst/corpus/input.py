@@ -61,7 +61,7 @@ def compress(data: bytes, kind: str | None) -> bytes:
 
 def zstd() -> ModuleType:
     if zstandard is None:
-        raise ValueError("a .zst file needs the package zstandard: pip install zstandard")
+        raise ValueError("a .zst file needs the package zstandard: pip install 'bestfirst[zstd]'")
     return zstandard
 
 

@@ -67,6 +67,10 @@ def scorer_for(model: Model, score: Score, lenient: bool = False) -> Scorer:
     """Who asks this model on behalf of searches: Hugging Face models run on a tree of keys and values, others as they are."""
     if not model.hugging_face:
         return ModelScorer(model, score, lenient)
-    from .tree_scorer import TreeScorer
+    if (decoder := getattr(model, "decoder", None)) is not None:
+        from .tree_scorer import TreeScorer
 
-    return TreeScorer(model, score)  # type: ignore[arg-type]
+        return TreeScorer(model, score, decoder)  # type: ignore[arg-type]
+    from .torch_scorer import TorchScorer
+
+    return TorchScorer(model, score)  # type: ignore[arg-type]

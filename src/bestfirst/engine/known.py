@@ -7,7 +7,7 @@ from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..models.transformers import TransformersModel
+from ..models import Model
 from ..settings import Budget
 
 
@@ -28,6 +28,6 @@ class Known:
 _known: WeakKeyDictionary[Any, Known] = WeakKeyDictionary()
 
 
-def known(model: TransformersModel) -> Known:
+def known(model: Model) -> Known:
     """What is known of this model's weights."""
-    return _known.setdefault(model.model, Known())
+    return _known.setdefault(model.known_as, Known())

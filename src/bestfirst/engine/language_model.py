@@ -23,16 +23,19 @@ class LanguageModelRunner:
         self._slots: dict[Sentence, dict[int, int]] = {}  # by the model's slot
         self._reached: dict[Sentence, dict[int, torch.Tensor]] = {}  # log-probability of each continuation, whole prefix included
 
+    @torch.inference_mode()
     def start(self, sentences: Sequence[Sentence]) -> None:
         prompt = self.model.read(()).payload
         for sentence, own in zip(sentences, self.runner.admit([prompt] * len(sentences)), strict=True):
             sentence.beside = own
             self._slots[sentence], self._reached[sentence] = {}, {}
 
+    @torch.inference_mode()
     def release(self, sentence: Sentence) -> None:
         self.runner.release(_beside(sentence))
         del self._slots[sentence], self._reached[sentence]
 
+    @torch.inference_mode()
     def logprobs(self, rows: Sequence[Row], slots: Sequence[int]) -> torch.Tensor:
         """Its log-probabilities of the next token, (rows, vocabulary), for rows that the model has put into `slots`."""
         own_rows = []
@@ -47,6 +50,7 @@ class LanguageModelRunner:
             self._slots[row[0]][slot] = own_slot
         return torch.log_softmax(logits.float(), -1).clamp_(max=0)
 
+    @torch.inference_mode()
     def past(self, rows: Sequence[Row], slots: Sequence[int], logprobs: torch.Tensor) -> torch.Tensor:
         """Its log-probability of each row's whole prefix, (rows, 1)."""
         past = torch.stack(

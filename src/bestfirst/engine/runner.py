@@ -1,23 +1,18 @@
-"""Runner: one Hugging Face model with its tree and sources. Inputs are admitted, rows are run, inputs are released."""
+"""Runner: one model with its tree and sources. Inputs are admitted, rows are run, inputs are released."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from .known import known
 from .steps.budget import measure
-from .steps.sources import Sources
-from .steps.tree import Tree
 
 if TYPE_CHECKING:
     from ..models.reader import Prompt
-    from ..models.transformers import TransformersModel
+    from ..models.text_model import TextModel
     from ..settings import Budget
-    from .steps.step import DecoderStep
 
 
 class Sentence:
@@ -41,26 +36,18 @@ Row = tuple[Sentence, int, int, int]
 class Runner:
     """Runs rows of many inputs on one model."""
 
-    def __init__(self, model: TransformersModel, decoder: DecoderStep) -> None:
+    def __init__(self, model: TextModel, decoder: Any) -> None:
         self.model = model
         self.decoder = decoder
-        parameter = next(model.model.parameters())
-        self.device = parameter.device
-        self.tree = Tree(parameter.device, parameter.dtype)
-        self.sources = Sources(parameter.device, parameter.dtype)
+        self.tree, self.sources = decoder.room(model)
         self.seconds = 0.0  # spent in the model
         self._places: list[Sentence] = []
 
-    @torch.inference_mode()
     def budget(self) -> Budget:
         """The row budget that suits this model here, measured the first time."""
         shared = known(self.model)
         if shared.budget is None:
-            layers = []
-            if self.model.encoder_decoder:
-                hidden = torch.zeros(1, 16, self.model.model.config.hidden_size, dtype=self.tree.dtype, device=self.device)
-                layers = self.decoder.encode(hidden, torch.ones(1, 16, dtype=torch.long, device=self.device))
-            shared.budget = measure(self.decoder, self.device, self.tree.dtype, layers)
+            shared.budget = measure(self.decoder, lambda: self.decoder.room(self.model, tokens=16))
         return shared.budget
 
     def admit(self, prompts: Sequence[Prompt]) -> list[Sentence]:
@@ -92,7 +79,7 @@ class Runner:
         if table:
             self.decoder.read(self.tree.prompt_rows(table, counts), self.tree, self.sources)
 
-    def step(self, rows: Sequence[Row]) -> tuple[list[int], torch.Tensor]:
+    def step(self, rows: Sequence[Row]) -> tuple[list[int], Any]:
         """One forward pass. Returns each row's slot, and logits (rows, vocabulary). Rows of a sentence stand together."""
         slots = self.tree.allocate(len(rows))
         table: list[tuple[int, int, int, int, int]] = []
@@ -117,7 +104,7 @@ class Runner:
             raise ValueError(f"the attention of model {self.model.name!r} is not known here, and a coverage penalty needs it")
         self.decoder.watching = True
 
-    def attention(self, rows: Sequence[Row]) -> list[torch.Tensor]:
+    def attention(self, rows: Sequence[Row]) -> list[Any]:
         """The last step's attention to each source token, for each row."""
         seen = self.decoder.attention
         return [seen[i, : self.sources.lengths[row[0].place]] for i, row in enumerate(rows)]

@@ -1,53 +1,50 @@
-"""TreeScorer: scores hypotheses of many searches on one Hugging Face model, a row a hypothesis."""
+"""TreeScorer: scores hypotheses of many searches on one model, a row a hypothesis. Here on compiled steps, without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf
 from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from ..constraints import allowed_after
 from ..models import Source
-from ..models.transformers import TransformersModel
 from ..scoring import Score
+from ..scoring.score import log_softmax
 from ..search import Hypothesis, Successors
 from ..settings import Budget
-from .language_model import LanguageModelRunner
 from .runner import Row, Runner, Sentence
 from .scorer import check_vocabulary
-from .steps.choose import step_for, warn_of_recomputing
-from .steps.operations import only, top
 
-Process = Callable[[Sequence[Hypothesis], torch.Tensor], torch.Tensor]
-"""Changes the log-probabilities (rows, vocabulary) that follow a batch of hypotheses, as Hugging Face's processors do."""
+if TYPE_CHECKING:
+    from ..models.text_model import TextModel
 
 
 class TreeScorer:
     """`start` admits inputs, `expand` is one forward pass. A hypothesis' state is (sentence, slot); a root's slot is 0 before it
     is scored.
-
-    `process` may be set to what changes log-probabilities before the best are chosen; with `normalized` unset it gets the
-    model's scores as they are, as in Hugging Face's greedy search.
     """
 
-    process: Process | None = None
-    normalized = True
     exact = True
 
-    def __init__(self, model: TransformersModel, score: Score) -> None:
+    def __init__(self, model: TextModel, score: Score, decoder: Any) -> None:
+        """`decoder`: a `DecoderStep` or what has its methods."""
         self.model = model
         self.score = score
         self.eos = model.eos
-        self.runner = Runner(model, step_for(model))
-        lm = score.language_model
-        self.beside = None if lm is None else LanguageModelRunner(lm)  # type: ignore[arg-type]
+        self.runner = Runner(model, decoder)
+        self.beside: Any = None
+        if score.language_model is not None:
+            from .language_model import LanguageModelRunner
+
+            self.beside = LanguageModelRunner(score.language_model)  # type: ignore[arg-type]
         self._attends = "attention" in score.needs
         if self._attends:
             self.runner.watch()
-        self._coverage: dict[Sentence, dict[int, torch.Tensor]] = {}  # by slot, attention each source token has got so far
-        self._banned = torch.tensor(model.banned, device=self.runner.device) if model.banned else None
+        self._coverage: dict[Sentence, dict[int, Any]] = {}  # by slot, attention each source token has got so far
+        self._banned: Any = np.array(model.banned) if model.banned else None
         self._top_seconds = 0.0
         self._measured: Budget | None = None
 
@@ -74,10 +71,7 @@ class TreeScorer:
     def text(self, source: Source, tokens: Sequence[int]) -> str | None:
         return self.model.text(source.payload, tokens)
 
-    @torch.inference_mode()
     def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
-        if not self.shares_context:
-            warn_of_recomputing(self.model)
         sentences = self.runner.admit([source.payload for _, source in roots])
         for (root, _), sentence in zip(roots, sentences, strict=True):
             root.state = (sentence, 0)
@@ -85,7 +79,6 @@ class TreeScorer:
         if self.beside is not None:
             self.beside.start(sentences)
 
-    @torch.inference_mode()
     def release(self, root: Hypothesis) -> None:
         sentence = root.state[0]
         self.runner.release(sentence)
@@ -95,7 +88,6 @@ class TreeScorer:
 
     # -- one forward pass ------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def expand(self, batch: Sequence[Hypothesis], width: float) -> list[Successors]:
         rows = [_row(y) for y in batch]
         if not self.runner.decoder.by_place:
@@ -112,41 +104,50 @@ class TreeScorer:
         for y, row, slot in zip(batch, rows, slots, strict=True):
             y.state = (row[0], slot)
         begun = perf_counter()
-        best, tokens, own = self._best(batch, rows, slots, logits.float(), int(min(width, logits.shape[1])))
-        unusual = (best[:, 1:] == best[:, :-1]).any(1) | ~best[:, -1].isfinite() | ~(best[:, 0] < inf)
+        best, tokens, own = self._best(batch, rows, slots, logits, int(min(width, logits.shape[1])))
+        unusual = (best[:, 1:] == best[:, :-1]).any(1) | ~((best[:, -1] > -inf) & (best[:, 0] < inf))
         lists = best.tolist(), tokens.tolist(), None if own is None else own.tolist(), unusual.tolist()
         self._top_seconds += perf_counter() - begun
         successors = _successors(batch, *lists)
         return self._with_endings(rows, slots, successors) if self._attends else successors
 
     def _best(
-        self, batch: Sequence[Hypothesis], rows: Sequence[Row], slots: Sequence[int], logits: torch.Tensor, width: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        self, batch: Sequence[Hypothesis], rows: Sequence[Row], slots: Sequence[int], logits: Any, width: int
+    ) -> tuple[Any, Any, Any]:
         """Increments and tokens of the best extensions, (rows, width), and their log-probabilities where these differ.
 
         As Hugging Face does it: log-softmax, then what is banned or processed. The score comes last, and top-k after it.
         """
-        allowed = allowed_after(batch, self.eos)
-        if allowed is not None:
-            for tokens in allowed:
-                if tokens is not None:
-                    check_vocabulary(tokens, logits.shape[1])
-            most = max(logits.shape[1] if tokens is None else len(tokens) for tokens in allowed)
-            width = min(width, max(1, most))
-        if self.score.plain and self.process is None:
+        allowed, width = self._allowed(batch, logits, width)
+        if self.score.plain:
             return *self.runner.decoder.best(logits, width, self._banned, allowed), None
-        logits = logits.contiguous()
-        logprobs = torch.log_softmax(logits, -1).clamp_(max=0) if self.normalized else logits
+        logprobs = log_softmax(np.ascontiguousarray(logits)).clip(max=0)
         if self._banned is not None:
             logprobs[:, self._banned] = -inf
-        if self.process is not None:
-            logprobs = self.process(batch, logprobs)
-        if allowed is not None:
-            logprobs = only(logprobs, allowed)
-        best, tokens = top(self._increments(rows, slots, logprobs), width)
-        return best, tokens, None if self.score.plain else logprobs.gather(1, tokens)
+        for row, tokens in enumerate(allowed or ()):
+            if tokens is not None:
+                kept = logprobs[row, tokens]
+                logprobs[row] = -inf
+                logprobs[row, tokens] = kept
+        increments = self._increments(rows, slots, logprobs)
+        tokens = np.argpartition(-increments, width - 1, 1)[:, :width]
+        best = np.take_along_axis(increments, tokens, 1)
+        order = np.lexsort((tokens, -best))
+        best, tokens = np.take_along_axis(best, order, 1), np.take_along_axis(tokens, order, 1)
+        return best, tokens, np.take_along_axis(logprobs, tokens, 1)
 
-    def _increments(self, rows: Sequence[Row], slots: Sequence[int], logprobs: torch.Tensor) -> torch.Tensor:
+    def _allowed(self, batch: Sequence[Hypothesis], logits: Any, width: int) -> tuple[Any, int]:
+        """What a constraint lets each row go on with, if there is one; and no more than that of it."""
+        allowed = allowed_after(batch, self.eos)
+        if allowed is None:
+            return None, width
+        for tokens in allowed:
+            if tokens is not None:
+                check_vocabulary(tokens, logits.shape[1])
+        most = max(logits.shape[1] if tokens is None else len(tokens) for tokens in allowed)
+        return allowed, min(width, max(1, most))
+
+    def _increments(self, rows: Sequence[Row], slots: Sequence[int], logprobs: Any) -> Any:
         if self.beside is None:
             return self.score.increment(logprobs)
         aux = self.beside.logprobs(rows, slots)
@@ -156,9 +157,14 @@ class TreeScorer:
                 "they must be the same"
             )
         needs_past = "language_model_past" in self.score.needs
-        past = {"past": self.beside.past(rows, slots, aux)} if needs_past else {}
-        increments = self.score.increment(logprobs, aux, **past)
-        return torch.where(logprobs == -inf, -inf, increments)
+        past = {"past": self._own(self.beside.past(rows, slots, aux))} if needs_past else {}
+        increments = self.score.increment(logprobs, self._own(aux), **past)
+        increments[logprobs == -inf] = -inf
+        return increments
+
+    def _own(self, array: Any) -> Any:
+        """A tensor as the arrays that this scorer works with."""
+        return array.cpu().numpy()
 
     def _with_endings(self, rows: Sequence[Row], slots: Sequence[int], successors: list[Successors]) -> list[Successors]:
         """What finishing adds for a score that looks at attention: known only when a hypothesis ends."""

@@ -18,6 +18,10 @@ class ModelNotFound(ValueError):
     """There is no usable model where one was named."""
 
 
+class NeedsTransformers(ModelNotFound):
+    """A model that can only be loaded by transformers; says why."""
+
+
 def embedded_folder() -> str:
     """Where the model that comes with this package lies."""
     return str(files("bestfirst") / "data" / EMBEDDED)

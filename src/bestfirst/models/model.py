@@ -52,6 +52,11 @@ class Model(ABC):
     hugging_face = False  # whether it is a `TransformersModel`, which engines run in ways of their own
     on_gpu = False
 
+    @property
+    def known_as(self) -> Any:
+        """What stands for its weights, by identity: models that share it share what is known of them."""
+        return self
+
     @abstractmethod
     def start(self, source: Any) -> Any:
         """The state before the first token."""

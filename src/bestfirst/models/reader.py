@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from .model import Source
 
 if TYPE_CHECKING:
-    from .transformers import TransformersModel
+    from .text_model import TextModel
+    from .tokenizer import Tokenizer
 
 
 @dataclass(slots=True)
@@ -21,7 +20,7 @@ class Prompt:
     source: Any  # encoder input: token ids, or features (mel bins, frames); None for a decoder-only model
     tokens: tuple[int, ...]  # what the decoder is given before it generates
     shown: int = 0  # how many of the last `tokens` belong to the output's text
-    hidden: torch.Tensor | None = None  # (length, d) what the encoder made of it, where that is known
+    hidden: Any = None  # (length, d) what the encoder made of it, where that is known
     length: int = 0  # of the encoder's input
 
     def __post_init__(self) -> None:
@@ -35,14 +34,15 @@ class Reader:
     `prefix` is the forced start of the outputs. Whatever is the same for all inputs is looked up once.
     """
 
-    def __init__(self, model: TransformersModel, prefix: str | Sequence[int] | None = None) -> None:
+    def __init__(self, model: TextModel, prefix: str | Sequence[int] | None = None) -> None:
         self._model = model
         self._forced = prefix_ids(model, prefix)
         self._start = (*model.start_tokens, *self._forced)
         self._eos = tuple(model.eos)
         self._limit = model.source_positions if model.encoder_decoder else model.positions
-        self._most_new = model.generation.max_new_tokens
-        self._most = model.generation.max_length if model.generation.max_length != 20 else None  # 20: nobody's choice
+        self._most_new = model.generation_value("max_new_tokens")
+        most = model.generation_value("max_length")
+        self._most = most if most != 20 else None  # 20: nobody's choice
 
     def __call__(self, raw: Any) -> Source:
         """One input. Raises ValueError, naming the trouble, for one that cannot be decoded."""
@@ -50,7 +50,26 @@ class Reader:
         if model.speech:
             features, length = self._features(raw)
             return self._source(Prompt(features, self._start, forced), length)
-        ids = token_ids(model, raw, "input")
+        return self._read(token_ids(model, raw, "input"))
+
+    def batch(self, raws: Sequence[Any]) -> list[Source | ValueError]:
+        """As called one by one, the texts tokenised together; what an input raises is in its place."""
+        texts = self._model.texts
+        found: list[Any] = list(raws)
+        if texts is not None and not self._model.speech:
+            where = [i for i, raw in enumerate(raws) if isinstance(raw, str) and _is_text(raw)]
+            for i, ids in zip(where, texts.encode_batch([raws[i] for i in where]), strict=True):
+                found[i] = _Ids(_once(texts, raws[i], ids))
+        return [self._attempt(raw) for raw in found]
+
+    def _attempt(self, raw: Any) -> Source | ValueError:
+        try:
+            return self._read(raw) if type(raw) is _Ids else self(raw)
+        except ValueError as error:
+            return error
+
+    def _read(self, ids: tuple[int, ...]) -> Source:
+        model, forced = self._model, len(self._forced)
         if model.encoder_decoder:
             prompt = Prompt(ids, self._start, forced)
         else:
@@ -77,15 +96,17 @@ class Reader:
             return int(self._most) - prompt
         return 2 * length + 10
 
-    def _features(self, raw: Any) -> tuple[torch.Tensor, int]:
+    def _features(self, raw: Any) -> tuple[Any, int]:
         """An input of a speech model, as its feature extractor makes it; its length is the encoder's."""
-        config = self._model.model.config
-        shape = (config.num_mel_bins, 2 * config.max_source_positions)
+        import torch
+
+        bins, positions = (self._model.config_value(name) for name in ("num_mel_bins", "max_source_positions"))
+        shape = (bins, 2 * positions)
         given = tuple(getattr(raw, "shape", ()))
         if given != shape:
             got = f"an array of shape {given}" if given else type(raw).__name__
             raise ValueError(f"model {self._model.name!r} takes audio features of shape {shape} (mel bins, frames), got {got}")
-        return torch.as_tensor(raw), config.max_source_positions
+        return torch.as_tensor(raw), positions
 
     def _bos(self) -> tuple[int, ...]:
         bos = self._model.setting("bos_token_id")
@@ -94,21 +115,35 @@ class Reader:
         return (bos,)
 
 
-def token_ids(model: TransformersModel, raw: Any, what: str) -> tuple[int, ...]:
+class _Ids(tuple[int, ...]):
+    """Tokens that a text was found to have, as against tokens that a user gave."""
+
+
+def token_ids(model: TextModel, raw: Any, what: str) -> tuple[int, ...]:
     """A text's tokens, or token ids as they are."""
     if isinstance(raw, str):
-        if model.tokenizer is None:
+        if model.texts is None:
             raise ValueError(f"model {model.name!r} has no tokenizer: give token ids instead of text")
-        ids = tuple(model.tokenizer(readable(raw, what)).input_ids)
-        bos = model.tokenizer.bos_token_id
-        twice = bos is not None and ids[:2] == (bos, bos) and raw.startswith(model.tokenizer.bos_token)
-        return ids[1:] if twice else ids  # a text that says so itself, as chat templates do, begins once
+        return _once(model.texts, raw, model.texts.encode_batch([readable(raw, what)])[0])
     try:
         ids = tuple(map(int, raw))
     except (TypeError, ValueError):
         raise ValueError(f"the {what} must be a text or token ids, got {type(raw).__name__}") from None
     model.check_tokens(ids, f"the {what}'s tokens")
     return ids
+
+
+def _once(texts: Tokenizer, raw: str, ids: Sequence[int]) -> tuple[int, ...]:
+    """A text that begins with BOS itself, as chat templates do, begins once."""
+    twice = texts.bos is not None and len(ids) > 1 and ids[0] == ids[1] == texts.bos[0] and raw.startswith(texts.bos[1])
+    return tuple(ids[1:]) if twice else tuple(ids)
+
+
+def _is_text(text: str) -> bool:
+    try:
+        return text.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def readable(text: str, what: str) -> str:
@@ -121,12 +156,11 @@ def readable(text: str, what: str) -> str:
     return text
 
 
-def prefix_ids(model: TransformersModel, prefix: str | Sequence[int] | None) -> tuple[int, ...]:
+def prefix_ids(model: TextModel, prefix: str | Sequence[int] | None) -> tuple[int, ...]:
     """The tokens of an output's beginning, without EOS."""
     if not prefix:
         return ()
-    if isinstance(prefix, str) and model.tokenizer is not None:
-        text = {"text_target" if model.encoder_decoder else "text": readable(prefix, "prefix")}
-        ids = model.tokenizer(**text, add_special_tokens=False).input_ids
+    if isinstance(prefix, str) and model.texts is not None:
+        ids = model.texts.encode_target(readable(prefix, "prefix"))
         return tuple(token for token in ids if token not in model.eos)
     return token_ids(model, prefix, "prefix")

@@ -5,7 +5,6 @@ What a model says is `TransformersModel`; how its decoder is run fast is `bestfi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -17,16 +16,18 @@ import torch
 import transformers
 from transformers.modeling_outputs import BaseModelOutput
 
-from .folder import ModelNotFound, check_folder, damage, embedded_folder, first_line, has_tokenizer
-from .model import Model, Query, Scored, Source
-from .reader import Prompt, Reader, prefix_ids
+from .folder import ModelNotFound, check_folder, damage, first_line, has_tokenizer
+from .model import Query, Scored
+from .reader import Prompt
+from .text_model import TextModel
+from .transformers_tokenizer import TransformersTokenizer
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 DTYPES |= {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-def load(
-    path_or_name: str | os.PathLike[str] | None = None,
+def load_transformers(
+    name: str,
     *,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
@@ -34,13 +35,7 @@ def load(
     target_lang: str | None = None,
     trust_remote_code: bool = False,
 ) -> TransformersModel:
-    """Load a model; without argument the embedded German-English translator.
-
-    A folder is read as it is; any other name is handed to transformers. `source_lang` and `target_lang` are the language codes of
-    a multilingual model, as its tokenizer spells them (`eng_Latn`, `de`, `de_DE`). Python files that come with a model are run
-    only with `trust_remote_code`; nobody is asked.
-    """
-    name = embedded_folder() if path_or_name is None else os.fspath(path_or_name)
+    """As `bestfirst.load`, by transformers whatever it is."""
     check_folder(name)
     precision = _dtype(dtype)
     with _quiet_about_tokenizers():
@@ -70,10 +65,8 @@ def wrap(model: Any, tokenizer: Any = None, *, target_lang: str | None = None, n
     return TransformersModel(model, tokenizer, target_lang=target_lang, name=name)
 
 
-class TransformersModel(Model):
+class TransformersModel(TextModel):
     """An encoder-decoder or decoder-only model with its tokenizer and its generation config."""
-
-    hugging_face = True
 
     def __init__(self, model: Any, tokenizer: Any = None, *, target_lang: str | None = None, name: str | None = None) -> None:
         self.model = model
@@ -83,13 +76,12 @@ class TransformersModel(Model):
         self.generation = model.generation_config
         self.speech = self.encoder_decoder and getattr(model, "main_input_name", "input_ids") == "input_features"
         self.step: Any = None  # what the engine runs its decoder with, where that holds the whole model
-        eos = self.setting("eos_token_id")
-        if eos is None:
-            raise ValueError(f"model {self.name!r} has no eos_token_id in its generation config or config")
-        self.eos = frozenset([eos] if isinstance(eos, int) else eos)
-        self.banned = self._banned_tokens()
-        self.start_tokens = self._start_tokens(target_lang)
-        self.check_tokens(self.start_tokens, "the tokens that outputs start from")
+        self._texts: TransformersTokenizer | None = None
+        self.read_files(target_lang)
+
+    @property
+    def known_as(self) -> Any:
+        return self.model
 
     @property
     def on_gpu(self) -> bool:  # type: ignore[override]
@@ -102,100 +94,26 @@ class TransformersModel(Model):
         head = self.model.get_output_embeddings()
         return int(self.model.config.get_text_config(decoder=True).vocab_size if head is None else len(head.weight))
 
-    def check_tokens(self, tokens: Sequence[int], what: str) -> None:
-        """ValueError for a token that the model does not have: it would be looked up outside of its tables."""
-        if tokens and not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
-            odd = next(token for token in tokens if not 0 <= token < self.vocabulary)
-            raise ValueError(f"{what} include {odd}; model {self.name!r} has the tokens 0 to {self.vocabulary - 1}")
+    @property
+    def dtype_name(self) -> str:
+        return str(self.model.dtype).removeprefix("torch.")
 
-    # -- what its files say --------------------------------------------------------------------------------------------
-
-    def setting(self, name: str) -> Any:
-        value = getattr(self.generation, name, None)
-        return getattr(self.model.config, name, None) if value is None else value
-
-    def _banned_tokens(self) -> tuple[int, ...]:
-        """Tokens that the generation config forbids everywhere (Marian's pad, Whisper's suppressed ones)."""
-        words = self.setting("bad_words_ids") or []
-        banned = {word[0] for word in words if len(word) == 1} | set(self.setting("suppress_tokens") or [])
-        return tuple(sorted(token for token in banned if 0 <= token < self.vocabulary))  # others never come anyway
-
-    def _start_tokens(self, target_lang: str | None) -> tuple[int, ...]:
-        """What an encoder-decoder's decoder starts from: the start token, and the target language's code where it has one."""
-        if not self.encoder_decoder:
-            return ()
-        start = self.setting("decoder_start_token_id")
-        start = self.setting("bos_token_id") if start is None else start
-        if start is None:
-            raise ValueError(f"model {self.name!r} has no decoder_start_token_id in its generation config or config")
-        forced = self.setting("forced_bos_token_id")
-        if target_lang is not None:
-            forced = self._language_code(target_lang)
-        return (start,) if forced is None else (start, forced)
-
-    def _language_code(self, lang: str) -> int:
-        """The token that stands for a language: `__de__` (M2M100), `deu_Latn` (NLLB), `de_DE` (mBART); not the mere word "de"."""
-        tokenizer = self.tokenizer
-        for token in () if tokenizer is None else (f"__{lang}__", lang):
-            code = tokenizer.convert_tokens_to_ids(token)
-            special = token != lang or code in tokenizer.added_tokens_decoder
-            if code is not None and code != tokenizer.unk_token_id and special:
-                return int(code)
-        raise ValueError(f"unknown target language {lang!r} for model {self.name!r}")
-
-    @cached_property
-    def positions(self) -> float:
-        """How many tokens the decoder has positions for, its prompt included. Asked for every input, so looked up once."""
-        config = self.model.config
-        for name in ("max_target_positions", "max_position_embeddings", "n_positions"):
-            value = getattr(config, name, None)
-            if value and not (name == "n_positions" and config.model_type in ("t5", "mt5", "umt5")):
-                return float(value)
-        return inf
-
-    @cached_property
-    def source_positions(self) -> float:
-        """How many tokens the encoder has positions for."""
-        return float(getattr(self.model.config, "max_source_positions", None) or self.positions)
-
-    # -- inputs and outputs --------------------------------------------------------------------------------------------
-
-    def reader(self, prefix: str | Sequence[int] | None = None) -> Reader:
-        """Reads inputs whose outputs begin with `prefix`."""
-        return Reader(self, prefix)
-
-    def read(self, raw: Any, prefix: str | Sequence[int] | None = None) -> Source:
-        """One input, tokenised: a text, or token ids as they are; for Whisper, audio features (mel bins, frames)."""
-        return self.reader(prefix)(raw)
-
-    def source_length(self, source: Any) -> int:
-        return self.read(source).length
-
-    def max_length(self, source: Any) -> int:
-        read = self.read(source)
-        return int(min(read.max_length, read.limit))
-
-    def text(self, source: Any, tokens: Sequence[int]) -> str | None:
+    @property
+    def texts(self) -> TransformersTokenizer | None:
         if self.tokenizer is None:
             return None
-        shown = source.tokens[len(source.tokens) - source.shown :] if isinstance(source, Prompt) else ()
-        return str(self.tokenizer.decode([*shown, *tokens], skip_special_tokens=True))
+        if self._texts is None or self._texts.tokenizer is not self.tokenizer:
+            self._texts = TransformersTokenizer(self.tokenizer, self.encoder_decoder)
+        return self._texts
 
-    def piece(self, token: int) -> str | None:
-        if self.tokenizer is None:
-            return None
-        name = str(self.tokenizer.convert_ids_to_tokens(token))
-        if token in self.tokenizer.all_special_ids or "\u2581" in name:  # sentencepiece's mark of a space
-            return name.replace("\u2581", " ")
-        return str(self.tokenizer.convert_tokens_to_string([name]))
+    def _forget_texts(self) -> None:
+        self.tokenizer = None
 
-    def target(self, text: str) -> tuple[int, ...]:
-        if self.tokenizer is None:
-            raise ValueError(f"model {self.name!r} has no tokenizer: give token ids instead of text")
-        tokens = prefix_ids(self, text)
-        if self.tokenizer.unk_token_id is not None and self.tokenizer.unk_token_id in tokens:
-            raise ValueError(f"model {self.name!r} cannot write {text!r}: part of it is not in its vocabulary")
-        return tokens
+    def config_value(self, name: str) -> Any:
+        return getattr(self.model.config, name, None)
+
+    def generation_value(self, name: str) -> Any:
+        return getattr(self.generation, name, None)
 
     # -- scoring -------------------------------------------------------------------------------------------------------
 
@@ -231,9 +149,6 @@ class TransformersModel(Model):
         output = encoder_output(hidden.expand(len(tokens), -1, -1))
         with evaluating(self.model.modules()):
             return self.model(encoder_outputs=output, decoder_input_ids=tokens, use_cache=False).logits
-
-    def start(self, source: Any) -> Any:
-        return self.read(source).payload
 
     @torch.inference_mode()
     def score(self, batch: Sequence[Query]) -> list[Scored]:

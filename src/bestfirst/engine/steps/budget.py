@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from ...settings import Budget
-from .sources import Sources
-from .tree import Tree
 
 FEW, MANY = 1, 96  # rows that are timed
 LEAST, MOST = 48, 512  # rows in a step; products work through 48 at a time
@@ -19,35 +16,31 @@ SHARE = 0.75  # of the best rate there is: more rows are more memory, and less o
 TIMES = 5
 
 
-def measure(decoder: Any, device: torch.device, dtype: torch.dtype, encoder_layers: list[torch.Tensor]) -> Budget:
+def measure(decoder: Any, room: Callable[[], tuple[Any, Any]]) -> Budget:
     """As many rows as it takes to come near the model's best rate, if a step takes a time of its own and one for each row.
 
     All of them may be scored ahead of their turn: most of what the engine chooses comes to be needed (`docs/engine.md`), and
     a step costs as much as some dozens of rows before it has one.
 
-    `encoder_layers`: a source's keys and values, (1, 2, heads, length, head size) for each layer, or nothing.
+    `room`: makes a tree and sources that hold one input.
     """
-    sources = Sources(device, dtype)
-    if encoder_layers:
-        sources.add(encoder_layers, [encoder_layers[0].shape[3]])
-    few = seconds(decoder, FEW, Tree(device, dtype), sources)
+    few = seconds(decoder, FEW, *room())
     if few > SLOW:
         return Budget(LEAST, free=LEAST)
-    many = seconds(decoder, MANY, Tree(device, dtype), sources)
+    many = seconds(decoder, MANY, *room())
     each = max((many - few) / (MANY - FEW), 1e-9)
     enough = SHARE / (1 - SHARE) * (few / each - FEW)
     rows = min(MOST, max(LEAST, LEAST * math.ceil(enough / LEAST)))
     return Budget(rows, free=rows)
 
 
-@torch.inference_mode()
-def seconds(decoder: Any, rows: int, tree: Tree, sources: Sources) -> float:
+def seconds(decoder: Any, rows: int, tree: Any, sources: Any) -> float:
     """The time of a step with so many rows, each with one token before it: the best of a few."""
     table = [(1, 1, slot, 0, 0) for slot in tree.allocate(rows)]
     times: list[float] = []
     while len(times) < TIMES and sum(times) < SLOW:
         begun = time.perf_counter()
         logits = decoder.step(tree.rows(table, [rows]), tree, sources)
-        decoder.best(logits.float(), 1, None)[1].cpu()
+        decoder.best(logits, 1, None)[1].tolist()
         times.append(time.perf_counter() - begun)
     return min(times)

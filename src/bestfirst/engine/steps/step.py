@@ -38,6 +38,16 @@ class DecoderStep(ABC):
     @abstractmethod
     def __init__(self, model: Any) -> None: ...
 
+    def room(self, model: TransformersModel, tokens: int = 0) -> tuple[Tree, Sources]:
+        """A new tree and new sources; with `tokens`, and an encoder, one input of so many is there."""
+        parameter = next(model.model.parameters())
+        device, dtype = parameter.device, parameter.dtype
+        sources = Sources(device, dtype)
+        if tokens and model.encoder_decoder:
+            hidden = torch.zeros(1, tokens, model.model.config.hidden_size, dtype=dtype, device=device)
+            sources.add(self.encode(hidden, torch.ones(1, tokens, dtype=torch.long, device=device)), [tokens])
+        return Tree(device, dtype), sources
+
     def take_in(self, model: TransformersModel, prompts: Sequence[Prompt], sources: Sources) -> list[int]:
         """Run the encoder on inputs, those of like length together, so that little is padded. Returns their places."""
         places: list[int] = []

@@ -15,6 +15,7 @@ from . import kernels, tiles
 from .allowed import allowed_top
 from .encoder import NativeEncoder
 from .parts import NativeLayer, ResidualStream, Workspace, embed, native_norms
+from .room import NativeSources, NativeTree
 
 MULTIPLE = tiles.LANES  # of rows: what the product with the vocabulary works through at a time; a step's last few are filled up
 NOTHING = np.empty(0, np.int64)
@@ -23,6 +24,9 @@ NOTHING = np.empty(0, np.int64)
 class NativeDecoder:
     """A step of a BART-like decoder, and what encodes its inputs. Trees and sources may be of numpy's arrays or of tensors."""
 
+    name = "native"
+    attends = True
+    by_place = False
     watching = False  # whether to keep `attention`, (rows, source), of each step: the mean over the heads of the last layer
     attention: Any
 
@@ -41,6 +45,13 @@ class NativeDecoder:
         self.head = np.ascontiguousarray(weights.head.weight)
         self._transposed = self._logits = np.empty(0, np.float32)
         self.encoder = None if weights.encoder is None else NativeEncoder(weights.encoder, pages)
+
+    def room(self, tokens: int = 0) -> tuple[NativeTree, NativeSources]:
+        """A new tree and new sources; with `tokens`, one input of so many is there."""
+        sources = NativeSources()
+        if tokens:
+            self.reserve([tokens], sources)
+        return NativeTree(), sources
 
     # -- inputs ----------------------------------------------------------------------------------------------------------
 

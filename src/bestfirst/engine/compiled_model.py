@@ -1,0 +1,145 @@
+"""CompiledModel: a Marian, BART, mBART, Pegasus, M2M100 or NLLB model straight from its folder's files into compiled steps.
+
+Neither torch nor transformers is loaded. What only they can do is asked of `model`, which loads them then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from ..models import Query, Scored
+from ..models.folder import ModelNotFound, NeedsTransformers
+from ..models.json_tokenizer import json_tokenizer
+from ..models.reader import Prompt
+from ..models.tensors import Tensors
+from ..models.text_model import TextModel
+from ..models.tokenizer import Tokenizer, m2m100_tokenizer, marian_tokenizer, read_json
+from .compiled_step import CompiledStep
+
+SHARED = {
+    "activation_function": "gelu", "d_model": 1024, "encoder_layers": 12, "decoder_layers": 12, "encoder_attention_heads": 16,
+    "decoder_attention_heads": 16, "max_position_embeddings": 1024, "scale_embedding": False, "tie_word_embeddings": True,
+    "is_encoder_decoder": True,
+}  # fmt: skip
+BART = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "marian": {**SHARED, "pad_token_id": 58100, "eos_token_id": 0, "decoder_start_token_id": 58100},
+    "bart": {**SHARED, **BART, "decoder_start_token_id": 2},
+    "mbart": {**SHARED, **BART},
+    "pegasus": {**SHARED, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
+    "m2m_100": {**SHARED, **BART, "decoder_start_token_id": 2, "activation_function": "relu", "scale_embedding": True},
+}
+"""What transformers takes for granted where a config.json does not say it."""
+
+ELSEWHERE = ("quantization_config", "auto_map", "adapters")  # what a config may ask for that is not done here
+
+
+class CompiledModel(TextModel):
+    """One model, on a CPU, in float32."""
+
+    encoder_decoder = True
+
+    def __init__(self, folder: str, *, source_lang: str | None = None, target_lang: str | None = None) -> None:
+        """NeedsTransformers for a folder whose model is not of these kinds; ModelNotFound for one that is damaged."""
+        self.folder = Path(folder)
+        self.name = self.folder.name
+        self.languages = {"source_lang": source_lang, "target_lang": target_lang}
+        try:
+            self.config = read_config(self.folder)
+            own = self.folder / "generation_config.json"
+            self.generation: Mapping[str, Any] = read_json(own) if own.is_file() else self.config
+            self._texts = read_tokenizer(self.folder, self.config["model_type"], source_lang)
+            self.decoder = CompiledStep(self.config, Tensors(self.folder))
+        except (ValueError, TypeError, LookupError, AttributeError) as error:  # a value that is not what it should be
+            raise error if isinstance(error, ModelNotFound) else ModelNotFound(str(error)) from error
+        self.read_files(target_lang)
+
+    def config_value(self, name: str) -> Any:
+        return self.config.get(name)
+
+    def generation_value(self, name: str) -> Any:
+        return self.generation.get(name)
+
+    @property
+    def texts(self) -> Tokenizer | None:
+        return self._texts
+
+    def _forget_texts(self) -> None:
+        self._texts = None
+
+    @property
+    def vocabulary(self) -> int:
+        return self.decoder.vocabulary
+
+    @property
+    def dtype_name(self) -> str:
+        return "float32"
+
+    def score(self, batch: Sequence[Query]) -> list[Scored]:
+        """Each hypothesis from scratch, one by one."""
+        out = []
+        for prompt, prefix in batch:
+            logprobs = self.decoder.from_scratch(Prompt(prompt.source, (*prompt.tokens, *prefix)))
+            logprobs[list(self.banned)] = -inf
+            out.append(Scored(logprobs, prompt))
+        return out
+
+    # -- transformers ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def loaded(self) -> Any:
+        """The same folder as transformers loads it, a `TransformersModel`."""
+        from ..models.transformers import load_transformers
+
+        return load_transformers(str(self.folder), **self.languages)
+
+    @property
+    def model(self) -> Any:
+        """transformers' own module of this model; loaded when first asked for."""
+        return self.loaded.model
+
+    def logits(self, prompt: Prompt, tokens: Any) -> Any:
+        """As `TransformersModel.logits`."""
+        return self.loaded.logits(prompt, tokens)
+
+    @property
+    def tokenizer(self) -> Any:
+        """transformers' own tokenizer of this model; loaded when first asked for."""
+        return self.loaded.tokenizer
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A folder's config.json with what it takes for granted, if it is of a model that is compiled here."""
+    written = read_json(folder / "config.json")
+    kind = written.get("model_type")
+    if kind not in DEFAULTS:
+        raise NeedsTransformers(f"models of type {kind!r} are not compiled here")
+    config = {**DEFAULTS[kind], **written}
+    for name in ELSEWHERE:
+        if config.get(name):
+            raise NeedsTransformers(f"its config.json has {name!r}")
+    if not config["is_encoder_decoder"]:
+        raise NeedsTransformers("it has no encoder")
+    if not any(folder.glob("*.safetensors")):
+        raise NeedsTransformers("its weights are not in safetensors files")
+    return config
+
+
+def read_tokenizer(folder: Path, kind: str, source_lang: str | None) -> Tokenizer | None:
+    """A folder's tokenizer; None where there is none."""
+    path = folder / "tokenizer_config.json"
+    if not path.is_file():
+        if (folder / "tokenizer.json").is_file():
+            return json_tokenizer(folder, {}, kind, source_lang)
+        return None
+    config = read_json(path)
+    named = str(config.get("tokenizer_class", ""))
+    if named == "MarianTokenizer" or (not named and kind == "marian"):
+        return marian_tokenizer(folder, config)
+    if named == "M2M100Tokenizer" or (not named and kind == "m2m_100"):
+        return m2m100_tokenizer(folder, config, source_lang)
+    return json_tokenizer(folder, config, kind, source_lang)

@@ -1,0 +1,159 @@
+"""BartWeights read from a folder's config and safetensors files: no torch, no transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import log
+from typing import Any
+
+import numpy as np
+
+from ...models.folder import ModelNotFound, NeedsTransformers
+from ...models.tensors import Tensors
+from .bart_weights import NORM_FIRST, Affine, BartAttention, BartLayer, BartSide, BartWeights, LayerNorm
+
+EPSILON = 1e-5  # of every norm: none of these models' configs has another
+LEARNED = ("bart", "mbart")  # positions are learned, and the first two are nobody's
+NORMED = ("bart", "mbart")  # what is embedded is normalised
+OFFSET = 2
+
+
+def read_folder(config: Mapping[str, Any], tensors: Tensors) -> BartWeights:
+    """The weights of a Marian, BART, mBART, Pegasus or M2M100 model. ModelNotFound where some are missing."""
+    name = "model.shared.weight"
+    shared = tensors[name] if name in tensors else None  # noqa: SIM401  it is no mapping
+    reader = FolderReader(config, tensors)
+    encoder, decoder = reader.side("encoder", shared), reader.side("decoder", shared)
+    bias = tensors["final_logits_bias"].reshape(-1) if "final_logits_bias" in tensors else None
+    return BartWeights(encoder, decoder, Affine(reader.head(decoder.embedding), bias))
+
+
+class FolderReader:
+    """Reads one model."""
+
+    def __init__(self, config: Mapping[str, Any], tensors: Tensors) -> None:
+        self.config = config
+        self.kind = config["model_type"]
+        self.tensors = tensors
+        self.width = int(config["d_model"])
+        self.positions = int(config["max_position_embeddings"])
+
+    def side(self, name: str, shared: Any) -> BartSide:
+        """The encoder or the decoder."""
+        root = f"model.{name}"
+        embedding = self._embedding(root, shared)
+        heads, layers = int(self.config[f"{name}_attention_heads"]), int(self.config[f"{name}_layers"])
+        return BartSide(
+            layers=tuple(self._layer(f"{root}.layers.{i}", heads, cross=name == "decoder") for i in range(layers)),
+            norm_first=NORM_FIRST[self.kind],
+            embedding=embedding,
+            embed_scale=float(embedding.shape[1]) ** 0.5 if self.config["scale_embedding"] else 1.0,
+            positions=self._positions(f"{root}.embed_positions.weight"),
+            first_norm=self._norm(f"{root}.layernorm_embedding") if self.kind in NORMED else None,
+            last_norm=self._norm(f"{root}.layer_norm") if NORM_FIRST[self.kind] else None,
+        )
+
+    def _embedding(self, root: str, shared: Any) -> Any:
+        own = f"{root}.embed_tokens.weight"
+        if own not in self.tensors:
+            self._check("model.shared.weight", len(shared) if shared is not None else 0, self.width)
+            return shared
+        found = self._take(own, self.tensors.shape(own)[0], self.width)
+        tied = self.config["tie_word_embeddings"] and self.config.get("share_encoder_decoder_embeddings", True)
+        if tied and shared is not None and not np.array_equal(found, shared):
+            raise NeedsTransformers("its embeddings are stored twice, and differ")
+        return found
+
+    def head(self, embedding: Any) -> Any:
+        """The last product's weights: the decoder's embeddings, or its own."""
+        name = "lm_head.weight"
+        if not self.config["tie_word_embeddings"]:
+            return self._take(name, len(embedding), self.width)
+        if name in self.tensors and not np.array_equal(self.tensors[name], embedding):
+            raise NeedsTransformers("its last weights are stored twice, and differ")
+        return embedding
+
+    def _layer(self, root: str, heads: int, cross: bool) -> BartLayer:
+        d = self.width
+        inner = self.tensors.shape(f"{root}.fc1.bias")[0]
+        return BartLayer(
+            own=self._attention(f"{root}.self_attn", heads),
+            own_norm=self._norm(f"{root}.self_attn_layer_norm"),
+            cross=self._attention(f"{root}.encoder_attn", heads) if cross else None,
+            cross_norm=self._norm(f"{root}.encoder_attn_layer_norm") if cross else None,
+            fc1=self._affine(f"{root}.fc1", inner, d),
+            fc2=self._affine(f"{root}.fc2", d, inner),
+            activation=None,
+            norm=self._norm(f"{root}.final_layer_norm"),
+            activation_name=str(self.config["activation_function"]),
+        )
+
+    def _attention(self, root: str, heads: int) -> BartAttention:
+        query, key, value, out = (self._affine(f"{root}.{part}_proj", self.width, self.width) for part in ("q", "k", "v", "out"))
+        size, rest = divmod(len(query.weight), heads)
+        if rest:
+            raise NeedsTransformers(f"its {len(query.weight)} numbers do not divide into {heads} heads")
+        return BartAttention(query, key, value, out, heads, size, size**-0.5)
+
+    def _affine(self, name: str, outputs: int, inputs: int) -> Affine:
+        return Affine(self._take(f"{name}.weight", outputs, inputs), self._take(f"{name}.bias", outputs))
+
+    def _norm(self, name: str) -> LayerNorm:
+        return LayerNorm(self._take(f"{name}.weight", self.width), self._take(f"{name}.bias", self.width), EPSILON)
+
+    def _take(self, name: str, *shape: int) -> Any:
+        """A weight of this shape: kernels do not look."""
+        self._check(name, *shape)
+        return self.tensors[name]
+
+    def _check(self, name: str, *shape: int) -> None:
+        stored = self.tensors.shape(name)
+        if stored != shape:
+            raise ModelNotFound(f"its weights and config.json differ: {name!r} is {stored}, config.json makes it {shape}")
+
+    def _positions(self, name: str) -> PositionRows:
+        if self.kind == "m2m_100":
+            return RisingPositions(self.width, int(self.config["pad_token_id"]))
+        if self.kind in LEARNED:
+            return PositionRows(self._take(name, self.positions + OFFSET, self.width)[OFFSET:])
+        if name in self.tensors:
+            return PositionRows(self._take(name, self.positions, self.width))
+        return PositionRows(sinusoids(self.positions, self.width))
+
+
+class PositionRows:
+    """The embeddings of positions, all that there are."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = np.ascontiguousarray(table)
+
+    def up_to(self, n: int) -> Any:
+        """Of positions 0 to n - 1 and more, (positions, d); of all, where there are not so many."""
+        return self._table
+
+
+class RisingPositions(PositionRows):
+    """M2M100's: as many as are asked for, from the one after the padding's."""
+
+    def __init__(self, width: int, padding: int) -> None:
+        self._width, self._padding = width, padding
+        super().__init__(self._make(64))
+
+    def up_to(self, n: int) -> Any:
+        if n > len(self._table):
+            self._table = self._make(2 * n)
+        return self._table
+
+    def _make(self, n: int) -> Any:
+        half = self._width // 2
+        each = np.exp(np.arange(half, dtype=np.float32) * np.float32(-log(10000) / (half - 1)))
+        angles = np.arange(self._padding + 1, self._padding + 1 + n, dtype=np.float32)[:, None] * each
+        rest = np.zeros((n, self._width % 2), np.float32)
+        return np.ascontiguousarray(np.concatenate([np.sin(angles), np.cos(angles), rest], 1))
+
+
+def sinusoids(n: int, width: int) -> Any:
+    """Marian's and Pegasus': sines of even places, then cosines of odd ones."""
+    places = np.arange(width)
+    angles = np.arange(n)[:, None] / np.power(10000, 2 * (places // 2) / width)
+    return np.concatenate([np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])], 1).astype(np.float32)

@@ -1,0 +1,69 @@
+"""load: a model from a folder or by name, run without torch where that can be."""
+
+from __future__ import annotations
+
+import logging
+import os
+from importlib.util import find_spec
+from typing import Any
+
+from .models.folder import ModelNotFound, NeedsTransformers, check_folder, embedded_folder
+from .models.text_model import TextModel
+
+INSTALL = "pip install 'bestfirst[transformers]'"
+PLAIN = ("fp32", "float32", "torch.float32")
+
+_log = logging.getLogger(__name__)
+
+
+def load(
+    path_or_name: str | os.PathLike[str] | None = None,
+    *,
+    device: Any = None,
+    dtype: Any = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    trust_remote_code: bool = False,
+) -> TextModel:
+    """Load a model; without argument the embedded German-English translator.
+
+    A folder is read as it is; any other name is handed to transformers. On a CPU, in float32, folders of Marian, BART, mBART,
+    Pegasus, M2M100 and NLLB models go straight into compiled steps; for all else torch and transformers are loaded, which the
+    extra `transformers` installs. `source_lang` and `target_lang` are the language codes of a multilingual model, as its
+    tokenizer spells them (`eng_Latn`, `de`, `de_DE`). Python files that come with a model are run only with `trust_remote_code`.
+    """
+    name = embedded_folder() if path_or_name is None else os.fspath(path_or_name)
+    check_folder(name)
+    languages = {"source_lang": source_lang, "target_lang": target_lang}
+    try:
+        return _compiled(name, device, dtype, **languages)
+    except NeedsTransformers as error:
+        why = str(error)
+        if not _installed():
+            raise ModelNotFound(f"cannot load a model from {name!r} without torch and transformers: {why}; {INSTALL}") from None
+    except ModelNotFound as error:
+        if not _installed():
+            raise ModelNotFound(f"cannot load a model from {name!r}: {error}") from error
+        why = str(error)
+    _log.debug("%s is run by transformers: %s", name, why)
+    from .models.transformers import load_transformers
+
+    return load_transformers(name, device=device, dtype=dtype, trust_remote_code=trust_remote_code, **languages)
+
+
+def _compiled(name: str, device: Any, dtype: Any, **languages: str | None) -> TextModel:
+    if device is not None and str(device) != "cpu":
+        raise NeedsTransformers(f"device {str(device)!r} is torch's")
+    if dtype is not None and str(dtype) not in PLAIN:
+        raise NeedsTransformers(f"dtype {str(dtype)!r} is torch's")
+    if not os.path.isdir(name):
+        raise NeedsTransformers("it is not a folder, and transformers finds models by name")
+    if find_spec("numba") is None:
+        raise NeedsTransformers("numba is not installed")
+    from .engine.compiled_model import CompiledModel
+
+    return CompiledModel(name, **languages)
+
+
+def _installed() -> bool:
+    return find_spec("torch") is not None and find_spec("transformers") is not None

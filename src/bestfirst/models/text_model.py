@@ -1,0 +1,161 @@
+"""TextModel: what a Hugging Face model's files say, and how inputs and outputs become tokens and text, however it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from functools import cached_property
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from .model import Model, Source
+from .reader import Prompt, Reader, prefix_ids
+
+if TYPE_CHECKING:
+    from .tokenizer import Tokenizer
+
+
+class TextModel(Model):
+    """An encoder-decoder or decoder-only model with its tokenizer and its generation config. `read_files` is to be called once
+    `name` is set and `config_value`, `generation_value` and `texts` answer."""
+
+    hugging_face = True
+    encoder_decoder: bool
+    speech = False
+    decoder: Any = None  # the compiled step that runs it; without one, an engine chooses
+    name: str
+    eos: frozenset[int]
+
+    # -- what its files say --------------------------------------------------------------------------------------------
+
+    def config_value(self, name: str) -> Any:
+        """What its config says; None for nothing."""
+        raise NotImplementedError
+
+    def generation_value(self, name: str) -> Any:
+        """What its generation config says; None for nothing."""
+        raise NotImplementedError
+
+    @property
+    def texts(self) -> Tokenizer | None:
+        """Its tokenizer, where it has one."""
+        raise NotImplementedError
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        raise NotImplementedError
+
+    @property
+    def dtype_name(self) -> str:
+        """What its weights are computed with: float32, float16, bfloat16."""
+        raise NotImplementedError
+
+    def read_files(self, target_lang: str | None) -> None:
+        """Look up what does not change. ValueError where something is missing."""
+        eos = self.setting("eos_token_id")
+        if eos is None:
+            raise ValueError(f"model {self.name!r} has no eos_token_id in its generation config or config")
+        self.eos = frozenset([eos] if isinstance(eos, int) else eos)
+        self.banned = self._banned_tokens()
+        self.start_tokens = self._start_tokens(target_lang)
+        self.check_tokens(self.start_tokens, "the tokens that outputs start from")
+
+    def setting(self, name: str) -> Any:
+        value = self.generation_value(name)
+        return self.config_value(name) if value is None else value
+
+    def check_tokens(self, tokens: Sequence[int], what: str) -> None:
+        """ValueError for a token that the model does not have: it would be looked up outside of its tables."""
+        if tokens and not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
+            odd = next(token for token in tokens if not 0 <= token < self.vocabulary)
+            raise ValueError(f"{what} include {odd}; model {self.name!r} has the tokens 0 to {self.vocabulary - 1}")
+
+    def _banned_tokens(self) -> tuple[int, ...]:
+        """Tokens that the generation config forbids everywhere (Marian's pad, Whisper's suppressed ones)."""
+        words = self.setting("bad_words_ids") or []
+        banned = {word[0] for word in words if len(word) == 1} | set(self.setting("suppress_tokens") or [])
+        return tuple(sorted(token for token in banned if 0 <= token < self.vocabulary))  # others never come anyway
+
+    def _start_tokens(self, target_lang: str | None) -> tuple[int, ...]:
+        """What an encoder-decoder's decoder starts from: the start token, and the target language's code where it has one."""
+        if not self.encoder_decoder:
+            return ()
+        start = self.setting("decoder_start_token_id")
+        start = self.setting("bos_token_id") if start is None else start
+        if start is None:
+            raise ValueError(f"model {self.name!r} has no decoder_start_token_id in its generation config or config")
+        forced = self.setting("forced_bos_token_id")
+        if target_lang is not None:
+            forced = None if self.texts is None else self.texts.language(target_lang)
+            if forced is None:
+                raise ValueError(f"unknown target language {target_lang!r} for model {self.name!r}")
+        return (start,) if forced is None else (start, forced)
+
+    @cached_property
+    def positions(self) -> float:
+        """How many tokens the decoder has positions for, its prompt included. Asked for every input, so looked up once."""
+        for name in ("max_target_positions", "max_position_embeddings", "n_positions"):
+            value = self.config_value(name)
+            if value and not (name == "n_positions" and self.config_value("model_type") in ("t5", "mt5", "umt5")):
+                return float(value)
+        return inf
+
+    @cached_property
+    def source_positions(self) -> float:
+        """How many tokens the encoder has positions for."""
+        return float(self.config_value("max_source_positions") or self.positions)
+
+    # -- inputs and outputs --------------------------------------------------------------------------------------------
+
+    def reader(self, prefix: str | Sequence[int] | None = None) -> Reader:
+        """Reads inputs whose outputs begin with `prefix`."""
+        return Reader(self, prefix)
+
+    def read(self, raw: Any, prefix: str | Sequence[int] | None = None) -> Source:
+        """One input, tokenised: a text, or token ids as they are; for Whisper, audio features (mel bins, frames)."""
+        return self.reader(prefix)(raw)
+
+    def source_length(self, source: Any) -> int:
+        return self.read(source).length
+
+    def max_length(self, source: Any) -> int:
+        read = self.read(source)
+        return int(min(read.max_length, read.limit))
+
+    def text(self, source: Any, tokens: Sequence[int]) -> str | None:
+        return self.texts_of([(source, tokens)])[0]
+
+    def texts_of(self, outputs: Sequence[tuple[Any, Sequence[int]]]) -> list[str | None]:
+        """As `text`, for many (source, tokens) at once."""
+        if self.texts is None:
+            return [None] * len(outputs)
+        return [*self.texts.decode_batch([[*_shown(source), *tokens] for source, tokens in outputs])]
+
+    def silent(self) -> TextModel:
+        """The same model, without a tokenizer."""
+        other = copy(self)
+        other._forget_texts()
+        return other
+
+    def _forget_texts(self) -> None:
+        raise NotImplementedError
+
+    def piece(self, token: int) -> str | None:
+        return None if self.texts is None else self.texts.piece(token)
+
+    def target(self, text: str) -> tuple[int, ...]:
+        if self.texts is None:
+            raise ValueError(f"model {self.name!r} has no tokenizer: give token ids instead of text")
+        tokens = prefix_ids(self, text)
+        if self.texts.unknown is not None and self.texts.unknown in tokens:
+            raise ValueError(f"model {self.name!r} cannot write {text!r}: part of it is not in its vocabulary")
+        return tokens
+
+    def start(self, source: Any) -> Any:
+        return self.read(source).payload
+
+
+def _shown(source: Any) -> Sequence[int]:
+    """The part of an output's text that was given."""
+    return source.tokens[len(source.tokens) - source.shown :] if isinstance(source, Prompt) else ()

@@ -1,0 +1,88 @@
+"""What the base install does: all of this without torch and transformers (`make test-base` runs it where they are not)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import bestfirst
+
+LINES = Path(__file__).parents[1].joinpath("data", "tatoeba-200.de")
+WITHOUT = find_spec("torch") is None and find_spec("transformers") is None
+needs_absence = pytest.mark.skipif(not WITHOUT, reason="torch and transformers are installed here")
+INSTALL = "pip install 'bestfirst[transformers]'"
+
+
+def run(*arguments: object, stdin: str = "", code: int = 0) -> str:
+    """The command's output; of one that is to fail, what it says."""
+    given = [sys.executable, "-m", "bestfirst", *map(str, arguments)]
+    done = subprocess.run(
+        given, input=stdin, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def test_translate_with_every_kind_of_search_and_score():
+    line = "Wie melkt man eine Kuh?"
+    for settings in (["--beam", 3], ["--strategy", "beam"], ["--length-penalty", 0.6], ["--score", "gnmt", "--alpha", 0.6]):
+        assert run("translate", *settings, stdin=line) == "How do you milk a cow?\n"
+    (found,) = map(json.loads, run("translate", "--json", "--nbest", 3, "--beam", 3, stdin=line).splitlines())
+    assert len(found["hypotheses"]) == 3
+    assert found["exact"]
+
+
+def test_compare_view_and_explain(tmp_path):
+    assert "best-first" in run("compare", "Guten Morgen!")
+    run("view", "Guten Morgen!", "-o", tmp_path / "page.html")
+    assert "<html" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Good morning" in run("explain", "Guten Morgen!", "--want", "Good morning!")
+
+
+def test_a_corpus_job(tmp_path):
+    (tmp_path / "in").write_text("\n".join(LINES.read_text(encoding="utf-8").splitlines()[:20]) + "\n", encoding="utf-8")
+    run("translate", tmp_path / "in", "-o", tmp_path / "out", "--stats")
+    assert len((tmp_path / "out").read_text(encoding="utf-8").splitlines()) == 20
+
+
+def test_the_library_in_this_process():
+    model = bestfirst.load()
+    (result,) = bestfirst.decode(model, ["Guten Morgen!"], beam=5, score=bestfirst.Coverage(0.2), nbest=2)
+    assert result.text == "Good morning."
+    both = bestfirst.Ensemble([model, model])
+    assert bestfirst.decode(both, ["Guten Morgen!"], beam=2)[0].hypotheses[0].tokens == result.hypotheses[0].tokens
+    if WITHOUT:
+        assert not {"torch", "transformers"} & set(sys.modules)
+
+
+@needs_absence
+def test_what_needs_transformers_says_how_to_get_it(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    (tmp_path / "model.safetensors").write_bytes(bytes(8))
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    said = run("translate", "--model", tmp_path, stdin="a", code=2)
+    assert said.count("\n") == 1
+    assert "models of type 't5' are not compiled here" in said
+    assert INSTALL in said
+    for arguments in (["--device", "cuda"], ["--dtype", "fp16"]):
+        assert INSTALL in run("translate", *arguments, stdin="a", code=2)
+    with pytest.raises(ImportError, match=r"needs torch and transformers; pip install 'bestfirst\[transformers\]'"):
+        bestfirst.wrap  # noqa: B018
+    with pytest.raises(ImportError, match=r"bestfirst\[transformers\]"):
+        bestfirst.generate  # noqa: B018
+
+
+@needs_absence
+def test_a_damaged_folder_is_told_in_one_line(tmp_path):
+    embedded = Path(bestfirst.__file__).parent / "data" / "tatoeba-de-en"
+    for path in embedded.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes()[:1000] if path.name == "model.safetensors" else path.read_bytes())
+    said = run("translate", "--model", tmp_path, stdin="a", code=2)
+    assert said.count("\n") == 1
+    assert "model.safetensors is damaged" in said

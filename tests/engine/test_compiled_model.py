@@ -1,0 +1,177 @@
+"""Models that go straight from their files into compiled steps give what transformers gives, and never load it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("numba", reason="the compiled steps need numba")
+
+import bestfirst
+from bestfirst.engine.compiled_model import DEFAULTS, CompiledModel
+from bestfirst.models.folder import ModelNotFound, NeedsTransformers, embedded_folder
+from bestfirst.models.tensors import Tensors
+from bestfirst.models.transformers import load_transformers
+from engine.builders import ARCHITECTURES, EOS
+
+NAMES = ["marian", "bart", "mbart", "pegasus", "m2m100"]
+INPUTS = [[5, 6, 7, EOS], [9, EOS], [12, 13, 14, 15, 16, 17, 18, 19, 20, EOS], [30] * 20 + [EOS]]
+
+
+def folder_of(name: str, path: Path, dtype: torch.dtype = torch.float32, **changes: Any) -> str:
+    model = ARCHITECTURES[name].build(seed=4, **changes).to(dtype)
+    model.save_pretrained(path)
+    return str(path)
+
+
+def assert_alike(mine: list[bestfirst.Result], its: list[bestfirst.Result]) -> None:
+    for one, other in zip(mine, its, strict=True):
+        assert [y.tokens for y in one.hypotheses] == [y.tokens for y in other.hypotheses]
+        assert [y.score for y in one.hypotheses] == pytest.approx([y.score for y in other.hypotheses], abs=1e-4)
+        assert (one.calls, one.exact, one.status) == (other.calls, other.exact, other.status)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_is_found_as_with_transformers(name, dtype, tmp_path):
+    """Whatever the weights are stored as."""
+    folder = folder_of(name, tmp_path, dtype)
+    mine, its = bestfirst.load(folder), load_transformers(folder)
+    assert isinstance(mine, CompiledModel)
+    assert (mine.eos, mine.banned, mine.start_tokens) == (its.eos, its.banned, its.start_tokens)
+    assert (mine.vocabulary, mine.positions, mine.source_positions) == (its.vocabulary, its.positions, its.source_positions)
+    for settings in ({"beam": 4, "nbest": 3}, {"beam": 3, "length_penalty": 0.7}):
+        assert_alike(bestfirst.decode(mine, INPUTS, **settings), bestfirst.decode(its, INPUTS, **settings))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_from_scratch_and_attention_are_transformers(name, tmp_path):
+    folder = folder_of(name, tmp_path)
+    mine, its = bestfirst.load(folder), load_transformers(folder)
+    for prefix in ((), (7,), (7, 8, 9)):
+        query = [bestfirst.Query(mine.start(INPUTS[2]), prefix)]
+        np.testing.assert_allclose(mine.score(query)[0].logprobs, its.score(query)[0].logprobs, atol=1e-4)
+    score = bestfirst.Coverage(0.3)
+    assert_alike(bestfirst.decode(mine, INPUTS, beam=3, score=score), bestfirst.decode(its, INPUTS, beam=3, score=score))
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_new", "silu", "swish"])
+def test_activations_and_untied_weights(activation, tmp_path):
+    folder = folder_of("bart", tmp_path, activation_function=activation, tie_word_embeddings=False)
+    assert_alike(
+        bestfirst.decode(bestfirst.load(folder), INPUTS, beam=4), bestfirst.decode(load_transformers(folder), INPUTS, beam=4)
+    )
+
+
+def test_the_embedded_model_on_many_lines_and_settings():
+    lines = Path(__file__).parents[1].joinpath("data", "tatoeba-200.de").read_text(encoding="utf-8").splitlines()[:60]
+    mine, its = bestfirst.load(), load_transformers(embedded_folder())
+    for settings in (
+        {"beam": 5, "nbest": 2}, {"beam": 5, "strategy": "beam", "finished": "keep"}, {"beam": 4, "length_penalty": 1.0},
+        {"beam": 2, "prefix": "I "}, {"beam": 3, "score": bestfirst.LogProbability(0.8)},
+    ):  # fmt: skip
+        found, expected = bestfirst.decode(mine, lines, **settings), bestfirst.decode(its, lines, **settings)
+        assert [result.text for result in found] == [result.text for result in expected]
+        assert_alike(found, expected)
+
+
+def test_many_rows_make_trees_and_sources_grow():
+    model = bestfirst.load()
+    lines = ["Ich " + "sehr " * (n % 40) + "gut." for n in range(90)]
+    one_by_one = [bestfirst.decode(model, [line], beam=3)[0].text for line in lines[:20]]
+    assert [result.text for result in bestfirst.decode(model, lines, beam=3, row_budget=96)][:20] == one_by_one
+
+
+def test_what_is_not_compiled_here_is_left_to_transformers(tmp_path):
+    folder = tmp_path / "t5"
+    ARCHITECTURES["t5"].build().save_pretrained(folder)
+    with pytest.raises(NeedsTransformers, match="models of type 't5' are not compiled here"):
+        CompiledModel(str(folder))
+    assert not isinstance(bestfirst.load(folder), CompiledModel)
+    assert not isinstance(bestfirst.load(dtype="bf16"), CompiledModel)
+    small = folder_of("bart", tmp_path / "odd", activation_function="quick_gelu")
+    assert not isinstance(bestfirst.load(small), CompiledModel)
+
+
+def test_defaults_are_transformers():
+    import transformers
+
+    for kind, defaults in DEFAULTS.items():
+        config = transformers.CONFIG_MAPPING[kind]()
+        assert {name: getattr(config, name) for name in defaults} == defaults
+        missing = {"decoder_start_token_id", "bos_token_id"} - set(defaults)
+        assert all(getattr(config, name, None) is None for name in missing)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda header: header["model.shared.weight"].update(data_offsets=[0, 1 << 40]), "does not lie in it"),
+        (lambda header: header["model.shared.weight"].update(shape=[3]), "does not lie in it"),
+        (lambda header: header["model.shared.weight"].pop("dtype"), "its header is not one of safetensors"),
+        (lambda header: header.pop("model.decoder.layers.0.fc1.weight"), "its weights lack 'model.decoder.layers.0.fc1.weight'"),
+    ],
+)
+def test_damaged_weights_are_told(damage, said, tmp_path):
+    folder = folder_of("bart", tmp_path)
+    path = Path(folder, "model.safetensors")
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    damage(header)
+    changed = json.dumps(header).encode()
+    path.write_bytes(len(changed).to_bytes(8, "little") + changed + data[8 + length :])
+    with pytest.raises(ModelNotFound, match=said):
+        CompiledModel(folder)
+
+
+def test_weights_that_differ_from_the_config_are_told(tmp_path):
+    folder = folder_of("bart", tmp_path)
+    path = Path(folder, "config.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "d_model": 64}))
+    with pytest.raises(ModelNotFound, match=r"config.json differ: .* is \(.*, 32\), config.json makes it \(.*, 64\)"):
+        CompiledModel(folder)
+
+
+def test_tensors_are_safetensors_own(tmp_path):
+    from safetensors.torch import save_file
+
+    stored = {
+        "a": torch.randn(3, 5), "b": torch.randn(4).half(), "c": torch.randn(2, 2).bfloat16(), "d": torch.tensor(2.5).double(),
+    }  # fmt: skip
+    save_file(stored, tmp_path / "model.safetensors")
+    tensors = Tensors(tmp_path)
+    assert set(tensors) == set(stored)
+    for name, tensor in stored.items():
+        assert tensors[name].dtype == np.float32
+        assert np.array_equal(tensors[name], tensor.float().numpy())
+
+
+COLD = """
+import sys, bestfirst
+{code}
+print(*sorted({{name.partition(".")[0] for name in sys.modules}} & {{"torch", "transformers", "numba", "numpy"}}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "loaded"),
+    [
+        ("", ""),
+        ("import bestfirst.cli", ""),
+        ("bestfirst.Decoding(beam=5)", ""),
+        ("assert bestfirst.decode(bestfirst.load(), ['Guten Morgen!'])[0].text == 'Good morning.'", "numba numpy"),
+        ("from bestfirst.cli.app import run; assert run(['--version']) == 0", ""),
+        ("from bestfirst.cli.app import run; assert run(['translate', '--help']) == 0", ""),
+    ],
+)
+def test_what_a_new_process_loads(code, loaded):
+    ran = subprocess.run([sys.executable, "-c", COLD.format(code=code)], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == loaded

@@ -1,0 +1,178 @@
+"""Texts and tokens as transformers has them, without it: on odd texts, for every tokenizer of the compiled models."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+from bestfirst.engine.compiled_model import read_tokenizer
+from bestfirst.models.folder import ModelNotFound, NeedsTransformers, embedded_folder
+from bestfirst.models.tokenizer import AddedToken, Splitter, Tokenizer
+from bestfirst.models.transformers_tokenizer import TransformersTokenizer
+from models.odd_texts import odd_texts
+
+LINES = Path(__file__).parents[1].joinpath("data", "tatoeba-200.de").read_text(encoding="utf-8").splitlines()
+TEXTS = 10_000
+MODEL = {"bart": "bart", "mbart": "mbart", "mbart50": "mbart", "nllb": "m2m_100", "pegasus": "pegasus", "m2m100": "m2m_100"}
+
+
+def charsmap() -> bytes:
+    """The embedded sentencepiece model's normalisation."""
+    from transformers.convert_slow_tokenizer import import_protobuf
+
+    proto = import_protobuf().ModelProto()
+    proto.ParseFromString(Path(embedded_folder(), "source.spm").read_bytes())
+    return bytes(proto.normalizer_spec.precompiled_charsmap)
+
+
+def unigram() -> list[tuple[str, float]]:
+    backend = Backend(models.Unigram())
+    backend.normalizer, backend.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
+    backend.train_from_iterator(LINES, trainers.UnigramTrainer(vocab_size=400, special_tokens=["<x>"], unk_token="<x>"))
+    return [(piece, score) for piece, score in json.loads(backend.to_str())["model"]["vocab"] if piece != "<x>"]
+
+
+def pairs(backend: Backend, **settings: Any) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    backend.train_from_iterator(LINES, trainers.BpeTrainer(vocab_size=500, **settings))
+    trained = json.loads(backend.to_str())["model"]
+    return trained["vocab"], [tuple(merge) for merge in trained["merges"]]
+
+
+def build(kind: str) -> Any:
+    if kind == "bart":
+        backend = Backend(models.BPE())
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        named = {"special_tokens": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]}
+        return transformers.BartTokenizer(*pairs(backend, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **named))
+    if kind == "nllb":
+        backend = Backend(models.BPE(unk_token="<unk>"))
+        backend.normalizer, backend.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
+        vocabulary, merges = pairs(backend, special_tokens=["<s>", "<pad>", "</s>", "<unk>"])
+        return transformers.NllbTokenizer(vocabulary, merges, _spm_precompiled_charsmap=charsmap())
+    first = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+    if kind == "mbart":
+        return transformers.MBartTokenizer([*first, *unigram()])
+    if kind == "mbart50":
+        return transformers.MBart50Tokenizer(
+            [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), *unigram()], _spm_precompiled_charsmap=charsmap()
+        )
+    assert kind == "pegasus"
+    start = [
+        ("<pad>", 0.0),
+        ("</s>", 0.0),
+        ("<mask_1>", 0.0),
+        ("<mask_2>", 0.0),
+        *((f"<unk_{i}>", 0.0) for i in range(2, 103)),
+        ("<unk>", 0.0),
+    ]
+    return transformers.PegasusTokenizer([*start, *unigram()], _spm_precompiled_charsmap=charsmap())
+
+
+@pytest.fixture(scope="module", params=["marian", "m2m100", "bart", "mbart", "mbart50", "nllb", "pegasus"])
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Any]:
+    """Ours and transformers', of the same folder."""
+    kind = request.param
+    folder = tmp_path_factory.mktemp(kind)
+    if kind == "marian":
+        return read_tokenizer(Path(embedded_folder()), "marian", None), transformers.AutoTokenizer.from_pretrained(
+            embedded_folder()
+        )  # type: ignore[return-value]
+    if kind == "m2m100":
+        shutil.copy(Path(embedded_folder(), "source.spm"), folder / "sentencepiece.bpe.model")
+        pieces = list(json.loads(Path(embedded_folder(), "vocab.json").read_text(encoding="utf-8")))
+        names = ["<s>", "<pad>", "</s>", "<unk>", *(piece for piece in pieces if piece not in ("<s>", "<pad>", "</s>", "<unk>"))]
+        (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(names)}))
+        its = transformers.M2M100Tokenizer(
+            str(folder / "vocab.json"), str(folder / "sentencepiece.bpe.model"), src_lang="de", tgt_lang="en"
+        )
+    else:
+        its = build(kind)
+    its.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": MODEL[kind]}))
+    return read_tokenizer(folder, MODEL[kind], None), transformers.AutoTokenizer.from_pretrained(folder)  # type: ignore[return-value]
+
+
+def test_odd_texts_are_the_same_tokens(both):
+    mine, its = both
+    texts = odd_texts(TEXTS, LINES)
+    found, expected = mine.encode_batch(texts), [its(text).input_ids for text in texts]
+    assert [(text, a, b) for text, a, b in zip(texts, found, expected, strict=True) if a != b][:3] == []
+    assert mine.encode_batch([]) == []
+    for text in texts[:200]:
+        assert mine.encode_target(text) == its(text_target=text, add_special_tokens=False).input_ids
+        assert mine.encode_batch([text]) == [its(text).input_ids]
+
+
+def test_odd_tokens_are_the_same_texts(both):
+    mine, its = both
+    rng = random.Random(1)
+    made = [[rng.randrange(len(its)) for _ in range(rng.randrange(9))] for _ in range(TEXTS // 2)]
+    batch = [[], *mine.encode_batch(odd_texts(TEXTS // 2, LINES, seed=2)), *made]
+    expected = [its.decode(ids, skip_special_tokens=True) for ids in batch]
+    found = mine.decode_batch(batch)
+    assert [(ids, a, b) for ids, a, b in zip(batch, found, expected, strict=True) if a != b][:3] == []
+    assert mine.decode_batch([]) == []
+
+
+def test_pieces_languages_and_the_unknown_token(both):
+    mine, its = both
+    theirs = TransformersTokenizer(its, encoder_decoder=True)
+    assert [mine.piece(token) for token in range(len(its))] == [theirs.piece(token) for token in range(len(its))]
+    for code in ("de", "deu_Latn", "de_DE", "nosuch", "Tom"):
+        assert mine.language(code) == theirs.language(code)
+    assert mine.unknown == theirs.unknown
+
+
+def test_transformers_tokenizers_are_asked_for_many_at_once_and_say_the_same(both):
+    _, its = both
+    theirs, texts = TransformersTokenizer(its, encoder_decoder=True), odd_texts(TEXTS // 4, LINES, seed=3)
+    tokens = [its(text).input_ids for text in texts]
+    assert theirs.encode_batch(texts) == tokens
+    assert theirs.decode_batch(tokens) == [its.decode(ids, skip_special_tokens=True) for ids in tokens]
+
+
+def test_source_languages(tmp_path):
+    its = build("nllb")
+    its.save_pretrained(tmp_path)
+    mine = read_tokenizer(tmp_path, "m2m_100", "deu_Latn")
+    its.src_lang = "deu_Latn"
+    assert mine is not None
+    assert mine.encode_batch(["Guten Morgen!"]) == [its("Guten Morgen!").input_ids]
+    with pytest.raises(ModelNotFound, match="unknown source language 'nosuch'"):
+        read_tokenizer(tmp_path, "m2m_100", "nosuch")
+
+
+def test_added_tokens_are_cut_out_as_transformers_does_it():
+    rng = random.Random(0)
+    for _ in range(2000):
+        words = {f"<{''.join(rng.choices('ab', k=rng.randrange(4)))}>" for _ in range(rng.randrange(1, 5))}
+        text = "".join(rng.choices("abcd<>", k=rng.randrange(12)))
+        mine = [
+            part if isinstance(part, str) else part.content for part in Splitter([AddedToken(w, 0) for w in sorted(words)])(text)
+        ]
+        trie = transformers.tokenization_python.Trie()
+        trie.update(words)
+        assert mine == trie.split(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tokenizer_class": "T5Tokenizer"}, "its tokenizer is a T5Tokenizer"),
+        ({"split_special_tokens": True}, "asks for what only transformers does"),
+    ],
+)
+def test_what_is_not_known_here_is_left_to_transformers(change, said, tmp_path):
+    build("bart").save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(NeedsTransformers, match=said):
+        read_tokenizer(tmp_path, "bart", None)
