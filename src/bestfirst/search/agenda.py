@@ -121,16 +121,20 @@ class Agenda:
         if i == 0:
             heapq.heappush(self._heads, (y.key, y.length))
 
-    def dequeue(self, y: Hypothesis) -> None:
-        """Take `y` off the queue if it waits there; its place in the beam is another matter."""
+    def dequeue(self, y: Hypothesis) -> bool:
+        """Take `y` off the queue, and say whether it waited there; its place in the beam is another matter."""
+        if y.length >= len(self.beams):
+            return False
         pending = self.beams[y.length].open
         if not pending:
-            return
+            return False
         i = 0 if pending[0] is y else bisect_left(pending, y.key, key=by_key)
         if i < len(pending) and pending[i] is y:
             del pending[i]
             if i == 0 and pending:
                 heapq.heappush(self._heads, (pending[0].key, y.length))
+            return True
+        return False
 
     def defer(self, y: Hypothesis, j: int, place: tuple[float, float]) -> None:
         """Put the j-th child of `y` behind a cursor: it is made when that comes to the front."""

@@ -14,12 +14,16 @@ falls off is discarded. `docs/algorithm.md` has the argument; `tests/search/` ha
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from .agenda import Beam
-from .hypothesis import Hypothesis, Successors
+from .hypothesis import Hypothesis, Key, Successors
 from .objective import TOLERANCE, BrokenLaw, lowered
 from .result import Answer, Result, Status
 from .tree import SearchTree
+
+NOWHERE: Key = (inf, inf, ())
+"""After every place."""
 
 
 class AnyOrderSearch(SearchTree):
@@ -58,9 +62,25 @@ class AnyOrderSearch(SearchTree):
 
     def first(self) -> Hypothesis | None:
         """The open hypothesis that comes first in the order; children that could come before it are made on the way."""
-        while isinstance(head := self.agenda.head(), Beam):
-            self._make_child(head)
-        return head
+        while True:
+            head = self.agenda.head()
+            if isinstance(head, Beam):
+                self._make_child(head)
+            elif head is None or not self._lower(head):
+                return head
+
+    def _lower(self, y: Hypothesis) -> bool:
+        """Let `y` wait for its turn by what it can attain, if that is less than what its place says by now."""
+        if not self.policy.by_attainable:
+            return False
+        best, _ = self._attainable(y)
+        if best == -inf or -best <= y.key[0]:
+            return False
+        self.agenda.dequeue(y)
+        y.key = (-best, y.length, y.tokens)
+        self.agenda.enqueue(y)
+        self._lowered.append(y)
+        return True
 
     def _requeue(self) -> None:
         """What the last frontier named and nobody scored waits again."""
@@ -69,33 +89,62 @@ class AnyOrderSearch(SearchTree):
                 self.agenda.enqueue(y)
         self._ready = []
 
-    def _hopeless(self, y: Hypothesis) -> Beam | None:
-        """The beam at which everything that `y` could become is sure to fall off, if there is one (the paper's Theorem 4.4).
+    def _attainable(self, y: Hypothesis) -> tuple[float, Beam | None]:
+        """The best score that any continuation of `y` can be accepted with, and the beam at which the last of them falls off.
 
-        It is full of hypotheses that precede `y`, so they outrank all that `y` can become there.
+        At most `bound`, which asks of every longer length; here only of those that a continuation can get to. -inf: there is no
+        hope (the paper's Theorem 4.4). What `y` becomes at a length is worth no more than `y` itself would be there; it is out
+        where k members are better. docs/algorithm.md has the proof, tests/search/test_audit.py that no search can do with less.
         """
-        beams = self.agenda.beams
+        return self._attainable_kept(y) if self.policy.keep else self._attainable_left(y)
+
+    def _attainable_left(self, y: Hypothesis) -> tuple[float, Beam | None]:
+        beams, value, k = self.agenda.beams, y.value, self.strategy.k
+        longer = range(y.length + 1, len(beams))
+        end = next((t for t in longer if beams[t].unfinished >= k and beams[t].members[-1].value > value), None)
+        if end is None:
+            beyond = self._beyond(y)
+            if beyond >= y.bound:  # a score that rises with length: what a shorter beam allows is less
+                return beyond, None
+        else:
+            beyond, longer = -inf, range(y.length + 1, end)
+        free = (t for t in longer if (kth := beams[t].kth()) is None or kth.value <= value)
+        best = max((self.score.final(value, t, self.context) for t in free), default=-inf)
+        return max(best, beyond), beams[-1 if end is None else end]
+
+    def _attainable_kept(self, y: Hypothesis) -> tuple[float, Beam | None]:
+        beams, best = self.agenda.beams, -inf
+        slots: list[Key] = []  # from the longest beam down: what a finished hypothesis must precede to hold its slot ever after
+        for beam in reversed(beams[y.length + 1 :]):
+            kth = beam.kth()
+            slots.append(min(NOWHERE if kth is None else kth.rank, slots[-1] if slots else NOWHERE))
+        for length in range(y.length + 1, len(beams)):
+            place = (-self.score.final(y.value, length, self.context), y.length, y.tokens)
+            if place <= slots[len(beams) - 1 - length]:
+                best = max(best, -place[0])
+            kth = beams[length].kth()
+            if kth is not None and kth.rank < place:
+                return best, beams[length]
+        return max(best, self._beyond(y)), beams[-1]
+
+    def _beyond(self, y: Hypothesis) -> float:
+        """The best score that a continuation of `y` can reach at lengths of which nothing is known yet."""
+        last = len(self.agenda.beams) - 1
+        if last == y.length:
+            return y.bound
+        return self.score.bound(y.value, last, self.context) if last < self.context.n_max else -inf
+
+    def _hopeless(self, y: Hypothesis) -> Beam | None:
+        """The beam at which everything that `y` could become is sure to fall off, if there is one (the paper's Theorem 4.4)."""
         if not self.policy.prunes:
             return None
-        for length in range(y.length + 1, len(beams)):
-            beam = beams[length]
-            if self.policy.keep:
-                if beam.full and all(self._precedes(z, y) for z in reversed(beam.members)):
+        if not self.strategy.order.relies_on_bound:  # Algorithm 2 as it is, in an order of its own: what was popped holds its slot
+            for beam in self.agenda.beams[y.length + 1 :]:
+                if beam.full and all(z.key < y.key if z.finished else z.successors is not None for z in beam.members):
                     return beam
-                continue
-            kth = beam.kth()
-            if kth is None or not self._precedes(kth, y):
-                return None  # a continuation of `y` may still finish here
-            last = beam.last_unfinished()
-            if last is not None and self._precedes(last, y):
-                return beam
-        return beams[-1] if not self.policy.keep and len(beams) > self.context.n_max else None
-
-    def _precedes(self, z: Hypothesis, y: Hypothesis) -> bool:
-        """Whether `z`, a member of a longer beam, takes its slot before `y` comes to its turn."""
-        if z.finished and self.policy.keep:
-            return z.key < y.key
-        return z.successors is not None if self.strategy.order.depends_on_past else z.reach > y.bound
+            return None
+        best, beam = self._attainable(y)
+        return beam if best == -inf else None
 
     # -- what was scored ---------------------------------------------------------------------------------------------
 
@@ -166,7 +215,12 @@ class AnyOrderSearch(SearchTree):
 
     def _certificate(self) -> Iterator[Hypothesis]:
         closed = (y for beam in self.agenda.beams for y in beam.members if y.successors is not None)
-        return (y for y in closed if not self.strategy.stop(self, y) and self._hopeless(y) is None)
+        return (y for y in closed if self._hopeless(y) is None and not self.strategy.stop(self, self._at_its_place(y)))
+
+    def _at_its_place(self, y: Hypothesis) -> Hypothesis:
+        if self.policy.by_attainable:
+            y.key = (-self._attainable(y)[0], y.length, y.tokens)
+        return y
 
     def best_unfinished(self, length: int) -> Hypothesis:
         """The first unfinished member of this length: level by level, none has or can reach a better score."""

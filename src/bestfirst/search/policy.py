@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from .objective import Objective
-from .stops import Exhausted
+from .stops import Answered, Exhausted
 from .table_1 import Strategy
 
 
@@ -21,6 +21,7 @@ class Policy:
     relies_on_bound: bool  # would a child above its parent's bound make the result wrong? Then it is an error
     strict_values: bool  # would two values with one score make the result wrong? Then they are an error
     prunes: bool  # is what is hopeless left out (Theorem 4.4)?
+    by_attainable: bool  # is the order that of what can be attained, as against the bounds?
     one_by_one: bool  # must all be scored in order, nothing ahead of its turn?
     whole_levels: bool  # is all that a frontier names certain to be needed?
     lazy: bool  # are children made one by one, as they come to the front, as against all at once?
@@ -49,6 +50,7 @@ class Policy:
             strict_values=relies_on_bound and keep and not score.monotonic,
             # In an order that bounds do not justify, Algorithm 2's own counts of pops do the same for `keep`.
             prunes=(order.relies_on_bound and guaranteed) or (order.depends_on_past and keep),
+            by_attainable=best_first and guaranteed and not score.value_only and isinstance(strategy.stop, Answered),
             one_by_one=one_by_one,
             whole_levels=not one_by_one and not order.relies_on_bound,
             lazy=(relies_on_bound and best_first and not told) or (exhaustive and rank_by_value),

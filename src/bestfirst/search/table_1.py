@@ -23,7 +23,7 @@ moves to a pool and the beam refills (today's toolkits). shrink: it moves to a l
 al. 2014; our reading); level by level only."""
 Heuristic = Callable[[Hypothesis, Context], float]
 """h(x, y): an estimate of what the rest of y will add to its score. An attribute `admissible = True` claims it never
-underestimates."""
+underestimates; `by_value = True` that with it, too, children of greater value come first, so that the best k are enough."""
 
 
 # -- choice point 1: the comparator ----------------------------------------------------------------------------------------
@@ -229,6 +229,9 @@ def by_method(plan: Strategy, method: str, score: Objective) -> Strategy:
 def paper_heuristic(y: Hypothesis, context: Context) -> float:
     """h = U, how much the score of `y` can still rise (the paper's Eq. 13 and 16): 0 where nothing can follow."""
     return y.bound - y.worth if y.length < context.n_max else 0.0
+
+
+paper_heuristic.by_value = True  # type: ignore[attr-defined]
 
 
 def check(strategy: Strategy, score: Objective, context: Context, n: int, max_calls: int | None = None) -> None:

@@ -271,6 +271,7 @@ def grow(
         finished = tl.load(count + lists + 1, mask=known, other=0)
         heads = tl.load(head + s * L + lengths, mask=known & (lengths < end), other=-INF)
         after = tl.full([], -INF, tl.float64)  # by level: what comes after this cannot matter
+        whole = 0  # by level: whether all of the level is needed, whatever the answers are
         if search == BY_LEVEL:
             # What cannot matter: its children would find a beam full of better ones, whose last can reach so much.
             full = (lengths < deep) & (tl.load(count + lists + 2, mask=lengths < deep, other=0) >= k)
@@ -282,6 +283,7 @@ def grow(
             level = tl.min(tl.where(heads > -INF, lengths, LP), 0)
             after = tl.max(tl.where(lengths == level, reach, -INF), 0)
             found = answers_by_length(lists, unfinished, finished, value, entry, tie, k, KP)
+            whole = ((level < deep) | (tl.load(mine + PRUNES) == 0)).to(tl.int32)
             over = (level == deep) & (tl.sum(found, 0) >= tl.load(mine + ENOUGH))
             heads = tl.where((lengths == level) & (over == 0), heads, -INF)
         bounds = bound(heads, lengths, end, rises, norms, gains, cap)
@@ -292,8 +294,7 @@ def grow(
         tl.store(bars + s * 2 + 1, bar_length.to(tl.float64))
         best = tl.max(bounds, 0)
         t = tl.min(tl.where(bounds == best, lengths, LP), 0)
-        if search == BY_LEVEL:
-            bar = tl.full([], -INF, tl.float64)
+        bar = tl.where(whole != 0, -INF, bar)
         if search == AS_HUGGING_FACE:
             found = answers_by_length(lists, unfinished, finished, value, entry, tie, k, KP)
             enough = tl.load(mine + ENOUGH)

@@ -17,6 +17,7 @@ from ..engine import Job
 from .answers import (
     AS_HUGGING_FACE,
     BEAM,
+    BEST_FIRST,
     BY_LEVEL,
     ENDS,
     ENOUGH,
@@ -79,6 +80,29 @@ def nth_answer(n, longest, found, lists, known, value, norms, gains, cap, KP: tl
 
 
 @triton.jit
+def attainable(
+    x, t, kths, lasts, deep, end, rises, norms, gains, cap, LP: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """The best score that a continuation of each hypothesis of length t and value x can be accepted with.
+
+    `AnyOrderSearch` has the argument. `kths`, `lasts`: of each length, the value of the k-th member and of the k-th unfinished one.
+    """
+    lengths = tl.arange(0, LP)
+    best = tl.full([WIDE], -INF, tl.float64)
+    going = x > -INF
+    u = t + 1
+    while u <= deep:
+        kth = tl.max(tl.where(lengths == u, kths, -INF), 0)
+        last = tl.max(tl.where(lengths == u, lasts, -INF), 0)
+        there = final(x, u + tl.zeros([WIDE], tl.int32), norms, gains, cap)
+        best = tl.where(going & (kth <= x), tl.maximum(best, there), best)
+        going = going & (last <= x)
+        u = tl.where(tl.max(going.to(tl.int32), 0) > 0, u + 1, LP)
+    beyond = bound(x, deep, end, rises, norms, gains, cap)
+    return tl.where(going, tl.maximum(best, beyond), best)
+
+
+@triton.jit
 def settle(
     slots, value, entry, tie, node, count, token, paths, node_token, deepest, limit, rules, caps, norm, gain, bars, rows, steps,
     answers, answer_value, status, out, out_values, out_tokens, most, L, W, P, KP: tl.constexpr, LP: tl.constexpr,
@@ -88,7 +112,8 @@ def settle(
     Calls: the closed members that precede what stopped the search and are not hopeless (`AnyOrderSearch.calls`).
 
     Hopeless is what cannot reach H[t] = max(B[t+1], min(A[t+1], H[t+1])), where B is what the k-th unfinished member of a beam
-    can reach and A what the k-th of all its members can: the paper's Theorem 4.4, walked from the longest beam back.
+    can reach and A what the k-th of all its members can: the paper's Theorem 4.4, walked from the longest beam back. Best first,
+    by a score that depends on the length, what a hypothesis can attain takes the place of its bound.
     """
     i = tl.program_id(0)
     s = tl.load(slots + i)
@@ -128,6 +153,10 @@ def settle(
                 kth = nth_answer(enough, u, found, lists, known, value, norms, gains, cap, KP, LP)
                 kth_of = tl.where(lengths == u, kth, kth_of)
                 u += 1
+    one = tl.full([], -1.0, tl.float64)
+    by_length = (search == BEST_FIRST) & (final(one, P, norms, gains, cap) != final(one, end, norms, gains, cap))
+    kths = tl.full([LP], -INF, tl.float64)  # of each length, the value of the k-th member, and of the k-th unfinished one
+    lasts = tl.full([LP], -INF, tl.float64)
     calls = 0
     t = deep
     hope = tl.where(deep >= end, INF, -INF).to(tl.float64)
@@ -141,6 +170,8 @@ def settle(
         x_node = tl.load(node + unfinished + lanes, mask=lanes < m, other=-1)
         reach = bound(x_value, t, end, rises, norms, gains, cap)
         counts = (x_node >= 0) & ((reach >= hope) | (prunes == 0))
+        if by_length:
+            reach = attainable(x_value, t, kths, lasts, deep, end, rises, norms, gains, cap, LP, 2 * KP)
         if search != BY_LEVEL:
             counts = counts & ((reach > bar) | ((reach == bar) & (t < bar_length)))
         if asks != 0:
@@ -154,6 +185,8 @@ def settle(
         v = tl.where(lanes == k, INF, v)
         kth = tl.max(tl.where(lanes <= k, tl.minimum(u, v), -INF), 0)
         last = tl.max(tl.where((lanes == k - 1) & (lanes < m), x_value, -INF), 0)
+        kths = tl.where(lengths == t, kth, kths)
+        lasts = tl.where(lengths == t, last, lasts)
         kth_reach = tl.maximum(final(kth, t, norms, gains, cap), bound(kth, t, end, rises, norms, gains, cap))
         last_reach = tl.maximum(final(last, t, norms, gains, cap), bound(last, t, end, rises, norms, gains, cap))
         hope = tl.maximum(last_reach, tl.minimum(kth_reach, hope))
