@@ -8,12 +8,14 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from hashlib import sha256
+from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from bestfirst import __version__
 from bestfirst.decoding import decode
-from bestfirst.search import Result
+from bestfirst.search import Context, Result
+from bestfirst.settings import Decoding
 
 from .certificate import FullBeams
 from .setting import Setting, read_setting
@@ -225,15 +227,15 @@ class Benchmark:
             before = perf_counter()
 
         asked = setting.with_language_model(self.language_model)
-        decode(
-            self.model, [pair.source for pair in pairs], asked, progress=done, trace=trace if _can_be_certified(setting) else None
-        )
+        certified = _can_be_certified(setting, asked)
+        decode(self.model, [pair.source for pair in pairs], asked, progress=done, trace=trace if certified else None)
 
 
-def _can_be_certified(setting: Setting) -> bool:
-    """Whether all of beam search's beams can be seen, and hypotheses are ordered by their score; not where time is taken."""
-    decoding = setting.decoding
-    return (setting.search, decoding.finished, decoding.score, setting.alone) == ("beam", "keep", "logprob", False)
+def _can_be_certified(setting: Setting, asked: Decoding) -> bool:
+    """Whether beam search's beams can be seen, and the score is one of a value and a length; not where time is taken."""
+    score = asked.objective
+    bounded = score.exact(asked.finished) and score.bound(0.0, 0, Context(1)) < inf and "attention" not in score.needs
+    return setting.search == "beam" and bounded and not setting.alone
 
 
 def identity(model: TransformersModel) -> str:

@@ -25,7 +25,7 @@ class FirstFinished(Patience):
         if search.score.value_only:
             seen = search.agenda.beams[: length + 1]
             return len(search.answers) >= search.n and any(beam.members and beam.members[0].finished for beam in seen)
-        return len(search.answers) >= max(1, floor(self.factor * search.strategy.k + 0.5))
+        return len(search.answers) >= max(1, floor(self.factor * search.strategy.k + 0.5)) or self.known(search, length)
 
 
 def as_ctranslate2(plan: Strategy, score: Score, n: int, factor: float = 1.0) -> Strategy:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 
 from bestfirst.search import beam
+from bestfirst.strategies import stopping
 from bestfirst_bench.certificate import FullBeams
 from bestfirst_bench.row import Row
-from reference import certificate
-from toys import random_cases, run
+from search.audit import least
+from search.test_audit import Case
 
 
 def test_it_is_the_references(cases, tally):
-    """Random models, ties included, under `keep`, for the best answer: two independent countings."""
+    """Random models, ties included, every score and both rules, for the n best: two independent countings."""
+    numbers = cases(300, full=8000)
     wrong = []
-    numbers = cases(400, full=8000)
-    for case in random_cases(numbers, title="certificate of bench"):
-        followed = FullBeams()
-        run(case.toy, beam(case.k, "keep"), case.n_max, trace=followed)
-        if followed.least() != len(certificate(case.toy, case.k, case.n_max, 1, "keep")):
-            wrong.append(case)
+    for seed in numbers:
+        case = Case(seed)
+        world, followed = case.world, FullBeams()
+        rule = "keep" if world.keep else "leave"
+        plan = beam(world.k, rule) if world.n <= world.k else stopping(beam(world.k, rule), "exhausted")
+        case.search(plan, 1, trace=followed)
+        if followed.least() != len(least(world, case.whole)):
+            wrong.append(seed)
     tally("certificates of bench", len(numbers), len(wrong))
     assert not wrong, f"{len(wrong)} of {len(numbers)}, such as {wrong[:3]}"
 

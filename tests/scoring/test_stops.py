@@ -130,6 +130,20 @@ def test_early_stopping_leaves_a_level_once_the_rest_of_it_cannot_matter(cases, 
     assert (mismatches, excess) == (0, 0)
 
 
+def test_early_stopping_ends_when_bounds_tell_the_best_answers(cases):
+    """The pool of k is not full, but nothing unfinished can come before the best answer any more."""
+    saved = 0
+    for case in random_cases(cases(100, full=1000), title="hf true, known", kinds=("peaked",)):
+        made = setup(case, lambda _: LengthNormalized(0.6))
+        plan = stopping(beam(case.k), "hf-true").using(order=ShortestFirstPruned())
+        ours = made.search(plan, 1, accept_truncated=True)
+        to_the_full = made.search(plan, case.k + 1, accept_truncated=True)  # of so many nothing is known before
+        assert outcome(ours) == outcome(to_the_full)[:1]
+        assert ours.calls <= to_the_full.calls
+        saved += to_the_full.calls - ours.calls
+    assert saved > 0
+
+
 def test_results_do_not_depend_on_the_row_budget():
     """Nor do calls; a rule that does not claim so has nothing scored ahead of its turn."""
     for seed in range(20):

@@ -7,6 +7,7 @@ from math import inf, nan
 
 import pytest
 
+from bestfirst import FunctionModel, decode
 from bestfirst.scoring import Diverse, LengthNormalized, LogProbability
 from bestfirst.search import (
     Context,
@@ -154,6 +155,19 @@ def test_note_on_heuristics_a_star_beam_differs_from_beam_search_and_never_claim
         differ += astray.answers != expected(best)
         assert not astray.result.exact
     assert differ > 0
+
+
+def test_children_are_cut_by_what_ranks_them():
+    """k = 1: the two best tokens lead nowhere, which the heuristic knows: Algorithm 2 asks it of every child."""
+    table = {(): [-9.0, -0.5, -1.0, -3.0], (3,): [-0.1, -9.0, -9.0, -9.0]}
+
+    def h(y: Hypothesis, context: Context) -> float:
+        return -50.0 if y.token in (1, 2) else 0.0
+
+    model = FunctionModel(lambda prefix: table.get(tuple(prefix), [-inf] * 4), EOS)
+    result = decode(model, [None], strategy="a-star-beam", heuristic=h, beam=1, max_length=3)[0]
+    assert [answer.tokens for answer in result.hypotheses] == [(3, 0)]
+    assert not result.exact
 
 
 # -- what a strategy may be made of ---------------------------------------------------------------------------------------

@@ -66,10 +66,10 @@ class AnyOrderSearch(SearchTree):
             head = self.agenda.head()
             if isinstance(head, Beam):
                 self._make_child(head)
-            elif head is None or not self._lower(head):
+            elif head is None or not self._move_back(head):
                 return head
 
-    def _lower(self, y: Hypothesis) -> bool:
+    def _move_back(self, y: Hypothesis) -> bool:
         """Let `y` wait for its turn by what it can attain, if that is less than what its place says by now."""
         if not self.policy.by_attainable:
             return False
@@ -79,7 +79,7 @@ class AnyOrderSearch(SearchTree):
         self.agenda.dequeue(y)
         y.key = (-best, y.length, y.tokens)
         self.agenda.enqueue(y)
-        self._lowered.append(y)
+        self._moved.append(y)
         return True
 
     def _requeue(self) -> None:
@@ -96,14 +96,17 @@ class AnyOrderSearch(SearchTree):
         hope (the paper's Theorem 4.4). What `y` becomes at a length is worth no more than `y` itself would be there; it is out
         where k members are better. docs/algorithm.md has the proof, tests/search/test_audit.py that no search can do with less.
         """
-        return self._attainable_kept(y) if self.policy.keep else self._attainable_left(y)
+        beams = self.agenda.beams
+        if self.strategy.level_by_level:
+            beams = beams[: y.length + 2]  # no more is there when `y` is on its turn
+        return self._attainable_kept(y, beams) if self.policy.keep else self._attainable_left(y, beams)
 
-    def _attainable_left(self, y: Hypothesis) -> tuple[float, Beam | None]:
-        beams, value, k = self.agenda.beams, y.value, self.strategy.k
+    def _attainable_left(self, y: Hypothesis, beams: list[Beam]) -> tuple[float, Beam | None]:
+        value, k = y.value, self.strategy.k
         longer = range(y.length + 1, len(beams))
         end = next((t for t in longer if beams[t].unfinished >= k and beams[t].members[-1].value > value), None)
         if end is None:
-            beyond = self._beyond(y)
+            beyond = self._beyond(y, len(beams) - 1)
             if beyond >= y.bound:  # a score that rises with length: what a shorter beam allows is less
                 return beyond, None
         else:
@@ -112,8 +115,8 @@ class AnyOrderSearch(SearchTree):
         best = max((self.score.final(value, t, self.context) for t in free), default=-inf)
         return max(best, beyond), beams[-1 if end is None else end]
 
-    def _attainable_kept(self, y: Hypothesis) -> tuple[float, Beam | None]:
-        beams, best = self.agenda.beams, -inf
+    def _attainable_kept(self, y: Hypothesis, beams: list[Beam]) -> tuple[float, Beam | None]:
+        best = -inf
         slots: list[Key] = []  # from the longest beam down: what a finished hypothesis must precede to hold its slot ever after
         for beam in reversed(beams[y.length + 1 :]):
             kth = beam.kth()
@@ -125,11 +128,10 @@ class AnyOrderSearch(SearchTree):
             kth = beams[length].kth()
             if kth is not None and kth.rank < place:
                 return best, beams[length]
-        return max(best, self._beyond(y)), beams[-1]
+        return max(best, self._beyond(y, len(beams) - 1)), beams[-1]
 
-    def _beyond(self, y: Hypothesis) -> float:
-        """The best score that a continuation of `y` can reach at lengths of which nothing is known yet."""
-        last = len(self.agenda.beams) - 1
+    def _beyond(self, y: Hypothesis, last: int) -> float:
+        """The best score that a continuation of `y` can reach at lengths beyond the last of which anything is known."""
         if last == y.length:
             return y.bound
         return self.score.bound(y.value, last, self.context) if last < self.context.n_max else -inf
@@ -138,7 +140,9 @@ class AnyOrderSearch(SearchTree):
         """The beam at which everything that `y` could become is sure to fall off, if there is one (the paper's Theorem 4.4)."""
         if not self.policy.prunes:
             return None
-        if not self.strategy.order.relies_on_bound:  # Algorithm 2 as it is, in an order of its own: what was popped holds its slot
+        if (
+            not self.strategy.order.relies_on_bound
+        ):  # Algorithm 2 as it is, in an order of its own: what was popped holds its slot
             for beam in self.agenda.beams[y.length + 1 :]:
                 if beam.full and all(z.key < y.key if z.finished else z.successors is not None for z in beam.members):
                     return beam

@@ -138,8 +138,8 @@ class TopFinished(LevelStop):
 class Patience(LevelStop):
     """There are `factor` times k answers (Kasai et al. 2022). At 1, first come, first served: Hugging Face's True.
 
-    In an order that relies on bounds it stops as well once nothing unfinished can come before the n-th answer: the n best are then
-    what they will be, however many follow.
+    In an order that relies on bounds it stops as well once nothing unfinished can come before the n-th answer: the n best are
+    then what they will be, however many follow.
     """
 
     name = "patience"
@@ -151,8 +151,11 @@ class Patience(LevelStop):
         self.name = name
 
     def at_level(self, search: AnyOrderSearch, length: int) -> bool:
-        if len(search.answers) >= self.factor * search.strategy.k:
-            return True
+        return len(search.answers) >= self.factor * search.strategy.k or self.known(search, length)
+
+    def known(self, search: AnyOrderSearch, length: int) -> bool:
+        """Whether bounds tell already which answers are the n best."""
+        if not search.policy.prunes or len(search.answers) < search.n:
+            return False
         y = search.best_unfinished(length)
-        known = search.policy.prunes and len(search.answers) >= search.n
-        return known and search.answers[search.n - 1].key < (-y.bound, y.length, y.tokens)
+        return search.answers[search.n - 1].key < (-y.bound, y.length, y.tokens)

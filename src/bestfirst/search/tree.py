@@ -54,7 +54,7 @@ class SearchTree:
         self.width = strategy.k + len(self.eos) if by_value else inf
         self._ready: list[Hypothesis] = []  # named by the last frontier
         self._pruned: list[Hypothesis] = []  # open, but no continuation can enter a beam
-        self._lowered: list[Hypothesis] = []  # those whose place is that of what they can attain, as against their bound
+        self._moved: list[Hypothesis] = []  # those whose place is that of what they can attain, as against their bound
         if trace is not None:
             trace.begin(self)
         self.root = self._place(Hypothesis(None, -1, 0.0, 0.0, False))
@@ -193,12 +193,12 @@ class SearchTree:
         For when something that they were built on fell off. What was scored is not lost: a child that comes again is the same.
         Never happens in strict order, except under `keep` when a finished hypothesis takes a slot of beams that exist already.
         """
-        for y in self._lowered:
+        for y in self._moved:
             waits = self.agenda.dequeue(y)
             y.key = (-y.bound, y.length, y.tokens)
             if waits:
                 self.agenda.enqueue(y)
-        self._lowered.clear()
+        self._moved.clear()
         for y in self._pruned:
             if y.on_beam and y.successors is None:
                 self.agenda.enqueue(y)  # what made it hopeless may be gone

@@ -85,7 +85,7 @@ def attainable(
 ):  # fmt: skip
     """The best score that a continuation of each hypothesis of length t and value x can be accepted with.
 
-    `AnyOrderSearch` has the argument. `kths`, `lasts`: of each length, the value of the k-th member and of the k-th unfinished one.
+    `AnyOrderSearch` has the argument. `kths`, `lasts`: of each length, the value of the k-th member, and of the k-th unfinished.
     """
     lengths = tl.arange(0, LP)
     best = tl.full([WIDE], -INF, tl.float64)
@@ -189,6 +189,8 @@ def settle(
         lasts = tl.where(lengths == t, last, lasts)
         kth_reach = tl.maximum(final(kth, t, norms, gains, cap), bound(kth, t, end, rises, norms, gains, cap))
         last_reach = tl.maximum(final(last, t, norms, gains, cap), bound(last, t, end, rises, norms, gains, cap))
+        # By level, nothing was known of a longer beam when the one before this had its turn.
+        hope = tl.where((search == BY_LEVEL) & (t < end), -INF, hope)
         hope = tl.maximum(last_reach, tl.minimum(kth_reach, hope))
         t -= 1
     tl.store(status + s, LEAVING)

@@ -1,0 +1,195 @@
+"""Every score, rule, stop, order, budget and n-best against `audit`, which shares no code with the package.
+
+A million searches at full scale, a few thousand otherwise.
+Nothing wrong, nothing called exact that is not, and no call above the least that any exact search can make.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import cache
+from math import exp, inf, log
+
+import numpy
+import pytest
+
+from bestfirst import FunctionModel
+from bestfirst.hugging_face import ShortestFirstPruned
+from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, MutualInformation, Score
+from bestfirst.search import Context, Hypothesis, Search, Strategy, Successors, beam, best_first_beam
+from bestfirst.strategies import stopping
+from search.audit import (
+    EOS,
+    KINDS,
+    Answers,
+    Full,
+    Tokens,
+    World,
+    best,
+    changes,
+    full,
+    hugging_faces,
+    least,
+    level_by_level,
+    random_increments,
+)
+
+SOURCE = 3  # |x|, for the score that asks
+Formula = Callable[[float, int], float]
+
+
+def length(alpha: float) -> tuple[Score, Formula]:
+    return LengthNormalized(alpha), lambda v, t: v / max(t, 1) ** alpha
+
+
+def gnmt(alpha: float) -> tuple[Score, Formula]:
+    return GNMT(alpha), lambda v, t: v / ((5 + t) / 6) ** alpha
+
+
+def reward(beta: float) -> tuple[Score, Formula]:
+    return LengthReward(beta), lambda v, t: v + beta * t
+
+
+def bounded(beta: float, ratio: float) -> tuple[Score, Formula]:
+    return BoundedLengthReward(beta, ratio), lambda v, t: v + beta * min(ratio * SOURCE, t)
+
+
+def information(weight: float, clip: float) -> tuple[Score, Formula]:
+    """Each token's gain is clipped at `clip`; values are less by as much a token, so that they fall."""
+    score = MutualInformation(FunctionModel(lambda prefix: [], EOS), weight, exp(-clip))
+    return score, lambda v, t: v + weight * -log(exp(-clip)) * t
+
+
+SCORES: dict[str, Callable[[random.Random], tuple[Score, Formula]]] = {
+    "log-probability": lambda rng: (LogProbability(), lambda v, t: v),
+    "length penalty": lambda rng: length(rng.choice((-0.5, 0.6, 1.0, 1.0, 2.0))),
+    "GNMT": lambda rng: gnmt(rng.choice((-0.5, 0.6, 1.0))),
+    "length reward": lambda rng: reward(rng.choice((0.3, 0.5, 1.0, 2.0))),
+    "bounded reward": lambda rng: bounded(rng.choice((0.5, 1.0)), rng.choice((0.4, 1.0, 2.0))),
+    "mutual information": lambda rng: information(rng.choice((0.25, 0.5)), rng.choice((1.0, 2.0))),
+}
+STOPS = ("proven", "hf-never", "hf-false", "hf-true", "by level", "budget")
+
+
+class Case:
+    """One random world, and the settings that its searches share."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(f"audit {seed}")
+        self.name = rng.choice(list(SCORES))
+        self.score, formula = SCORES[self.name](rng)
+        self.kind, vocabulary = rng.choice(KINDS), rng.randint(2, 5)
+        keep, k, n_max = rng.random() < 0.4, rng.randint(1, 5), rng.randint(1, 7)
+        n = rng.choice((1, 1, rng.randint(1, k), k if keep else k + 2))
+        increments = random_increments(self.kind, vocabulary, seed)
+        if self.name == "mutual information":
+            increments = self.informed(increments, random_increments(self.kind, vocabulary, f"{seed} beside"))
+        self.world = World(increments, formula, keep, k, n, n_max, rng.random() < 0.3)
+        self.whole: Full = full(self.world)
+
+    def informed(self, increments: Callable, beside: Callable) -> Callable[[Tokens], tuple[float, ...]]:
+        @cache
+        def both(prefix: Tokens) -> tuple[float, ...]:
+            with numpy.errstate(invalid="ignore"):
+                found = self.score.increment(numpy.array(increments(prefix)), numpy.array(beside(prefix)))
+            return tuple(found.tolist())
+
+        return both
+
+    def search(self, strategy: Strategy, rows: int | None, **settings: object) -> Search:
+        """Run one: so many at a time, or, without a number, any part of what may be scored, in any order."""
+        world = self.world
+        context = Context(world.n_max, SOURCE)
+        search = self.score.search(strategy, eos={EOS}, context=context, n=world.n, accept_truncated=world.truncated, **settings)
+        while ready := search.frontier(rows or self.rng.choice((1, 3, 100))):
+            for y in ready if rows else self.rng.sample(ready, self.rng.randint(1, len(ready))):
+                search.commit(y, self.successors(y))
+        return search
+
+    def successors(self, y: Hypothesis) -> Successors:
+        found = self.world.increments(y.tokens)
+        tokens = sorted((t for t, value in enumerate(found) if value > -inf), key=lambda t: (-found[t], t))
+        return Successors([found[t] for t in tokens], tokens)
+
+    @property
+    def orders(self) -> tuple[int | None, ...]:
+        return 1, self.world.k, None
+
+
+def wrong(case: Case, stop: str) -> tuple[int, list[str]]:
+    """How many searches were run with this stop, and what was wrong with them."""
+    world, found, searches = case.world, [], 0
+    rule = "keep" if world.keep else "leave"
+    first = best_first_beam(world.k, rule)
+    expected, fewest, most = best(case.whole.answers, world.n), 0, inf
+    plans: list[tuple[Strategy, dict[str, object]]] = [(first, {})]
+    if stop in ("hf-never", "hf-false", "hf-true") and world.keep:
+        return 0, []
+    if stop in ("proven", "hf-never"):
+        plans = [(first if stop == "proven" else stopping(first, stop), {})]
+        fewest = most = len(least(world, case.whole))
+    elif stop == "hf-false":
+        theirs = hugging_faces(world, False)
+        expected, most = best(theirs.answers, world.n), theirs.calls if case.kind != "ties" else inf
+        plans = [(stopping(first, stop), {})]
+    elif stop == "hf-true":
+        theirs = hugging_faces(world._replace(n=1), True)
+        expected, most = best(theirs.answers, world.n), theirs.calls
+        plans = [(stopping(beam(world.k), stop).using(order=order), {}) for order in (ShortestFirstPruned(),)]
+    elif stop == "by level":
+        plans = [(stopping(beam(world.k, rule), name), {}) for name in ("exhausted", "huang")]
+        most = level_by_level(world, lambda going, answers: False).calls
+    elif stop == "budget":
+        plans = [(first, {"max_calls": case.rng.randint(1, 8)})]
+    for plan, settings in plans:
+        calls = set()
+        for rows in case.orders:
+            search = case.search(plan, rows, **settings)
+            result, searches = search.result(), searches + 1
+            answers: Answers = [(each.tokens, each.score) for each in result.hypotheses]
+            calls.add(result.calls)
+            if stop == "budget":
+                if result.exact and answers != expected:
+                    found.append(f"false exact {plan.name}")
+                if result.status == "budget" and (result.exact or result.calls > settings["max_calls"]):
+                    found.append(f"budget {result.calls}")
+                continue
+            if answers != expected:
+                found.append(f"answers of {stop}, {rows} rows: {answers}, not {expected}")
+            if result.exact and answers != best(case.whole.answers, world.n):
+                found.append(f"false exact {stop}")
+            if not fewest <= result.calls <= most or (rows == 1 and result.rows != result.calls):
+                found.append(f"{result.calls} calls of {stop}, {rows} rows: not from {fewest} to {most}")
+        if len(calls) > 1:
+            found.append(f"calls of {stop} depend on the order: {calls}")
+    return searches, found
+
+
+SHARDS = 20
+PER_CASE = 16  # searches that a case comes to, at least
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_a_million_searches(shard, cases, tally):
+    searches, faults = 0, []
+    for seed in cases(10, full=1_000_000 // PER_CASE // SHARDS):
+        case = Case(seed * SHARDS + shard)
+        for stop in STOPS:
+            many, found = wrong(case, stop)
+            searches += many
+            faults += [f"case {seed * SHARDS + shard} ({case.name}, {case.kind}): {each}" for each in found]
+    tally("audited searches", searches, len(faults))
+    assert not faults, "\n".join(faults[:10])
+
+
+def test_the_least_is_what_no_search_can_do_without(cases, tally):
+    """By trial: below each prefix that must be scored, and below no other, there could be something that changes the answers."""
+    tried = faults = 0
+    for seed in cases(60, full=3000):
+        case = Case(seed)
+        if case.kind in ("peaked", "flat") and not case.world.truncated and case.world.n_max <= 5:
+            tried += 1
+            faults += changes(case.world, case.whole) != least(case.world, case.whole)
+    tally("least calls by trial", tried, faults)
+    assert faults == 0
