@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import partial
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from bestfirst.engine import Stats
-from bestfirst.integrations.generate import generate
 
 from .costs import fastest_batch
-from .peers import PeerRun, Tokens, timed_generate
+from .peers import PeerRun, Tokens, counting_generate, timed_generate
 from .speed import Agreement
 from .tables import Table
 
@@ -106,24 +105,10 @@ def compare_generate(
 
 def _run(model: TransformersModel, inputs: Sequence[Tokens], size: int, stats: Stats | None = None, **asked: Any) -> PeerRun:
     """Once through all inputs; with `stats`, our way."""
-    own = {} if stats is None else {"custom_generate": _counting(stats)}
+    own = {} if stats is None else {"custom_generate": counting_generate(stats)}
     run = timed_generate(model, inputs, size, perf_counter if model.on_gpu else process_time, **asked, **own)
     run.outputs = [_ended(model, tokens) for tokens in run.outputs]
     return run
-
-
-def _counting(total: Stats) -> Callable[..., Any]:
-    """`bestfirst.generate`, which adds what each call cost to `total`."""
-
-    @wraps(generate)
-    def counting_generate(*given: Any, **arguments: Any) -> Any:
-        stats = Stats()
-        output = generate(*given, **arguments, stats=stats)
-        total.add(stats)
-        total.search = stats.search
-        return output
-
-    return counting_generate
 
 
 def _ended(model: TransformersModel, tokens: Tokens) -> Tokens:

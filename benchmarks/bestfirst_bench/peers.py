@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bestfirst.decoding import decode
 from bestfirst.engine import Stats
+from bestfirst.integrations.generate import generate
 
 from .costs import fastest_batch
 
@@ -42,21 +43,26 @@ class PeerRun:
     cache_tokens: float | None = None  # held for each sentence in flight
     batch: int | None = None  # sentences, where that was searched for
     peak_mib: float = 0.0  # of the GPU's memory where the model runs on one
+    text_seconds: float | None = None  # from texts to texts
 
 
 class Peer(ABC):
     """A way to decode. `run` translates the sources with a beam of k, a length penalty, and a rule for when to stop.
 
-    `stop`: by its name here; None for no early stopping. CTranslate2 always has its own.
+    `stop`: by its name here; None for no early stopping. CTranslate2 always has its own. `no_repeat`: no so many tokens may come
+    twice, which `generate` knows, with and without the drop-in.
     """
 
     name: str
 
-    def __init__(self, model: TransformersModel, folder: str, length_penalty: float = 0.0, stop: str | None = None) -> None:
+    def __init__(
+        self, model: TransformersModel, folder: str, length_penalty: float = 0.0, stop: str | None = None, no_repeat: int = 0
+    ) -> None:
         self.model = model
         self.folder = folder
         self.length_penalty = length_penalty
         self.stop = stop
+        self.no_repeat = no_repeat
 
     @staticmethod
     def missing() -> str | None:
@@ -65,6 +71,10 @@ class Peer(ABC):
 
     @abstractmethod
     def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun: ...
+
+    def text_seconds(self, texts: Sequence[str], k: int, max_length: int, run: PeerRun) -> float | None:
+        """From texts to texts, where `run` went from their tokens to tokens."""
+        return None
 
     def _clean(self, tokens: Sequence[int]) -> Tokens:
         special = {*self.model.eos, *self.model.start_tokens, self.model.config_value("pad_token_id")}
@@ -82,10 +92,9 @@ class BestFirstPeer(Peer):
         self._silent = self.model.silent()  # no peer makes text of its tokens
 
     def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
-        asked: dict[str, Any] = {"strategy": self.strategy, "beam": k, "max_length": max_length, "accept_truncated": True}
         stats = Stats()
         begun = perf_counter()
-        results = decode(self._silent, sources, stats=stats, length_penalty=self.length_penalty, stop=self.stop, **asked)
+        results = decode(self._silent, sources, stats=stats, **self._asked(k, max_length))
         return PeerRun(
             perf_counter() - begun,
             [self._clean(r.hypotheses[0].tokens) for r in results],
@@ -95,6 +104,15 @@ class BestFirstPeer(Peer):
             None if self.model.on_gpu else stats.outside,  # there, host and device work side by side
             stats.cache_tokens / stats.in_flight,
         )
+
+    def _asked(self, k: int, max_length: int) -> dict[str, Any]:
+        asked: dict[str, Any] = {"strategy": self.strategy, "beam": k, "max_length": max_length, "accept_truncated": True}
+        return {**asked, "length_penalty": self.length_penalty, "stop": self.stop}
+
+    def text_seconds(self, texts: Sequence[str], k: int, max_length: int, run: PeerRun) -> float | None:
+        begun = perf_counter()
+        decode(self.model, texts, **self._asked(k, max_length))
+        return perf_counter() - begun
 
 
 class BeamPeer(BestFirstPeer):
@@ -127,13 +145,54 @@ class HuggingFacePeer(Peer):
         return run(self._best.get(k, len(sources)))
 
     def _run(self, sources: Sequence[Tokens], k: int, max_length: int, size: int) -> PeerRun:
-        asked: dict[str, Any] = {"num_beams": k, "length_penalty": self.length_penalty, "max_length": max_length + 1}
-        asked["early_stopping"] = EARLY_STOPPING.get(self.stop, "never")
         with torch.inference_mode(), counting(self.model.model.get_decoder()) as count:
-            run = timed_generate(self.model, sources, size, **asked)
-        run.outputs = [self._clean(tokens) for tokens in run.outputs]
+            run = self._timed(sources, k, max_length, size)
         run.rows, run.steps, run.batch = count.rows, count.steps, size if self.model.on_gpu else None
         return run
+
+    def _timed(self, sources: Sequence[Tokens], k: int, max_length: int, size: int, **own: Any) -> PeerRun:
+        asked: dict[str, Any] = {"num_beams": k, "length_penalty": self.length_penalty, "max_length": max_length + 1}
+        asked["early_stopping"] = EARLY_STOPPING.get(self.stop, "never")
+        if self.no_repeat:
+            asked["no_repeat_ngram_size"] = self.no_repeat
+        run = timed_generate(self.model, sources, size, **asked, **own)
+        run.outputs = [self._clean(tokens) for tokens in run.outputs]
+        return run
+
+    def text_seconds(self, texts: Sequence[str], k: int, max_length: int, run: PeerRun) -> float | None:
+        """Its tokenizer reads all texts in one call, and writes all in one."""
+        begun = perf_counter()
+        self.model.tokenizer(list(texts))
+        self.model.tokenizer.batch_decode(run.outputs, skip_special_tokens=True)
+        return run.seconds + perf_counter() - begun
+
+
+class DropInPeer(HuggingFacePeer):
+    """This engine inside `generate`; on a GPU all sentences in one call."""
+
+    name = "best-first in generate"
+
+    def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
+        stats = Stats()
+        size = len(sources) if self.model.on_gpu else BATCH
+        run = self._timed(sources, k, max_length, size, custom_generate=counting_generate(stats))
+        run.calls, run.rows, run.steps = stats.calls, stats.rows, stats.steps
+        run.cache_tokens = stats.cache_tokens / stats.in_flight if stats.in_flight else None
+        return run
+
+
+def counting_generate(total: Stats) -> Callable[..., Any]:
+    """`bestfirst.generate`, which adds what each call cost to `total`."""
+
+    @wraps(generate)
+    def counted(*given: Any, **arguments: Any) -> Any:
+        stats = Stats()
+        output = generate(*given, **arguments, stats=stats)
+        total.add(stats)
+        total.search = stats.search
+        return output
+
+    return counted
 
 
 def timed_generate(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .costs import gpu_seconds, peak_memory
-from .peers import PEERS, BestFirstPeer, Peer, PeerRun, Tokens
+from .peers import PEERS, Peer, PeerRun, Tokens
 from .summary import NEAR_TIE
 from .tables import Columns, Table
 
@@ -92,17 +92,18 @@ def speed(
     one_by_one: bool = False,
     length_penalty: float = 0.0,
     stop: str | None = None,
+    no_repeat: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[SpeedRow]:
     """Time every peer on the same sources, in turns; each one's best time counts. Yields a row for each peer and beam.
 
-    `one_by_one`: every source alone, as an interactive user waits for it.
+    The first peer is what all are compared with. `one_by_one`: every source alone, as an interactive user waits for it.
     """
     prompts = [model.read(text).payload for text in texts]
     sources = [prompt.source for prompt in prompts]
     limit = max_length or min(511, 2 * max(len(source) for source in sources) + 10)
     weights = sum(p.numel() * p.element_size() for p in model.model.parameters()) if model.on_gpu else None
-    running = [peer(model, folder, length_penalty, stop) for peer in peers if peer.missing() is None]
+    running = [peer(model, folder, length_penalty, stop, no_repeat) for peer in peers if peer.missing() is None]
     for peer in running:
         peer.run(sources[:4], 2, limit)  # what is done once is not timed
     for k in beams:
@@ -113,15 +114,20 @@ def speed(
                 with peak_memory(weights) as memory:
                     run = alone(peer, sources, k, limit) if one_by_one else peer.run(sources, k, limit)
                 run.peak_mib = memory.mib
-                if peer.name not in best or run.seconds < best[peer.name].seconds:
+                last = best.get(peer.name)
+                if not one_by_one and model.tokenizer is not None:
+                    run.text_seconds = peer.text_seconds(texts, k, limit, run)
+                if last is not None and last.text_seconds is not None and run.text_seconds is not None:
+                    run.text_seconds = last.text_seconds = min(last.text_seconds, run.text_seconds)
+                if last is None or run.seconds < last.seconds:
                     best[peer.name] = run
-        ours = best[BestFirstPeer.name]
+        ours = best[running[0].name]
         busy = None
         if model.on_gpu and not one_by_one:
             busy = gpu_seconds(partial(running[0].run, sources, k, limit)) / ours.seconds
         ended = {name: [(*output, min(model.eos)) for output in run.outputs] for name, run in best.items()}
         for name, run in best.items():
-            agreement = Agreement.of(model, prompts, ended[BestFirstPeer.name], ended[name], length_penalty)
+            agreement = Agreement.of(model, prompts, ended[running[0].name], ended[name], length_penalty)
             yield SpeedRow(name, k, run, run.seconds / ours.seconds, busy if run is ours else None, agreement)
 
 
@@ -146,6 +152,7 @@ def speed_table(title: str, rows: Sequence[SpeedRow]) -> Table:
         "beam": "beam",
         "peer": lambda r: r.peer if r.run.batch is None else f"{r.peer}, batches of {r.run.batch}",
         "seconds": f"run.seconds:.{digits}f",
+        "text to text": f"run.text_seconds:.{digits}f",
         "ratio": "ratio:.2f",
         "calls": "run.calls:,",
         "rows": "run.rows:,",
@@ -156,5 +163,5 @@ def speed_table(title: str, rows: Sequence[SpeedRow]) -> Table:
         "same output": "agreement",
     }
     said = "GPU busy: share of time in its kernels" if on_gpu else "search: share of time outside the model"
-    note = f"ratio: time over best-first's. {said}. cache: tokens held per sentence in flight."
+    note = f"seconds: from tokens to tokens. ratio: time over best-first's. {said}. cache: tokens held per sentence in flight."
     return Table.of(title, rows, columns, {"peer", "same output"}, lambda r: r.beam, [note])

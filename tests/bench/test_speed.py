@@ -83,6 +83,7 @@ def test_with_a_length_penalty_and_ctranslate2s_stop_all_outputs_are_its_own():
         ([str(LINES), "--model", "/no/such/folder"], "/no/such/folder"),
         ([str(LINES), "--device", "nowhere"], "cannot use device 'nowhere'"),
         ([str(LINES), "--stop", "huang"], "'huang' is not one of ctranslate2, hf-false, hf-never"),
+        ([str(LINES), "--stop", "hf-false", "--early-stopping", "true"], "--early-stopping and --no-repeat-ngram-size say it in"),
         ([str(LINES), "--dtype", "fp8"], "'fp8' is not one of fp32, fp16, bf16"),
     ],
 )
@@ -97,3 +98,15 @@ def test_peak_memory_is_what_a_block_needed():
     with peak_memory() as peak:
         bytearray(64 * 2**20)
     assert 60 < peak.mib < 200
+
+
+def test_in_the_words_of_generate_the_drop_in_is_timed_beside_it():
+    settings = ["--length-penalty", "1", "--early-stopping", "true", "--no-repeat-ngram-size", "2"]
+    done = bench(str(LINES), "--limit", "3", "--beam", "3", "--repeat", "1", *settings, "--json")
+    assert done.returncode == 0, done.stderr
+    ours, hugging_face = json.loads(done.stdout)["results"]
+    assert (ours["peer"], hugging_face["peer"]) == ("best-first in generate", "Hugging Face generate")
+    assert ours["same"] == hugging_face["same"] + hugging_face["near_ties"] == 3
+    assert 0 < ours["calls"] <= ours["rows"] <= hugging_face["rows"]
+    assert ours["text_seconds"] > 0
+    assert hugging_face["text_seconds"] > hugging_face["seconds"]

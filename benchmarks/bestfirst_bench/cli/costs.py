@@ -36,6 +36,18 @@ Stop = Annotated[
 ]
 
 
+Early = Annotated[
+    str | None,
+    option(
+        f"In generate: {', '.join(EARLY)}. Times the drop-in beside generate by itself.",
+        panel=RUN,
+        parser=common.one_of(*EARLY),
+        metavar="NAME",
+    ),
+]
+NoRepeat = Annotated[int | None, counted("In generate: no N tokens twice in an output.", panel=RUN)]
+
+
 def speed(
     file: TextFile,
     which: ShuffleOptions,
@@ -47,6 +59,8 @@ def speed(
     one_by_one: OneByOne = False,
     length_penalty: LengthPenalty = 0.0,
     stop: Stop = None,
+    early_stopping: Early = None,
+    no_repeat_ngram_size: NoRepeat = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Time best-first search beside beam search on the same engine, Hugging Face generate and CTranslate2.
@@ -62,24 +76,32 @@ def speed(
 
     from bestfirst.models.folder import embedded_folder
 
-    from ..peers import PEERS, CTranslate2Peer
+    from ..peers import PEERS, CTranslate2Peer, DropInPeer, HuggingFacePeer
     from ..speed import speed as measure
     from ..speed import speed_table
 
     wanted = [peer for peer in PEERS if peers is None or any(part in peer.name for part in ["best-first", *peers.split(",")])]
     if chosen.device not in (None, "cpu"):
         wanted = [peer for peer in wanted if not issubclass(peer, CTranslate2Peer)]
+    if early_stopping is not None or no_repeat_ngram_size is not None:
+        if stop is not None:
+            raise usage(
+                "--stop goes with --length-penalty; --early-stopping and --no-repeat-ngram-size say it in generate's words"
+            )
+        stop, wanted = f"hf-{early_stopping or 'false'}", [DropInPeer, HuggingFacePeer]
     for peer in wanted:
         if (missing := peer.missing()) is not None:
             say(f"{peer.name} is left out: {missing}")
     asked: dict[str, Any] = {"repeat": repeat, "max_length": max_length, "peers": wanted, "one_by_one": one_by_one}
-    asked |= {"length_penalty": length_penalty, "stop": stop}
+    asked |= {"length_penalty": length_penalty, "stop": stop, "no_repeat": no_repeat_ngram_size or 0}
     rows = list(measure(loaded, chosen.model or embedded_folder(), lines, beams, progress=tell_turn, **asked))
     if as_json:
-        settings = {"length_penalty": length_penalty, "stop": stop, "one_by_one": one_by_one}
+        settings = {"length_penalty": length_penalty, "stop": stop, "no_repeat_ngram_size": no_repeat_ngram_size}
+        settings["one_by_one"] = one_by_one
         print(json.dumps({**_about(loaded, lines, chosen), **settings, "results": [row.json() for row in rows]}))
     else:
         said = [f"length penalty {length_penalty:g}"] * (length_penalty != 0) + [f"stop {stop}"] * (stop is not None)
+        said += [f"no_repeat_ngram_size {no_repeat_ngram_size}"] * (no_repeat_ngram_size is not None)
         said += ["one by one"] * one_by_one
         show(speed_table(", ".join([_title(loaded, lines, file, chosen), *said]), rows))
 

@@ -99,7 +99,7 @@ def _of_the_model(model: Any) -> str | None:
     prepare = model.prepare_inputs_for_generation
     if "prepare_inputs_for_generation" in vars(model) or not prepare.__func__.__module__.startswith("transformers."):
         return "prepare_inputs_for_generation is not the model's own (prompt tuning, an override)"
-    if any(parameter.device.type == "meta" for parameter in model.parameters()):
+    if any(parameter.is_meta for parameter in model.parameters()):
         return "weights of the model are not in memory (offloaded)"
     return "torch.autocast chooses the precision of products" if torch.is_autocast_enabled(model.device.type) else None
 

@@ -6,7 +6,7 @@ None is trusted by name: the first time a model is decoded with, a candidate is 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,8 +49,9 @@ class Fingerprint:
     """
 
     def __init__(self, model: Any) -> None:
-        self.parts = self._parts(model)
-        self._places = self._look(model)
+        modules = list(model.modules())
+        self.parts = self._parts(modules)
+        self._places = self._look(modules)
         self._some: dict[Any, list[torch.Tensor]] = {}
         for p in list(model.parameters())[::5]:
             if p.numel():
@@ -59,14 +60,16 @@ class Fingerprint:
 
     def holds(self, model: Any) -> bool:
         """Whether the model is still that one."""
-        return self._parts(model) == self.parts and self._look(model) == self._places and self._read() == self._numbers
+        modules = list(model.modules())  # once: a model is asked before every decode
+        return self._parts(modules) == self.parts and self._look(modules) == self._places and self._read() == self._numbers
 
-    def _parts(self, model: Any) -> list[Any]:
+    def _parts(self, modules: Sequence[Any]) -> list[Any]:
         """Each module's class, and what of it is not its class's."""
-        return [(type(module), vars(module).get("forward"), *_hooks(module)) for module in model.modules()]
+        return [(type(module), vars(module).get("forward"), *_hooks(module)) for module in modules]
 
-    def _look(self, model: Any) -> list[tuple[int, int]]:
-        return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters()]
+    def _look(self, modules: Sequence[Any]) -> list[tuple[int, int]]:
+        weights = (p for module in modules for p in module._parameters.values() if p is not None)
+        return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
 
     def _read(self) -> list[list[float]]:
         return [torch.stack(some).tolist() for some in self._some.values()]
@@ -154,10 +157,15 @@ def untouched(module: Any) -> bool:
 
 def _unchanged(modules: Iterable[Any]) -> bool:
     for module in modules:
-        parts = [type(module).__module__, *(getattr(hook, "__module__", "") for hook in _hooks(module))]
-        if "forward" in vars(module) or not all(part.startswith(("torch.nn.", "transformers.")) for part in parts):
+        hooks = _hooks(module) if module._forward_hooks or module._forward_pre_hooks else ()
+        if "forward" in vars(module) or not all(map(_known, (type(module), *hooks))):
             return False
     return True
+
+
+def _known(part: Any) -> bool:
+    """Whether a class or a hook is from torch or transformers."""
+    return getattr(part, "__module__", "").startswith(("torch.nn.", "transformers."))
 
 
 def _hooks(module: Any) -> tuple[Any, ...]:
