@@ -56,6 +56,8 @@ class Decoding:
     accept_truncated  whether unfinished hypotheses count as finished at max_length, as in Hugging Face
     row_budget        rows in a forward pass, shared by all inputs in flight; by default what suits the model, measured once
     max_cache_tokens  tokens held for all inputs in flight: fewer are let in when it is reached. Results depend on neither
+    deterministic     the same bits for an input whatever shares its batch (on a GPU): inputs are read one by one, and a forward
+                      pass always has the same number of rows
     """
 
     strategy: str | Strategy = "best-first"
@@ -77,6 +79,7 @@ class Decoding:
     accept_truncated: bool = False
     row_budget: int | Budget | None = None
     max_cache_tokens: float = inf
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         """Find contradictions now, by beginning a search on nothing."""

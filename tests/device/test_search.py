@@ -67,7 +67,8 @@ def session_of(toys, vocabulary, k, n, n_max, inputs, nodes, **more):
     shape = Shape(k, n, inputs, 1, n_max + 2, nodes, width, **more)
     table = torch.zeros(vocabulary + 1, 1)
     weights = SimpleNamespace(
-        layers=[], width=1, heads=1, size=1, dtype=torch.float32, device=torch.device("cpu"), vocabulary=vocabulary, toys=toys,
+        room=lambda tokens, source: torch.zeros(tokens, 0), width=1, heads=1, size=1, dtype=torch.float32,
+        device=torch.device("cpu"), vocabulary=vocabulary, toys=toys,
         embedding=table, positions=torch.zeros(n_max + 2, 1), embed_scale=1.0,
         encoder=lambda packed: packed.tokens, source_keys=lambda hidden, used: torch.zeros(len(hidden), 0),
     )  # fmt: skip

@@ -35,6 +35,8 @@ def engine_for(
             adapt(scorer)
         return HostEngine(scorer, decoding)
 
+    if decoding.deterministic and (why := why_host(model, decoding)) is not None:
+        raise ValueError(f"deterministic=True needs whole searches on a GPU, and {why}; leave it out")
     if (adapt is None or edited) and _no_device(model) is None:
         from .device import DeviceEngine
 

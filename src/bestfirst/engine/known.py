@@ -15,13 +15,14 @@ from ..settings import Budget
 class Known:
     """Shared by all that decode with the same Hugging Face model, wrapped or through `generate`.
 
-    A step and a session come with the fingerprint of the weights that they were made of.
+    A step, modules and a session come with the fingerprint of the weights that they were made of.
     """
 
     agreed: dict[type, bool] = field(default_factory=dict)  # steps that were tried, and whether they agree with the model
     step: Any = None  # of the last decode, unless it holds the whole model; then it stays with its `TransformersModel`
     budget: Budget | None = None  # what suits the model, once it was measured
     session: Any = None  # a GPU's room for whole searches
+    modules: Any = None  # how a GPU runs the model by its own modules; with None in its place where it cannot
     lock: RLock = field(default_factory=RLock)  # one call of `generate` at a time: some steps hook into the model while they run
 
 

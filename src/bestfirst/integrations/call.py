@@ -39,6 +39,7 @@ class Call:
     greedy: bool
     allowed: Constraint | None
     row_budget: int | None
+    deterministic: bool
     trace: Callable[[int], Trace | None] | None
     may_be_slower: bool  # whether to give up where `generate`'s own loop is faster
     stats: Stats = field(default_factory=Stats)
@@ -70,6 +71,7 @@ class Call:
             allowed=self.allowed,
             accept_truncated=True,
             row_budget=self.row_budget,
+            deterministic=self.deterministic,
         )
         on_host = self._why_host() if self.model.on_gpu else None
         if self.may_be_slower and self.model.on_gpu and (why := on_host or why_host(self.model, decoding)):

@@ -42,6 +42,7 @@ def generate(
     strategy: str | Strategy | None = None,
     allowed: Constraint | None = None,
     row_budget: int | None = None,
+    deterministic: bool = False,
     trace: Callable[[int], Trace | None] | None = None,
     stats: Stats | None = None,
     inputs_tensor: torch.Tensor | None = None,
@@ -55,6 +56,7 @@ def generate(
     strategy    how to search, by name or as a `Strategy`, instead of what `early_stopping` asks for
     allowed     what may be written: a `bestfirst.Trie` of the outputs there are, or another `Constraint`
     row_budget  rows in a forward pass; by default what suits the model, measured at its first call
+    deterministic  the same bits for an input whatever shares its batch (`Decoding`); on a GPU
     trace       called with an input's number, returns where its search is recorded
     stats       a `bestfirst.Stats`, filled with what it cost, how it was searched, and `results`, one for each input
 
@@ -68,7 +70,7 @@ def generate(
     caller = kept_back()
     refuse(config, assistant_model=caller.assistant_model)
     own = score is not None or strategy is not None
-    may_be_slower = not own and trace is None and row_budget is None and allowed is None
+    may_be_slower = not own and trace is None and row_budget is None and allowed is None and not deterministic
 
     def own_loop(why: object) -> Any:
         """Hugging Face's own search; it gets what we got."""
@@ -93,7 +95,9 @@ def generate(
     if why is not None:
         if may_be_slower:
             return own_loop(why)
-        raise ValueError(f"bestfirst.generate cannot honour score, strategy, allowed, trace or row_budget here: {why}")
+        raise ValueError(
+            f"bestfirst.generate cannot honour score, strategy, allowed, deterministic, trace or row_budget here: {why}"
+        )
     limits = read_limits(stopping_criteria, config, input_ids.shape[1])
     banned = banned_tokens(logits_processor)
     wrapped = PreparedModel(model, limits.eos, banned or ())
@@ -108,6 +112,7 @@ def generate(
         greedy=config.num_beams == 1 and not own,
         allowed=allowed,
         row_budget=row_budget,
+        deterministic=deterministic,
         trace=trace,
         may_be_slower=may_be_slower,
     )

@@ -76,6 +76,8 @@ def read_inputs(
         return Inputs(ids, prompts, lengths, positions)
     mask = _every(arguments.get("decoder_attention_mask"), k, ids)
     hidden = arguments["encoder_outputs"].last_hidden_state[::k]  # (batch, source length, d)
+    own = getattr(arguments["encoder_outputs"], "attention_mask", None)  # Moonshine's, of frames where the input's is of samples
+    given = given if own is None else own
     attended = None if given is None or given.shape[1:] != hidden.shape[1:2] else given[::k].bool()
     lengths, sources = _attended(hidden, attended)
     each = zip(_unpadded(ids, mask), sources, lengths, strict=True)

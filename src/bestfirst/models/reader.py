@@ -49,7 +49,7 @@ class Reader:
         model, forced = self._model, len(self._forced)
         if model.speech:
             features, length = self._features(raw)
-            return self._source(Prompt(features, self._start, forced), length)
+            return self._source(Prompt(features, self._start, forced, length=length), length)
         return self._read(token_ids(model, raw, "input"))
 
     def batch(self, raws: Sequence[Any]) -> list[Source | ValueError]:

@@ -164,7 +164,9 @@ class TransformersModel(TextModel):
 
 def encoder_output(hidden: Any) -> BaseModelOutput:
     """What the encoder made of the input, (batch, length, d), as models take it."""
-    return BaseModelOutput(last_hidden_state=hidden)
+    output = BaseModelOutput(last_hidden_state=hidden)
+    output.attention_mask = None  # Moonshine looks there
+    return output
 
 
 @contextmanager

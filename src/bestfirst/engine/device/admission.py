@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from .products import power
 from .rules import Rules
 from .state import State
 from .weights import Packed, Weights
+
+if TYPE_CHECKING:
+    from ...models.reader import Prompt
 
 PIECE = 512  # inputs that are let in together, at most
 TOKENS = 1 << 15  # of theirs, unless one alone has more
@@ -44,8 +47,7 @@ class Admission:
 
     def __call__(self, jobs: Sequence[Job], slots: Sequence[int], rules: Sequence[Rules]) -> None:
         prompts = [job.source.payload for job in jobs]
-        known = prompts[0].hidden is not None  # what the encoder made of them
-        lengths = np.fromiter((prompt.length for prompt in prompts), np.int32, len(jobs))
+        lengths = np.fromiter((self.length(prompt) for prompt in prompts), np.int32, len(jobs))
         tokens = int(lengths.sum())
         starts = np.cumsum(lengths, dtype=np.int32) - lengths
         places = np.arange(tokens, dtype=np.int32) - np.repeat(starts, lengths)
@@ -67,14 +69,26 @@ class Admission:
             np.repeat(np.arange(len(jobs), dtype=np.int32), lengths),
             np.repeat(of_inputs[0, : len(jobs)] * self.state.shape.source, lengths) + places,
         )
-        hidden = None
-        if known:
-            hidden = self._buffer(("hidden", room), torch.cat([prompt.hidden for prompt in prompts]), room)
+        hidden = self.hidden_of(prompts)
+        if hidden is None:
+            of_tokens[0, :tokens] = self.tokens_of(prompts, tokens)
         else:
-            of_tokens[0, :tokens] = np.fromiter(chain.from_iterable(prompt.source for prompt in prompts), np.int32, tokens)
+            hidden = self._buffer(("hidden", room), hidden, room)
         self._give(jobs, slots)
         given = self._buffer(("numbers", room), send(numbers, self.weights.device), len(numbers))
-        self.graphs.run(("admission", room, known), lambda: self._begin(given, hidden, inputs))
+        self.graphs.run(("admission", room, hidden is None), lambda: self._begin(given, hidden, inputs))
+
+    def length(self, prompt: Prompt) -> int:
+        """How many tokens of an input are read."""
+        return prompt.length
+
+    def tokens_of(self, prompts: Sequence[Prompt], many: int) -> np.ndarray:
+        """All tokens that are read."""
+        return np.fromiter(chain.from_iterable(prompt.source for prompt in prompts), np.int32, many)
+
+    def hidden_of(self, prompts: Sequence[Prompt]) -> torch.Tensor | None:
+        """What the encoder made of them, (tokens, d), where that is known."""
+        return None if prompts[0].hidden is None else torch.cat([p.hidden for p in prompts if p.hidden is not None])
 
     def _give(self, jobs: Sequence[Job], slots: Sequence[int]) -> None:
         """What is an input's own in its edits."""
@@ -103,7 +117,11 @@ class Admission:
         caps = given[2 : 2 + 2 * inputs].view(torch.float64)
         slots, limits, lengths, starts, *_ = numbers = given[2 + 2 * inputs : 2 + (2 + NUMBERS) * inputs].view(NUMBERS, -1)
         token, place, number, cell = given[2 + (2 + NUMBERS) * inputs :].view(4, -1).unbind(0)
-        if hidden is None:
-            hidden = self.weights.encoder(Packed(token, place, number, starts, lengths, used))
-        self.state.source.index_copy_(0, cell.long(), self.weights.source_keys(hidden, used))
+        self.read(token, place, number, cell, starts, lengths, used, hidden)
         self.state.begin(many, caps, slots, limits, lengths, numbers[4:])
+
+    def read(self, tokens: Any, place: Any, number: Any, cell: Any, starts: Any, lengths: Any, used: Any, hidden: Any) -> None:
+        """The inputs' keys and values go to their cells."""
+        if hidden is None:
+            hidden = self.weights.encoder(Packed(tokens, place, number, starts, lengths, used))
+        self.state.source.index_copy_(0, cell.long(), self.weights.source_keys(hidden, used))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 from math import ceil
 from weakref import ref
 
@@ -19,19 +20,16 @@ from ...settings import Decoding
 from ..engine import Engine, Job, Stats
 from ..known import known
 from ..steps.choose import Fingerprint, untouched
+from .agreement import own_modules
 from .products import power
+from .room import MOST_INPUTS, Room, room_for
 from .rules import unknown_to_device
-from .session import BUCKETS, Session
-from .state import Shape, bytes_each
+from .session import Session
+from .state import Shape
 from .weights import Weights
 
 BATCH = 512  # inputs that are read together
 WINDOW = 1 << 15  # inputs that are read before it is decided how much room is needed
-MOST_INPUTS = 2048  # in flight
-ROOMS = (4, 32, 256)  # inputs that a session is made for where no more wait
-MOST_NODES = 1 << 24
-MOST_MEMORY = 0.4  # of what is free on the device
-NODES_EACH = 512  # and 24 times the beam: room for an input's search, on average; if it does not do, inputs make room
 
 _log = logging.getLogger(__name__)
 _said: set[str] = set()
@@ -49,6 +47,8 @@ class DeviceEngine:
         self._make_host = host
         self._host: Engine | None = None
         self._known = known(model)
+        self._room = Room(model, None if fused(model) else own_modules(model))
+        self._most = MOST_INPUTS  # in flight: fewer, once memory was refused
         self._session: Session | None = None
         self._waiting: deque[Job] = deque()
         self._fitting: deque[Job] = deque()  # those that wait and are known to fit into the session
@@ -59,8 +59,9 @@ class DeviceEngine:
 
     @staticmethod
     def available(model: TransformersModel) -> bool:
-        """Whether the kernels know the architecture, and its weights are all there is to the model."""
-        return model.encoder_decoder and not model.speech and Weights.takes(model.model) and untouched(model.model)
+        """Whether the kernels know the architecture, and its weights are all there is to the model; or its own modules agree
+        with it when they run on the device's tree."""
+        return fused(model) or own_modules(model) is not None
 
     def why_not(self, job: Job) -> str | None:
         """Why this job cannot run on the device; None if it can."""
@@ -144,7 +145,10 @@ class DeviceEngine:
             except ValueError:
                 self._session = self._known.session = None
                 raise
-            except Exception as error:  # memory, a compiler or a driver that refuses: the searches can be run elsewhere
+            except torch.OutOfMemoryError as error:
+                found = []
+                self._with_fewer(error)
+            except Exception as error:  # a compiler or a driver that refuses: the searches can be run elsewhere
                 found = []
                 self._fall_back(error)
             for job, result in found:
@@ -171,37 +175,70 @@ class DeviceEngine:
 
     def _take(self, session: Session) -> bool:
         """Let the next of those that wait come behind those that fit; if they do not, they wait until the session is empty."""
-        some = list(islice(self._waiting, BATCH))
-        if not some or session.prompt != some[0].source.payload.tokens or not session.has_tables_for(some):
+        some = self._next()
+        if not some or session.prompt != self._room.start(some[0]) or session.fixed is not some[0].decoding.deterministic:
             return False
-        if not session.shape.fits(self._needs(some)):
+        if not session.has_tables_for(some):
+            return False
+        if not session.shape.fits(self._room.needs(some)):
             return False
         for _ in some:
             self._fitting.append(self._waiting.popleft())
         return True
+
+    def _next(self) -> list[Job]:
+        """Some of those that wait, whose outputs start from the same tokens."""
+        some = islice(self._waiting, BATCH)
+        first = self._waiting[0] if self._waiting else None
+
+        def alike(job: Job) -> bool:
+            return self._room.start(job) == self._room.start(first) and job.decoding.deterministic is first.decoding.deterministic
+
+        return list(takewhile(alike, some))
 
     def _open(self) -> Session:
         """A session with room for the next jobs: the one kept from the last decode, if nobody uses it and it fits."""
         self._close()
         self._waiting.extendleft(reversed(self._fitting))
         self._fitting.clear()
-        some = list(islice(self._waiting, BATCH))
-        needs, kept = self._needs(some), self._known.session
-        wanted = _room(len(self._waiting))
-        if kept is None or not (_free(kept[1], self) and _suits(kept[1], needs, wanted) and kept[0].holds(self.model.model)):
+        some = self._next()
+        needs, kept, wanted = self._room.needs(some), self._known.session, min(room_for(len(self._waiting)), self._most)
+        if kept is None or not (_free(kept[1], self) and self._suits(kept[1], needs, wanted) and kept[0].holds(self.model.model)):
             self._known.session = None
             kept = self._known.session = (Fingerprint(self.model.model), self._new(list(self._waiting)))
         session: Session = kept[1]
         session.owner = ref(self)
-        session.begin(sorted(self.model.eos), self.model.banned, some[0].source.payload.tokens)
+        session.begin(sorted(self.model.eos), self.model.banned, self._room.start(some[0]))
+        engine = ref(self)
+        session.admission.encode = lambda prompts: engine().model.encode(prompts)  # type: ignore[union-attr]
         self._session = session
         return session
+
+    def _suits(self, session: Session, needs: Shape, inputs: int) -> bool:
+        """Whether there is room, for as many inputs too, and not so much for wider beams that a smaller session is faster."""
+        shape, fixed = session.shape, self._waiting[0].decoding.deterministic
+        fits = shape.fits(needs) and power(shape.k) <= max(16, 2 * power(needs.k))
+        return fits and session.meant_for >= inputs and session.fixed is fixed
 
     def _close(self) -> None:
         """Count what the session cost."""
         if self._session is not None and self._session.owner() is self:
             self._stats.add(_costs(self._session))
         self._session = None
+
+    def _with_fewer(self, error: torch.OutOfMemoryError) -> None:
+        """Begin again those that are not done, half as many at a time."""
+        most = min(self._most, MOST_INPUTS if self._session is None else self._session.shape.inputs)
+        if most == 1:
+            self._fall_back(error)
+            return
+        self._most = most // 2
+        self._session = self._known.session = None
+        self._fitting.clear()
+        self._waiting = deque(self._unfinished)
+        error.__traceback__ = None  # what it names is to be freed
+        gc.collect()
+        torch.cuda.empty_cache()
 
     def _fall_back(self, error: Exception) -> None:
         self._session = self._known.session = None
@@ -242,38 +279,13 @@ class DeviceEngine:
         if not abs(own - answer.logprob) <= (1e-3 if precise else 0.1) * (1 + len(answer.tokens)):
             raise RuntimeError(f"an answer's log-probability is {answer.logprob:.4f} by its kernels, {own:.4f} by the model")
 
-    # -- room --------------------------------------------------------------------------------------------------------------
-
-    def _needs(self, jobs: Sequence[Job]) -> Shape:
-        """The least room that these jobs can be decoded in."""
-        settings = {id(job.decoding): job.decoding for job in jobs}.values()
-        k, prompt = max(int(each.plan.k) for each in settings), jobs[0].source.payload.tokens
-        lengths = max(job.n_max for job in jobs) + len(prompt) + 1
-        width = min(k + len(self.model.eos), self.model.model.get_output_embeddings().weight.shape[0])
-        source, most = max(job.source.payload.length for job in jobs), max(each.nbest for each in settings)
-        edits = [job.edits for job in jobs if job.edits is not None]
-        code, given = max((len(each.code) // 4 for each in edits), default=0), max((len(each.given) for each in edits), default=0)
-        return Shape(k, most, 1, source, lengths, 0, width, len(prompt), bool(self.model.banned), code, given)
-
-    def _roomy(self, jobs: Sequence[Job], most: int) -> Shape:
-        """Room for as many of these at a time as the memory allows, and for inputs that are a little longer."""
-        needs = self._needs(jobs)
-        inputs = min(most, _room(len(jobs)))
-        shape = replace(needs, source=-(-needs.source // 32) * 32, lengths=-(-needs.lengths // 64) * 64)
-        if needs.code:
-            shape = replace(shape, code=max(256, power(needs.code)), given=power(needs.given) if needs.given else 0)
-        each, node = bytes_each(shape, Weights.bytes_of_a_token(self.model.model))
-        room = free_memory(self.model.model.device) * MOST_MEMORY
-        inputs = max(1, min(inputs, int(room / 2 / each)))
-        nodes = inputs * min(shape.k * shape.lengths, NODES_EACH + 24 * shape.k) + BUCKETS[-1]
-        return replace(shape, inputs=inputs, nodes=int(min(nodes, (room - inputs * each) / node, MOST_NODES)))
-
     def _new(self, jobs: Sequence[Job]) -> Session:
-        inputs = MOST_INPUTS
+        inputs, room, fixed = self._most, self._room, jobs[0].decoding.deterministic
         while True:
             try:
-                session = Session(self.model.model, self._roomy(jobs, inputs))
-                session.meant_for = _room(len(jobs))
+                own = (room.modules, room.step) if room.modules is not None else ()
+                session = Session(self.model.model, room.roomy(jobs, inputs), *own, **{"fixed": True} if fixed else {})
+                session.meant_for = min(room_for(len(jobs)), self._most)
                 return session
             except torch.OutOfMemoryError:  # fewer at a time
                 if inputs == 1:
@@ -282,21 +294,15 @@ class DeviceEngine:
                 torch.cuda.empty_cache()
 
 
+def fused(model: TransformersModel) -> bool:
+    """Whether kernels take the place of the model's modules."""
+    return model.encoder_decoder and not model.speech and Weights.takes(model.model) and untouched(model.model)
+
+
 def _free(session: Session, engine: DeviceEngine) -> bool:
     """Whether no other engine has jobs in this session."""
     owner = session.owner()
     return owner is None or owner is engine or not owner
-
-
-def _room(waiting: int) -> int:
-    """Inputs that a session should take at a time; where a whole batch waits, more may come."""
-    return next((room for room in ROOMS if waiting <= room), MOST_INPUTS)
-
-
-def _suits(session: Session, needs: Shape, inputs: int) -> bool:
-    """Whether there is room, for as many inputs too, and not so much for wider beams that a smaller session is faster."""
-    shape = session.shape
-    return shape.fits(needs) and session.meant_for >= inputs and power(shape.k) <= max(16, 2 * power(needs.k))
 
 
 def _costs(session: Session) -> Stats:
@@ -314,11 +320,3 @@ def _say_once(why: str | None) -> None:
     if why is not None and why not in _said:
         _said.add(why)
         _log.warning("the searches of the device do not know %s: such jobs run on the host", why)
-
-
-def free_memory(device: torch.device) -> float:
-    """Bytes, those that torch keeps for itself included."""
-    if device.type != "cuda":
-        return 1e9
-    free, _ = torch.cuda.mem_get_info(device)
-    return float(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))

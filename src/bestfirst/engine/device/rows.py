@@ -79,11 +79,10 @@ def assign(
 
 
 @triton.jit
-def embed(
-    row_node, row_input, row_length, row_entry, counters, token, paths, node_token, node_input, hashes,
-    embedding, positions, out, scale, L, W, D, LP: tl.constexpr, DP: tl.constexpr,
+def enter(
+    row_node, row_input, row_length, row_entry, counters, token, paths, node_token, node_input, hashes, L, W, LP: tl.constexpr
 ):  # fmt: skip
-    """A row's node gets its token, its path of ancestors and its hash; its embedding goes to `out`. Unused rows: node 0."""
+    """A row's node gets its token, its path of ancestors and its hash. Returns token, length and input. Unused rows: node 0."""
     r = tl.program_id(0)
     lanes = tl.arange(0, LP)
     used = r < tl.load(counters)
@@ -105,10 +104,35 @@ def embed(
     tl.store(hashes + new, ((before ^ w) * 73244475) ^ ((before >> 7) + (w << 11)))
     tl.store(node_token + new, w)
     tl.store(node_input + new, tl.where(used, s, -1))
+    return w, t, s
+
+
+@triton.jit
+def embed(
+    row_node, row_input, row_length, row_entry, counters, token, paths, node_token, node_input, hashes,
+    embedding, positions, out, scale, L, W, D, LP: tl.constexpr, DP: tl.constexpr,
+):  # fmt: skip
+    """`enter`, and the row's embedding goes to `out`."""
+    r = tl.program_id(0)
+    w, t, _ = enter(row_node, row_input, row_length, row_entry, counters, token, paths, node_token, node_input, hashes, L, W, LP)
     d = tl.arange(0, DP)
     x = tl.load(embedding + w.to(tl.int64) * D + d, mask=d < D, other=0.0).to(tl.float32) * scale
     x += tl.load(positions + t * D + d, mask=d < D, other=0.0).to(tl.float32)
     tl.store(out + r.to(tl.int64) * D + d, x, mask=d < D)
+
+
+@triton.jit
+def place(
+    row_node, row_input, row_length, row_entry, counters, token, paths, node_token, node_input, hashes,
+    source_length, tokens, positions, L, W, BEHIND: tl.constexpr, LP: tl.constexpr,
+):  # fmt: skip
+    """`enter`, and the row's token and position. BEHIND: outputs stand behind their inputs."""
+    r = tl.program_id(0)
+    w, t, s = enter(row_node, row_input, row_length, row_entry, counters, token, paths, node_token, node_input, hashes, L, W, LP)
+    if BEHIND:
+        t += tl.where(r < tl.load(counters), tl.load(source_length + s), 0)
+    tl.store(tokens + r, w.to(tl.int64))
+    tl.store(positions + r, t.to(tl.int64))
 
 
 @triton.jit

@@ -15,7 +15,7 @@ import torch
 from ...search import Result
 from ...settings import Decoding
 from ..engine import Job
-from .admission import PIECE, TOKENS, Admission
+from .admission import PIECE, TOKENS
 from .editing import PROGRAMS
 from .launch import Graphs, Transfer, send
 from .results import Collected
@@ -25,9 +25,8 @@ from .state import SCORES, Shape, State
 from .step import DeviceStep
 from .weights import Weights
 
-BUCKETS = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows in a step: a graph for each
-BURST = 4  # steps between two snapshots; half as many for few inputs, which are soon done
-FEW_ACTIVE = 16
+FEW_ACTIVE = 16  # inputs for which half as many steps are queued: they are soon done
+FIXED_ROWS = 256  # of a step where it always has the same
 AHEAD = 1  # snapshots outstanding: so many bursts are queued while the host waits for the one before
 FEW = 64  # jobs that are not worth collecting while many others run
 BEHIND = 4  # collections whose results may wait for a better time
@@ -47,15 +46,20 @@ class Snapshot:
 class Session:
     """Room of one `Shape` on one device, with its graphs. Kept for the next decode with the same weights; holds no model."""
 
-    def __init__(self, model: Any, shape: Shape, weights: Weights | None = None, step: type[DeviceStep] = DeviceStep) -> None:
+    def __init__(
+        self, model: Any, shape: Shape, weights: Any = None, step: type[DeviceStep] = DeviceStep, fixed: bool = False
+    ) -> None:
         self.shape = shape
+        self.fixed = fixed  # whether the bits of an input's scores depend on that input alone
+        self.buckets = (FIXED_ROWS,) if fixed else step.buckets
         self.weights = weights or Weights(model, shape.lengths, shape.source)
         self.state = State(shape, self.weights)
         self.graphs = Graphs(self.weights.device)
-        self.admission = Admission(self.state, self.weights, self.graphs)
+        self.admission = step.admission(self.state, self.weights, self.graphs)
+        self._length = self.admission.length
         self.step_of = step(self.state, self.weights)
-        self.step_of.rows(BUCKETS[-1])
-        self.burst, self.ahead = (BURST, AHEAD) if self.weights.device.type == "cuda" else (1, 0)
+        self.step_of.rows(self.buckets[-1])
+        self.burst, self.ahead = (step.burst, AHEAD) if self.weights.device.type == "cuda" else (1, 0)
         self._tables: dict[Hashable, int] = {}  # places of scores' tables
         self._programs: dict[bytes, int] = {}  # places of edits, from 1 on
         self.meant_for = shape.inputs  # inputs at a time; the memory may have allowed fewer
@@ -124,17 +128,20 @@ class Session:
         jobs: list[Job] = []
         tokens, room = 0, min(PIECE, self.most - self.in_flight)
         while waiting and len(jobs) < room:
-            tokens += waiting[0].source.payload.length
+            tokens += self._length(waiting[0].source.payload)
             if tokens > TOKENS and jobs:
                 break
             jobs.append(waiting.popleft())
         if not jobs:
             return
         slots = list(islice((slot for slot, taken in enumerate(self._slots) if taken is None), len(jobs)))
-        self.admission(jobs, slots, [self._rules_of(job) for job in jobs])
+        rules = [self._rules_of(job) for job in jobs]
+        size = 1 if self.fixed else len(jobs)  # what is read together is multiplied together
+        for i in range(0, len(jobs), size):
+            self.admission(jobs[i : i + size], slots[i : i + size], rules[i : i + size])
         for slot, job in zip(slots, jobs, strict=True):
             self._slots[slot] = job
-        self._source_tokens += sum(job.source.payload.length for job in jobs)
+        self._source_tokens += sum(self._length(job.source.payload) for job in jobs)
         self.in_flight += len(jobs)
         self._let_in += len(jobs)
         self._active += len(jobs)
@@ -188,7 +195,7 @@ class Session:
     def _rows_for(self, active: int) -> int:
         """The least bucket that these inputs will need, as `share` gives rows out. No more are of use than inputs can name."""
         wanted = max(active, min(active * min(self._beam, self.shape.picks), self._full))
-        return next((rows for rows in BUCKETS if rows >= wanted), BUCKETS[-1])
+        return next((rows for rows in self.buckets if rows >= wanted), self.buckets[-1])
 
     def _look(self, snapshot: Snapshot, waiting: deque[Job]) -> None:
         """Collect inputs that are done, once they are many; or, if no node is free, let fewer be in flight."""
@@ -240,7 +247,7 @@ class Session:
         for slot in slots:
             self._slots[slot] = None
         self.in_flight -= len(jobs)
-        self._source_tokens -= sum(job.source.payload.length for job in jobs)
+        self._source_tokens -= sum(self._length(job.source.payload) for job in jobs)
         self._taken_out += 1
         return jobs
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 import torch
 
 from .answers import RULES
 from .beams import begin
 from .editing import PROGRAMS
+from .own_modules import OwnModules
 from .products import power
 from .rows import CAP, FREE, reclaim
 from .weights import Weights
@@ -61,11 +63,11 @@ def bytes_each(shape: Shape, token: int) -> tuple[int, int]:
 class State:
     """The arrays. Node 0 is nobody's: rows that a step has no use for write there."""
 
-    def __init__(self, shape: Shape, weights: Weights) -> None:
+    def __init__(self, shape: Shape, weights: Weights | OwnModules) -> None:
         self.shape = shape
         device = weights.device
         S, L, N, W = shape.inputs, shape.lengths, shape.nodes, shape.successors
-        layers, cells = len(weights.layers), S * L * 2 * power(shape.k)
+        cells = S * L * 2 * power(shape.k)
 
         def empty(*size: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
             return torch.empty(*size, dtype=dtype, device=device)
@@ -101,8 +103,8 @@ class State:
         self.node_input, self.stack = empty(N), empty(N)  # free nodes: the first so many of the stack
         self.clear()
         # keys and values: of nodes, and of the inputs
-        self.memory = empty(N, layers * 2 * weights.width, dtype=weights.dtype)
-        self.source = empty(S * shape.source + 1, layers * 2 * weights.width, dtype=weights.dtype)
+        self.memory: Any = weights.room(N, False)
+        self.source: Any = weights.room(S * shape.source + 1, True)
         self.source_start = torch.arange(S, dtype=torch.int32, device=device) * shape.source
         # what ends an output, what may not come, what every output starts from
         self.ends, self.banned = zeros(weights.vocabulary, dtype=torch.int8), zeros(weights.vocabulary, dtype=torch.int8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from .admission import Admission
 from .attention import attend, attend_own, attend_source, best
 from .beams import grow
 from .editing import edit
@@ -14,8 +15,9 @@ from .state import State
 from .successors import keep_best, keep_given, survey
 from .weights import DeviceLayer as Layer
 from .weights import Weights
+from .wide_survey import sum_parts, survey_part
 
-LARGEST_VOCABULARY = 16384  # that one program looks through; above it, torch's own top-k
+LARGEST_VOCABULARY = 16384  # that one program looks through; above it, a row is looked through in parts
 MOST_SUCCESSORS = 128
 GROUP = 64  # tokens that are looked through together
 BLOCK = 1024  # of a row that is edited
@@ -23,6 +25,10 @@ BLOCK = 1024  # of a row that is edited
 
 class DeviceStep:
     """A step of R rows: grow the beams, share out the rows, run the decoder on them, keep each row's best successors."""
+
+    admission = Admission  # what lets inputs in
+    burst = 4  # steps between two glances of the host: what is done meanwhile, when all is over, is for nothing
+    buckets: tuple[int, ...] = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows in a step: a graph for each
 
     def __init__(self, state: State, weights: Weights) -> None:
         self.state = state
@@ -116,13 +122,13 @@ class DeviceStep:
         if edited:
             logits = self._edited(logits)
         where = (self.row_node, self.row_length, st.logprob, st.token, st.child, st.ends)
-        if logits.is_cuda and GROUP <= V <= LARGEST_VOCABULARY and W <= MOST_SUCCESSORS:
-            groups, device = power(V) // GROUP, logits.device
-            total, maxima = torch.empty(R, device=device), torch.empty(R, groups, device=device)
-            banned, sizes = shape.any_banned, {"G": groups, "C": GROUP}
-            survey[(R,)](logits, total, maxima, st.banned, st.counters, V, ANY_BANNED=banned, EDITED=edited, **sizes, num_warps=8)
-            rows = (st.counters, self.row_input, st.rules)
-            keep_best[(R,)](logits, total, maxima, *rows, *where, st.prompt, V, W, P, **sizes, WP=power(W), num_warps=1)
+        if logits.is_cuda and GROUP <= V and W <= MOST_SUCCESSORS:
+            total, maxima = self._survey(logits, edited)
+            rows, groups = (st.counters, self.row_input, st.rules), maxima.shape[1]
+            keep_best[(R,)](
+                logits, total, maxima, *rows, *where, st.prompt, V, W, P,
+                G=groups, C=GROUP, WP=power(W), num_warps=1 if groups <= 256 else 4,
+            )  # fmt: skip
             return
         values, which, total = best(logits, W, st.banned if shape.any_banned else None)
         if edited:
@@ -130,6 +136,24 @@ class DeviceStep:
         used = torch.arange(R, device=total.device) < st.counters[ROWS]
         st.counters[BROKEN : BROKEN + 1] |= (used & total.isnan()).any().int()
         keep_given[(R,)](values, which, total, *where, st.prompt, W, P, WP=power(W), num_warps=4)
+
+    def _survey(self, logits: torch.Tensor, edited: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each row's log-sum-exp, and the greatest logit of each of its groups of tokens; what is banned is overwritten."""
+        st, (R, V), device = self.state, logits.shape, logits.device
+        banned, groups = self.state.shape.any_banned, power(V) // GROUP
+        total, maxima = torch.empty(R, device=device), torch.empty(R, groups, device=device)
+        if V <= LARGEST_VOCABULARY:
+            survey[(R,)](
+                logits, total, maxima, st.banned, st.counters, V, ANY_BANNED=banned, EDITED=edited, G=groups, C=GROUP, num_warps=8
+            )
+            return total, maxima
+        parts = power(V) // LARGEST_VOCABULARY
+        sums = torch.empty(R, parts, device=device)
+        survey_part[(R, parts)](
+            logits, sums, maxima, st.banned, st.counters, V, parts, ANY_BANNED=banned, G=groups // parts, C=GROUP, num_warps=8
+        )
+        sum_parts[(R,)](sums, total, st.counters, parts, EDITED=edited, PP=power(parts), num_warps=1)
+        return total, maxima
 
     def _edited(self, logits: torch.Tensor) -> torch.Tensor:
         """Log-probabilities of the rows, with the edits of their inputs."""

@@ -119,6 +119,10 @@ class Weights:
         if not encoder_agrees(self.encoder.alone, model):
             raise RuntimeError(f"the encoder of {type(model).__name__} does not give here what it gives by itself")
 
+    def room(self, tokens: int, source: bool) -> torch.Tensor:
+        """Keys and values of so many tokens, of inputs or of nodes, (tokens, layers * 2 * d)."""
+        return torch.empty(tokens, len(self.layers) * 2 * self.width, dtype=self.dtype, device=self.device)
+
     def source_keys(self, hidden: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
         """Every layer's keys and values for the encoder's output (tokens, d), (tokens, layers * 2 * d)."""
         return self.cross(hidden, used)

@@ -35,7 +35,11 @@ def position_table(module: Any, n: int) -> torch.Tensor:
     pad = config.pad_token_id or 0
     ids = torch.full((1, n), (pad + 1) % config.vocab_size, device=module.device)
     before = dict(embed._buffers)
-    asked = embed(ids if "input_ids" in inspect.signature(embed.forward).parameters else ids.shape)
+    takes = inspect.signature(embed.forward).parameters
+    given = ids if "input_ids" in takes else ids.shape
+    if "input_ids" not in takes and "inputs_embeds" in takes:  # PEGASUS-X: of these it looks at shape and precision
+        given = torch.zeros(1, n, 1, dtype=module.dtype, device=module.device)
+    asked = embed(given)
     embed._buffers.update(before)
     return asked.reshape(n, -1)
 
@@ -87,12 +91,13 @@ class RelativePositions:
 
     @staticmethod
     def _bias(attention: Any, distances: torch.Tensor) -> torch.Tensor:
-        bucket = attention._relative_position_bucket(
-            distances,
-            bidirectional=False,
-            num_buckets=attention.relative_attention_num_buckets,
-            max_distance=attention.relative_attention_max_distance,
-        )
+        sizes = {
+            "bidirectional": False,
+            "num_buckets": attention.relative_attention_num_buckets,
+            "max_distance": attention.relative_attention_max_distance,
+        }
+        takes = inspect.signature(attention._relative_position_bucket).parameters  # UMT5 knows the sizes itself
+        bucket = attention._relative_position_bucket(distances, **sizes if "num_buckets" in takes else {})
         return attention.relative_attention_bias(bucket).transpose(1, 2)[:, :, None]  # (rows, heads, 1, context)
 
 

@@ -1,0 +1,153 @@
+"""Agreement: whether a model's own modules give on the device's tree what the model gives from scratch (`steps.trial` has the
+hypotheses and the measure). No kernel is trusted by name."""
+
+from __future__ import annotations
+
+import logging
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..known import known
+from ..steps.choose import Fingerprint, untouched
+from ..steps.trial import PROMISED, Hypotheses, branches, differences, precise, trial_prompts, within
+from .captured import CapturedStep, Reading
+from .launch import Graphs, send
+from .own_modules import OwnModules
+from .rows import ROWS
+from .state import Shape, State
+
+if TYPE_CHECKING:
+    from ...models.reader import Prompt
+    from ...models.transformers import TransformersModel
+
+_log = logging.getLogger(__name__)
+
+
+def own_modules(model: TransformersModel) -> OwnModules | None:
+    """The model's modules as the device runs them, if they agree with the model; looked at once, while it is the same."""
+    shared = known(model)
+    if shared.modules is not None and shared.modules[0].holds(model.model):
+        found: OwnModules | None = shared.modules[1]
+        return found
+    found = None
+    if untouched(model.model) and not changes_unseen(model):
+        try:
+            found = OwnModules(model.model)
+            if not windows_are_told(found, model) or not agrees(found, model):
+                found = None
+        except Exception:  # whatever it stumbles over, the host's engine may not
+            _log.debug("%s cannot be run on the device", type(model.model).__name__, exc_info=True)
+            found = None
+    shared.modules = (Fingerprint(model.model), found)
+    return found
+
+
+def changes_unseen(model: TransformersModel) -> bool:
+    """Whether attention or positions change beyond some length in a way that no argument of attention tells."""
+    config = model.model.config.get_text_config(decoder=True)
+    if set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
+        return True
+    rope = getattr(config, "rope_parameters", None) or {}
+    return any(each.get("rope_type") in ("dynamic", "longrope") for each in (rope, *rope.values()) if isinstance(each, dict))
+
+
+def windows_are_told(modules: OwnModules, model: TransformersModel) -> bool:
+    """Whether the layers that see a window only say so to their attention: short hypotheses would not show it."""
+    config = model.model.config.get_text_config(decoder=True)
+    own = [each for each in modules.heads if not each.cross]
+    layers = getattr(config, "layer_types", None)
+    window = next((w for name in ("sliding_window", "window_size") if isinstance(w := getattr(config, name, None), int)), None)
+    if getattr(config, "attention_chunk_size", None) is not None:
+        return False
+    if layers is not None:
+        expected = [window if kind == "sliding_attention" else None for kind in layers[: len(own)]]
+        return [each.window for each in own] == expected
+    return all(each.window == window for each in own)
+
+
+@torch.inference_mode()
+def agrees(modules: OwnModules, model: TransformersModel) -> bool:
+    """Whether two inputs get the model's own numbers: one branches at every length, one does not."""
+    prompts = trial_prompts(model)
+    trees = [branches(model, 2), branches(model, 1)]
+    answers = Trial(modules, prompts)(trees)
+    compared = [differences(model, *each) for each in zip(prompts, trees, answers, strict=True)]
+    found = [distance for distances, _ in compared for distance in distances]
+    noise = max(own for _, own in compared)
+    return within("OwnModules", model.model, found, max(PROMISED, 4 * noise) if precise(model.model) else inf)
+
+
+class Trial:
+    """A few rows on a small tree, put there by hand."""
+
+    def __init__(self, modules: OwnModules, prompts: list[Prompt]) -> None:
+        self.prompts = prompts
+        source = max(len(p.tokens) if p.hidden is None else len(p.hidden) for p in prompts)
+        self.state = State(Shape(4, 1, len(prompts), source, 16, 128, 2), modules)
+        self.step = CapturedStep(self.state, modules)
+        self.step.rows(32)
+        self.modules = modules
+        self.reading = Reading(self.state, modules, Graphs(modules.device))
+        self._nodes = 0
+
+    def __call__(self, trees: list[Hypotheses]) -> list[dict[tuple[int, ...], torch.Tensor]]:
+        """Logits after every hypothesis of each input's tree."""
+        self._read()
+        at: list[dict[tuple[int, ...], tuple[int, int]]] = [{} for _ in trees]  # node and length
+        root = [(0, -1) for _ in trees]
+        if not self.modules.language_model:  # all that a decoder is given is a path, but for the last token, the root
+            for place in range(max(len(prompt.tokens) for prompt in self.prompts) - 1):
+                rows = [(i, *root[i], p.tokens[place]) for i, p in enumerate(self.prompts) if place < len(p.tokens) - 1]
+                for (i, *_), (node, length, _) in zip(rows, self._ask(rows), strict=True):
+                    root[i] = (node, length)
+        answers: list[dict[tuple[int, ...], torch.Tensor]] = [{} for _ in trees]
+        for level in zip(*trees, strict=True):
+            batch = [(i, y) for i, ys in enumerate(level) for y in ys]
+            rows = [(i, *(at[i][y[:-1]] if y else root[i]), y[-1] if y else self.prompts[i].tokens[-1]) for i, y in batch]
+            for (i, y), (node, length, logits) in zip(batch, self._ask(rows), strict=True):
+                at[i][y] = (node, length)
+                answers[i][y] = logits
+        return answers
+
+    def _read(self) -> None:
+        """The prompts, or what the encoder made of the inputs."""
+        lengths = [len(p.tokens) - 1 if self.modules.language_model else len(p.hidden) for p in self.prompts]  # type: ignore[arg-type]
+        numbers = np.repeat(np.arange(len(lengths)), lengths)
+        starts = np.cumsum([0, *lengths[:-1]])
+        places = np.arange(len(numbers)) - starts[numbers]
+        hidden = self.reading.hidden_of(self.prompts)
+        tokens = self.reading.tokens_of(self.prompts, len(numbers))
+        cells = numbers * self.state.shape.source + places
+        self.state.source_length.copy_(torch.tensor(lengths, dtype=torch.int32))
+        sent = [self._send(each) for each in (tokens, places, numbers, cells, starts, lengths, [len(numbers)])]
+        self.reading.read(*sent, hidden)
+
+    def _send(self, numbers: Any) -> torch.Tensor:
+        return send(np.asarray(numbers, dtype=np.int32), self.modules.device)
+
+    def _ask(self, rows: list[tuple[int, int, int, int]]) -> list[tuple[int, int, torch.Tensor]]:
+        """Rows of (input, parent's node, parent's length, token), those of an input together; each one's node, length, logits."""
+        st, step, many = self.state, self.step, len(rows)
+        nodes = list(range(self._nodes + 1, self._nodes + many + 1))
+        self._nodes += many
+        inputs, parents, lengths, tokens = (list(column) for column in zip(*rows, strict=True))
+        lengths = [length + 1 for length in lengths]
+        for node, parent, length in zip(nodes, parents, lengths, strict=True):
+            st.paths[node, :length] = st.paths[parent, :length]
+            st.paths[node, length] = node
+        before = [len(self.prompts[i].tokens) - 1 if self.modules.language_model else 0 for i in inputs]
+        given = (
+            (step.row_node, nodes), (step.row_input, inputs), (step.row_length, lengths), (step.row_token, tokens),
+            (step.row_position, [a + b for a, b in zip(before, lengths, strict=True)]),
+        )  # fmt: skip
+        for array, numbers in given:
+            array[:many] = torch.tensor(numbers, dtype=array.dtype, device=array.device)
+        count = [inputs.count(i) for i in range(len(self.prompts))]
+        for array, numbers in ((st.grant, count), (st.first, [sum(count[:i]) for i in range(len(count))])):
+            array.copy_(torch.tensor(numbers, dtype=array.dtype))
+        st.counters[ROWS] = many
+        logits = step.logits(many).clone()
+        return list(zip(nodes, lengths, logits, strict=True))

@@ -1,0 +1,82 @@
+"""Room: how much of it jobs need on the device, and how much there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from ...models.transformers import TransformersModel
+from ..engine import Job
+from .captured import CapturedStep
+from .own_modules import OwnModules
+from .products import power
+from .state import Shape, bytes_each
+from .step import DeviceStep
+from .weights import Weights
+
+MOST_INPUTS = 2048  # in flight
+ROOMS = (4, 32, 256)  # inputs that a session is made for where no more wait
+MOST_NODES = 1 << 24
+MOST_MEMORY = 0.4  # of what is free on the device
+NODES_EACH = 512  # and 24 times the beam: room for an input's search, on average; if it does not do, inputs make room
+
+
+class Room:
+    """What jobs on a model need, whether it runs by `modules` of its own or by kernels that take their place."""
+
+    def __init__(self, model: TransformersModel, modules: OwnModules | None) -> None:
+        self.model = model
+        self.modules = modules
+        self.step: type[DeviceStep] = DeviceStep if modules is None else CapturedStep
+
+    def start(self, job: Job) -> tuple[int, ...]:
+        """What outputs start from where that is the same for all; a language model's start from their own prompts."""
+        tokens: tuple[int, ...] = job.source.payload.tokens
+        return tokens if self.model.encoder_decoder else (0,)
+
+    def source(self, job: Job) -> int:
+        """How many tokens of an input are read."""
+        prompt = job.source.payload
+        return int(prompt.length) if self.model.encoder_decoder else max(1, len(prompt.tokens) - 1)
+
+    def needs(self, jobs: Sequence[Job]) -> Shape:
+        """The least room that these jobs can be decoded in."""
+        settings = {id(job.decoding): job.decoding for job in jobs}.values()
+        k, prompt = max(int(each.plan.k) for each in settings), self.start(jobs[0])
+        lengths = max(job.n_max for job in jobs) + len(prompt) + 1
+        width = min(k + len(self.model.eos), self.model.vocabulary)
+        source, most = max(map(self.source, jobs)), max(each.nbest for each in settings)
+        edits = [job.edits for job in jobs if job.edits is not None]
+        code, given = max((len(each.code) // 4 for each in edits), default=0), max((len(each.given) for each in edits), default=0)
+        return Shape(k, most, 1, source, lengths, 0, width, len(prompt), bool(self.model.banned), code, given)
+
+    def roomy(self, jobs: Sequence[Job], most: int) -> Shape:
+        """Room for as many of these at a time as the memory allows, and for inputs that are a little longer."""
+        needs = self.needs(jobs)
+        inputs = min(most, room_for(len(jobs)))
+        shape = replace(needs, source=-(-needs.source // 32) * 32, lengths=-(-needs.lengths // 64) * 64)
+        if needs.code:
+            shape = replace(shape, code=max(256, power(needs.code)), given=power(needs.given) if needs.given else 0)
+        each, node = bytes_each(shape, self._bytes_of_a_token())
+        room = free_memory(self.model.model.device) * MOST_MEMORY
+        inputs = max(1, min(inputs, int(room / 2 / each)))
+        nodes = inputs * min(shape.k * shape.lengths, NODES_EACH + 24 * shape.k) + self.step.buckets[-1]
+        return replace(shape, inputs=inputs, nodes=int(min(nodes, (room - inputs * each) / node, MOST_NODES)))
+
+    def _bytes_of_a_token(self) -> int:
+        return Weights.bytes_of_a_token(self.model.model) if self.modules is None else self.modules.bytes_of_a_token
+
+
+def room_for(waiting: int) -> int:
+    """Inputs that a session should take at a time; where a whole batch waits, more may come."""
+    return next((room for room in ROOMS if waiting <= room), MOST_INPUTS)
+
+
+def free_memory(device: torch.device) -> float:
+    """Bytes, those that torch keeps for itself included."""
+    if device.type != "cuda":
+        return 1e9
+    free, _ = torch.cuda.mem_get_info(device)
+    return float(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))

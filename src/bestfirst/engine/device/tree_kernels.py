@@ -1,0 +1,221 @@
+# ruff: noqa: ANN001, ANN201, N803  a kernel's arguments are pointers and numbers; capitals are sizes
+"""Kernels of attention on the tree; `tree_attention` launches them and says what they do."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def capped(x, cap, CAP: tl.constexpr):
+    """x, softly kept between -cap and cap."""
+    if CAP:
+        x = x / cap
+        x = cap * (1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0))
+    return x
+
+
+@triton.jit
+def read_source(
+    q, q_row, q_head, keys, values, first, grant, source_start, source_length, row_length, peaks, totals, means,
+    scale, cap, window, R, OWN: tl.constexpr, CAP: tl.constexpr, G: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    E: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr, QUERIES: tl.constexpr, SIZE: tl.constexpr, STEP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One part of an input's tokens, for all of its rows and the G query heads of one key head. OWN: they are what stands before
+    the rows' own tokens, so that a window may end among them."""
+    s = tl.program_id(0)
+    part = tl.program_id(1)
+    h = tl.program_id(2)
+    many = tl.load(grant + s) * G
+    length = tl.load(source_length + s)
+    if (many > 0) & (part * SIZE < length):
+        begin = tl.load(first + s)
+        start = tl.load(source_start + s).to(tl.int64)
+        end = tl.minimum(part * SIZE + SIZE, length)
+        d = tl.arange(0, DP)
+        e = tl.arange(0, EP)
+        lanes = tl.arange(0, STEP)
+        i0 = 0
+        while i0 < many:
+            i = i0 + tl.arange(0, QUERIES)
+            row = (begin + i // G).to(tl.int64)
+            head = h * G + i % G
+            there = i < many
+            query = tl.load(
+                q + row[:, None] * q_row + head[:, None] * q_head + d[None, :],
+                mask=there[:, None] & (d[None, :] < D), other=0.0,
+            )  # fmt: skip
+            peak = tl.full([QUERIES], -1e30, tl.float32)
+            total = tl.zeros([QUERIES], tl.float32)
+            mean = tl.zeros([QUERIES, EP], tl.float32)
+            if OWN:
+                place = length + tl.load(row_length + row, mask=there, other=0)
+            at = part * SIZE
+            while at < end:
+                c = at + lanes
+                cell = (start + c) * (H // G) + h
+                k = tl.load(keys + cell[:, None] * D + d[None, :], mask=(c[:, None] < end) & (d[None, :] < D), other=0.0)
+                x = tl.dot(query, tl.trans(k), input_precision=PRECISION) * scale
+                x = capped(x, cap, CAP)
+                seen = c[None, :] < end
+                if OWN:
+                    seen = seen & (place[:, None] - c[None, :] < window)
+                x = tl.where(seen, x, -1e30)
+                most = tl.maximum(peak, tl.max(x, 1))
+                fade = tl.exp(peak - most)
+                x = tl.where(seen, tl.exp(x - most[:, None]), 0.0)
+                v = tl.load(values + cell[:, None] * E + e[None, :], mask=(c[:, None] < end) & (e[None, :] < E), other=0.0)
+                mean = mean * fade[:, None] + tl.dot(x.to(v.dtype), v, input_precision=PRECISION)
+                total = total * fade + tl.sum(x, 1)
+                peak = most
+                at += STEP
+            to = (part * R + row) * H + head
+            tl.store(peaks + to, peak, mask=there)
+            tl.store(totals + to, total, mask=there)
+            tl.store(means + to[:, None] * E + e[None, :], mean, mask=there[:, None] & (e[None, :] < E))
+            i0 += QUERIES
+
+
+@triton.jit
+def read_path(
+    used, q, q_row, q_head, k, k_row, k_head, v, v_row, v_head, keys, values, row_node, row_input, row_length, paths,
+    source_length, peaks, totals, means, bias, bias_head, sinks, out, scale, cap, window, R, L,
+    OWN: tl.constexpr, SOURCE: tl.constexpr, CAP: tl.constexpr, BIAS: tl.constexpr, SINKS: tl.constexpr, G: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr, GP: tl.constexpr, SIZE: tl.constexpr,
+    STEP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One row and key head. OWN: its key and value go to its node, and it reads the nodes on its path. SOURCE: what the parts of
+    its input gave is added."""
+    r = tl.program_id(0).to(tl.int64)
+    h = tl.program_id(1)
+    d = tl.arange(0, DP)
+    e = tl.arange(0, EP)
+    g = tl.arange(0, GP)
+    head = h * G + g
+    there = g < G
+    mean = tl.zeros([GP, EP], tl.float32)
+    total = tl.zeros([GP], tl.float32)
+    if r < tl.load(used):
+        peak = tl.full([GP], -1e30, tl.float32)
+        t = tl.load(row_length + r)
+        if OWN:
+            new = tl.load(row_node + r).to(tl.int64)
+            key = tl.load(k + r * k_row + h * k_head + d, mask=d < D, other=0.0)
+            value = tl.load(v + r * v_row + h * v_head + e, mask=e < E, other=0.0)
+            tl.store(keys + (new * (H // G) + h) * D + d, key, mask=d < D)
+            tl.store(values + (new * (H // G) + h) * E + e, value, mask=e < E)
+            query = tl.load(
+                q + r * q_row + head[:, None] * q_head + d[None, :], mask=there[:, None] & (d[None, :] < D), other=0.0
+            )
+            peak = tl.sum(query.to(tl.float32) * key.to(tl.float32)[None, :], 1) * scale
+            peak = capped(peak, cap, CAP)
+            if BIAS:
+                peak += tl.load(bias + head * bias_head, mask=there, other=0.0).to(tl.float32)
+            total += 1.0
+            mean += value.to(tl.float32)[None, :]
+            lanes = tl.arange(0, STEP)
+            at = tl.maximum(0, t - window + 1) // STEP * STEP
+            while at < t:
+                c = at + lanes
+                node = tl.load(paths + new * L + c, mask=c < t, other=0).to(tl.int64)
+                cell = node * (H // G) + h
+                ks = tl.load(keys + cell[:, None] * D + d[None, :], mask=(c[:, None] < t) & (d[None, :] < D), other=0.0)
+                x = tl.dot(query, tl.trans(ks), input_precision=PRECISION) * scale
+                x = capped(x, cap, CAP)
+                if BIAS:
+                    far = bias + head[:, None] * bias_head + (t - c)[None, :]
+                    x += tl.load(far, mask=there[:, None] & (c[None, :] < t), other=0.0).to(tl.float32)
+                seen = (c[None, :] < t) & ((t - c)[None, :] < window)
+                x = tl.where(seen, x, -1e30)
+                most = tl.maximum(peak, tl.max(x, 1))
+                fade = tl.exp(peak - most)
+                x = tl.where(seen, tl.exp(x - most[:, None]), 0.0)
+                vs = tl.load(values + cell[:, None] * E + e[None, :], mask=(c[:, None] < t) & (e[None, :] < E), other=0.0)
+                mean = mean * fade[:, None] + tl.dot(x.to(vs.dtype), vs, input_precision=PRECISION)
+                total = total * fade + tl.sum(x, 1)
+                peak = most
+                at += STEP
+        if SOURCE:
+            length = tl.load(source_length + tl.load(row_input + r))
+            part = 0
+            while part * SIZE < length:
+                at_part = (part * R + r) * H + head
+                other = tl.load(peaks + at_part, mask=there, other=-1e30)
+                most = tl.maximum(peak, other)
+                fade = tl.exp(peak - most)
+                weight = tl.exp(other - most)
+                total = total * fade + weight * tl.load(totals + at_part, mask=there, other=0.0)
+                its = tl.load(means + at_part[:, None] * E + e[None, :], mask=there[:, None] & (e[None, :] < E), other=0.0)
+                mean = mean * fade[:, None] + weight[:, None] * its
+                peak = most
+                part += 1
+        if SINKS:
+            sink = tl.load(sinks + head, mask=there, other=-1e30).to(tl.float32)
+            most = tl.maximum(peak, sink)
+            fade = tl.exp(peak - most)
+            total = total * fade + tl.exp(sink - most)
+            mean = mean * fade[:, None]
+        mean = mean / tl.maximum(total, 1e-30)[:, None]
+    to = (r * H + head)[:, None] * E + e[None, :]
+    tl.store(out + to, mean, mask=there[:, None] & (e[None, :] < E))
+
+
+@triton.jit
+def read_packed(
+    used, q, q_row, q_head, k, k_row, k_head, v, v_row, v_head, number, starts, bias, bias_head, sinks, out, scale, cap, window,
+    T, CAP: tl.constexpr, BIAS: tl.constexpr, SINKS: tl.constexpr, G: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    E: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr, QUERIES: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Tokens of several inputs, one input behind the other: each reads those of its own input up to itself."""
+    i0 = tl.program_id(0) * QUERIES
+    many = tl.load(used)
+    h = tl.program_id(1)
+    i = i0 + tl.arange(0, QUERIES)
+    there = i < many
+    d = tl.arange(0, DP)
+    e = tl.arange(0, EP)
+    mean = tl.zeros([QUERIES, EP], tl.float32)
+    if i0 < many:
+        row = i.to(tl.int64)
+        begin = tl.load(starts + tl.load(number + i, mask=there, other=0))
+        query = tl.load(
+            q + row[:, None] * q_row + h * q_head + d[None, :], mask=there[:, None] & (d[None, :] < D), other=0.0
+        )  # fmt: skip
+        peak = tl.full([QUERIES], -1e30, tl.float32)
+        total = tl.zeros([QUERIES], tl.float32)
+        lanes = tl.arange(0, STEP)
+        end = tl.minimum(i0 + QUERIES, many)
+        at = tl.min(tl.where(there, tl.maximum(begin, i - window + 1), 1 << 30), 0)
+        while at < end:
+            c = at + lanes
+            cell = c.to(tl.int64)
+            ks = tl.load(
+                k + cell[:, None] * k_row + (h // G) * k_head + d[None, :], mask=(c[:, None] < end) & (d[None, :] < D), other=0.0
+            )
+            x = tl.dot(query, tl.trans(ks), input_precision=PRECISION) * scale
+            x = capped(x, cap, CAP)
+            seen = (c[None, :] >= begin[:, None]) & (c[None, :] <= i[:, None]) & (i[:, None] - c[None, :] < window)
+            if BIAS:
+                x += tl.load(bias + h * bias_head + (i[:, None] - c[None, :]), mask=seen, other=0.0).to(tl.float32)
+            x = tl.where(seen, x, -1e30)
+            most = tl.maximum(peak, tl.max(x, 1))
+            fade = tl.exp(peak - most)
+            x = tl.where(seen, tl.exp(x - most[:, None]), 0.0)
+            vs = tl.load(
+                v + cell[:, None] * v_row + (h // G) * v_head + e[None, :], mask=(c[:, None] < end) & (e[None, :] < E), other=0.0
+            )
+            mean = mean * fade[:, None] + tl.dot(x.to(vs.dtype), vs, input_precision=PRECISION)
+            total = total * fade + tl.sum(x, 1)
+            peak = most
+            at += STEP
+        if SINKS:
+            sink = tl.load(sinks + h).to(tl.float32)
+            most = tl.maximum(peak, sink)
+            fade = tl.exp(peak - most)
+            total = total * fade + tl.exp(sink - most)
+            mean = mean * fade[:, None]
+        mean = mean / tl.maximum(total, 1e-30)[:, None]
+    to = (i.to(tl.int64) * H + h)[:, None] * E + e[None, :]
+    tl.store(out + to, mean, mask=(i[:, None] < T) & (e[None, :] < E))

@@ -1,0 +1,128 @@
+"""Whole searches on the device with models that run by their own modules: `generate`'s outputs, architecture by architecture."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from device import interpreter  # noqa: F401  isort: skip  before any kernel
+
+import bestfirst
+from bestfirst import Stats
+from bestfirst.engine.device import engine as engines
+from bestfirst.engine.device import session as sessions
+from bestfirst.engine.device import tree_attention
+from bestfirst.engine.device.agreement import own_modules
+from bestfirst.engine.device.captured import CapturedStep
+from bestfirst.engine.device.own_modules import NAME
+from bestfirst.models.transformers import TransformersModel
+from device.tiny import ENCODER_DECODERS, EVERYTHING, build, inputs
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def on_device(monkeypatch):
+    monkeypatch.setattr(TransformersModel, "on_gpu", True)
+    monkeypatch.setattr(CapturedStep, "buckets", (4, 8, 64))  # fewer rows for the interpreter
+    monkeypatch.setattr(engines, "fused", lambda model: False)
+
+
+def outputs(model, given, **settings):
+    """Sequences of `generate`, and of the drop-in on the device."""
+    with torch.no_grad():
+        theirs = model.generate(**given, **settings)
+        stats = Stats()
+        mine = model.generate(**given, **settings, custom_generate=bestfirst.generate, stats=stats)
+    assert stats.engine == "device", stats.search
+    return mine.tolist(), theirs.tolist()
+
+
+STOPS = [{"early_stopping": False}, {"early_stopping": True}, {"early_stopping": "never", "length_penalty": 0.0}]
+
+
+@pytest.mark.parametrize(("name", "stop"), [(name, STOPS[i % 3]) for i, name in enumerate(EVERYTHING)], ids=list(EVERYTHING))
+def test_architectures(name, stop):
+    model = build(name).to(DEVICE)
+    mine, theirs = outputs(model, inputs(model, 2, seed=1, shortest=3, longest=9), num_beams=2, max_new_tokens=3, **stop)
+    assert mine == theirs
+
+
+@pytest.mark.parametrize(("name", "stop"), [*zip(["Mistral", "Gemma3", "T5"], STOPS, strict=True)])
+def test_longer_outputs(name, stop):
+    """Beyond the window of a layer."""
+    model = build(name, seed=3).to(DEVICE)
+    mine, theirs = outputs(model, inputs(model, 2, seed=2, longest=5), num_beams=2, max_new_tokens=7, **stop)
+    assert mine == theirs
+
+
+@pytest.mark.parametrize("name", ENCODER_DECODERS)
+def test_the_model_is_left_as_it_was(name):
+    model = build(name).to(DEVICE).train()
+    before = {key: (module.training, sorted(vars(module)), list(module._forward_hooks)) for key, module in model.named_modules()}
+    own_modules(bestfirst.wrap(model))
+    assert {
+        key: (module.training, sorted(vars(module)), list(module._forward_hooks)) for key, module in model.named_modules()
+    } == before
+    assert all(module.config._attn_implementation != NAME for module in model.modules() if hasattr(module, "config"))
+
+
+def test_a_model_is_not_kept_in_memory():
+    model = build("Llama").to(DEVICE)
+    outputs(model, inputs(model, 1), num_beams=2, max_new_tokens=2)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_session_has_room_for_as_many_as_wait():
+    """One that was made for fewer inputs would take them a few at a time."""
+    model = build("Llama").to(DEVICE)
+    for n in (1, 3):
+        stats = Stats()
+        model.generate(**inputs(model, n), num_beams=2, max_new_tokens=2, custom_generate=bestfirst.generate, stats=stats)
+        assert (stats.engine, stats.in_flight) == ("device", n)
+
+
+def test_memory_that_is_refused_in_a_step_means_fewer_inputs_at_a_time(monkeypatch):
+    model = build("Llama").to(DEVICE)
+    given = inputs(model, 4)
+    expected = model.generate(**given, num_beams=2, max_new_tokens=2)
+    step = CapturedStep.__call__
+
+    def refuse(self, rows):
+        if self.state.shape.inputs > 2:
+            raise torch.OutOfMemoryError("no room")
+        return step(self, rows)
+
+    monkeypatch.setattr(CapturedStep, "__call__", refuse)
+    stats = Stats()
+    found = model.generate(**given, num_beams=2, max_new_tokens=2, custom_generate=bestfirst.generate, stats=stats)
+    assert found.tolist() == expected.tolist()
+    assert (stats.engine, stats.in_flight) == ("device", 2)
+
+
+def test_deterministic_the_same_bits_alone_and_in_a_batch(monkeypatch):
+    """By the kernels: what a CPU does in plain torch depends on the longest of a batch."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(tree_attention, "attend_plainly", tree_attention.launch_tree)
+        monkeypatch.setattr("bestfirst.engine.device.own_modules.attend_packed", tree_attention.launch_packed)
+        monkeypatch.setattr(sessions, "FIXED_ROWS", 4)
+    model = bestfirst.wrap(build("Llama").to(DEVICE))
+    prompts = [[5, 6, 7, 8, 9], [10, 11]]
+    asked = {"beam": 2, "nbest": 2, "max_length": 2, "accept_truncated": True, "deterministic": True}
+    together = bestfirst.decode(model, prompts, **asked)
+    alone = [bestfirst.decode(model, [prompt], **asked)[0] for prompt in prompts]
+    scores = [[(each.tokens, each.score) for each in result.hypotheses] for result in (*together, *alone)]
+    assert all(len(found) == 2 for found in scores)
+    assert scores[:2] == scores[2:]
+
+
+def test_deterministic_is_refused_where_searches_run_on_the_host(monkeypatch):
+    monkeypatch.setattr(TransformersModel, "on_gpu", False)
+    with pytest.raises(ValueError, match="deterministic=True needs whole searches on a GPU, and the model is not on a GPU"):
+        bestfirst.decode(bestfirst.wrap(build("Llama")), [[5, 6]], deterministic=True)

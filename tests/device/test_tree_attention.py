@@ -1,0 +1,99 @@
+"""Attention on the device's tree: kernels against plain torch, for grouped heads, any sizes, windows, caps, biases and sinks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from device import interpreter  # noqa: F401  isort: skip  before any kernel
+
+from bestfirst.engine.device import tree_attention
+from bestfirst.engine.device.tree_attention import Kind, TreeRows, attend_packed, attend_plainly, launch_packed, launch_tree
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+HEADS, GROUPS, SIZE, VALUE_SIZE = 2, 3, 20, 12
+KINDS = {
+    "plain": {},
+    "window": {"window": 3},
+    "wide window": {"window": 9},
+    "cap": {"cap": 2.0},
+    "bias": {"bias": True},
+    "sinks": {"sinks": True},
+}
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def kind_of(name: str) -> Kind:
+    asked = dict(KINDS[name])
+    if asked.get("bias"):
+        asked["bias"] = numbers(HEADS * GROUPS, 32, seed=7)
+    if asked.get("sinks"):
+        asked["sinks"] = numbers(HEADS * GROUPS, seed=8)
+    return Kind(SIZE**-0.5, **asked)
+
+
+def integers(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=DEVICE)
+
+
+def tree_rows() -> TreeRows:
+    """Three inputs of 11, 0 and 4 tokens in rooms of 12; six rows of which five are in use."""
+    lengths = integers(4, 2, 0, 7, 7, 0)
+    paths = torch.zeros(24, 10, dtype=torch.int32, device=DEVICE)
+    for row, length in enumerate(lengths.tolist()):
+        paths[row + 1, : length + 1] = torch.randperm(12, generator=torch.Generator().manual_seed(row))[: length + 1] + 8
+        paths[row + 1, length] = row + 1
+    return TreeRows(
+        integers(5), integers(1, 2, 3, 4, 5, 0), integers(0, 0, 1, 2, 2, 0), lengths, paths, integers(0, 2, 3), integers(2, 1, 2),
+        integers(0, 12, 24), integers(11, 0, 4), room=12, most=2,
+    )  # fmt: skip
+
+
+def memory(tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return numbers(tokens, HEADS, SIZE, seed=seed), numbers(tokens, HEADS, VALUE_SIZE, seed=seed + 1)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("what", ["a prompt and a path", "a path", "a source"])
+def test_rows_read_their_tree(name, what, monkeypatch):
+    if what == "a source" and name in ("bias", "window", "wide window", "cap"):
+        pytest.skip("no model asks for it")
+    if what == "a prompt and a path" and name == "bias":
+        pytest.skip("no model asks for it")
+    monkeypatch.setattr(tree_attention, "PART", 4)  # several parts of an input
+    q, k, v = (numbers(6, heads, 1, size, seed=i) for i, (heads, size) in enumerate(
+        [(HEADS * GROUPS, SIZE), (HEADS, SIZE), (HEADS, VALUE_SIZE)]
+    ))  # fmt: skip
+    found = []
+    for attend in (launch_tree, attend_plainly):
+        nodes = None if what == "a source" else memory(24, 3)
+        source = None if what == "a path" else memory(37, 5)
+        out = attend(q, k, v, nodes, source, tree_rows(), kind_of(name))
+        read = [0, 1, 3, 4] if what == "a source" else range(5)  # the third row's input is empty
+        found.append((out[list(read)], nodes and (nodes[0][1:6], nodes[1][1:6])))
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-5, rtol=1e-5)
+    if what != "a source":
+        for mine, its in zip(found[0][1], found[1][1], strict=True):
+            assert torch.equal(mine, its)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_prompts_are_read_one_behind_the_other(name):
+    tokens = 75  # of inputs of 70, 1 and 4 tokens
+    number = integers(*[0] * 70, 1, *[2] * 4)
+    q, k = numbers(tokens, HEADS * GROUPS, 1, SIZE), numbers(tokens, HEADS, 1, SIZE, seed=1)
+    v = numbers(tokens, HEADS, 1, VALUE_SIZE, seed=2)
+    asked = kind_of(name)
+    if asked.bias is not None:
+        asked.bias = numbers(HEADS * GROUPS, 80, seed=9)
+    given = (integers(tokens), number, integers(0, 70, 71), asked)
+    mine = launch_packed(q, k, v, *given)
+    cpu = [x.cpu() if isinstance(x, torch.Tensor) else x for x in (q, k, v, *given[:3])]
+    if asked.bias is not None:
+        asked.bias = asked.bias.cpu()
+    if asked.sinks is not None:
+        asked.sinks = asked.sinks.cpu()
+    torch.testing.assert_close(mine.cpu(), attend_packed(*cpu, asked), atol=1e-5, rtol=1e-5)
