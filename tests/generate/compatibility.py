@@ -148,7 +148,11 @@ def table(verdicts: list[Verdict]) -> str:
     return "\n".join([*lines, "", "</details>"])
 
 
-BEGIN, END = "<!-- made by tests/generate/compatibility.py -->", "<!-- end -->"
+def replace_table(page: Path, maker: str, table: str) -> None:
+    """What stands on a page between the marks of the script that made it."""
+    text, begin, end = page.read_text(encoding="utf-8"), f"<!-- made by tests/generate/{maker} -->", "<!-- end -->"
+    before, _, rest = text.partition(begin)
+    page.write_text(f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}", encoding="utf-8")
 
 
 def main() -> None:
@@ -166,9 +170,7 @@ def main() -> None:
         print(*(part for part in vars(verdicts[-1]).values() if part), sep=" | ", flush=True)
     print(Counter(each.outcome for each in verdicts))
     if asked.write:
-        page = asked.write.read_text(encoding="utf-8")
-        before, _, rest = page.partition(BEGIN)
-        asked.write.write_text(f"{before}{BEGIN}\n{table(verdicts)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+        replace_table(asked.write, "compatibility.py", table(verdicts))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,9 @@ def tiny(name: str, seed: int = 0, **changes: Any) -> Any:
     """A model of this class with random weights, small, its distributions peaked; `changes` are for its text config."""
     kind = getattr(transformers, name)
     config = shrink(kind.config_class())
-    vars(config.get_text_config(decoder=True)).update(changes)
+    for part in (config, config.get_text_config(decoder=True)):
+        for field in changes.keys() & vars(part).keys():
+            setattr(part, field, changes[field])
     if not config.is_encoder_decoder and hasattr(config, "is_decoder"):
         config.is_decoder = True
     torch.manual_seed(seed)

@@ -14,6 +14,7 @@ from ..constraints import Constraint
 from ..engine import Job, Stats, engine_for, run, why_host
 from ..engine.edits import Edits
 from ..engine.known import known
+from ..engine.steps.choose import copies, forget
 from ..scoring import Score
 from ..search import AnyOrderSearch, Groups, Hypothesis, Result, Search, Strategy, Trace
 from ..settings import Decoding
@@ -53,6 +54,15 @@ class Call:
         """Search all inputs. Raises NotMonotonic if `monotonic` and a processor lifts a log-probability above 0."""
         self.score.check(plan)
         with known(self.model).lock:
+            checks = copies(self.model)
+            for check in checks:
+                check.begin()
+            if self.trace is None:
+                self._run(plan, monotonic)
+            if not all(check.holds() for check in checks):
+                forget(self.model)  # somebody has changed the weights where nobody counts it
+            elif self.trace is None:
+                return
             self._run(plan, monotonic)
 
     def _run(self, plan: Strategy, monotonic: bool) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from ..known import known
 from .bart import FusedBart
+from .checksum import Checksum
 from .hooked import HookedStep, MaskedLayersStep
 from .llama import FusedLlama
 from .recompute import RecomputeStep
@@ -36,6 +37,7 @@ def step_for(model: TransformersModel) -> DecoderStep:
     if kept is not None and kept[0].parts != fingerprint.parts:
         shared.agreed.clear()  # somebody has rebuilt it: verdicts on what it was say nothing
     step = choose(model, shared.agreed)
+    fingerprint.copied = Checksum(step.copied(model.model))
     shared.step = model.step = None
     (model if step.holds_model else shared).step = (fingerprint, step)
     return step
@@ -43,10 +45,12 @@ def step_for(model: TransformersModel) -> DecoderStep:
 
 class Fingerprint:
     """What tells whether a model is still the same: its modules and hooks; where its weights lie, how often they were written to,
-    and some of the numbers.
+    and some of the numbers; with `copied`, all of those that a step has copies of.
 
     The numbers, because averaged weights and adapters are often written through `.data`, which is not counted.
     """
+
+    copied: Checksum | None = None
 
     def __init__(self, model: Any) -> None:
         modules = list(model.modules())
@@ -73,6 +77,19 @@ class Fingerprint:
 
     def _read(self) -> list[list[float]]:
         return [torch.stack(some).tolist() for some in self._some.values()]
+
+
+def copies(model: TransformersModel) -> list[Checksum]:
+    """Of weights that engines have copies of."""
+    shared = known(model)
+    kept = [each[0].copied for each in (shared.step, shared.session) if each is not None]
+    return [checksum for checksum in kept if checksum is not None]
+
+
+def forget(model: TransformersModel) -> None:
+    """What engines have made of the model's weights, which have changed."""
+    shared = known(model)
+    shared.step = shared.session = model.step = None
 
 
 def choose(model: TransformersModel, agreed: dict[type, bool]) -> DecoderStep:

@@ -6,7 +6,7 @@ gathered once a layer, together, and never repeated for the heads that share the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -66,6 +66,9 @@ class FusedLlama(DecoderStep):
         like = self.embedding.weight
         cos, sin = self.decoder.rotary_emb(like[None, :1], torch.arange(n, device=like.device)[None])
         return cos[0], sin[0]
+
+    def copied(self, model: Any) -> Iterable[torch.Tensor]:
+        return (weight for weight in model.parameters() if weight.numel() <= LARGE)
 
     def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
         raise TypeError("a decoder-only model has no encoder")

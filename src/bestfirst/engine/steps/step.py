@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,10 @@ class DecoderStep(ABC):
             hidden = torch.zeros(1, tokens, model.model.config.hidden_size, dtype=dtype, device=device)
             sources.add(self.encode(hidden, torch.ones(1, tokens, dtype=torch.long, device=device)), [tokens])
         return Tree(device, dtype), sources
+
+    def copied(self, model: Any) -> Iterable[torch.Tensor]:
+        """The model's weights that it keeps copies of, and maybe others."""
+        return () if self.holds_model else model.parameters()
 
     def take_in(self, model: TransformersModel, prompts: Sequence[Prompt], sources: Sources) -> list[int]:
         """Run the encoder on inputs, those of like length together, so that little is padded. Returns their places."""

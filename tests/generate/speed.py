@@ -1,0 +1,102 @@
+"""CPU time of `generate` over that of the drop-in, by model and setting: small models, where Python takes most of it.
+
+python tests/generate/speed.py                                   # all, some minutes
+python tests/generate/speed.py --write docs/from-transformers.md # and its table
+python tests/generate/speed.py GPT2LMHeadModel
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import torch
+import transformers
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import bestfirst
+from generate.compatibility import replace_table
+from generate.tiny import tiny
+
+CLASSES = [
+    "MarianMTModel",
+    "BartForConditionalGeneration",
+    "T5ForConditionalGeneration",
+    "MT5ForConditionalGeneration",
+    "GPT2LMHeadModel",
+    "LlamaForCausalLM",
+    "Qwen3ForCausalLM",
+    "MistralForCausalLM",
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "Phi3ForCausalLM",
+    "GptOssForCausalLM",
+    "BloomForCausalLM",
+    "MambaForCausalLM",
+]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "`early_stopping=True`": {"early_stopping": True},
+    '`"never"`, penalty 0': {"early_stopping": "never", "length_penalty": 0.0},
+    "`no_repeat_ngram_size=3`": {"no_repeat_ngram_size": 3},
+    "a criterion": {"stopping_criteria": [lambda ids, scores, **_: torch.zeros(len(ids), dtype=torch.bool)]},
+}
+PROMPT, NEW, K, INPUTS = 200, 50, 4, 2
+TURNS = 5
+
+
+def seconds(run: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, float]:
+    """The least CPU time of each, turn by turn."""
+    best = [float("inf")] * 2
+    for _ in range(TURNS):
+        for place, each in enumerate((run, other)):
+            begun = process_time()
+            each()
+            best[place] = min(best[place], process_time() - begun)
+    return best[0], best[1]
+
+
+def ratio(name: str, setting: dict[str, Any]) -> tuple[float, str]:
+    """`generate`'s time over the drop-in's, and who ran it."""
+    model = tiny(name, **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx", "sliding_window"), 512))
+    ids = torch.randint(4, 60, (INPUTS, PROMPT), generator=torch.Generator().manual_seed(0))
+    asked = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "num_beams": K, "max_new_tokens": NEW, **setting}
+    stats = bestfirst.Stats()
+    own = {**asked, "custom_generate": bestfirst.generate, "stats": stats}
+    for _ in range(2):  # what is done once a model
+        model.generate(**own)
+        model.generate(**asked)
+    theirs, ours = seconds(lambda: model.generate(**asked), lambda: model.generate(**own))
+    return theirs / ours, stats.engine
+
+
+def main() -> None:
+    """Go through models and settings, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("classes", nargs="*", default=CLASSES)
+    parser.add_argument("--write", type=Path, help="the page that has the table")
+    asked = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    lines = [f"| class | {' | '.join(SETTINGS)} |", f"| --- |{' --: |' * len(SETTINGS)}"]
+    for name in asked.classes:
+        found = [ratio(name, setting) for setting in SETTINGS.values()]
+        cells = [f"{value:.2f}" + ("" if engine == "host" else ", own loop") for value, engine in found]
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    if asked.write:
+        today = f"({datetime.datetime.now(datetime.UTC).date()}, one thread, the best of {TURNS} turns each)"
+        replace_table(asked.write, "speed.py", "\n".join([today, "", *lines]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Weights that change between two calls, also where torch does not count it: the next call is the new model's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import bestfirst
+from bestfirst.engine.known import known
+from bestfirst.engine.steps.checksum import Checksum, _weighed
+from engine.builders import ARCHITECTURES
+from generate.differences import padded
+
+ASKED = {"num_beams": 3, "max_new_tokens": 8, "return_dict_in_generate": True, "output_scores": True}
+
+
+def flip(model):
+    model.get_decoder().layers[1].fc1.weight.data.mul_(-1)
+
+
+def one_row(model):
+    model.get_output_embeddings().weight.data[20] *= 3
+
+
+def swap_rows(model):
+    weight = model.get_output_embeddings().weight.data
+    weight[[20, 21]] = weight[[21, 20]]
+
+
+def one_number_by_numpy(model):
+    model.get_output_embeddings().weight.detach().numpy()[33, 5] += 4.0
+
+
+def the_encoder(model):
+    model.get_encoder().layers[0].fc1.weight.data.mul_(-1)
+
+
+def counted(model):
+    with torch.no_grad():
+        model.get_output_embeddings().weight[20] *= 3
+
+
+@pytest.mark.parametrize("change", [flip, one_row, swap_rows, one_number_by_numpy, the_encoder, counted])
+@pytest.mark.parametrize("name", ["marian", "llama", "t5"])
+def test_the_next_call_is_the_new_models(name, change):
+    architecture = ARCHITECTURES[name]
+    model = architecture.build()
+    batch = padded(architecture, architecture.inputs(3, seed=1))
+
+    def ours(**own):
+        return model.generate(**batch, **ASKED, custom_generate=bestfirst.generate, **own)
+
+    before = ours()
+    try:
+        change(model)
+    except AttributeError:
+        pytest.skip("no such part")
+    for own in ({}, {"trace": lambda i: bestfirst.Trace()}, {}):
+        after, theirs = ours(**own), model.generate(**batch, **ASKED)
+        assert torch.equal(after.sequences, theirs.sequences)
+        assert torch.allclose(after.sequences_scores, theirs.sequences_scores, atol=1e-4)
+    assert not torch.equal(before.scores[0], after.scores[0])
+
+
+def test_nothing_is_made_anew_while_nothing_changes(small):
+    architecture, model = ARCHITECTURES["marian"], small("marian")
+    batch, steps = padded(architecture, architecture.inputs(2, seed=1)), []
+    for _ in range(3):
+        model.generate(**batch, **ASKED, custom_generate=bestfirst.generate)
+        steps.append(known(bestfirst.wrap(model)).step[1])
+    assert steps[0] is steps[1] is steps[2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8])
+def test_every_number_counts_and_its_place(dtype):
+    """On the host, and by what a GPU is asked for."""
+    weights = [torch.randn(7, 5).mul(20).to(dtype), torch.randn(3).mul(20).to(dtype), torch.empty(0, dtype=dtype)]
+    checksum, weighed = Checksum(weights), int(_weighed(weights[:2]))
+
+    def unchanged():
+        checksum.begin()
+        assert checksum.holds() == (int(_weighed(weights[:2])) == weighed)
+        return checksum.holds()
+
+    assert unchanged()
+    for each in weights[:2]:
+        for numbers in (each.view(-1)[:1], each.view(-1)[-1:], each[:2], each.view(-1)[1:]):
+            was = numbers.clone()
+            numbers.copy_(was + 1)
+            assert not unchanged()
+            numbers.copy_(was)
+            assert unchanged()
+    weights[0][[1, 2]] = weights[0][[2, 1]]
+    assert not unchanged()
