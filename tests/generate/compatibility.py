@@ -24,6 +24,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import bestfirst
+from bestfirst.integrations import crossover
 from generate.tiny import EOS, generation_classes, inputs, takes_padding, tiny
 
 NEAR = 1e-4
@@ -164,6 +165,7 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    crossover.measure = lambda theirs, ours: 2.0  # no clock decides who runs these, which are smaller than any model
     verdicts = []
     for name in asked.classes or generation_classes():
         verdicts.append(verdict(name))

@@ -20,6 +20,7 @@ class Known:
 
     agreed: dict[type, bool] = field(default_factory=dict)  # steps that were tried, and whether they agree with the model
     step: Any = None  # of the last decode, unless it holds the whole model; then it stays with its `TransformersModel`
+    ratios: dict[Any, float] = field(default_factory=dict)  # by settings: the time of `generate`'s own loop over ours
     budget: Budget | None = None  # what suits the model, once it was measured
     session: Any = None  # a GPU's room for whole searches
     modules: Any = None  # how a GPU runs the model by its own modules; with None in its place where it cannot

@@ -17,6 +17,7 @@ from ..constraints import Constraint
 from ..engine import Stats, no_garbage_collection
 from ..scoring import Score
 from ..search import Strategy, Trace
+from . import crossover
 from .call import Call
 from .caller import kept_back, stream
 from .inputs import PreparedModel, read_inputs
@@ -122,6 +123,8 @@ def generate(
         call.run(plan, monotonic=bounded and not call.greedy)
 
     try:
+        if may_be_slower and not call.processors and (times := crossover.ratio(call, input_ids, model_kwargs)) < 1:
+            raise OwnLoop(f"measured with this model, it takes {times:.2f} of the time of a search here")
         try:
             run(bounded=not limits.others and (never_rise(logits_processor) or strategy is not None))
         except NotMonotonic:

@@ -36,6 +36,7 @@ def step_for(model: TransformersModel) -> DecoderStep:
     fingerprint = Fingerprint(model.model)
     if kept is not None and kept[0].parts != fingerprint.parts:
         shared.agreed.clear()  # somebody has rebuilt it: verdicts on what it was say nothing
+        shared.ratios.clear()
     step = choose(model, shared.agreed)
     fingerprint.copied = Checksum(step.copied(model.model))
     shared.step = model.step = None

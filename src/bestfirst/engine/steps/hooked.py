@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 from ...models.transformers import encoder_output, evaluating
 from .positions import positions_of
-from .sources import Sources
+from .sources import Sources, source_width
 from .step import DecoderStep
 from .tree import MaskedRows, Tree
 from .windows import Windows
@@ -30,14 +31,23 @@ class TreeCache(Cache):
         self.paths = rows.paths.reshape(-1)
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        n, heads, _, size = key_states.shape  # (rows, heads, 1, head size)
+        both = side_by_side(key_states, value_states)  # (rows, 2, heads, 1, head size)
+        n, _, heads, _, size = both.shape
         pool = self.tree.layer(layer_idx, heads * size)
-        pool.index_copy_(0, self.slots, torch.stack([key_states[:, :, 0], value_states[:, :, 0]], 1).flatten(2))
+        pool.index_copy_(0, self.slots, both.flatten(2))
         context = pool.index_select(0, self.paths).view(n, -1, 2, heads, size)
-        return context[:, :, 0].transpose(1, 2), context[:, :, 1].transpose(1, 2)
+        keys, values = context[:, :, 0].transpose(1, 2), context[:, :, 1].transpose(1, 2)
+        return keys[..., : key_states.shape[3]], values[..., : value_states.shape[3]]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0
+
+
+def side_by_side(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Keys and values (n, heads, length, head size) as (n, 2, heads, length, head size), the larger one where they differ."""
+    wider = max(keys.shape[3], values.shape[3])  # DeepSeek's keys are wider than its values
+    same = [each if each.shape[3] == wider else F.pad(each, (0, wider - each.shape[3])) for each in (keys, values)]
+    return torch.stack(same, 1)
 
 
 class SourceLayer:
@@ -91,11 +101,11 @@ class HookedStep(DecoderStep):
             else:
                 longest = sources.longest()
                 cache = EncoderDecoderCache(own, DynamicCache())
-                layers: list[Any] = [SourceLayer(layer, rows.sentences, longest) for layer in sources.layers]
+                layers = self._gathered(rows, sources, longest)
                 cache.cross_attention_cache.layers = layers
                 cache.is_updated = dict.fromkeys(range(len(layers)), True)
                 # The encoder's keys and values are in the cache: of its output only the batch size is looked at.
-                hidden = torch.zeros(len(ids), 1, self.model.config.hidden_size, dtype=rows.dtype, device=ids.device)
+                hidden = torch.zeros(len(ids), 1, source_width(self.model.config), dtype=rows.dtype, device=ids.device)
                 output = self.model(
                     decoder_input_ids=ids,
                     decoder_attention_mask=mask,
@@ -106,6 +116,13 @@ class HookedStep(DecoderStep):
                     **arguments,
                 )
         return output.logits[:, -1]
+
+    def _gathered(self, rows: MaskedRows, sources: Sources, longest: int) -> list[Any]:
+        """The encoder's keys and values for each row; those of the last step, while its rows were of the same inputs."""
+        of = (longest, rows.places, rows.counts)
+        if sources.gathered is None or sources.gathered[0] != of:
+            sources.gathered = (of, [SourceLayer(layer, rows.sentences, longest) for layer in sources.layers])
+        return sources.gathered[1]
 
     def _mask(self, rows: MaskedRows) -> Any:
         """One for all layers; models whose layers differ take `MaskedLayersStep`."""
@@ -137,6 +154,6 @@ def prefill(model: Any, rows: MaskedRows, tree: Tree) -> None:
     model(input_ids=ids, attention_mask=inside.long(), past_key_values=cache, use_cache=True)
     layers: list[Any] = cache.layers
     for index, layer in enumerate(layers):
-        both = torch.stack([layer.keys, layer.values], 1)  # (prompts, 2, heads, length, head size)
+        both = side_by_side(layer.keys, layer.values)  # (prompts, 2, heads, length, head size)
         tokens = both.permute(0, 3, 1, 2, 4)[inside].flatten(2)  # (rows, 2, heads * head size)
         tree.layer(index, tokens.shape[2]).index_copy_(0, rows.slots.long(), tokens)

@@ -108,8 +108,11 @@ def positions_of(model: Any) -> ArgumentPositions | AbsolutePositions | Relative
         if name in takes:
             return ArgumentPositions(name)
     decoder = model.get_decoder()
-    if hasattr(decoder, "embed_positions"):
-        return AbsolutePositions(decoder)
+    if model.config.is_encoder_decoder and "position_ids" in inspect.signature(decoder.forward).parameters:
+        return ArgumentPositions("decoder_position_ids")  # of a model made of two, which hands it to its decoder
+    for module in decoder.modules():
+        if hasattr(module, "embed_positions"):
+            return AbsolutePositions(module)
     attentions = [module for module in decoder.modules() if getattr(module, "has_relative_attention_bias", False)]
     if not attentions:
         raise ValueError(f"{type(model).__name__} has no positions that could be set for each row")

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from .operations import zeros
+
+
+def source_width(config: Any) -> int:
+    """How many numbers there are for each token of the encoder's output; configs of models made of two have it in their parts."""
+    parts = [getattr(config, name, None) for name in ("encoder", "vision_config")] + [config]
+    return int(next(part.hidden_size for part in parts if hasattr(part, "hidden_size")))
 
 
 class Sources:
@@ -16,6 +24,9 @@ class Sources:
         self.layers: list[torch.Tensor] = []  # (2, capacity, heads, source length, head size)
         self.mask = torch.zeros(0, 0, dtype=dtype, device=device)  # (capacity, source length)
         self.lengths: list[int] = []
+        self.gathered: tuple[Any, list[Any]] | None = (
+            None  # for which rows, and what a step made of them; until inputs come or go
+        )
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -32,6 +43,7 @@ class Sources:
         mask = torch.zeros(beyond.shape, dtype=self.dtype).masked_fill_(beyond, torch.finfo(self.dtype).min)
         self.mask[first : first + n] = mask
         self.lengths += lengths
+        self.gathered = None
         return range(first, first + n)
 
     def add(self, layers: list[torch.Tensor], lengths: list[int]) -> range:
@@ -52,6 +64,7 @@ class Sources:
             self.mask[place] = self.mask[last]
             self.lengths[place] = length
         self.lengths.pop()
+        self.gathered = None
         return last
 
     def _make_room(self, n: int, layers: int, heads: int, length: int, size: int) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from .operations import only, top
-from .sources import Sources
+from .sources import Sources, source_width
 from .tree import MaskedRows, Tree
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class DecoderStep(ABC):
         device, dtype = parameter.device, parameter.dtype
         sources = Sources(device, dtype)
         if tokens and model.encoder_decoder:
-            hidden = torch.zeros(1, tokens, model.model.config.hidden_size, dtype=dtype, device=device)
+            hidden = torch.zeros(1, tokens, source_width(model.model.config), dtype=dtype, device=device)
             sources.add(self.encode(hidden, torch.ones(1, tokens, dtype=torch.long, device=device)), [tokens])
         return Tree(device, dtype), sources
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from .sources import source_width
 from .step import DecoderStep
 from .windows import narrow
 
@@ -108,9 +109,9 @@ def trial_prompts(model: TransformersModel) -> list[Prompt]:
     first, second = (*model.start_tokens, *trial_tokens(model, 3)), model.start_tokens or tuple(trial_tokens(model, 1))
     if not model.encoder_decoder:
         return [Prompt(None, first), Prompt(None, second)]
-    # Only the decoder is on trial: any encoder output will do. Speech models have sources of one length only.
-    lengths = (5, 5) if model.speech else (5, 3)
-    size = model.model.config.hidden_size
+    # Only the decoder is on trial: any encoder output will do. Sounds and images have sources of one length only.
+    lengths = (5, 3) if model.model.main_input_name == "input_ids" else (5, 5)
+    size = source_width(model.model.config)
     noise = [torch.randn(n, size, generator=torch.Generator().manual_seed(n)) for n in lengths]
     hidden = [x.to(model.model.device, model.model.dtype) for x in noise]
     return [Prompt(None, first, hidden=hidden[0]), Prompt(None, second, hidden=hidden[1])]

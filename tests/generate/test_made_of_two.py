@@ -1,0 +1,43 @@
+"""Models made of an encoder and a decoder of other classes (TrOCR, Donut): on the tree where the decoder can be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers as hf
+
+import bestfirst
+from generate.tiny import EOS, PAD, START, peaked, shrink
+
+
+def made_of(encoder, decoder):
+    """A small one."""
+    parts = shrink(encoder()), shrink(decoder())
+    sees = encoder is hf.ViTConfig
+    config = (hf.VisionEncoderDecoderConfig if sees else hf.EncoderDecoderConfig).from_encoder_decoder_configs(*parts)
+    model = peaked((hf.VisionEncoderDecoderModel if sees else hf.EncoderDecoderModel)(config).float(), 0).eval()
+    settings = model.generation_config
+    settings.pad_token_id, settings.eos_token_id, settings.bos_token_id, settings.decoder_start_token_id = PAD, EOS, START, START
+    return model
+
+
+@pytest.mark.parametrize(
+    ("encoder", "decoder", "engine"),
+    [
+        (hf.ViTConfig, hf.TrOCRConfig, "host"),
+        (hf.ViTConfig, hf.MBartConfig, "host"),
+        (hf.ViTConfig, hf.GPT2Config, "generate"),
+        (hf.BertConfig, hf.BertConfig, "host"),
+    ],
+)
+def test_the_same_as_without(encoder, decoder, engine):
+    model, dice, stats = made_of(encoder, decoder), torch.Generator().manual_seed(0), bestfirst.Stats()
+    if encoder is hf.ViTConfig:
+        batch = {"pixel_values": torch.randn(2, 3, 16, 16, generator=dice)}
+    else:
+        mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+        batch = {"input_ids": torch.randint(4, 60, (2, 6), generator=dice), "attention_mask": mask}
+    asked = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 8}
+    theirs = model.generate(**batch, **asked)
+    assert torch.equal(model.generate(**batch, **asked, custom_generate=bestfirst.generate, stats=stats), theirs)
+    assert stats.engine == engine
