@@ -14,7 +14,7 @@ from ..constraints import Constraint
 from ..engine import Job, Stats, engine_for, run, why_host
 from ..engine.edits import Edits
 from ..engine.known import known
-from ..engine.steps.choose import copies, forget
+from ..engine.steps import checksum
 from ..scoring import Score
 from ..search import AnyOrderSearch, Groups, Hypothesis, Result, Search, Strategy, Trace
 from ..settings import Decoding
@@ -54,16 +54,15 @@ class Call:
         """Search all inputs. Raises NotMonotonic if `monotonic` and a processor lifts a log-probability above 0."""
         self.score.check(plan)
         with known(self.model).lock:
-            checks = copies(self.model)
-            for check in checks:
-                check.begin()
-            if self.trace is None:
+            summed = checksum.begin(self.model)
+            done = self.trace is None  # what is traced can be searched once only
+            if done:
                 self._run(plan, monotonic)
-            if not all(check.holds() for check in checks):
-                forget(self.model)  # somebody has changed the weights where nobody counts it
-            elif self.trace is None:
-                return
-            self._run(plan, monotonic)
+            if summed is not None and not summed.holds():
+                known(self.model).step, done = None, False  # somebody has changed the weights where nobody counts it
+            if not done:
+                self._run(plan, monotonic)
+            checksum.sum_up(self.model)
 
     def _run(self, plan: Strategy, monotonic: bool) -> None:
         self.search = "greedy" if self.greedy else "level by level" if plan.level_by_level else plan.name

@@ -19,6 +19,7 @@ from transformers.generation.stopping_criteria import MaxLengthCriteria, Stoppin
 
 from ..engine import Stats
 from ..engine.known import known
+from ..engine.steps import checksum
 from ..engine.steps.choose import step_for
 from .call import Call
 from .inputs import PreparedModel
@@ -54,7 +55,9 @@ def ratio(call: Call, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> 
     if key not in found:
         found[key] = float("inf")
         try:
-            if not call.model.on_gpu and step_for(call.model).name == "hooked":
+            hooked = not call.model.on_gpu and step_for(call.model).name == "hooked"
+            checksum.sum_up(call.model)
+            if hooked:
                 found[key] = _measured(call, input_ids, model_kwargs, n)
         except Exception:  # whatever it is, the call itself will tell
             _log.debug("not measured", exc_info=True)

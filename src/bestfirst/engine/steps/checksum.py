@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+from ..known import known
+
+if TYPE_CHECKING:
+    from ...models.transformers import TransformersModel
 
 try:
     from .native.mixing import mixed
@@ -20,6 +25,24 @@ except ImportError:  # numba is not installed
     def mixed(numbers: Any) -> int:
         """A number that depends on each of these and its place."""
         return crc32(numbers)
+
+
+def begin(model: TransformersModel) -> Checksum | None:
+    """Start to read the weights that the step of the last decode has copies of; a step that nobody has summed up is given up."""
+    shared = known(model)
+    if shared.step is None or shared.step[0].copied is None:
+        shared.step = None
+        return None
+    checksum: Checksum = shared.step[0].copied
+    checksum.begin()
+    return checksum
+
+
+def sum_up(model: TransformersModel) -> None:
+    """Have a checksum of what the step of the last decode has copies of."""
+    kept = known(model).step
+    if kept is not None and kept[0].copied is None:
+        kept[0].copied = Checksum(kept[1].copied(model.model))
 
 
 class Checksum:

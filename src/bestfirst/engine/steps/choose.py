@@ -13,7 +13,6 @@ import torch
 
 from ..known import known
 from .bart import FusedBart
-from .checksum import Checksum
 from .hooked import HookedStep, MaskedLayersStep
 from .llama import FusedLlama
 from .recompute import RecomputeStep
@@ -38,7 +37,6 @@ def step_for(model: TransformersModel) -> DecoderStep:
         shared.agreed.clear()  # somebody has rebuilt it: verdicts on what it was say nothing
         shared.ratios.clear()
     step = choose(model, shared.agreed)
-    fingerprint.copied = Checksum(step.copied(model.model))
     shared.step = model.step = None
     (model if step.holds_model else shared).step = (fingerprint, step)
     return step
@@ -51,7 +49,7 @@ class Fingerprint:
     The numbers, because averaged weights and adapters are often written through `.data`, which is not counted.
     """
 
-    copied: Checksum | None = None
+    copied: Any = None  # a `Checksum`, where somebody asked for one
 
     def __init__(self, model: Any) -> None:
         modules = list(model.modules())
@@ -78,19 +76,6 @@ class Fingerprint:
 
     def _read(self) -> list[list[float]]:
         return [torch.stack(some).tolist() for some in self._some.values()]
-
-
-def copies(model: TransformersModel) -> list[Checksum]:
-    """Of weights that engines have copies of."""
-    shared = known(model)
-    kept = [each[0].copied for each in (shared.step, shared.session) if each is not None]
-    return [checksum for checksum in kept if checksum is not None]
-
-
-def forget(model: TransformersModel) -> None:
-    """What engines have made of the model's weights, which have changed."""
-    shared = known(model)
-    shared.step = shared.session = model.step = None
 
 
 def choose(model: TransformersModel, agreed: dict[type, bool]) -> DecoderStep:
