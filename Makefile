@@ -15,7 +15,7 @@ BARE := $(VENV)-base
 SOURCES := src benchmarks tests recipes docs
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-base test-full lint format figures clean
+.PHONY: help install demo test test-base test-full lint format kernels figures clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ lint: $(INSTALLED) ## check style and types
 format: $(INSTALLED) ## rewrite the sources in house style
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
+
+kernels: $(INSTALLED) ## compile the kernels ahead of time, after a change of theirs
+	$(BIN)/python -m bestfirst.engine.steps.native.objects
 
 figures: $(INSTALLED) ## measure again and redraw the figures of README and docs
 	$(BIN)/python docs/figures/calls.py

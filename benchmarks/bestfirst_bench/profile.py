@@ -15,7 +15,8 @@ from bestfirst.decoding import decode
 from bestfirst.engine import Stats
 from bestfirst.engine.compiled_step import CompiledStep
 from bestfirst.engine.steps.choose import step_for
-from bestfirst.engine.steps.native import bart, kernels
+from bestfirst.engine.steps.native import bart
+from bestfirst.engine.steps.native import calls as kernels
 from bestfirst.engine.steps.native.bart import NativeDecoder
 from bestfirst.engine.steps.native.parts import FeedForward, Product
 from bestfirst.engine.steps.native.room import NativeTree

@@ -4,7 +4,7 @@ import typer
 
 from bestfirst.cli.options import grouped
 
-from .costs import generate, growth, profile, speed
+from .costs import generate, growth, profile, speed, startup
 from .rows import paper, run, scores
 from .show import plot, table
 from .tune import tune as tune_command
@@ -15,7 +15,7 @@ bench = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (paper, run, table, plot, growth, speed, generate, profile, scores):
+for command in (paper, run, table, plot, growth, speed, generate, profile, startup, scores):
     bench.command()(grouped(command))  # type: ignore[type-var]
 
 tune = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

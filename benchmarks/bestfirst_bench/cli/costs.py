@@ -1,4 +1,4 @@
-"""bestfirst bench speed, generate, profile and growth: what a decode takes in time and memory."""
+"""bestfirst bench speed, generate, profile, startup and growth: what a decode takes in time and memory."""
 
 from __future__ import annotations
 
@@ -186,6 +186,26 @@ def profile(
         print(json.dumps({**_about(loaded, lines, chosen), "beam": beam, **vars(found)}))
     else:
         show(profile_table(f"{_title(loaded, lines, file, chosen)}, beam {beam}", found))
+
+
+def startup(
+    repeat: options.Repeat = 5,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show what a new process takes to translate one line, part by part, beside CTranslate2 doing the same.
+
+    Each line of the first part does all that those before it do, and more. The best of --repeat turns counts.
+
+    Example: bestfirst bench startup
+    """
+    from ..startup import startup as measure
+    from ..startup import startup_table
+
+    found = list(measure(repeat))
+    if as_json:
+        print(json.dumps({"cpu": platform.processor() or platform.machine(), "starts": [each._asdict() for each in found]}))
+    else:
+        show(startup_table(found))
 
 
 def growth(

@@ -30,6 +30,20 @@ for command in (translate, compare, view, explain, serve):
     app.command()(command)
 
 
+@app.command()
+def warmup() -> None:
+    """Compile ahead of time what the first translation on this machine would compile: for images, and for a first line at once.
+
+    Nothing is to be done where the package brings kernels for the CPU: Linux on x86-64 with AVX2 or AVX-512.
+
+    Example: bestfirst warmup
+    """
+    from ..engine.steps.native.objects import entries
+
+    entries()
+    print("kernels are ready")
+
+
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 

@@ -11,11 +11,12 @@ import numpy as np
 from ..bart_weights import BartWeights
 from ..memory import Pages
 from ..rows import Rows
-from . import kernels, tiles
-from .allowed import allowed_top
+from . import calls as kernels
+from . import calls as tiles
 from .encoder import NativeEncoder
 from .parts import NativeLayer, ResidualStream, Workspace, embed, native_norms
 from .room import NativeSources, NativeTree
+from .whole import WholePass
 
 MULTIPLE = tiles.LANES  # of rows: what the product with the vocabulary works through at a time; a step's last few are filled up
 NOTHING = np.empty(0, np.int64)
@@ -36,6 +37,9 @@ class NativeDecoder:
         self.side = weights.decoder
         self.layers = [NativeLayer(layer, pages) for layer in self.side.layers]
         self.norms = native_norms(self.side)
+        self.whole = (
+            WholePass(self.side, self.layers, self.norms) if WholePass.takes(self.side, self.layers, self.norms) else None
+        )
         self.width = d = self.side.width
         inner = max(layer.forward.up.outputs for layer in self.layers)
         self.workspace = Workspace(x=d, h=d, y=d, q=d, seen=d, qkv=3 * d, inner=inner)
@@ -84,6 +88,8 @@ class NativeDecoder:
         longest = rows.paths.shape[1]
         rows.check(len(self.side.embedding), len(self.side.positions.up_to(longest)), tree.capacity, len(sources))
         w = self.workspace.of(len(rows))
+        if self.whole is not None and not self.watching:
+            return self._vocabulary(self.whole.decode(rows, tree, sources, w))
         slots, positions, places = np.asarray(rows.slots), np.asarray(rows.positions), np.asarray(rows.sentences)
         embed(self.side, np.asarray(rows.tokens), positions, longest, w["x"])
         stream = ResidualStream(w["x"], w["h"], self.norms, self.side.norm_first)
@@ -137,6 +143,8 @@ class NativeDecoder:
         if allowed is None:
             kernels.top(whole, forbidden, values, tokens)
         else:
+            from .allowed import allowed_top
+
             every = np.arange(vocabulary, dtype=np.int32)
             lists = [every if each is None else each for each in allowed]
             ends = np.cumsum([len(each) for each in lists])

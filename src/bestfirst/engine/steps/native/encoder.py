@@ -11,8 +11,9 @@ import numpy as np
 from ..bart_weights import BartSide
 from ..memory import Pages
 from ..rows import check_range
-from . import kernels
+from . import calls as kernels
 from .parts import NativeLayer, ResidualStream, Workspace, embed, native_norms
+from .whole import WholePass
 
 
 class NativeEncoder:
@@ -23,6 +24,7 @@ class NativeEncoder:
         self.side = side
         self.layers = [NativeLayer(layer, pages) for layer in side.layers]
         self.norms = native_norms(side)
+        self.whole = WholePass(side, self.layers, self.norms) if WholePass.takes(side, self.layers, self.norms) else None
         d, inner = side.width, max(layer.forward.up.outputs for layer in self.layers)
         self.workspace = Workspace(x=d, h=d, y=d, seen=d, qkv=3 * d, inner=inner)
 
@@ -36,6 +38,8 @@ class NativeEncoder:
         tokens = np.fromiter(chain.from_iterable(inputs), np.int32, starts[-1])
         positions = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
         w = self.workspace.of(int(starts[-1]))
+        if self.whole is not None:
+            return self.whole.encode(tokens, positions, max(lengths), starts, w)
         embed(self.side, tokens, positions, max(lengths), w["x"])
         stream = ResidualStream(w["x"], w["h"], self.norms, self.side.norm_first)
         y, qkv, seen = w["y"], w["qkv"], w["seen"]

@@ -117,7 +117,8 @@ def own_attention(
                 w[j] = _dot(q, pool[path[j], first:last])
             _softmax(w)
             o = out[r, first:last]
-            o[:] = f32(0)
+            for i in range(size):
+                o[i] = f32(0)
             for j in range(n):
                 v = pool[path[j], d + first : d + last]
                 for i in range(size):
@@ -147,7 +148,8 @@ def cross_attention(q: Any, bias: Any, keys_values: Any, lengths: Any, places: A
                 w[j] = _dot(mine, keys[j])
             _softmax(w)
             o = out[r, h * size : (h + 1) * size]
-            o[:] = f32(0)
+            for i in range(size):
+                o[i] = f32(0)
             for j in range(n):
                 for i in range(size):
                     o[i] += w[j] * values[j, i]
@@ -177,7 +179,8 @@ def self_attention(qkv: Any, bias: Any, starts: Any, heads: int, scale: Any, out
                     w[j] = _dot(q, qkv[begin + j, d + first : d + last])
                 _softmax(w)
                 o = out[t, first:last]
-                o[:] = f32(0)
+                for i in range(size):
+                    o[i] = f32(0)
                 for j in range(end - begin):
                     v = qkv[begin + j, 2 * d + first : 2 * d + last]
                     for i in range(size):
@@ -290,7 +293,9 @@ def top(x: Any, banned: Any, values: Any, tokens: Any) -> None:
     vocabulary, rows = x.shape
     block = 64 if values.shape[1] < 32 else 16
     maxima = _block_maxima(x, block)
-    largest = np.full(rows, LOWEST, f32)
+    largest = np.empty(rows, f32)
+    for r in range(rows):
+        largest[r] = LOWEST
     for b in range(maxima.shape[0]):
         for r in range(rows):
             largest[r] = maxima[b, r] if maxima[b, r] > largest[r] else largest[r]
@@ -298,9 +303,12 @@ def top(x: Any, banned: Any, values: Any, tokens: Any) -> None:
     for token in banned:
         if token < 0 or token >= vocabulary:
             continue
-        x[token] = -np.inf
         b = token // block
-        maxima[b] = _block_maxima(x[b * block : min(vocabulary, (b + 1) * block)], block)[0]
+        for r in range(rows):
+            x[token, r] = -np.inf
+            maxima[b, r] = -np.inf
+            for each in range(b * block, min(vocabulary, (b + 1) * block)):
+                maxima[b, r] = x[each, r] if x[each, r] > maxima[b, r] else maxima[b, r]
     for r in range(values.shape[0]):
         _take(x[:, r], maxima[:, r], block, values[r], tokens[r])
         whole = largest[r] + f32(math.log(totals[r]))
@@ -311,9 +319,12 @@ def top(x: Any, banned: Any, values: Any, tokens: Any) -> None:
 @njit(inline="always", fastmath=REORDER)
 def _block_maxima(x: Any, block: int) -> Any:
     vocabulary, rows = x.shape
-    maxima = np.full(((vocabulary + block - 1) // block, rows), -np.inf, f32)
+    maxima = np.empty(((vocabulary + block - 1) // block, rows), f32)
     for token in range(vocabulary):
         most = maxima[token // block]
+        if token % block == 0:
+            for r in range(rows):
+                most[r] = -np.inf
         for r in range(rows):
             most[r] = x[token, r] if x[token, r] > most[r] else most[r]
     return maxima
@@ -323,7 +334,10 @@ def _block_maxima(x: Any, block: int) -> Any:
 def _sums(x: Any, largest: Any) -> Any:
     """Of exp(x - largest)."""
     vocabulary, rows = x.shape
-    totals, block = np.zeros(rows, np.float64), np.zeros(rows, f32)
+    totals, block = np.empty(rows, np.float64), np.empty(rows, f32)
+    for r in range(rows):
+        totals[r] = 0
+        block[r] = 0
     for token in range(vocabulary):
         for r in range(rows):
             block[r] += _exp(x[token, r] - largest[r])
@@ -340,11 +354,12 @@ def _take(x: Any, maxima: Any, block: int, best: Any, tokens: Any) -> None:
     k, vocabulary = best.shape[0], x.shape[0]
     threshold = f32(-np.inf)  # none of them is less
     if k < maxima.shape[0]:
-        threshold = _nth_largest(maxima.copy(), k)
+        threshold = _nth_largest(_copied(maxima), k)
     elif k < vocabulary:
-        threshold = _nth_largest(x.copy(), k)
-    best[:] = -np.inf
-    tokens[:] = 0
+        threshold = _nth_largest(_copied(x), k)
+    for j in range(k):
+        best[j] = -np.inf
+        tokens[j] = 0
     found = 0
     for b in range(maxima.shape[0]):
         if maxima[b] < threshold or maxima[b] == -np.inf:
@@ -363,7 +378,16 @@ def _take(x: Any, maxima: Any, block: int, best: Any, tokens: Any) -> None:
             found = min(found + 1, k)
 
 
-@compiled()
+@njit
+def _copied(x: Any) -> Any:
+    """A copy, in a row."""
+    copy = np.empty(x.shape[0], f32)
+    for i in range(x.shape[0]):
+        copy[i] = x[i]
+    return copy
+
+
+@njit
 def _nth_largest(x: Any, n: int) -> Any:
     """By quickselect; `x` is reordered."""
     low, high, want = 0, x.shape[0] - 1, n - 1

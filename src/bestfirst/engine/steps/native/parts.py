@@ -9,7 +9,8 @@ import numpy as np
 
 from ..bart_weights import Affine, BartLayer, BartSide, LayerNorm
 from ..memory import Pages
-from . import kernels, tiles
+from . import calls as kernels
+from . import calls as tiles
 
 ACTIVATIONS = {
     "relu": kernels.relu, "gelu": kernels.gelu, "gelu_new": kernels.gelu_tanh, "gelu_pytorch_tanh": kernels.gelu_tanh,
@@ -47,15 +48,15 @@ class Product:
         biases = [np.zeros(len(part.weight), np.float32) if part.bias is None else part.bias for part in parts]
         self.outputs, self.inputs = weight.shape
         self.bias = np.concatenate(biases)
-        self._tiled = tiles.suit(self.inputs, self.outputs)
-        if self._tiled:
+        self.tiled = tiles.suit(self.inputs, self.outputs)
+        if self.tiled:
             self.weights = pages.take(weight.size)
             tiles.pack(weight, tiles.BLOCK, self.weights)
         else:
             self.weights = weight.T
 
     def __call__(self, x: Any, out: Any) -> None:
-        if self._tiled:
+        if self.tiled:
             tiles.by_panels(x, self.weights, tiles.BLOCK, tiles.ZEROS, out)
         else:
             np.matmul(x, self.weights, out=out)

@@ -9,46 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding as llvm
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .compiled import compiled
-
-UNROLLED = 2  # inputs at a time
-BLOCK = 512  # inputs of a panel that is gone through at once: it stays in the inner caches
-ROWS = 192  # that stay in the inner caches, too
-LINE = 64  # bytes: what is fetched at a time
-
-
-def _shape() -> tuple[int, int, int]:
-    """Numbers in a register of this CPU, registers of outputs in a panel, and rows of a tile: its sums fill the registers."""
-    try:
-        features = llvm.get_host_cpu_features()
-    except RuntimeError:  # a system that does not tell
-        features = {}
-    if features.get("avx512f", False):
-        return 16, 3, 8  # of 32
-    if features.get("avx2", False) and features.get("fma", False):
-        return 8, 2, 6  # of 16
-    return 4, 2, 4
-
-
-LANES, WIDE, TALL = _shape()
-PANEL = WIDE * LANES
-ZEROS = np.zeros(PANEL, np.float32)
+from .registers import BLOCK, LANES, LINE, PANEL, ROWS, TALL, UNROLLED, WIDE, ZEROS, suit  # noqa: F401
 
 FLOAT, INT32, INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 VECTOR = ir.VectorType(FLOAT, LANES)
 BYTE = ir.IntType(8).as_pointer()
-
-
-def suit(inputs: int, outputs: int = LANES) -> bool:
-    """Whether a matrix can be cut into tiles."""
-    return inputs % UNROLLED == 0 and outputs % LANES == 0
 
 
 @intrinsic
@@ -165,12 +136,10 @@ def pack(matrix: Any, block: int, packed: Any) -> None:
         depth = min(block, inputs - k)
         for first in range(0, outputs, PANEL):
             width = min(PANEL, outputs - first)
-            panel = packed[k * outputs + first * depth : k * outputs + (first + width) * depth].reshape(depth, width)
+            begin = k * outputs + first * depth
             for j in range(width):
-                if first + j < rows:
-                    panel[:, j] = matrix[first + j, k : k + depth]
-                else:
-                    panel[:, j] = 0
+                for i in range(depth):
+                    packed[begin + i * width + j] = matrix[first + j, k + i] if first + j < rows else 0
 
 
 @compiled()

@@ -1,0 +1,94 @@
+"""Calls: every kernel and tile as a function of arrays, without numba. What they do is said at `kernels` and `tiles`.
+
+Arrays are C-contiguous, of the types that the kernels are compiled for: float32, int32; int64 for lengths, starts and what `top`
+finds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .objects import NOWHERE, entries
+from .registers import BLOCK, LANES, ZEROS, suit  # noqa: F401
+
+f32 = ZEROS.dtype.type
+
+
+def at(array: Any) -> int:
+    """Where an array's numbers are."""
+    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
+
+
+def _run(name: str, *numbers: Any) -> None:
+    entries()[name](NOWHERE, NOWHERE, *numbers)
+
+
+def own_attention(
+    qkv: Any, bias: Any, pool: Any, paths: Any, slots: Any, positions: Any, heads: int, scale: Any, out: Any
+) -> None:
+    rows, d = out.shape
+    _run(
+        "own_attention", at(qkv), at(bias), at(pool), len(pool), at(paths), paths.shape[1], at(slots), at(positions), rows, d,
+        heads, scale, at(out),
+    )  # fmt: skip
+
+
+def cross_attention(q: Any, bias: Any, keys_values: Any, lengths: Any, places: Any, scale: Any, out: Any) -> None:
+    _, sources, heads, longest, size = keys_values.shape
+    _run(
+        "cross_attention", at(q), at(bias), at(keys_values), sources, heads, longest, size, at(lengths), at(places), len(out),
+        scale, at(out),
+    )  # fmt: skip
+
+
+def self_attention(qkv: Any, bias: Any, starts: Any, heads: int, scale: Any, out: Any) -> None:
+    _run("self_attention", at(qkv), at(bias), at(starts), len(starts) - 1, *out.shape, heads, scale, at(out))
+
+
+def put(keys_values: Any, bias: Any, starts: Any, first: int, out: Any) -> None:
+    tokens, inputs = len(keys_values), len(starts) - 1
+    _run("put", at(keys_values), at(bias), at(starts), inputs, tokens, first, at(out), *out.shape[1:])
+
+
+def norm(x: Any, weight: Any, shift: Any, epsilon: Any, out: Any) -> None:
+    _run("norm", at(x), at(weight), at(shift), epsilon, at(out), *x.shape)
+
+
+def add_norm(x: Any, y: Any, bias: Any, weight: Any, shift: Any, epsilon: Any, out: Any) -> None:
+    _run("add_norm", at(x), at(y), at(bias), at(weight), at(shift), epsilon, at(out), *x.shape)
+
+
+def relu(x: Any, bias: Any) -> None:
+    _run("relu", at(x), at(bias), *x.shape)
+
+
+def gelu(x: Any, bias: Any) -> None:
+    _run("gelu", at(x), at(bias), *x.shape)
+
+
+def gelu_tanh(x: Any, bias: Any) -> None:
+    _run("gelu_tanh", at(x), at(bias), *x.shape)
+
+
+def silu(x: Any, bias: Any) -> None:
+    _run("silu", at(x), at(bias), *x.shape)
+
+
+def embed(tokens: Any, positions: Any, embedding: Any, scale: Any, table: Any, out: Any) -> None:
+    _run("embed", at(tokens), at(positions), at(embedding), len(embedding), scale, at(table), len(table), at(out), *out.shape)
+
+
+def top(x: Any, banned: Any, values: Any, tokens: Any) -> None:
+    _run("top", at(x), *x.shape, at(banned), len(banned), at(values), at(tokens), *values.shape)
+
+
+def pack(matrix: Any, block: int, packed: Any) -> None:
+    _run("pack", at(matrix), *matrix.shape, block, at(packed), len(packed))
+
+
+def by_panels(x: Any, packed: Any, block: int, zeros: Any, out: Any) -> None:
+    _run("by_panels", at(x), *x.shape, at(packed), block, at(zeros), at(out), out.shape[1])
+
+
+def by_rows(weights: Any, packed: Any, zeros: Any, out: Any) -> None:
+    _run("by_rows", at(weights), *weights.shape, at(packed), at(zeros), at(out), out.shape[1])

@@ -1,0 +1,90 @@
+"""Whole: all layers of a step, or of an encoder, in one call. What is the same for every call lies in a plan of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..bart_weights import BartSide, LayerNorm
+from .calls import at
+from .objects import NOWHERE, entries
+from .registers import BLOCK, ZEROS
+
+KINDS = {"relu": 0, "gelu": 1, "gelu_new": 2, "gelu_pytorch_tanh": 2, "silu": 3, "swish": 3}
+NUMBERS = 32  # of a plan, before those of each layer; `entries` reads them by place
+WORK = ("x", "h", "y", "qkv", "seen", "inner", "q")
+
+
+class WholePass:
+    """An encoder's or a decoder's layers (`NativeLayer`), norms and embeddings, as `entries.encoder` and `decoder` read them."""
+
+    def __init__(self, side: BartSide, layers: Sequence[Any], norms: Sequence[LayerNorm]) -> None:
+        first = layers[0]
+        self.name = "encoder" if side.layers[0].cross is None else "decoder"
+        self._side, self._layers = side, layers
+        self._kept = [norms, side.first_norm]  # the addresses below are theirs
+        products = [[at(a) for product in _products(layer) for a in (product.weights, product.bias)] for layer in layers]
+        self._products = np.array(products, np.int64)
+        self._norms = np.array([[at(norm.weight), at(norm.bias)] for norm in norms], np.int64)
+        self._plan = np.zeros(NUMBERS + 2 * len(layers), np.int64)
+        begin = side.first_norm
+        activation = KINDS[side.layers[0].activation_name]
+        self._plan[1:7] = side.width, first.heads, first.forward.up.outputs, len(layers), side.norm_first, activation
+        self._plan[11:13] = at(side.embedding), len(side.embedding)
+        self._plan[15:17] = (0, 0) if begin is None else (at(begin.weight), at(begin.bias))
+        self._plan[30:32] = at(ZEROS), BLOCK
+        scales = side.embed_scale, float(first.scaling), float(norms[0].eps)
+        self._call = (at(self._plan), at(self._products), at(self._norms), *scales)
+        self._work: tuple[int, Any] = (0, None)
+        self._lasting: dict[int, Any] = {}
+
+    @staticmethod
+    def takes(side: BartSide, layers: Sequence[Any], norms: Sequence[LayerNorm]) -> bool:
+        """Whether all products are tiles, and layers differ in their numbers alone."""
+        shapes = {(layer.heads, float(layer.scaling), layer.forward.up.outputs) for layer in layers}
+        alike = {layer.activation_name for layer in side.layers}
+        every = {np.float32(norm.eps) for norm in (*norms, *filter(None, [side.first_norm]))}
+        return len(shapes) == len(alike) == len(every) == 1 and all(p.tiled for layer in layers for p in _products(layer))
+
+    def decode(self, rows: Any, tree: Any, sources: Any, work: dict[str, Any]) -> Any:
+        """Rows through a decoder: what enters the product with the vocabulary, (rows, d)."""
+        plan, longest = self._plan, rows.paths.shape[1]
+        given = [np.asarray(each) for each in (rows.tokens, rows.positions, rows.slots, rows.sentences, tree.paths)]
+        lengths, n = np.array(sources.lengths), len(self._layers)
+        width = self._side.width
+        plan[7:11] = [at(each) for each in given[:4]]
+        plan[17:23] = at(given[4]), *given[4].shape, at(lengths), sources.layers[0].shape[1], sources.layers[0].shape[3]
+        plan[NUMBERS : NUMBERS + n] = [self._place(tree.layer(i, width)) for i in range(n)]
+        plan[NUMBERS + n :] = [self._place(layer) for layer in sources.layers]
+        return self._run(len(rows), longest, work)
+
+    def encode(self, tokens: Any, positions: Any, longest: int, starts: Any, work: dict[str, Any]) -> Any:
+        """Tokens of inputs that begin at `starts` through an encoder, (tokens, d)."""
+        self._plan[7:11] = at(tokens), at(positions), at(starts), len(starts) - 1
+        return self._run(len(tokens), longest, work)
+
+    def _run(self, rows: int, longest: int, work: dict[str, Any]) -> Any:
+        table = self._side.positions.up_to(longest)
+        self._plan[0] = rows
+        self._plan[13:15] = self._place(table), len(table)
+        if self._work[1] is not work["x"]:
+            self._plan[23:30] = [at(work[name]) if name in work else 0 for name in WORK]
+            self._work = (rows, work["x"])
+        entries()[self.name](NOWHERE, NOWHERE, *self._call)
+        return work["h"] if self._side.norm_first else work["x"]
+
+    def _place(self, array: Any) -> int:
+        """Where an array lies that is likely to be asked for again."""
+        found = self._lasting.get(id(array))
+        if found is None or found[0] is not array:
+            if len(self._lasting) > 256:
+                self._lasting.clear()
+            found = self._lasting[id(array)] = (array, at(np.asarray(array)))
+        return int(found[1])
+
+
+def _products(layer: Any) -> list[Any]:
+    cross = [layer.cross_q, layer.cross_out] if hasattr(layer, "cross_kv") else []
+    return [layer.qkv, layer.own_out, *cross, layer.forward.up, layer.forward.down]
