@@ -130,6 +130,16 @@ def test_what_is_no_trie(tmp_path):
 
 
 DATA = Path(__file__).parents[1] / "data"
+
+
+def test_what_the_model_cannot_write_is_left_out_with_a_warning():
+    with pytest.warns(UserWarning, match=r"1 of 4 texts are left out: .* '{}'"):
+        trie = Trie.of_texts(bestfirst.load(), ["", "Good morning!", "{}", "Good evening!"])
+    assert sorted(trie.items[trie.items >= 0].tolist()) == [1, 3]
+    with pytest.raises(ValueError, match=r"none of 1 texts can be allowed: the model cannot write '{}'"):
+        Trie.of_texts(bestfirst.load(), ["{}"])
+
+
 LINES = ("Good morning!", "Where is the station?", "I did not say that.", "Good evening!", "Where is the school?")
 
 

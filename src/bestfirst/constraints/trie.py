@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
@@ -44,8 +45,21 @@ class Trie(Constraint):
 
     @classmethod
     def of_texts(cls, model: Model, texts: Iterable[str]) -> Trie:
-        """Texts as the model writes them; empty ones are left out, and keep their number."""
-        return cls(model.targets(list(texts)))
+        """Texts as the model writes them. Empty ones are left out, and what it has no tokens for, with a warning; the others keep
+        their numbers."""
+        given = list(texts)
+        found = model.targets(given)
+        numbers = [i for i, tokens in enumerate(found) if tokens]
+        unwritable = [i for i, tokens in enumerate(found) if tokens is None]
+        if not numbers:
+            reason = f": the model cannot write {given[unwritable[0]]!r}" if unwritable else ""
+            raise ValueError(f"none of {len(given)} texts can be allowed{reason}")
+        if unwritable:
+            left_out, example = f"{len(unwritable)} of {len(given)} texts are left out", given[unwritable[0]]
+            warnings.warn(f"{left_out}: the model has no tokens for all of {example!r}", stacklevel=2)
+        trie = cls([found[i] for i in numbers])  # type: ignore[misc]
+        trie.items = np.where(trie.items == NO_ITEM, NO_ITEM, np.asarray(numbers, np.int32)[trie.items])
+        return trie
 
     def __len__(self) -> int:
         """How many different sequences it holds."""

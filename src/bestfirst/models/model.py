@@ -114,9 +114,16 @@ class Model(ABC):
         """The tokens of an output that somebody wrote, without EOS."""
         raise ValueError(f"{type(self).__name__} reads no outputs; give token ids instead of text")
 
-    def targets(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """As `target`, for many at once."""
-        return [self.target(text) for text in texts]
+    def targets(self, texts: Sequence[str]) -> list[tuple[int, ...] | None]:
+        """As `target`, for many at once; None for what the model cannot write."""
+
+        def tokens(text: str) -> tuple[int, ...] | None:
+            try:
+                return self.target(text)
+            except ValueError:
+                return None
+
+        return [tokens(text) for text in texts]
 
 
 class FunctionModel(Model):
