@@ -15,7 +15,7 @@ BARE := $(VENV)-base
 SOURCES := src benchmarks tests recipes docs
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-base test-full lint format kernels figures clean
+.PHONY: help install demo test test-base test-full soak lint format kernels figures clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ $(BARE)/.installed: pyproject.toml constraints.txt
 
 test-full: export BESTFIRST_TEST_SCALE = full
 test-full: test ## the same, at the full counts (hours, not minutes)
+
+soak: $(INSTALLED) ## kills, damaged files, hostile requests: minutes, or as long as SOAK says ("--help")
+	PYTHONPATH=tests $(BIN)/python -m soak $(SOAK)
 
 lint: $(INSTALLED) ## check style and types
 	$(BIN)/ruff check $(SOURCES)

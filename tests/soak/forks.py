@@ -1,0 +1,92 @@
+"""The real command in a process forked from this one, in which everything is loaded: a thousand take minutes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+GERMAN = Path(__file__).parents[1] / "data" / "tatoeba-200.de"
+
+
+class Ended(NamedTuple):
+    """How a command ended: its exit code, or the number of the signal that ended it below 0; and what it said."""
+
+    code: int
+    said: str
+
+    @property
+    def clean(self) -> bool:
+        """Neither a crash nor a traceback; and where nothing was done, a line that says why."""
+        lines = [line for line in self.said.splitlines() if not line.startswith("bestfirst: warning: ")]
+        told = self.code == 0 or any(line.startswith("bestfirst: ") for line in lines)
+        return self.code in (0, 1, 2) and "Traceback" not in self.said and told
+
+
+@cache
+def prepare() -> None:
+    """Load what every command needs; a model folder that was loaded before is not read again."""
+    import pyarrow.parquet  # noqa: F401
+
+    from bestfirst.cli.app import run
+    from bestfirst.cli.settings import ModelChoice
+
+    loaded, load = {}, ModelChoice.load
+
+    def once(self, decoding):
+        if self.model is not None:
+            return load(self, decoding)
+        if self not in loaded:
+            loaded[self] = load(self, decoding)[0]
+        return loaded[self], decoding
+
+    ModelChoice.load = once
+    with tempfile.TemporaryDirectory() as folder:  # whatever a command loads when it is first called
+        text = Path(folder, "text")
+        text.write_text("Guten Morgen!\n", encoding="utf-8")
+        assert run(["translate", str(text), "-o", f"{folder}/out", "--beam", "2"]) == 0
+
+
+def command(*arguments: object, before: Callable[[], None] | None = None, kill_after: float | None = None) -> Ended:
+    """Run it to its end, or kill it after so many seconds. `before` is called in the new process."""
+    prepare()
+    with tempfile.TemporaryFile() as heard:
+        child = os.fork()
+        if child == 0:
+            os.dup2(heard.fileno(), 2)
+            code = 70
+            try:
+                if before is not None:
+                    before()
+                from bestfirst.cli.app import run
+
+                code = run(list(map(str, arguments)))
+            except BaseException:
+                import traceback
+
+                os.write(2, traceback.format_exc().encode(errors="replace"))
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        status = _wait(child, kill_after)
+        heard.seek(0)
+        return Ended(os.waitstatus_to_exitcode(status), heard.read().decode(errors="replace"))
+
+
+def _wait(child: int, kill_after: float | None) -> int:
+    if kill_after is None:
+        return os.waitpid(child, 0)[1]
+    end = time.monotonic() + kill_after
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return status
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]

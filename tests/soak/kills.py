@@ -1,0 +1,63 @@
+"""Jobs of all formats, killed at random moments and before chosen operations of theirs on the disk, until they are through."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .forks import command
+from .jobs import jobs
+
+OPERATIONS = ("fsync", "replace", "unlink", "rmdir", "mkdir", "write", "open")
+
+
+def killed(folder: Path, seed: int, kills: int) -> Iterator[Counter[str]]:
+    """Yields what has been counted so far, kill by kill."""
+    rng = random.Random(seed)
+    every = jobs(folder, rng)
+    count: Counter[str] = Counter()
+    number = 0
+    while count["kills"] < kills:
+        job = rng.choice(every)
+        where = folder / f"killed-{number}"
+        number += 1
+        job.begin(where)
+        for _ in range(rng.randint(1, 4)):
+            if rng.random() < 0.5:
+                ended = command(*job.arguments(where), before=_ending_before(rng.choice(OPERATIONS), rng.randint(1, 40)))
+            else:
+                ended = command(*job.arguments(where), kill_after=rng.uniform(0, job.seconds))
+            if ended.code != -signal.SIGKILL:
+                count["unclean"] += not ended.clean
+                break
+            count["kills"] += 1
+        ended = command(*job.arguments(where))
+        count["jobs"] += 1
+        count["wrong"] += not (job.right(where) and ended.clean)
+        if not (job.right(where) and ended.clean):
+            count[f"wrong: {job.name} in {where}: {ended.said.strip()[-200:]}"] += 1
+        else:
+            shutil.rmtree(where)
+        yield count
+
+
+def _ending_before(name: str, times: int) -> Callable[[], None]:
+    """The process kills itself before it does this for the n-th time."""
+
+    def prepare() -> None:
+        left, real = [times], getattr(os, name)
+
+        def watched(*args: object, **kwargs: object) -> object:
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **kwargs)
+
+        setattr(os, name, watched)
+
+    return prepare

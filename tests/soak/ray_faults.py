@@ -1,0 +1,65 @@
+"""Jobs on a real Ray cluster on this machine, of which a worker, the raylet or the GCS is killed; the same command goes on."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from .forks import command
+from .jobs import jobs
+
+VICTIMS = ("ray::ShardActor", "raylet/raylet", "gcs_server")
+
+
+def faulted(folder: Path, seed: int, times: int) -> Iterator[Counter[str]]:
+    """Yields what has been counted so far, job by job."""
+    rng = random.Random(seed)
+    job = next(job for job in jobs(folder, rng) if job.name == "out.json")
+    count: Counter[str] = Counter()
+    for number in range(times):
+        where, victim = folder / f"ray-{number}", rng.choice(VICTIMS)
+        job.begin(where)
+        line = [sys.executable, "-m", "bestfirst", *map(str, job.arguments(where)), "--ray", "--workers", "2"]
+        with subprocess.Popen(
+            line, stderr=subprocess.PIPE, text=True, env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+        ) as process:
+            count["kills"] += _kill_one(victim, process, where, rng)
+            try:
+                said = process.communicate(timeout=300)[1]
+            except subprocess.TimeoutExpired:
+                process.kill()
+                said = "it did not end"
+        subprocess.run([sys.executable, "-m", "ray.scripts.scripts", "stop", "--force"], capture_output=True, check=False)
+        ended = command(*job.arguments(where))
+        right = job.right(where) and ended.clean and "Traceback" not in said
+        count["jobs"] += 1
+        count["wrong"] += not right
+        if not right:
+            count[f"wrong: {victim} killed, in {where}: {said.strip()[-300:]} / {ended.said.strip()[-200:]}"] += 1
+        yield count
+
+
+def _kill_one(victim: str, process: subprocess.Popen[str], where: Path, rng: random.Random) -> bool:
+    """Kill one of them as soon as it is there and has done something."""
+    end = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < end:
+        found = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and victim in _line_of(path)]
+        if found and list(where.glob("*.parts/0*")):
+            os.kill(rng.choice(found), signal.SIGKILL)
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _line_of(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
