@@ -287,7 +287,7 @@ class ModelOptions:
     dtype: Annotated[str | None, option(kind=one_of(*DTYPES), metavar="NAME", panel=MODEL,
         help=f"{', '.join(DTYPES)}. By default fp32.")] = None
     threads: Annotated[int | None, option(kind=thread_count, metavar="N", panel=MODEL,
-        help="CPU threads. By default torch's own choice.")] = None
+        help="CPU threads. By default as many as there are.")] = None
     source_lang: Annotated[str | None, option(metavar="CODE", panel=MODEL,
         help="Language of the input, for a multilingual model (deu_Latn).")] = None
     target_lang: Annotated[str | None, option(metavar="CODE", panel=MODEL,

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...threads import cuts, share
 from .objects import NOWHERE, entries
 from .registers import BLOCK, LANES, ZEROS, suit  # noqa: F401
+
+LEAST = 1024  # outputs that are worth a thread
 
 f32 = ZEROS.dtype.type
 
@@ -91,4 +94,13 @@ def by_panels(x: Any, packed: Any, block: int, zeros: Any, out: Any) -> None:
 
 
 def by_rows(weights: Any, packed: Any, zeros: Any, out: Any) -> None:
-    _run("by_rows", at(weights), *weights.shape, at(packed), at(zeros), at(out), out.shape[1])
+    """Threads share the outputs."""
+    (_, inputs), columns = weights.shape, out.shape[1]
+    first, packed_at, zeros_at, to = at(weights), at(packed), at(zeros), at(out)
+    pieces = cuts(len(weights), LEAST)
+
+    def work(i: int) -> None:
+        begin, end = pieces[i]
+        _run("by_rows", first + 4 * begin * inputs, end - begin, inputs, packed_at, zeros_at, to + 4 * begin * columns, columns)
+
+    share(work, len(pieces))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...threads import cuts, share
 from ..bart_weights import BartSide, LayerNorm
 from .calls import at
 from .objects import NOWHERE, entries
@@ -14,6 +15,7 @@ from .registers import BLOCK, ZEROS
 
 KINDS = {"relu": 0, "gelu": 1, "gelu_new": 2, "gelu_pytorch_tanh": 2, "silu": 3, "swish": 3}
 NUMBERS = 32  # of a plan, before those of each layer; `entries` reads them by place
+FEWEST = 6  # rows that are worth a thread
 WORK = ("x", "h", "y", "qkv", "seen", "inner", "q")
 
 
@@ -58,22 +60,39 @@ class WholePass:
         plan[17:23] = at(given[4]), *given[4].shape, at(lengths), sources.layers[0].shape[1], sources.layers[0].shape[3]
         plan[NUMBERS : NUMBERS + n] = [self._place(tree.layer(i, width)) for i in range(n)]
         plan[NUMBERS + n :] = [self._place(layer) for layer in sources.layers]
-        return self._run(len(rows), longest, work)
+        pieces = cuts(len(rows), FEWEST)
+        if len(pieces) > 1 and np.isin(np.asarray(rows.paths), given[2]).sum() > len(rows):
+            pieces = [(0, len(rows))]  # some rows are ancestors of others, as in a prompt: threads must not part them
+        return self._run(len(rows), longest, work, pieces)
 
     def encode(self, tokens: Any, positions: Any, longest: int, starts: Any, work: dict[str, Any]) -> Any:
         """Tokens of inputs that begin at `starts` through an encoder, (tokens, d)."""
         self._plan[7:11] = at(tokens), at(positions), at(starts), len(starts) - 1
-        return self._run(len(tokens), longest, work)
+        return self._run(len(tokens), longest, work, [(0, len(tokens))])
 
-    def _run(self, rows: int, longest: int, work: dict[str, Any]) -> Any:
+    def _run(self, rows: int, longest: int, work: dict[str, Any], pieces: Sequence[tuple[int, int]]) -> Any:
         table = self._side.positions.up_to(longest)
         self._plan[0] = rows
         self._plan[13:15] = self._place(table), len(table)
         if self._work[1] is not work["x"]:
             self._plan[23:30] = [at(work[name]) if name in work else 0 for name in WORK]
             self._work = (rows, work["x"])
-        entries()[self.name](NOWHERE, NOWHERE, *self._call)
+        entry = entries()[self.name]
+        if len(pieces) == 1:
+            entry(NOWHERE, NOWHERE, *self._call)
+        else:
+            widths = np.array([4 * work[name].shape[1] if name in work else 0 for name in WORK])
+            plans = [self._piece(first, last, widths) for first, last in pieces]
+            share(lambda i: entry(NOWHERE, NOWHERE, at(plans[i]), *self._call[1:]), len(pieces))
         return work["h"] if self._side.norm_first else work["x"]
+
+    def _piece(self, first: int, last: int, widths: Any) -> Any:
+        """The plan of some of a decoder's rows: their numbers lie in the same arrays, further on."""
+        plan = self._plan.copy()
+        plan[0] = last - first
+        plan[7:11] += 4 * first
+        plan[23:30] += first * widths
+        return plan
 
     def _place(self, array: Any) -> int:
         """Where an array lies that is likely to be asked for again."""
