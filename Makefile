@@ -12,10 +12,10 @@ BIN := $(VENV)/bin
 BASE := $(VENV)/.base
 INSTALLED := $(VENV)/.installed
 BARE := $(VENV)-base
-SOURCES := src benchmarks tests recipes docs
+SOURCES := src benchmarks tests recipes docs notebooks
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-base test-full soak lint format kernels figures clean
+.PHONY: help install demo test test-base test-full soak lint format kernels figures docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +36,7 @@ $(BASE): pyproject.toml constraints.txt | $(BIN)/python
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing bestfirst and all that its tests need into $(VENV) (the first time takes a few minutes: torch is large)"
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev,bench,serve,cluster,parquet]'
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev,docs,bench,serve,cluster,parquet]'
 	@touch $@ $(BASE)
 
 demo: $(BASE) ## translate German with the embedded model, and see what best-first saves
@@ -87,6 +87,9 @@ figures: $(INSTALLED) ## measure again and redraw the figures of README and docs
 	$(BIN)/python docs/figures/calls.py
 	$(BIN)/python docs/figures/view.py
 	$(BIN)/python docs/figures/architecture.py
+
+docs: $(INSTALLED) ## build the documentation's site and serve it on http://127.0.0.1:8001
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
 
 clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) $(BARE) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info src/*.egg-info

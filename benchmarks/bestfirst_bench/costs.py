@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,4 +89,6 @@ def _status(name: str) -> float:
 
 
 def _highest() -> float:
+    import resource  # which Windows does not have; nothing asks for it there before it is measured
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

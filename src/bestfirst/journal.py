@@ -34,7 +34,9 @@ def write(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names last: those that were given and those that were taken away."""
+    """Make names last: those that were given and those that were taken away. Windows has no such call, and no need of it."""
+    if os.name == "nt":
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -51,19 +53,33 @@ def digest(path: Path, begun: Any = None) -> str:
     return str(found.hexdigest())
 
 
+def hold(file: BinaryIO) -> None:
+    """Keep other processes from holding this file until it is closed. BlockingIOError if one has it."""
+    try:
+        import fcntl
+    except ImportError:  # on Windows, where a byte far behind the end is locked: whole files could not be read then
+        import msvcrt
+
+        file.seek(1 << 40)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
+        except OSError as error:
+            raise BlockingIOError(*error.args) from error
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 class Journal:
     """A file of lines to which one process at a time adds. What comes after the last line feed was not finished when its
     writer was stopped: it is none of the lines, and is cut off by the next that is added."""
 
     def __init__(self, path: Path) -> None:
         """Open it, or make it. BlockingIOError if another process has it open."""
-        import fcntl
-
         self.path = path
         while True:
             self._file: BinaryIO = open(path, "a+b")  # noqa: SIM115
             try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                hold(self._file)
                 if os.path.samestat(os.fstat(self._file.fileno()), os.stat(path)):
                     break
             except FileNotFoundError:  # whoever had it has removed it meanwhile

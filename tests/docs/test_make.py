@@ -28,7 +28,7 @@ def test_demo_translates_and_shows_the_saving():
 def test_make_alone_lists_the_targets():
     done = make()
     assert done.returncode == 0
-    for target in ("demo", "test", "test-base", "test-full", "lint", "format", "kernels", "figures", "clean"):
+    for target in ("demo", "test", "test-base", "test-full", "lint", "format", "kernels", "figures", "docs", "clean"):
         assert f"make {target} " in done.stdout
 
 

@@ -48,15 +48,17 @@ class CostSummary:
             f"steps     {tally.steps} ({tally.rows / max(1, tally.steps):.1f} rows each): forward passes",
             f"exact     {tally.exact} of {tally.sentences}: proven to be beam search's answer",
             f"seconds   {seconds:.2f} ({tally.model_seconds:.2f} in the model): {self.rate:.1f} sentences a second",
-            f"memory    {memory()} MB at most",
+            *([f"memory    {most} MB at most"] if (most := memory()) is not None else []),
             f"signature {signature}",
         ]
         return "\n".join(line for line in lines if tally.beam_calls or not line.startswith("saved"))
 
 
-def memory() -> int:
-    """Most memory this process has held, in MB."""
-    import resource
-
+def memory() -> int | None:
+    """Most memory this process has held, in MB; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return None
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most // (1 << 20 if sys.platform == "darwin" else 1 << 10)

@@ -1,0 +1,45 @@
+"""Writes the notebooks from the cells below and runs them, so that what they show is what they print: python notebooks/make.py"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+
+HERE = Path(__file__).parent
+CELL = re.compile(r"^# %%(?: \[(markdown)\])?\n", re.MULTILINE)
+
+
+def read(source: Path) -> Any:
+    """A notebook of a file in which `# %%` begins a cell, and `# %% [markdown]` one of comments."""
+    _, *parts = CELL.split(source.read_text(encoding="utf-8"))
+    cells = []
+    for number, (kind, text) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
+        text = text.strip()
+        if kind == "markdown":
+            cell = nbformat.v4.new_markdown_cell(re.sub(r"^# ?", "", text, flags=re.MULTILINE))
+        else:
+            cell = nbformat.v4.new_code_cell(text)
+        cell.id = f"{source.stem}-{number}"
+        cells.append(cell)
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    return nbformat.v4.new_notebook(cells=cells, metadata=kernel)
+
+
+def run(notebook: Any) -> Any:
+    """The same, with its outputs."""
+    NotebookClient(notebook, timeout=300, kernel_name="python3", record_timing=False).execute()
+    for cell in notebook.cells:
+        if cell.cell_type == "code":  # warnings are this machine's own
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"]}
+    return notebook
+
+
+if __name__ == "__main__":
+    for source in sorted(HERE.glob("[0-9]*.py")):
+        nbformat.write(run(read(source)), source.with_suffix(".ipynb"))
+        print(source.with_suffix(".ipynb").name)
