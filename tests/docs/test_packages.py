@@ -11,7 +11,6 @@ import subprocess
 import sys
 import sysconfig
 import venv
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -67,12 +66,3 @@ def test_it_installs_works_and_goes_without_a_trace(kind: str, packages: dict[st
     run(*pip, "uninstall", "-q", "-y", "bestfirst", cwd=tmp_path)
     assert not command.exists()
     assert not list(home.rglob("bestfirst*/*.py"))
-
-
-@pytest.mark.xdist_group("packages")
-def test_a_wheel_has_all_data_and_no_tests(packages: dict[str, Path]):
-    names = set(zipfile.ZipFile(packages["wheel"]).namelist())
-    tracked = [path for path in (ROOT / "src" / "bestfirst").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    missing = [str(path.relative_to(ROOT / "src")) for path in tracked if path.relative_to(ROOT / "src").as_posix() not in names]
-    assert missing == []
-    assert not [name for name in names if name.startswith(("tests/", "docs/"))]
