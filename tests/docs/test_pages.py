@@ -42,7 +42,8 @@ def test_block_runs_and_prints_what_the_page_shows(block: Block, checkout: Path)
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere_and_no_command_escapes(page: Path):
-    assert [link for link in links(page) if not (page.parent / link).exists()] == []
+    made = "gallery/"  # searches that are drawn when the site is built; test_site.py looks for them
+    assert [link for link in links(page) if not (page.parent / link).exists() and not link.startswith(made)] == []
     assert other_shell_blocks(page) == []
 
 
