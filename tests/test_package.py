@@ -72,7 +72,7 @@ def test_wheel_names_version_licence_pythons_and_extras(metadata):
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata.get_all("License-File") == ["LICENSE", "src/bestfirst/data/tatoeba-de-en/LICENCE.txt"]
     assert set(metadata["Requires-Python"].split(",")) == {">=3.10", "<3.14"}
-    extras = {"bench", "view", "cluster", "parquet", "serve", "dev", "transformers", "zstd", "grammar"}
+    extras = {"bench", "view", "cluster", "parquet", "serve", "dev", "transformers", "zstd", "grammar", "docs"}
     assert set(metadata.get_all("Provides-Extra")) == extras
     base = {name for name in map(str, metadata.get_all("Requires-Dist")) if "extra ==" not in name}
     assert not any(name.startswith(("torch", "transformers")) for name in base)
