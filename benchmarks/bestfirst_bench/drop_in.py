@@ -12,15 +12,13 @@ from bestfirst.engine import Stats
 
 from .costs import fastest_batch
 from .peers import PeerRun, Tokens, counting_generate, timed_generate
-from .speed import Agreement
+from .speed import NEW_TOKENS, Agreement
 from .tables import Table
 
 if TYPE_CHECKING:
     from bestfirst.models.transformers import TransformersModel
 
 BATCH = 200  # inputs of a call on a CPU
-NEW_TOKENS = 64  # of a decoder-only model, which has no limit of its own
-
 GENERATE_SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "early_stopping=True": {"early_stopping": True},
@@ -53,7 +51,7 @@ class DropInRow:
 
 def compare_generate(
     model: TransformersModel,
-    texts: Sequence[str],
+    texts: Sequence[Any],
     num_beams: Sequence[int],
     settings: Mapping[str, Mapping[str, Any]] = GENERATE_SETTINGS,
     *,

@@ -151,7 +151,8 @@ class HuggingFacePeer(Peer):
         return run
 
     def _timed(self, sources: Sequence[Tokens], k: int, max_length: int, size: int, **own: Any) -> PeerRun:
-        asked: dict[str, Any] = {"num_beams": k, "length_penalty": self.length_penalty, "max_length": max_length + 1}
+        most = {"max_length": max_length + 1} if self.model.encoder_decoder else {"max_new_tokens": max_length}
+        asked: dict[str, Any] = {"num_beams": k, "length_penalty": self.length_penalty, **most}
         asked["early_stopping"] = EARLY_STOPPING.get(self.stop, "never")
         if self.no_repeat:
             asked["no_repeat_ngram_size"] = self.no_repeat

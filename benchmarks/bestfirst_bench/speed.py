@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from bestfirst.models.transformers import TransformersModel
 
 
+NEW_TOKENS = 64  # of a decoder-only model, which has no limit of its own
+
+
 @dataclass
 class Agreement:
     """Outputs that are the same, and of each that is not our score less the other's, both by the model itself from scratch."""
@@ -83,7 +86,7 @@ class SpeedRow:
 def speed(
     model: TransformersModel,
     folder: str,
-    texts: Sequence[str],
+    texts: Sequence[Any],
     beams: Sequence[int],
     *,
     repeat: int = 3,
@@ -100,8 +103,8 @@ def speed(
     The first peer is what all are compared with. `one_by_one`: every source alone, as an interactive user waits for it.
     """
     prompts = [model.read(text).payload for text in texts]
-    sources = [prompt.source for prompt in prompts]
-    limit = max_length or min(511, 2 * max(len(source) for source in sources) + 10)
+    sources = [prompt.source if model.encoder_decoder else prompt.tokens for prompt in prompts]
+    limit = max_length or (min(511, 2 * max(len(source) for source in sources) + 10) if model.encoder_decoder else NEW_TOKENS)
     weights = sum(p.numel() * p.element_size() for p in model.model.parameters()) if model.on_gpu else None
     running = [peer(model, folder, length_penalty, stop, no_repeat) for peer in peers if peer.missing() is None]
     for peer in running:
@@ -115,7 +118,7 @@ def speed(
                     run = alone(peer, sources, k, limit) if one_by_one else peer.run(sources, k, limit)
                 run.peak_mib = memory.mib
                 last = best.get(peer.name)
-                if not one_by_one and model.tokenizer is not None:
+                if not one_by_one and model.tokenizer is not None and all(isinstance(text, str) for text in texts):
                     run.text_seconds = peer.text_seconds(texts, k, limit, run)
                 if last is not None and last.text_seconds is not None and run.text_seconds is not None:
                     run.text_seconds = last.text_seconds = min(last.text_seconds, run.text_seconds)

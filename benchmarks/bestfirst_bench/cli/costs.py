@@ -22,7 +22,16 @@ EARLY = {"true": True, "false": False, "never": "never"}
 TextFile = Annotated[Path, typer.Argument(help="Text, a sentence or a prompt a line.", metavar="FILE")]
 Peers = Annotated[str | None, option("Only peers whose name contains one of these.", panel=RUN, metavar="NAME,...")]
 OneByOne = Annotated[bool, option("Latency: each sentence alone, nothing batched.", "--one-by-one", panel=RUN)]
-MaxLength = Annotated[int | None, counted("Most tokens of an output.", panel=RUN)]
+MaxLength = Annotated[int | None, counted("Most tokens of an output.", "--max-length", "--max-new-tokens", panel=RUN)]
+RandomWeights = Annotated[
+    str | None,
+    option(
+        "Time an architecture whose weights are not at hand: a config's file or folder. Prompts are then JSON arrays of token "
+        "ids, or texts whose bytes are taken for such.",
+        panel=options.MODEL,
+        metavar="CONFIG",
+    ),
+]
 LengthPenalty = Annotated[float, option("Scores are divided by length ** P.", panel=RUN, parser=common.number, metavar="P")]
 Stop = Annotated[
     str | None,
@@ -61,6 +70,7 @@ def speed(
     stop: Stop = None,
     early_stopping: Early = None,
     no_repeat_ngram_size: NoRepeat = None,
+    random_weights: RandomWeights = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Time best-first search beside beam search on the same engine, Hugging Face generate and CTranslate2.
@@ -68,11 +78,12 @@ def speed(
     Same sentences, same process, one thread, in turns of which each one's best counts. Outputs are compared too: every one
     that is not best-first's is shown with the gap of the scores. CTranslate2 comes with: pip install 'bestfirst[bench]'
     On a GPU generate runs at the batch size that is best for it, which is searched for; CTranslate2 stays out.
+    A language model continues its prompts: lines, or JSON lines with "text" or "tokens".
 
     Example: bestfirst bench speed sentences.de --beam 5,10 --limit 200
     """
     beams, lines = options.numbers(beam), shuffled_lines(file, which)
-    loaded, _ = load_models(chosen)
+    loaded, inputs = _load(chosen, random_weights, lines)
 
     from bestfirst.models.folder import embedded_folder
 
@@ -81,7 +92,7 @@ def speed(
     from ..speed import speed_table
 
     wanted = [peer for peer in PEERS if peers is None or any(part in peer.name for part in ["best-first", *peers.split(",")])]
-    if chosen.device not in (None, "cpu"):
+    if chosen.device not in (None, "cpu") or random_weights is not None or not loaded.encoder_decoder:
         wanted = [peer for peer in wanted if not issubclass(peer, CTranslate2Peer)]
     if early_stopping is not None or no_repeat_ngram_size is not None:
         if stop is not None:
@@ -94,7 +105,7 @@ def speed(
             say(f"{peer.name} is left out: {missing}")
     asked: dict[str, Any] = {"repeat": repeat, "max_length": max_length, "peers": wanted, "one_by_one": one_by_one}
     asked |= {"length_penalty": length_penalty, "stop": stop, "no_repeat": no_repeat_ngram_size or 0}
-    rows = list(measure(loaded, chosen.model or embedded_folder(), lines, beams, progress=tell_turn, **asked))
+    rows = list(measure(loaded, chosen.model or embedded_folder(), inputs, beams, progress=tell_turn, **asked))
     if as_json:
         settings = {"length_penalty": length_penalty, "stop": stop, "no_repeat_ngram_size": no_repeat_ngram_size}
         settings["one_by_one"] = one_by_one
@@ -124,6 +135,7 @@ def generate(
     no_repeat_ngram_size: Annotated[int | None, counted("No N tokens twice in an output.", panel=RUN)] = None,
     max_new_tokens: Annotated[int | None, counted("By default the model's own; decoder-only models: 64.", panel=RUN)] = None,
     repeat: options.Repeat = 3,
+    random_weights: RandomWeights = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Time Hugging Face generate without and with custom_generate=bestfirst.generate, and compare the sequences.
@@ -137,7 +149,7 @@ def generate(
     Example: bestfirst bench generate sentences.de --num-beams 5 --repeat 1
     """
     beams, lines = options.numbers(num_beams, "--num-beams"), shuffled_lines(file, which)
-    loaded, _ = load_models(chosen)
+    loaded, inputs = _load(chosen, random_weights, lines)
 
     from ..drop_in import GENERATE_SETTINGS, compare_generate, drop_in_table
 
@@ -147,7 +159,7 @@ def generate(
     shared = {"no_repeat_ngram_size": no_repeat_ngram_size, "max_new_tokens": max_new_tokens}
     try:
         timed = compare_generate(
-            loaded, lines, beams, settings, batch_size=batch_size, repeat=repeat, progress=tell_turn, **shared
+            loaded, inputs, beams, settings, batch_size=batch_size, repeat=repeat, progress=tell_turn, **shared
         )
         rows = list(timed)
     except ValueError as error:
@@ -240,6 +252,22 @@ def growth(
     with saving(Measurement, rows, "growth", identity(loaded)) as store:
         measure_growth(loaded, text, growth_points(beams, beam_lines, sizes, at), store, say)
     show(growth_table(f"Growth: {identity(loaded)}, {text.name}", list(store.records.values())), form)
+
+
+def _load(chosen: ModelOptions, random_weights: str | None, lines: list[str]) -> tuple[Any, list[Any]]:
+    """The model, by its weights or with random ones, and its inputs."""
+    if random_weights is None:
+        loaded: Any = load_models(chosen)[0]
+    elif chosen.model is not None:
+        raise usage("--model and --random-weights are two models; give one")
+    from ..random_weights import prompts, random_model
+
+    try:
+        if random_weights is not None:
+            loaded = random_model(random_weights, chosen.device, chosen.dtype)
+        return loaded, prompts(lines, loaded)
+    except (ValueError, OSError, KeyError) as error:
+        raise usage(f"cannot time {random_weights or loaded.name!r}: {error}") from error
 
 
 def _about(model: Any, lines: list[str], chosen: ModelOptions) -> dict[str, Any]:

@@ -1,0 +1,77 @@
+"""Models with random weights, for timing architectures whose weights are not at hand; and prompts as lines, with or without a
+tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from bestfirst.models.transformers import TransformersModel
+
+SPREAD = 4.0  # of the logits: outputs as peaked as a trained model's
+
+
+def random_model(config: str | Path, device: str | None = None, dtype: str | None = None) -> TransformersModel:
+    """The model of a config (its file, its folder, or a name that transformers knows), with weights from a fixed seed.
+
+    The last norm is scaled so that logits spread as a trained model's do: a search has something to find. No tokenizer.
+    """
+    import transformers
+
+    from bestfirst.models.transformers import DTYPES, wrap
+
+    path = Path(config)
+    if path.is_file():
+        given: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        made = transformers.AutoConfig.for_model(given.pop("model_type"), **given)
+    else:
+        made = transformers.AutoConfig.from_pretrained(config)
+    kind = transformers.AutoModelForSeq2SeqLM if made.is_encoder_decoder else transformers.AutoModelForCausalLM
+    torch.manual_seed(0)
+    with torch.device(device or "cpu"):
+        model = kind.from_config(made, dtype=DTYPES[dtype or "fp32"]).eval()
+    text = made.get_text_config(decoder=True)
+    ids = torch.randint(0, text.vocab_size, (2, 16), device=model.device)
+    with torch.inference_mode():
+        asked = {"decoder_input_ids": ids} if made.is_encoder_decoder else {}
+        spread = model(input_ids=ids, **asked).logits.float().std()
+    last = [module for module in model.get_decoder().modules() if "Norm" in type(module).__name__][-1]
+    with torch.no_grad():
+        for parameter in last.parameters():
+            parameter.mul_(SPREAD / spread)
+    generation = model.generation_config
+    if generation.eos_token_id is None:
+        generation.eos_token_id = 2
+    if generation.pad_token_id is None:
+        generation.pad_token_id = 0
+    return wrap(model, name=f"{path.parent.name if path.is_file() else path.name} with random weights")
+
+
+def prompts(lines: Sequence[str], model: TransformersModel) -> list[Any]:
+    """Inputs from lines: token ids as a JSON array, `{"text": ...}` or `{"tokens": [...]}`, or the text itself.
+
+    For a model without a tokenizer a text's bytes are its tokens. Raises ValueError, naming the line.
+    """
+    return [_prompt(number, line, model) for number, line in enumerate(lines, 1)]
+
+
+def _prompt(number: int, line: str, model: TransformersModel) -> Any:
+    found: Any = line
+    if line.lstrip().startswith(("[", "{")):
+        with suppress(json.JSONDecodeError):  # a text that begins with a bracket
+            found = json.loads(line)
+    if isinstance(found, dict):
+        found = found.get("tokens", found.get("text"))
+    if isinstance(found, str) and model.tokenizer is None:
+        found = [byte % model.vocabulary for byte in found.encode()]
+    if not isinstance(found, (str, list)) or not found:
+        raise ValueError(
+            f'line {number} has no prompt: give a text, a JSON array of token ids, or an object with "text" or "tokens"'
+        )
+    return found
