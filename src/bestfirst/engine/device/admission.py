@@ -16,7 +16,7 @@ from .launch import Graphs, send
 from .products import power
 from .rules import Rules
 from .state import State
-from .weights import Packed, Weights
+from .weights import Packed
 
 if TYPE_CHECKING:
     from ...models.reader import Prompt
@@ -39,9 +39,11 @@ def runs(rules: Sequence[Rules]) -> Iterator[tuple[int, int, Rules]]:
 class Admission:
     """Lets inputs in, by one transfer and one graph."""
 
-    def __init__(self, state: State, weights: Weights, graphs: Graphs) -> None:
+    encode: Any = None  # how inputs are encoded whose encoder has not run yet, where it is not in the graph
+
+    def __init__(self, state: State, weights: Any, graphs: Graphs) -> None:
         self.state = state
-        self.weights = weights
+        self.weights: Any = weights
         self.graphs = graphs
         self._buffers: dict[Any, torch.Tensor] = {}  # where graphs look for what was sent
 

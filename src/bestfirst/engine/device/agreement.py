@@ -114,7 +114,7 @@ class Trial:
 
     def _read(self) -> None:
         """The prompts, or what the encoder made of the inputs."""
-        lengths = [len(p.tokens) - 1 if self.modules.language_model else len(p.hidden) for p in self.prompts]  # type: ignore[arg-type]
+        lengths = [len(p.tokens) - 1 if self.modules.language_model else len(p.hidden) for p in self.prompts]
         numbers = np.repeat(np.arange(len(lengths)), lengths)
         starts = np.cumsum([0, *lengths[:-1]])
         places = np.arange(len(numbers)) - starts[numbers]
@@ -122,7 +122,7 @@ class Trial:
         tokens = self.reading.tokens_of(self.prompts, len(numbers))
         cells = numbers * self.state.shape.source + places
         self.state.source_length.copy_(torch.tensor(lengths, dtype=torch.int32))
-        sent = [self._send(each) for each in (tokens, places, numbers, cells, starts, lengths, [len(numbers)])]
+        sent: Any = [self._send(each) for each in (tokens, places, numbers, cells, starts, lengths, [len(numbers)])]
         self.reading.read(*sent, hidden)
 
     def _send(self, numbers: Any) -> torch.Tensor:

@@ -28,8 +28,7 @@ class Reading(Admission):
     """Prompts of a language model are read as they are, but for their last token, which the root's own row brings; what an
     encoder made of inputs is told to the decoder."""
 
-    weights: OwnModules  # type: ignore[assignment]
-    encode: Any = None  # how inputs are encoded whose encoder has not run yet
+    weights: OwnModules
 
     def length(self, prompt: Prompt) -> int:
         return len(prompt.tokens) - 1 if self.weights.language_model else prompt.length
@@ -69,7 +68,7 @@ class CapturedStep(DeviceStep):
     admission = Reading
     burst = 1
     buckets = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 1024, 1536, 2048)
-    weights: OwnModules  # type: ignore[assignment]
+    weights: OwnModules
 
     def rows(self, most: int) -> None:
         super().rows(most)

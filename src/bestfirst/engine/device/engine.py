@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 from math import ceil
+from typing import Any
 from weakref import ref
 
 import torch
@@ -189,7 +190,9 @@ class DeviceEngine:
     def _next(self) -> list[Job]:
         """Some of those that wait, whose outputs start from the same tokens."""
         some = islice(self._waiting, BATCH)
-        first = self._waiting[0] if self._waiting else None
+        if not self._waiting:
+            return []
+        first = self._waiting[0]
 
         def alike(job: Job) -> bool:
             return self._room.start(job) == self._room.start(first) and job.decoding.deterministic is first.decoding.deterministic
@@ -283,8 +286,9 @@ class DeviceEngine:
         inputs, room, fixed = self._most, self._room, jobs[0].decoding.deterministic
         while True:
             try:
-                own = (room.modules, room.step) if room.modules is not None else ()
-                session = Session(self.model.model, room.roomy(jobs, inputs), *own, **{"fixed": True} if fixed else {})
+                own = () if room.modules is None else (room.modules, room.step)
+                more: dict[str, Any] = {"fixed": True} if fixed else {}
+                session = Session(self.model.model, room.roomy(jobs, inputs), *own, **more)
                 session.meant_for = min(room_for(len(jobs)), self._most)
                 return session
             except torch.OutOfMemoryError:  # fewer at a time

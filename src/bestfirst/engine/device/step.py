@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from .admission import Admission
@@ -14,7 +16,6 @@ from .rows import BROKEN, ROWS, assign, embed, share
 from .state import State
 from .successors import keep_best, keep_given, survey
 from .weights import DeviceLayer as Layer
-from .weights import Weights
 from .wide_survey import sum_parts, survey_part
 
 LARGEST_VOCABULARY = 16384  # that one program looks through; above it, a row is looked through in parts
@@ -30,9 +31,9 @@ class DeviceStep:
     burst = 4  # steps between two glances of the host: what is done meanwhile, when all is over, is for nothing
     buckets: tuple[int, ...] = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows in a step: a graph for each
 
-    def __init__(self, state: State, weights: Weights) -> None:
+    def __init__(self, state: State, weights: Any) -> None:
         self.state = state
-        self.weights = weights
+        self.weights: Any = weights
 
     def __call__(self, R: int) -> None:
         self.search(R)
