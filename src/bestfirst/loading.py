@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from .models.folder import ModelNotFound, NeedsTransformers, check_folder, embedded_folder
-from .models.text_model import TextModel
+from .models.text_model import INT8, TextModel
 
 INSTALL = "pip install 'bestfirst[transformers]'"
 PLAIN = ("fp32", "float32", "torch.float32")
@@ -31,6 +31,7 @@ def load(
     Pegasus, M2M100 and NLLB models go straight into compiled steps; for all else torch and transformers are loaded, which the
     extra `transformers` installs. `source_lang` and `target_lang` are the language codes of a multilingual model, as its
     tokenizer spells them (`eng_Latn`, `de`, `de_DE`). Python files that come with a model are run only with `trust_remote_code`.
+    `dtype`: "fp32" (the default), "fp16", "bf16", or "int8" for products in eight bits, on a CPU, of the models named above.
     """
     name = embedded_folder() if path_or_name is None else os.fspath(path_or_name)
     check_folder(name)
@@ -54,7 +55,7 @@ def load(
 def _compiled(name: str, device: Any, dtype: Any, **languages: str | None) -> TextModel:
     if device is not None and str(device) != "cpu":
         raise NeedsTransformers(f"device {str(device)!r} is torch's")
-    if dtype is not None and str(dtype) not in PLAIN:
+    if dtype is not None and str(dtype) not in (*PLAIN, INT8):
         raise NeedsTransformers(f"dtype {str(dtype)!r} is torch's")
     if not os.path.isdir(name):
         raise NeedsTransformers("it is not a folder, and transformers finds models by name")
@@ -62,7 +63,7 @@ def _compiled(name: str, device: Any, dtype: Any, **languages: str | None) -> Te
         raise NeedsTransformers("numba is not installed")
     from .engine.compiled_model import CompiledModel
 
-    return CompiledModel(name, **languages)
+    return CompiledModel(name, eight_bits=dtype == INT8, **languages)
 
 
 def _installed() -> bool:

@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Budget:
-    """How much a forward pass may hold: at most `rows`. Up to `free` rows cost little more than one: speculation pays."""
+    """How much a forward pass may hold: at most `rows`. Up to `free` rows cost little more than one: speculation pays.
+
+    `alone`: of an input by itself, up to so many; None for all that could be needed.
+    """
 
     rows: int
     free: int
+    alone: int | None = None
 
     def __post_init__(self) -> None:
         if self.rows < 1:

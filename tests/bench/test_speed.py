@@ -84,7 +84,7 @@ def test_with_a_length_penalty_and_ctranslate2s_stop_all_outputs_are_its_own():
         ([str(LINES), "--device", "nowhere"], "cannot use device 'nowhere'"),
         ([str(LINES), "--stop", "huang"], "'huang' is not one of ctranslate2, hf-false, hf-never"),
         ([str(LINES), "--stop", "hf-false", "--early-stopping", "true"], "--early-stopping and --no-repeat-ngram-size say it in"),
-        ([str(LINES), "--dtype", "fp8"], "'fp8' is not one of fp32, fp16, bf16"),
+        ([str(LINES), "--dtype", "fp8"], "'fp8' is not one of fp32, fp16, bf16, int8"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, message):

@@ -24,7 +24,7 @@ from cli.process import COMMAND, ENVIRONMENT, only_line, run
         ),
         (["translate", "--finished", "stay"], "Invalid value for '--finished': 'stay' is not one of keep, leave"),
         (["translate", "--max-length", "-1"], "Invalid value for '--max-length': '-1' is not a whole number from 1 up"),
-        (["translate", "--dtype", "int3"], "Invalid value for '--dtype': 'int3' is not one of fp32, fp16, bf16"),
+        (["translate", "--dtype", "int3"], "Invalid value for '--dtype': 'int3' is not one of fp32, fp16, bf16, int8"),
         (["translate", "--finished", "keep", "--beam", "2", "--nbest", "3"], "--nbest (3) must not exceed --beam (2)"),
         (["translate", "no/such/file"], "cannot read 'no/such/file': No such file or directory"),
         (["translate", "."], "cannot read '.': Is a directory"),

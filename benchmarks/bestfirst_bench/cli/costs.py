@@ -281,7 +281,7 @@ def _about(model: Any, lines: list[str], chosen: ModelOptions) -> dict[str, Any]
         "lines": len(lines),
         "threads": chosen.threads,
         "device": device_name(model),
-        "dtype": str(model.model.dtype).removeprefix("torch."),
+        "dtype": model.dtype_name,
         "torch": torch.__version__,
         "cpu": platform.processor(),
     }

@@ -18,7 +18,7 @@ from ..strategies import METHODS, STOPS, STRATEGIES
 from .failure import Command, usage
 
 SEARCH, SCORE, MODEL, OUTPUT, CORPUS = "Search", "Score", "Model", "Output", "Corpora"  # the help's panels
-DTYPES = ("fp32", "fp16", "bf16")
+DTYPES = ("fp32", "fp16", "bf16", "int8")
 FORMATS = ("text", "jsonl", "parquet")
 LARGEST = 1e9  # of a parameter of a score; far beyond any use, and far from where numbers end
 STEEPEST = 50.0  # exponent of a length: a million tokens to this power is still a number
@@ -285,7 +285,7 @@ class ModelOptions:
     device: Annotated[str | None, option(metavar="NAME", panel=MODEL,
         help="Where to run it: cpu (the default), cuda, cuda:1, mps.")] = None
     dtype: Annotated[str | None, option(kind=one_of(*DTYPES), metavar="NAME", panel=MODEL,
-        help=f"{', '.join(DTYPES)}. By default fp32.")] = None
+        help=f"{', '.join(DTYPES)}. By default fp32; int8 on a CPU.")] = None
     threads: Annotated[int | None, option(kind=thread_count, metavar="N", panel=MODEL,
         help="CPU threads. By default as many as there are.")] = None
     source_lang: Annotated[str | None, option(metavar="CODE", panel=MODEL,

@@ -16,7 +16,7 @@ from ..models.folder import ModelNotFound, NeedsTransformers
 from ..models.json_tokenizer import json_tokenizer
 from ..models.reader import Prompt
 from ..models.tensors import Tensors
-from ..models.text_model import TextModel
+from ..models.text_model import INT8, TextModel
 from ..models.tokenizer import Tokenizer, m2m100_tokenizer, marian_tokenizer, read_json
 from .compiled_step import CompiledStep
 
@@ -39,21 +39,24 @@ ELSEWHERE = ("quantization_config", "auto_map", "adapters")  # what a config may
 
 
 class CompiledModel(TextModel):
-    """One model, on a CPU, in float32."""
+    """One model, on a CPU, in float32 or with products in eight bits."""
 
     encoder_decoder = True
 
-    def __init__(self, folder: str, *, source_lang: str | None = None, target_lang: str | None = None) -> None:
+    def __init__(
+        self, folder: str, *, source_lang: str | None = None, target_lang: str | None = None, eight_bits: bool = False
+    ) -> None:
         """NeedsTransformers for a folder whose model is not of these kinds; ModelNotFound for one that is damaged."""
         self.folder = Path(folder)
         self.name = self.folder.name
+        self.eight_bits = eight_bits
         self.languages = {"source_lang": source_lang, "target_lang": target_lang}
         try:
             self.config = read_config(self.folder)
             own = self.folder / "generation_config.json"
             self.generation: Mapping[str, Any] = read_json(own) if own.is_file() else self.config
             self._texts = read_tokenizer(self.folder, self.config["model_type"], source_lang)
-            self.decoder = CompiledStep(self.config, Tensors(self.folder))
+            self.decoder = CompiledStep(self.config, Tensors(self.folder), eight_bits)
         except (ValueError, TypeError, LookupError, AttributeError) as error:  # a value that is not what it should be
             raise error if isinstance(error, ModelNotFound) else ModelNotFound(str(error)) from error
         self.read_files(target_lang)
@@ -77,7 +80,7 @@ class CompiledModel(TextModel):
 
     @property
     def dtype_name(self) -> str:
-        return "float32"
+        return INT8 if self.eight_bits else "float32"
 
     def score(self, batch: Sequence[Query]) -> list[Scored]:
         """Each hypothesis from scratch, one by one."""

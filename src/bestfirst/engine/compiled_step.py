@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -29,12 +30,13 @@ class CompiledStep:
     by_place = False
     watching = False
 
-    def __init__(self, config: Mapping[str, Any], tensors: Tensors) -> None:
+    def __init__(self, config: Mapping[str, Any], tensors: Tensors, eight_bits: bool = False) -> None:
         from .steps.bart_folder import read_folder
 
         if config["activation_function"] not in ACTIVATIONS:
             raise NeedsTransformers(f"its activation is {config['activation_function']!r}")
         self._weights: Any = read_folder(config, tensors)
+        self._eight_bits = eight_bits
         self.vocabulary = len(self._weights.head.weight)
         stated = int(config.get("vocab_size") or self.vocabulary)
         if config["model_type"] != "marian" and stated != self.vocabulary:
@@ -44,7 +46,9 @@ class CompiledStep:
     def native(self) -> NativeDecoder:
         from .steps.native.bart import NativeDecoder
 
-        made = NativeDecoder(self._weights)
+        made = NativeDecoder(self._weights, self._eight_bits)
+        if self._eight_bits and not made.eight_bits:
+            warnings.warn("this CPU has neither VNNI nor AVX2: dtype 'int8' is computed in fp32", stacklevel=2)
         self._weights = None  # what is needed of them is in it
         return made
 

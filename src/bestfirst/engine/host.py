@@ -196,8 +196,9 @@ class HostEngine:
         """Who is scored in this step: what is needed, then, while the step has room, what is worth scoring ahead."""
         active, left = self._active, self.budget.rows
         free = self.budget.free
-        if self._submitted == 1 and active:  # latency counts: a step for each length, as in beam search
+        if self._submitted == 1 and active:  # latency counts: a step for each length, as in beam search, if rows cost little
             free = max(free, min(left, active[0].search.level_rows))
+            free = min(free, self.budget.alone or free)
         unshared = self.max_cache_tokens - sum(running.holds for running in active)  # memory for what may not be needed
         taking_part = sum(not running.job.paused for running in active)
         ahead = int(max(0, min(left - taking_part, free - taking_part, unshared)))
@@ -276,7 +277,7 @@ def _roomy(measured: Budget, decoding: Decoding) -> Budget:
     k = decoding.plan.k
     if not decoding.plan.level_by_level or k == inf:
         return measured
-    return Budget(max(measured.rows, min(FULL, LEVELS * int(k))), measured.free)
+    return Budget(max(measured.rows, min(FULL, LEVELS * int(k))), measured.free, measured.alone)
 
 
 def _check_together(score: Score, shared: Score) -> None:

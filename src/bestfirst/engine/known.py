@@ -27,9 +27,9 @@ class Known:
     lock: RLock = field(default_factory=RLock)  # one call of `generate` at a time: some steps hook into the model while they run
 
 
-_known: WeakKeyDictionary[Any, Known] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Any, dict[bool, Known]] = WeakKeyDictionary()
 
 
 def known(model: Model) -> Known:
-    """What is known of this model's weights."""
-    return _known.setdefault(model.known_as, Known())
+    """What is known of this model's weights, or of them in eight bits."""
+    return _known.setdefault(model.known_as, {}).setdefault(model.eight_bits, Known())

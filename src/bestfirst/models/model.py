@@ -51,6 +51,7 @@ class Model(ABC):
     eos: int | Collection[int]  # tokens that finish a hypothesis
     hugging_face = False  # whether it is a `TransformersModel`, which engines run in ways of their own
     on_gpu = False
+    eight_bits = False  # whether the engine's products are taken in these
 
     @property
     def known_as(self) -> Any:

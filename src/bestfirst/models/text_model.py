@@ -14,6 +14,8 @@ from .reader import Prompt, Reader, prefix_ids
 if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
+INT8 = "int8"  # the dtype whose products are taken in eight bits
+
 
 class TextModel(Model):
     """An encoder-decoder or decoder-only model with its tokenizer and its generation config. `read_files` is to be called once
@@ -48,7 +50,7 @@ class TextModel(Model):
 
     @property
     def dtype_name(self) -> str:
-        """What its weights are computed with: float32, float16, bfloat16."""
+        """What its weights are computed with: float32, float16, bfloat16, int8."""
         raise NotImplementedError
 
     def read_files(self, target_lang: str | None) -> None:

@@ -19,11 +19,11 @@ from transformers.modeling_outputs import BaseModelOutput
 from .folder import ModelNotFound, check_folder, damage, first_line, has_tokenizer
 from .model import Query, Scored
 from .reader import Prompt
-from .text_model import TextModel
+from .text_model import INT8, TextModel
 from .transformers_tokenizer import TransformersTokenizer
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-DTYPES |= {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+DTYPES |= {INT8: torch.float32, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def load_transformers(
@@ -57,7 +57,11 @@ def load_transformers(
         model = model.to(torch.device(device or "cpu"))
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"cannot use device {str(device)!r}: {first_line(error)}") from error
-    return TransformersModel(model.eval(), tokenizer, target_lang=target_lang, name=Path(name).name)
+    loaded = TransformersModel(model.eval(), tokenizer, target_lang=target_lang, name=Path(name).name)
+    loaded.eight_bits = dtype == INT8
+    if loaded.eight_bits and loaded.model.device.type != "cpu":
+        raise ValueError(f"dtype 'int8' is for a CPU, not for device {str(device)!r}; use fp16 or bf16 there")
+    return loaded
 
 
 def wrap(model: Any, tokenizer: Any = None, *, target_lang: str | None = None, name: str | None = None) -> TransformersModel:
@@ -96,7 +100,7 @@ class TransformersModel(TextModel):
 
     @property
     def dtype_name(self) -> str:
-        return str(self.model.dtype).removeprefix("torch.")
+        return INT8 if self.eight_bits else str(self.model.dtype).removeprefix("torch.")
 
     @property
     def texts(self) -> TransformersTokenizer | None:
@@ -204,7 +208,7 @@ def _dtype(dtype: str | torch.dtype | None) -> torch.dtype:
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype is not None and dtype not in DTYPES:
-        raise ValueError(f"unknown dtype {dtype!r}; choose from fp32, fp16, bf16")
+        raise ValueError(f"unknown dtype {dtype!r}; choose from fp32, fp16, bf16, int8")
     return DTYPES[dtype or "fp32"]
 
 

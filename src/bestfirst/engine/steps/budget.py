@@ -14,6 +14,7 @@ LEAST, MOST = 48, 512  # rows in a step; products work through 48 at a time
 SLOW = 0.25  # seconds: a step with FEW rows that takes so long gets no more than it has to
 SHARE = 0.75  # of the best rate there is: more rows are more memory, and less of what is scored ahead is needed
 TIMES = 5
+STEP, ROW = 200e-6, 70e-6  # seconds of a search, for each step and for each row
 
 
 def measure(decoder: Any, room: Callable[[], tuple[Any, Any]]) -> Budget:
@@ -31,7 +32,8 @@ def measure(decoder: Any, room: Callable[[], tuple[Any, Any]]) -> Budget:
     each = max((many - few) / (MANY - FEW), 1e-9)
     enough = SHARE / (1 - SHARE) * (few / each - FEW)
     rows = min(MOST, max(LEAST, LEAST * math.ceil(enough / LEAST)))
-    return Budget(rows, free=rows)
+    alone = round(FEW + (few - FEW * each + STEP) / (each + ROW))  # guesses that cost as much as a step does before it has rows
+    return Budget(rows, free=rows, alone=max(2, alone))
 
 
 def seconds(decoder: Any, rows: int, tree: Any, sources: Any) -> float:

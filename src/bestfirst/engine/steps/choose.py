@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,6 +81,8 @@ class Fingerprint:
 
 def choose(model: TransformersModel, agreed: dict[type, bool]) -> DecoderStep:
     """Each candidate is tried once a model; the verdicts stay with it."""
+    if model.eight_bits:
+        return in_eight_bits(model, agreed)
     for candidate in candidates(model):
         if candidate not in agreed:
             agreed[candidate] = agrees(candidate, model)
@@ -92,6 +95,22 @@ def choose(model: TransformersModel, agreed: dict[type, bool]) -> DecoderStep:
         f"{type(model.model).__name__} ({model.model.config.model_type}) cannot be decoded with by this engine: "
         "none of its ways to run a batch of hypotheses gives the scores that the model itself gives them"
     )
+
+
+def in_eight_bits(model: TransformersModel, agreed: dict[type, bool]) -> DecoderStep:
+    """The compiled step in eight bits, for a model with which it agrees in float32."""
+    exact = copy(model)
+    exact.eight_bits = False
+    step = choose(exact, agreed)
+    if not isinstance(step, native()):
+        kind = f"{type(model.model).__name__} ({model.model.config.model_type})"
+        raise ValueError(f"dtype 'int8' is for models that are compiled, {kind} is not here; use fp32, or bf16")
+    chosen = type(step)(model.model, eight_bits=True)  # type: ignore[call-arg]
+    if not chosen.native.eight_bits:
+        warnings.warn("this CPU has neither VNNI nor AVX2: dtype 'int8' is computed in fp32", stacklevel=2)
+    if step.encoder is None:
+        chosen.encoder = None
+    return chosen
 
 
 def _takes_the_place(encoder: Any, model: TransformersModel, agreed: dict[type, bool]) -> bool:

@@ -34,8 +34,8 @@ class NativeBart(DecoderStep):
         return known and looks_like_bart(model) and model.device.type == "cpu" and model.dtype == torch.float32
 
     @torch.inference_mode()
-    def __init__(self, model: Any) -> None:
-        self.native = NativeDecoder(as_numpy(read_bart(model)))
+    def __init__(self, model: Any, eight_bits: bool = False) -> None:
+        self.native = NativeDecoder(as_numpy(read_bart(model)), eight_bits)
         self.encoder = self.native.encoder
 
     def take_in(self, model: TransformersModel, prompts: Sequence[Prompt], sources: Sources) -> list[int]:
@@ -60,7 +60,7 @@ class NativeBart(DecoderStep):
     def best(
         self, logits: torch.Tensor, width: int, banned: torch.Tensor | None, allowed: Sequence[np.ndarray | None] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if logits.stride(0) != 1:  # not as the step laid it out
+        if logits.stride(1 if self.native.eight_bits else 0) != 1:  # not as the step laid it out
             return super().best(logits, width, banned, allowed)
         values, tokens = self.native.best(logits.numpy(), width, None if banned is None else banned.numpy(), allowed)
         return torch.from_numpy(values), torch.from_numpy(tokens)

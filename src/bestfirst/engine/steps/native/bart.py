@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -31,15 +32,20 @@ class NativeDecoder:
     watching = False  # whether to keep `attention`, (rows, source), of each step: the mean over the heads of the last layer
     attention: Any
 
-    def __init__(self, weights: BartWeights) -> None:
-        """Weights whose arrays are numpy's, float32."""
+    def __init__(self, weights: BartWeights, eight_bits: bool = False) -> None:
+        """Weights whose arrays are numpy's, float32; `eight_bits`: products are taken in these, where the CPU can."""
         pages = Pages()
         self.side = weights.decoder
-        self.layers = [NativeLayer(layer, pages) for layer in self.side.layers]
+        self.layers = [NativeLayer(layer, pages, eight_bits) for layer in self.side.layers]
         self.norms = native_norms(self.side)
         self.whole = (
             WholePass(self.side, self.layers, self.norms) if WholePass.takes(self.side, self.layers, self.norms) else None
         )
+        self.table: Any = None  # of layers in eight bits
+        if eight_bits:
+            from .passes import table_of
+
+            self.table = table_of(self.layers, self.norms, self.side.norm_first)
         self.width = d = self.side.width
         inner = max(layer.forward.up.outputs for layer in self.layers)
         self.workspace = Workspace(x=d, h=d, y=d, q=d, seen=d, qkv=3 * d, inner=inner)
@@ -47,8 +53,16 @@ class NativeDecoder:
         bias = weights.head.bias
         self.head_bias = None if bias is None or not bias.any() else bias.reshape(-1, 1)
         self.head = np.ascontiguousarray(weights.head.weight)
+        self._packed: Any = None
+        if eight_bits:
+            from .int8 import HERE, Packed
+
+            self._packed = None if HERE is None else Packed.of(self.head)
+        self.eight_bits = self._packed is not None
+        self._seen: tuple[Any, Any] = (lambda: None, lambda: None)  # of which layers `_places` are the addresses, if they live
+        self._places: tuple[Any, ...] = ()
         self._transposed = self._logits = np.empty(0, np.float32)
-        self.encoder = None if weights.encoder is None else NativeEncoder(weights.encoder, pages)
+        self.encoder = None if weights.encoder is None else NativeEncoder(weights.encoder, pages, eight_bits)
 
     def room(self, tokens: int = 0) -> tuple[NativeTree, NativeSources]:
         """A new tree and new sources; with `tokens`, one input of so many is there."""
@@ -86,8 +100,10 @@ class NativeDecoder:
     def step(self, rows: Rows, tree: Any, sources: Any) -> Any:
         """Logits of the next token, (rows, vocabulary), until the next step; the rows' own keys and values go to their slots."""
         longest = rows.paths.shape[1]
-        rows.check(len(self.side.embedding), len(self.side.positions.up_to(longest)), tree.capacity, len(sources))
         w = self.workspace.of(len(rows))
+        if self.table is not None and not self.watching:
+            return self._vocabulary(self._all_layers(rows, tree, sources, w))
+        rows.check(len(self.side.embedding), len(self.side.positions.up_to(longest)), tree.capacity, len(sources))
         if self.whole is not None and not self.watching:
             return self._vocabulary(self.whole.decode(rows, tree, sources, w))
         slots, positions, places = np.asarray(rows.slots), np.asarray(rows.positions), np.asarray(rows.sentences)
@@ -112,9 +128,38 @@ class NativeDecoder:
             stream.add(y, layer.forward.bias)
         return self._vocabulary(stream.h)
 
+    def _all_layers(self, rows: Rows, tree: Any, sources: Any, w: dict[str, Any]) -> Any:
+        """Rows in eight bits through all layers at once."""
+        from .passes import in_range
+
+        numbers = (np.asarray(each) for each in (rows.tokens, rows.positions, rows.slots, rows.sentences, rows.paths))
+        tokens, positions, slots, places, ancestors = numbers
+        longest = ancestors.shape[1]
+        ends = len(self.side.embedding), len(self.side.positions.up_to(longest)), tree.capacity, len(sources)
+        if not in_range(tokens, positions, slots, places, ancestors, *ends):
+            rows.check(*ends)  # says what is wrong
+        embed(self.side, tokens, positions, longest, w["x"])
+        return self.table.decode(w, (*self._memory(tree, sources), np.asarray(tree.paths), slots, positions, places))
+
+    def _memory(self, tree: Any, sources: Any) -> tuple[Any, ...]:
+        """Where keys and values lie, as `decoder_pass` wants it."""
+        tree.layer(len(self.layers) - 1, self.width)
+        seen, encoded_seen = self._seen
+        if seen() is not tree.layers[0] or encoded_seen() is not sources.layers[0]:  # all of them move at once
+            pools, keys_values = ([np.asarray(layer) for layer in layers] for layers in (tree.layers, sources.layers))
+            slots, encoded = (np.array([array.ctypes.data for array in arrays]) for arrays in (pools, keys_values))
+            self._places = slots, len(pools[0]), encoded, keys_values[0].shape
+            self._seen = ref(tree.layers[0]), ref(sources.layers[0])
+        return *self._places, np.array(sources.lengths)
+
     def _vocabulary(self, h: Any) -> Any:
-        """The last product, (rows, vocabulary) as a view of (vocabulary, rows): that way round it is up to a half faster."""
+        """The last product, (rows, vocabulary) as a view of (vocabulary, rows): that way round it is up to a half faster.
+
+        In eight bits it is not, and rows stand together.
+        """
         n, tokens = len(h), len(self.head)
+        if self._packed is not None:
+            return self._eight_bits(h, self._packed)[:, :tokens]
         columns = -(-n // MULTIPLE) * MULTIPLE
         if columns * self.width > self._transposed.size:
             self._transposed = np.zeros(2 * columns * self.width, np.float32)
@@ -130,6 +175,20 @@ class NativeDecoder:
             logits += self.head_bias
         return logits[:, :n].T
 
+    def _eight_bits(self, h: Any, packed: Any) -> Any:
+        from . import int8
+
+        n, columns = len(h), len(packed.scales)
+        if n * columns > self._logits.size:
+            self._logits = np.empty(2 * n * columns, np.float32)
+        logits = self._logits[: n * columns].reshape(n, columns)
+        rows, scales = packed.room(n)
+        int8.quantise(h, rows, scales)
+        int8.multiply(rows, scales, *packed, logits)
+        if self.head_bias is not None:
+            logits[:, : len(self.head)] += self.head_bias.T
+        return logits
+
     def best(self, logits: Any, width: int, banned: Any, allowed: Sequence[Any | None] | None = None) -> tuple[Any, Any]:
         """Of a step's logits, the log-probabilities of the best tokens that are not banned, and these tokens, (rows, width).
 
@@ -138,9 +197,16 @@ class NativeDecoder:
         """
         n, vocabulary, columns = *logits.shape, logits.strides[1] // logits.itemsize
         values, tokens = np.empty((n, width), np.float32), np.empty((n, width), np.int64)
-        whole = np.lib.stride_tricks.as_strided(logits, (vocabulary, columns), (logits.strides[1], logits.itemsize))
+        if self._packed is None:
+            whole = np.lib.stride_tricks.as_strided(logits, (vocabulary, columns), (logits.strides[1], logits.itemsize))
+        else:
+            whole = logits.T
         forbidden = NOTHING if banned is None else banned
-        if allowed is None:
+        if allowed is None and self._packed is not None:
+            from .row_top import row_top
+
+            row_top(logits, forbidden, values, tokens)
+        elif allowed is None:
             kernels.top(whole, forbidden, values, tokens)
         else:
             from .allowed import allowed_top

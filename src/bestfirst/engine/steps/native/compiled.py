@@ -35,7 +35,15 @@ def compiled(**options: Any) -> Callable[[Any], Any]:
 
 
 class KernelCache(FunctionCache):
-    """Where trouble with a file means that a kernel is compiled, not that nothing works."""
+    """Where trouble with a file means that a kernel is compiled, not that nothing works.
+
+    A kernel has those that it calls compiled into it: it is compiled anew when any file beside its own has changed.
+    """
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        files = sorted(Path(function.__code__.co_filename).parent.glob("*.py"))
+        self._cache_file._source_stamp = [(file.name, file.stat().st_mtime, file.stat().st_size) for file in files]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:

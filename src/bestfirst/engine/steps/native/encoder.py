@@ -19,12 +19,17 @@ from .whole import WholePass
 class NativeEncoder:
     """An encoder of token ids."""
 
-    def __init__(self, side: BartSide, pages: Pages | None = None) -> None:
+    def __init__(self, side: BartSide, pages: Pages | None = None, eight_bits: bool = False) -> None:
         pages = pages or Pages()
         self.side = side
-        self.layers = [NativeLayer(layer, pages) for layer in side.layers]
+        self.layers = [NativeLayer(layer, pages, eight_bits) for layer in side.layers]
         self.norms = native_norms(side)
         self.whole = WholePass(side, self.layers, self.norms) if WholePass.takes(side, self.layers, self.norms) else None
+        self.table: Any = None  # of layers in eight bits
+        if eight_bits:
+            from .passes import table_of
+
+            self.table = table_of(self.layers, self.norms, side.norm_first)
         d, inner = side.width, max(layer.forward.up.outputs for layer in self.layers)
         self.workspace = Workspace(x=d, h=d, y=d, seen=d, qkv=3 * d, inner=inner)
 
@@ -41,6 +46,8 @@ class NativeEncoder:
         if self.whole is not None:
             return self.whole.encode(tokens, positions, max(lengths), starts, w)
         embed(self.side, tokens, positions, max(lengths), w["x"])
+        if self.table is not None:
+            return self.table.encode(w, starts)
         stream = ResidualStream(w["x"], w["h"], self.norms, self.side.norm_first)
         y, qkv, seen = w["y"], w["qkv"], w["seen"]
         for layer in self.layers:

@@ -59,6 +59,8 @@ QUAD = 4  # inputs whose products a register adds up
 COPIES = 1 if VNNI else 2  # of a row: itself, and its magnitudes
 ROWS = 96  # that stay in the inner caches while all panels pass by
 MAGIC = f32(3 << 22)  # added to a small number, leaves it rounded in the last bits
+MAGIC_BITS = MAGIC.view(i32)
+INFINITY = f32(np.inf).view(i32)
 
 INT8, INT16, INT32, INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 FLOATS = ir.VectorType(ir.FloatType(), LANES)
@@ -72,6 +74,7 @@ def suit(outputs: int) -> bool:
     return HERE is not None and outputs % LANES == 0
 
 
+@njit(inline="always")
 def padded(inputs: int) -> int:
     """So many inputs are four and four together."""
     return -(-inputs // QUAD) * QUAD
@@ -219,15 +222,30 @@ def _bits(context: Any, x: Any) -> Any:
     return types.int32(types.float32), generate
 
 
-@njit(fastmath={"reassoc", "nsz"})
+@intrinsic
+def _number(context: Any, x: Any) -> Any:
+    """The float32 with the bits of an int32."""
+
+    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], target.get_value_type(types.float32))
+
+    return types.float32(types.int32), generate
+
+
+@njit(inline="always")
 def _magnitude(x: Any) -> Any:
-    """The largest |x|; no number if one of them is none, or infinite."""
-    largest = spoilt = f32(0)
+    """The largest |x|; no number if one of them is none, or infinite. By their bits, which are ordered as they are."""
+    largest = i32(0)
     for i in range(x.shape[0]):
-        size = abs(x[i])
+        size = i32(_bits(x[i]) & i32(0x7FFFFFFF))  # type: ignore[call-arg]
         largest = size if size > largest else largest
-        spoilt += x[i] * f32(0)
-    return largest + spoilt
+    return _number(largest) if largest < INFINITY else f32(np.nan)  # type: ignore[call-arg]
+
+
+@njit(inline="always")
+def _rounded(x: Any, factor: Any) -> Any:
+    """x factor, which is small, as a whole number. Results are said to be int32: numba's sums are int64, few at a time."""
+    return i32(_bits(x * factor + MAGIC) - MAGIC_BITS)  # type: ignore[call-arg]
 
 
 @compiled()
@@ -245,14 +263,15 @@ def quantise(x: Any, out: Any, scales: Any) -> None:
         to = out[r, 0]
         if VNNI:
             for i in range(inputs):
-                to[i] = np.uint8((_bits(row[i] * factor + MAGIC) & i32(255)) ^ i32(128))  # type: ignore[call-arg]
+                to[i] = np.uint8(i32(_rounded(row[i], factor) + i32(128)))
             to[inputs:] = 128
             continue
         for i in range(inputs):
-            to[i] = np.uint8(_bits(row[i] * factor + MAGIC) & i32(255))  # type: ignore[call-arg]
+            to[i] = np.uint8(_rounded(row[i], factor))
         sizes = out[r, COPIES - 1]
-        for i in range(inputs):
-            sizes[i] = np.uint8(abs(np.int8(to[i])))
+        for i in range(inputs):  # by itself: two results at once are not vectorised
+            value = _rounded(row[i], factor)
+            sizes[i] = np.uint8(value if value > i32(0) else i32(-value))
         to[inputs:] = 0
         sizes[inputs:] = 0
 
@@ -274,7 +293,7 @@ def pack(matrix: Any, packed: Any, start: Any, scales: Any) -> None:
         factor = f32(127) / largest if largest > f32(0) else f32(0)
         total = 0
         for i in range(inputs):
-            value = np.int8(_bits(matrix[o, i] * factor + MAGIC) & i32(255))  # type: ignore[call-arg]
+            value = _rounded(matrix[o, i], factor)
             total += value
             flat[first * depth + i // QUAD * QUAD * width + (o - first) * QUAD + i % QUAD] = value
         start[o] = -128 * total if VNNI else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,33 +43,53 @@ class Workspace:
 class Product:
     """x W^T into given memory; the bias is left to the kernel that comes next, which passes over the result anyway."""
 
-    def __init__(self, pages: Pages, *parts: Affine) -> None:
+    packed: Any = None  # `int8.Packed`: the weights, where they are in eight bits
+
+    def __init__(self, pages: Pages, *parts: Affine, eight_bits: bool = False) -> None:
         """Several parts that take the same input are one product."""
         weight = np.concatenate([part.weight for part in parts]) if len(parts) > 1 else np.ascontiguousarray(parts[0].weight)
         biases = [np.zeros(len(part.weight), np.float32) if part.bias is None else part.bias for part in parts]
         self.outputs, self.inputs = weight.shape
         self.bias = np.concatenate(biases)
         self.tiled = tiles.suit(self.inputs, self.outputs)
-        if self.tiled:
+        if eight_bits and _int8().suit(self.outputs):
+            self.packed, self.tiled = _int8().Packed.of(weight), False
+        elif self.tiled:
             self.weights = pages.take(weight.size)
             tiles.pack(weight, tiles.BLOCK, self.weights)
         else:
             self.weights = weight.T
 
+    @property
+    def compiled(self) -> bool:
+        """Whether it is compiled, as against numpy's."""
+        return self.tiled or self.packed is not None
+
     def __call__(self, x: Any, out: Any) -> None:
-        if self.tiled:
+        if self.packed is not None:
+            int8, (rows, scales) = _int8(), self.packed.room(len(x))
+            int8.quantise(x, rows, scales)
+            int8.multiply(rows, scales, *self.packed, out)
+        elif self.tiled:
             tiles.by_panels(x, self.weights, tiles.BLOCK, tiles.ZEROS, out)
         else:
             np.matmul(x, self.weights, out=out)
 
 
+def _int8() -> Any:
+    """The kernels in eight bits, which numba compiles; nothing else here needs it."""
+    from . import int8
+
+    return int8
+
+
 class FeedForward:
     """fc2(activation(fc1 x)), without the last bias."""
 
-    def __init__(self, layer: BartLayer, pages: Pages) -> None:
-        self.up, self.down = Product(pages, layer.fc1), Product(pages, layer.fc2)
+    def __init__(self, layer: BartLayer, pages: Pages, eight_bits: bool) -> None:
+        self.up, self.down = (Product(pages, part, eight_bits=eight_bits) for part in (layer.fc1, layer.fc2))
         self.bias = self.down.bias
-        self._activation = ACTIVATIONS[layer.activation_name]
+        self.activation = ACTIVATIONS[layer.activation_name]
 
     def __call__(self, x: Any, inner: Any, out: Any) -> None:
         self.up(x, inner)
@@ -77,20 +98,23 @@ class FeedForward:
 
     def activate(self, inner: Any) -> None:
         """The activation of what the first product has made, in place."""
-        self._activation(inner, self.up.bias)
+        self.activation(inner, self.up.bias)
 
 
 class NativeLayer:
     """One layer's products, of a decoder or encoder."""
 
-    def __init__(self, layer: BartLayer, pages: Pages) -> None:
+    cross_q: Product | None = None
+
+    def __init__(self, layer: BartLayer, pages: Pages, eight_bits: bool = False) -> None:
         own, cross = layer.own, layer.cross
+        product = partial(Product, pages, eight_bits=eight_bits)
         self.heads, self.size, self.scaling = own.heads, own.size, np.float32(own.scaling)
-        self.qkv, self.own_out = Product(pages, own.query, own.key, own.value), Product(pages, own.out)
+        self.qkv, self.own_out = product(own.query, own.key, own.value), product(own.out)
         if cross is not None:
-            self.cross_q, self.cross_out = Product(pages, cross.query), Product(pages, cross.out)
-            self.cross_kv = Product(pages, cross.key, cross.value)
-        self.forward = FeedForward(layer, pages)
+            self.cross_q, self.cross_out = product(cross.query), product(cross.out)
+            self.cross_kv = product(cross.key, cross.value)
+        self.forward = FeedForward(layer, pages, eight_bits)
 
 
 def native_norms(side: BartSide) -> list[LayerNorm]:

@@ -1,0 +1,133 @@
+"""dtype="int8": a model of its own, for which best-first search is exact and a result depends on its input alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bestfirst
+from bestfirst.scoring import Coverage, LogProbability
+from engine.builders import ARCHITECTURES
+
+pytest.importorskip("numba", reason="the compiled kernels need numba")
+
+from bestfirst.engine.steps.bart_modules import read_bart
+from bestfirst.engine.steps.native import int8, kernels
+from bestfirst.engine.steps.native.bart import NativeDecoder
+from bestfirst.engine.steps.native.row_top import row_top
+from bestfirst.engine.steps.native_bart import as_numpy
+from bestfirst.engine.steps.sources import Sources
+from bestfirst.engine.steps.tree import Tree
+
+DATA = Path(__file__).parents[1] / "data"
+GERMAN, ENGLISH = ((DATA / f"tatoeba-200.{language}").read_text(encoding="utf-8").splitlines() for language in ("de", "en"))
+CPU = torch.device("cpu")
+
+pytestmark = pytest.mark.skipif(int8.HERE is None, reason="this CPU has neither VNNI nor AVX2")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return bestfirst.load(dtype="int8")
+
+
+@pytest.fixture(scope="module")
+def whole(model):
+    return found(bestfirst.decode(model, GERMAN))
+
+
+def found(results):
+    """Tokens and scores, to the last bit."""
+    return [[(answer.tokens, answer.score) for answer in result.hypotheses] for result in results]
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_results_do_not_depend_on_the_batch(model, whole, size):
+    some = GERMAN[:49]
+    batches = [some[first : first + size] for first in range(0, len(some), size)]
+    assert [each for batch in batches for each in found(bestfirst.decode(model, batch))] == whole[: len(some)]
+
+
+def test_nor_on_the_order_and_the_budget(model, whole):
+    order = random.Random(0).sample(range(len(GERMAN)), len(GERMAN))
+    assert found(bestfirst.decode(model, [GERMAN[i] for i in order], row_budget=9)) == [whole[i] for i in order]
+
+
+@pytest.mark.parametrize("settings", [{}, {"nbest": 5}, {"length_penalty": 1.0, "nbest": 2}])
+def test_best_first_search_returns_beam_searchs_answers(model, settings):
+    ours, beam = (bestfirst.decode(model, GERMAN[:25], strategy=strategy, **settings) for strategy in ("best-first", "beam"))
+    assert all(result.exact for result in ours)
+    assert found(ours) == found(beam)
+
+
+def test_translations_are_as_good(whole):
+    """As against fp32: most of them are the same, and BLEU is within 0.5 (of 200 sentences, three words)."""
+    from sacrebleu import corpus_bleu
+
+    usual = bestfirst.load()
+    exact = found(bestfirst.decode(usual, GERMAN))
+    assert sum(a[0][0] == b[0][0] for a, b in zip(whole, exact, strict=True)) >= 180
+    bleu = [corpus_bleu([usual.text(None, each[0][0]) for each in answers], [ENGLISH]).score for answers in (whole, exact)]
+    assert bleu[0] > bleu[1] - 0.5
+
+
+def test_results_are_signed(model):
+    assert model.dtype_name == "int8"
+    assert bestfirst.load().dtype_name == "float32"
+
+
+def test_a_model_of_transformers_gets_the_same(whole):
+    from bestfirst.models.folder import embedded_folder
+    from bestfirst.models.transformers import load_transformers
+
+    assert found(bestfirst.decode(load_transformers(embedded_folder(), dtype="int8"), GERMAN[:20])) == whole[:20]
+
+
+def test_a_score_that_looks_at_attention_has_it(model):
+    results = bestfirst.decode(model, GERMAN[:3], score=Coverage(0.2, LogProbability()))
+    assert all(answer.score < answer.logprob for result in results for answer in result.hypotheses)
+
+
+def test_only_what_is_compiled_has_it():
+    wrapped = bestfirst.wrap(ARCHITECTURES["t5"].build())
+    wrapped.eight_bits = True
+    with pytest.raises(ValueError, match=r"dtype 'int8' is for models that are compiled, T5.* is not here; use fp32"):
+        bestfirst.decode(wrapped, [[5, 6, 1]])
+
+
+@pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
+def test_all_layers_at_once_are_the_layers_one_by_one(name):
+    """But for the order of sums, which is the compiler's choice and may move a number to the next of 127."""
+    decoder = NativeDecoder(as_numpy(read_bart(ARCHITECTURES[name].build())), eight_bits=True)
+    inputs = [[5, 6, 7, 8, 1], [9, 1], [10, 11, 12, 1]]
+    tables = decoder.table, decoder.encoder.table
+    assert None not in tables
+    logits, hidden = [], []
+    for decoder.table, decoder.encoder.table in (tables, (None, None)):
+        tree, sources = Tree(CPU, torch.float32), Sources(CPU, torch.float32)
+        hidden.append(decoder.encoder(inputs).copy())
+        decoder.take_in(inputs, sources)
+        slots = tree.allocate(5)
+        decoder.step(tree.rows([(2, 0, slots[i], 0, i) for i in range(3)], [1, 1, 1]), tree, sources)
+        again = [(7, 1, slots[3], slots[1], 1), (8, 1, slots[4], slots[1], 1)]
+        logits.append(decoder.step(tree.rows(again, [2]), tree, sources).copy())
+    np.testing.assert_allclose(*hidden, rtol=0.02, atol=0.1)
+    np.testing.assert_allclose(*logits, rtol=0.02, atol=0.1)
+
+
+@pytest.mark.parametrize(("vocabulary", "k"), [(5, 3), (5, 9), (64, 4), (1000, 6), (1000, 100)])
+def test_the_best_of_rows_are_those_of_columns(vocabulary, k):
+    x = np.random.default_rng(k).normal(size=(7, vocabulary)).astype(np.float32) * 3
+    x[1, 3], x[2, 1:] = np.nan, -np.inf
+    x[3] = np.round(x[3])  # equals
+    banned = np.array([0, 2, vocabulary, -1])
+    columns, rows = ((np.empty((7, k), np.float32), np.empty((7, k), np.int64)) for _ in range(2))
+    kernels.top(np.ascontiguousarray(x.T), banned, *columns)
+    row_top(x.copy(), banned, *rows)
+    np.testing.assert_allclose(rows[0], columns[0], rtol=1e-5, atol=1e-6)
+    finite = np.isfinite(columns[0])
+    np.testing.assert_array_equal(rows[1][finite], columns[1][finite])
