@@ -47,9 +47,7 @@ def language_model(seed: int = 0) -> Any:
         vocab_size=size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
         max_position_embeddings=256, bos_token_id=2, eos_token_id=1, pad_token_id=0, tie_word_embeddings=False,
     )  # fmt: skip
-    model = peaked(LlamaForCausalLM(config).eval(), seed, eos=1.6)
-    model.generation_config.max_length = 20  # nobody's choice
-    return model
+    return peaked(LlamaForCausalLM(config).eval(), seed, eos=1.6)
 
 
 def save(folder: Path, seed: int = 0) -> Path:

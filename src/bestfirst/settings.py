@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .constraints import Constraint
 from .ctranslate2 import FirstFinished, as_ctranslate2
+from .models.model import eos_of
 from .scoring import Score, by_length_penalty, named_score
 from .search import Context, Finished, Heuristic, Stop, Strategy, Trace
 from .strategies import by_method, named_strategy, stopping
@@ -47,6 +48,9 @@ class Decoding:
     nbest             answers of each input
     max_length        counts generated tokens, EOS included, BOS not: a number; "2x" for twice |x|; a function of |x|; by default
                       the model's own limit, else 2|x| + 10
+    min_length        tokens before EOS may come, as Hugging Face's min_new_tokens
+    eos               the token, or tokens, that end an output instead of the model's own
+    stop_strings      texts that end an output as EOS does; what is written is the text before the first of them
     finished          whether finished hypotheses "leave" the beam (today's toolkits) or "keep" their slot (the paper)
     prefix            the forced start of every output, a text or token ids (Hugging Face models); it is not scored
     allowed           what may be written: a `bestfirst.Trie` of outputs, a `bestfirst.Grammar`, another `Constraint`,
@@ -72,6 +76,9 @@ class Decoding:
     method: str = "exact"
     nbest: int = 1
     max_length: int | str | Callable[[int], int] | None = None
+    min_length: int = 0
+    eos: int | Sequence[int] | None = None
+    stop_strings: str | Sequence[str] = ()
     finished: Finished = "leave"
     prefix: str | Sequence[int] | None = None
     allowed: Constraint | str | None = None
@@ -97,10 +104,23 @@ class Decoding:
             raise ValueError(
                 "allowed names outputs from their first token on: leave prefix out, and allow only what begins with it"
             )
+        self._check_endings()
         self._limit(1)
         _ = self.budget
         self.objective.check(self.plan)
         self.objective.search(self.plan, eos=(), context=Context(n_max=1), n=self.nbest, max_calls=self.max_calls)
+
+    def _check_endings(self) -> None:
+        strings = (self.stop_strings,) if isinstance(self.stop_strings, str) else tuple(self.stop_strings)
+        if not all(isinstance(string, str) and string for string in strings):
+            raise ValueError(f"stop_strings must be texts that are not empty, got {list(strings)}")
+        object.__setattr__(self, "stop_strings", strings)
+        if self.eos is not None:
+            object.__setattr__(self, "eos", tuple(sorted(eos_of(self.eos, "Decoding"))))
+        if not isinstance(self.min_length, int) or self.min_length < 0:
+            raise ValueError(f"min_length must be a whole number from 0 up, got {self.min_length!r}")
+        if isinstance(self.max_length, int) and self.min_length >= self.max_length and not self.accept_truncated:
+            raise ValueError(f"min_length ({self.min_length}) leaves no room for EOS within max_length ({self.max_length})")
 
     # -- what it stands for ----------------------------------------------------------------------------------------------
 
@@ -129,8 +149,18 @@ class Decoding:
         """The rows of a forward pass, where they are given."""
         return Budget(self.row_budget, self.row_budget) if isinstance(self.row_budget, int) else self.row_budget
 
+    def ending(self, eos: Collection[int]) -> Collection[int]:
+        """The tokens that end an output, where the model's own are these."""
+        return eos if self.eos is None else self.eos  # type: ignore[return-value]
+
     def read(self, model: Model) -> Decoding:
-        """These settings with what `allowed` names in place of its name."""
+        """These settings as the model has them: what `allowed` names is in place of its
+        name; stop strings that are tokens of their own, which have no text, are among those that end an output."""
+        tokens = {string: token for string in self.stop_strings if (token := model.special_token(string)) is not None}
+        if tokens:
+            strings = tuple(string for string in self.stop_strings if string not in tokens)
+            ends = [*self.ending(eos_of(model.eos, "Model")), *tokens.values()]
+            return self.using(eos=ends, stop_strings=strings).read(model)
         if not isinstance(self.allowed, str):
             return self
         from .constraints.named import named_constraint
@@ -181,6 +211,8 @@ class Decoding:
                 continue
             if isinstance(value, Mapping):
                 value = dict(value)
+            elif isinstance(value, tuple):
+                value = list(value)
             elif isinstance(value, Budget):
                 value = value.rows
             elif not isinstance(value, (str, int, float)):
@@ -199,7 +231,16 @@ class Decoding:
         named = ",".join(f"{name}={getattr(value, 'name', value)}" for name, value in options.items())
         parts = [self.plan.name, f"k:{self.beam}", f"score:{self.objective.name}" + (f"({named})" if named else "")]
         parts.append(f"finished:{self.plan.finished}")
-        others = {"method": "exact", "nbest": 1, "max_calls": None, "queue_capacity": None, "accept_truncated": False}
+        others = {
+            "min_length": 0,
+            "eos": None,
+            "stop_strings": (),
+            "method": "exact",
+            "nbest": 1,
+            "max_calls": None,
+            "queue_capacity": None,
+            "accept_truncated": False,
+        }
         parts += [f"{name}:{value}" for name, usual in others.items() if (value := getattr(self, name)) != usual]
         if self.stop is not None:
             factors = ",".join(f"{value:g}" for value in self.stop_options.values())

@@ -10,6 +10,7 @@ import typer
 
 from .. import __version__
 from .compare import compare
+from .complete import complete
 from .explain import explain
 from .failure import USAGE, reports, say, usage
 from .serve import serve
@@ -26,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (translate, compare, view, explain, serve):
+for command in (translate, complete, compare, view, explain, serve):
     app.command()(command)
 
 
@@ -80,7 +81,7 @@ def options(
     """Beam search's answer for a fraction of the model calls: best-first beam search for any sequence model."""
 
 
-def complete(arguments: list[str]) -> list[str]:
+def with_values(arguments: list[str]) -> list[str]:
     """The arguments with a value for a `--ray` that has none: typer knows no options whose value may be left out."""
     out: list[str] = []
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
@@ -100,7 +101,7 @@ def run(arguments: list[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     try:
         given = sys.argv[1:] if arguments is None else arguments
-        code = app(complete(given), prog_name="bestfirst", standalone_mode=False) or 0
+        code = app(with_values(given), prog_name="bestfirst", standalone_mode=False) or 0
         if sys.stdout is not None:
             sys.stdout.flush()  # now, and not when Python ends, for it may fail
         return code

@@ -51,6 +51,7 @@ class CorpusJob:
     corpora: CorpusOptions
     overwrite: bool = False
     retry_failed: bool = False
+    chat: bool = False
 
     @property
     def shard_lines(self) -> int:
@@ -87,6 +88,7 @@ class CorpusJob:
             "settings": identity(self.decoding),
             "model": self.choice.identity(),
             "shard_lines": self.shard_lines,
+            **({"chat": True} if self.chat else {}),
         }
 
     def _nothing_to_do(self, checkpoint: Checkpoint) -> int:
@@ -122,7 +124,7 @@ class CorpusJob:
 
     @contextmanager
     def _pool(self) -> Iterator[Any]:
-        build = partial(build_worker, self.choice, self.decoding, self.target)
+        build = partial(build_worker, self.choice, self.decoding, self.target, self.chat)
         if self.corpora.ray is None:
             yield build()
             return
@@ -132,7 +134,7 @@ class CorpusJob:
             yield pool
 
 
-def build_worker(choice: ModelChoice, decoding: Decoding, target: Target) -> Worker:
+def build_worker(choice: ModelChoice, decoding: Decoding, target: Target, chat: bool = False) -> Worker:
     """A worker with its model loaded, in whatever process this runs."""
     model, decoding = choice.load(decoding)
-    return Worker(model, decoding, target, signature(decoding, model))
+    return Worker(model, decoding, target, signature(decoding, model), chat)

@@ -69,6 +69,11 @@ def count(value: object) -> int:
     return int(text)
 
 
+def whole(value: object) -> int:
+    """A whole number from 0 up."""
+    return 0 if str(value) == "0" else count(value)
+
+
 def length(value: object) -> int | str:
     """A whole number from 1 up, or a multiple of the input's length."""
     text = str(value)
@@ -167,6 +172,12 @@ ModelName = Annotated[str | None, option("--model", "-m", metavar="FOLDER", pane
     help="A Hugging Face model: a folder, or a name for transformers to find. By default the German-English translator that "
     "comes with bestfirst.")]
 
+PromptFile = Annotated[str | None, argument("FILE",
+    "Prompts, one a line, in UTF-8; or JSON lines (.jsonl), or Parquet (.parquet). Any of the first two may be compressed "
+    "(.gz, .zst). Without it, or for -, standard input.")]
+Chat = Annotated[bool, option("--chat", panel=MODEL,
+    help="Prompts are what is said to a chat model: its own chat template makes of it what it goes on with.")]
+
 # -- groups of options ---------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +245,36 @@ class AllSearchOptions(SearchOptions):
         if factor is not None and self.stop is None:
             raise usage("--patience goes with --stop patience or ctranslate2")
         return {**named, "stop_options": given(factor=factor)}
+
+
+@dataclass(frozen=True)
+class CompletionOptions(SearchOptions):
+    """How to search for what a language model writes, and what ends it."""
+
+    max_length: Annotated[Any, option(kind=length, metavar="N", panel=SEARCH,
+        help="Most tokens to write, end of sequence included; 2x: twice as many as the prompt has.")] = 128
+    min_length: Annotated[int, option(kind=whole, metavar="N", panel=SEARCH,
+        help="Tokens to write before the end of sequence may come.")] = 0
+    stop: Annotated[list[str] | None, option("--stop", metavar="TEXT", panel=SEARCH,
+        help="End an output where this text, or special token, comes; it is not printed. May be given several times; "
+        "\\n stands for a line break.")] = None
+    strategy: Annotated[str, option(kind=one_of(*STRATEGIES[:3]), metavar="NAME", panel=SEARCH,
+        help=f"What to expand first: {', '.join(STRATEGIES[:3])}.")] = "best-first"
+    prefix: Prefix = None
+    row_budget: RowBudget = None
+
+    def settings(self) -> dict[str, Any]:
+        named = super().settings()
+        strings = [words(text).replace("\\n", "\n").replace("\\t", "\t") for text in named.pop("stop") or ()]
+        return {**named, "stop_strings": tuple(strings)}
+
+
+@dataclass(frozen=True)
+class CompletionCorpora(CorpusOptions):
+    """What a corpus of prompts looks like."""
+
+    output_field: Annotated[str, option(metavar="NAME", panel=CORPUS,
+        help="The field (or column) that what is written goes into.")] = "completion"
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,23 @@ if TYPE_CHECKING:
 
 WORDS = ("finished", "method", "score", "stop", "strategy")  # names that are words too: meant only where a value is given
 NAMES = (
-    *("allowed", "alpha", "beta", "epsilon", "length_penalty", "max_calls", "max_length", "nbest", "queue_capacity", "ratio"),
+    *(
+        "allowed",
+        "alpha",
+        "beta",
+        "epsilon",
+        "length_penalty",
+        "max_calls",
+        "max_length",
+        "min_length",
+        "nbest",
+        "queue_capacity",
+        "ratio",
+    ),
     *("row_budget", "temperature", "weight", "whole_sequence"),
 )
 PACE = ("row_budget", "max_cache_tokens")  # settings that change no result
-FLAGS = {name: "--" + name.replace("_", "-") for name in (*WORDS, *NAMES)} | {"language_model": "--lm"}
+FLAGS = {name: "--" + name.replace("_", "-") for name in (*WORDS, *NAMES)} | {"language_model": "--lm", "stop_strings": "--stop"}
 
 
 def phrased(error: Exception) -> str:

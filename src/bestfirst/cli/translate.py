@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import stat
-from contextlib import ExitStack, closing
-
-from ..corpus import Input, Target
-from ..corpus.input import compression_of, format_of
 from . import options
-from .console import tell
-from .corpus import CorpusJob, build_worker, is_job
-from .failure import INTERRUPTED, PARTLY, CommandError, reports, usage
-from .output import Output
-from .progress import Bar
+from .failure import reports
+from .lines import Lines
 from .settings import ModelChoice, decoding_from
-from .stream import Stream, open_input, records
 
 
 @reports
@@ -83,48 +73,5 @@ def translate(
       130  interrupted with Ctrl-C
     """
     decoding = decoding_from(nbest=nbest, **search.settings(), **scoring.settings())
-    choice.check(decoding)
-    fields = corpora.input_field, corpora.output_field
-    source = Input(file or "-", corpora.input_format or format_of(file), *fields)
-    form = _form(corpora.output_format or format_of(output), as_json, nbest)
-    target = Target(form, compression_of(output or ""), nbest, partial, *fields)
-    if "parquet" in (source.form, form):
-        from ..corpus import parquet  # noqa: F401  now, if its library is missing
-    if trace is None and is_job(file, output):
-        return CorpusJob(source, target, str(output), decoding, choice, corpora, overwrite, retry_failed).run(stats)
-    _check_stream(source, target, corpora.ray)
-    with ExitStack() as stack:
-        stream = stack.enter_context(open_input(file))
-        out = stack.enter_context(closing(Output(output, apart_from=[stream], overwrite=overwrite)))
-        events = stack.enter_context(closing(Output(trace, apart_from=[stream, out.file]))) if trace else None
-        total = (lambda: source.survey().lines) if stat.S_ISREG(os.fstat(stream.fileno()).st_mode) and file else (lambda: None)
-        bar = stack.enter_context(Bar(total, hidden=out.file.isatty()))
-        run = Stream(build_worker(choice, decoding, target), out, events, bar)
-        try:
-            for batch in records(source, stream):
-                run.translate(batch)
-        except KeyboardInterrupt:
-            raise CommandError("interrupted; the lines translated so far are written", INTERRUPTED) from None
-    if stats:
-        tell(run.summary.table(run.worker.signature))
-    return PARTLY if run.failed else 0
-
-
-def _form(named: str, as_json: bool, nbest: int) -> str:
-    if as_json and named == "parquet":
-        raise usage("--json writes lines, not Parquet; name another output")
-    if as_json:
-        return "json"
-    return "nbest" if named == "text" and nbest > 1 else named
-
-
-def _check_stream(source: Input, target: Target, ray: str | None) -> None:
-    """What only goes from file to file."""
-    if ray is not None:
-        raise usage("--ray goes from file to file: name an input file and, with -o, an output file; and no --trace")
-    if source.form == "parquet" and source.path == "-":
-        raise usage("Parquet cannot be read from standard input; name an input file")
-    if target.form == "parquet":
-        raise usage("Parquet goes from file to file: name an input file and, with -o, an output file; and no --trace")
-    if target.compression is not None:
-        raise usage("a compressed output goes from file to file; here, write to standard output and compress that ('| gzip')")
+    how = Lines(nbest, as_json, partial, stats, trace, overwrite, retry_failed)
+    return how.run(file, output, decoding, choice, corpora)

@@ -9,6 +9,8 @@ from hashlib import sha256
 from math import isfinite
 from typing import Any
 
+from ..models.chat import is_conversation
+
 BLOCK = 1 << 18  # bytes to read at most at a time, some thousand lines: enough to keep a model busy
 DEEPEST = 800  # levels of JSON: it is read and written again, and Python's own limit is not much higher
 LONGEST = 1 << 20  # bytes of a line: no sentence is longer, and what is no text at all may have no line ends
@@ -112,6 +114,8 @@ def read_json(number: int, raw: bytes, field: str, into: str) -> Record:
     if field not in fields:
         names = ", ".join(map(repr, fields)) or "none"
         return Record(number, "", f"no field {field!r} among {names}; name the input field", row)
+    if is_conversation(text):
+        text = to_json(text)
     if text is not None and not isinstance(text, str):
         return Record(number, "", f"field {field!r} is {_kind(text)}, not a text", row)
     if into in fields:

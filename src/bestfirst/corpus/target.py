@@ -142,6 +142,6 @@ def one_line(text: str | None) -> str:
 
 
 def _fields(answer: Answer) -> dict[str, Any]:
-    """As JSON has it; `item` where outputs are numbered."""
-    fields = asdict(answer)
-    return fields if answer.item is not None else {name: value for name, value in fields.items() if name != "item"}
+    """As JSON has it; `item` where outputs are numbered, `truncated` where nothing ended it."""
+    left_out = [name for name, usual in (("item", None), ("truncated", False)) if getattr(answer, name) == usual]
+    return {name: value for name, value in asdict(answer).items() if name not in left_out}

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..engine import Stats
 from ..errors import Stopped, reason
+from ..models.chat import conversation
 from ..search import Result, Trace
 from ..settings import Budget, Decoding
 from .records import Record, Shard
@@ -111,6 +112,7 @@ class Worker:
     decoding: Decoding
     target: Target = field(default_factory=Target)
     signature: str = ""  # what makes its results what they are, in one line
+    chat: bool = False  # whether texts are what is said to a chat model, not what it goes on with
     probe: str | None = None  # a text that the model can decode, as long as it can decode anything
 
     @property
@@ -217,4 +219,5 @@ class Worker:
     def _call(self, texts: Sequence[str], **watching: Any) -> None:
         from ..decoding import decode
 
-        decode(self.model, texts, self.decoding, errors="raise", **watching)  # for who is at fault is found out here
+        inputs = [conversation(text) for text in texts] if self.chat else texts
+        decode(self.model, inputs, self.decoding, errors="raise", **watching)  # for who is at fault is found out here

@@ -15,13 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..constraints import Constraint
 from ..models import Source
 from ..search import Answer, Groups, Result, Search, Trace
 from ..settings import Decoding
+from .endings import StopStrings
 from .garbage import no_garbage_collection
 
 if TYPE_CHECKING:
@@ -52,9 +54,14 @@ class Job:
         if self.error is None:
             self.n_max = self.decoding.n_max(self.source)
 
-    def search(self, eos: Any) -> Search:
-        """A new search of this input."""
-        search = self.begin() if self.begin is not None else self.decoding.search(self.source, eos, self.trace)
+    def search(self, eos: Collection[int], text: Callable[[Source, Sequence[int]], str | None]) -> Search:
+        """A new search of this input, for a model whose outputs end with `eos` and have this text."""
+        if self.begin is not None:
+            search = self.begin()
+        else:
+            strings = self.decoding.stop_strings
+            more = {"ends": StopStrings(strings, partial(text, self.source))} if strings else {}
+            search = self.decoding.search(self.source, self.decoding.ending(eos), self.trace, **more)
         if isinstance(allowed := self.decoding.allowed, Constraint):
             for each in search.searches if isinstance(search, Groups) else [search]:
                 each.root.node = (allowed, allowed.start())

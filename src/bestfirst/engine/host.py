@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from ..scoring import Score
 from ..search import Answer, Hypothesis, Result, Search, Successors, certified
 from ..settings import Budget, Decoding
+from .endings import without, write
 from .engine import Job, Stats, item_of
 from .own_model import ModelFailure
 from .scorer import ON_THE_WAY, Scorer
@@ -110,7 +112,7 @@ class HostEngine:
         """Queue jobs; of those given together the longest come first, so that what is encoded together is alike."""
         for job in sorted(jobs, key=lambda job: -job.source.length):
             _check_together(job.decoding.objective, self.scorer.score)
-            running = self._running[job] = Running(job, job.search(self.scorer.eos))
+            running = self._running[job] = Running(job, job.search(self.scorer.eos, self.scorer.text))
             self._waiting.append(running)
         self._submitted += len(jobs)
 
@@ -130,9 +132,12 @@ class HostEngine:
     def certified(self, job: Job) -> list[Answer]:
         answers = certified(self._running[job].search)
         for answer in answers:
-            answer.text = self.scorer.text(job.source, answer.tokens)
+            self._write(job, answer)
             answer.item = item_of(job, answer, self.scorer.eos)
         return answers
+
+    def _write(self, job: Job, answer: Answer) -> None:
+        write(answer, job.decoding, job.decoding.ending(self.scorer.eos), partial(self.scorer.text, job.source))
 
     def step(self) -> Iterator[tuple[Job, Result]]:
         if self.decoding.budget is None:
@@ -189,7 +194,7 @@ class HostEngine:
             self.scorer.release(latest.search.root)
             latest.search.dismantle()
             active.pop()
-            again = self._running[latest.job] = Running(latest.job, latest.job.search(self.scorer.eos))
+            again = self._running[latest.job] = Running(latest.job, latest.job.search(self.scorer.eos, self.scorer.text))
             self._waiting.appendleft(again)
 
     def _plan(self) -> Plan:
@@ -240,10 +245,11 @@ class HostEngine:
     def _commit(self, running: Running, work: list[Hypothesis], found: list[Successors | ModelFailure]) -> None:
         """A search takes what was scored for it. Where the model failed on what is needed, it is over; what was to be
         scored ahead may never be needed, and is left as it is."""
-        search = running.search
+        search, decoding = running.search, running.job.decoding
         for y, successors in zip(work, found, strict=True):
             if not isinstance(successors, ModelFailure):
-                search.commit(y, successors)
+                early = y.length < decoding.min_length
+                search.commit(y, without(decoding.ending(self.scorer.eos), successors) if early else successors)
             elif y is work[0] or search.whole_levels:
                 self._active.remove(running)
                 self.scorer.release(search.root)
@@ -264,7 +270,7 @@ class HostEngine:
         each = 1 + (result.rows - running.guessed) / (running.length + 1) / running.rows_each
         self._tokens_each[running.kind] = max(self._tokens_each.get(running.kind, 3.0), each)
         for answer in [*result.hypotheses, *([result.partial] if result.partial else [])]:
-            answer.text = self.scorer.text(running.job.source, answer.tokens)
+            self._write(running.job, answer)
             answer.item = item_of(running.job, answer, self.scorer.eos)
         self._stats.calls += result.calls
         self.scorer.release(running.search.root)

@@ -7,7 +7,8 @@ from typing import Any
 
 from .model import Model, Query, eos_of
 
-OPTIONAL = ("attend", "batch_key", "max_length", "piece", "reader", "source_length", "start_batch", "target", "text")
+OPTIONAL = ("attend", "batch_key", "max_length", "piece", "reader", "source_length", "special_token", "start_batch", "target")
+OPTIONAL += ("text",)
 
 
 class AdaptedModel(Model):

@@ -98,6 +98,10 @@ class Model(ABC):
         """The text of one token, with a space in front where it begins a word; None where the model has no names for tokens."""
         return None
 
+    def special_token(self, text: str) -> int | None:
+        """The token that this text is the name of, where it is one without a text of its own (`<|im_end|>`)."""
+        return None
+
     def reader(self, prefix: Any = None) -> Callable[[Any], Source]:
         """What tokenises and measures one input. Raises ValueError, naming the input, for one that cannot be decoded."""
         if prefix:

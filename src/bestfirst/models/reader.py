@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .chat import chat_ids, is_conversation
 from .model import Source
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Reader:
         if model.speech:
             features, length = self._features(raw)
             return self._source(Prompt(features, self._start, forced, length=length), length)
-        return self._read(token_ids(model, raw, "input"))
+        return self._read(chat_ids(model, raw) if is_conversation(raw) else token_ids(model, raw, "input"))
 
     def batch(self, raws: Sequence[Any]) -> list[Source | ValueError]:
         """As called one by one, the texts tokenised together; what an input raises is in its place."""

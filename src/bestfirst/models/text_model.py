@@ -146,6 +146,14 @@ class TextModel(Model):
     def piece(self, token: int) -> str | None:
         return None if self.texts is None else self.texts.piece(token)
 
+    def special_token(self, text: str) -> int | None:
+        tokenizer = getattr(self, "tokenizer", None)
+        if tokenizer is None or text == tokenizer.unk_token:
+            return None
+        token = tokenizer.convert_tokens_to_ids(text)
+        added = tokenizer.added_tokens_decoder.get(token)
+        return int(token) if added is not None and added.special else None
+
     def target(self, text: str) -> tuple[int, ...]:
         if self.texts is None:
             raise ValueError(f"model {self.name!r} has no tokenizer: give token ids instead of text")

@@ -233,6 +233,8 @@ class AnyOrderSearch(SearchTree):
     def result(self) -> Result:
         """The n best answers so far; final once `needed` has returned None."""
         status: Status = "budget" if self.out_of_budget else "complete" if self.answers else "incomplete"
+        broken = self.evicted or self.out_of_budget or self.short_of_children
+        broken = self.evicted or self.out_of_budget or self.short_of_children
         calls = self.calls
         answers = self._counted()[: self.n]
         result = Result(
@@ -240,7 +242,7 @@ class AnyOrderSearch(SearchTree):
             calls=calls,
             rows=self.rows,
             lm_calls=calls if "language_model" in self.score.needs else 0,
-            exact=self.strategy.exact and self.policy.guaranteed and not self.evicted and not self.out_of_budget,
+            exact=self.strategy.exact and self.policy.guaranteed and not broken,
             status=status,
             partial=None if self.answers else Answer.of(self._best_partial()),
         )

@@ -22,6 +22,7 @@ class Answer:
     score: float  # the value it was ranked by
     logprob: float  # plain sum of log-probabilities
     text: str | None = None
+    truncated: bool = False  # nothing ended it: it is as long as an output may be, or the best there is where nothing finished
     item: int | None = None  # its number, where a trie said which outputs there are
 
     @classmethod
@@ -51,5 +52,16 @@ class Result:
 
     @property
     def text(self) -> str | None:
-        """The best hypothesis' text."""
-        return self.hypotheses[0].text if self.hypotheses else None
+        """The best hypothesis' text; where nothing finished, that of the best unfinished one (`truncated`)."""
+        best = self.best
+        return None if best is None else best.text
+
+    @property
+    def best(self) -> Answer | None:
+        """The best hypothesis; where nothing finished, the best unfinished one; None if there is not even that."""
+        return self.hypotheses[0] if self.hypotheses else self.partial
+
+    @property
+    def truncated(self) -> bool:
+        """Whether nothing ended the best hypothesis."""
+        return self.best is not None and self.best.truncated

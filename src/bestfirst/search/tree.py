@@ -47,11 +47,13 @@ class SearchTree:
         self.rows = 0  # hypotheses scored, those ahead of their turn included
         self.evicted = 0
         self.out_of_budget = False
+        self.short_of_children = False  # more than were asked for would have been needed, for so many of them were complete
         self.whole_levels = self.policy.whole_levels
         self.level_rows = int(min(strategy.k, 1024))
         # A heuristic may rank children otherwise than their values do, so none can be left out before it was asked.
         by_value = strategy.heuristic is None or getattr(strategy.heuristic, "by_value", False)
-        self.width = strategy.k + len(self.eos) if by_value else inf
+        some = (1 if ends is None else 8) * (strategy.k + len(self.eos))  # nobody knows how many tokens may be an end
+        self.width = some if by_value else inf
         self._ready: list[Hypothesis] = []  # named by the last frontier
         self._pruned: list[Hypothesis] = []  # open, but no continuation can enter a beam
         self._moved: list[Hypothesis] = []  # those whose place is that of what they can attain, as against their bound
@@ -73,6 +75,8 @@ class SearchTree:
     def _queue_child(self, y: Hypothesis, j: int, beam: Beam) -> None:
         values: Sequence[float] = y.successors.values  # type: ignore[union-attr]
         if j == len(values):
+            if self.ends is not None and j >= self.width - len(self.eos):
+                self.short_of_children |= sum(not child.finished for child in y.children.values()) < self.strategy.k
             return
         value = y.value + values[j]
         if self.policy.rank_by_value and beam.full and -value > beam.members[-1].rank[0]:

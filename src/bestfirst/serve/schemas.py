@@ -175,7 +175,7 @@ class TextResult(ResultSummary):
     @classmethod
     def of(cls, result: Result) -> TextResult:
         found = [Translation.model_construct(**asdict(answer)) for answer in result.hypotheses]
-        return cls.model_construct(text=result.text or "", hypotheses=found, **summary(result))
+        return cls.model_construct(text=(result.text or "") if result.hypotheses else "", hypotheses=found, **summary(result))
 
 
 class TranslateResponse(BaseModel):

@@ -8,6 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice, takewhile
 from math import ceil
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from ...models.transformers import TransformersModel
 from ...search import Answer, Result
 from ...settings import Decoding
+from ..endings import write
 from ..engine import Engine, Job, Stats
 from ..known import known
 from ..steps.choose import Fingerprint, untouched
@@ -261,7 +263,7 @@ class DeviceEngine:
         if self.model.tokenizer is None:
             return result
         for answer in [*result.hypotheses, *([result.partial] if result.partial else [])]:
-            answer.text = self.model.text(job.source.payload, answer.tokens)
+            write(answer, job.decoding, self.model.eos, partial(self.model.text, job.source.payload))
         return result
 
     def _check(self, job: Job, result: Result) -> None:
