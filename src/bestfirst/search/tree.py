@@ -75,7 +75,7 @@ class SearchTree:
     def _queue_child(self, y: Hypothesis, j: int, beam: Beam) -> None:
         values: Sequence[float] = y.successors.values  # type: ignore[union-attr]
         if j == len(values):
-            if self.ends is not None and j >= self.width - len(self.eos):
+            if self.ends is not None and j >= self.width - len(self.eos) and beam.length < self.context.n_max:
                 self.short_of_children |= sum(not child.finished for child in y.children.values()) < self.strategy.k
             return
         value = y.value + values[j]
