@@ -15,8 +15,8 @@ from time import perf_counter, sleep
 import pytest
 
 from bestfirst import Decoding
-from bestfirst.serve.app import json_line
 from bestfirst.serve.engine_thread import EngineThread
+from bestfirst.serve.exchange import json_line
 from bestfirst.serve.limits import Limits
 from bestfirst.serve.middleware import Hosts
 from bestfirst.serve.request_queue import MOST_UNREAD, DeadlinePassed, QueueFull, RequestQueue, TooMuch

@@ -75,6 +75,8 @@ def serve(
 
     /           the playground: type a sentence, see the search
     /translate  POST a text or a list; "stream": true for n-best as they come
+    /v1/completions, /v1/chat/completions, /v1/models
+                as OpenAI's API has them, for its clients, with n and beam_width
     /search     POST a text: both searches, every event of them
     /docs       all about these, to try out; /openapi.json for programs
     /health     whether it works; /metrics for Prometheus

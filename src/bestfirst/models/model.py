@@ -52,6 +52,7 @@ class Model(ABC):
     hugging_face = False  # whether it is a `TransformersModel`, which engines run in ways of their own
     on_gpu = False
     eight_bits = False  # whether the engine's products are taken in these
+    chats = False  # whether inputs may be conversations: lists of messages
 
     @property
     def known_as(self) -> Any:

@@ -92,6 +92,11 @@ class TransformersModel(TextModel):
         """Whether its weights lie on a CUDA device."""
         return bool(self.model.device.type == "cuda")
 
+    @property
+    def chats(self) -> bool:  # type: ignore[override]
+        """Whether its tokenizer has a chat template."""
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
     @cached_property
     def vocabulary(self) -> int:
         """How many tokens there are."""

@@ -6,52 +6,32 @@ from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
-from fastapi.security import HTTPBearer
 from fastapi_swagger import patch_fastapi
-from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
 from .. import __version__
 from ..models import Model
 from ..page import component
-from . import schemas
+from . import openai, schemas
 from .engine_thread import Certified, EngineThread
+from .exchange import CLIENT_LEFT, bearer, client, json_line, json_response, left, of_work, refusals
 from .limits import Limits
 from .metrics import Metrics
 from .middleware import CheckRequests, Hosts, MeasureRequests
 from .request_queue import DeadlinePassed, EngineStopped, QueueFull, RequestQueue, Submission, TooMuch
 from .server import body_seconds
 
-GUARDED = frozenset({"/translate", "/search", "/metrics"})
+GUARDED = frozenset({"/translate", "/search", "/metrics"}) | openai.PATHS
 PATHS = GUARDED | {"/", "/docs", "/openapi.json", "/health"}
-CLIENT_LEFT = 499  # nginx's code; only the metrics see it
 ONLY_OURS = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; \
 base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 ABOUT = """Beam search's answer for a fraction of the model calls. Requests in flight share the forward passes of one model.
 
 Errors are `{"detail": "what is wrong and what to do"}`."""
-
-
-def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """What a path answers when it does not do what it is asked, as the OpenAPI document tells it."""
-    why = {
-        400: "The body is no JSON that can be read, or the server does not answer to this host.",
-        401: "The token is missing or wrong.",
-        408: "The body did not arrive in time.",
-        413: "The body is larger than the server allows.",
-        422: "Something in the request is wrong; `detail` names it.",
-        429: "The queue is full. Try again after `Retry-After` seconds.",
-        503: "The engine has stopped.",
-        504: "The deadline has passed.",
-    }
-    found: dict[int | str, dict[str, Any]] = {code: {"model": schemas.Error, "description": why[code]} for code in codes}
-    if 429 in found:
-        found[429]["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
-    return found
 
 
 def create_app(model: Model, limits: Limits, *, hosts: Hosts, token: str | None = None, row_budget: int | None = None) -> FastAPI:
@@ -75,25 +55,15 @@ def create_app(model: Model, limits: Limits, *, hosts: Hosts, token: str | None 
     name = getattr(model, "name", type(model).__name__)
     _add_translate(app, name, queue, limits, token is not None)
     _add_search(app, name, queue, limits, token is not None)
+    openai.add_openai(app, model, name, queue, limits, token is not None)
     _add_state(app, name, queue, metrics, token is not None)
     _add_errors(app)
     return app
 
 
-def _bearer(token: bool) -> list[Any]:
-    """What the OpenAPI document says of the token; the middleware is who checks it."""
-    return [Depends(HTTPBearer(auto_error=False, description="The token that the server was started with."))] if token else []
-
-
-def _of_work(token: bool) -> dict[str, Any]:
-    """What paths have in common that ask the model."""
-    refused = refusals(400, 408, 413, 422, 429, 503, 504, *((401,) if token else ()))
-    return {"dependencies": _bearer(token), "response_class": Response, "responses": refused}
-
-
 def _add_translate(app: FastAPI, model: str, queue: RequestQueue, limits: Limits, token: bool) -> None:
     Body = schemas.TranslateRequest.within(limits)  # noqa: N806
-    shared = _of_work(token)
+    shared = of_work(token)
     stream = {"application/x-ndjson": {"schema": schemas.StreamLine.model_json_schema()}}
     shared["responses"][200] = {"model": schemas.TranslateResponse, "content": stream}
 
@@ -117,7 +87,7 @@ def _add_translate(app: FastAPI, model: str, queue: RequestQueue, limits: Limits
 
 def _add_search(app: FastAPI, model: str, queue: RequestQueue, limits: Limits, token: bool) -> None:
     Body = schemas.SearchRequest.within(limits)  # noqa: N806
-    shared = _of_work(token)
+    shared = of_work(token)
     shared["responses"][200] = {"model": schemas.SearchResponse}
 
     @app.post("/search", **shared)
@@ -135,7 +105,7 @@ def _add_search(app: FastAPI, model: str, queue: RequestQueue, limits: Limits, t
 def _add_state(app: FastAPI, model: str, queue: RequestQueue, metrics: Metrics, token: bool) -> None:
     page = (files(__package__) / "playground.html").read_text(encoding="utf-8").replace("{{component}}", component())
     plain = {"content": {"text/plain": {"schema": {"type": "string"}}}}
-    shared: dict[str, Any] = {"dependencies": _bearer(token), "response_class": Response}
+    shared: dict[str, Any] = {"dependencies": bearer(token), "response_class": Response}
 
     @app.get("/health", responses=refusals(503))
     async def health() -> schemas.Health:
@@ -157,7 +127,10 @@ def _add_errors(app: FastAPI) -> None:
     def answer(kind: type[Exception], code: int, said: Callable[[Request, Any], str]) -> None:
         async def handler(request: Request, error: Exception) -> JSONResponse:
             headers = {"Retry-After": str(error.retry_after)} if isinstance(error, QueueFull) else getattr(error, "headers", None)
-            return JSONResponse({"detail": said(request, error)}, getattr(error, "status_code", code), headers)
+            status = getattr(error, "status_code", code)
+            if request.url.path in openai.PATHS:
+                return openai.refused(status, said(request, error), headers=headers)
+            return JSONResponse({"detail": said(request, error)}, status, headers)
 
         app.add_exception_handler(kind, handler)
 
@@ -185,24 +158,3 @@ async def stream_lines(submission: Submission) -> AsyncIterator[bytes]:
         yield json_line({"detail": str(error)})
     finally:
         submission.close()
-
-
-def client(request: Request) -> str:
-    """Who asks: those with the same address share what is one client's."""
-    return request.client.host if request.client is not None else ""
-
-
-async def left(request: Request) -> None:
-    """Returns when the client has gone."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def json_line(fields: dict[str, Any]) -> bytes:
-    """JSON, whatever the numbers: what is infinite or no number is null."""
-    return to_json(fields, inf_nan_mode="null") + b"\n"
-
-
-def json_response(fields: dict[str, Any]) -> Response:
-    """A response of what was put together from checked parts, without checking it again."""
-    return Response(to_json(fields, inf_nan_mode="null"), media_type="application/json")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
+from typing import Any
 
 from ..engine import Engine, Job, Stats, engine_for
 from ..models import Model
@@ -53,7 +54,7 @@ Event = Certified | Done | Failed
 class Work(Flow):
     """Texts of one request, each with its settings. `tell` gets its events, in the engine's thread."""
 
-    texts: Sequence[tuple[str, Decoding]]
+    texts: Sequence[tuple[Any, Decoding]]  # or conversations
     tell: Callable[[Event], None]
     stream: bool = False  # tell of answers as they are certified
     recorded: bool = False  # tell every event of every search, in strict order
@@ -245,7 +246,7 @@ class EngineThread:
         text, decoding = work.texts[index]
         if index in work.jobs:
             return work.jobs[index]
-        if not text.strip():
+        if isinstance(text, str) and not text.strip():
             return Result(status="complete", exact=True)
         try:
             job = Job(index, self._read(text), decoding)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..settings import Decoding
 
@@ -31,7 +32,7 @@ class Limits:
         """Requests of more texts than this share half of the queue, so that others always find a place."""
         return max(1, self.max_queue // 256)
 
-    def rows(self, text: str, decoding: Decoding) -> int:
+    def rows(self, text: Any, decoding: Decoding) -> int:
         """What a text may need at worst, as far as can be told before it is read."""
         length = decoding.max_length
         return decoding.beam * (length if isinstance(length, int) else len(text) // CHARACTERS_A_TOKEN + 10)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from math import ceil
 from time import monotonic
+from typing import Any
 
 from ..search import Result
 from ..settings import Decoding
@@ -15,7 +16,7 @@ from .limits import Limits
 
 MOST_UNREAD = 2048  # events of a stream that wait for its client; one that is further behind does not read
 
-Texts = Sequence[tuple[str, Decoding]]
+Texts = Sequence[tuple[Any, Decoding]]
 
 
 class TooMuch(Exception):

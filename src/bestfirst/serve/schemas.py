@@ -21,14 +21,14 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def _whole(value: object) -> object:
+def whole(value: object) -> object:
     """5.0 is a whole number too: JSON has but one kind of numbers."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def count(most: int) -> Any:
     """A whole number from 1 to this."""
-    return Annotated[int, Field(ge=1, le=most), BeforeValidator(_whole)]
+    return Annotated[int, Field(ge=1, le=most), BeforeValidator(whole)]
 
 
 Alpha = Annotated[float, Field(ge=-5, le=5, allow_inf_nan=False)]
@@ -93,7 +93,7 @@ class SearchRequest(SearchSettings):
         text = Field(min_length=1, examples=["Wo ist der Bahnhof?"])
         length = Field(LONGEST_SHOWN, description=f"Most tokens of a translation; at most {LONGEST_SHOWN} are shown.")
         narrowed = {
-            "text": (_text(limits), text),
+            "text": (text_within(limits), text),
             "max_length": (count(LONGEST_SHOWN), length),
             **_widths(min(WIDEST_SHOWN, limits.max_beam)),
         }
@@ -112,7 +112,7 @@ class TranslateRequest(SearchSettings):
     @classmethod
     def within(cls, limits: Limits) -> type[TranslateRequest]:
         """What is allowed within these limits."""
-        text = _text(limits)
+        text = text_within(limits)
         texts = Annotated[list[text], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
         about = f"A text, or a list of up to {limits.max_items}. One of nothing but blanks has no translation."
         either = (text | texts, Field(description=about, examples=["Wo ist der Bahnhof?"]))
@@ -131,9 +131,9 @@ def _widths(most: int) -> dict[str, Any]:
     }
 
 
-def _text(limits: Limits) -> Any:
-    # NUL is in no language, and ends strings in places that are not ours
-    return Annotated[str, Field(max_length=limits.max_chars, pattern=r"^[^\u0000]*$")]
+def text_within(limits: Limits, least: int = 0) -> Any:
+    """A text. NUL is in no language, and ends strings in places that are not ours."""
+    return Annotated[str, Field(min_length=least, max_length=limits.max_chars, pattern=r"^[^\u0000]*$")]
 
 
 # -- what comes back ---------------------------------------------------------------------------------------------------------

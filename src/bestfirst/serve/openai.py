@@ -1,0 +1,274 @@
+"""The paths of OpenAI's API: what its clients can ask, carried out by search; nothing is sampled."""
+
+from collections.abc import AsyncIterator, Sequence
+from time import time
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel, BeforeValidator, Field, create_model
+
+from ..models import Model
+from ..search import Answer, Result
+from ..settings import Decoding
+from .engine_thread import Certified
+from .exchange import CLIENT_LEFT, bearer, client, json_line, json_response, left, of_work, refusals
+from .limits import Limits
+from .request_queue import DeadlinePassed, EngineStopped, RequestQueue, Submission
+from .schemas import Error, Strict, count, text_within, whole
+
+PATHS = frozenset({"/v1/models", "/v1/completions", "/v1/chat/completions"})
+NOT_SAMPLED = "Outputs are searched for, not sampled: only 0 and 1 are known, and make no difference."
+
+Unsampled = Annotated[int, Field(ge=0, le=1), BeforeValidator(whole)]
+
+
+class ErrorObject(BaseModel):
+    """An error as OpenAI's clients read it."""
+
+    message: str
+    type: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+
+
+class ApiError(Error):
+    """Why a request was not carried out, in the words of both."""
+
+    error: ErrorObject | None = None
+
+
+class SearchedRequest(Strict):
+    """What both kinds of requests may say. `beam_width` is ours (and vLLM's), the rest is OpenAI's."""
+
+    model: str | None = Field(None, description="The model's name, as /v1/models has it; there is only one.")
+    n: int = 1
+    best_of: int | None = None
+    beam_width: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    length_penalty: Annotated[float, Field(ge=-5, le=5, allow_inf_nan=False)] = Field(
+        0.0, description="Log-probabilities are divided by the length to this power."
+    )
+    stop: (
+        Annotated[str, Field(min_length=1, max_length=100)]
+        | Annotated[list[Annotated[str, Field(min_length=1, max_length=100)]], Field(max_length=8)]
+        | None
+    ) = Field(None, description="Texts that end an output; they are not part of it.")
+    stream: bool = Field(False, description="Send server-sent events: each output as soon as it is certain.")
+    temperature: Unsampled | None = Field(None, description=NOT_SAMPLED)
+    top_p: Unsampled | None = Field(None, description=NOT_SAMPLED)
+    seed: int | None = Field(None, description="Makes no difference: outputs are the same every time.")
+    user: str | None = None
+
+    def decoding(self, model: Model, tokens: int) -> Decoding:
+        """The same for the engine: the n best of a beam that is as wide as anything that is asked for needs it to be."""
+        beam = max(self.beam_width or 0, self.best_of or 0, self.n) if self.beam_width or self.best_of else max(5, self.n)
+        strings = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        asked = {"beam": beam, "nbest": self.n, "max_length": tokens, "min_length": self.min_tokens, "stop_strings": strings}
+        return Decoding(length_penalty=self.length_penalty or None, accept_truncated=True, **asked).read(model)  # type: ignore[arg-type]
+
+
+class CompletionRequest(SearchedRequest):
+    """Prompts to go on with."""
+
+    prompt: str | list[str]
+
+    @property
+    def inputs(self) -> list[Any]:
+        """What is decoded."""
+        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
+
+    @property
+    def tokens(self) -> int:
+        """Most tokens to write."""
+        return self.max_tokens or 16  # OpenAI's default
+
+
+class Message(Strict):
+    """Something that was said."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class ChatRequest(SearchedRequest):
+    """A conversation to go on with."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+
+    @property
+    def inputs(self) -> list[Any]:
+        return [[message.model_dump() for message in self.messages]]
+
+    @property
+    def tokens(self) -> int:
+        return self.max_completion_tokens or self.max_tokens or 128
+
+
+def _within(base: type[SearchedRequest], limits: Limits, **own: Any) -> Any:
+    """What is allowed within these limits."""
+    most = count(limits.max_beam)
+    longest, least = count(10_000), Annotated[int, Field(ge=0, le=10_000), BeforeValidator(whole)]
+    narrowed: dict[str, Any] = {
+        "n": (most, Field(1, description="Outputs of each prompt: the best, the second best and so on.")),
+        "best_of": (most | None, Field(None, description="How many hypotheses compete: a beam at least as wide as this.")),
+        "beam_width": (most | None, Field(None, description="Hypotheses of each length to keep; 5 where nothing says.")),
+        "max_tokens": (longest | None, Field(None, description="Most tokens to write.")),
+        "min_tokens": (
+            Annotated[int, Field(ge=0, le=10_000), BeforeValidator(whole)],
+            Field(0, description="Tokens before the end may come."),
+        ),
+        **own,
+    }
+    return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **narrowed)
+
+
+# -- what comes back ---------------------------------------------------------------------------------------------------------
+
+
+class Usage(BaseModel):
+    """Tokens read and written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Choice(BaseModel):
+    """One output; `text` of a completion, `message` of a conversation."""
+
+    index: int
+    text: str | None = None
+    message: dict[str, Any] | None = None
+    finish_reason: Literal["stop", "length"] | None
+    logprobs: None = None
+    score: float | None = Field(None, description="The value it was ranked by.")
+
+
+class Completion(BaseModel):
+    """What was written."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage
+
+
+def _finish(answer: Answer) -> str:
+    return "length" if answer.truncated else "stop"
+
+
+def _choice(index: int, answer: Answer, chat: bool) -> dict[str, Any]:
+    text = answer.text or ""
+    said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+    return {"index": index, **said, "finish_reason": _finish(answer), "logprobs": None, "score": answer.score}
+
+
+def _chunk(index: int, answer: Answer, chat: bool) -> dict[str, Any]:
+    text = answer.text or ""
+    said = {"delta": {"role": "assistant", "content": text}} if chat else {"text": text}
+    return {"index": index, **said, "finish_reason": _finish(answer), "logprobs": None}
+
+
+def _usage(model: Model, inputs: Sequence[Any], results: Sequence[Result]) -> dict[str, int]:
+    read = model.reader()
+    prompts = [getattr(read(each).payload, "tokens", ()) for each in inputs]
+    asked = sum(map(len, prompts))
+    written = sum(len(answer.tokens) for result in results for answer in result.hypotheses)
+    return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
+
+
+async def _events(submission: Submission, head: dict[str, Any], n: int, chat: bool) -> AsyncIterator[bytes]:
+    """Server-sent events: a chunk for each output, as soon as it is certain to have its place."""
+    try:
+        async for event in submission.events():
+            if isinstance(event, Certified):
+                yield _event({**head, "choices": [_chunk(event.index * n + event.rank - 1, event.answer, chat)]})
+            elif event.result.status == "error":
+                yield _event({"error": ErrorObject(message=event.result.message or "").model_dump()})
+    except (DeadlinePassed, EngineStopped) as error:
+        yield _event({"error": ErrorObject(message=str(error), type="server_error").model_dump()})
+    finally:
+        submission.close()
+    yield b"data: [DONE]\n\n"
+
+
+def _event(fields: dict[str, Any]) -> bytes:
+    return b"data: " + json_line(fields) + b"\n"
+
+
+# -- the paths ---------------------------------------------------------------------------------------------------------------
+
+
+def add_openai(app: FastAPI, model: Model, name: str, queue: RequestQueue, limits: Limits, token: bool) -> None:
+    """Add the paths; that of conversations where the model has a chat template."""
+    started = int(time())
+
+    async def answer(asked: Any, request: Request, kind: str, chat: bool) -> Response:
+        if asked.model not in (None, name):
+            return refused(404, f"there is no model {asked.model!r:.60}; this server has {name!r}", "model")
+        inputs = asked.inputs
+        try:
+            decoding = asked.decoding(model, asked.tokens)
+        except ValueError as error:
+            return refused(422, str(error))
+        submission = queue.submit([(each, decoding) for each in inputs], client=client(request), stream=asked.stream)
+        head = {"id": f"{kind}-{uuid4().hex}", "created": int(time()), "model": name}
+        if asked.stream:
+            head["object"] = "chat.completion.chunk" if chat else "text_completion"
+            return StreamingResponse(_events(submission, head, asked.n, chat), media_type="text/event-stream")
+        found = await submission.results(left(request))
+        if found is None:
+            return Response(status_code=CLIENT_LEFT)
+        results = [done.result for done in found]
+        for result in results:
+            if result.status == "error":
+                return refused(422, result.message or "the prompt cannot be completed")
+        choices = [
+            _choice(i * asked.n + rank, each, chat)
+            for i, result in enumerate(results)
+            for rank, each in enumerate(result.hypotheses)
+        ]
+        head["object"] = "chat.completion" if chat else "text_completion"
+        return json_response({**head, "choices": choices, "usage": _usage(model, inputs, results)})
+
+    shared = of_work(token, 404, model=ApiError)
+    events = {"text/event-stream": {"schema": {"type": "string"}}}
+    shared["responses"][200] = {"model": Completion, "content": events}
+    text = text_within(limits, 1)
+    texts = Annotated[list[text], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
+    Prompts = _within(CompletionRequest, limits, prompt=(text | texts, Field(examples=["Once upon a time"])))  # noqa: N806
+
+    @app.get("/v1/models", dependencies=bearer(token), responses=refusals(401) if token else {})
+    async def models() -> dict[str, Any]:
+        """The model that is served, as OpenAI's clients ask for it."""
+        return {"object": "list", "data": [{"id": name, "object": "model", "created": started, "owned_by": "bestfirst"}]}
+
+    @app.post("/v1/completions", **shared)
+    async def completions(asked: Prompts, request: Request) -> Response:  # type: ignore[valid-type]
+        """Go on with prompts, as OpenAI's API has it: the n best outputs of each, best first."""
+        return await answer(asked, request, "cmpl", chat=False)
+
+    if not model.chats:
+        return
+    said = create_model("Message", __base__=Message, __doc__=Message.__doc__, content=(text_within(limits, 0), ...))
+    talk = Annotated[list[said], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
+    most = (count(10_000) | None, Field(None, description="Most tokens to write; `max_tokens` by its newer name."))
+    Talk = _within(ChatRequest, limits, messages=(talk, ...), max_completion_tokens=most)  # noqa: N806
+
+    @app.post("/v1/chat/completions", **shared)
+    async def chat_completions(asked: Talk, request: Request) -> Response:  # type: ignore[valid-type]
+        """Answer a conversation, as OpenAI's API has it, by the model's own chat template."""
+        return await answer(asked, request, "chatcmpl", chat=True)
+
+
+def refused(status: int, message: str, param: str | None = None, headers: Any = None) -> JSONResponse:
+    """An error as both read it."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    error = ErrorObject(message=message, type=kind, param=param).model_dump()
+    return JSONResponse({"detail": message, "error": error}, status, headers)

@@ -1,0 +1,118 @@
+"""OpenAI's own client against the server, with a small chat model: what it gets is what `decode` finds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+import bestfirst
+import chat_models
+from scale import FULL
+from serve.served import ENVIRONMENT, Served
+
+PROMPT = "once upon a time"
+TALK = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "tell me a story"}]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return chat_models.save(tmp_path_factory.mktemp("served") / "chat")
+
+
+@pytest.fixture(scope="module")
+def served(folder) -> Iterator[Served]:
+    served = Served("--model", folder)
+    yield served
+    served.stop()
+
+
+@pytest.fixture(scope="module")
+def client(served) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def model(folder) -> bestfirst.Model:
+    return bestfirst.load(folder)
+
+
+def expected(model, source, **settings):
+    (result,) = bestfirst.decode(model, [source], accept_truncated=True, **settings)
+    return result
+
+
+def test_a_completion(client, model):
+    found = client.completions.create(model="chat", prompt=PROMPT, max_tokens=12, extra_body={"beam_width": 4})
+    result = expected(model, PROMPT, beam=4, max_length=12)
+    assert found.object == "text_completion"
+    assert found.choices[0].text == result.text
+    assert found.choices[0].finish_reason == ("length" if result.truncated else "stop")
+    assert found.usage.completion_tokens == len(result.hypotheses[0].tokens)
+    assert found.usage.prompt_tokens == len(model.read(PROMPT).payload.tokens)
+
+
+def test_several_prompts_with_their_n_best(client, model):
+    prompts = [PROMPT, "the cat", "what is"]
+    found = client.completions.create(model="chat", prompt=prompts, n=3, best_of=6, max_tokens=8, stop=["th", "o"])
+    results = [expected(model, each, beam=6, nbest=3, max_length=8, stop_strings=("th", "o")) for each in prompts]
+    assert [choice.text for choice in found.choices] == [answer.text for result in results for answer in result.hypotheses]
+    assert [choice.index for choice in found.choices] == list(range(9))
+
+
+def test_a_conversation(client, model):
+    found = client.chat.completions.create(model="chat", messages=TALK, n=3, max_tokens=10, temperature=0)
+    result = expected(model, TALK, beam=5, nbest=3, max_length=10)
+    assert [choice.message.content for choice in found.choices] == [answer.text for answer in result.hypotheses]
+    assert {choice.message.role for choice in found.choices} == {"assistant"}
+    again = client.chat.completions.create(model="chat", messages=TALK, n=3, max_completion_tokens=10, seed=7)
+    assert [choice.message.content for choice in again.choices] == [choice.message.content for choice in found.choices]
+
+
+def test_streams(client, model):
+    whole = expected(model, TALK, beam=5, nbest=3, max_length=10)
+    chunks = [*client.chat.completions.create(model="chat", messages=TALK, n=3, max_tokens=10, stream=True)]
+    assert [chunk.choices[0].index for chunk in chunks] == [0, 1, 2]
+    assert [chunk.choices[0].delta.content for chunk in chunks] == [answer.text for answer in whole.hypotheses]
+    assert all(chunk.choices[0].finish_reason in ("stop", "length") for chunk in chunks)
+    texts = [chunk.choices[0].text for chunk in client.completions.create(model="chat", prompt=PROMPT, max_tokens=6, stream=True)]
+    assert texts == [expected(model, PROMPT, max_length=6).text]
+
+
+def test_the_model_has_a_name(client):
+    assert [each.id for each in client.models.list()] == ["chat"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "said"),
+    [
+        ({"model": "gpt-9"}, openai.NotFoundError, "there is no model 'gpt-9'; this server has 'chat'"),
+        ({"temperature": 0.7}, openai.UnprocessableEntityError, "temperature"),
+        ({"n": 1000}, openai.UnprocessableEntityError, "n: "),
+        ({"max_tokens": 0}, openai.UnprocessableEntityError, "max_tokens: "),
+        ({"prompt": "the cat " * 300}, openai.UnprocessableEntityError, "positions; split it"),
+        ({"extra_body": {"beams": 4}}, openai.UnprocessableEntityError, "beams: there is no such field"),
+    ],
+)
+def test_errors_are_those_of_the_client(client, asked, error, said):
+    with pytest.raises(error) as caught:
+        client.completions.create(**{"model": "chat", "prompt": PROMPT, **asked})
+    assert said in caught.value.body["message"]
+
+
+def test_a_translator_has_no_conversations(server):
+    assert server.post("/v1/chat/completions", {"messages": TALK}).status == 404
+    found = server.post("/v1/completions", {"prompt": "Guten Morgen!", "max_tokens": 20}).json
+    assert found["choices"][0]["text"] == "Good morning."
+
+
+def test_schemathesis_finds_nothing(served, tmp_path):
+    command = Path(sys.executable).with_name("schemathesis")
+    options = ["--checks", "all", "--max-examples", "60" if FULL else "6", "--seed", "8", "--suppress-health-check", "all"]
+    line = [str(command), "run", f"{served.url}/openapi.json", "--include-path-regex", "^/v1/", *options]
+    done = subprocess.run(line, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr
