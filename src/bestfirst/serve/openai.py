@@ -117,10 +117,7 @@ def _within(base: type[SearchedRequest], limits: Limits, **own: Any) -> Any:
         "best_of": (most | None, Field(None, description="How many hypotheses compete: a beam at least as wide as this.")),
         "beam_width": (most | None, Field(None, description="Hypotheses of each length to keep; 5 where nothing says.")),
         "max_tokens": (longest | None, Field(None, description="Most tokens to write.")),
-        "min_tokens": (
-            Annotated[int, Field(ge=0, le=10_000), BeforeValidator(whole)],
-            Field(0, description="Tokens before the end may come."),
-        ),
+        "min_tokens": (least, Field(0, description="Tokens before the end may come.")),
         **own,
     }
     return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **narrowed)
