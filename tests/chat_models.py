@@ -45,7 +45,7 @@ def language_model(seed: int = 0) -> Any:
     size = len(tokenizer())
     config = LlamaConfig(
         vocab_size=size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        max_position_embeddings=256, bos_token_id=2, eos_token_id=1, pad_token_id=0, tie_word_embeddings=False,
+        max_position_embeddings=1024, bos_token_id=2, eos_token_id=1, pad_token_id=0, tie_word_embeddings=False,
     )  # fmt: skip
     return peaked(LlamaForCausalLM(config).eval(), seed, eos=1.6)
 

@@ -212,6 +212,8 @@ def add_openai(app: FastAPI, model: Model, name: str, queue: RequestQueue, limit
         inputs = asked.inputs
         try:
             decoding = asked.decoding(model, asked.tokens)
+            most = limits.max_rows // (decoding.beam * len(inputs))  # of tokens: a text that is cut off says so
+            decoding = decoding.using(max_length=max(1, min(asked.tokens, most)))
         except ValueError as error:
             return refused(422, str(error))
         submission = queue.submit([(each, decoding) for each in inputs], client=client(request), stream=asked.stream)
