@@ -237,7 +237,8 @@ def add_openai(app: FastAPI, model: Model, name: str, queue: RequestQueue, limit
         return json_response({**head, "choices": choices, "usage": _usage(model, inputs, results)})
 
     shared = of_work(token, 404, model=ApiError)
-    events = {"text/event-stream": {"schema": {"type": "string"}}}
+    event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+    events = {"text/event-stream": {"schema": event}}
     shared["responses"][200] = {"model": Completion, "content": events}
     text = text_within(limits, 1)
     texts = Annotated[list[text], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
