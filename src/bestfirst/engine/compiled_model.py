@@ -84,6 +84,8 @@ class CompiledModel(TextModel):
 
     def score(self, batch: Sequence[Query]) -> list[Scored]:
         """Each hypothesis from scratch, one by one."""
+        if self.cached is not None:
+            return self.cached.score(batch)  # type: ignore[no-any-return]
         out = []
         for prompt, prefix in batch:
             logprobs = self.decoder.from_scratch(Prompt(prompt.source, (*prompt.tokens, *prefix)))

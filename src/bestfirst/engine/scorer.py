@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
@@ -94,7 +96,9 @@ class ModelScorer:
         self.eos = eos_of(model.eos, type(model).__name__)
         self.own = OwnModel(model, lenient)
         self.vocabulary = 0  # known with the first scores
+        self._measured: Budget | None = None
         self.language_model = score.language_model
+        self._trees, self._running = _trees(model, score.language_model)
         if self.language_model is None and "language_model" in score.needs:
             raise ValueError(f"score {score.name!r} needs a language model, got None")
         if self.language_model is not None and not set(self.language_model.eos) & self.eos:
@@ -112,17 +116,22 @@ class ModelScorer:
         return self.own.independent
 
     def budget(self) -> Budget:
-        return self.own.budget()
+        if not self._trees:
+            return self.own.budget()
+        if self._measured is None:
+            budgets = [tree.runner.budget() for tree in self._trees]
+            self._measured = Budget(min(each.rows for each in budgets), min(each.free for each in budgets))
+        return self._measured
 
     def cache_tokens(self) -> int:
-        return 0
+        return sum(tree.cache_tokens() for tree in self._trees)
 
     def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
-        with collecting():
+        with collecting(), self._running(self._trees):
             states = self.own.start([source.payload for _, source in roots])
-        for (root, _), state in zip(roots, states, strict=True):
-            beside = None if self.language_model is None else self.language_model.start(())
-            root.state = state if isinstance(state, ModelFailure) else States(state, beside)
+            for (root, _), state in zip(roots, states, strict=True):
+                beside = None if self.language_model is None else self.language_model.start(())
+                root.state = state if isinstance(state, ModelFailure) else States(state, beside)
 
     def expand(self, batch: Sequence[Hypothesis], width: float) -> list[Successors | ModelFailure]:
         out: list[Successors | ModelFailure] = [y.state for y in batch]  # of one that failed before, when it was not needed yet
@@ -133,7 +142,7 @@ class ModelScorer:
         before: list[States] = [y.state if y.parent is None else y.parent.state for y in rows]
         queries = [Query(states.model, y.tokens) for states, y in zip(before, rows, strict=True)]
         several = width > 1 + len(self.eos)  # else a state is used once, and may be overwritten
-        with collecting():
+        with collecting(), self._running(self._trees):
             answers = self.own.ask(queries, "attention" in self.score.needs, several)
         if (allowed := allowed_after(rows, self.eos)) is not None:
             answers = [_restricted(*each) for each in zip(answers, allowed, rows, strict=True)]
@@ -152,7 +161,8 @@ class ModelScorer:
         beside: Sequence[Scored | None] = [None] * len(batch)
         if self.language_model is not None:
             queries = [Query(states.language_model, y.tokens) for states, y in zip(before, batch, strict=True)]
-            beside = self.language_model.score(queries)
+            with self._running(self._trees):
+                beside = self.language_model.score(queries)
         return [
             answer if isinstance(answer, ModelFailure) else self._successors(y, states, answer, lm, width)
             for y, states, answer, lm in zip(batch, before, answers, beside, strict=True)
@@ -249,6 +259,15 @@ class ModelScorer:
 
     def text(self, source: Source, tokens: Sequence[int]) -> str | None:
         return self.own.text(source.payload, tokens)
+
+
+def _trees(*models: Any) -> tuple[list[Any], Callable[[list[Any]], AbstractContextManager[None]]]:
+    """The trees of the Hugging Face models that these are made of, and how they are asked through them."""
+    if "bestfirst.models.text_model" not in sys.modules:
+        return [], nullcontext  # type: ignore[return-value]
+    from .cached_model import cached, running
+
+    return cached(*models), running
 
 
 ON_THE_WAY = frozenset({"language_model", "language_model_past", "attention"})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import isfinite
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf, isfinite, log
 from typing import Any
 
 from ..search import BrokenLaw
-from .model import Model, Query, Scored
+from .model import Model, Query, Scored, Source
 
 
 class Combined(Model):
@@ -21,17 +22,21 @@ class Combined(Model):
         self.models = models
         self.eos = models[0].eos
 
-    def answers(self, batch: Sequence[Query]) -> Iterator[tuple[list[Any], list[Any]]]:
-        """Of each query, every model's log-probabilities as an array, and the state to go on from: the list of theirs."""
+    def answers(self, batch: Sequence[Query]) -> tuple[list[Any], list[list[Any]]]:
+        """Every model's log-probabilities, (hypotheses, vocabulary), and the states to go on from: of each, all theirs."""
         import numpy
 
         each = [model.score([Query(q.state[i], q.prefix) for q in batch]) for i, model in enumerate(self.models)]
-        for row in zip(*each, strict=True):
-            arrays = [numpy.asarray(answer.logprobs, dtype=numpy.float64) for answer in row]
-            if len({array.size for array in arrays}) > 1:
-                sizes = ", ".join(str(array.size) for array in arrays)
-                raise BrokenLaw(f"models to be combined must have the same vocabulary, these have {sizes} tokens")
-            yield arrays, [answer.state for answer in row]
+        sizes = [{len(answer.logprobs) for answer in answers} for answers in each]
+        if len(set().union(*sizes)) > 1:
+            shown = ", ".join(str(max(size)) for size in sizes)
+            raise BrokenLaw(f"models to be combined must have the same vocabulary, these have {shown} tokens")
+        arrays = [numpy.stack([_array(answer.logprobs) for answer in answers]) for answers in each]
+        return arrays, [[answer.state for answer in row] for row in zip(*each, strict=True)]
+
+    def reader(self, prefix: Any = None) -> Callable[[Any], Source]:
+        read = self.models[0].reader(prefix)
+        return lambda raw: replace(read(raw), payload=raw)
 
     def source_length(self, source: Any) -> int:
         return self.models[0].source_length(source)
@@ -64,15 +69,13 @@ class Ensemble(Combined):
         return [model.start(source) for model in self.models]
 
     def score(self, batch: Sequence[Query]) -> list[Scored]:
-        import numpy
-
-        shares = numpy.log(self.weights)
-        out = []
-        for logprobs, states in self.answers(batch):
-            mean = numpy.logaddexp.reduce([share + each for share, each in zip(shares, logprobs, strict=True)])
-            mean[abs(mean) < 1e-12] = 0.0  # rounding must not make p = 1 more than it is
-            out.append(Scored(mean.tolist(), states))
-        return out
+        arrays, states = self.answers(batch)
+        mean = None
+        for share, each in zip(self.weights, arrays, strict=True):
+            each += log(share)
+            mean = each if mean is None else _log_of_sum(mean, each)
+        rows = mean.clip(max=0, out=mean)  # type: ignore[union-attr]  rounding must not make p = 1 more than it is
+        return [Scored(row, state) for row, state in zip(rows, states, strict=True)]
 
 
 class ShallowFusion(Combined):
@@ -92,8 +95,34 @@ class ShallowFusion(Combined):
         return [self.models[0].start(source), self.models[1].start(())]
 
     def score(self, batch: Sequence[Query]) -> list[Scored]:
-        out = []
-        for (logprobs, beside), states in self.answers(batch):
-            fused = logprobs + self.weight * beside if self.weight > 0 else logprobs
-            out.append(Scored(fused.tolist(), states))
-        return out
+        (rows, beside), states = self.answers(batch)
+        if self.weight > 0:
+            rows += self.weight * beside
+        return [Scored(row, state) for row, state in zip(rows, states, strict=True)]
+
+
+def _array(row: Any) -> Any:
+    """A model's scores: in single precision where they came in no more than that, else in double."""
+    import numpy
+
+    row = row.detach().float().cpu().numpy() if hasattr(row, "detach") and row.dtype.itemsize <= 4 else row
+    found = numpy.asarray(row.detach().cpu() if hasattr(row, "detach") else row)
+    return found if found.dtype in (numpy.float32, numpy.float64) else found.astype(numpy.float64)
+
+
+def _log_of_sum(a: Any, b: Any) -> Any:
+    """log(exp(a) + exp(b)), of arrays; numpy's own goes number by number."""
+    import numpy
+
+    most = numpy.maximum(a, b)
+    with numpy.errstate(invalid="ignore"):
+        least = numpy.minimum(a, b, out=b)
+        least -= most
+        numpy.exp(least, out=least)
+        least += 1
+        numpy.log(least, out=least)
+        least += most
+    impossible = most == -inf
+    if impossible.any():
+        least[impossible] = -inf
+    return least

@@ -24,6 +24,7 @@ class TextModel(Model):
     hugging_face = True
     encoder_decoder: bool
     speech = False
+    cached: Any = None  # who is asked instead, while an engine decodes a model that is made of this one
     decoder: Any = None  # the compiled step that runs it; without one, an engine chooses
     name: str
     eos: frozenset[int]
@@ -163,7 +164,7 @@ class TextModel(Model):
         return tokens
 
     def start(self, source: Any) -> Any:
-        return self.read(source).payload
+        return self.read(source).payload if self.cached is None else self.cached.start(source)
 
 
 def _shown(source: Any) -> Sequence[int]:

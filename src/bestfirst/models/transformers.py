@@ -161,13 +161,16 @@ class TransformersModel(TextModel):
 
     @torch.inference_mode()
     def score(self, batch: Sequence[Query]) -> list[Scored]:
-        """Each hypothesis from scratch, one by one: slow and plain, what the engine is tested against."""
+        """Each hypothesis from scratch, one by one: slow and plain, what the engine is tested against. Inside another model that
+        is being decoded, all of them in one forward pass, from keys and values that were kept."""
+        if self.cached is not None:
+            return self.cached.score(batch)  # type: ignore[no-any-return]
         out = []
         for state, prefix in batch:
             decoder = torch.tensor([[*state.tokens, *prefix]], device=self.model.device)
             logprobs = torch.log_softmax(self.logits(state, decoder)[0, -1].float(), -1).clamp_(max=0)
             logprobs[list(self.banned)] = -inf
-            out.append(Scored(logprobs.tolist(), state))
+            out.append(Scored(logprobs.cpu().numpy(), state))
         return out
 
 

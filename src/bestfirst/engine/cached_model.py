@@ -1,0 +1,156 @@
+"""CachedModel: a Hugging Face model inside another model (an ensemble, a wrapper), asked like any model and run on the tree.
+
+    trees = [CachedModel(each) for each in inside(model)]
+    with running(trees):                # meanwhile the `start` and `score` of each of them are these
+        model.score(batch)
+
+An input's keys and values are held as long as anybody holds a state of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from ..models import Model, Query, Scored
+from .runner import Row, Runner, Sentence
+
+if TYPE_CHECKING:
+    from ..models.reader import Prompt
+    from ..models.text_model import TextModel
+
+
+class Held:
+    """An input of a `CachedModel`: read, and let in with the others of its first batch. What it holds is given back with it."""
+
+    __slots__ = ("_dead", "prompt", "sentence")
+
+    def __init__(self, prompt: Prompt, dead: deque[Sentence]) -> None:
+        self.prompt = prompt
+        self.sentence: Sentence | None = None
+        self._dead = dead
+
+    def __del__(self) -> None:
+        if self.sentence is not None:
+            self._dead.append(self.sentence)  # to be released between two steps: this may be called in the midst of one
+
+
+State = tuple[Held, int]
+"""An input, and the slot of the last token that was scored of it; 0 before there is one."""
+
+
+class CachedModel:
+    """Runs rows of one model for whoever asks it."""
+
+    def __init__(self, model: TextModel) -> None:
+        self.model = model
+        decoder, self._mode = model.decoder, nullcontext
+        if decoder is None:
+            import torch
+
+            from .steps.choose import step_for
+
+            decoder, self._mode = step_for(model), torch.inference_mode
+        self.runner = Runner(model, decoder)
+        self._banned = list(model.banned)
+        self._dead: deque[Sentence] = deque()
+
+    def start(self, source: Any) -> State:
+        """As `Model.start`."""
+        return Held(self.model.read(source).payload, self._dead), 0
+
+    def score(self, batch: Sequence[Query]) -> list[Scored]:
+        """As `Model.score`, in one forward pass; scores are rows of one array."""
+        with self._mode():
+            return self._score(batch)
+
+    def _score(self, batch: Sequence[Query]) -> list[Scored]:
+        self._let_go()
+        self._admit([state[0] for state, _ in batch])
+        rows = [_row(state, prefix) for state, prefix in batch]
+        order = sorted(range(len(rows)), key=lambda i: rows[i][0].place)  # rows of an input stand together
+        slots, logits = self.runner.step([rows[i] for i in order])
+        scores = _log_softmax(logits)
+        if self._banned:
+            scores[:, self._banned] = -inf
+        out: list[Scored] = [None] * len(rows)  # type: ignore[list-item]
+        for at, (i, slot) in enumerate(zip(order, slots, strict=True)):
+            out[i] = Scored(scores[at], (batch[i].state[0], slot))
+        return out
+
+    def _admit(self, inputs: Sequence[Held]) -> None:
+        new = list({id(held): held for held in inputs if held.sentence is None}.values())
+        if new:
+            for held, sentence in zip(new, self.runner.admit([held.prompt for held in new]), strict=True):
+                held.sentence = sentence
+
+    def _let_go(self) -> None:
+        with self._mode():
+            while self._dead:
+                self.runner.release(self._dead.popleft())
+
+    def cache_tokens(self) -> int:
+        """Tokens held."""
+        self._let_go()
+        return self.runner.cache_tokens()
+
+
+def _log_softmax(logits: Any) -> Any:
+    """As an array of its own: a step may use the memory of its logits again."""
+    import numpy
+
+    if hasattr(logits, "detach"):
+        return logits.float().log_softmax(-1).clamp_(max=0).cpu().numpy()
+    shifted = logits - logits.max(-1, keepdims=True)
+    shifted -= numpy.log(numpy.exp(shifted).sum(-1, keepdims=True))
+    return shifted
+
+
+def _row(state: State, prefix: tuple[int, ...]) -> Row:
+    held, slot = state
+    sentence: Sentence = held.sentence  # type: ignore[assignment]
+    if not prefix:
+        return sentence, sentence.prompt_slot, sentence.start, sentence.offset
+    return sentence, slot, prefix[-1], sentence.offset + len(prefix)
+
+
+def cached(*models: Any) -> list[CachedModel]:
+    """One for each Hugging Face model that these are made of, wherever they keep it."""
+    found: dict[int, CachedModel] = {}
+    seen: set[int] = set()
+    waiting: list[Any] = [value for model in models if model is not None for value in _parts(model)]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if getattr(each, "hugging_face", False) is True:
+            with suppress(ValueError):  # no step gives what it gives: it scores from scratch
+                found[id(each)] = CachedModel(each)
+        elif isinstance(each, (list, tuple)):
+            waiting += each
+        elif isinstance(each, Mapping):
+            waiting += each.values()
+        elif isinstance(each, Model) or (hasattr(each, "start") and hasattr(each, "score")):
+            waiting += _parts(each)
+    return list(found.values())
+
+
+def _parts(model: Any) -> list[Any]:
+    return [model] if getattr(model, "hugging_face", False) is True else list(getattr(model, "__dict__", {}).values())
+
+
+@contextmanager
+def running(trees: Sequence[CachedModel]) -> Iterator[None]:
+    """Meanwhile these models are asked through their trees."""
+    before = [tree.model.cached for tree in trees]
+    for tree in trees:
+        tree.model.cached = tree
+    try:
+        yield
+    finally:
+        for tree, other in zip(trees, before, strict=True):
+            tree.model.cached = other

@@ -1,0 +1,171 @@
+"""Models made of Hugging Face models run on the tree: what they find is what each hypothesis scored from scratch gives."""
+
+from __future__ import annotations
+
+import gc
+from math import inf, log
+
+import numpy
+import pytest
+
+import bestfirst
+import chat_models
+from bestfirst import Ensemble, Model, Scored, ShallowFusion, Stats, decode
+from bestfirst.engine import scorer_for
+from bestfirst.engine.cached_model import CachedModel
+from bestfirst.models import Query
+from bestfirst.models.transformers import TransformersModel
+from bestfirst.scoring import LogProbability, MutualInformation
+
+PROMPTS = ["the cat", "once upon a time there", "what is", "please tell me a story about the sea", "it is warm"]
+SETTINGS = {"beam": 4, "nbest": 3, "max_length": 9, "accept_truncated": True}
+
+
+def small(seed: int) -> TransformersModel:
+    return bestfirst.wrap(chat_models.language_model(seed), chat_models.tokenizer())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tried() -> None:
+    """Which step runs a model is found out with the model itself, before the tests that do without it."""
+    for seed in (0, 1):
+        decode(small(seed), ["the"], max_length=1)
+
+
+class Biased(Model):
+    """A wrapper as anybody would write it: some tokens are less likely, one must not come."""
+
+    def __init__(self, model: Model) -> None:
+        self.inner = {"model": model}
+        self.eos = model.eos
+
+    def start(self, source):
+        return self.inner["model"].start(source)
+
+    def score(self, batch):
+        out = []
+        for answer in self.inner["model"].score(batch):
+            row = numpy.array(answer.logprobs)
+            row[10:60] -= 1.5
+            row[7] = -inf
+            out.append(Scored(row, answer.state))
+        return out
+
+    def max_length(self, source):
+        return 9
+
+
+class FromScratch(Model):
+    """The same model, every hypothesis by itself, with nothing kept."""
+
+    def __init__(self, make) -> None:
+        self.make = make  # a function, in which nobody looks for models
+        self.eos = make().eos
+
+    def start(self, source):
+        return source
+
+    def score(self, batch):
+        out = []
+        for source, prefix in batch:
+            model = self.make()
+            state = model.start(source)
+            for length in range(len(prefix) + 1):
+                ((row, state, *_),) = model.score([Query(state, prefix[:length])])
+            out.append(Scored(row, source))
+        return out
+
+
+MODELS = {
+    "ensemble": lambda: Ensemble([small(0), small(1)], [2, 1]),
+    "the same twice": lambda: Ensemble([small(0)] * 2),
+    "fusion": lambda: ShallowFusion(small(0), small(1), 0.4),
+    "wrapper": lambda: Biased(small(0)),
+    "all of them": lambda: Ensemble([Biased(small(0)), ShallowFusion(small(1), small(0), 0.2)]),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_compositions_run_on_the_tree_and_find_what_scoring_from_scratch_finds(name, monkeypatch):
+    expected = decode(FromScratch(MODELS[name]), PROMPTS, **SETTINGS)
+    asked = []
+    monkeypatch.setattr(TransformersModel, "logits", lambda *_: asked.append(1))  # what scores from scratch
+    stats = Stats()
+    results = decode(MODELS[name](), PROMPTS, stats=stats, **SETTINGS)
+    assert not asked
+    for one, other in zip(results, expected, strict=True):
+        assert [y.tokens for y in one.hypotheses] == [y.tokens for y in other.hypotheses]
+        assert [y.score for y in one.hypotheses] == pytest.approx([y.score for y in other.hypotheses], abs=1e-4)
+        assert (one.calls, one.exact) == (other.calls, True)
+    assert stats.cache_tokens > 0
+
+
+def test_a_step_of_an_ensemble_is_one_forward_pass_of_each_model(monkeypatch):
+    passes = []
+    score = CachedModel.score
+    monkeypatch.setattr(CachedModel, "score", lambda self, batch: (passes.append(len(batch)), score(self, batch))[1])
+    stats = Stats()
+    decode(Ensemble([small(0), small(1)]), PROMPTS * 4, stats=stats, **SETTINGS)
+    checks = sum(rows == 1 for rows in passes)
+    assert len(passes) - checks <= 2 * stats.steps
+    assert sum(passes) - checks <= 2 * stats.rows
+
+
+def test_what_inputs_held_is_given_back():
+    model = Ensemble([small(0), small(1)])
+    scorer = scorer_for(model, LogProbability())
+    states = []
+    with scorer._running(scorer._trees):
+        for prompt in PROMPTS:
+            states.append(model.start(prompt))
+        answers = model.score([Query(state, ()) for state in states])
+        assert scorer.cache_tokens() > 0
+        del states[2:], answers
+    before = scorer.cache_tokens()
+    del states
+    gc.collect()
+    assert scorer.cache_tokens() == 0 < before
+    assert model.models[0].cached is None  # and the models are left as they were found
+
+
+def test_a_language_model_beside_a_model_of_ones_own_runs_on_the_tree_too(monkeypatch):
+    size = len(chat_models.tokenizer())
+
+    def row(prefix):
+        scores = numpy.random.default_rng([3, *prefix]).random(size)
+        return numpy.log(scores / scores.sum())
+
+    def model():
+        return bestfirst.FunctionModel(row, eos=1)
+
+    expected = decode(model(), [None], score=MutualInformation(FromScratch(lambda: small(0)), 0.1, 0.01), beam=3, max_length=4)
+    monkeypatch.setattr(TransformersModel, "logits", None)
+    found = decode(model(), [None], score=MutualInformation(small(0), 0.1, 0.01), beam=3, max_length=4)
+    assert [y.tokens for y in found[0].hypotheses] == [y.tokens for y in expected[0].hypotheses]
+
+
+def test_an_ensemble_of_translators_translates():
+    model = bestfirst.load()
+    lines = ["Guten Morgen!", "Ich habe keine Zeit.", "Das Wetter ist heute sehr schön."]
+    alone, together = decode(model, lines), decode(Ensemble([model, model]), lines)
+    assert [result.text for result in together] == [result.text for result in alone]
+    assert [r.calls for r in together] == [r.calls for r in alone]
+    (empty,) = decode(Ensemble([model]), ["Haus " * 600])
+    assert empty.status == "error"
+    assert "more than the model's 512 positions" in empty.message
+
+
+def test_the_mean_is_that_of_probabilities_whatever_the_precision(cases):
+    for case in cases(50, full=500):
+        rng = numpy.random.default_rng(case)
+        rows = [numpy.log(rng.dirichlet([0.1] * 30)) for _ in range(3)]
+        rows[0][3] = rows[1][3] = rows[2][3] = -inf
+        kind = rng.choice(["float32", "float64"])
+        parts = [bestfirst.FunctionModel(lambda prefix, row=row: row, eos=0) for row in [row.astype(kind) for row in rows]]
+        weights = rng.random(3)
+        model = Ensemble(parts, weights.tolist())
+        found = model.score([Query([None] * 3, ())])[0].logprobs
+        expected = sum(w / weights.sum() * numpy.exp(row) for w, row in zip(weights, rows, strict=True))
+        assert numpy.exp(found) == pytest.approx(expected, abs=1e-5 if kind == "float32" else 1e-12)
+        assert found[3] == -inf
+        assert found.max() <= log(1)
