@@ -55,7 +55,7 @@ class Decoding:
     prefix            the forced start of every output, a text or token ids (Hugging Face models); it is not scored
     allowed           what may be written: a `bestfirst.Trie` of outputs, a `bestfirst.Grammar`, another `Constraint`,
                       or a name: a file of outputs, one a line, "regex:PATTERN", "schema:FILE", "grammar:FILE"
-    heuristic         h(x, y), for "a-star-beam" and "a-star"
+    heuristic         h(y, context), where context.source is the input, for "a-star-beam" and "a-star"
     stop              a stopping rule other than the strategy's own, an object or its name: "exhausted", "opennmt", "shrinking",
                       "huang", "hf-true", "hf-false", "hf-never", "patience", "ctranslate2" (these two with a factor in
                       `stop_options`)
@@ -108,7 +108,8 @@ class Decoding:
         self._limit(1)
         _ = self.budget
         self.objective.check(self.plan)
-        self.objective.search(self.plan, eos=(), context=Context(n_max=1), n=self.nbest, max_calls=self.max_calls)
+        blind = self.plan if self.plan.heuristic is None else self.plan.using(heuristic=None)  # it may look at the input
+        self.objective.search(blind, eos=(), context=Context(n_max=1), n=self.nbest, max_calls=self.max_calls)
 
     def _check_endings(self) -> None:
         strings = (self.stop_strings,) if isinstance(self.stop_strings, str) else tuple(self.stop_strings)
@@ -188,7 +189,7 @@ class Decoding:
         return self.objective.search(
             self.plan,
             eos=eos,
-            context=Context(n_max=self.n_max(source), source_length=source.length),
+            context=Context(self.n_max(source), source.length, source.payload),
             n=self.nbest,
             accept_truncated=self.accept_truncated,
             max_calls=self.max_calls,

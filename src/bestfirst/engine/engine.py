@@ -13,11 +13,11 @@ cannot do to the first. `choice.py` is the one place that chooses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..constraints import Constraint
 from ..models import Source
@@ -54,13 +54,20 @@ class Job:
         if self.error is None:
             self.n_max = self.decoding.n_max(self.source)
 
-    def search(self, eos: Collection[int], text: Callable[[Source, Sequence[int]], str | None]) -> Search:
-        """A new search of this input, for a model whose outputs end with `eos` and have this text."""
+    def search(
+        self,
+        eos: Collection[int],
+        text: Callable[[Source, Sequence[int]], str | None],
+        merge: Callable[[Any, tuple[int, ...]], Hashable] | None = None,
+    ) -> Search:
+        """A new search of this input, for a model whose outputs end with `eos`, have this text and, with `merge`, states."""
         if self.begin is not None:
             search = self.begin()
         else:
             strings = self.decoding.stop_strings
-            more = {"ends": StopStrings(strings, partial(text, self.source))} if strings else {}
+            more: dict[str, Any] = {"ends": StopStrings(strings, partial(text, self.source))} if strings else {}
+            if merge is not None:
+                more["merge"] = partial(merge, self.source.payload)
             search = self.decoding.search(self.source, self.decoding.ending(eos), self.trace, **more)
         if isinstance(allowed := self.decoding.allowed, Constraint):
             for each in search.searches if isinstance(search, Groups) else [search]:

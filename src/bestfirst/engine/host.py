@@ -112,9 +112,12 @@ class HostEngine:
         """Queue jobs; of those given together the longest come first, so that what is encoded together is alike."""
         for job in sorted(jobs, key=lambda job: -job.source.length):
             _check_together(job.decoding.objective, self.scorer.score)
-            running = self._running[job] = Running(job, job.search(self.scorer.eos, self.scorer.text))
+            running = self._running[job] = self._begin(job)
             self._waiting.append(running)
         self._submitted += len(jobs)
+
+    def _begin(self, job: Job) -> Running:
+        return Running(job, job.search(self.scorer.eos, self.scorer.text, self.scorer.merge))
 
     def cancel(self, job: Job) -> None:
         if self._failed.pop(job, None) is not None:
@@ -194,7 +197,9 @@ class HostEngine:
             self.scorer.release(latest.search.root)
             latest.search.dismantle()
             active.pop()
-            again = self._running[latest.job] = Running(latest.job, latest.job.search(self.scorer.eos, self.scorer.text))
+            again = self._running[latest.job] = Running(
+                latest.job, latest.job.search(self.scorer.eos, self.scorer.text, self.scorer.merge)
+            )
             self._waiting.appendleft(again)
 
     def _plan(self) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import Any, NamedTuple, Protocol
@@ -27,6 +27,8 @@ class Scorer(Protocol):
 
     eos: Collection[int]
     score: Score
+    merge: Callable[[Any, tuple[int, ...]], Hashable] | None
+    """What of an input and tokens decides on how they may go on, where the model says so (`Model.merge_key`)."""
 
     @property
     def shares_context(self) -> bool:
@@ -95,6 +97,7 @@ class ModelScorer:
         self.score = score
         self.eos = eos_of(model.eos, type(model).__name__)
         self.own = OwnModel(model, lenient)
+        self.merge = None if getattr(model.merge_key, "__func__", None) is Model.merge_key else model.merge_key
         self.vocabulary = 0  # known with the first scores
         self._measured: Budget | None = None
         self.language_model = score.language_model

@@ -28,6 +28,7 @@ class TreeScorer:
     """
 
     exact = True
+    merge = None
 
     def __init__(self, model: TextModel, score: Score, decoder: Any) -> None:
         """`decoder`: a `DecoderStep` or what has its methods."""

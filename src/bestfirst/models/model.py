@@ -79,6 +79,13 @@ class Model(ABC):
         """Hypotheses of different keys are never in one batch: `len(query.prefix)` for a cache that has no mask."""
         return None
 
+    def merge_key(self, source: Any, prefix: tuple[int, ...]) -> Hashable:
+        """What of a prefix decides on how it may go on, where that is less than all of it: the last tag, for a tagger.
+
+        Of hypotheses of one length with equal keys only the best is kept, so a beam as wide as there are keys finds the best of
+        all. None: it is like no other."""
+        return None
+
     def attend(self, batch: Sequence[Query]) -> Sequence[Scored]:
         """As `score`, with the attention to the source. Asked only for a score that needs it (a coverage penalty)."""
         raise ValueError(f"{type(self).__name__} gives no attention, which a coverage penalty needs; write its `attend`")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from operator import attrgetter
 
 from .hypothesis import Hypothesis, Key
@@ -33,7 +33,7 @@ class Beam:
     `leave`: at most k unfinished members; a finished one is a member (is accepted) if fewer than k members precede it.
     """
 
-    __slots__ = ("k", "keep", "length", "members", "open", "rest", "unfinished")
+    __slots__ = ("k", "keep", "length", "members", "open", "rest", "twins", "unfinished")
 
     def __init__(self, length: int, k: float, keep: bool) -> None:
         self.length = length
@@ -43,6 +43,7 @@ class Beam:
         self.open: list[Hypothesis] = []  # the members that are not scored yet, by place on the agenda
         self.rest: list[Cursor] = []  # children of closed hypotheses of the beam before, not made yet
         self.unfinished = 0
+        self.twins: dict[Hashable, Hypothesis] = {}  # the best member of each state, where states are known: there is no other
 
     @property
     def full(self) -> bool:
@@ -50,7 +51,17 @@ class Beam:
         return (len(self.members) if self.keep else self.unfinished) >= self.k
 
     def insert(self, y: Hypothesis) -> Sequence[Hypothesis]:
-        """Add `y` and return what falls off for it: nothing, other members, or `y` itself."""
+        """Add `y` and return what falls off for it: nothing, other members, or `y` itself. Of two with one state the better
+        stays: whatever can become of the other is worse than the same of this one."""
+        twin = None if y.state_key is None else self.twins.get(y.state_key)
+        if twin is None or twin is y:
+            return self._insert(y)
+        if (-twin.value, twin.tokens) <= (-y.value, y.tokens):
+            return (y,)
+        self._remove(self.members.index(twin))
+        return (twin, *self._insert(y))
+
+    def _insert(self, y: Hypothesis) -> Sequence[Hypothesis]:
         members = self.members
         if self.full and y.rank > members[-1].rank:
             return (y,)
@@ -58,6 +69,8 @@ class Beam:
         if y.finished and position >= self.k:
             return (y,)
         members.insert(position, y)
+        if y.state_key is not None:
+            self.twins[y.state_key] = y
         if not y.finished:
             self.unfinished += 1
         if len(members) <= self.k:
@@ -73,6 +86,8 @@ class Beam:
 
     def _remove(self, position: int) -> Hypothesis:
         y = self.members.pop(position)
+        if y.state_key is not None:
+            self.twins.pop(y.state_key, None)
         if not y.finished:
             self.unfinished -= 1
         return y

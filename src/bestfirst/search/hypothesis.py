@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
@@ -31,6 +31,7 @@ class Context:
 
     n_max: int  # most tokens a finished hypothesis may have, EOS included, BOS not
     source_length: int = 0  # |x|, without EOS
+    source: Any = field(default=None, compare=False, repr=False)  # x itself, as the model was given it
 
 
 class Hypothesis:
@@ -44,7 +45,7 @@ class Hypothesis:
 
     __slots__ = (
         "bound", "children", "evicted", "finished", "id", "key", "length", "logprob", "node", "on_beam", "parent", "rank",
-        "reach", "state", "successors", "token", "tokens", "value", "worth",
+        "reach", "state", "state_key", "successors", "token", "tokens", "value", "worth",
     )  # fmt: skip
 
     parent: Hypothesis | None
@@ -64,6 +65,7 @@ class Hypothesis:
     successors: Successors | None
     children: dict[int, Hypothesis]
     state: Any
+    state_key: Hashable  # of what is equal, hypotheses of one length have the same continuations; None: of nobody knows what
     node: Any
     id: int
 
@@ -83,6 +85,7 @@ class Hypothesis:
         self.evicted = False
         self.successors = None
         self.state = None
+        self.state_key = None
         self.node = None
         self.id = -1
 

@@ -26,7 +26,7 @@ from .stops import Answered
 from .strict import StrictSearch
 from .table_1 import Strategy
 
-ANY_ORDER_ONLY = ("ends", "max_calls", "trace")  # settings that `StrictSearch` does not have
+ANY_ORDER_ONLY = ("ends", "max_calls", "merge", "trace")  # settings that `StrictSearch` does not have
 
 
 class Search(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from math import inf
 
 from .agenda import Agenda, Beam, by_key
@@ -27,6 +27,7 @@ class SearchTree:
         n: int = 1,
         accept_truncated: bool = False,
         ends: Callable[[tuple[int, ...]], bool] | None = None,
+        merge: Callable[[tuple[int, ...]], Hashable] | None = None,
         max_calls: int | None = None,
         trace: Trace | None = None,
     ) -> None:
@@ -38,6 +39,7 @@ class SearchTree:
         self.n = n
         self.accept_truncated = accept_truncated
         self.ends = ends  # whether tokens are complete that do not end in EOS
+        self.merge = merge  # of what is equal, tokens of one length have the same continuations
         self.max_calls = max_calls
         self.trace = trace
         self.policy = Policy.of(strategy, score, max_calls, trace is not None)
@@ -53,7 +55,7 @@ class SearchTree:
         # A heuristic may rank children otherwise than their values do, so none can be left out before it was asked.
         by_value = strategy.heuristic is None or getattr(strategy.heuristic, "by_value", False)
         some = (1 if ends is None else 8) * (strategy.k + len(self.eos))  # nobody knows how many tokens may be an end
-        self.width = some if by_value else inf
+        self.width = some if by_value and merge is None else inf  # or any number may be refused for others of their state
         self._ready: list[Hypothesis] = []  # named by the last frontier
         self._pruned: list[Hypothesis] = []  # open, but no continuation can enter a beam
         self._moved: list[Hypothesis] = []  # those whose place is that of what they can attain, as against their bound
@@ -99,7 +101,8 @@ class SearchTree:
         fallen = (child,) if child.evicted else beam.insert(child)
         enters = child not in fallen
         # Siblings come best first: if an unfinished one is refused, so are all after it. A heuristic may rank them otherwise.
-        if enters or child.evicted or self.strategy.heuristic is not None or (child.finished and not self.policy.keep):
+        alone = self.strategy.heuristic is None and self.merge is None
+        if enters or child.evicted or not alone or (child.finished and not self.policy.keep):
             self._queue_child(y, j + 1, beam)
         if self.trace is not None and not enters and not child.evicted:
             self._note_refused(y, j, beam)
@@ -131,6 +134,8 @@ class SearchTree:
             finished = token in self.eos or (self.accept_truncated and y.length + 1 == self.context.n_max)
             finished = finished or (self.ends is not None and self.ends((*y.tokens, token)))
             child = y.children[j] = self._place(Hypothesis(y, token, y.value + values[j], logprob, finished))
+            if self.merge is not None and not finished:
+                child.state_key = self.merge(child.tokens)
             if child.reach > y.bound + TOLERANCE * (1 + abs(y.bound)):
                 self.bound_holds = False  # beam search goes on, but does not stop by bounds any more
                 if self.policy.relies_on_bound:

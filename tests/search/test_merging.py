@@ -1,0 +1,165 @@
+"""Hypotheses with equal states are merged: Viterbi's answer for taggers, and the same for best-first and beam search."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+from math import exp, inf, log
+
+import pytest
+
+from bestfirst import Model, Scored, decode
+
+
+class Tagger(Model):
+    """A chain: a tag's score depends on the word and on the tag before it. Tags are 1 to `tags`, EOS is 0."""
+
+    eos = 0
+
+    def __init__(self, tags: int, merging: bool = True) -> None:
+        self.tags = tags
+        self.merging = merging
+
+    def row(self, word: int, before: int) -> list[float]:
+        rng = random.Random(f"{word} {before}")
+        weights = [rng.gauss(0, 2) for _ in range(self.tags)]
+        total = log(sum(map(exp, weights)))
+        return [weight - total for weight in weights]
+
+    def start(self, source):
+        return source
+
+    def max_length(self, source):
+        return len(source) + 1
+
+    def score(self, batch):
+        out = []
+        for words, prefix in batch:
+            if len(prefix) == len(words):
+                row = [0.0] + [-inf] * self.tags
+            else:
+                row = [-inf, *self.row(words[len(prefix)], prefix[-1] if prefix else 0)]
+            out.append(Scored(row, words))
+        return out
+
+    def merge_key(self, source, prefix):
+        return prefix[-1] if self.merging else None
+
+
+def viterbi(model: Tagger, words: list[int]) -> tuple[float, tuple[int, ...]]:
+    best = {0: (0.0, ())}
+    for word in words:
+        rows = {before: model.row(word, before) for before in best}
+        best = {
+            tag: max((value + rows[before][tag - 1], (*tags, tag)) for before, (value, tags) in best.items())
+            for tag in range(1, model.tags + 1)
+        }
+    return max(best.values())
+
+
+def backward(model: Tagger, words: list[int]) -> list[dict[int, float]]:
+    """By position and the tag before it: the best that the rest can add."""
+    ahead = [dict.fromkeys(range(model.tags + 1), 0.0)]
+    for word in reversed(words):
+        rest = ahead[0]
+        rows = {before: model.row(word, before) for before in rest}
+        ahead.insert(0, {before: max(x + rest[i + 1] for i, x in enumerate(row)) for before, row in rows.items()})
+    return ahead
+
+
+class Backward:
+    """The heuristic that knows: for A*, which then goes straight to the best tags."""
+
+    admissible = True
+
+    def __init__(self, model: Tagger) -> None:
+        self.model = model
+        self.tables: dict[tuple[int, ...], list[dict[int, float]]] = {}
+
+    def __call__(self, y, context):
+        words = context.source
+        if tuple(words) not in self.tables:
+            self.tables[tuple(words)] = backward(self.model, words)
+        return self.tables[tuple(words)][min(y.length, len(words))][y.tokens[-1] if y.tokens else 0]
+
+
+def sentences(cases: range, longest: int) -> list[list[int]]:
+    return [[random.Random(f"{case}").randrange(50) + i for i in range(1 + case % longest)] for case in cases]
+
+
+@pytest.mark.parametrize("strategy", ["best-first", "beam", "best-first-unpruned"])
+@pytest.mark.parametrize("finished", ["leave", "keep"])
+def test_a_beam_as_wide_as_there_are_tags_finds_viterbis_answer(strategy, finished):
+    if strategy == "best-first-unpruned" and finished == "keep":
+        pytest.skip("nothing is pruned")
+    model = Tagger(4)
+    texts = sentences(range(200), 12)
+    results = decode(model, texts, strategy=strategy, beam=4, finished=finished)
+    for words, result in zip(texts, results, strict=True):
+        value, tags = viterbi(model, words)
+        assert result.hypotheses[0].tokens == (*tags, 0)
+        assert result.hypotheses[0].score == pytest.approx(value)
+        assert result.calls <= 4 * len(words) + 2
+    plain = decode(Tagger(4, merging=False), texts, beam=4)
+    missed = sum(one.hypotheses[0].tokens != other.hypotheses[0].tokens for one, other in zip(results, plain, strict=True))
+    assert missed > 0  # what merging is for
+
+
+def test_best_first_search_merges_as_beam_search_does(cases, tally):
+    """Whatever the beam, the budget of rows and the number of answers."""
+    wrong = searches = 0
+    for case in cases(150, full=2000):
+        rng = random.Random(case)
+        model = Tagger(rng.randint(2, 6))
+        words = [rng.randrange(60) for _ in range(rng.randint(1, 9))]
+        k = rng.randint(1, 6)
+        nbest = rng.randint(1, k)
+        settings = {"beam": k, "nbest": nbest, "finished": rng.choice(["leave", "keep"])}
+        expected = reference(model, words, k)[:nbest]
+        for strategy, budget in (("best-first", 1), ("best-first", 9), ("beam", 1), ("beam", 9)):
+            (result,) = decode(model, [words], strategy=strategy, row_budget=budget, **settings)
+            found = [(round(y.score, 9), y.tokens) for y in result.hypotheses]
+            searches += 1
+            wrong += found != [(round(value, 9), (*tags, 0)) for value, tags in expected]
+    tally("searches that merge states", searches, wrong)
+    assert wrong == 0
+
+
+def reference(model: Tagger, words: list[int], k: int) -> list[tuple[float, tuple[int, ...]]]:
+    """Beam search level by level: of the candidates with one last tag the best, and of these the k best."""
+    beam: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    for word in words:
+        best: dict[int, tuple[float, tuple[int, ...]]] = {}
+        for value, tags in beam:
+            for i, x in enumerate(model.row(word, tags[-1] if tags else 0)):
+                new = (value + x, (*tags, i + 1))
+                old = best.get(i + 1)
+                if old is None or (-new[0], new[1]) < (-old[0], old[1]):
+                    best[i + 1] = new
+        beam = sorted(best.values(), key=lambda each: (-each[0], each[1]))[:k]
+    return beam
+
+
+def test_a_star_with_a_backward_heuristic_needs_one_call_a_token():
+    """200 of 200 optimal: the heuristic sees the input, and knows the best that is to come."""
+    model = Tagger(5, merging=False)
+    texts = sentences(range(200), 10)
+    results = decode(model, texts, strategy="a-star", heuristic=Backward(model))
+    optimal = 0
+    for words, result in zip(texts, results, strict=True):
+        value, tags = viterbi(model, words)
+        optimal += result.hypotheses[0].tokens == (*tags, 0) and result.exact
+        assert result.hypotheses[0].score == pytest.approx(value)
+        assert result.calls == len(words) + 1
+    assert optimal == 200
+
+
+def test_the_best_of_all_is_found_where_brute_force_can_say_so():
+    model = Tagger(3)
+    for words in sentences(range(40), 5):
+        best = max(
+            (sum(model.row(word, before)[tag - 1] for word, before, tag in zip(words, (0, *tags), tags, strict=False)), tags)
+            for tags in product(range(1, 4), repeat=len(words))
+        )
+        (result,) = decode(model, [words], beam=3)
+        assert result.hypotheses[0].tokens == (*best[1], 0)
