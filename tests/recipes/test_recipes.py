@@ -1,0 +1,95 @@
+"""Recipes for models of other kinds: each runs as its README says, on data or weights of its own, in under 60 lines."""
+
+from __future__ import annotations
+
+import random
+import runpy
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+import bestfirst
+import chat_models
+from bestfirst.testing import check_model
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+SCRIPTS = sorted(path for path in RECIPES.glob("*/*.py") if path.parent.name != "tatoeba-de-en")
+
+
+def named(name: str) -> dict:
+    """What a recipe's file defines."""
+    return runpy.run_path(str(next(path for path in SCRIPTS if path.stem == name)))
+
+
+def output(name: str, *arguments: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a recipe prints."""
+    path = next(path for path in SCRIPTS if path.stem == name)
+    monkeypatch.setattr(sys, "argv", [str(path), *map(str, arguments)])
+    runpy.run_path(str(path), run_name="__main__")
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.parent.name)
+def test_a_recipe_is_short_and_says_how_it_is_run(path):
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    assert len(lines) < 60
+    assert f"python recipes/{path.parent.name}/{path.name}" in (path.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_tagger_finds_the_best_tags_with_a_call_a_word(capsys, monkeypatch):
+    lines = output("tagger", capsys=capsys, monkeypatch=monkeypatch)
+    assert lines[0] == "the/D old/N man/V the/D boats/N   6 calls, exact: True"
+    recipe = named("tagger")
+    tagger, words = recipe["Tagger"](), ["the", "old", "man", "flies"]
+    check_model(tagger, words, normalized=False)
+    best = max(product(range(1, 6), repeat=4), key=lambda y: sum(tagger.row(*each)[tag] for each, tag in pairs(words, y)))
+    (result,) = bestfirst.decode(tagger, [words], strategy="a-star", heuristic=recipe["BestRest"](tagger))
+    assert result.hypotheses[0].tokens == (*best, 0)
+
+
+def pairs(words: list[str], tags: tuple[int, ...]) -> list[tuple[tuple[str, int], int]]:
+    return [((word, before), tag) for word, before, tag in zip(words, (0, *tags), tags, strict=False)]
+
+
+def test_the_parser_finds_better_trees_with_wider_beams(capsys, monkeypatch):
+    lines = output("parser", capsys=capsys, monkeypatch=monkeypatch)
+    scores = [float(line.split(": ")[1].split(",")[0]) for line in lines]
+    assert scores == sorted(scores)
+    parser = named("parser")["Parser"]()
+    words = [("a", "D"), ("dog", "N"), ("saw", "V")]
+    check_model(parser, words)
+    (wide,) = bestfirst.decode(parser, [words], beam=50)
+    (all_of_them,) = bestfirst.decode(parser, [words], strategy="best-first-unpruned")
+    assert wide.hypotheses == all_of_them.hypotheses
+
+
+def test_the_speller_spells(capsys, monkeypatch):
+    lines = output("speller", capsys=capsys, monkeypatch=monkeypatch)
+    assert [line.split(": ")[1].split()[0] for line in lines] == ["search", "answer", "letter", "the", "spelling"]
+    check_model(named("speller")["Speller"](), "lettr", normalized=False)
+
+
+def test_grapheme_to_phoneme_learns_something_in_a_second(capsys, monkeypatch):
+    (line,) = output("g2p", 3, capsys=capsys, monkeypatch=monkeypatch)
+    assert "of 100 words right" in line
+    recipe = named("g2p")
+    model = recipe["G2P"](16)
+    model.train_on(2, random.Random(1), batch=4)
+    check_model(model, "chavo")
+    results = bestfirst.decode(model, ["chavo", "llama", "queso"], beam=3)
+    assert all(result.exact for result in results)
+
+
+def test_the_ensemble_and_the_wrapper_translate(capsys, monkeypatch):
+    lines = output("ensemble", capsys=capsys, monkeypatch=monkeypatch)
+    assert len(lines) == 2
+    assert lines[0].startswith("Good morning,")
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_language_model_completes(chat, capsys, monkeypatch, tmp_path):
+    folder = chat_models.save(tmp_path)
+    lines = output("language_model", folder, "the cat", *["--chat"] * chat, capsys=capsys, monkeypatch=monkeypatch)
+    assert len(lines) == 3
