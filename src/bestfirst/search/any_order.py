@@ -147,8 +147,8 @@ class AnyOrderSearch(SearchTree):
                 if beam.full and all(z.key < y.key if z.finished else z.successors is not None for z in beam.members):
                     return beam
             return None
-        best, beam = self._attainable(y)
-        return beam if best == -inf else None
+        best, last = self._attainable(y)
+        return last if best == -inf else None
 
     # -- what was scored ---------------------------------------------------------------------------------------------
 
