@@ -65,7 +65,10 @@ def _benchmark(name: str, context: typer.Context) -> int:
         from bestfirst_bench.cli import COMMANDS
     except ModuleNotFoundError as error:
         raise usage("the benchmarks are not installed; install bestfirst again: pip install 'bestfirst[bench]'") from error
-    return COMMANDS[name](context.args, prog_name=name, parent=context.parent, standalone_mode=False)
+    try:
+        return COMMANDS[name](context.args, prog_name=name, parent=context.parent, standalone_mode=False)
+    except ModuleNotFoundError as error:  # the base has neither torch nor what measures quality
+        raise usage(f"bestfirst {name} needs {error.name}: pip install 'bestfirst[bench]'") from error
 
 
 def _version(wanted: bool) -> None:
