@@ -151,7 +151,7 @@ def test_help_teaches_and_loads_no_torch():
 
 def test_what_tune_needs_and_is_not_installed_is_named(monkeypatch, capsys, tmp_path):
     (tmp_path / "text").write_text("Ja.\n", encoding="utf-8")
-    monkeypatch.setattr("bestfirst_bench.cli.tune.Benchmark", lambda model: __import__("torch_of_nowhere"))
+    monkeypatch.setattr("bestfirst_bench.row.identity", lambda model: __import__("torch_of_nowhere"))
     assert command(["tune", str(tmp_path / "text"), "--rows", str(tmp_path / "rows")]) == 2
     assert only_line(capsys.readouterr().err) == "bestfirst tune needs torch_of_nowhere: pip install 'bestfirst[bench]'"
 
