@@ -17,7 +17,7 @@ import bestfirst
 from bestfirst.engine.steps.bart_modules import read_bart
 from bestfirst.engine.steps.bart_weights import Affine
 from bestfirst.engine.steps.memory import Pages
-from bestfirst.engine.steps.native import kernels, parts, tiles
+from bestfirst.engine.steps.native import calls, kernels, parts, tiles
 from bestfirst.engine.steps.native.bart import batches
 from bestfirst.engine.steps.native.encoder import NativeEncoder
 from bestfirst.engine.steps.native.parts import Product
@@ -252,7 +252,7 @@ def test_a_product_of_several_parts(outputs):
 def test_without_tiles_the_same_is_found(monkeypatch):
     lines = ["Wie melkt man eine Kuh?", "Guten Morgen!", "Ich habe keine Zeit, aber du hast ein Auto."]
     tiled = bestfirst.decode(bestfirst.load(), lines, beam=5, nbest=2)
-    monkeypatch.setattr(tiles, "suit", lambda *_: False)
+    monkeypatch.setattr(calls, "suit", lambda *_: False)
     plain = bestfirst.decode(bestfirst.load(), lines, beam=5, nbest=2)
     for one, other in zip(tiled, plain, strict=True):
         assert [answer.tokens for answer in one.hypotheses] == [answer.tokens for answer in other.hypotheses]
