@@ -195,7 +195,7 @@ class NativeDecoder:
         As Hugging Face does it: what is banned counts in the sum, as does what is not `allowed`, where each row may have tokens
         of its own (None: all). The logits, as `step` gave them, are used up.
         """
-        n, vocabulary, columns = *logits.shape, logits.strides[1] // logits.itemsize
+        (n, vocabulary), columns = logits.shape, logits.strides[1] // logits.itemsize
         values, tokens = np.empty((n, width), np.float32), np.empty((n, width), np.int64)
         if self._packed is None:
             whole = np.lib.stride_tricks.as_strided(logits, (vocabulary, columns), (logits.strides[1], logits.itemsize))

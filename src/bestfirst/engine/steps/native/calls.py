@@ -19,7 +19,7 @@ f32 = ZEROS.dtype.type
 
 def at(array: Any) -> int:
     """Where an array's numbers are."""
-    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
+    return array.__array_interface__["data"][0]
 
 
 def _run(name: str, *numbers: Any) -> None:

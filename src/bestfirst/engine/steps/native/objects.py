@@ -79,7 +79,7 @@ def _linked(objects: Objects) -> dict[str, Any]:
     for _, _, data in objects.values():
         engine.add_object_file(llvm.ObjectFileRef.from_data(data))
     engine.finalize_object()
-    kinds = {"i": ctypes.c_int64, "f": ctypes.c_float}
+    kinds: dict[str, Any] = {"i": ctypes.c_int64, "f": ctypes.c_float}
     made = {}
     for name, (symbol, types, _) in objects.items():
         kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *(kinds[each] for each in types))
@@ -104,7 +104,8 @@ def compile_entries() -> Objects:
 
     made: Objects = {}
     for function, signature in ENTRIES.items():
-        kernel = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+        options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        kernel = njit(**options)(function)
         compiled = kernel._compiler.compile(signature, types.void)
         _, _, (data, _) = compiled.library.serialize_using_object_code()
         letters = ["f" if each == types.float32 else "i" for each in signature]
