@@ -8,6 +8,7 @@ from math import inf, isfinite, log
 from typing import Any
 
 from ..search import BrokenLaw
+from .adapted import as_model
 from .model import Model, Query, Scored, Source
 
 
@@ -15,6 +16,7 @@ class Combined(Model):
     """Models that are asked together, and have the same vocabulary. Lengths and text are the first one's."""
 
     def __init__(self, models: Sequence[Model]) -> None:
+        models = [as_model(model) for model in models]
         for model in models[1:]:
             if set(model.eos) != set(models[0].eos):
                 ends = f"{sorted(models[0].eos)} and {sorted(model.eos)}"
@@ -69,12 +71,14 @@ class Ensemble(Combined):
         return [model.start(source) for model in self.models]
 
     def score(self, batch: Sequence[Query]) -> list[Scored]:
+        import numpy
+
         arrays, states = self.answers(batch)
         mean = None
         for share, each in zip(self.weights, arrays, strict=True):
             each += log(share)
             mean = each if mean is None else _log_of_sum(mean, each)
-        rows = mean.clip(max=0, out=mean)  # type: ignore[union-attr]  rounding must not make p = 1 more than it is
+        rows = numpy.minimum(mean, 0)  # rounding must not make p = 1 more than it is
         return [Scored(row, state) for row, state in zip(rows, states, strict=True)]
 
 

@@ -48,7 +48,7 @@ class Model(ABC):
     no `Model` but has `eos`, `start` and `score` will do wherever a model is asked for (`as_model`).
     """
 
-    eos: int | Collection[int]  # tokens that finish a hypothesis
+    eos: Collection[int]  # tokens that finish a hypothesis; one will do
     hugging_face = False  # whether it is a `TransformersModel`, which engines run in ways of their own
     on_gpu = False
     eight_bits = False  # whether the engine's products are taken in these
