@@ -39,6 +39,8 @@ class Policy:
         one_by_one = not strategy.any_order or not guaranteed or max_calls is not None
         # A trace tells of all that wait, unless there may be no end to them.
         told = traced and strategy.k < inf and max_calls is None
+        # Hugging Face's own stop is that of the bounds, too, where scores never rise.
+        stops_by_bounds = isinstance(strategy.stop, Answered) or (score.monotonic and strategy.any_order)
         # Level by level the stop looks at whole levels, except the one that never does.
         exhaustive = strategy.level_by_level and strategy.k == inf and isinstance(strategy.stop, Exhausted)
         return cls(
@@ -50,7 +52,7 @@ class Policy:
             strict_values=relies_on_bound and keep and not score.monotonic,
             # In an order that bounds do not justify, Algorithm 2's own counts of pops do the same for `keep`.
             prunes=(order.relies_on_bound and guaranteed) or (order.depends_on_past and keep),
-            by_attainable=best_first and guaranteed and not score.value_only and isinstance(strategy.stop, Answered),
+            by_attainable=best_first and guaranteed and not score.value_only and stops_by_bounds,
             one_by_one=one_by_one,
             whole_levels=not one_by_one and not order.relies_on_bound,
             lazy=(relies_on_bound and best_first and not told) or (exhaustive and rank_by_value),
