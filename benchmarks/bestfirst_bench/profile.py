@@ -98,7 +98,10 @@ def products(decoder: NativeDecoder) -> list[tuple[int, int]]:
         for layer in decoder.layers
         for product in (layer.qkv, layer.own_out, layer.cross_q, layer.cross_out, layer.forward.up, layer.forward.down)
     ]
-    return [*((product.inputs, product.outputs) for product in used), (decoder.head.shape[1], decoder.head.shape[0])]
+    return [
+        *((product.inputs, product.outputs) for product in used if product is not None),
+        (decoder.head.shape[1], decoder.head.shape[0]),
+    ]
 
 
 def alone(inputs: int, outputs: int, rows: int, turns: int = 20) -> float:

@@ -123,7 +123,7 @@ class Wanted:
             raise ValueError(f"{given}, more than max_length, {n_max}; raise it")
         self.context = Context(n_max=n_max, source_length=self.source.length)
         scorer = scorer_for(model, self.score)
-        self.best = ScoredPrefixes(scorer, self.source, widest + len(model.eos))
+        self.best = ScoredPrefixes(scorer, self.source, widest + len(scorer.eos))
         self.all = ScoredPrefixes(scorer, self.source, inf)  # every token, for what must be counted
         self.tokens: tuple[int, ...] = ()
         self.logprob = 0.0
@@ -272,7 +272,7 @@ class ScoredPrefixes:
             for start in range(0, len(level), ROWS):
                 batch = level[start : start + ROWS]
                 found = self.scorer.expand([self._node(each) for each in batch], self.width)
-                self._scored.update(zip(batch, found, strict=True))
+                self._scored.update(zip(batch, found, strict=True))  # type: ignore[arg-type]
         return [self._scored[tokens] for tokens in prefixes]
 
     def _node(self, tokens: tuple[int, ...]) -> Hypothesis:

@@ -17,7 +17,8 @@ from bestfirst.engine.device import DeviceEngine, results
 from bestfirst.engine.device import engine as engines
 from bestfirst.engine.host import HostEngine
 from bestfirst.engine.known import known
-from bestfirst.models.transformers import TransformersModel
+from bestfirst.models.folder import embedded_folder
+from bestfirst.models.transformers import TransformersModel, load_transformers
 from engine.builders import ARCHITECTURES
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -38,7 +39,7 @@ def summary(results):
 
 
 def test_the_embedded_model(on_device):
-    model = bestfirst.load(device=DEVICE)
+    model = load_transformers(embedded_folder(), device=DEVICE)
     settings = {"beam": 3, "nbest": 2, "max_length": 5, "accept_truncated": True}
     expected = bestfirst.decode(model, LINES[3:5], **settings)
     on_device()

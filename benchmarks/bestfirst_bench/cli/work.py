@@ -64,7 +64,7 @@ def shuffled_lines(file: Path, which: ShuffleOptions) -> list[str]:
     return lines[: which.limit]
 
 
-def load_models(chosen: ModelOptions, lm: str | None = None) -> tuple[TransformersModel, TransformersModel | None]:
+def load_models(chosen: ModelOptions, lm: str | None = None) -> tuple[Any, Any]:
     """The model, and the language model if there is one."""
     wanted = Decoding()
     if lm is not None:  # as the score that takes one, so that whether they go together is checked

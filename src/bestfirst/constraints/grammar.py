@@ -86,7 +86,8 @@ class Grammar(Constraint):
             self._executor.unsafe_compute_mask_ptr(numbered, masks.ctypes.data, 4 * self._words, len(states))
         bits = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")
         ends = sorted(eos)
-        bits[:, ends] = bits[:, sorted(self._eos)].any(1)[:, None]
+        may_end = np.asarray(bits[:, sorted(self._eos)].any(1))
+        bits[:, ends] = may_end[:, None]
         return [np.flatnonzero(row).astype(np.int32) for row in bits]
 
 

@@ -47,13 +47,14 @@ class CachedModel:
 
     def __init__(self, model: TextModel) -> None:
         self.model = model
-        decoder, self._mode = model.decoder, nullcontext
+        decoder = model.decoder
+        self._mode: Any = nullcontext
         if decoder is None:
             import torch
 
             from .steps.choose import step_for
 
-            decoder, self._mode = step_for(model), torch.inference_mode
+            decoder, self._mode = step_for(model), torch.inference_mode  # type: ignore[arg-type]
         self.runner = Runner(model, decoder)
         self._banned = list(model.banned)
         self._dead: deque[Sentence] = deque()

@@ -85,7 +85,7 @@ class CompiledModel(TextModel):
     def score(self, batch: Sequence[Query]) -> list[Scored]:
         """Each hypothesis from scratch, one by one."""
         if self.cached is not None:
-            return self.cached.score(batch)  # type: ignore[no-any-return]
+            return self.cached.score(batch)
         out = []
         for prompt, prefix in batch:
             logprobs = self.decoder.from_scratch(Prompt(prompt.source, (*prompt.tokens, *prefix)))
@@ -100,7 +100,7 @@ class CompiledModel(TextModel):
         """The same folder as transformers loads it, a `TransformersModel`."""
         from ..models.transformers import load_transformers
 
-        return load_transformers(str(self.folder), **self.languages)
+        return load_transformers(str(self.folder), **self.languages)  # type: ignore[arg-type]
 
     @property
     def model(self) -> Any:

@@ -25,10 +25,17 @@ class Scorer(Protocol):
     `hypothesis.state` is the scorer's own: `start` fills it for roots, `expand` for what it scored.
     """
 
-    eos: Collection[int]
     score: Score
-    merge: Callable[[Any, tuple[int, ...]], Hashable] | None
-    """What of an input and tokens decides on how they may go on, where the model says so (`Model.merge_key`)."""
+
+    @property
+    def eos(self) -> Collection[int]:
+        """The tokens that end a hypothesis."""
+        ...
+
+    @property
+    def merge(self) -> Callable[[Any, tuple[int, ...]], Hashable] | None:
+        """What of an input and tokens decides on how they may go on, where the model says so (`Model.merge_key`)."""
+        ...
 
     @property
     def shares_context(self) -> bool:
@@ -104,9 +111,10 @@ class ModelScorer:
         self._trees, self._running = _trees(model, score.language_model)
         if self.language_model is None and "language_model" in score.needs:
             raise ValueError(f"score {score.name!r} needs a language model, got None")
-        if self.language_model is not None and not set(self.language_model.eos) & self.eos:
+        others = self.eos if self.language_model is None else eos_of(self.language_model.eos, "language model")
+        if not others & self.eos:
             raise ValueError(
-                f"the language model ends sequences with {sorted(self.language_model.eos)}, the model with {sorted(self.eos)}: "
+                f"the language model ends sequences with {sorted(others)}, the model with {sorted(self.eos)}: "
                 "their vocabularies must be the same"
             )
 

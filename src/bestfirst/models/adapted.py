@@ -7,8 +7,10 @@ from typing import Any
 
 from .model import Model, Query, eos_of
 
-OPTIONAL = ("attend", "batch_key", "max_length", "merge_key", "piece", "reader", "source_length", "special_token")
-OPTIONAL += ("start_batch", "target", "text")
+OPTIONAL = (
+    *("attend", "batch_key", "max_length", "merge_key", "piece", "reader", "source_length", "special_token"),
+    *("start_batch", "target", "text"),
+)
 
 
 class AdaptedModel(Model):

@@ -26,13 +26,13 @@ def conversation(text: str) -> Messages:
         except ValueError:
             given = None
         if is_conversation(given):
-            return given  # type: ignore[no-any-return]
+            return given
     return [{"role": "user", "content": text}]
 
 
 def chat_ids(model: TextModel, messages: Messages) -> tuple[int, ...]:
     """The tokens of a conversation up to where the model speaks. ValueError if its tokenizer knows no conversations."""
-    tokenizer = getattr(model, "tokenizer", None)
+    tokenizer: Any = getattr(model, "tokenizer", None)
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError(f"model {model.name!r} has no chat template; give it the text that it is to go on with")
     try:

@@ -74,7 +74,7 @@ class Ensemble(Combined):
         import numpy
 
         arrays, states = self.answers(batch)
-        mean = None
+        mean: Any = None
         for share, each in zip(self.weights, arrays, strict=True):
             each += log(share)
             mean = each if mean is None else _log_of_sum(mean, each)

@@ -102,7 +102,7 @@ def _set_up(backend: Any, kind: str, config: Mapping[str, Any], written: Mapping
     charsmap = _charsmap(written.get("normalizer"))
     precompiled = [] if charsmap is None else [normalizers.Precompiled(charsmap)]
     spaces = normalizers.Replace(Regex(r" {2,}"), " ")
-    metaspace = {"replacement": SPACE, "prepend_scheme": "always", "split": True}
+    metaspace: dict[str, Any] = {"replacement": SPACE, "prepend_scheme": "always", "split": True}
     words = [pre_tokenizers.WhitespaceSplit()] if kind == "mbart" else []
     eos = text_of(config.get("eos_token") or "</s>")
     if kind == "bart":
@@ -111,7 +111,8 @@ def _set_up(backend: Any, kind: str, config: Mapping[str, Any], written: Mapping
         backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=first), decoders.ByteLevel()
         ends = [text_of(config.get(name) or usual) for name, usual in (("sep_token", "</s>"), ("cls_token", "<s>"))]
         trim = bool(config.get("trim_offsets", True))
-        backend.post_processor = processors.RobertaProcessing(*[(end, _id(backend, end)) for end in ends], trim, first)
+        sep, cls = ((end, _id(backend, end)) for end in ends)
+        backend.post_processor = processors.RobertaProcessing(sep, cls, trim, first)
         return
     backend.pre_tokenizer = pre_tokenizers.Sequence([*words, pre_tokenizers.Metaspace(**metaspace)])
     backend.decoder = decoders.Metaspace(**metaspace)

@@ -65,7 +65,7 @@ class Tensors:
                 raise ModelNotFound(f"{path.name} is damaged: its header does not fit into it")
             try:
                 header = json.loads(file.read(length))
-                found = {
+                found: dict[str, tuple[Any, ...]] = {
                     name: (str(entry["dtype"]), tuple(map(int, entry["shape"])), *map(int, entry["data_offsets"]))
                     for name, entry in header.items()
                     if name != "__metadata__"

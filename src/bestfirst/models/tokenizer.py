@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,8 @@ class Splitter:
         """Pieces of text and added tokens, none of them empty."""
         if self._pattern is None or self._pattern.search(text) is None:
             return [text] if text else []
-        parts, end = [], 0
+        parts: list[str | AddedToken] = []
+        end = 0
         for match in self._pattern.finditer(text):
             parts += [text[end : match.start()], self._added[match.group()]]
             end = match.end()
@@ -120,8 +122,9 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         split = [self._cut(text) for text in texts]
-        found = iter(self._source.encode([part for parts in split for part in parts if isinstance(part, str)], out_type=str))
-        vocabulary, unknown = self._vocabulary, self.unknown
+        texts = [part for parts in split for part in parts if isinstance(part, str)]
+        found = iter(_each(partial(self._source.encode, out_type=str), texts))
+        vocabulary, unknown = self._vocabulary, self._vocabulary[self._unknown]
         out = []
         for parts in split:
             ids = [*self._before]
@@ -149,7 +152,7 @@ class SentencePieceTokenizer(Tokenizer):
     def decode_batch(self, batch: Sequence[Ids]) -> list[str]:
         found = [[self._name(token) for token in ids if token not in self._special] for ids in batch]
         # of no pieces it makes no text, and takes a list that begins with none for one of something else
-        texts = iter(self._shown.decode([pieces for pieces in found if pieces]) if any(found) else [])
+        texts = iter(_each(self._shown.decode, [pieces for pieces in found if pieces]))
         return [self._finish(next(texts)) if pieces else "" for pieces in found]
 
     def _finish(self, text: str) -> str:
@@ -167,6 +170,14 @@ class SentencePieceTokenizer(Tokenizer):
 
     def language(self, code: str) -> int | None:
         return None
+
+
+FEW = 64  # below that, sentencepiece's threads take longer to begin than it takes without them
+
+
+def _each(ask: Callable[[Any], Any], many: list[Any]) -> list[Any]:
+    """What sentencepiece says of each."""
+    return [ask(one) for one in many] if len(many) < FEW else ask(many)
 
 
 class MarianTokenizer(SentencePieceTokenizer):

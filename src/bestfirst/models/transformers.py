@@ -164,7 +164,7 @@ class TransformersModel(TextModel):
         """Each hypothesis from scratch, one by one: slow and plain, what the engine is tested against. Inside another model that
         is being decoded, all of them in one forward pass, from keys and values that were kept."""
         if self.cached is not None:
-            return self.cached.score(batch)  # type: ignore[no-any-return]
+            return self.cached.score(batch)
         out = []
         for state, prefix in batch:
             decoder = torch.tensor([[*state.tokens, *prefix]], device=self.model.device)

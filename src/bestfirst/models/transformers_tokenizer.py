@@ -58,7 +58,7 @@ class TransformersTokenizer(Tokenizer):
         """Marian's own goes through texts one by one in Python; the same from its parts is ten times as fast."""
         import transformers
 
-        its = self.tokenizer
+        its: Any = self.tokenizer
         if type(its) is not transformers.MarianTokenizer or its.split_special_tokens:
             return None
         added = its._added_tokens_decoder
@@ -68,9 +68,14 @@ class TransformersTokenizer(Tokenizer):
                 return None
             special = set(its.all_special_ids)
             tokens = [AddedToken(t.content, n, n in special, t.lstrip, t.rstrip) for n, t in added.items()]
-            target = its.target_encoder if its.separate_vocabs else its.encoder
+            vocabulary: Any = its.encoder
+            target: Any = its.target_encoder if its.separate_vocabs else vocabulary
             shown = its.spm_target if its.separate_vocabs else its.spm_source
-            models, ends = (its.spm_source, its.spm_target), ([], [its.eos_token_id])
-            parts = (*models, its.encoder, target, tokens, str(its.unk_token), *ends, shown)
-            self._faster = (state, MarianTokenizer(*parts, bool(its.clean_up_tokenization_spaces)))
+            words, cleaning = str(its.unk_token), bool(its.clean_up_tokenization_spaces)
+            self._faster = (
+                state,
+                MarianTokenizer(
+                    its.spm_source, its.spm_target, vocabulary, target, tokens, words, [], [its.eos_token_id], shown, cleaning
+                ),
+            )
         return self._faster[1]

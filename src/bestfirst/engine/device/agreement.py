@@ -123,7 +123,7 @@ class Trial:
         cells = numbers * self.state.shape.source + places
         self.state.source_length.copy_(torch.tensor(lengths, dtype=torch.int32))
         sent: Any = [self._send(each) for each in (tokens, places, numbers, cells, starts, lengths, [len(numbers)])]
-        self.reading.read(*sent, hidden)
+        self.reading.read(*sent, hidden)  # type: ignore[call-arg]
 
     def _send(self, numbers: Any) -> torch.Tensor:
         return send(np.asarray(numbers, dtype=np.int32), self.modules.device)

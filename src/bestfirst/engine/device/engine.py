@@ -154,11 +154,12 @@ class DeviceEngine:
             except Exception as error:  # a compiler or a driver that refuses: the searches can be run elsewhere
                 found = []
                 self._fall_back(error)
+            found = [(job, result) for job, result in found if job in self._unfinished]  # it may have been cancelled since
+            self._write(found)
             for job, result in found:
-                if job in self._unfinished:  # it may have been cancelled since
-                    del self._unfinished[job]
-                    self._stats.calls += result.calls
-                    yield job, self._with_text(job, result)
+                del self._unfinished[job]
+                self._stats.calls += result.calls
+                yield job, result
         if self._host:
             yield from self._host.step()
 
@@ -259,12 +260,14 @@ class DeviceEngine:
         self._fitting.clear()
         self.submit(*left)
 
-    def _with_text(self, job: Job, result: Result) -> Result:
+    def _write(self, found: Sequence[tuple[Job, Result]]) -> None:
+        """Give all answers their texts, in one go."""
         if self.model.tokenizer is None:
-            return result
-        for answer in [*result.hypotheses, *([result.partial] if result.partial else [])]:
-            write(answer, job.decoding, self.model.eos, partial(self.model.text, job.source.payload))
-        return result
+            return
+        answers = [(job, each) for job, result in found for each in (*result.hypotheses, result.partial) if each is not None]
+        texts = self.model.texts_of([(job.source.payload, answer.tokens) for job, answer in answers])
+        for (job, answer), text in zip(answers, texts, strict=True):
+            write(answer, job.decoding, self.model.eos, partial(_given, text))
 
     def _check(self, job: Job, result: Result) -> None:
         """The first answer of a new session must be worth what the model itself says: no kernel is trusted unseen."""
@@ -303,6 +306,10 @@ class DeviceEngine:
 def fused(model: TransformersModel) -> bool:
     """Whether kernels take the place of the model's modules."""
     return model.encoder_decoder and not model.speech and Weights.takes(model.model) and untouched(model.model)
+
+
+def _given(text: str | None, _: object) -> str | None:
+    return text
 
 
 def _free(session: Session, engine: DeviceEngine) -> bool:

@@ -112,6 +112,8 @@ class NativeDecoder:
         y, q, qkv, seen = w["y"], w["q"], w["qkv"], w["seen"]
         paths, lengths = np.asarray(tree.paths), np.array(sources.lengths)
         for index, layer in enumerate(self.layers):
+            assert layer.cross_q is not None
+            assert layer.cross_out is not None
             pool = np.asarray(tree.layer(index, self.width)).reshape(-1, 2 * self.width)
             keys_values = np.asarray(sources.layers[index])
             layer.qkv(stream.h, qkv)

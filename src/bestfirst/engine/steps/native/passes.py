@@ -162,12 +162,12 @@ def decoder_pass(
     for index in range(products.shape[0]):
         layer = products[index]
         _multiply(h, layer[QKV], room, scales, qkv)
-        pool = carray(_address(pools[index]), (slots_there, 2 * d), f32)  # type: ignore[call-arg]
+        pool = carray(_address(pools[index]), (slots_there, 2 * d), f32)  # type: ignore[call-arg,unused-ignore]
         own_attention(qkv, _floats(layer[QKV, BIAS], 3 * d), pool, paths, slots, positions, heads, scale, seen)
         _multiply(seen, layer[OWN_OUT], room, scales, y)
         _add(x, y, layer[OWN_OUT, BIAS], norms, epsilons, n, h)
         _multiply(h, layer[CROSS_Q], room, scales, q)
-        keys_values = carray(_address(sources[index]), sources_shape, f32)  # type: ignore[call-arg]
+        keys_values = carray(_address(sources[index]), sources_shape, f32)  # type: ignore[call-arg,unused-ignore]
         cross_attention(q, _floats(layer[CROSS_Q, BIAS], d), keys_values, lengths, places, scale, seen)
         _multiply(seen, layer[CROSS_OUT], room, scales, y)
         _add(x, y, layer[CROSS_OUT, BIAS], norms, epsilons, n + 1, h)
