@@ -13,7 +13,7 @@ import torch
 
 from bestfirst.decoding import decode
 from bestfirst.engine import Stats
-from bestfirst.engine.compiled_step import CompiledStep
+from bestfirst.engine.compiled_model import CompiledStep
 from bestfirst.engine.steps.choose import step_for
 from bestfirst.engine.steps.native import bart
 from bestfirst.engine.steps.native import calls as kernels

@@ -10,7 +10,7 @@ import torch
 
 import bestfirst
 import chat_models
-from bestfirst.engine.endings import cut
+from bestfirst.engine.engine import cut
 
 WORDS = chat_models.TEXT.replace(".", "").replace(",", "").replace("!", "").replace("?", "").split()
 PROMPTS = [" ".join(random.Random(seed).choices(WORDS, k=1 + seed % 6)) for seed in range(50)]

@@ -13,7 +13,7 @@ from device import interpreter  # noqa: F401  isort: skip  before any kernel
 import bestfirst
 from bestfirst import Decoding, Stats, Trace
 from bestfirst.engine import Job, engine_for
-from bestfirst.engine.device import DeviceEngine, results
+from bestfirst.engine.device import DeviceEngine, results, room
 from bestfirst.engine.device import engine as engines
 from bestfirst.engine.host import HostEngine
 from bestfirst.engine.known import known
@@ -211,8 +211,9 @@ def test_a_session_kept_from_few_inputs_or_another_beam_is_not_used_for_many(on_
     """As many inputs are in flight as if it were the first decode; a session that has room for them is kept."""
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     inputs = ARCHITECTURES["marian"].inputs(3)
-    monkeypatch.setattr(engines, "ROOMS", (1, 2))
-    monkeypatch.setattr(engines, "MOST_INPUTS", 3)
+    monkeypatch.setattr(room, "ROOMS", (1, 2))
+    for module in (room, engines):
+        monkeypatch.setattr(module, "MOST_INPUTS", 3)
     on_device()
     kept = []
     for some in (inputs[:1], inputs, inputs[:1]):

@@ -1,7 +1,6 @@
 """Engines: many searches at once on one model. `engine.py` has the seam, `host.py` and `device/` the two that there are."""
 
 from .choice import engine_for, scorer_for, why_host
-from .engine import Engine, Job, Stats, run
-from .garbage import no_garbage_collection
+from .engine import Engine, Job, Stats, no_garbage_collection, run
 
 __all__ = ["Engine", "Job", "Stats", "engine_for", "no_garbage_collection", "run", "scorer_for", "why_host"]

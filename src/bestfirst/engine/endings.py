@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from ..search import Answer, Successors
-from ..settings import Decoding
+from ..search import Successors
 
 
 class StopStrings:
@@ -24,12 +23,6 @@ class StopStrings:
         return any(string in text for string in self._strings)
 
 
-def cut(text: str, strings: Sequence[str]) -> str | None:
-    """The text before the first of these strings; None where there is none of them."""
-    places = [place for string in strings if (place := text.find(string)) >= 0]
-    return text[: min(places)] if places else None
-
-
 def without(tokens: Collection[int], successors: Successors) -> Successors:
     """The successors but for these tokens."""
     kept = [i for i, token in enumerate(successors.tokens) if token not in tokens]
@@ -38,14 +31,3 @@ def without(tokens: Collection[int], successors: Successors) -> Successors:
     logprobs = None if successors.logprobs is None else [successors.logprobs[i] for i in kept]
     values = [successors.values[i] for i in kept]
     return successors._replace(values=values, tokens=[successors.tokens[i] for i in kept], logprobs=logprobs)
-
-
-def write(answer: Answer, decoding: Decoding, eos: Collection[int], text: Callable[[Sequence[int]], str | None]) -> None:
-    """Give an answer its text, up to what ended it, and say whether nothing did."""
-    ended = bool(answer.tokens) and answer.tokens[-1] in eos
-    shown = answer.tokens[:-1] if ended and decoding.eos is not None else answer.tokens  # such a token may well have a text
-    answer.text = text(shown)
-    before = cut(answer.text, decoding.stop_strings) if answer.text and decoding.stop_strings else None
-    answer.truncated = not ended and before is None
-    if before is not None:
-        answer.text = before

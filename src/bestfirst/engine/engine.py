@@ -13,7 +13,9 @@ cannot do to the first. `choice.py` is the one place that chooses.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -24,7 +26,6 @@ from ..models import Source
 from ..search import Answer, Groups, Result, Search, Trace
 from ..settings import Decoding
 from .endings import StopStrings
-from .garbage import no_garbage_collection
 
 if TYPE_CHECKING:
     from .edits import Edits
@@ -80,6 +81,23 @@ def item_of(job: Job, answer: Answer, eos: Collection[int]) -> int | None:
     if not isinstance(job.decoding.allowed, Constraint) or not answer.tokens or answer.tokens[-1] not in eos:
         return None
     return job.decoding.allowed.item(answer.tokens[:-1])
+
+
+def cut(text: str, strings: Sequence[str]) -> str | None:
+    """The text before the first of these strings; None where there is none of them."""
+    places = [place for string in strings if (place := text.find(string)) >= 0]
+    return text[: min(places)] if places else None
+
+
+def write(answer: Answer, decoding: Decoding, eos: Collection[int], text: Callable[[Sequence[int]], str | None]) -> None:
+    """Give an answer its text, up to what ended it, and say whether nothing did."""
+    ended = bool(answer.tokens) and answer.tokens[-1] in eos
+    shown = answer.tokens[:-1] if ended and decoding.eos is not None else answer.tokens  # such a token may well have a text
+    answer.text = text(shown)
+    before = cut(answer.text, decoding.stop_strings) if answer.text and decoding.stop_strings else None
+    answer.truncated = not ended and before is None
+    if before is not None:
+        answer.text = before
 
 
 @dataclass
@@ -187,3 +205,34 @@ def run(engine: Engine, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
         yield from done
     if failure is not None:
         raise failure
+
+
+_paused = 0  # how many `no_garbage_collection` are entered that found it on
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Searches make many objects and take them apart themselves; looking for garbage among them costs more than the search."""
+    global _paused
+    enabled = gc.isenabled()
+    gc.disable()
+    _paused += enabled
+    try:
+        yield
+    finally:
+        if enabled:
+            _paused -= 1
+            gc.enable()
+
+
+@contextmanager
+def collecting() -> Iterator[None]:
+    """A model of the user's own may leave cycles behind, as large as it likes: while it runs they are collected as usual."""
+    again = _paused > 0 and not gc.isenabled()
+    if again:
+        gc.enable()
+    try:
+        yield
+    finally:
+        if again:
+            gc.disable()

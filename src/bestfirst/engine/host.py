@@ -16,8 +16,8 @@ from math import inf
 from ..scoring import Score
 from ..search import Answer, Hypothesis, Result, Search, Successors, certified
 from ..settings import Budget, Decoding
-from .endings import without, write
-from .engine import Job, Stats, item_of
+from .endings import without
+from .engine import Job, Stats, item_of, write
 from .own_model import ModelFailure
 from .scorer import ON_THE_WAY, Scorer
 

@@ -14,7 +14,7 @@ from ..models.model import eos_of
 from ..scoring import Score
 from ..search import BrokenLaw, Hypothesis, Successors
 from ..settings import Budget
-from .garbage import collecting
+from .engine import collecting
 from .numbers import best_of_each, best_of_rows, numbers
 from .own_model import ModelFailure, OwnModel
 

@@ -139,9 +139,9 @@ class TreeScorer:
 
     def _allowed(self, batch: Sequence[Hypothesis], logits: Any, width: int) -> tuple[Any, int]:
         """What a constraint lets each row go on with, if there is one; and no more than that of it."""
-        allowed = allowed_after(batch, self.eos)
-        if allowed is None:
+        if all((y if y.parent is None else y.parent).node is None for y in batch):
             return None, width
+        allowed = allowed_after(batch, self.eos) or []
         for tokens in allowed:
             if tokens is not None:
                 check_vocabulary(tokens, logits.shape[1])

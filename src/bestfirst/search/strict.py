@@ -116,7 +116,8 @@ class StrictSearch:
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
         """Take what the model said of `y`; if that was needed, go on to the next that is."""
-        successors = lowered(successors)
+        if successors.values and successors.values[0] > 0:
+            successors = lowered(successors)
         values = successors.values
         if values and values[0] > 0 and values[0] > TOLERANCE * (1 + abs(y.value)):
             raise BrokenLaw.above_bound(y, successors.tokens[0], y.value + values[0])

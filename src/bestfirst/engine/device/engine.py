@@ -19,8 +19,7 @@ import torch
 from ...models.transformers import TransformersModel
 from ...search import Answer, Result
 from ...settings import Decoding
-from ..endings import write
-from ..engine import Engine, Job, Stats
+from ..engine import Engine, Job, Stats, write
 from ..known import known
 from ..steps.choose import Fingerprint, untouched
 from .agreement import own_modules

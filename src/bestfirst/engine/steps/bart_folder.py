@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import log
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from ...models.folder import ModelNotFound, NeedsTransformers
 from ...models.tensors import Tensors
 from .bart_weights import NORM_FIRST, Affine, BartAttention, BartLayer, BartSide, BartWeights, LayerNorm
+from .rows import PositionRows, RisingPositions
 
 EPSILON = 1e-5  # of every norm: none of these models' configs has another
 LEARNED = ("bart", "mbart")  # positions are learned, and the first two are nobody's
@@ -119,37 +119,6 @@ class FolderReader:
         if name in self.tensors:
             return PositionRows(self._take(name, self.positions, self.width))
         return PositionRows(sinusoids(self.positions, self.width))
-
-
-class PositionRows:
-    """The embeddings of positions, all that there are."""
-
-    def __init__(self, table: Any) -> None:
-        self._table = np.ascontiguousarray(table)
-
-    def up_to(self, n: int) -> Any:
-        """Of positions 0 to n - 1 and more, (positions, d); of all, where there are not so many."""
-        return self._table
-
-
-class RisingPositions(PositionRows):
-    """M2M100's: as many as are asked for, from the one after the padding's."""
-
-    def __init__(self, width: int, padding: int) -> None:
-        self._width, self._padding = width, padding
-        super().__init__(self._make(64))
-
-    def up_to(self, n: int) -> Any:
-        if n > len(self._table):
-            self._table = self._make(2 * n)
-        return self._table
-
-    def _make(self, n: int) -> Any:
-        half = self._width // 2
-        each = np.exp(np.arange(half, dtype=np.float32) * np.float32(-log(10000) / (half - 1)))
-        angles = np.arange(self._padding + 1, self._padding + 1 + n, dtype=np.float32)[:, None] * each
-        rest = np.zeros((n, self._width % 2), np.float32)
-        return np.ascontiguousarray(np.concatenate([np.sin(angles), np.cos(angles), rest], 1))
 
 
 def sinusoids(n: int, width: int) -> Any:

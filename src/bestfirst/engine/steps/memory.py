@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import mmap
 from contextlib import suppress
-from math import prod
 from typing import Any
 
 import numpy as np
+
+from .rows import PRIVATE
 
 CHUNK = 8 << 20  # bytes asked of the system at a time
 LINE = 16  # numbers: a cache line, where every array begins
@@ -30,17 +31,6 @@ class Pages:
             self._chunk = np.frombuffer(_large(max(CHUNK, 4 * room)), np.float32)
         taken, self._chunk = self._chunk[:numbers], self._chunk[room:]
         return taken
-
-
-def blank(shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
-    """As `numpy.zeros`; what is never used is never touched."""
-    numbers = prod(shape)
-    if not numbers:
-        return np.zeros(shape, dtype)
-    return np.frombuffer(mmap.mmap(-1, numbers * np.dtype(dtype).itemsize, **PRIVATE), dtype).reshape(shape)
-
-
-PRIVATE: dict[str, int] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
 
 
 def _large(size: int) -> mmap.mmap:

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from .bart_weights import Affine
-from .memory import blank
+from .rows import blank
 
 PADDING = 16  # numbers: a cache line
 BLOCK = 64  # columns a block of `top`; with fewer than k blocks there is nothing to gain

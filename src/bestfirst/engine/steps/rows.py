@@ -1,9 +1,11 @@
-"""Rows: one forward pass on the tree. Arrays of any library whose memory numpy can look at where kernels are to."""
+"""Rows: one forward pass on the tree, its positions and its memory. Arrays are of any library that numpy can look into."""
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from itertools import accumulate
+from math import log, prod
 from typing import Any
 
 import numpy as np
@@ -77,3 +79,45 @@ class Slots:
 
     def grown(self, old: int) -> None:
         """There are twice as many slots as the `old` ones."""
+
+
+class PositionRows:
+    """The embeddings of positions, all that there are."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = np.ascontiguousarray(table)
+
+    def up_to(self, n: int) -> Any:
+        """Of positions 0 to n - 1 and more, (positions, d); of all, where there are not so many."""
+        return self._table
+
+
+class RisingPositions(PositionRows):
+    """M2M100's: as many as are asked for, from the one after the padding's."""
+
+    def __init__(self, width: int, padding: int) -> None:
+        self._width, self._padding = width, padding
+        super().__init__(self._make(64))
+
+    def up_to(self, n: int) -> Any:
+        if n > len(self._table):
+            self._table = self._make(2 * n)
+        return self._table
+
+    def _make(self, n: int) -> Any:
+        half = self._width // 2
+        each = np.exp(np.arange(half, dtype=np.float32) * np.float32(-log(10000) / (half - 1)))
+        angles = np.arange(self._padding + 1, self._padding + 1 + n, dtype=np.float32)[:, None] * each
+        rest = np.zeros((n, self._width % 2), np.float32)
+        return np.ascontiguousarray(np.concatenate([np.sin(angles), np.cos(angles), rest], 1))
+
+
+def blank(shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
+    """As `numpy.zeros`; what is never used is never touched."""
+    numbers = prod(shape)
+    if not numbers:
+        return np.zeros(shape, dtype)
+    return np.frombuffer(mmap.mmap(-1, numbers * np.dtype(dtype).itemsize, **PRIVATE), dtype).reshape(shape)
+
+
+PRIVATE: dict[str, int] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}

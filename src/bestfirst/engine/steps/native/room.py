@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..memory import blank
-from ..rows import Entry, Rows, Slots, places_of
+from ..rows import Entry, Rows, Slots, blank, places_of
 
 
 class NativeTree(Slots):

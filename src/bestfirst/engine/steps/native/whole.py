@@ -55,7 +55,7 @@ class WholePass:
         plan, longest = self._plan, rows.paths.shape[1]
         given = [np.asarray(each) for each in (rows.tokens, rows.positions, rows.slots, rows.sentences, tree.paths)]
         lengths, n = np.array(sources.lengths), len(self._layers)
-        width = self._side.width
+        width = int(self._plan[1])
         plan[7:11] = [at(each) for each in given[:4]]
         plan[17:23] = at(given[4]), *given[4].shape, at(lengths), sources.layers[0].shape[1], sources.layers[0].shape[3]
         plan[NUMBERS : NUMBERS + n] = [self._place(tree.layer(i, width)) for i in range(n)]
