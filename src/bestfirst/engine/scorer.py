@@ -109,6 +109,8 @@ class ModelScorer:
         self._measured: Budget | None = None
         self.language_model = score.language_model
         self._trees, self._running = _trees(model, score.language_model)
+        if "attention" in score.needs and getattr(model.attend, "__func__", None) is Model.attend:
+            model.attend([])  # says that it has none
         if self.language_model is None and "language_model" in score.needs:
             raise ValueError(f"score {score.name!r} needs a language model, got None")
         others = self.eos if self.language_model is None else eos_of(self.language_model.eos, "language model")
