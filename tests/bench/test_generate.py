@@ -45,7 +45,8 @@ def test_prompts_of_a_decoder_only_model_are_padded_on_the_left():
         """A text is its token ids."""
 
         def __call__(self, text):
-            return type("Encoding", (), {"input_ids": [int(each) for each in text.split()]})
+            each = [[int(token) for token in one.split()] for one in ([text] if isinstance(text, str) else text)]
+            return type("Encoding", (), {"input_ids": each[0] if isinstance(text, str) else each})
 
     model = wrap(ARCHITECTURES["gpt2"].build(), Digits())
     (row,) = compare_generate(model, ["4 5 6", "7", "8 9"], [3], {"plain": {}}, repeat=1, max_new_tokens=6)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import bestfirst
-from bestfirst.cli.app import complete, run
+from bestfirst.cli.app import run, with_values
 from cli.process import GERMAN, only_line
 from scale import FULL
 
@@ -112,10 +112,10 @@ def test_ray_goes_from_file_to_file(capsys):
 
 
 def test_the_address_may_be_left_out():
-    assert complete(["translate", "--ray", "a.de", "-o", "b"]) == ["translate", "--ray", "local", "a.de", "-o", "b"]
-    assert complete(["translate", "a.de", "--ray"]) == ["translate", "a.de", "--ray", "local"]
+    assert with_values(["translate", "--ray", "a.de", "-o", "b"]) == ["translate", "--ray", "local", "a.de", "-o", "b"]
+    assert with_values(["translate", "a.de", "--ray"]) == ["translate", "a.de", "--ray", "local"]
     for address in ("auto", "10.0.0.1:6379", "ray://head:10001"):
-        assert complete(["translate", "--ray", address]) == ["translate", "--ray", address]
+        assert with_values(["translate", "--ray", address]) == ["translate", "--ray", address]
 
 
 def kill_when(path: Path, name: str, killed: list[int]) -> None:

@@ -62,8 +62,12 @@ class Plain(Model):
     """A Hugging Face model asked as any other: every hypothesis from its first token, one by one. Its encoder runs once."""
 
     def __init__(self, model: TransformersModel) -> None:
-        self.model = model
+        self._model = lambda: model  # out of the engine's sight, which would run it on a tree
         self.eos = model.eos
+
+    @property
+    def model(self) -> TransformersModel:
+        return self._model()
 
     @torch.inference_mode()
     def start(self, source: Any) -> Any:

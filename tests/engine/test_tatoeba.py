@@ -118,9 +118,9 @@ def test_budget_batch_and_order_of_inputs_change_nothing(model, cases, settings)
 
 @pytest.mark.parametrize("k", [5, 10])
 def test_one_sentence_takes_the_steps_of_optimally_stopped_beam_search(model, cases, k):
-    """With room for a level in a step, which is what a single input gets by default."""
+    """With room for a level in a step. By default a single input gets no more than pays for the steps it saves."""
     for line in LINES[: len(cases(25, full=200))]:
-        (ours,) = bestfirst.decode(model, [line], beam=k)
+        (ours,) = bestfirst.decode(model, [line], beam=k, row_budget=k)
         (beam,) = bestfirst.decode(model, [line], beam=k, strategy="beam", stop="huang", row_budget=k)
         assert (ours.steps, ours.text) == (beam.steps, beam.text), line
 

@@ -191,5 +191,5 @@ def test_health_and_openapi(server):
     assert server.health["status"] == "ok"
     assert server.health["model"] == "tatoeba-de-en"
     schema = server.get("/openapi.json").json
-    assert set(schema["paths"]) == {"/translate", "/search", "/health", "/metrics"}
+    assert set(schema["paths"]) == {"/translate", "/search", "/health", "/metrics", "/v1/models", "/v1/completions"}
     assert "swagger-ui" in server.get("/docs").body.decode()

@@ -119,6 +119,8 @@ class Model(ABC):
     def _read(self, raw: Any) -> Source:
         try:
             return Source(raw, self.source_length(raw), self.max_length(raw))
+        except ValueError:
+            raise  # which says what is wrong with the input
         except Exception as error:  # of the user's own code: it is about this input
             name = type(getattr(self, "given", self)).__name__
             raise ValueError(f"{name} cannot read the input: {type(error).__name__}: {error}") from error

@@ -18,11 +18,11 @@ class TransformersTokenizer(Tokenizer):
 
     @property
     def unknown(self) -> int | None:  # type: ignore[override]
-        return self.tokenizer.unk_token_id
+        return getattr(self.tokenizer, "unk_token_id", None)
 
     @property
     def bos(self) -> tuple[int, str] | None:  # type: ignore[override]
-        bos = self.tokenizer.bos_token_id
+        bos = getattr(self.tokenizer, "bos_token_id", None)
         return None if bos is None else (bos, self.tokenizer.bos_token)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
