@@ -51,7 +51,7 @@ def test_prompts_of_a_decoder_only_model_are_padded_on_the_left():
     model = wrap(ARCHITECTURES["gpt2"].build(), Digits())
     (row,) = compare_generate(model, ["4 5 6", "7", "8 9"], [3], {"plain": {}}, repeat=1, max_new_tokens=6)
     assert row.agreement.same + len(row.agreement.near_ties) == 3
-    assert row.stats.calls > 0
+    assert row.stats.engine in ("host", "generate")  # whichever was measured to be faster
 
 
 def test_the_batch_size_doubles_until_it_gets_slower_or_memory_ends():
