@@ -14,7 +14,7 @@ from serve.served import ENVIRONMENT
 TESTS = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("part", [["kills", "--kills", "6"], ["damage", "--damage", "20"], ["requests", "--requests", "300"]])
+@pytest.mark.parametrize("part", [["kills", "--kills", "6"], ["damage", "--damage", "10"], ["requests", "--requests", "300"]])
 def test_nothing_is_lost_or_let_in(part: list[str]):
     only, count, number = part
     line = [sys.executable, "-m", "soak", "--seed", "1", "--only", only, count, str(int(number) * (10 if FULL else 1))]
