@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 import bestfirst
@@ -58,3 +60,9 @@ def test_lines_on_which_nothing_finishes_are_counted_alike_on_both_sides():
         assert 0 < beam_calls(result, 4) <= other.calls
     assert tally.saved == 0
     assert tally.calls == tally.beam_calls > 0
+
+
+def test_a_count_beyond_all_bounds_is_not_one():
+    numbers = {**asdict(Tally()), "calls": 10**400}
+    with pytest.raises(ValueError, match="a count is not a number from 0 up"):
+        Tally.load(numbers)

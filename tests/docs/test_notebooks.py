@@ -24,8 +24,10 @@ def make() -> Any:
 
 def printed(notebook: Any) -> list[str]:
     """What cells print or show; of a page, that there is one."""
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    shown = [output.get("text") or output["data"].get("text/plain", "") for output in outputs]
+    cells = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+    outputs = [output for cell in cells for output in cell]
+    # a kernel may send what a cell prints in one piece or in several
+    shown = ["".join(output.get("text") or output["data"].get("text/plain", "") for output in cell) for cell in cells]
     return shown + ["a page" for output in outputs if "text/html" in output.get("data", {})]
 
 

@@ -15,7 +15,7 @@ from ..settings import Budget
 from .worker import Failures, Tally
 
 FORMAT = 2
-WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What reading a file that somebody else has written, or damaged, may raise."""
 
 

@@ -37,6 +37,9 @@ def fixed_budget(device: str | None) -> Budget:
     return Budget(512, 64) if device is not None and device.startswith("cuda") else Budget(128, 16)
 
 
+MOST = 1e18  # of anything that is counted
+
+
 @dataclass(slots=True)
 class Tally:
     """Sums over lines. `sentences` are those that were given to the model, `beam_calls` what beam search makes at least."""
@@ -56,7 +59,7 @@ class Tally:
         """What was saved. ValueError if it is none."""
         if {each.name for each in fields(cls)} != set(numbers):
             raise ValueError("not the counts of a job")
-        if not all(type(number) in (int, float) and number >= 0 for number in numbers.values()):
+        if not all(type(number) in (int, float) and 0 <= number < MOST for number in numbers.values()):
             raise ValueError("a count is not a number from 0 up")
         return cls(**numbers)
 
