@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +177,15 @@ print(*sorted({{name.partition(".")[0] for name in sys.modules}} & {{"torch", "t
 def test_what_a_new_process_loads(code, loaded):
     ran = subprocess.run([sys.executable, "-c", COLD.format(code=code)], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines()[-1] == loaded
+
+
+def test_a_decode_leaves_no_memory_behind():
+    """Keys and values go with their decode, however many there are."""
+    model = bestfirst.load()
+
+    def held() -> int:
+        bestfirst.decode(model, ["Guten Morgen!", "Wo ist der Bahnhof?"])
+        return sum(type(each) is mmap for each in gc.get_objects())
+
+    first = held()
+    assert [held() for _ in range(3)] == [first] * 3

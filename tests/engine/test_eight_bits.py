@@ -65,14 +65,14 @@ def test_best_first_search_returns_beam_searchs_answers(model, settings):
 
 
 def test_translations_are_as_good(whole):
-    """As against fp32: most of them are the same, and BLEU is within 0.5 (of 200 sentences, three words)."""
+    """As against fp32: most of them are the same, and BLEU loses no more than 0.3."""
     from sacrebleu import corpus_bleu
 
     usual = bestfirst.load()
     exact = found(bestfirst.decode(usual, GERMAN))
     assert sum(a[0][0] == b[0][0] for a, b in zip(whole, exact, strict=True)) >= 180
     bleu = [corpus_bleu([usual.text(None, each[0][0]) for each in answers], [ENGLISH]).score for answers in (whole, exact)]
-    assert bleu[0] > bleu[1] - 0.5
+    assert bleu[0] > bleu[1] - 0.3
 
 
 def test_results_are_signed(model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
@@ -31,28 +32,28 @@ class TextModel(Model):
 
     # -- what its files say --------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def config_value(self, name: str) -> Any:
         """What its config says; None for nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def generation_value(self, name: str) -> Any:
         """What its generation config says; None for nothing."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def texts(self) -> Tokenizer | None:
         """Its tokenizer, where it has one."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def vocabulary(self) -> int:
         """How many tokens there are."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def dtype_name(self) -> str:
         """What its weights are computed with: float32, float16, bfloat16, int8."""
-        raise NotImplementedError
 
     def read_files(self, target_lang: str | None) -> None:
         """Look up what does not change. ValueError where something is missing."""
@@ -145,8 +146,9 @@ class TextModel(Model):
         other._forget_texts()
         return other
 
+    @abstractmethod
     def _forget_texts(self) -> None:
-        raise NotImplementedError
+        """Go without a tokenizer from now on."""
 
     def piece(self, token: int) -> str | None:
         return None if self.texts is None else self.texts.piece(token)

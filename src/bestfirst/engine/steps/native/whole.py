@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -95,12 +96,12 @@ class WholePass:
         return plan
 
     def _place(self, array: Any) -> int:
-        """Where an array lies that is likely to be asked for again."""
+        """Where an array lies that is likely to be asked for again. It is not kept: a tree goes with its decode."""
         found = self._lasting.get(id(array))
-        if found is None or found[0] is not array:
+        if found is None or found[0]() is not array:
             if len(self._lasting) > 256:
                 self._lasting.clear()
-            found = self._lasting[id(array)] = (array, at(np.asarray(array)))
+            found = self._lasting[id(array)] = (ref(array), at(np.asarray(array)))
         return int(found[1])
 
 
