@@ -21,6 +21,7 @@ LAYERS = (
         "settings",
         "strategies",
         "ctranslate2",
+        "drafting",
         "hugging_face",
     ),  # the street and below
     *("scoring", "constraints", "models", "search", "journal", "errors"),

@@ -19,6 +19,7 @@ _HOMES = {
     "constraints.grammar": ("Grammar",),
     "constraints.trie": ("Trie",),
     "decoding": ("decode", "decode_iter"),
+    "drafting": ("Drafter", "EarlierOutputs", "SourceLookup"),
     "engine": ("Stats",),
     "explaining": ("explain",),
     "integrations.generate": ("generate",),
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from .constraints.grammar import Grammar
     from .constraints.trie import Trie
     from .decoding import decode, decode_iter
+    from .drafting import Drafter, EarlierOutputs, SourceLookup
     from .engine import Stats
     from .explaining import explain
     from .integrations.generate import generate

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .constraints import Constraint
 from .ctranslate2 import FirstFinished, as_ctranslate2
+from .drafting import Drafter, check_draft
 from .models.model import eos_of
 from .scoring import Score, by_length_penalty, named_score
 from .search import Context, Finished, Heuristic, Stop, Strategy, Trace
@@ -64,6 +65,9 @@ class Decoding:
     accept_truncated  whether unfinished hypotheses count as finished at max_length, as in Hugging Face
     row_budget        rows in a forward pass, shared by all inputs in flight; by default what suits the model, measured once
     max_cache_tokens  tokens held for all inputs in flight: fewer are let in when it is reached. Results depend on neither
+    draft             who guesses how outputs go on, so that a step scores several tokens of one: "source" (what the input says
+                      there), "outputs" (what this run has written before), "model:FOLDER" (a smaller model), or a
+                      `bestfirst.Drafter`. Results do not depend on it
     deterministic     the same bits for an input whatever shares its batch (on a GPU): inputs are read one by one, and a forward
                       pass always has the same number of rows
     """
@@ -90,6 +94,7 @@ class Decoding:
     accept_truncated: bool = False
     row_budget: int | Budget | None = None
     max_cache_tokens: float = inf
+    draft: str | Drafter | None = None
     deterministic: bool = False
 
     def __post_init__(self) -> None:
@@ -104,6 +109,7 @@ class Decoding:
             raise ValueError(
                 "allowed names outputs from their first token on: leave prefix out, and allow only what begins with it"
             )
+        check_draft(self.draft)
         self._check_endings()
         self._limit(1)
         _ = self.budget
@@ -223,7 +229,8 @@ class Decoding:
 
     def identity(self) -> dict[str, Any]:
         """As `json`, what results depend on."""
-        return {name: value for name, value in self.json().items() if name not in ("row_budget", "max_cache_tokens")}
+        paceless = self.using(**{name: getattr(DEFAULT, name) for name in PACE})
+        return paceless.json()
 
     @property
     def signature(self) -> str:
@@ -254,5 +261,8 @@ class Decoding:
             parts.append(f"prefix:{self.prefix}")
         return "|".join(parts)
 
+
+PACE = ("row_budget", "max_cache_tokens", "draft")
+"""Settings that change no result."""
 
 DEFAULT = Decoding()

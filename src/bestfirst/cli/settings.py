@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import __version__
 from ..constraints import named
 from ..models.folder import check_folder, fingerprint, has_tokenizer
-from ..settings import DEFAULT, Decoding
+from ..settings import DEFAULT, PACE, Decoding
 from . import options
 from .console import silence_libraries
 from .failure import reason, usage
@@ -34,7 +34,6 @@ NAMES = (
     ),
     *("row_budget", "temperature", "weight", "whole_sequence"),
 )
-PACE = ("row_budget", "max_cache_tokens")  # settings that change no result
 FLAGS = {name: "--" + name.replace("_", "-") for name in (*WORDS, *NAMES)} | {"language_model": "--lm", "stop_strings": "--stop"}
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 
+from ..drafting import Rates, named_drafter
 from ..models import Model
 from ..scoring import Score
 from ..settings import Decoding
+from .drafts import Drafting
 from .engine import Engine
 from .host import HostEngine
+from .known import known
 from .scorer import ModelScorer, Scorer
 
 
@@ -33,7 +36,7 @@ def engine_for(
         scorer = scorer_for(model, decoding.objective, lenient)
         if adapt is not None:
             adapt(scorer)
-        return HostEngine(scorer, decoding)
+        return HostEngine(scorer, decoding, drafting_for(model, scorer, decoding))
 
     if decoding.deterministic and (why := why_host(model, decoding)) is not None:
         raise ValueError(f"deterministic=True needs whole searches on a GPU, and {why}; leave it out")
@@ -63,6 +66,14 @@ def _no_device(model: Model) -> str | None:
 
     known = DeviceEngine.available(model)  # type: ignore[arg-type]
     return None if known else "the searches of the device do not know this architecture, or its modules were changed"
+
+
+def drafting_for(model: Model, scorer: Scorer, decoding: Decoding) -> Drafting | None:
+    """Who guesses ahead; None where nobody is asked to, or rows cannot be scored with their parents."""
+    drafter = named_drafter(decoding.draft)
+    if drafter is None or not scorer.chains:
+        return None
+    return Drafting(drafter, known(model).rates.setdefault(drafter.name, Rates()), frozenset(decoding.ending(scorer.eos)))
 
 
 def scorer_for(model: Model, score: Score, lenient: bool = False) -> Scorer:

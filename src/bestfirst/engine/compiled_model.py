@@ -216,5 +216,5 @@ class CompiledStep:
         self.take_in(None, [prompt], sources)
         slots = tree.allocate(len(prompt.tokens))
         table = [(token, i, slots[i], slots[i - 1] if i else 0, 0) for i, token in enumerate(prompt.tokens)]
-        logits = self.step(tree.prompt_rows(table, [len(table)]), tree, sources)[-1]
+        logits = self.step(tree.rows(table, [len(table)]), tree, sources)[-1]
         return log_softmax(logits.astype(np.float64)).clip(max=0)

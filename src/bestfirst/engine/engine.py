@@ -111,6 +111,8 @@ class Stats:
     model_seconds: float = 0.0
     in_flight: int = 0  # most inputs at a time
     cache_tokens: int = 0  # most tokens held at a time, for all of them
+    drafted: int = 0  # of the rows, those that were guessed ahead of the hypotheses before them
+    accepted: int = 0  # and of these, those that a search came to ask for
     engine: str = ""  # who ran it: "host", "device", both; "generate" for Hugging Face's own loop
     search: str = ""  # how it was searched, where a door chooses that itself
     results: list[Result] = field(default_factory=list, repr=False)  # one an input, where a door returns something else
@@ -122,7 +124,7 @@ class Stats:
 
     def add(self, other: Stats) -> None:
         """Count another run's costs to these."""
-        for name in ("steps", "rows", "calls", "seconds", "model_seconds"):
+        for name in ("steps", "rows", "calls", "seconds", "model_seconds", "drafted", "accepted"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.in_flight, self.cache_tokens = max(self.in_flight, other.in_flight), max(self.cache_tokens, other.cache_tokens)
         self.engine = "+".join(dict.fromkeys([*filter(None, self.engine.split("+")), *filter(None, other.engine.split("+"))]))

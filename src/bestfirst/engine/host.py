@@ -8,7 +8,7 @@ on the budget, on who shares it or on when they came (`tests/engine/test_host.py
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -16,6 +16,7 @@ from math import inf
 from ..scoring import Score
 from ..search import Answer, Hypothesis, Result, Search, Successors, certified
 from ..settings import Budget, Decoding
+from .drafts import Drafting, Drafts
 from .endings import without
 from .engine import Job, Stats, item_of, write
 from .own_model import ModelFailure
@@ -34,6 +35,7 @@ class Running:
     steps: int = 0
     guessed: int = 0  # rows that were scored ahead
     share: float = 0.0  # of the memory bound
+    drafts: Drafts | None = None
 
     @property
     def length(self) -> int:
@@ -44,7 +46,12 @@ class Running:
     def holds(self) -> float:
         """Its share, or what it has for certain after the next step, where that is more; and what was scored ahead for it."""
         certain = self.length + 1 + self.search.rows - self.guessed
-        return max(self.share, certain + self.rows_each) + self.guessed
+        return max(self.share, certain + self.rows_each) + self.guessed + self.unused
+
+    @property
+    def unused(self) -> int:
+        """Drafted rows that the search has not asked for."""
+        return 0 if self.drafts is None else self.drafts.unused
 
     @property
     def kind(self) -> tuple[int, str]:
@@ -70,8 +77,9 @@ class HostEngine:
     exceeds the bound; nothing is ever given up. A search that is traced cannot begin again.
     """
 
-    def __init__(self, scorer: Scorer, decoding: Decoding) -> None:
+    def __init__(self, scorer: Scorer, decoding: Decoding, drafting: Drafting | None = None) -> None:
         self.scorer = scorer
+        self.drafting = drafting
         self.decoding = decoding
         self.budget = decoding.budget or _roomy(scorer.budget(), decoding)
         self.max_cache_tokens = decoding.max_cache_tokens
@@ -117,7 +125,8 @@ class HostEngine:
         self._submitted += len(jobs)
 
     def _begin(self, job: Job) -> Running:
-        return Running(job, job.search(self.scorer.eos, self.scorer.text, self.scorer.merge))
+        search = job.search(self.scorer.eos, self.scorer.text, self.scorer.merge)
+        return Running(job, search, drafts=None if self.drafting is None else self.drafting.begin(job, search))
 
     def cancel(self, job: Job) -> None:
         if self._failed.pop(job, None) is not None:
@@ -197,9 +206,9 @@ class HostEngine:
             self.scorer.release(latest.search.root)
             latest.search.dismantle()
             active.pop()
-            again = self._running[latest.job] = Running(
-                latest.job, latest.job.search(self.scorer.eos, self.scorer.text, self.scorer.merge)
-            )
+            if latest.drafts is not None:
+                latest.drafts.finish(())
+            again = self._running[latest.job] = self._begin(latest.job)
             self._waiting.appendleft(again)
 
     def _plan(self) -> Plan:
@@ -221,7 +230,10 @@ class HostEngine:
                 continue
             search = running.search
             # With k rows a step, a search takes no more steps than beam search: more would not make it faster.
-            work = search.frontier(left if search.whole_levels else min(1 + each, search.level_rows))
+            m = left if search.whole_levels else min(1 + each, search.level_rows)
+            work = (
+                search.frontier(m) if running.drafts is None else running.drafts.named(search, m, partial(self._commit, running))
+            )
             if ahead and not search.whole_levels:
                 guesses += [(work[0].bound - y.bound, place, y) for y in work[1:]]
                 work = work[:1]
@@ -231,21 +243,45 @@ class HostEngine:
         for _, place, y in guesses[: min(ahead, left)]:
             plan[place][0].guessed += 1
             plan[place][1].append(y)
+        if self.drafting is not None:
+            drafting = [(running.drafts, work) for running, work in plan if running.drafts is not None]
+            room = min(self.budget.rows, unshared) - sum(len(work) for _, work in plan)
+            self.drafting.fill(drafting, int(room), self.budget, taking_part, self.scorer.vocabulary)
         return plan
 
     def _forward(self, plan: Plan) -> None:
         """One forward pass; every search takes what was scored for it."""
-        batch = [y for _, work in plan for y in work]
-        if not batch:
+        if not any(work for _, work in plan):
             return
         width = max(running.search.width for running, work in plan if work)
-        successors = iter(self.scorer.expand(batch, width))
+        successors = iter(self._expand(plan, width))
         self._stats.steps += 1
-        self._stats.rows += len(batch)
         for running, work in plan:
             if work:
                 running.steps += 1
-                self._commit(running, work, [next(successors) for _ in work])
+                found = [next(successors) for _ in work]
+                if running.drafts is not None:
+                    running.drafts.scored([next(successors) for _ in running.drafts.now])
+                self._commit(running, work, found)
+
+    def _expand(self, plan: Plan, width: float) -> Sequence[Successors | ModelFailure]:
+        """Score the rows of all, drafts behind what they continue. What the model raises for a prefix that it would never write
+        is nobody's concern: then what is needed is scored without."""
+        needed = [y for _, work in plan for y in work]
+        batch = [y for running, work in plan for y in (*work, *(running.drafts.now if running.drafts else ()))]
+        drafted = len(batch) - len(needed)
+        self._stats.rows += len(batch)
+        self._stats.drafted += drafted
+        try:
+            return self.scorer.expand(batch, width)
+        except Exception as error:
+            if not drafted:
+                raise
+            for running, _ in plan:
+                if running.drafts is not None:
+                    running.drafts.give_up(error)
+            self._stats.rows += len(needed)
+            return self.scorer.expand(needed, width)
 
     def _commit(self, running: Running, work: list[Hypothesis], found: list[Successors | ModelFailure]) -> None:
         """A search takes what was scored for it. Where the model failed on what is needed, it is over; what was to be
@@ -258,17 +294,23 @@ class HostEngine:
             elif y is work[0] or search.whole_levels:
                 self._active.remove(running)
                 self.scorer.release(search.root)
-                self._failed[running.job] = Result(rows=search.rows, steps=running.steps, message=successors.message)
+                rows = search.rows + running.unused
+                self._failed[running.job] = Result(rows=rows, steps=running.steps, message=successors.message)
                 self._forget(running)
                 return
 
     def _forget(self, running: Running) -> None:
+        if running.drafts is not None:
+            running.drafts.finish(())
         running.search.dismantle()
         del self._running[running.job]
 
     def _result(self, running: Running) -> Result:
         result = running.search.result()
         result.steps = running.steps
+        if running.drafts is not None:
+            self._stats.accepted += running.drafts.accepted
+            running.drafts.count(result)
         result.exact = result.exact and self.scorer.exact
         if result.status == "incomplete":
             result.message = self.scorer.advice(running.search.root, running.job.n_max)

@@ -7,6 +7,7 @@ from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ..drafting import Rates
 from ..models import Model
 from ..settings import Budget
 
@@ -22,6 +23,7 @@ class Known:
     step: Any = None  # of the last decode, unless it holds the whole model; then it stays with its `TransformersModel`
     ratios: dict[Any, float] = field(default_factory=dict)  # by settings: the time of `generate`'s own loop over ours
     budget: Budget | None = None  # what suits the model, once it was measured
+    rates: dict[str, Rates] = field(default_factory=dict)  # by drafter, how often its guesses were right
     session: Any = None  # a GPU's room for whole searches
     modules: Any = None  # how a GPU runs the model by its own modules; with None in its place where it cannot
     lock: RLock = field(default_factory=RLock)  # one call of `generate` at a time: some steps hook into the model while they run

@@ -77,11 +77,14 @@ class Runner:
             sentence.prompt_slot = parent
             counts.append(len(sentence.slots))
         if table:
-            self.decoder.read(self.tree.prompt_rows(table, counts), self.tree, self.sources)
+            self.decoder.read(self.tree.rows(table, counts), self.tree, self.sources)
 
-    def step(self, rows: Sequence[Row]) -> tuple[list[int], Any]:
-        """One forward pass. Returns each row's slot, and logits (rows, vocabulary). Rows of a sentence stand together."""
-        slots = self.tree.allocate(len(rows))
+    def step(self, rows: Sequence[Row], slots: list[int] | None = None) -> tuple[list[int], Any]:
+        """One forward pass. Returns each row's slot, and logits (rows, vocabulary). Rows of a sentence stand together.
+
+        `slots`: those taken for the rows, where some of them are the parents of others, which come behind them.
+        """
+        slots = self.tree.allocate(len(rows)) if slots is None else slots
         table: list[tuple[int, int, int, int, int]] = []
         counts: list[int] = []
         before: Sentence | None = None

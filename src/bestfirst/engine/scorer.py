@@ -43,6 +43,16 @@ class Scorer(Protocol):
         ...
 
     @property
+    def chains(self) -> bool:
+        """Whether rows of a step may be each other's ancestors; those come first."""
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are; 0 while nobody knows."""
+        ...
+
+    @property
     def model_seconds(self) -> float:
         """Spent in the model so far."""
         ...
@@ -121,6 +131,10 @@ class ModelScorer:
             )
 
     @property
+    def chains(self) -> bool:
+        return not self.model.stateful and self.score.plain and not self.score.needs & ON_THE_WAY
+
+    @property
     def model_seconds(self) -> float:
         return self.own.seconds
 
@@ -152,7 +166,7 @@ class ModelScorer:
         if not asked:
             return out
         rows = [batch[i] for i in asked]
-        before: list[States] = [y.state if y.parent is None else y.parent.state for y in rows]
+        before: list[States] = [_state_before(y) for y in rows]
         queries = [Query(states.model, y.tokens) for states, y in zip(before, rows, strict=True)]
         several = width > 1 + len(self.eos)  # else a state is used once, and may be overwritten
         with collecting(), self._running(self._trees):
@@ -272,6 +286,14 @@ class ModelScorer:
 
     def text(self, source: Source, tokens: Sequence[int]) -> str | None:
         return self.own.text(source.payload, tokens)
+
+
+def _state_before(y: Hypothesis) -> States:
+    """Of the prefix before it; where that is in the same step, of the last one that is not, for a model without states."""
+    before = y if y.parent is None else y.parent
+    while before.state is None:
+        before = before.parent  # type: ignore[assignment]
+    return before.state  # type: ignore[no-any-return]
 
 
 def _trees(*models: Any) -> tuple[list[Any], Callable[[list[Any]], AbstractContextManager[None]]]:

@@ -58,6 +58,14 @@ class TreeScorer:
         """In the encoder, in forward passes, and in finding the best tokens."""
         return self.runner.seconds + self._top_seconds
 
+    @property
+    def chains(self) -> bool:
+        return self.beside is None
+
+    @property
+    def vocabulary(self) -> int:
+        return self.model.vocabulary
+
     def budget(self) -> Budget:
         if self._measured is None:
             self._measured = self.runner.budget()
@@ -90,20 +98,22 @@ class TreeScorer:
     # -- one forward pass ------------------------------------------------------------------------------------------------
 
     def expand(self, batch: Sequence[Hypothesis], width: float) -> list[Successors]:
-        rows = [_row(y) for y in batch]
+        slots = self.runner.tree.allocate(len(batch))
+        rows: list[Row] = []
+        for y, slot in zip(batch, slots, strict=True):
+            rows.append(_row(y))
+            y.state = (rows[-1][0], slot)  # it may be the parent of a row behind it
         if not self.runner.decoder.by_place:
-            return self._expand(batch, rows, width)
+            return self._expand(batch, rows, slots, width)
         order = sorted(range(len(rows)), key=lambda i: rows[i][0].place)
-        found = self._expand([batch[i] for i in order], [rows[i] for i in order], width)
+        found = self._expand(*([each[i] for i in order] for each in (batch, rows, slots)), width)  # type: ignore[arg-type]
         out: list[Successors] = [None] * len(batch)  # type: ignore[list-item]
         for i, successors in zip(order, found, strict=True):
             out[i] = successors
         return out
 
-    def _expand(self, batch: Sequence[Hypothesis], rows: Sequence[Row], width: float) -> list[Successors]:
-        slots, logits = self.runner.step(rows)
-        for y, row, slot in zip(batch, rows, slots, strict=True):
-            y.state = (row[0], slot)
+    def _expand(self, batch: Sequence[Hypothesis], rows: Sequence[Row], slots: list[int], width: float) -> list[Successors]:
+        _, logits = self.runner.step(rows, slots)
         begun = perf_counter()
         best, tokens, own = self._best(batch, rows, slots, logits, int(min(width, logits.shape[1])))
         unusual = (best[:, 1:] == best[:, :-1]).any(1) | ~((best[:, -1] > -inf) & (best[:, 0] < inf))

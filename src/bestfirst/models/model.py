@@ -52,6 +52,7 @@ class Model(ABC):
     hugging_face = False  # whether it is a `TransformersModel`, which engines run in ways of their own
     on_gpu = False
     eight_bits = False  # whether the engine's products are taken in these
+    stateful = True  # whether `score` needs the state of the prefix before, as against that of `start`
     chats = False  # whether inputs may be conversations: lists of messages
 
     @property
@@ -150,6 +151,8 @@ class FunctionModel(Model):
     A function of two arguments gets the input as well, `(source, prefix)`. With `batched` it gets a list of prefixes (and before
     it a list of sources), and returns a row of scores for each.
     """
+
+    stateful = False
 
     def __init__(self, next_logprobs: Callable[..., Any], eos: int | Collection[int], *, batched: bool = False) -> None:
         self.next_logprobs = next_logprobs

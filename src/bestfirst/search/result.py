@@ -36,7 +36,8 @@ class Result:
 
     `calls` counts the hypotheses that the algorithm had to score (the paper's metric), `rows` those the model was run on,
     speculation included, `steps` the forward passes this input took part in, `lm_calls` the calls of a language model that the
-    score asks beside the model. `exact` says whether the hypotheses are beam search's.
+    score asks beside the model. Of the rows, `drafted` were guessed ahead of the hypotheses before them, and `accepted` of these
+    came to be asked for. `exact` says whether the hypotheses are beam search's.
     """
 
     hypotheses: list[Answer] = field(default_factory=list)
@@ -44,6 +45,8 @@ class Result:
     rows: int = 0
     steps: int = 0
     lm_calls: int = 0
+    drafted: int = 0
+    accepted: int = 0
     exact: bool = False
     status: Status = "error"
     message: str | None = None

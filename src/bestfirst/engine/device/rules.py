@@ -25,6 +25,7 @@ def unknown_to_device(decoding: Decoding) -> str | None:
         f"score {score.name!r}": type(score) not in KNOWN or not score.plain,
         f"finished={plan.finished!r}": plan.finished != "leave",
         "min_length, eos or stop_strings": decoding.min_length > 0 or decoding.eos is not None or bool(decoding.stop_strings),
+        "draft": decoding.draft not in (None, "none"),
         "allowed": decoding.allowed is not None,
         "queue_capacity": plan.queue_capacity is not None,
         "max_calls": decoding.max_calls is not None,

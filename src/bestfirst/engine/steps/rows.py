@@ -51,6 +51,20 @@ def places_of(table: list[Entry], counts: list[int]) -> list[int]:
     return [table[row][4] for row in (0, *accumulate(counts[:-1]))]
 
 
+def generations(table: list[Entry]) -> list[Any]:
+    """The rows, by how many of their ancestors are rows of this step too: where each lies, parents before their children."""
+    if not {row[3] for row in table} & {row[2] for row in table}:
+        return [slice(None)]
+    depths: dict[int, int] = {}
+    out: list[list[int]] = []
+    for i, (_, _, slot, parent, _) in enumerate(table):
+        depth = depths[slot] = depths.get(parent, -1) + 1
+        if depth == len(out):
+            out.append([])
+        out[depth].append(i)
+    return out
+
+
 class Slots:
     """Slots for tokens, given out and taken back. Slot 0 is never given out: it stands for no token."""
 

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 
 from .operations import zeros
-from .rows import Entry, Rows, Slots, places_of
+from .rows import Entry, Rows, Slots, generations, places_of
 
 
 @dataclass
@@ -53,15 +53,18 @@ class Tree(Slots):
         return self.layers[index]
 
     def rows(self, table: list[Entry], counts: list[int]) -> MaskedRows:
-        """Rows from (token, position, slot, parent's slot, sentence) each; a parent's path must be known."""
+        """Rows from (token, position, slot, parent's slot, sentence) each; a parent is known, or a row before its children."""
         numbers = torch.tensor(table, dtype=torch.int32).t().contiguous().to(self.device, non_blocking=True)
         tokens, positions, slots, parents, sentences = numbers
         longest = max(row[1] for row in table) + 1
         while longest > self.paths.shape[1]:
             self.paths = torch.cat([self.paths, torch.zeros_like(self.paths)], 1)
-        paths = self.paths[parents, :longest]
-        paths.scatter_(1, positions[:, None].long(), slots[:, None])
-        self.paths[slots, :longest] = paths
+        for some in generations(table):
+            paths = self.paths[parents[some], :longest]
+            paths.scatter_(1, positions[some][:, None].long(), slots[some][:, None])
+            self.paths[slots[some], :longest] = paths
+        if len(paths) < len(table):
+            paths = self.paths[slots, :longest]
         return MaskedRows(tokens, positions, slots, sentences, paths, counts, places_of(table, counts), self.dtype)
 
     def extend(self, index: int, rows: Rows, keys_values: torch.Tensor) -> torch.Tensor:
@@ -76,13 +79,3 @@ class Tree(Slots):
             self._contexts = pool.new_empty(2 * cells, pool.shape[1])
         torch.index_select(pool, 0, rows.paths.reshape(-1), out=self._contexts[:cells])
         return self._contexts[:cells].view(*rows.paths.shape, -1)
-
-    def prompt_rows(self, tokens: list[Entry], counts: list[int]) -> MaskedRows:
-        """Rows of prompts: each token's parent is in the same step, so their paths are laid one after another."""
-        for token in tokens:
-            _, position, slot, parent, _ = token
-            while position >= self.paths.shape[1]:
-                self.paths = torch.cat([self.paths, torch.zeros_like(self.paths)], 1)
-            self.paths[slot] = self.paths[parent]
-            self.paths[slot, position] = slot
-        return self.rows(tokens, counts)

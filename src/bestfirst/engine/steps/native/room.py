@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..rows import Entry, Rows, Slots, blank, places_of
+from ..rows import Entry, Rows, Slots, blank, generations, places_of
 
 
 class NativeTree(Slots):
@@ -28,22 +28,17 @@ class NativeTree(Slots):
         return self.layers[index]
 
     def rows(self, table: list[Entry], counts: list[int]) -> Rows:
-        """Rows from (token, position, slot, parent's slot, sentence) each; a parent's path must be known."""
+        """Rows from (token, position, slot, parent's slot, sentence) each; a parent is known, or a row before its children."""
         tokens, positions, slots, parents, sentences = np.array(table, np.int32).T.copy()
         longest = int(positions.max()) + 1
         self._reach(longest)
-        paths = self.paths[parents, :longest]
-        paths[np.arange(len(paths)), positions] = slots
-        self.paths[slots, :longest] = paths
+        for some in generations(table):
+            paths = self.paths[parents[some], :longest]
+            paths[np.arange(len(paths)), positions[some]] = slots[some]
+            self.paths[slots[some], :longest] = paths
+        if len(paths) < len(table):
+            paths = self.paths[slots, :longest]
         return Rows(tokens, positions, slots, sentences, paths, counts, places_of(table, counts))
-
-    def prompt_rows(self, table: list[Entry], counts: list[int]) -> Rows:
-        """Rows of prompts: each token's parent is in the same step, so their paths are laid one after another."""
-        for _, position, slot, parent, _ in table:
-            self._reach(position + 1)
-            self.paths[slot] = self.paths[parent]
-            self.paths[slot, position] = slot
-        return self.rows(table, counts)
 
     def _reach(self, context: int) -> None:
         while context > self.paths.shape[1]:

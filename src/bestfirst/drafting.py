@@ -1,0 +1,196 @@
+"""Drafter: guesses how an output goes on, so that a forward pass scores several tokens of it. Bring your own by one method.
+
+Nothing a drafter says changes a result: what it guesses is scored as everything is, and waits until the search asks for it
+(docs/algorithm.md). A good one saves steps, a bad one wastes rows; how much is guessed follows how often it was right.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+Continuation = Sequence[tuple[int, Hashable]]
+"""Tokens that may follow a prefix, each with its kind: tokens of a kind are trusted as far as such tokens were right so far."""
+
+
+class Drafter(ABC):
+    """Guesses continuations. One object may serve many decodes, of one model."""
+
+    name = "own"
+
+    def start(self, source: Any) -> Any:
+        """What is remembered of an input (a `Source`) while it is decoded."""
+        return source
+
+    @abstractmethod
+    def guess(self, memory: Any, prefix: tuple[int, ...], n: int) -> Iterable[Continuation]:
+        """How `prefix`, the tokens of an output so far, may go on: likeliest first, some `n` tokens together."""
+
+    def guess_all(self, memory: Any, prefixes: Sequence[tuple[int, ...]], n: int) -> Iterable[Iterable[Continuation]]:
+        """As `guess`, for several prefixes of one input, the likeliest first. To be written where that is faster."""
+        return (self.guess(memory, prefix, n) for prefix in prefixes)
+
+    def finish(self, memory: Any, outputs: Sequence[tuple[int, ...]]) -> None:
+        """An input is over, and these are its outputs, best first; none where it was given up."""
+        return
+
+
+def tokens_of(source: Any) -> tuple[int, ...]:
+    """The tokens that an output may repeat: of the encoder's input or of the prompt; none where the input is no such thing."""
+    payload = source.payload
+    given = getattr(payload, "source", payload) if getattr(payload, "source", None) is not None else payload
+    given = getattr(payload, "tokens", ()) if given is payload and hasattr(payload, "tokens") else given
+    if not isinstance(given, (list, tuple)) or not all(isinstance(token, int) for token in given):
+        return ()
+    return tuple(given)
+
+
+LONGEST = 4  # tokens that are compared
+ALTERNATIVES = 3  # ways to go on from one place
+
+
+class SourceLookup(Drafter):
+    """Outputs that repeat their input, or themselves: what followed the last few tokens where they came before.
+
+    Also what `prompt_lookup_num_tokens` asks Hugging Face for. `most`: tokens of a guess.
+    """
+
+    name = "source"
+
+    def __init__(self, most: int = 16) -> None:
+        if most < 1:
+            raise ValueError(f"a guess has at least 1 token, got {most}")
+        self.most = most
+
+    def start(self, source: Any) -> tuple[int, ...]:
+        return tokens_of(source)
+
+    def guess(self, memory: tuple[int, ...], prefix: tuple[int, ...], n: int) -> Iterable[Continuation]:
+        text = (*memory, *prefix)
+        most = min(self.most, n)
+        if not prefix:
+            return [[(token, ("first", min(j, LONGEST))) for j, token in enumerate(memory[:most])]]
+        found: list[Continuation] = []
+        for size in range(min(LONGEST, len(prefix)), 0, -1):
+            last = prefix[-size:]
+            places = [i + size for i in range(len(text) - size) if text[i] == last[0] and text[i : i + size] == last]
+            for place in places[:ALTERNATIVES]:
+                followed = text[place : place + most]
+                found.append([(token, min(size + j, 2 * LONGEST)) for j, token in enumerate(followed)])
+            if found:
+                return found
+        # What stands in place of a token of the input: go on behind that.
+        if len(prefix) > 1 and prefix[-2] in memory:
+            place = memory.index(prefix[-2]) + 2
+            found.append([(token, ("behind", min(j, LONGEST))) for j, token in enumerate(memory[place : place + most])])
+        return found
+
+
+class Earlier(NamedTuple):
+    """An output of before, and the tokens of its input."""
+
+    tokens: tuple[int, ...]
+    source: frozenset[int]
+
+
+class EarlierOutputs(Drafter):
+    """What this run has produced so far: texts repeat themselves, and so do their translations.
+
+    What followed the last few tokens in earlier outputs; of these, the ones whose inputs had most in common with this one.
+    `capacity`: outputs that are remembered, the latest ones.
+    """
+
+    name = "outputs"
+
+    def __init__(self, capacity: int = 50_000) -> None:
+        self.capacity = capacity
+        self._outputs: dict[int, Earlier] = {}
+        self._next = 0
+        self._places: dict[tuple[int, ...], deque[tuple[int, int]]] = {}  # by last tokens: outputs, and where they came in these
+
+    def start(self, source: Any) -> tuple[frozenset[int], dict[int, int]]:
+        return frozenset(tokens_of(source)), {}
+
+    def guess(self, memory: Any, prefix: tuple[int, ...], n: int) -> Iterable[Continuation]:
+        source, alike = memory
+        before = (-1, *prefix)
+        for size in range(min(LONGEST, len(before)), 0, -1):
+            places = self._places.get(before[-size:])
+            if not places:
+                continue
+            first: dict[int, tuple[int, int, int]] = {}  # by next token: the likest output, and where
+            for output, place in places:
+                if output in self._outputs and place < len(self._outputs[output].tokens):
+                    likeness = alike.get(output)
+                    if likeness is None:
+                        likeness = alike[output] = _likeness(source, self._outputs[output].source)
+                    token = self._outputs[output].tokens[place]
+                    first[token] = max(first.get(token, (-1, 0, 0)), (likeness, output, place))
+            if first:
+                best = sorted(first.values(), reverse=True)[:ALTERNATIVES]
+                return [self._following(output, place, size, likeness, n, i) for i, (likeness, output, place) in enumerate(best)]
+        return ()
+
+    def _following(self, output: int, place: int, size: int, likeness: int, n: int, rank: int) -> Continuation:
+        tokens = self._outputs[output].tokens[place : place + n]
+        return [(token, (min(size + j, LONGEST), likeness, rank if j == 0 else 0)) for j, token in enumerate(tokens)]
+
+    def finish(self, memory: Any, outputs: Sequence[tuple[int, ...]]) -> None:
+        for tokens in outputs[:1]:
+            number, self._next = self._next, self._next + 1
+            self._outputs[number] = Earlier(tokens, memory[0])
+            before = (-1, *tokens)
+            for place in range(len(tokens)):
+                for size in range(1, min(LONGEST, place + 1) + 1):
+                    found = self._places.setdefault(before[place + 1 - size : place + 1], deque(maxlen=8))
+                    found.append((number, place))
+            self._outputs.pop(number - self.capacity, None)
+
+
+def _likeness(a: frozenset[int], b: frozenset[int]) -> int:
+    """How much two inputs have in common, from 0 to 4; 4 for the same tokens."""
+    return int(4 * len(a & b) / len(a | b)) if a and b else 0
+
+
+class Rates:
+    """How often tokens of each kind were right, the latest counting most."""
+
+    FEW, MANY = 4, 64  # tries that the first guess at a rate counts as, and those that are remembered
+
+    def __init__(self) -> None:
+        self._tries: Counter[Hashable] = Counter()
+        self._rates: dict[Hashable, float] = {}
+
+    def rate(self, kind: Hashable) -> float:
+        """From 0 to 1; a half where nothing is known."""
+        return self._rates.get(kind, 0.5)
+
+    def note(self, kind: Hashable, right: bool) -> None:
+        """One more try."""
+        self._tries[kind] += 1
+        rate = self.rate(kind)
+        self._rates[kind] = rate + (right - rate) / (self.FEW + min(self._tries[kind], self.MANY))
+
+
+DRAFTERS: dict[str, type[Drafter]] = {each.name: each for each in (SourceLookup, EarlierOutputs)}
+MODEL = "model:"
+"""What the name of a drafter that is a smaller model begins with; its folder follows."""
+
+
+def check_draft(draft: Any) -> None:
+    """ValueError for what is no drafter, and no drafter's name."""
+    named = isinstance(draft, str) and (draft in (*DRAFTERS, "none") or (draft.startswith(MODEL) and draft != MODEL))
+    if draft is not None and not isinstance(draft, Drafter) and not named:
+        names = ", ".join(map(repr, (*DRAFTERS, f"{MODEL}FOLDER", "none")))
+        raise ValueError(f"draft must be a Drafter or one of {names}, got {draft!r}")
+
+
+def named_drafter(draft: str | Drafter | None) -> Drafter | None:
+    """The drafter of this name; a new one each time. A smaller model must have been loaded by then."""
+    if draft is None or draft == "none" or isinstance(draft, Drafter):
+        return None if draft == "none" else draft  # type: ignore[return-value]
+    if draft not in DRAFTERS:
+        raise ValueError(f"draft {draft!r} is a model that is not loaded; give bestfirst.SmallerModel(bestfirst.load(...))")
+    return DRAFTERS[draft]()

@@ -1,0 +1,195 @@
+"""Drafts: hypotheses that are scored before anybody knows whether the search will come to them, in one pass with their parents.
+
+What was scored waits under its tokens until the search names a hypothesis with the same ones; so results and `calls` are those
+without it (`tests/engine/test_drafts.py`). How much is guessed follows how often such guesses were right, and what a row costs:
+where a step costs as much as r rows before it has one, and n inputs share it, a guess pays that is right with a probability of at
+least 1 / (1 + r / n).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from ..drafting import Drafter, Rates
+from ..search import AnyOrderSearch, Hypothesis, Result, Search, StrictSearch, Successors
+
+if TYPE_CHECKING:
+    from ..settings import Budget
+    from .engine import Job
+
+MOST = 64  # rows of one input that are guessed at a time
+SELDOM = 32  # steps after which something is tried again that did not pay
+
+_log = logging.getLogger(__name__)
+
+
+class Drafted(Hypothesis):
+    """A guessed prefix. `successors`: what the model said of it."""
+
+    __slots__ = ("fresh", "kind")
+
+    kind: Hashable
+    fresh: bool  # nobody has seen yet whether it was right
+
+    def __init__(self, parent: Hypothesis, token: int, kind: Hashable) -> None:
+        super().__init__(parent, token, 0.0, 0.0, False)
+        self.kind = kind
+        self.fresh = True
+
+
+class Drafting:
+    """A drafter at work in an engine, and how far it is trusted. `end`: the tokens after which nothing comes."""
+
+    def __init__(self, drafter: Drafter, rates: Rates, end: frozenset[int]) -> None:
+        self.drafter = drafter
+        self.rates = rates
+        self.end = end
+        self._complained = False
+        self.idle = 0  # steps in a row for which nothing was guessed
+
+    def begin(self, job: Job, search: Search) -> Drafts | None:
+        """Ready for an input; None where nothing can be drafted for it."""
+        if not isinstance(search, (StrictSearch, AnyOrderSearch)) or job.decoding.allowed is not None:
+            return None
+        try:
+            return Drafts(self, self.drafter.start(job.source), job.n_max)
+        except Exception as error:
+            self.complain("start", error)
+            return None
+
+    def fill(
+        self, plan: Sequence[tuple[Drafts, Sequence[Hypothesis]]], room: int, budget: Budget, inputs: int, vocabulary: int
+    ) -> None:
+        """Fill up a step of so many inputs with what may come after their rows, as far as it is likely enough to pay."""
+        before_rows = budget.free if budget.alone is None else budget.alone - 1  # rows that a step costs before it has one
+        for drafts, work in plan:
+            drafts.now = []
+            if not work or room < 1 or inputs > before_rows or not self._worth_asking():
+                continue
+            least = 0.0 if self.idle % SELDOM == 0 else 1 / (1 + before_rows / inputs)
+            try:
+                drafts.now = drafts.likeliest(work, min(room, MOST), least, vocabulary)
+            except Exception as error:  # of the drafter, or of what is made of what it said
+                self.complain("guess", error)
+            drafts.drafted += len(drafts.now)
+            room -= len(drafts.now)
+            self.idle = 0 if drafts.now else self.idle
+
+    def _worth_asking(self) -> bool:
+        """Ever less often, the longer nothing was worth it."""
+        self.idle += 1
+        return self.idle <= 4 or self.idle % min(SELDOM, self.idle // 4) == 0
+
+    def complain(self, method: str, error: Exception) -> None:
+        """Once, of what a drafter raised: it must not cost the result."""
+        log, self._complained = _log.debug if self._complained else _log.warning, True
+        log("no drafts: %s.%s raised %s: %s", type(self.drafter).__name__, method, type(error).__name__, error)
+
+
+class Drafts:
+    """Of one input: what is guessed, and what was scored and not asked for yet."""
+
+    def __init__(self, drafting: Drafting, memory: Any, n_max: int) -> None:
+        self._drafting = drafting
+        self._memory = memory
+        self._n_max = n_max
+        self._waiting: dict[tuple[int, ...], Drafted] = {}
+        self.now: list[Drafted] = []  # to be scored in this step; parents come first
+        self.drafted = 0
+        self.accepted = 0
+
+    @property
+    def unused(self) -> int:
+        """Rows that the search has not asked for."""
+        return self.drafted - self.accepted
+
+    # -- what to score ---------------------------------------------------------------------------------------------------
+
+    def likeliest(self, work: Sequence[Hypothesis], room: int, least: float, vocabulary: int) -> list[Drafted]:
+        """What may come after these rows, the likeliest of it: each with a probability of at least `least`."""
+        rates = self._drafting.rates
+        nodes: dict[tuple[int, ...], tuple[float, int, Any]] = {}  # by tokens: how likely, length, kind
+        asked = self._drafting.drafter.guess_all(self._memory, [y.tokens for y in work], room)
+        for rank, (y, guesses) in enumerate(zip(work, asked, strict=False)):
+            for continuation in guesses:
+                tokens, likely = y.tokens, 1.0
+                for token, kind in continuation:
+                    good = type(token) is int and 0 <= token < vocabulary and token not in self._drafting.end
+                    kind = (rank > 0, kind)
+                    likely *= rates.rate(kind)
+                    if not good or likely < least or len(tokens) + 1 >= self._n_max:
+                        break
+                    tokens = (*tokens, token)
+                    if likely > nodes.get(tokens, (-1.0,))[0]:
+                        nodes[tokens] = (likely, len(tokens), kind)
+        best = sorted(nodes, key=lambda tokens: (-nodes[tokens][0], nodes[tokens][1]))[:room]
+        known: dict[tuple[int, ...], Hypothesis] = {y.tokens: y for y in work}
+        out: list[Drafted] = []
+        for tokens in best:
+            out.append(Drafted(known[tokens[:-1]], tokens[-1], nodes[tokens][2]))
+            known[tokens] = out[-1]
+        return out
+
+    def scored(self, found: Sequence[Any]) -> None:
+        """What the model said of this step's drafts: `Successors`, or why there are none."""
+        for y, successors in zip(self.now, found, strict=True):
+            if isinstance(successors, Successors):
+                y.successors = successors
+                self._waiting[y.tokens] = y
+        self.now = []
+
+    def give_up(self, error: Exception) -> None:
+        """The model fails on prefixes that it would never write: nothing more is drafted for this input."""
+        _log.info("no drafts: the model raised %s: %s", type(error).__name__, error)
+        self.now, self._n_max = [], 0
+
+    # -- what is asked for -----------------------------------------------------------------------------------------------
+
+    def named(self, search: Search, m: int, commit: Callable[[list[Hypothesis], list[Any]], None]) -> list[Hypothesis]:
+        """The frontier of a search, once it has taken what was drafted and is its turn now."""
+        work = search.frontier(m)
+        while self._waiting and self._take(work, commit):
+            while self._waiting and self._take(search.frontier(1), commit):
+                pass
+            work = search.frontier(m)
+        for y in self._waiting.values():
+            if y.fresh:
+                y.fresh = False
+                if y.parent.tokens not in self._waiting:  # type: ignore[union-attr]
+                    self._drafting.rates.note(y.kind, False)
+        return work
+
+    def _take(self, work: Sequence[Hypothesis], commit: Callable[[list[Hypothesis], list[Any]], None]) -> bool:
+        """Commit what was drafted of these; whether there was anything."""
+        taken = [y for y in work if y.tokens in self._waiting]
+        known = [self._waiting.pop(y.tokens) for y in taken]
+        for y, drafted in zip(taken, known, strict=True):
+            y.state = drafted.state
+            self._drafting.rates.note(drafted.kind, True)
+        self.accepted += len(taken)
+        if taken:
+            commit(taken, [drafted.successors for drafted in known])
+        return bool(taken)
+
+    # -- what came of it -------------------------------------------------------------------------------------------------
+
+    def count(self, result: Result) -> None:
+        """Tell a result what it cost, and the drafter what it was."""
+        result.drafted, result.accepted = self.drafted, self.accepted
+        result.rows += self.unused
+        self.finish([answer.tokens for answer in result.hypotheses])
+
+    def finish(self, outputs: Sequence[tuple[int, ...]]) -> None:
+        """The input is over; to be called again is nothing."""
+        memory, self._memory = self._memory, None
+        for y in chain(self._waiting.values(), self.now):
+            y.parent = None
+        self._waiting.clear()
+        if memory is not None:
+            try:
+                self._drafting.drafter.finish(memory, outputs)
+            except Exception as error:
+                self._drafting.complain("finish", error)

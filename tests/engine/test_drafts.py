@@ -1,0 +1,197 @@
+"""Drafts: whoever guesses, and however badly, answers, scores and calls are those without; only steps and rows differ."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import bestfirst
+from bestfirst.drafting import DRAFTERS, Drafter
+from bestfirst.engine.steps.native.room import NativeTree
+from toys import KINDS, random_toy
+
+VOCABULARY = 6
+SETTINGS = (
+    {},
+    {"finished": "keep"},
+    {"nbest": 3},
+    {"length_penalty": 1.0},
+    {"length_penalty": 0.6, "nbest": 4},
+    {"strategy": "beam"},
+    {"strategy": "beam", "length_penalty": 1.0, "stop": "hf-false", "accept_truncated": True},
+    {"strategy": "greedy"},
+    {"max_calls": 9},
+    {"queue_capacity": 4},
+    {"min_length": 3},
+    {"accept_truncated": True},
+)
+
+
+def toy_model(kind: str, seed: int) -> bestfirst.FunctionModel:
+    return bestfirst.FunctionModel(random_toy(kind, VOCABULARY, seed), eos=0)
+
+
+class Told(Drafter):
+    """Knows some outputs, and says so, whatever it is asked."""
+
+    def __init__(self, *outputs: tuple[int, ...]) -> None:
+        self.outputs = outputs
+
+    def guess(self, memory, prefix, n):
+        return [[(token, 0) for token in y[len(prefix) :]] for y in self.outputs if y[: len(prefix)] == prefix]
+
+
+class Anything(Drafter):
+    """Random trees, of any size."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+
+    def guess(self, memory, prefix, n):
+        rng = self.rng
+        return [[(rng.randrange(VOCABULARY), rng.randrange(3)) for _ in range(rng.randrange(9))] for _ in range(rng.randrange(6))]
+
+
+class Malicious(Drafter):
+    """Tokens that there are not, ends in the midst, far too much, nonsense, and exceptions."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+
+    def start(self, source):
+        return self._maybe_raise("start", 0.05) or source
+
+    def guess(self, memory, prefix, n):
+        self._maybe_raise("guess", 0.1)
+        return self.rng.choice(
+            (
+                [[(0, 0), (1, 0)]],
+                [[(-1, 0)], [(10**9, 0)], [(1, 0)] * 1000],
+                [[("a", 0)], [(1.0, 0)], [(True, 0)], [(None, 0)]],
+                [[(1, "x"), (0, "x"), (2, "x")]] * 50,
+                [[1, 2, 3]],
+                [[(1, [])]],
+                None,
+                7,
+                [[(1 + self.rng.randrange(5), 0) for _ in range(5)] for _ in range(500)],
+            )
+        )
+
+    def finish(self, memory, outputs):
+        self._maybe_raise("finish", 0.3)
+
+    def _maybe_raise(self, where: str, probability: float) -> None:
+        if self.rng.random() < probability:
+            raise RuntimeError(where)
+
+
+def outcome(result: bestfirst.Result) -> tuple:
+    found = [(answer.tokens, answer.score, answer.logprob) for answer in result.hypotheses]
+    return found, result.calls, result.status, result.exact, None if result.partial is None else result.partial.tokens
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_answers_scores_and_calls_do_not_depend_on_the_drafter(settings):
+    saved = 0
+    for seed in range(16):
+        model = toy_model(KINDS[seed % len(KINDS)], seed)
+        asked = {"beam": 1 + seed % 5, "max_length": 4 + seed % 5, **settings}
+        (plain,) = bestfirst.decode(model, [None], row_budget=1 + seed % 7, **asked)
+        told = [answer.tokens for answer in plain.hypotheses]
+        for draft in (Told(*told), Anything(seed), Malicious(seed), *DRAFTERS):
+            results = bestfirst.decode(model, [None] * 3, row_budget=(1, 2, 8, 40)[seed % 4], draft=draft, **asked)
+            assert [outcome(result) for result in results] == [outcome(plain)] * 3
+            assert all(result.rows >= result.calls and result.accepted <= result.drafted for result in results)
+            saved += sum(result.steps < result.calls for result in results)
+    assert saved
+
+
+def test_an_oracle_needs_a_step_or_two():
+    for seed in range(12):
+        model = toy_model("peaked", seed)
+        (plain,) = bestfirst.decode(model, [None], beam=1, max_length=9, row_budget=64)
+        (drafted,) = bestfirst.decode(model, [None], beam=1, max_length=9, row_budget=64, draft=Told(*_tokens(plain)))
+        assert outcome(drafted) == outcome(plain)
+        assert drafted.steps <= 2
+        assert drafted.rows == plain.rows
+
+
+def test_rows_and_steps_are_counted():
+    stats, model = bestfirst.Stats(), toy_model("flat", 3)
+    results = bestfirst.decode(model, [None] * 4, beam=4, max_length=8, draft=Anything(0), row_budget=32, stats=stats)
+    assert stats.drafted == sum(result.drafted for result in results) > 0
+    assert stats.accepted == sum(result.accepted for result in results)
+    assert stats.rows == sum(result.rows for result in results)
+
+
+def test_a_full_batch_drafts_nothing():
+    stats, model = bestfirst.Stats(), toy_model("flat", 3)
+    results = bestfirst.decode(model, [None] * 200, beam=4, max_length=8, draft=Anything(0), row_budget=4, stats=stats)
+    plain = bestfirst.decode(model, [None], beam=4, max_length=8)
+    assert {str(outcome(result)) for result in results} == {str(outcome(plain[0]))}
+    assert stats.drafted < stats.rows / 20  # of the last few, which have a step to themselves
+
+
+def test_a_model_that_fails_on_what_it_would_never_write_is_left_alone():
+    toy = random_toy("peaked", VOCABULARY, 5)
+
+    def scores(prefix):
+        if prefix[:2] == (3, 3):
+            raise KeyError(prefix)
+        return toy(prefix)
+
+    model = bestfirst.FunctionModel(scores, eos=0)
+    plain = bestfirst.decode(model, [None], beam=2, max_length=6, errors="raise")
+    drafted = bestfirst.decode(model, [None], beam=2, max_length=6, errors="raise", row_budget=16, draft=Told((3, 3, 3, 0)))
+    assert outcome(drafted[0]) == outcome(plain[0])
+
+
+def test_memory_stays_within_its_bound():
+    model = bestfirst.load()
+    texts = ["Guten Morgen!", "Wie geht es dir?", "Ich habe Hunger."] * 3
+    plain = bestfirst.decode(model, texts)
+    stats = bestfirst.Stats()
+    drafted = bestfirst.decode(model, texts, draft="outputs", max_cache_tokens=120, row_budget=16, stats=stats)
+    assert [result.text for result in drafted] == [result.text for result in plain]
+    assert stats.cache_tokens <= 120
+
+
+def test_what_repeats_itself_takes_fewer_steps():
+    model, text = bestfirst.load(), "Ich habe dir doch gesagt, dass er heute nicht kommt."
+    earlier = bestfirst.EarlierOutputs()
+    first, again = (bestfirst.decode(model, [text], draft=earlier, row_budget=32)[0] for _ in range(2))
+    assert (first.text, first.calls) == (again.text, again.calls)
+    assert again.steps <= first.steps // 2
+    assert again.accepted >= len(again.best.tokens) // 2
+
+
+def test_parents_may_be_rows_of_the_same_step():
+    chained, apart = NativeTree(8, 4), NativeTree(8, 4)
+    table = [(5, 0, 1, 0, 0), (6, 1, 2, 1, 0), (7, 1, 3, 1, 0), (8, 2, 4, 2, 0), (9, 2, 5, 3, 0)]
+    rows = chained.rows(table, [5])
+    for entry in table:
+        apart.rows([entry], [1])
+    assert (
+        rows.paths.tolist()
+        == apart.paths[[1, 2, 3, 4, 5], :3].tolist()
+        == [[1, 0, 0], [1, 2, 0], [1, 3, 0], [1, 2, 4], [1, 3, 5]]
+    )
+
+
+@pytest.mark.parametrize("draft", ["sources", "model:", 5, ["source"]])
+def test_what_is_no_drafter_is_refused_by_name(draft):
+    with pytest.raises(ValueError, match=r"draft must be a Drafter or one of 'source', 'outputs'"):
+        bestfirst.Decoding(draft=draft)
+
+
+def test_results_are_known_by_the_same_name_whoever_drafts():
+    plain, drafted = bestfirst.Decoding(), bestfirst.Decoding(draft=Told())
+    assert plain.signature == drafted.signature
+    assert plain.identity() == drafted.identity()
+    with pytest.raises(ValueError, match=r"draft=.* cannot be written down; give it by name"):
+        drafted.json()
+
+
+def _tokens(result: bestfirst.Result) -> list[tuple[int, ...]]:
+    return [answer.tokens for answer in result.hypotheses]
