@@ -110,8 +110,10 @@ def test_answers_scores_and_calls_do_not_depend_on_the_drafter(settings):
 def test_an_oracle_needs_very_few_steps():
     for seed in range(12):
         model = toy_model("peaked", seed)
-        (plain,) = bestfirst.decode(model, [None], beam=1, max_length=9, row_budget=64)
-        (drafted,) = bestfirst.decode(model, [None], beam=1, max_length=9, row_budget=64, draft=Told(*_tokens(plain)))
+        (plain,) = bestfirst.decode(model, [None], beam=1, max_length=9, accept_truncated=True, row_budget=64)
+        (drafted,) = bestfirst.decode(
+            model, [None], beam=1, max_length=9, accept_truncated=True, row_budget=64, draft=Told(*_tokens(plain))
+        )
         assert outcome(drafted) == outcome(plain)
         assert drafted.steps <= 3
         assert drafted.rows == plain.rows
