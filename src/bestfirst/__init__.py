@@ -21,6 +21,7 @@ _HOMES = {
     "decoding": ("decode", "decode_iter"),
     "drafting": ("Drafter", "EarlierOutputs", "SourceLookup"),
     "engine": ("Stats",),
+    "engine.smaller_model": ("SmallerModel",),
     "explaining": ("explain",),
     "integrations.generate": ("generate",),
     "models": ("Ensemble", "FunctionModel", "Model", "Query", "Scored", "ShallowFusion"),
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from .decoding import decode, decode_iter
     from .drafting import Drafter, EarlierOutputs, SourceLookup
     from .engine import Stats
+    from .engine.smaller_model import SmallerModel
     from .explaining import explain
     from .integrations.generate import generate
     from .loading import load

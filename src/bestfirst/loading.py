@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .drafting import MODEL
 from .models.folder import ModelNotFound, NeedsTransformers, check_folder, embedded_folder
 from .models.text_model import INT8, TextModel
+
+if TYPE_CHECKING:
+    from .settings import Decoding
 
 INSTALL = "pip install 'bestfirst[transformers]'"
 PLAIN = ("fp32", "float32", "torch.float32")
@@ -50,6 +54,15 @@ def load(
     from .models.transformers import load_transformers
 
     return load_transformers(name, device=device, dtype=dtype, trust_remote_code=trust_remote_code, **languages)
+
+
+def with_drafter(decoding: Decoding, **how: Any) -> Decoding:
+    """The same settings, with the smaller model that drafts loaded (as `load` does it) in place of its name."""
+    if not isinstance(decoding.draft, str) or not decoding.draft.startswith(MODEL):
+        return decoding
+    from .engine.smaller_model import SmallerModel
+
+    return decoding.using(draft=SmallerModel(load(decoding.draft.removeprefix(MODEL), **how)))
 
 
 def _compiled(name: str, device: Any, dtype: Any, **languages: str | None) -> TextModel:

@@ -20,8 +20,6 @@ FOLDER = {"custom_generate": hub_folder(), "trust_remote_code": True}
 @pytest.mark.parametrize(
     ("asked", "name"),
     [
-        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3"),
-        ({"prompt_lookup_num_tokens": 3, "num_beams": 1}, "prompt_lookup_num_tokens=3"),
         ({"assistant_early_exit": 1}, "assistant_early_exit=1"),
         ({"penalty_alpha": 0.6, "num_beams": 1, "top_k": 4}, "penalty_alpha=0.6"),
         ({"dola_layers": "low", "num_beams": 1}, "dola_layers='low'"),
@@ -52,12 +50,6 @@ def test_a_processor_that_wants_more_than_scores(small):
             logits_processor=LogitsProcessorList([Wants()]),
             custom_generate=bestfirst.generate,
         )
-
-
-@pytest.mark.parametrize("route", [{"custom_generate": bestfirst.generate}, FOLDER])
-def test_an_assistant_is_seen_though_transformers_swallows_it(route, small):
-    with pytest.raises(ValueError, match=r"cannot honour assistant_model: .*; leave it out"):
-        small("llama").generate(**BATCH, num_beams=2, assistant_model=small("llama"), **route)
 
 
 def test_the_folder_route_sees_a_paged_cache(small):

@@ -163,6 +163,9 @@ MaxLength = Annotated[Any, option(kind=length, metavar="N", panel=SEARCH,
 RowBudget = Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
     help="Rows in one forward pass, shared by the lines in flight: larger is faster until the machine is full. "
     "Changes no result.")]
+Draft = Annotated[str | None, option(kind=words, metavar="WHO", panel=SEARCH,
+    help="Who guesses how outputs go on, so that a forward pass scores several tokens of one: source (what the input says "
+    "there), outputs (what was written before), model:FOLDER (a smaller model), none. Changes no result.")]
 Prefix = Annotated[str | None, option(kind=words, metavar="TEXT", panel=SEARCH, help="Make every output start with this text.")]
 Allowed = Annotated[str | None, option("--allowed", kind=words, metavar="WHAT", panel=SEARCH,
     help="Write only what is in this file: a text, one output a line, or a trie saved by bestfirst.Trie; --json tells the number "
@@ -231,6 +234,7 @@ class AllSearchOptions(SearchOptions):
     max_calls: Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
         help="Give up on an input after so many model calls.")] = None
     row_budget: RowBudget = None
+    draft: Draft = None
     queue_capacity: Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
         help="Memory-reduced search: at most N hypotheses wait. What it must drop costs the guarantee of exactness.")] = None
     stop: Annotated[str | None, option(kind=one_of(*STOPS), metavar="RULE", panel=SEARCH,
@@ -262,6 +266,7 @@ class CompletionOptions(SearchOptions):
         help=f"What to expand first: {', '.join(STRATEGIES[:3])}.")] = "best-first"
     prefix: Prefix = None
     row_budget: RowBudget = None
+    draft: Draft = None
 
     def settings(self) -> dict[str, Any]:
         named = super().settings()

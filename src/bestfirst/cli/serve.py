@@ -57,6 +57,7 @@ def serve(
     deadline: Annotated[float, limit(help="Seconds that a request may take.", kind=seconds, metavar="S")] = 60.0,
     drain: Annotated[float, limit(help=DRAIN, kind=seconds, metavar="S")] = 60.0,
     row_budget: options.RowBudget = None,
+    draft: options.Draft = None,
     *,
     choice: ModelChoice,
 ) -> int:
@@ -102,18 +103,18 @@ def serve(
         limits = Limits(max_bytes, max_items, max_chars, max_beam, max_rows, max_queue, max_cache_tokens, deadline)
     except ValueError as error:
         raise usage(f"{reason(error)}; lower --max-items or raise --max-queue") from error
-    decoding = decoding_from(row_budget=row_budget)
+    decoding = decoding_from(row_budget=row_budget, draft=draft)
     choice.check(decoding)
     try:
         listening = listen(host, port)
     except OSError as error:
         raise usage(f"cannot listen on {host}:{port}: {reason(error)}; choose another --host or --port") from error
     with listening:
-        loaded, _ = choice.load(decoding)
+        loaded, decoding = choice.load(decoding)
         from ..serve.app import create_app
 
         hosts = Hosts(listening.getsockname()[0], allowed_host or ())
-        app = create_app(loaded, limits, hosts=hosts, token=token, row_budget=row_budget)
+        app = create_app(loaded, limits, hosts=hosts, token=token, row_budget=row_budget, draft=decoding.draft)
         if token is None and not hosts.loopback:
             say(f"warning: anyone who can reach {host} can use this server; set BESTFIRST_TOKEN to ask for a token")
         ready = lambda: say(f"{loaded.name} at {url(listening)} (Ctrl-C stops)")  # noqa: E731

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
-from ..constraints import named
+from ..constraints import named as constraints
+from ..drafting import MODEL
 from ..models.folder import check_folder, fingerprint, has_tokenizer
 from ..settings import DEFAULT, PACE, Decoding
 from . import options
@@ -23,6 +24,7 @@ NAMES = (
         "allowed",
         "alpha",
         "beta",
+        "draft",
         "epsilon",
         "length_penalty",
         "max_calls",
@@ -66,10 +68,12 @@ class ModelChoice(options.ModelOptions):
         """Look for the folders, before all that is needed to read them is loaded."""
         if self.device is not None and self.device.partition(":")[0] == "meta":
             raise usage(f"cannot use device {self.device!r}: it computes nothing; choose cpu, cuda or mps")
-        if isinstance(decoding.allowed, str) and (missing := named.missing_file(decoding.allowed)) is not None:
+        if isinstance(decoding.allowed, str) and (missing := constraints.missing_file(decoding.allowed)) is not None:
             raise usage(f"there is no file {missing!r} of what is allowed")
         try:
-            for name in filter(None, (self.model, decoding.score_options.get("language_model"))):
+            drafts = decoding.draft if isinstance(decoding.draft, str) and decoding.draft.startswith(MODEL) else ""
+            named = (self.model, decoding.score_options.get("language_model"), drafts.removeprefix(MODEL))
+            for name in filter(None, named):
                 check_folder(name)
         except ValueError as error:
             raise usage(reason(error)) from error
@@ -87,6 +91,7 @@ class ModelChoice(options.ModelOptions):
         silence_libraries()
         from ..decoding import decode
         from ..engine.threads import use_threads
+        from ..loading import with_drafter
 
         model = self._load(self.model, source_lang=self.source_lang, target_lang=self.target_lang)
         name = decoding.score_options.get("language_model")
@@ -97,7 +102,7 @@ class ModelChoice(options.ModelOptions):
         if self.threads is not None:
             use_threads(self.threads)
         try:
-            decoding = decoding.read(model)
+            decoding = with_drafter(decoding, device=self.device, dtype=self.dtype).read(model)
             if isinstance(decoding.prefix, str):
                 model.target(decoding.prefix)  # raises for what it cannot write
             decode(model, [], decoding)  # whether they go together
@@ -134,7 +139,7 @@ def identity(decoding: Decoding) -> dict[str, Any]:
     if (name := decoding.score_options.get("language_model")) is not None:
         fields_of["score_options"] = {**fields_of["score_options"], "language_model": fingerprint(name)}
     if decoding.allowed is not None:
-        fields_of["allowed"] = named.fingerprint(str(decoding.allowed))
+        fields_of["allowed"] = constraints.fingerprint(str(decoding.allowed))
     return fields_of
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..constraints import Constraint
+from ..drafting import Drafter
 from ..engine import Job, Stats, engine_for, run, why_host
 from ..engine.edits import Edits
 from ..engine.known import known
@@ -41,6 +42,7 @@ class Call:
     allowed: Constraint | None
     row_budget: int | None
     deterministic: bool
+    draft: Drafter | None
     trace: Callable[[int], Trace | None] | None
     may_be_slower: bool  # whether to give up where `generate`'s own loop is faster
     stats: Stats = field(default_factory=Stats)
@@ -81,6 +83,7 @@ class Call:
             accept_truncated=True,
             row_budget=self.row_budget,
             deterministic=self.deterministic,
+            draft=self.draft,
         )
         on_host = self._why_host() if self.model.on_gpu else None
         if self.may_be_slower and self.model.on_gpu and (why := on_host or why_host(self.model, decoding)):

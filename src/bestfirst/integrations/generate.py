@@ -20,6 +20,7 @@ from ..search import Strategy, Trace
 from . import crossover
 from .call import Call
 from .caller import kept_back, stream
+from .drafters import drafter_of
 from .inputs import PreparedModel, read_inputs
 from .limits import read_limits
 from .outputs import Outputs, beam_output, beam_padding, greedy_output, greedy_padding
@@ -69,9 +70,11 @@ def generate(
     if stats is not None and not isinstance(stats, Stats):
         raise TypeError(f"stats must be a bestfirst.Stats, got {type(stats).__name__}")
     caller = kept_back()
-    refuse(config, assistant_model=caller.assistant_model)
+    refuse(config)
     own = score is not None or strategy is not None
-    may_be_slower = not own and trace is None and row_budget is None and allowed is None and not deterministic
+    draft = drafter_of(config, caller.assistant_model)
+    ours = own or draft is not None or deterministic
+    may_be_slower = not ours and trace is None and row_budget is None and allowed is None
 
     def own_loop(why: object) -> Any:
         """Hugging Face's own search; it gets what we got."""
@@ -97,7 +100,7 @@ def generate(
         if may_be_slower:
             return own_loop(why)
         raise ValueError(
-            f"bestfirst.generate cannot honour score, strategy, allowed, deterministic, trace or row_budget here: {why}"
+            f"bestfirst.generate cannot honour score, strategy, allowed, deterministic, trace, row_budget or a draft here: {why}"
         )
     limits = read_limits(stopping_criteria, config, input_ids.shape[1])
     banned = banned_tokens(logits_processor)
@@ -114,6 +117,7 @@ def generate(
         allowed=allowed,
         row_budget=row_budget,
         deterministic=deterministic,
+        draft=draft,
         trace=trace,
         may_be_slower=may_be_slower,
     )

@@ -85,6 +85,9 @@ def read_inputs(
     if inputs_tensor is not None and inputs_tensor.shape[:2] == hidden.shape[:2] and not inputs_tensor.is_floating_point():
         counted = ~torch.isin(inputs_tensor, torch.tensor(sorted(model.eos), device=inputs_tensor.device))
         lengths = (counted if attended is None else counted & attended.to(counted.device)).sum(1).tolist()
+        inside = torch.ones_like(inputs_tensor) if attended is None else attended.to(inputs_tensor.device)
+        for prompt, tokens in zip(prompts, _unpadded(inputs_tensor, inside), strict=True):
+            prompt.source = tokens  # for whoever drafts
     return Inputs(ids, prompts, lengths, positions)
 
 

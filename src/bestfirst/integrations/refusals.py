@@ -34,8 +34,6 @@ ASSISTED = "assisted decoding is another algorithm; leave it out"
 CONSTRAINED = "constrained beam search is gone; use prefix_allowed_tokens_fn"
 DIVERSE = "group beam search is gone; use strategy='beam', score=bestfirst.scoring.Diverse(groups, penalty)"
 REASONS = {
-    "assistant_model": ASSISTED,
-    "prompt_lookup_num_tokens": ASSISTED,
     "assistant_early_exit": ASSISTED,
     "use_mtp": ASSISTED,
     "penalty_alpha": "contrastive search is another algorithm; leave it out",
@@ -80,8 +78,6 @@ def refuse(config: Any, **kept_back: Any) -> None:
     """Raise ValueError for the first setting that asks for another algorithm."""
     for setting, why in asked(config, REASONS):
         raise ValueError(f"bestfirst.generate cannot honour {setting}: {why}")
-    if kept_back.get("assistant_model") is not None:
-        raise ValueError(f"bestfirst.generate cannot honour assistant_model: {ASSISTED}")
     if kept_back.get("cache_implementation") == "paged":
         raise ValueError("bestfirst.generate cannot honour cache_implementation='paged': it is not beam search; leave it out")
 

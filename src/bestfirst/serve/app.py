@@ -34,9 +34,11 @@ ABOUT = """Beam search's answer for a fraction of the model calls. Requests in f
 Errors are `{"detail": "what is wrong and what to do"}`."""
 
 
-def create_app(model: Model, limits: Limits, *, hosts: Hosts, token: str | None = None, row_budget: int | None = None) -> FastAPI:
+def create_app(
+    model: Model, limits: Limits, *, hosts: Hosts, token: str | None = None, row_budget: int | None = None, draft: Any = None
+) -> FastAPI:
     """The application, with its engine: ready to be run by any ASGI server, in one process."""
-    queue = RequestQueue(EngineThread(model, limits, row_budget=row_budget), limits)
+    queue = RequestQueue(EngineThread(model, limits, row_budget=row_budget, draft=draft), limits)
     metrics = Metrics(queue, PATHS)
     queue.on_result = metrics.text
 

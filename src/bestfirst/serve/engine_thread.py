@@ -71,11 +71,13 @@ class EngineThread:
     `flush` is called in the engine's thread after events were told, once for all of a step.
     """
 
-    def __init__(self, model: Model, limits: Limits, *, row_budget: int | None = None) -> None:
+    def __init__(self, model: Model, limits: Limits, *, row_budget: int | None = None, draft: Any = None) -> None:
         self.model = model
         self.flush: Callable[[], None] = lambda: None
         # For every score that adds up log-probabilities as they are: what a request can ask for.
-        self._settings = Decoding(beam=limits.max_beam, row_budget=row_budget, max_cache_tokens=limits.max_cache_tokens)
+        self._settings = Decoding(
+            beam=limits.max_beam, row_budget=row_budget, max_cache_tokens=limits.max_cache_tokens, draft=draft
+        )
         self._engine: Engine = engine_for(model, self._settings)
         self._before = Stats()  # of engines that were given up
         self._share: FairShare[Work] = FairShare(self._engine.slots, limits.max_cache_tokens)
