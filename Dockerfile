@@ -19,7 +19,7 @@ RUN /opt/bestfirst/bin/python -m pip install --no-cache-dir -c constraints.txt "
 
 FROM python:3.12-slim AS user
 RUN useradd --create-home --uid 10001 bestfirst
-ENV PATH=/opt/bestfirst/bin:$PATH NUMBA_CACHE_DIR=/home/bestfirst/.cache/numba PYTHONUNBUFFERED=1
+ENV PATH=/opt/bestfirst/bin:$PATH PYTHONUNBUFFERED=1
 WORKDIR /home/bestfirst
 USER bestfirst
 EXPOSE 8000

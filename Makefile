@@ -81,7 +81,7 @@ format: $(INSTALLED) ## rewrite the sources in house style
 	$(BIN)/ruff format $(SOURCES)
 
 kernels: $(INSTALLED) ## compile the kernels ahead of time, after a change of theirs
-	$(BIN)/python -m bestfirst.engine.steps.native.objects
+	$(BIN)/python -m bestfirst.engine.steps.native.compiling
 
 figures: $(INSTALLED) ## measure again and redraw the figures of README and docs
 	$(BIN)/python docs/figures/calls.py

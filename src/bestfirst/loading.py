@@ -72,9 +72,13 @@ def _compiled(name: str, device: Any, dtype: Any, **languages: str | None) -> Te
         raise NeedsTransformers(f"dtype {str(dtype)!r} is torch's")
     if not os.path.isdir(name):
         raise NeedsTransformers("it is not a folder, and transformers finds models by name")
-    if find_spec("numba") is None:
-        raise NeedsTransformers("numba is not installed")
     from .engine.compiled_model import CompiledModel
+    from .engine.steps.native.libraries import available
+
+    if not available():
+        raise NeedsTransformers(
+            "there are no compiled kernels for this machine, and numba, which compiles them, is not installed"
+        )
 
     return CompiledModel(name, eight_bits=dtype == INT8, **languages)
 

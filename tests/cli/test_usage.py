@@ -149,6 +149,24 @@ def test_help_teaches_and_loads_no_torch():
         assert all(word in process.stdout.decode() for word in words)
 
 
+def test_the_overview_is_of_the_commands_there_are():
+    from bestfirst.cli.app import OVERVIEW
+    from bestfirst.cli.commands import commands_for
+
+    told = OVERVIEW.partition("Commands\n")[2].partition("\n\n")[0].splitlines()
+    found = {each.callback.__name__: each.callback.__doc__ for each in commands_for("nothing").registered_commands}
+    assert [line.split()[0] for line in told] == list(found)
+    for line in told:
+        name, _, about = line.strip().partition(" ")
+        assert found[name].startswith(about.strip().rstrip("."))
+
+
+def test_a_command_loads_no_other():
+    others = "sys.exit('bestfirst.cli.serve' in sys.modules)"
+    script = f"import sys; from bestfirst.cli.app import run; run(['view', '--help']); {others}"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
+
+
 def test_what_tune_needs_and_is_not_installed_is_named(monkeypatch, capsys, tmp_path):
     (tmp_path / "text").write_text("Ja.\n", encoding="utf-8")
     monkeypatch.setattr("bestfirst_bench.row.identity", lambda model: __import__("torch_of_nowhere"))

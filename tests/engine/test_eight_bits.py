@@ -10,24 +10,20 @@ import pytest
 import torch
 
 import bestfirst
-from bestfirst.scoring import Coverage, LogProbability
-from engine.builders import ARCHITECTURES
-
-pytest.importorskip("numba", reason="the compiled kernels need numba")
-
 from bestfirst.engine.steps.bart_modules import read_bart
-from bestfirst.engine.steps.native import int8, kernels
+from bestfirst.engine.steps.native import calls, registers
 from bestfirst.engine.steps.native.bart import NativeDecoder
-from bestfirst.engine.steps.native.row_top import row_top
 from bestfirst.engine.steps.native_bart import as_numpy
 from bestfirst.engine.steps.sources import Sources
 from bestfirst.engine.steps.tree import Tree
+from bestfirst.scoring import Coverage, LogProbability
+from engine.builders import ARCHITECTURES
 
 DATA = Path(__file__).parents[1] / "data"
 GERMAN, ENGLISH = ((DATA / f"tatoeba-200.{language}").read_text(encoding="utf-8").splitlines() for language in ("de", "en"))
 CPU = torch.device("cpu")
 
-pytestmark = pytest.mark.skipif(int8.HERE is None, reason="this CPU has neither VNNI nor AVX2")
+pytestmark = pytest.mark.skipif(registers.HERE.eight is None, reason="this CPU has neither VNNI nor AVX2")
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +100,10 @@ def test_all_layers_at_once_are_the_layers_one_by_one(name):
     """But for the order of sums, which is the compiler's choice and may move a number to the next of 127."""
     decoder = NativeDecoder(as_numpy(read_bart(ARCHITECTURES[name].build())), eight_bits=True)
     inputs = [[5, 6, 7, 8, 1], [9, 1], [10, 11, 12, 1]]
-    tables = decoder.table, decoder.encoder.table
-    assert None not in tables
+    wholes = decoder.whole, decoder.encoder.whole
+    assert None not in wholes
     logits, hidden = [], []
-    for decoder.table, decoder.encoder.table in (tables, (None, None)):
+    for decoder.whole, decoder.encoder.whole in (wholes, (None, None)):
         tree, sources = Tree(CPU, torch.float32), Sources(CPU, torch.float32)
         hidden.append(decoder.encoder(inputs).copy())
         decoder.take_in(inputs, sources)
@@ -126,8 +122,8 @@ def test_the_best_of_rows_are_those_of_columns(vocabulary, k):
     x[3] = np.round(x[3])  # equals
     banned = np.array([0, 2, vocabulary, -1])
     columns, rows = ((np.empty((7, k), np.float32), np.empty((7, k), np.int64)) for _ in range(2))
-    kernels.top(np.ascontiguousarray(x.T), banned, *columns)
-    row_top(x.copy(), banned, *rows)
+    calls.top(np.ascontiguousarray(x.T), banned, *columns)
+    calls.row_top(x.copy(), vocabulary, banned, *rows)
     np.testing.assert_allclose(rows[0], columns[0], rtol=1e-5, atol=1e-6)
     finite = np.isfinite(columns[0])
     np.testing.assert_array_equal(rows[1][finite], columns[1][finite])

@@ -5,25 +5,23 @@ from __future__ import annotations
 from math import inf, nan
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
-
-from engine.builders import ARCHITECTURES
-
-pytest.importorskip("numba", reason="the compiled kernels need numba")
 
 import bestfirst
 from bestfirst.engine.steps.bart_modules import read_bart
 from bestfirst.engine.steps.bart_weights import Affine
 from bestfirst.engine.steps.memory import Pages
-from bestfirst.engine.steps.native import calls, kernels, parts, tiles
+from bestfirst.engine.steps.native import calls, parts, registers
 from bestfirst.engine.steps.native.bart import batches
 from bestfirst.engine.steps.native.encoder import NativeEncoder
 from bestfirst.engine.steps.native.parts import Product
 from bestfirst.engine.steps.native_bart import as_numpy
 from bestfirst.engine.steps.sources import Sources
 from bestfirst.engine.steps.tree import Tree
+from engine.builders import ARCHITECTURES
 
 SHAPES = [(1, 1, 4), (3, 2, 8), (17, 4, 16), (50, 3, 64)]  # rows, heads, head size
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -55,7 +53,7 @@ def test_own_attention_writes_its_keys_and_looks_at_its_ancestors(rows, heads, s
         expected.append(attend((qkv + bias)[r, :d], seen[:, :d], seen[:, d:], heads))
     out = torch.empty(rows, d)
     arguments = [x.numpy() for x in (qkv, bias, pool, paths, own, positions)]
-    kernels.own_attention(*arguments, heads, kernels.f32(size**-0.5), out.numpy())
+    calls.own_attention(*arguments, heads, np.float32(size**-0.5), out.numpy())
     torch.testing.assert_close(pool, expected_pool)
     torch.testing.assert_close(out, torch.stack(expected), **CLOSE)
 
@@ -71,7 +69,7 @@ def test_cross_attention_looks_at_the_source_of_its_row_alone(rows, heads, size)
         expected.append(attend((q + bias)[r], keys, values, heads))
     out = torch.empty(rows, d)
     arguments = [x.numpy() for x in (q, bias, keys_values, lengths, places)]
-    kernels.cross_attention(*arguments, kernels.f32(size**-0.5), out.numpy())
+    calls.cross_attention(*arguments, np.float32(size**-0.5), out.numpy())
     torch.testing.assert_close(out, torch.stack(expected), **CLOSE)
 
 
@@ -81,7 +79,7 @@ def test_self_attention_stays_within_an_input():
     qkv, bias, out = normal(10, 3 * d), normal(3 * d), torch.empty(10, d)
     whole = (qkv + bias).split(lengths)
     expected = [attend(x[i, :d], x[:, d : 2 * d], x[:, 2 * d :], heads) for x in whole for i in range(len(x))]
-    kernels.self_attention(qkv.numpy(), bias.numpy(), starts.numpy(), heads, kernels.f32(size**-0.5), out.numpy())
+    calls.self_attention(qkv.numpy(), bias.numpy(), starts.numpy(), heads, np.float32(size**-0.5), out.numpy())
     torch.testing.assert_close(out, torch.stack(expected), **CLOSE)
 
 
@@ -91,12 +89,12 @@ def test_norms(in_place):
     total = x + y + bias
     expected = F.layer_norm(total, (24,), weight, shift, 1e-5)
     out = x if in_place else torch.empty(9, 24)
-    settings = weight.numpy(), shift.numpy(), kernels.f32(1e-5)
-    kernels.add_norm(x.numpy(), y.numpy(), bias.numpy(), *settings, out.numpy())
+    settings = weight.numpy(), shift.numpy(), np.float32(1e-5)
+    calls.add_norm(x.numpy(), y.numpy(), bias.numpy(), *settings, out.numpy())
     torch.testing.assert_close(out, expected, **CLOSE)
     if not in_place:
         torch.testing.assert_close(x, total)
-        kernels.norm(total.numpy(), *settings, out.numpy())
+        calls.norm(total.numpy(), *settings, out.numpy())
         torch.testing.assert_close(out, expected, **CLOSE)
 
 
@@ -117,7 +115,7 @@ def test_activations(name):
 def test_embeddings_and_positions():
     tokens, positions = (torch.randint(0, 5, (7,), dtype=torch.int32) for _ in range(2))
     embedding, table, out = normal(5, 12), normal(6, 12), torch.empty(7, 12)
-    kernels.embed(*(x.numpy() for x in (tokens, positions, embedding)), kernels.f32(3), table.numpy(), out.numpy())
+    calls.embed(*(x.numpy() for x in (tokens, positions, embedding)), np.float32(3), table.numpy(), out.numpy())
     torch.testing.assert_close(out, embedding[tokens.long()] * 3 + table[positions.long()])
 
 
@@ -125,7 +123,7 @@ def test_put_lays_keys_and_values_out_by_input_and_head():
     heads, size, lengths = 2, 3, [4, 2]
     d, out = heads * size, torch.zeros(2, 5, heads, 6, size)
     keys_values, bias = normal(6, 2 * d), normal(2 * d)
-    kernels.put(keys_values.numpy(), bias.numpy(), torch.tensor([0, 4, 6]).numpy(), 2, out.numpy())
+    calls.put(keys_values.numpy(), bias.numpy(), torch.tensor([0, 4, 6]).numpy(), 2, out.numpy())
     for place, part in enumerate((keys_values + bias).split(lengths), start=2):
         laid = part.view(-1, 2, heads, size).permute(1, 2, 0, 3)  # (2, heads, length, size)
         torch.testing.assert_close(out[:, place, :, : part.shape[0]], laid)
@@ -135,15 +133,15 @@ def test_put_lays_keys_and_values_out_by_input_and_head():
 def test_nan_stays_nan():
     """In whatever row it comes: its own numbers are none, the others' are as they were."""
     heads, size = 2, 8
-    d, starts, scale = heads * size, torch.tensor([0, 3, 7]).numpy(), kernels.f32(0.3)
+    d, starts, scale = heads * size, torch.tensor([0, 3, 7]).numpy(), np.float32(0.3)
     hidden = normal(7, d)
     hidden[1, 3] = nan
-    kernels.relu(hidden.numpy(), torch.zeros(d).numpy())
+    calls.relu(hidden.numpy(), torch.zeros(d).numpy())
     assert hidden.isnan().nonzero().tolist() == [[1, 3]]
     for part in range(3):  # of a query, a key, a value
         qkv, zeros, out = normal(7, 3 * d), torch.zeros(3 * d), torch.empty(7, d)
         qkv[1, part * d + 3] = nan
-        kernels.self_attention(qkv.numpy(), zeros.numpy(), starts, heads, scale, out.numpy())
+        calls.self_attention(qkv.numpy(), zeros.numpy(), starts, heads, scale, out.numpy())
         assert out.isnan().any(1).tolist() == [part > 0, True, part > 0, *[False] * 4]
         pool, paths = normal(9, 2 * d), torch.zeros(9, 3, dtype=torch.int32)
         slots, positions = torch.tensor([4, 5], dtype=torch.int32), torch.tensor([1, 1], dtype=torch.int32)
@@ -155,7 +153,7 @@ def test_nan_stays_nan():
             pool[1, (part - 1) * d + 3] = nan
         arguments = [x.numpy() for x in (rows, zeros, pool, paths, slots, positions)]
         out = torch.empty(2, d)
-        kernels.own_attention(*arguments, heads, scale, out.numpy())
+        calls.own_attention(*arguments, heads, scale, out.numpy())
         assert out.isnan().any(1).tolist() == [True, False]
 
 
@@ -199,31 +197,35 @@ def test_an_input_that_the_encoder_cannot_take_is_named(inputs, message):
         NativeEncoder(as_numpy(side)).check(inputs)
 
 
-ROWS = [*range(1, 2 * tiles.TALL + 2), tiles.ROWS - 1, 2 * tiles.ROWS + 5]  # every height of a tile, and more than one turn
+ROWS = [
+    *range(1, 2 * registers.TALL + 2),
+    registers.ROWS - 1,
+    2 * registers.ROWS + 5,
+]  # every height of a tile, and more than one turn
 
 
 @pytest.mark.parametrize("outputs", [16, 32, 48, 64, 144 + 32])
 @pytest.mark.parametrize("inputs", [2, 30, 64])
 def test_tiles_are_the_product(inputs, outputs):
     weight = normal(outputs, inputs)
-    for block in (tiles.BLOCK, 24):  # all inputs at once, and some after others
+    for block in (registers.BLOCK, 24):  # all inputs at once, and some after others
         packed = torch.empty(outputs * inputs)
-        tiles.pack(weight.numpy(), block, packed.numpy())
+        calls.pack(weight.numpy(), block, packed.numpy())
         for rows in ROWS:
             x, out = normal(rows, inputs), torch.full((rows + 1, outputs), nan)
-            tiles.by_panels(x.numpy(), packed.numpy(), block, tiles.ZEROS, out[:rows].numpy())
+            calls.by_panels(x.numpy(), packed.numpy(), block, registers.ZEROS, out[:rows].numpy())
             torch.testing.assert_close(out[:rows], x @ weight.t(), **CLOSE)
             assert out[rows].isnan().all()  # nothing is written beyond
 
 
-@pytest.mark.parametrize("outputs", [*range(1, tiles.TALL + 2), 101])
+@pytest.mark.parametrize("outputs", [*range(1, registers.TALL + 2), 101])
 def test_tiles_are_the_product_the_other_way_round(outputs):
     weight = normal(outputs, 34)
     for rows in (1, 15, 16, 17, 48, 50, 100):
-        x, columns = normal(rows, 34), -(-rows // tiles.LANES) * tiles.LANES
+        x, columns = normal(rows, 34), -(-rows // registers.LANES) * registers.LANES
         packed, out = torch.full((columns * 34,), nan), torch.full((outputs + 1, columns), nan)
-        tiles.pack(x.numpy(), 34, packed.numpy())
-        tiles.by_rows(weight.numpy(), packed.numpy(), tiles.ZEROS, out[:outputs].numpy())
+        calls.pack(x.numpy(), 34, packed.numpy())
+        calls.by_rows(weight.numpy(), packed.numpy(), registers.ZEROS, out[:outputs].numpy())
         torch.testing.assert_close(out[:outputs, :rows], weight @ x.t(), **CLOSE)
         assert not out[:outputs, rows:].any()  # what was filled up
         assert out[outputs].isnan().all()
@@ -233,10 +235,10 @@ def test_a_rows_product_does_not_depend_on_the_others():
     """To the last bit: libraries choose another order of sums with another number of rows."""
     weight, x = normal(96, 64), normal(40, 64)
     packed, together, alone = torch.empty(96 * 64), torch.empty(40, 96), torch.empty(40, 96)
-    tiles.pack(weight.numpy(), tiles.BLOCK, packed.numpy())
-    tiles.by_panels(x.numpy(), packed.numpy(), tiles.BLOCK, tiles.ZEROS, together.numpy())
+    calls.pack(weight.numpy(), registers.BLOCK, packed.numpy())
+    calls.by_panels(x.numpy(), packed.numpy(), registers.BLOCK, registers.ZEROS, together.numpy())
     for row in range(40):
-        tiles.by_panels(x[row : row + 1].numpy(), packed.numpy(), tiles.BLOCK, tiles.ZEROS, alone[row : row + 1].numpy())
+        calls.by_panels(x[row : row + 1].numpy(), packed.numpy(), registers.BLOCK, registers.ZEROS, alone[row : row + 1].numpy())
     assert torch.equal(together, alone)
 
 
@@ -265,7 +267,7 @@ def test_without_tiles_the_same_is_found(monkeypatch):
 def top(logits: torch.Tensor, k: int, banned: tuple[int, ...] = ()) -> tuple[torch.Tensor, torch.Tensor]:
     values, tokens = torch.empty(len(logits), k), torch.empty(len(logits), k, dtype=torch.long)
     laid = logits.t().contiguous()
-    kernels.top(laid.numpy(), torch.tensor(banned, dtype=torch.long).numpy(), values.numpy(), tokens.numpy())
+    calls.top(laid.numpy(), torch.tensor(banned, dtype=torch.long).numpy(), values.numpy(), tokens.numpy())
     return values, tokens
 
 
@@ -287,7 +289,7 @@ def test_banned_tokens_that_are_none_are_left_alone():
     memory = normal(3 * 70, 4)
     before, logits = memory.clone(), memory[70:140]
     values, tokens = torch.empty(4, 3), torch.empty(4, 3, dtype=torch.long)
-    kernels.top(logits.numpy(), torch.tensor([-1, 5, 70, 99]).numpy(), values.numpy(), tokens.numpy())
+    calls.top(logits.numpy(), torch.tensor([-1, 5, 70, 99]).numpy(), values.numpy(), tokens.numpy())
     assert torch.equal(memory[:70], before[:70])
     assert torch.equal(memory[140:], before[140:])
     assert (logits == -inf).nonzero()[:, 0].unique().tolist() == [5]

@@ -2,60 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-pytest.importorskip("numba", reason="the kernels that they are compared with need numba")
+from bestfirst.engine.steps.native import calls, libraries, objects, registers
+from bestfirst.engine.steps.native.signatures import SIGNATURES
 
-from bestfirst.engine.steps.native import calls, kernels, objects, registers, tiles
-
-RNG = np.random.default_rng(0)
-
-
-def floats(*shape: int) -> Any:
-    return RNG.standard_normal(shape, np.float32)
+compiling = pytest.importorskip("bestfirst.engine.steps.native.compiling", reason="numba is not installed")
 
 
-def ints(high: int, *shape: int, kind: Any = np.int32) -> Any:
-    return RNG.integers(0, high, shape, kind)
-
-
-ROWS, HEADS, SIZE, SLOTS, CONTEXT, SOURCES, LONGEST, K = 5, 2, 8, 13, 6, 3, 7, 4
-D = HEADS * SIZE
-SCALE, STARTS = np.float32(0.3), np.array([0, 2, 5])
-NUMBERS: dict[str, tuple[Any, ...]] = {
-    "own_attention": (
-        floats(ROWS, 3 * D), floats(3 * D), floats(SLOTS, 2 * D), ints(SLOTS, SLOTS, CONTEXT), np.arange(1, 6, dtype=np.int32),
-        ints(CONTEXT, ROWS), HEADS, SCALE, floats(ROWS, D),
-    ),
-    "cross_attention": (
-        floats(ROWS, D), floats(D), floats(2, SOURCES, HEADS, LONGEST, SIZE), 1 + ints(LONGEST, SOURCES, kind=np.int64),
-        ints(SOURCES, ROWS), SCALE, floats(ROWS, D),
-    ),
-    "self_attention": (floats(ROWS, 3 * D), floats(3 * D), STARTS, HEADS, SCALE, floats(ROWS, D)),
-    "put": (floats(ROWS, 2 * D), floats(2 * D), STARTS, 1, floats(2, SOURCES, HEADS, LONGEST, SIZE)),
-    "norm": (floats(ROWS, D), floats(D), floats(D), np.float32(1e-5), floats(ROWS, D)),
-    "add_norm": (floats(ROWS, D), floats(ROWS, D), floats(D), floats(D), floats(D), np.float32(1e-5), floats(ROWS, D)),
-    **{name: (floats(ROWS, D), floats(D)) for name in ("relu", "gelu", "gelu_tanh", "silu")},
-    "embed": (ints(9, ROWS), ints(6, ROWS), floats(9, D), SCALE, floats(6, D), floats(ROWS, D)),
-    "top": (floats(300, 8), np.array([3, 70, 400]), floats(ROWS, K), ints(9, ROWS, K, kind=np.int64)),
-    "pack": (floats(64, D), 6, floats(64 * D)),
-    "by_panels": (floats(ROWS, D), floats(64 * D), 512, tiles.ZEROS, floats(ROWS, 64)),
-    "by_rows": (floats(11, D), floats(32 * D), tiles.ZEROS, floats(11, 32)),
-}  # fmt: skip
-
-
-WHOLE = {"encoder", "decoder"}  # held against transformers in test_compiled_model.py, and below against their parts
-
-
-def test_every_entry_is_compared():
-    assert {*NUMBERS, *WHOLE} == set(objects.entries())
+BYTES = {"quantise", "pack_bytes", "multiply_bytes"}
 
 
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
@@ -83,59 +46,65 @@ def test_all_layers_at_once_are_the_layers_one_by_one(name):
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_an_entry_is_the_kernel(name):
-    mine, its = ([each.copy() if isinstance(each, np.ndarray) else each for each in NUMBERS[name]] for _ in range(2))
-    getattr(calls, name)(*mine)
-    getattr(kernels if hasattr(kernels, name) else tiles, name)(*its)
-    for one, other in zip(mine, its, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="objects are shipped for Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="libraries are shipped for Linux")
 def test_what_is_shipped_is_of_these_sources(monkeypatch):
-    """If not, 'make kernels' makes it anew."""
-    monkeypatch.setattr(objects.platform, "machine", lambda: "x86_64")
-    names = {f"linux-x86_64-{level}-{objects.key(level)}.o" for level in objects.NAMES}
-    assert {path.name for path in objects.SHIPPED.glob("*.o")} == names
-    for name in names:
-        found = objects.read(objects.SHIPPED / name)
-        assert found is not None
-        assert set(found) == {*NUMBERS, *WHOLE}
+    """If not, 'make kernels' makes it anew. Their other symbols are the C library's, of any version."""
+    monkeypatch.setattr(libraries.platform, "machine", lambda: "x86_64")
+    made = {libraries.shipped(name): level for name, level in registers.LEVELS.items()}
+    assert set(libraries.SHIPPED.iterdir()) == set(made)
+    for path, level in made.items():
+        names = {name.decode() for name in re.findall(rb"bestfirst_\w+", path.read_bytes())}
+        expected = {*SIGNATURES} | BYTES if level.eight else {*SIGNATURES} - BYTES
+        assert names == {libraries.PREFIX + name for name in expected}
+        assert not any(word in path.read_bytes() for word in (b"GLIBC", b"numba", b"Py_"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libraries are shipped for Linux")
+def test_neither_numba_nor_llvm_is_loaded_for_them():
+    code = (
+        "import sys, bestfirst; bestfirst.decode(bestfirst.load(dtype=sys.argv[1]), ['Ja.']);"
+        "sys.exit(bool({'numba', 'llvmlite'} & sys.modules.keys()))"
+    )
+    for dtype in ("fp32", "int8"):
+        subprocess.run([sys.executable, "-c", code, dtype], check=True)
 
 
 def test_objects_that_are_damaged_or_not_there_are_not_used(tmp_path):
     path = tmp_path / "some.o"
-    kept = {"f": ("symbol", ["i"], b"123"), "g": ("other", ["f", "i"], b"45")}
-    assert objects.read(path) is None
-    assert objects.write(path, kept)
-    assert objects.read(path) == kept
+    assert compiling.read(path) is None
+    assert compiling.write(path, b"12345")
+    assert compiling.read(path) == b"12345"
     whole = path.read_bytes()
     for broken in (b"", whole[:-1], whole[:20], b"\xff" * 40, whole[:-2] + b"xy"):
         path.write_bytes(broken)
-        assert objects.read(path) is None
-    assert not objects.write(Path("/proc/nowhere/some.o"), kept)
+        assert compiling.read(path) is None
+    assert not compiling.write(Path("/proc/nowhere/some.o"), b"12345")
 
 
 def test_a_cpu_that_nothing_is_shipped_for_compiles_once(tmp_path, monkeypatch, capsys):
-    """Where nothing can be kept, every time; two at once are no problem: files appear whole."""
+    """Two at once are no problem: files appear whole. That what is compiled can be run is seen with one entry of them."""
+    from bestfirst.engine.steps.native import entries
+
     monkeypatch.setattr(registers, "LEVEL", None)
-    monkeypatch.setattr(objects, "compile_entries", lambda: {"f": ("symbol", ["i"], b"123")})
+    monkeypatch.setattr(entries, "ENTRIES", {entries.relu: SIGNATURES["relu"]})
     monkeypatch.setenv("BESTFIRST_CACHE", str(tmp_path / "kept"))
-    objects._compile_and_keep()
-    assert "compiling kernels for this CPU" in capsys.readouterr().err
-    assert [objects.read(path) for path in objects._places() if path.exists()] == [{"f": ("symbol", ["i"], b"123")}]
+    for said in (True, False):
+        address = compiling.compiled_here().get_function_address("bestfirst_relu")
+        assert ("compiling kernels for this CPU" in capsys.readouterr().err) is said
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 4)
+        x = np.array([[-1.0, 2.0, 3.0]], np.float32)
+        kind(address)(objects.NOWHERE, objects.NOWHERE, calls.at(x), calls.at(np.zeros(3, np.float32)), 1, 3)
+        assert x.tolist() == [[0, 2, 3]]
+    assert len(list((tmp_path / "kept").iterdir())) == 1
 
 
 def test_levels(monkeypatch):
     monkeypatch.delenv("BESTFIRST_CPU_LEVEL", raising=False)
-    for has, level in (
-        (registers.NEEDED["v4"] + registers.NEEDED["v3"], "v4"),
-        (registers.NEEDED["v3"], "v3"),
-        (("avx2",), None),
-    ):
-        monkeypatch.setattr(registers, "features", lambda has=has: dict.fromkeys(has, True))
-        assert registers.level() == level
+    for name, level in registers.LEVELS.items():
+        monkeypatch.setattr(registers, "features", lambda level=level: {*level.needs, "sse2"})
+        assert registers.level() == name
+    monkeypatch.setattr(registers, "features", lambda: {"neon"})
+    assert registers.level() is None
 
 
 def test_warmup_says_that_it_is_done():

@@ -29,25 +29,7 @@ PATHS = (
     "//",
     "/%00",
     "/..",
-    "/v1/models",
 )
-FIELDS = {
-    "/translate": ("text", "beam", "nbest", "score", "stop", "max_length", "stream", "finished", "strategy", "x", "deadline"),
-    "/v1/completions": (
-        "prompt",
-        "n",
-        "best_of",
-        "beam_width",
-        "max_tokens",
-        "min_tokens",
-        "stop",
-        "stream",
-        "temperature",
-        "model",
-    ),
-    "/v1/chat/completions": ("messages", "n", "beam_width", "max_tokens", "length_penalty", "stop", "stream", "seed", "user"),
-}
-"""Where work is asked for: what can be said there."""
 ODD: tuple[Any, ...] = (
     None,
     True,
@@ -100,7 +82,7 @@ def _one(served: Served, rng: random.Random, lines: list[str]) -> Counter[str]:
     data, complete = _request(rng, lines, served.port)
     count = Counter(requests=1)
     try:
-        with socket.create_connection((served.host, served.port), timeout=300) as connection:
+        with socket.create_connection((served.host, served.port), timeout=120) as connection:
             with suppress(OSError):  # it may answer, and close, before all is sent
                 connection.sendall(data)
             if not complete:
@@ -109,10 +91,6 @@ def _one(served: Served, rng: random.Random, lines: list[str]) -> Counter[str]:
                 with suppress(OSError):
                     connection.recv(4096)
                 return count
-            if rng.random() < 0.1:
-                count["half closed"] += 1
-                with suppress(OSError):  # answered and closed already
-                    connection.shutdown(socket.SHUT_WR)
             answer = b""
             while len(answer) < 65536 and (more := connection.recv(65536)):
                 answer += more
@@ -120,7 +98,6 @@ def _one(served: Served, rng: random.Random, lines: list[str]) -> Counter[str]:
         count["unanswered"] += 1
         count[f"unanswered: {type(error).__name__} after {data[:200]!r}"] += 1
         return count
-    answer = answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
     if not answer.startswith(b"HTTP/1.1 "):
         count["unanswered"] += 1
         count[f"unanswered: {data[:200]!r}"] += 1
@@ -137,10 +114,9 @@ def _request(rng: random.Random, lines: list[str], port: int) -> tuple[bytes, bo
     kind = rng.random()
     if kind < 0.06:
         return b"GET " + rng.randbytes(rng.randrange(1, 300)) + b"\r\n\r\n", False  # whatever that is
-    work = "/translate" if rng.random() < 0.7 else rng.choice(list(FIELDS))
-    body = _body(rng, lines, work)
+    body = _body(rng, lines)
     method = "POST" if rng.random() < 0.85 else rng.choice(("GET", "PUT", "DELETE", "HEAD", "OPTIONS", "BREW"))
-    path = work if rng.random() < 0.7 else rng.choice(PATHS)
+    path = "/translate" if rng.random() < 0.7 else rng.choice(PATHS)
     headers = {
         "Host": f"127.0.0.1:{port}",
         "Content-Type": "application/json",
@@ -159,18 +135,17 @@ def _request(rng: random.Random, lines: list[str], port: int) -> tuple[bytes, bo
     return data, framed
 
 
-def _body(rng: random.Random, lines: list[str], path: str) -> bytes:
-    text: Any = rng.choice(lines)
+def _body(rng: random.Random, lines: list[str]) -> bytes:
+    asked: dict[str, Any] = {"text": rng.choice(lines)}
     if rng.random() < 0.2:
-        text = rng.sample(lines, rng.randint(1, 4))
-    if path == "/v1/chat/completions":
-        text = [{"role": "user", "content": text}]
-    fields = FIELDS[path]
-    asked: dict[str, Any] = {fields[0]: text}
+        asked["text"] = rng.sample(lines, rng.randint(1, 4))
     if rng.random() < 0.5:
-        asked |= {"beam_width" if "beam_width" in fields else "beam": rng.randint(1, 8), "stream": rng.random() < 0.3}
+        asked |= {"beam": rng.randint(1, 8), "nbest": 1, "stream": rng.random() < 0.3}
     if rng.random() < 0.6:
-        asked[rng.choice(fields)] = rng.choice(ODD)
+        name = rng.choice(
+            ("text", "beam", "nbest", "score", "stop", "max_length", "stream", "finished", "strategy", "x", "deadline")
+        )
+        asked[name] = rng.choice(ODD)
     data = json.dumps(asked).encode()
     if rng.random() < 0.1:
         data = data[: rng.randrange(len(data))]

@@ -1,87 +1,37 @@
-"""The command line: what commands there are. The work begins in their modules; torch is loaded only then."""
+"""The command line's front: what is asked for most is answered at once, for all else `commands` is loaded."""
 
 from __future__ import annotations
 
 import re
 import sys
-from typing import Annotated
-
-import typer
 
 from .. import __version__
-from .compare import compare
-from .complete import complete
-from .explain import explain
-from .failure import USAGE, reports, say, usage
-from .serve import serve
-from .translate import translate
-from .view import view
+from .failure import USAGE, reports, say
 
 ADDRESS = re.compile(r"auto|local|ray://.+|[^/]+:\d+")  # of a Ray cluster
 
-app = typer.Typer(
-    help="Beam search's answer for a fraction of the model calls: best-first beam search for any sequence model.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for command in (translate, complete, compare, view, explain, serve):
-    app.command()(command)
+OVERVIEW = """
+ Usage: bestfirst [OPTIONS] COMMAND [ARGS]...
 
+ Beam search's answer for a fraction of the model calls: best-first beam search for any sequence model.
 
-@app.command()
-def warmup() -> None:
-    """Compile ahead of time what the first translation on this machine would compile: for images, and for a first line at once.
+ Options
+   --version   Print the version.
+   --help, -h  Show this message and exit.
 
-    Nothing is to be done where the package brings kernels for the CPU: Linux on x86-64 with AVX2 or AVX-512.
+ Commands
+   translate   Translate text, line for line, in order.
+   complete    Let a language model go on with prompts, one a line.
+   compare     Compare all strategies: what each finds, and what it costs.
+   view        See a search: every hypothesis, in the order of the pops.
+   explain     Explain why a translation was not found.
+   serve       Serve translations over HTTP, with a page to try it on at /.
+   warmup      Compile ahead of time what the first translation on this machine would compile.
+   tune        Find the setting to use on your own model and text, and what it loses.
+   bench       Measure on your own model and text what was saved.
 
-    Example: bestfirst warmup
-    """
-    from ..engine.steps.native.objects import entries
-
-    entries()
-    print("kernels are ready")
-
-
-PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
-
-
-@app.command(add_help_option=False, context_settings=PASSED_ON)
-def tune(context: typer.Context) -> int:
-    """Find the setting to use on your own model and text, and what it loses."""
-    return _benchmark("tune", context)
-
-
-@app.command(add_help_option=False, context_settings=PASSED_ON)
-def bench(context: typer.Context) -> int:
-    """Measure on your own model and text what was saved."""
-    return _benchmark("bench", context)
-
-
-def _benchmark(name: str, context: typer.Context) -> int:
-    try:
-        from bestfirst_bench.cli import COMMANDS
-    except ModuleNotFoundError as error:
-        raise usage("the benchmarks are not installed; install bestfirst again: pip install 'bestfirst[bench]'") from error
-    try:
-        return COMMANDS[name](context.args, prog_name=name, parent=context.parent, standalone_mode=False)
-    except ModuleNotFoundError as error:  # the base has neither torch nor what measures quality
-        raise usage(f"bestfirst {name} needs {error.name}: pip install 'bestfirst[bench]'") from error
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"bestfirst {__version__}")
-        raise typer.Exit
-
-
-@app.callback(epilog="'bestfirst COMMAND --help' explains a command, with examples.")
-def options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
-) -> None:
-    """Beam search's answer for a fraction of the model calls: best-first beam search for any sequence model."""
+ 'bestfirst COMMAND --help' explains a command, with examples.
+"""
 
 
 def with_values(arguments: list[str]) -> list[str]:
@@ -104,7 +54,7 @@ def run(arguments: list[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     try:
         given = sys.argv[1:] if arguments is None else arguments
-        code = app(with_values(given), prog_name="bestfirst", standalone_mode=False) or 0
+        code = _run(given)
         if sys.stdout is not None:
             sys.stdout.flush()  # now, and not when Python ends, for it may fail
         return code
@@ -117,3 +67,15 @@ def run(arguments: list[str] | None = None) -> int:
             command = getattr(getattr(error, "ctx", None), "command_path", "bestfirst")
             say(f"{message} (see '{command} --help')")
         return USAGE
+
+
+def _run(given: list[str]) -> int:
+    if given == ["--version"]:
+        print(f"bestfirst {__version__}")
+        return 0
+    if given in ([], ["--help"], ["-h"]):
+        print(OVERVIEW)
+        return 0 if given else USAGE
+    from .commands import commands_for
+
+    return commands_for(given[0])(with_values(given), prog_name="bestfirst", standalone_mode=False) or 0

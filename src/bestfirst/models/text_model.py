@@ -154,7 +154,12 @@ class TextModel(Model):
         return None if self.texts is None else self.texts.piece(token)
 
     def special_token(self, text: str) -> int | None:
-        return None if self.texts is None else self.texts.special(text)
+        tokenizer = getattr(self, "tokenizer", None)
+        if tokenizer is None or text == tokenizer.unk_token:
+            return None
+        token = tokenizer.convert_tokens_to_ids(text)
+        added = tokenizer.added_tokens_decoder.get(token)
+        return int(token) if added is not None and added.special else None
 
     def target(self, text: str) -> tuple[int, ...]:
         if self.texts is None:

@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from threading import Thread
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
+import numpy as np
 import torch
 
 from ..known import known
+from .native import calls
+from .native.libraries import available
 
 if TYPE_CHECKING:
     from ...models.transformers import TransformersModel
 
-try:
-    from .native.mixing import mixed
-except ImportError:  # numba is not installed
-    from zlib import crc32
 
-    def mixed(numbers: Any) -> int:
-        """A number that depends on each of these and its place."""
-        return crc32(numbers)
+def mixed(numbers: Any) -> int:
+    """A number that depends on each of these and its place."""
+    return calls.mixed(numbers) if numbers.dtype == np.int32 and available() else crc32(numbers)
 
 
 def begin(model: TransformersModel) -> Checksum | None:

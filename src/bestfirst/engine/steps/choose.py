@@ -16,6 +16,8 @@ from ..known import known
 from .bart import FusedBart
 from .hooked import HookedStep, MaskedLayersStep
 from .llama import FusedLlama
+from .native.libraries import available
+from .native_bart import NativeBart
 from .recompute import RecomputeStep
 from .step import DecoderStep
 from .trial import agrees, encoder_agrees
@@ -149,12 +151,8 @@ def candidates(model: TransformersModel) -> Iterator[type[DecoderStep]]:
 
 
 def native() -> tuple[type[DecoderStep], ...]:
-    """The compiled steps, where numba is installed."""
-    try:
-        from .native_bart import NativeBart
-    except ImportError:
-        return ()
-    return (NativeBart,)
+    """The compiled steps, where there are compiled kernels or numba is installed."""
+    return (NativeBart,) if available() else ()
 
 
 def changes_with_length(model: TransformersModel) -> bool:

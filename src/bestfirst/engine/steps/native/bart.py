@@ -1,11 +1,10 @@
-"""NativeDecoder: a BART-like decoder on the tree, compiled (`kernels`, `tiles`). float32, on a CPU; numpy alone."""
+"""NativeDecoder: a BART-like decoder on the tree, compiled (`entries`). On a CPU, numpy alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
-from weakref import ref
 
 import numpy as np
 
@@ -15,9 +14,11 @@ from ..rows import Rows
 from . import calls as kernels
 from . import calls as tiles
 from .encoder import NativeEncoder
+from .packed import Packed, room
 from .parts import NativeLayer, ResidualStream, Workspace, embed, native_norms
+from .registers import HERE
 from .room import NativeSources, NativeTree
-from .whole import WholePass
+from .whole import WholePass, deepest
 
 MULTIPLE = tiles.LANES  # of rows: what the product with the vocabulary works through at a time; a step's last few are filled up
 NOTHING = np.empty(0, np.int64)
@@ -41,26 +42,16 @@ class NativeDecoder:
         self.whole = (
             WholePass(self.side, self.layers, self.norms) if WholePass.takes(self.side, self.layers, self.norms) else None
         )
-        self.table: Any = None  # of layers in eight bits
-        if eight_bits:
-            from .passes import table_of
-
-            self.table = table_of(self.layers, self.norms, self.side.norm_first)
         self.width = d = self.side.width
         inner = max(layer.forward.up.outputs for layer in self.layers)
-        self.workspace = Workspace(x=d, h=d, y=d, q=d, seen=d, qkv=3 * d, inner=inner)
+        octets = room(deepest(self.layers)) // 4
+        self.workspace = Workspace(x=d, h=d, y=d, q=d, seen=d, qkv=3 * d, inner=inner, room=octets, scales=1)
         self._keys_values = Workspace(keys_values=2 * d)
         bias = weights.head.bias
         self.head_bias = None if bias is None or not bias.any() else bias.reshape(-1, 1)
         self.head = np.ascontiguousarray(weights.head.weight)
-        self._packed: Any = None
-        if eight_bits:
-            from .int8 import HERE, Packed
-
-            self._packed = None if HERE is None else Packed.of(self.head)
+        self._packed = Packed.of(self.head) if eight_bits and HERE.eight is not None else None
         self.eight_bits = self._packed is not None
-        self._seen: tuple[Any, Any] = (lambda: None, lambda: None)  # of which layers `_places` are the addresses, if they live
-        self._places: tuple[Any, ...] = ()
         self._transposed = self._logits = np.empty(0, np.float32)
         self.encoder = None if weights.encoder is None else NativeEncoder(weights.encoder, pages, eight_bits)
 
@@ -101,8 +92,6 @@ class NativeDecoder:
         """Logits of the next token, (rows, vocabulary), until the next step; the rows' own keys and values go to their slots."""
         longest = rows.paths.shape[1]
         w = self.workspace.of(len(rows))
-        if self.table is not None and not self.watching:
-            return self._vocabulary(self._all_layers(rows, tree, sources, w))
         rows.check(len(self.side.embedding), len(self.side.positions.up_to(longest)), tree.capacity, len(sources))
         if self.whole is not None and not self.watching:
             return self._vocabulary(self.whole.decode(rows, tree, sources, w))
@@ -130,30 +119,6 @@ class NativeDecoder:
             stream.add(y, layer.forward.bias)
         return self._vocabulary(stream.h)
 
-    def _all_layers(self, rows: Rows, tree: Any, sources: Any, w: dict[str, Any]) -> Any:
-        """Rows in eight bits through all layers at once."""
-        from .passes import in_range
-
-        numbers = (np.asarray(each) for each in (rows.tokens, rows.positions, rows.slots, rows.sentences, rows.paths))
-        tokens, positions, slots, places, ancestors = numbers
-        longest = ancestors.shape[1]
-        ends = len(self.side.embedding), len(self.side.positions.up_to(longest)), tree.capacity, len(sources)
-        if not in_range(tokens, positions, slots, places, ancestors, *ends):
-            rows.check(*ends)  # says what is wrong
-        embed(self.side, tokens, positions, longest, w["x"])
-        return self.table.decode(w, (*self._memory(tree, sources), np.asarray(tree.paths), slots, positions, places))
-
-    def _memory(self, tree: Any, sources: Any) -> tuple[Any, ...]:
-        """Where keys and values lie, as `decoder_pass` wants it."""
-        tree.layer(len(self.layers) - 1, self.width)
-        seen, encoded_seen = self._seen
-        if seen() is not tree.layers[0] or encoded_seen() is not sources.layers[0]:  # all of them move at once
-            pools, keys_values = ([np.asarray(layer) for layer in layers] for layers in (tree.layers, sources.layers))
-            slots, encoded = (np.array([array.ctypes.data for array in arrays]) for arrays in (pools, keys_values))
-            self._places = slots, len(pools[0]), encoded, keys_values[0].shape
-            self._seen = ref(tree.layers[0]), ref(sources.layers[0])
-        return *self._places, np.array(sources.lengths)
-
     def _vocabulary(self, h: Any) -> Any:
         """The last product, (rows, vocabulary) as a view of (vocabulary, rows): that way round it is up to a half faster.
 
@@ -177,16 +142,12 @@ class NativeDecoder:
             logits += self.head_bias
         return logits[:, :n].T
 
-    def _eight_bits(self, h: Any, packed: Any) -> Any:
-        from . import int8
-
+    def _eight_bits(self, h: Any, packed: Packed) -> Any:
         n, columns = len(h), len(packed.scales)
         if n * columns > self._logits.size:
             self._logits = np.empty(2 * n * columns, np.float32)
         logits = self._logits[: n * columns].reshape(n, columns)
-        rows, scales = packed.room(n)
-        int8.quantise(h, rows, scales)
-        int8.multiply(rows, scales, *packed, logits)
+        packed.multiply(h, logits)
         if self.head_bias is not None:
             logits[:, : len(self.head)] += self.head_bias.T
         return logits
@@ -197,27 +158,27 @@ class NativeDecoder:
         As Hugging Face does it: what is banned counts in the sum, as does what is not `allowed`, where each row may have tokens
         of its own (None: all). The logits, as `step` gave them, are used up.
         """
-        (n, vocabulary), columns = logits.shape, logits.strides[1] // logits.itemsize
+        n, vocabulary = logits.shape
         values, tokens = np.empty((n, width), np.float32), np.empty((n, width), np.int64)
-        if self._packed is None:
-            whole = np.lib.stride_tricks.as_strided(logits, (vocabulary, columns), (logits.strides[1], logits.itemsize))
-        else:
-            whole = logits.T
         forbidden = NOTHING if banned is None else banned
-        if allowed is None and self._packed is not None:
-            from .row_top import row_top
-
-            row_top(logits, forbidden, values, tokens)
-        elif allowed is None:
-            kernels.top(whole, forbidden, values, tokens)
+        if self._packed is not None and allowed is None:
+            kernels.row_top(_whole(logits), vocabulary, forbidden, values, tokens)
+            return values, tokens
+        columns = np.ascontiguousarray(logits.T) if self._packed is not None else _whole(logits.T)
+        if allowed is None:
+            kernels.top(columns, forbidden, values, tokens)
         else:
-            from .allowed import allowed_top
-
             every = np.arange(vocabulary, dtype=np.int32)
             lists = [every if each is None else each for each in allowed]
-            ends = np.cumsum([len(each) for each in lists])
-            allowed_top(whole, forbidden, np.concatenate(lists).astype(np.int32), ends, values, tokens)
+            ends = np.cumsum([len(each) for each in lists], dtype=np.int64)
+            kernels.allowed_top(columns, forbidden, np.concatenate(lists).astype(np.int32), ends, values, tokens)
         return values, tokens
+
+
+def _whole(lines: Any) -> Any:
+    """Lines with what was filled up behind each, if anything was: they stand one after another in memory."""
+    n, _ = lines.shape
+    return np.lib.stride_tricks.as_strided(lines, (n, lines.strides[0] // lines.itemsize), lines.strides)
 
 
 def looks(q: Any, keys: Any, lengths: Any, places: Any, scaling: Any) -> Any:

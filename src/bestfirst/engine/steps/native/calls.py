@@ -1,4 +1,4 @@
-"""Calls: every kernel and tile as a function of arrays, without numba. What they do is said at `kernels` and `tiles`.
+"""Calls: every kernel and tile as a function of arrays, without numba. What they do is said where they are written.
 
 Arrays are C-contiguous, of the types that the kernels are compiled for: float32, int32; int64 for lengths, starts and what `top`
 finds.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ...threads import cuts, share
 from .objects import NOWHERE, entries
-from .registers import BLOCK, LANES, ZEROS, suit  # noqa: F401
+from .registers import BLOCK, HERE, LANES, ZEROS, suit  # noqa: F401
 
 LEAST = 1024  # outputs that are worth a thread
 
@@ -85,6 +87,21 @@ def top(x: Any, banned: Any, values: Any, tokens: Any) -> None:
     _run("top", at(x), *x.shape, at(banned), len(banned), at(values), at(tokens), *values.shape)
 
 
+def row_top(x: Any, vocabulary: int, banned: Any, values: Any, tokens: Any) -> None:
+    _run("row_top", at(x), vocabulary, x.shape[1], at(banned), len(banned), at(values), at(tokens), *values.shape)
+
+
+def allowed_top(x: Any, banned: Any, allowed: Any, ends: Any, values: Any, tokens: Any) -> None:
+    given = at(banned), len(banned), at(allowed), len(allowed), at(ends)
+    _run("allowed_top", at(x), *x.shape, *given, at(values), at(tokens), *values.shape)
+
+
+def mixed(numbers: Any) -> int:
+    out = np.zeros(1, np.int64)
+    _run("mixed", at(numbers), len(numbers), at(out))
+    return int(out[0])
+
+
 def pack(matrix: Any, block: int, packed: Any) -> None:
     _run("pack", at(matrix), *matrix.shape, block, at(packed), len(packed))
 
@@ -102,5 +119,31 @@ def by_rows(weights: Any, packed: Any, zeros: Any, out: Any) -> None:
     def work(i: int) -> None:
         begin, end = pieces[i]
         _run("by_rows", first + 4 * begin * inputs, end - begin, inputs, packed_at, zeros_at, to + 4 * begin * columns, columns)
+
+    share(work, len(pieces))
+
+
+def quantise(x: Any, out: Any, scales: Any) -> None:
+    _run("quantise", at(x), *x.shape, at(out), at(scales))
+
+
+def pack_bytes(matrix: Any, packed: Any, start: Any, scales: Any) -> None:
+    _run("pack_bytes", at(matrix), *matrix.shape, at(packed), *packed.shape, at(start), at(scales))
+
+
+def multiply_bytes(x: Any, row_scales: Any, packed: Any, start: Any, scales: Any, out: Any) -> None:
+    """Threads share the outputs, whole panels."""
+    (outputs, depth), (rows, columns) = packed.shape, out.shape
+    assert HERE.eight is not None
+    panel = HERE.eight.lanes * HERE.eight.wide
+    given, weights, begun, factors, to = (at(x), rows, at(row_scales)), at(packed), at(start), at(scales), at(out)
+    pieces = cuts(-(-outputs // panel), LEAST // panel)
+
+    def work(i: int) -> None:
+        first, last = pieces[i][0] * panel, min(outputs, pieces[i][1] * panel)
+        _run(
+            "multiply_bytes", *given, weights + first * depth, last - first, depth, begun + 4 * first, factors + 4 * first,
+            to + 4 * first, columns,
+        )  # fmt: skip
 
     share(work, len(pieces))

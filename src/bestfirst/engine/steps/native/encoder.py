@@ -12,8 +12,9 @@ from ..bart_weights import BartSide
 from ..memory import Pages
 from ..rows import check_range
 from . import calls as kernels
+from .packed import room
 from .parts import NativeLayer, ResidualStream, Workspace, embed, native_norms
-from .whole import WholePass
+from .whole import WholePass, deepest
 
 
 class NativeEncoder:
@@ -25,13 +26,8 @@ class NativeEncoder:
         self.layers = [NativeLayer(layer, pages, eight_bits) for layer in side.layers]
         self.norms = native_norms(side)
         self.whole = WholePass(side, self.layers, self.norms) if WholePass.takes(side, self.layers, self.norms) else None
-        self.table: Any = None  # of layers in eight bits
-        if eight_bits:
-            from .passes import table_of
-
-            self.table = table_of(self.layers, self.norms, side.norm_first)
         d, inner = side.width, max(layer.forward.up.outputs for layer in self.layers)
-        self.workspace = Workspace(x=d, h=d, y=d, seen=d, qkv=3 * d, inner=inner)
+        self.workspace = Workspace(x=d, h=d, y=d, seen=d, qkv=3 * d, inner=inner, room=room(deepest(self.layers)) // 4, scales=1)
 
     def __call__(self, inputs: Sequence[Sequence[int]]) -> Any:
         """The encoder's output for all inputs' tokens, one input after another, (tokens, d), until the next call.
@@ -46,8 +42,6 @@ class NativeEncoder:
         if self.whole is not None:
             return self.whole.encode(tokens, positions, max(lengths), starts, w)
         embed(self.side, tokens, positions, max(lengths), w["x"])
-        if self.table is not None:
-            return self.table.encode(w, starts)
         stream = ResidualStream(w["x"], w["h"], self.norms, self.side.norm_first)
         y, qkv, seen = w["y"], w["qkv"], w["seen"]
         for layer in self.layers:

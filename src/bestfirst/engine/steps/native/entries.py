@@ -12,11 +12,12 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from . import kernels, tiles
+from . import attention, kernels, mixing, tiles, tops
+from .registers import HERE
+from .signatures import SIGNATURES
 
 F32, I32, I64 = np.float32, np.int32, np.int64
-i, f = types.int64, types.float32
-NUMBERS = 32  # of a plan (`whole`), before those of each layer
+NUMBERS = 34  # of a plan (`whole`), before those of each layer
 
 
 @intrinsic
@@ -48,7 +49,7 @@ def own_attention(
     qkv: int, bias: int, pool: int, capacity: int, paths: int, context: int, slots: int, positions: int, rows: int, d: int,
     heads: int, scale: float, out: int,
 ) -> None:  # fmt: skip
-    kernels.own_attention(
+    attention.own_attention(
         _floats(qkv, (rows, 3 * d)), _floats(bias, (3 * d,)), _floats(pool, (capacity, 2 * d)), _ints(paths, (capacity, context)),
         _ints(slots, (rows,)), _ints(positions, (rows,)), heads, scale, _floats(out, (rows, d)),
     )  # fmt: skip
@@ -59,7 +60,7 @@ def cross_attention(
     scale: float, out: int,
 ) -> None:  # fmt: skip
     d = heads * size
-    kernels.cross_attention(
+    attention.cross_attention(
         _floats(q, (rows, d)), _floats(bias, (d,)), _floats(keys_values, (2, sources, heads, longest, size)),
         _longs(lengths, (sources,)), _ints(places, (rows,)), scale, _floats(out, (rows, d)),
     )  # fmt: skip
@@ -68,7 +69,7 @@ def cross_attention(
 def self_attention(
     qkv: int, bias: int, starts: int, inputs: int, tokens: int, d: int, heads: int, scale: float, out: int
 ) -> None:
-    kernels.self_attention(
+    attention.self_attention(
         _floats(qkv, (tokens, 3 * d)), _floats(bias, (3 * d,)), _longs(starts, (inputs + 1,)), heads, scale,
         _floats(out, (tokens, d)),
     )  # fmt: skip
@@ -79,7 +80,7 @@ def put(
     longest: int, size: int,
 ) -> None:  # fmt: skip
     d = heads * size
-    kernels.put(
+    attention.put(
         _floats(keys_values, (tokens, 2 * d)), _floats(bias, (2 * d,)), _longs(starts, (inputs + 1,)), first,
         _floats(out, (2, sources, heads, longest, size)),
     )  # fmt: skip
@@ -123,7 +124,27 @@ def embed(
 
 
 def top(x: int, vocabulary: int, columns: int, banned: int, bans: int, values: int, tokens: int, rows: int, k: int) -> None:
-    kernels.top(_floats(x, (vocabulary, columns)), _longs(banned, (bans,)), _floats(values, (rows, k)), _longs(tokens, (rows, k)))
+    tops.top(_floats(x, (vocabulary, columns)), _longs(banned, (bans,)), _floats(values, (rows, k)), _longs(tokens, (rows, k)))
+
+
+def row_top(x: int, vocabulary: int, columns: int, banned: int, bans: int, values: int, tokens: int, rows: int, k: int) -> None:
+    tops.row_top(
+        _floats(x, (rows, columns)), vocabulary, _longs(banned, (bans,)), _floats(values, (rows, k)), _longs(tokens, (rows, k))
+    )  # fmt: skip
+
+
+def allowed_top(
+    x: int, vocabulary: int, columns: int, banned: int, bans: int, allowed: int, size: int, ends: int, values: int, tokens: int,
+    rows: int, k: int,
+) -> None:  # fmt: skip
+    tops.allowed_top(
+        _floats(x, (vocabulary, columns)), _longs(banned, (bans,)), _ints(allowed, (size,)), _longs(ends, (rows,)),
+        _floats(values, (rows, k)), _longs(tokens, (rows, k)),
+    )  # fmt: skip
+
+
+def mixed(numbers: int, n: int, out: int) -> None:
+    _longs(out, (1,))[0] = mixing.mixed(_ints(numbers, (n,)))
 
 
 def pack(matrix: int, rows: int, inputs: int, block: int, packed: int, size: int) -> None:
@@ -147,6 +168,48 @@ def by_rows(weights: int, outputs: int, inputs: int, packed: int, zeros: int, ou
     )  # fmt: skip
 
 
+if HERE.eight is not None:
+    from . import int8
+
+    @njit(inline="always")
+    def _octets(address: int, shape: Any) -> Any:
+        return carray(_pointer(address), shape, np.uint8)  # type: ignore[call-arg]
+
+    def quantise(x: int, rows: int, inputs: int, out: int, scales: int) -> None:
+        depth = int8.padded(inputs)
+        int8.quantise(_floats(x, (rows, inputs)), _octets(out, (rows, int8.COPIES, depth)), _floats(scales, (rows,)))
+
+    def pack_bytes(matrix: int, rows: int, inputs: int, packed: int, outputs: int, depth: int, start: int, scales: int) -> None:
+        weights = carray(_pointer(packed), (outputs * depth,), np.int8)  # type: ignore[call-arg]
+        int8.pack(_floats(matrix, (rows, inputs)), weights, _ints(start, (outputs,)), _floats(scales, (outputs,)))
+
+    def multiply_bytes(
+        x: int, rows: int, row_scales: int, packed: int, outputs: int, depth: int, start: int, scales: int, out: int, columns: int
+    ) -> None:
+        """`out` (rows, columns), of which the first `outputs` are written."""
+        int8.multiply(
+            _octets(x, (rows, int8.COPIES, depth)), _floats(row_scales, (rows,)),
+            carray(_pointer(packed), (outputs, depth), np.int8), _ints(start, (outputs,)),  # type: ignore[call-arg]
+            _floats(scales, (outputs,)), _floats(out, (rows, columns)),
+        )  # fmt: skip
+
+    quantised, multiplied = njit(quantise), njit(multiply_bytes)
+
+    @njit
+    def in_eight_bits(
+        x: int, rows: int, inputs: int, room: int, row_scales: int, weights: int, start: int, scales: int, out: int, outputs: int
+    ) -> None:
+        quantised(x, rows, inputs, room, row_scales)
+        multiplied(room, rows, row_scales, weights, outputs, int8.padded(inputs), start, scales, out, outputs)
+else:
+
+    @njit
+    def in_eight_bits(
+        x: int, rows: int, inputs: int, room: int, row_scales: int, weights: int, start: int, scales: int, out: int, outputs: int
+    ) -> None:
+        """Nothing is, on this CPU."""
+
+
 @njit(inline="always")
 def _begin(p: Any, norms: Any, embed_scale: float, epsilon: float) -> int:
     """Embed, normalise as the model does; returns how many norms of the layers were used."""
@@ -164,8 +227,13 @@ def _begin(p: Any, norms: Any, embed_scale: float, epsilon: float) -> int:
 
 
 @njit(inline="always")
-def _multiply(p: Any, x: int, inputs: int, weights: int, out: int, outputs: int) -> None:
-    by_panels_entry(x, p[0], inputs, weights, p[31], p[30], out, outputs)
+def _multiply(p: Any, x: int, inputs: int, w: Any, product: int, out: int, outputs: int) -> None:
+    """x times a layer's product: where its weights are, its bias, and in eight bits what sums begin with, and scales."""
+    weights, start, scales = w[4 * product], w[4 * product + 2], w[4 * product + 3]
+    if scales == 0:
+        by_panels_entry(x, p[0], inputs, weights, p[33], p[32], out, outputs)
+    else:
+        in_eight_bits(x, p[0], inputs, p[30], p[31], weights, start, scales, out, outputs)
 
 
 @njit(inline="always")
@@ -180,10 +248,11 @@ def _add(p: Any, bias: int, norms: Any, n: int, epsilon: float) -> None:
 
 
 @njit
-def _forward(p: Any, h: int, up: int, bias: int, down: int) -> None:
+def _forward(p: Any, h: int, w: Any, up: int) -> None:
+    """The product `up`, an activation, and the product after it."""
     rows, d, inner = p[0], p[1], p[3]
-    _multiply(p, h, d, up, p[28], inner)
-    x, b = _floats(p[28], (rows, inner)), _floats(bias, (inner,))
+    _multiply(p, h, d, w, up, p[28], inner)
+    x, b = _floats(p[28], (rows, inner)), _floats(w[4 * up + 1], (inner,))
     if p[6] == 0:
         kernels.relu(x, b)
     elif p[6] == 1:
@@ -192,37 +261,37 @@ def _forward(p: Any, h: int, up: int, bias: int, down: int) -> None:
         kernels.gelu_tanh(x, b)
     else:
         kernels.silu(x, b)
-    _multiply(p, p[28], inner, down, p[25], d)
+    _multiply(p, p[28], inner, w, up + 1, p[25], d)
 
 
 def decoder(plan: int, products: int, norms: int, embed_scale: float, scale: float, epsilon: float) -> None:
     """All layers of a decoder; `plan` as `whole.WholePass` lays it out."""
     first = _longs(plan, (NUMBERS,))
     layers = first[4]
-    p, weights, every = _longs(plan, (NUMBERS + 2 * layers,)), _longs(products, (layers, 12)), _longs(norms, (3 * layers + 1, 2))
+    p, weights, every = _longs(plan, (NUMBERS + 2 * layers,)), _longs(products, (layers, 24)), _longs(norms, (3 * layers + 1, 2))
     rows, d, heads = p[0], p[1], p[2]
     n = _begin(p, every, embed_scale, epsilon)
     h = p[24] if p[5] else p[23]
     seen = _floats(p[27], (rows, d))
     for i in range(layers):
         w = weights[i]
-        _multiply(p, h, d, w[0], p[26], 3 * d)
-        kernels.own_attention(
+        _multiply(p, h, d, w, 0, p[26], 3 * d)
+        attention.own_attention(
             _floats(p[26], (rows, 3 * d)), _floats(w[1], (3 * d,)), _floats(p[NUMBERS + i], (p[18], 2 * d)),
             _ints(p[17], (p[18], p[19])), _ints(p[9], (rows,)), _ints(p[8], (rows,)), heads, scale, seen,
         )  # fmt: skip
-        _multiply(p, p[27], d, w[2], p[25], d)
-        _add(p, w[3], every, n, epsilon)
-        _multiply(p, h, d, w[4], p[29], d)
-        kernels.cross_attention(
-            _floats(p[29], (rows, d)), _floats(w[5], (d,)),
+        _multiply(p, p[27], d, w, 1, p[25], d)
+        _add(p, w[5], every, n, epsilon)
+        _multiply(p, h, d, w, 2, p[29], d)
+        attention.cross_attention(
+            _floats(p[29], (rows, d)), _floats(w[9], (d,)),
             _floats(p[NUMBERS + layers + i], (2, p[21], heads, p[22], d // heads)), _longs(p[20], (p[21],)),
             _ints(p[10], (rows,)), scale, seen,
         )  # fmt: skip
-        _multiply(p, p[27], d, w[6], p[25], d)
-        _add(p, w[7], every, n + 1, epsilon)
-        _forward(p, h, w[8], w[9], w[10])
-        _add(p, w[11], every, n + 2, epsilon)
+        _multiply(p, p[27], d, w, 3, p[25], d)
+        _add(p, w[13], every, n + 1, epsilon)
+        _forward(p, h, w, 4)
+        _add(p, w[21], every, n + 2, epsilon)
         n += 3
 
 
@@ -230,28 +299,23 @@ def encoder(plan: int, products: int, norms: int, embed_scale: float, scale: flo
     """All layers of an encoder."""
     p = _longs(plan, (NUMBERS,))
     layers = p[4]
-    weights, every = _longs(products, (layers, 8)), _longs(norms, (2 * layers + 1, 2))
+    weights, every = _longs(products, (layers, 16)), _longs(norms, (2 * layers + 1, 2))
     rows, d, heads = p[0], p[1], p[2]
     n = _begin(p, every, embed_scale, epsilon)
     h = p[24] if p[5] else p[23]
     for i in range(layers):
         w = weights[i]
-        _multiply(p, h, d, w[0], p[26], 3 * d)
-        kernels.self_attention(
+        _multiply(p, h, d, w, 0, p[26], 3 * d)
+        attention.self_attention(
             _floats(p[26], (rows, 3 * d)), _floats(w[1], (3 * d,)), _longs(p[9], (p[10] + 1,)), heads, scale,
             _floats(p[27], (rows, d)),
         )  # fmt: skip
-        _multiply(p, p[27], d, w[2], p[25], d)
-        _add(p, w[3], every, n, epsilon)
-        _forward(p, h, w[4], w[5], w[6])
-        _add(p, w[7], every, n + 1, epsilon)
+        _multiply(p, p[27], d, w, 1, p[25], d)
+        _add(p, w[5], every, n, epsilon)
+        _forward(p, h, w, 2)
+        _add(p, w[13], every, n + 1, epsilon)
         n += 2
 
 
-ENTRIES = {
-    own_attention: (*[i] * 11, f, i), cross_attention: (*[i] * 10, f, i), self_attention: (*[i] * 7, f, i), put: (i,) * 11,
-    norm: (i, i, i, f, i, i, i), add_norm: (*[i] * 5, f, i, i, i), relu: (i,) * 4, gelu: (i,) * 4, gelu_tanh: (i,) * 4,
-    silu: (i,) * 4, embed: (*[i] * 4, f, *[i] * 5), top: (i,) * 9, pack: (i,) * 6, by_panels: (i,) * 8, by_rows: (i,) * 7,
-    decoder: (i, i, i, f, f, f), encoder: (i, i, i, f, f, f),
-}  # fmt: skip
-"""Each, and its arguments' types: 64-bit integers and float32."""
+ENTRIES = {globals()[name]: letters for name, letters in SIGNATURES.items()}
+"""Each, and its arguments' types."""

@@ -12,91 +12,39 @@ inputs of an output stand together.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .compiled import compiled
+from .code import FLOAT, INT8, INT16, INT32, call, cell, every_shape, load, loop, number, plus, spread, store
+from .kernels import _as_float, compiled
+from .registers import COPIES, HERE, QUAD, Shape
 
 f32 = np.float32
 i32 = np.int32
 
-
-class Registers(NamedTuple):
-    """What a CPU does such products with: a tile's shape, and whether it has VNNI."""
-
-    lanes: int  # sums in a register
-    wide: int  # registers of a panel's outputs
-    tall: int  # rows of a tile, at most
-    vnni: bool
-
-
-def registers(has: dict[str, bool]) -> Registers | None:
-    """The best that a CPU with these features can do; None where it has none of them."""
-    if has.get("avx512vnni") and has.get("avx512bw"):
-        return Registers(lanes=16, wide=3, tall=8, vnni=True)
-    if has.get("avxvnni"):
-        return Registers(lanes=8, wide=2, tall=6, vnni=True)
-    return Registers(lanes=8, wide=2, tall=6, vnni=False) if has.get("avx2") else None
-
-
-def _features() -> dict[str, bool]:
-    try:
-        return dict(llvm.get_host_cpu_features())
-    except RuntimeError:  # a system that does not tell
-        return {}
-
-
-HERE = registers(_features())
-LANES, WIDE, TALL, VNNI = HERE or Registers(1, 1, 1, vnni=False)
+SHAPE = HERE.eight or Shape(1, 1, 1)
+LANES, WIDE, TALL = SHAPE
+VNNI = HERE.vnni
 PANEL = WIDE * LANES
-QUAD = 4  # inputs whose products a register adds up
-COPIES = 1 if VNNI else 2  # of a row: itself, and its magnitudes
 ROWS = 96  # that stay in the inner caches while all panels pass by
 MAGIC = f32(3 << 22)  # added to a small number, leaves it rounded in the last bits
 MAGIC_BITS = MAGIC.view(i32)
 INFINITY = f32(np.inf).view(i32)
 
-INT8, INT16, INT32, INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
-FLOATS = ir.VectorType(ir.FloatType(), LANES)
+FLOATS = ir.VectorType(FLOAT, LANES)
 SUMS = ir.VectorType(INT32, LANES)
 BYTES = ir.VectorType(INT8, QUAD * LANES)
 PAIRS = ir.VectorType(INT16, 2 * LANES)
-
-
-def suit(outputs: int) -> bool:
-    """Whether this CPU has the instructions, and a matrix of so many outputs fills its registers."""
-    return HERE is not None and outputs % LANES == 0
 
 
 @njit(inline="always")
 def padded(inputs: int) -> int:
     """So many inputs are four and four together."""
     return -(-inputs // QUAD) * QUAD
-
-
-class Packed(NamedTuple):
-    """A matrix (outputs, inputs) in eight bits, as `multiply` takes it; outputs are filled up to a multiple of LANES."""
-
-    weights: Any  # (outputs, padded inputs) in memory, not in meaning
-    start: Any  # (outputs,) what each sum begins with
-    scales: Any  # (outputs,)
-
-    @classmethod
-    def of(cls, matrix: Any) -> Packed:
-        outputs, inputs = -(-len(matrix) // LANES) * LANES, padded(matrix.shape[1])
-        packed = cls(np.empty((outputs, inputs), np.int8), np.empty(outputs, np.int32), np.empty(outputs, f32))
-        pack(np.ascontiguousarray(matrix, f32), *packed)
-        return packed
-
-    def room(self, rows: int) -> tuple[Any, Any]:
-        """Memory for so many rows in eight bits, and for their scales."""
-        return np.empty((rows, COPIES, self.weights.shape[1]), np.uint8), np.empty(rows, f32)
 
 
 # -- a tile ------------------------------------------------------------------------------------------------------------------
@@ -110,17 +58,7 @@ def _tile_code(
     """out = (start + x panel) scales row_scales, for `tall` rows and `wide` registers. Addresses, and distances in bytes."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        done = builder.append_basic_block("done")
-        shape = builder.add(builder.mul(args[10], _int(WIDE + 1)), args[11])
-        switch = builder.switch(shape, done)
-        for rows in range(1, TALL + 1):
-            for wide in range(1, WIDE + 1):
-                block = builder.append_basic_block(f"tile_{rows}_{wide}")
-                switch.add_case(_int(rows * (WIDE + 1) + wide), block)
-                builder.position_at_end(block)
-                _generate(builder, rows, wide, *args[:10])
-                builder.branch(done)
-        builder.position_at_end(done)
+        every_shape(builder, SHAPE, args[10], args[11], lambda rows, wide: _generate(builder, rows, wide, *args[:10]))
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 12), generate
@@ -132,72 +70,33 @@ def _generate(
 ) -> None:  # fmt: skip
     """A tile: the loop over its inputs, all sums in registers."""
     cells = [(r, j) for r in range(rows) for j in range(wide)]
-    begun = [_load(builder, SUMS, _plus(builder, start, 4 * LANES * j)) for _, j in cells]
-    before, loop, after = builder.block, builder.append_basic_block("inputs"), builder.append_basic_block("sums")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    carried = [builder.phi(value.type) for value in (_int(0), panel, *begun)]
-    for phi, value in zip(carried, (_int(0), panel, *begun), strict=True):
-        phi.add_incoming(value, before)
-    i, weights, *sums = carried
-    right = [_load(builder, BYTES, _plus(builder, weights, QUAD * LANES * j)) for j in range(wide)]
-    for r in range(rows):
-        at = builder.add(builder.add(x, i), builder.mul(x_row, _int(r)))
-        left = _spread(builder, INT32, at)
-        magnitudes = None if VNNI else _spread(builder, INT32, builder.add(at, copy))
-        for j in range(wide):
-            total = sums[r * wide + j]
-            sums[r * wide + j] = (
-                _dot(builder, left, right[j], total) if VNNI else _signed_dot(builder, left, magnitudes, right[j], total)
-            )
-    i, weights = _plus(builder, i, QUAD), _plus(builder, weights, QUAD * LANES * wide)
-    for phi, value in zip(carried, (i, weights, *sums), strict=True):
-        phi.add_incoming(value, loop)
-    builder.cbranch(builder.icmp_signed("<", i, inputs), loop, after)
-    builder.position_at_end(after)
-    factors = [_load(builder, FLOATS, _plus(builder, scales, 4 * LANES * j)) for j in range(wide)]
-    for r in range(rows):
-        own = _spread(builder, ir.FloatType(), _plus(builder, row_scales, 4 * r))
-        for j in range(wide):
-            value = builder.fmul(builder.fmul(builder.sitofp(sums[r * wide + j], FLOATS), factors[j]), own)
-            at = _plus(builder, builder.add(out, builder.mul(out_row, _int(r))), 4 * LANES * j)
-            builder.store(value, builder.inttoptr(at, FLOATS.as_pointer()), align=4)
+
+    def multiply(i: Any, weights: Any, *sums: Any) -> list[Any]:
+        right = [load(builder, BYTES, plus(builder, weights, QUAD * LANES * j)) for j in range(wide)]
+        totals = []
+        for r in range(rows):
+            at = cell(builder, builder.add(x, i), x_row, r, 0)
+            left = spread(builder, INT32, LANES, at)
+            sizes = None if VNNI else spread(builder, INT32, LANES, builder.add(at, copy))
+            totals += [_dot(builder, left, sizes, right[j], sums[r * wide + j]) for j in range(wide)]
+        return [plus(builder, i, QUAD), plus(builder, weights, QUAD * LANES * wide), *totals]
+
+    begun = [load(builder, SUMS, plus(builder, start, 4 * LANES * j)) for _, j in cells]
+    _, _, *sums = loop(builder, inputs, [number(0), panel, *begun], multiply)
+    factors = [load(builder, FLOATS, plus(builder, scales, 4 * LANES * j)) for j in range(wide)]
+    own = [spread(builder, FLOAT, LANES, plus(builder, row_scales, 4 * r)) for r in range(rows)]
+    for (r, j), total in zip(cells, sums, strict=True):
+        value = builder.fmul(builder.fmul(builder.sitofp(total, FLOATS), factors[j]), own[r])
+        store(builder, value, cell(builder, out, out_row, r, 4 * LANES * j))
 
 
-def _dot(builder: Any, x: Any, weights: Any, total: Any) -> Any:
-    """total + x weights, x unsigned: four products a lane, by VNNI."""
-    return _call(builder, f"llvm.x86.avx512.vpdpbusd.{32 * LANES}", SUMS, total, x, builder.bitcast(weights, SUMS))
-
-
-def _signed_dot(builder: Any, x: Any, magnitudes: Any, weights: Any, total: Any) -> Any:
-    """The same by AVX2: |x| (weights with x's signs), in pairs and then in fours."""
-    signed = _call(builder, "llvm.x86.avx2.psign.b", BYTES, weights, builder.bitcast(x, BYTES))
-    pairs = _call(builder, "llvm.x86.avx2.pmadd.ub.sw", PAIRS, builder.bitcast(magnitudes, BYTES), signed)
-    return builder.add(total, _call(builder, "llvm.x86.avx2.pmadd.wd", SUMS, pairs, ir.Constant(PAIRS, [1] * (2 * LANES))))
-
-
-def _call(builder: Any, name: str, result: Any, *args: Any) -> Any:
-    kind = ir.FunctionType(result, [arg.type for arg in args])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), list(args))
-
-
-def _int(n: int) -> Any:
-    return ir.Constant(INT64, n)
-
-
-def _plus(builder: Any, address: Any, n: int) -> Any:
-    return builder.add(address, _int(n))
-
-
-def _load(builder: Any, kind: Any, address: Any) -> Any:
-    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=4)
-
-
-def _spread(builder: Any, kind: Any, address: Any) -> Any:
-    """One number in all lanes."""
-    nothing = ir.Constant(ir.VectorType(kind, LANES), ir.Undefined)
-    one = builder.insert_element(nothing, _load(builder, kind, address), ir.Constant(INT32, 0))
-    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(INT32, LANES), [0] * LANES))
+def _dot(builder: Any, x: Any, sizes: Any, weights: Any, total: Any) -> Any:
+    """total + x weights, four products a lane: by VNNI, x unsigned; by AVX2 |x| (weights with x's signs), in pairs first."""
+    if VNNI:
+        return call(builder, f"llvm.x86.avx512.vpdpbusd.{32 * LANES}", SUMS, total, x, builder.bitcast(weights, SUMS))
+    signed = call(builder, "llvm.x86.avx2.psign.b", BYTES, weights, builder.bitcast(x, BYTES))
+    pairs = call(builder, "llvm.x86.avx2.pmadd.ub.sw", PAIRS, builder.bitcast(sizes, BYTES), signed)
+    return builder.add(total, call(builder, "llvm.x86.avx2.pmadd.wd", SUMS, pairs, ir.Constant(PAIRS, [1] * (2 * LANES))))
 
 
 @compiled()
@@ -222,16 +121,6 @@ def _bits(context: Any, x: Any) -> Any:
     return types.int32(types.float32), generate
 
 
-@intrinsic
-def _number(context: Any, x: Any) -> Any:
-    """The float32 with the bits of an int32."""
-
-    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], target.get_value_type(types.float32))
-
-    return types.float32(types.int32), generate
-
-
 @njit(inline="always")
 def _magnitude(x: Any) -> Any:
     """The largest |x|; no number if one of them is none, or infinite. By their bits, which are ordered as they are."""
@@ -239,7 +128,7 @@ def _magnitude(x: Any) -> Any:
     for i in range(x.shape[0]):
         size = i32(_bits(x[i]) & i32(0x7FFFFFFF))  # type: ignore[call-arg]
         largest = size if size > largest else largest
-    return _number(largest) if largest < INFINITY else f32(np.nan)  # type: ignore[call-arg]
+    return _as_float(largest) if largest < INFINITY else f32(np.nan)  # type: ignore[call-arg]
 
 
 @njit(inline="always")
@@ -278,11 +167,11 @@ def quantise(x: Any, out: Any, scales: Any) -> None:
 
 @compiled()
 def pack(matrix: Any, packed: Any, start: Any, scales: Any) -> None:
-    """A matrix (outputs, inputs) into what `Packed` holds of it."""
+    """A matrix (outputs, inputs) into what `Packed` holds of it, `packed` in one line."""
     rows, inputs = matrix.shape
-    outputs, depth = packed.shape
-    flat = packed.reshape(outputs * depth)
-    flat[:] = 0
+    outputs = start.shape[0]
+    depth = packed.shape[0] // outputs
+    packed[:] = 0
     start[:] = 0
     scales[:] = 0
     for o in range(rows):
@@ -295,7 +184,7 @@ def pack(matrix: Any, packed: Any, start: Any, scales: Any) -> None:
         for i in range(inputs):
             value = _rounded(matrix[o, i], factor)
             total += value
-            flat[first * depth + i // QUAD * QUAD * width + (o - first) * QUAD + i % QUAD] = value
+            packed[first * depth + i // QUAD * QUAD * width + (o - first) * QUAD + i % QUAD] = value
         start[o] = -128 * total if VNNI else 0
 
 

@@ -1,4 +1,4 @@
-"""mixed: a checksum as fast as memory is read."""
+"""mixed: a checksum as fast as memory is read. As `kernels`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .compiled import compiled
+from .kernels import compiled
 
 u32 = np.uint32
 

@@ -12,6 +12,8 @@ from ..bart_weights import Affine, BartLayer, BartSide, LayerNorm
 from ..memory import Pages
 from . import calls as kernels
 from . import calls as tiles
+from .packed import Packed
+from .packed import suit as suit_bytes
 
 ACTIVATIONS = {
     "relu": kernels.relu, "gelu": kernels.gelu, "gelu_new": kernels.gelu_tanh, "gelu_pytorch_tanh": kernels.gelu_tanh,
@@ -43,7 +45,7 @@ class Workspace:
 class Product:
     """x W^T into given memory; the bias is left to the kernel that comes next, which passes over the result anyway."""
 
-    packed: Any = None  # `int8.Packed`: the weights, where they are in eight bits
+    packed: Packed | None = None  # the weights, where they are in eight bits
 
     def __init__(self, pages: Pages, *parts: Affine, eight_bits: bool = False) -> None:
         """Several parts that take the same input are one product."""
@@ -52,8 +54,8 @@ class Product:
         self.outputs, self.inputs = weight.shape
         self.bias = np.concatenate(biases)
         self.tiled = tiles.suit(self.inputs, self.outputs)
-        if eight_bits and _int8().suit(self.outputs):
-            self.packed, self.tiled = _int8().Packed.of(weight), False
+        if eight_bits and suit_bytes(self.outputs):
+            self.packed, self.tiled = Packed.of(weight), False
         elif self.tiled:
             self.weights = pages.take(weight.size)
             tiles.pack(weight, tiles.BLOCK, self.weights)
@@ -67,20 +69,11 @@ class Product:
 
     def __call__(self, x: Any, out: Any) -> None:
         if self.packed is not None:
-            int8, (rows, scales) = _int8(), self.packed.room(len(x))
-            int8.quantise(x, rows, scales)
-            int8.multiply(rows, scales, *self.packed, out)
+            self.packed.multiply(x, out)
         elif self.tiled:
             tiles.by_panels(x, self.weights, tiles.BLOCK, tiles.ZEROS, out)
         else:
             np.matmul(x, self.weights, out=out)
-
-
-def _int8() -> Any:
-    """The kernels in eight bits, which numba compiles; nothing else here needs it."""
-    from . import int8
-
-    return int8
 
 
 class FeedForward:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
-import llvmlite.binding as llvm
 import numpy as np
 
 UNROLLED = 2  # inputs at a time
@@ -12,34 +12,72 @@ BLOCK = 512  # inputs of a panel that is gone through at once: it stays in the i
 ROWS = 192  # that stay in the inner caches, too
 LINE = 64  # bytes: what is fetched at a time
 
-NEEDED = {"v4": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma"), "v3": ("avx2", "fma", "bmi2", "f16c")}
-"""The levels of x86-64 that there are objects for, the best first, and what a CPU must have for each."""
 
-SHAPES = {"v4": (16, 3, 8), "v3": (8, 2, 6), None: (4, 2, 4)}
-"""By level: numbers in a register, registers of outputs in a panel, and rows of a tile, whose sums fill the registers."""
+class Shape(NamedTuple):
+    """Of a tile, whose sums fill the registers."""
+
+    lanes: int  # numbers in a register
+    wide: int  # registers of a panel's outputs
+    tall: int  # rows, at most
 
 
-def features() -> dict[str, bool]:
-    """What this CPU has."""
+class Level(NamedTuple):
+    """A kind of CPU: what it must have, what kernels are compiled as, and what tiles are cut to."""
+
+    needs: tuple[str, ...]
+    cpu: str
+    more: str
+    shape: Shape
+    eight: Shape | None  # of products in eight bits; None where there are no instructions for them
+    vnni: bool = False  # these are VNNI's
+
+
+V3 = ("avx2", "fma", "bmi2", "f16c")
+V4 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", *V3)
+SMALL, MIDDLE, LARGE = Shape(4, 2, 4), Shape(8, 2, 6), Shape(16, 3, 8)
+LEVELS = {
+    "v4-vnni": Level((*V4, "avx512vnni"), "x86-64-v4", "+avx512vnni", LARGE, LARGE, vnni=True),
+    "v4": Level(V4, "x86-64-v4", "", LARGE, MIDDLE),
+    "v3-vnni": Level((*V3, "avxvnni"), "x86-64-v3", "+avxvnni", MIDDLE, MIDDLE, vnni=True),
+    "v3": Level(V3, "x86-64-v3", "", MIDDLE, MIDDLE),
+    "v1": Level(("sse2",), "x86-64", "", SMALL, None),
+}
+"""Those that kernels are shipped for, the best first: every x86-64 is one of them."""
+OTHER = Level((), "", "", SMALL, None)
+
+
+def features() -> set[str]:
+    """What this CPU has, by the names that LLVM has for it."""
     try:
-        return dict(llvm.get_host_cpu_features())
-    except RuntimeError:  # a system that does not tell
-        return {}
+        with open("/proc/cpuinfo", encoding="ascii", errors="ignore") as file:
+            flags = next((line for line in file if line.startswith("flags")), "")
+        return {name.replace("_", "") for name in flags.split()}
+    except OSError:  # no Linux
+        pass
+    try:
+        import llvmlite.binding as llvm
+
+        return {name for name, has in llvm.get_host_cpu_features().items() if has}
+    except (ImportError, RuntimeError):  # a system that does not tell
+        return set()
 
 
 def level() -> str | None:
-    """That of this CPU, or the one that is compiled for (BESTFIRST_CPU_LEVEL)."""
+    """That of this CPU, or the one that is compiled for (BESTFIRST_CPU_LEVEL); None for one that is no x86-64."""
     named = os.environ.get("BESTFIRST_CPU_LEVEL")
-    if named in NEEDED:
+    if named in LEVELS:
         return named
     found = features()
-    return next((each for each, needed in NEEDED.items() if all(found.get(name, False) for name in needed)), None)
+    return next((name for name, each in LEVELS.items() if found.issuperset(each.needs)), None)
 
 
 LEVEL = level()
-LANES, WIDE, TALL = SHAPES[LEVEL]
+HERE = OTHER if LEVEL is None else LEVELS[LEVEL]
+LANES, WIDE, TALL = HERE.shape
 PANEL = WIDE * LANES
 ZEROS = np.zeros(PANEL, np.float32)
+QUAD = 4  # inputs whose products a register adds up in eight bits
+COPIES = 1 if HERE.vnni else 2  # of a row in eight bits: itself, and its magnitudes
 
 
 def suit(inputs: int, outputs: int = LANES) -> bool:

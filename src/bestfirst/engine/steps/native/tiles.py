@@ -1,7 +1,7 @@
-"""Tiles: the product of some rows and a large matrix, compiled for CPUs with AVX-512. One thread, float32.
+"""Tiles: the product of some rows and a large matrix. One thread, float32.
 
 Libraries rearrange a matrix at every call, which with a few dozen rows costs as much as a third of the product. Here it lies
-rearranged: in panels of 48 outputs, of which a tile of eight rows holds every sum in a register while it goes through their
+rearranged: in panels of some outputs, of which a tile of rows holds every sum in a register while it goes through their
 inputs. Meanwhile the next panel is fetched, so that nothing is waited for (`docs/engine.md` has the rates).
 """
 
@@ -11,15 +11,15 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .compiled import compiled
-from .registers import BLOCK, LANES, LINE, PANEL, ROWS, TALL, UNROLLED, WIDE, ZEROS, suit  # noqa: F401
+from .code import FLOAT, INT8, INT32, call, cell, every_shape, load, loop, number, plus, spread, store
+from .kernels import compiled
+from .registers import HERE, LANES, LINE, PANEL, ROWS, TALL, UNROLLED
 
-FLOAT, INT32, INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 VECTOR = ir.VectorType(FLOAT, LANES)
-BYTE = ir.IntType(8).as_pointer()
+BYTE = INT8.as_pointer()
+ADDED = f"llvm.fmuladd.v{LANES}f32"
 
 
 @intrinsic
@@ -33,86 +33,40 @@ def _tile_code(
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        done = builder.append_basic_block("done")
-        shape = builder.add(builder.mul(args[10], _int(WIDE + 1)), args[11])
-        switch = builder.switch(shape, done)
-        for rows in range(1, TALL + 1):
-            for registers in range(1, WIDE + 1):
-                block = builder.append_basic_block(f"tile_{rows}_{registers}")
-                switch.add_case(_int(rows * (WIDE + 1) + registers), block)
-                builder.position_at_end(block)
-                _generate(builder, rows, registers, *args[:10])
-                builder.branch(done)
-        builder.position_at_end(done)
+        every_shape(builder, HERE.shape, args[10], args[11], lambda rows, wide: _generate(builder, rows, wide, *args[:10]))
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 12), generate
 
 
 def _generate(
-    builder: Any, rows: int, registers: int, x: Any, x_row: Any, panel: Any, start: Any, start_row: Any, out: Any, out_row: Any,
+    builder: Any, rows: int, wide: int, x: Any, x_row: Any, panel: Any, start: Any, start_row: Any, out: Any, out_row: Any,
     inputs: Any, ahead: Any, step: Any,
 ) -> None:  # fmt: skip
     """A tile: the loop over its inputs, all sums in registers."""
-    cells = [(r, j) for r in range(rows) for j in range(registers)]
+    cells = [(r, j) for r in range(rows) for j in range(wide)]
 
-    def cell(first: Any, row: Any, r: int, j: int) -> Any:
-        return builder.add(first, builder.add(builder.mul(row, _int(r)), _int(4 * LANES * j)))
+    def multiply(i: Any, numbers: Any, weights: Any, fetched: Any, *sums: Any) -> list[Any]:
+        _fetch(builder, fetched)
+        for u in range(UNROLLED):
+            right = [load(builder, VECTOR, plus(builder, weights, 4 * LANES * (u * wide + j))) for j in range(wide)]
+            left = [spread(builder, FLOAT, LANES, cell(builder, numbers, x_row, r, 4 * u)) for r in range(rows)]
+            sums = tuple(
+                call(builder, ADDED, VECTOR, left[r], right[j], total) for (r, j), total in zip(cells, sums, strict=True)
+            )
+        further = plus(builder, numbers, 4 * UNROLLED), plus(builder, weights, 4 * LANES * UNROLLED * wide)
+        return [plus(builder, i, UNROLLED), *further, builder.add(fetched, step), *sums]
 
-    begun = [_load(builder, VECTOR, cell(start, start_row, r, j)) for r, j in cells]
-    before, loop, after = builder.block, builder.append_basic_block("inputs"), builder.append_basic_block("sums")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    carried = [builder.phi(value.type) for value in (_int(0), x, panel, ahead, *begun)]
-    for phi, value in zip(carried, (_int(0), x, panel, ahead, *begun), strict=True):
-        phi.add_incoming(value, before)
-    i, numbers, weights, fetched, *sums = carried
-    _fetch(builder, fetched)
-    for u in range(UNROLLED):
-        right = [_load(builder, VECTOR, builder.add(weights, _int(4 * LANES * (u * registers + j)))) for j in range(registers)]
-        left = [_spread(builder, cell(builder.add(numbers, _int(4 * u)), x_row, r, 0)) for r in range(rows)]
-        sums = [_multiply_add(builder, left[r], right[j], total) for (r, j), total in zip(cells, sums, strict=True)]
-    i, fetched = builder.add(i, _int(UNROLLED)), builder.add(fetched, step)
-    numbers = builder.add(numbers, _int(4 * UNROLLED))
-    weights = builder.add(weights, _int(4 * LANES * UNROLLED * registers))
-    for phi, value in zip(carried, (i, numbers, weights, fetched, *sums), strict=True):
-        phi.add_incoming(value, loop)
-    builder.cbranch(builder.icmp_signed("<", i, inputs), loop, after)
-    builder.position_at_end(after)
+    begun = [load(builder, VECTOR, cell(builder, start, start_row, r, 4 * LANES * j)) for r, j in cells]
+    _, _, _, _, *sums = loop(builder, inputs, [number(0), x, panel, ahead, *begun], multiply)
     for (r, j), total in zip(cells, sums, strict=True):
-        builder.store(total, _pointer(builder, VECTOR, cell(out, out_row, r, j)), align=4)
-
-
-def _int(n: int) -> Any:
-    return ir.Constant(INT64, n)
-
-
-def _pointer(builder: Any, kind: Any, address: Any) -> Any:
-    return builder.inttoptr(address, kind.as_pointer())
-
-
-def _load(builder: Any, kind: Any, address: Any) -> Any:
-    return builder.load(_pointer(builder, kind, address), align=4)
-
-
-def _spread(builder: Any, address: Any) -> Any:
-    """One number in all lanes."""
-    nothing = ir.Constant(VECTOR, ir.Undefined)
-    one = builder.insert_element(nothing, _load(builder, FLOAT, address), ir.Constant(INT32, 0))
-    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(INT32, LANES), [0] * LANES))
-
-
-def _multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32"), [a, b, c])
+        store(builder, total, cell(builder, out, out_row, r, 4 * LANES * j))
 
 
 def _fetch(builder: Any, address: Any) -> None:
     """A line, to the second cache; a hint, which no address makes fail."""
-    kind = ir.FunctionType(ir.VoidType(), [BYTE, INT32, INT32, INT32])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
     to_read, second_cache, data = (ir.Constant(INT32, n) for n in (0, 2, 1))
-    builder.call(function, [builder.inttoptr(address, BYTE), to_read, second_cache, data])
+    call(builder, "llvm.prefetch.p0", ir.VoidType(), builder.inttoptr(address, BYTE), to_read, second_cache, data)
 
 
 @compiled()

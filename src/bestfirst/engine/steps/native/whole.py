@@ -15,9 +15,9 @@ from .objects import NOWHERE, entries
 from .registers import BLOCK, ZEROS
 
 KINDS = {"relu": 0, "gelu": 1, "gelu_new": 2, "gelu_pytorch_tanh": 2, "silu": 3, "swish": 3}
-NUMBERS = 32  # of a plan, before those of each layer; `entries` reads them by place
+NUMBERS = 34  # of a plan, before those of each layer; `entries` reads them by place
 FEWEST = 6  # rows that are worth a thread
-WORK = ("x", "h", "y", "qkv", "seen", "inner", "q")
+WORK = ("x", "h", "y", "qkv", "seen", "inner", "q", "room", "scales")
 
 
 class WholePass:
@@ -28,7 +28,7 @@ class WholePass:
         self.name = "encoder" if side.layers[0].cross is None else "decoder"
         self._side, self._layers = side, layers
         self._kept = [norms, side.first_norm]  # the addresses below are theirs
-        products = [[at(a) for product in _products(layer) for a in (product.weights, product.bias)] for layer in layers]
+        products = [[number for product in _products(layer) for number in _places(product)] for layer in layers]
         self._products = np.array(products, np.int64)
         self._norms = np.array([[at(norm.weight), at(norm.bias)] for norm in norms], np.int64)
         self._plan = np.zeros(NUMBERS + 2 * len(layers), np.int64)
@@ -37,7 +37,7 @@ class WholePass:
         self._plan[1:7] = side.width, first.heads, first.forward.up.outputs, len(layers), side.norm_first, activation
         self._plan[11:13] = at(side.embedding), len(side.embedding)
         self._plan[15:17] = (0, 0) if begin is None else (at(begin.weight), at(begin.bias))
-        self._plan[30:32] = at(ZEROS), BLOCK
+        self._plan[32:34] = at(ZEROS), BLOCK
         scales = side.embed_scale, float(first.scaling), float(norms[0].eps)
         self._call = (at(self._plan), at(self._products), at(self._norms), *scales)
         self._work: tuple[int, Any] = (0, None)
@@ -45,11 +45,11 @@ class WholePass:
 
     @staticmethod
     def takes(side: BartSide, layers: Sequence[Any], norms: Sequence[LayerNorm]) -> bool:
-        """Whether all products are tiles, and layers differ in their numbers alone."""
+        """Whether all products are compiled, and layers differ in their numbers alone."""
         shapes = {(layer.heads, float(layer.scaling), layer.forward.up.outputs) for layer in layers}
         alike = {layer.activation_name for layer in side.layers}
         every = {np.float32(norm.eps) for norm in (*norms, *filter(None, [side.first_norm]))}
-        return len(shapes) == len(alike) == len(every) == 1 and all(p.tiled for layer in layers for p in _products(layer))
+        return len(shapes) == len(alike) == len(every) == 1 and all(p.compiled for layer in layers for p in _products(layer))
 
     def decode(self, rows: Any, tree: Any, sources: Any, work: dict[str, Any]) -> Any:
         """Rows through a decoder: what enters the product with the vocabulary, (rows, d)."""
@@ -76,7 +76,7 @@ class WholePass:
         self._plan[0] = rows
         self._plan[13:15] = self._place(table), len(table)
         if self._work[1] is not work["x"]:
-            self._plan[23:30] = [at(work[name]) if name in work else 0 for name in WORK]
+            self._plan[23:32] = [at(work[name]) if name in work else 0 for name in WORK]
             self._work = (rows, work["x"])
         entry = entries()[self.name]
         if len(pieces) == 1:
@@ -92,7 +92,7 @@ class WholePass:
         plan = self._plan.copy()
         plan[0] = last - first
         plan[7:11] += 4 * first
-        plan[23:30] += first * widths
+        plan[23:32] += first * widths
         return plan
 
     def _place(self, array: Any) -> int:
@@ -108,3 +108,16 @@ class WholePass:
 def _products(layer: Any) -> list[Any]:
     cross = [layer.cross_q, layer.cross_out] if hasattr(layer, "cross_kv") else []
     return [layer.qkv, layer.own_out, *cross, layer.forward.up, layer.forward.down]
+
+
+def _places(product: Any) -> tuple[int, ...]:
+    """A product's weights and bias; in eight bits also what sums begin with, and scales."""
+    if product.packed is None:
+        return at(product.weights), at(product.bias), 0, 0
+    weights, start, scales = product.packed
+    return at(weights), at(product.bias), at(start), at(scales)
+
+
+def deepest(layers: Sequence[Any]) -> int:
+    """The most inputs of any product of theirs."""
+    return max(product.inputs for layer in layers for product in _products(layer))

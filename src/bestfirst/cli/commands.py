@@ -1,0 +1,81 @@
+"""Commands: `typer`'s side of the command line. The work begins in their modules; torch is loaded only then."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from .failure import usage
+
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+ABOUT = "Beam search's answer for a fraction of the model calls: best-first beam search for any sequence model."
+NAMES = ("translate", "complete", "compare", "view", "explain", "serve")  # each is its module's
+
+
+def commands_for(name: str) -> typer.Typer:
+    """What runs the command of this name: it alone, or all of them for a name that none has."""
+    app = typer.Typer(
+        help=ABOUT, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )  # fmt: skip
+    app.callback(epilog="'bestfirst COMMAND --help' explains a command, with examples.")(options)
+    known = name in (*NAMES, *HERE)
+    for each in NAMES:
+        if each == name or not known:
+            app.command()(getattr(import_module(f".{each}", __package__), each))
+    for function, settings in HERE.values():
+        app.command(**settings)(function)
+    return app
+
+
+def warmup() -> None:
+    """Compile ahead of time what the first translation on this machine would compile: for images, and for a first line at once.
+
+    Nothing is to be done where the package brings kernels for the CPU: Linux on x86-64.
+
+    Example: bestfirst warmup
+    """
+    from ..engine.steps.native.objects import entries
+
+    entries()
+    print("kernels are ready")
+
+
+def tune(context: typer.Context) -> int:
+    """Find the setting to use on your own model and text, and what it loses."""
+    return _benchmark("tune", context)
+
+
+def bench(context: typer.Context) -> int:
+    """Measure on your own model and text what was saved."""
+    return _benchmark("bench", context)
+
+
+HANDED_ON = {"add_help_option": False, "context_settings": PASSED_ON}
+HERE = {"warmup": (warmup, {}), "tune": (tune, HANDED_ON), "bench": (bench, HANDED_ON)}
+
+
+def _benchmark(name: str, context: typer.Context) -> int:
+    try:
+        from bestfirst_bench.cli import COMMANDS
+    except ModuleNotFoundError as error:
+        raise usage("the benchmarks are not installed; install bestfirst again: pip install 'bestfirst[bench]'") from error
+    try:
+        return COMMANDS[name](context.args, prog_name=name, parent=context.parent, standalone_mode=False)
+    except ModuleNotFoundError as error:  # the base has neither torch nor what measures quality
+        raise usage(f"bestfirst {name} needs {error.name}: pip install 'bestfirst[bench]'") from error
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"bestfirst {__version__}")
+        raise typer.Exit
+
+
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
+) -> None:
+    """Beam search's answer for a fraction of the model calls: best-first beam search for any sequence model."""

@@ -1,0 +1,76 @@
+"""Code: instructions of LLVM's that tiles are made of, whatever their numbers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from .registers import Shape
+
+FLOAT, INT8, INT16, INT32, INT64 = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
+
+
+def every_shape(builder: Any, largest: Shape, tall: Any, wide: Any, generate: Callable[[int, int], None]) -> None:
+    """The code of a tile of `tall` rows and `wide` registers, `generate` being asked for each that is no larger."""
+    done = builder.append_basic_block("done")
+    switch = builder.switch(builder.add(builder.mul(tall, number(largest.wide + 1)), wide), done)
+    for rows in range(1, largest.tall + 1):
+        for registers in range(1, largest.wide + 1):
+            block = builder.append_basic_block(f"tile_{rows}_{registers}")
+            switch.add_case(number(rows * (largest.wide + 1) + registers), block)
+            builder.position_at_end(block)
+            generate(rows, registers)
+            builder.branch(done)
+    builder.position_at_end(done)
+
+
+def loop(builder: Any, end: Any, begun: Sequence[Any], body: Callable[..., Sequence[Any]]) -> list[Any]:
+    """Values as `body` makes them of one another, `begun` at first, while the first of them is less than `end`."""
+    before, inside, after = builder.block, builder.append_basic_block("inputs"), builder.append_basic_block("sums")
+    builder.branch(inside)
+    builder.position_at_end(inside)
+    carried = [builder.phi(value.type) for value in begun]
+    made = [*body(*carried)]
+    for phi, first, value in zip(carried, begun, made, strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(value, inside)
+    builder.cbranch(builder.icmp_signed("<", made[0], end), inside, after)
+    builder.position_at_end(after)
+    return made
+
+
+def number(n: int) -> Any:
+    return ir.Constant(INT64, n)
+
+
+def plus(builder: Any, address: Any, n: int) -> Any:
+    return builder.add(address, number(n))
+
+
+def cell(builder: Any, first: Any, row: Any, r: int, offset: int) -> Any:
+    """The address `offset` bytes into the r-th row, rows being `row` bytes apart."""
+    return builder.add(first, plus(builder, builder.mul(row, number(r)), offset))
+
+
+def load(builder: Any, kind: Any, address: Any) -> Any:
+    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=4)
+
+
+def store(builder: Any, value: Any, address: Any) -> None:
+    builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=4)
+
+
+def spread(builder: Any, kind: Any, lanes: int, address: Any) -> Any:
+    """One number in all lanes."""
+    nothing = ir.Constant(ir.VectorType(kind, lanes), ir.Undefined)
+    one = builder.insert_element(nothing, load(builder, kind, address), ir.Constant(INT32, 0))
+    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes))
+
+
+def call(builder: Any, name: str, result: Any, *args: Any) -> Any:
+    """An instruction by its name."""
+    kind = ir.FunctionType(result, [arg.type for arg in args])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), list(args))

@@ -1,0 +1,209 @@
+"""Tops: log-sum-exp and the best tokens of each row, of all or of those that it may go on with. As `kernels`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .kernels import REORDER, _exp, _largest, compiled, f32
+
+SUMMED = ROW_BLOCK = 64  # tokens whose sum is taken by itself, which keeps the whole accurate, and whose largest is known
+LOWEST = f32(-3.0e38)
+
+
+@compiled(fastmath=REORDER)
+def row_top(x: Any, vocabulary: int, banned: Any, values: Any, tokens: Any) -> None:
+    """As `top`, where a row's logits stand together: `x` (rows, vocabulary or more)."""
+    maxima = np.empty((vocabulary + ROW_BLOCK - 1) // ROW_BLOCK, f32)
+    for r in range(x.shape[0]):
+        row = x[r, :vocabulary]
+        for b in range(maxima.shape[0]):
+            maxima[b] = _largest(row[b * ROW_BLOCK : min(vocabulary, (b + 1) * ROW_BLOCK)])
+        largest = max(_largest(maxima), LOWEST)
+        whole = largest + f32(math.log(_row_sum(row, largest)))
+        for token in banned:
+            if 0 <= token < vocabulary:
+                row[token] = -np.inf
+                b = token // ROW_BLOCK
+                maxima[b] = _largest(row[b * ROW_BLOCK : min(vocabulary, (b + 1) * ROW_BLOCK)])
+        _take(row, maxima, ROW_BLOCK, values[r], tokens[r])
+        for j in range(values.shape[1]):
+            values[r, j] = min(values[r, j] - whole, f32(0)) if whole < f32(np.inf) else f32(np.nan)
+
+
+@compiled(fastmath=REORDER)
+def allowed_top(x: Any, banned: Any, allowed: Any, ends: Any, values: Any, tokens: Any) -> None:
+    """The largest log-probabilities of each column's log-softmax among its allowed tokens, best first, ties by token.
+
+    `x` (vocabulary, rows or more) logits, used up; `banned` tokens count in the sum but are not taken; row r may have the tokens
+    allowed[ends[r - 1] : ends[r]], in order; `values`, `tokens` (rows, k), -inf where there are fewer, NaN where logits are not
+    finite. Only what is allowed is looked at twice: little is, in a trie.
+    """
+    vocabulary, rows = x.shape
+    largest = np.empty(rows, f32)
+    for r in range(rows):
+        largest[r] = LOWEST
+    for token in range(vocabulary):
+        for r in range(rows):
+            largest[r] = x[token, r] if x[token, r] > largest[r] else largest[r]
+    totals = _sums(x, largest)
+    for token in banned:
+        if 0 <= token < vocabulary:
+            for r in range(rows):
+                x[token, r] = -np.inf
+    begin = 0
+    for r in range(values.shape[0]):
+        own = allowed[begin : ends[r]]
+        begin = ends[r]
+        found = np.empty(own.shape[0], f32)
+        for j in range(own.shape[0]):
+            found[j] = x[own[j], r]
+        _take(found, found, 1, values[r], tokens[r])
+        whole = largest[r] + f32(math.log(totals[r]))
+        for j in range(values.shape[1]):
+            tokens[r, j] = own[tokens[r, j]] if j < own.shape[0] else 0
+            values[r, j] = min(values[r, j] - whole, f32(0)) if whole < f32(np.inf) else f32(np.nan)
+
+
+@compiled(fastmath=REORDER)
+def top(x: Any, banned: Any, values: Any, tokens: Any) -> None:
+    """The largest log-probabilities of each column's log-softmax, best first, ties by token; NaN where they are not finite.
+
+    `x` (vocabulary, rows or more) logits, used up; `banned` tokens, which count in the sum but are not taken; `values`, `tokens`
+    (rows, k), -inf where there are fewer. Of a row, only blocks whose largest is among the k largest are looked at again.
+    """
+    vocabulary, rows = x.shape
+    block = 64 if values.shape[1] < 32 else 16
+    maxima = _block_maxima(x, block)
+    largest = np.empty(rows, f32)
+    for r in range(rows):
+        largest[r] = LOWEST
+    for b in range(maxima.shape[0]):
+        for r in range(rows):
+            largest[r] = maxima[b, r] if maxima[b, r] > largest[r] else largest[r]
+    totals = _sums(x, largest)
+    for token in banned:
+        if token < 0 or token >= vocabulary:
+            continue
+        b = token // block
+        for r in range(rows):
+            x[token, r] = -np.inf
+            maxima[b, r] = -np.inf
+            for each in range(b * block, min(vocabulary, (b + 1) * block)):
+                maxima[b, r] = x[each, r] if x[each, r] > maxima[b, r] else maxima[b, r]
+    for r in range(values.shape[0]):
+        _take(x[:, r], maxima[:, r], block, values[r], tokens[r])
+        whole = largest[r] + f32(math.log(totals[r]))
+        for j in range(values.shape[1]):
+            values[r, j] = min(values[r, j] - whole, f32(0)) if whole < f32(np.inf) else f32(np.nan)
+
+
+@njit(inline="always", fastmath=REORDER)
+def _block_maxima(x: Any, block: int) -> Any:
+    vocabulary, rows = x.shape
+    maxima = np.empty(((vocabulary + block - 1) // block, rows), f32)
+    for token in range(vocabulary):
+        most = maxima[token // block]
+        if token % block == 0:
+            for r in range(rows):
+                most[r] = -np.inf
+        for r in range(rows):
+            most[r] = x[token, r] if x[token, r] > most[r] else most[r]
+    return maxima
+
+
+@njit(inline="always", fastmath=REORDER)
+def _sums(x: Any, largest: Any) -> Any:
+    """Of exp(x - largest)."""
+    vocabulary, rows = x.shape
+    totals, block = np.empty(rows, np.float64), np.empty(rows, f32)
+    for r in range(rows):
+        totals[r] = 0
+        block[r] = 0
+    for token in range(vocabulary):
+        for r in range(rows):
+            block[r] += _exp(x[token, r] - largest[r])
+        if token % SUMMED == SUMMED - 1 or token == vocabulary - 1:
+            for r in range(rows):
+                totals[r] += block[r]
+                block[r] = f32(0)
+    return totals
+
+
+@njit(inline="always")
+def _take(x: Any, maxima: Any, block: int, best: Any, tokens: Any) -> None:
+    """The k largest of x (vocabulary,), where `maxima` are its blocks' largest."""
+    k, vocabulary = best.shape[0], x.shape[0]
+    threshold = f32(-np.inf)  # none of them is less
+    if k < maxima.shape[0]:
+        threshold = _nth_largest(_copied(maxima), k)
+    elif k < vocabulary:
+        threshold = _nth_largest(_copied(x), k)
+    for j in range(k):
+        best[j] = -np.inf
+        tokens[j] = 0
+    found = 0
+    for b in range(maxima.shape[0]):
+        if maxima[b] < threshold or maxima[b] == -np.inf:
+            continue
+        for token in range(b * block, min(vocabulary, (b + 1) * block)):
+            value = x[token]
+            if value < threshold or value == -np.inf or (found == k and value <= best[k - 1]):
+                continue
+            j = found if found < k else k - 1
+            while j > 0 and best[j - 1] < value:
+                best[j] = best[j - 1]
+                tokens[j] = tokens[j - 1]
+                j -= 1
+            best[j] = value
+            tokens[j] = token
+            found = min(found + 1, k)
+
+
+@njit
+def _copied(x: Any) -> Any:
+    """A copy, in a row."""
+    copy = np.empty(x.shape[0], f32)
+    for i in range(x.shape[0]):
+        copy[i] = x[i]
+    return copy
+
+
+@njit
+def _nth_largest(x: Any, n: int) -> Any:
+    """By quickselect; `x` is reordered."""
+    low, high, want = 0, x.shape[0] - 1, n - 1
+    while low < high:
+        pivot = x[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while x[i] > pivot:
+                i += 1
+            while x[j] < pivot:
+                j -= 1
+            if i <= j:
+                x[i], x[j] = x[j], x[i]
+                i += 1
+                j -= 1
+        if want <= j:
+            high = j
+        elif want >= i:
+            low = i
+        else:
+            break
+    return x[want]
+
+
+@njit(fastmath=REORDER)
+def _row_sum(x: Any, largest: Any) -> Any:
+    """Of exp(x - largest)."""
+    total = 0.0
+    for first in range(0, x.shape[0], ROW_BLOCK):
+        part = f32(0)
+        for i in range(first, min(x.shape[0], first + ROW_BLOCK)):
+            part += _exp(x[i] - largest)
+        total += part
+    return total
