@@ -69,3 +69,15 @@ def test_results_are_the_same_to_the_last_bit(settings):
     for others in found[1:]:
         for one, other in zip(found[0], others, strict=True):
             assert [(y.tokens, y.score) for y in one.hypotheses] == [(y.tokens, y.score) for y in other.hypotheses]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+def test_the_encoders_numbers_are_the_same_to_the_last_bit(dtype):
+    """Threads share the inputs, and none of them reads another's tokens."""
+    model = bestfirst.load(dtype=dtype)
+    inputs = [list(model.read(line).payload.source) for line in LINES]
+    found = []
+    for n in (1, 2, 3):
+        threads.use_threads(n)
+        found.append(model.decoder.native.encoder(inputs).tobytes())
+    assert found == found[:1] * 3

@@ -14,7 +14,7 @@ from ...threads import cuts, share
 from .objects import NOWHERE, entries
 from .registers import BLOCK, HERE, LANES, ZEROS, suit  # noqa: F401
 
-LEAST = 1024  # outputs that are worth a thread
+LEAST, MANY, FEW = 1024, 48, 8  # outputs, rows of a product, rows to find the best of, that are worth a thread
 
 f32 = ZEROS.dtype.type
 
@@ -88,7 +88,17 @@ def top(x: Any, banned: Any, values: Any, tokens: Any) -> None:
 
 
 def row_top(x: Any, vocabulary: int, banned: Any, values: Any, tokens: Any) -> None:
-    _run("row_top", at(x), vocabulary, x.shape[1], at(banned), len(banned), at(values), at(tokens), *values.shape)
+    """Threads share the rows."""
+    (rows, columns), k = x.shape, values.shape[1]
+    given, never, best, found = at(x), at(banned), at(values), at(tokens)
+    pieces = cuts(rows, FEW)
+
+    def work(i: int) -> None:
+        begin, end = pieces[i]
+        at_row = given + 4 * begin * columns, best + 4 * begin * k, found + 8 * begin * k
+        _run("row_top", at_row[0], vocabulary, columns, never, len(banned), *at_row[1:], end - begin, k)
+
+    share(work, len(pieces))
 
 
 def allowed_top(x: Any, banned: Any, allowed: Any, ends: Any, values: Any, tokens: Any) -> None:
@@ -107,7 +117,18 @@ def pack(matrix: Any, block: int, packed: Any) -> None:
 
 
 def by_panels(x: Any, packed: Any, block: int, zeros: Any, out: Any) -> None:
-    _run("by_panels", at(x), *x.shape, at(packed), block, at(zeros), at(out), out.shape[1])
+    """Threads share the rows."""
+    (rows, inputs), outputs = x.shape, out.shape[1]
+    given, weights, start, to = at(x), at(packed), at(zeros), at(out)
+    pieces = cuts(rows, MANY)
+
+    def work(i: int) -> None:
+        begin, end = pieces[i]
+        _run(
+            "by_panels", given + 4 * begin * inputs, end - begin, inputs, weights, block, start, to + 4 * begin * outputs, outputs
+        )
+
+    share(work, len(pieces))
 
 
 def by_rows(weights: Any, packed: Any, zeros: Any, out: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 from weakref import ref
 
@@ -17,6 +18,7 @@ from .registers import BLOCK, ZEROS
 KINDS = {"relu": 0, "gelu": 1, "gelu_new": 2, "gelu_pytorch_tanh": 2, "silu": 3, "swish": 3}
 NUMBERS = 34  # of a plan, before those of each layer; `entries` reads them by place
 FEWEST = 6  # rows that are worth a thread
+MANY = 48  # tokens of inputs that are
 WORK = ("x", "h", "y", "qkv", "seen", "inner", "q", "room", "scales")
 
 
@@ -69,9 +71,22 @@ class WholePass:
     def encode(self, tokens: Any, positions: Any, longest: int, starts: Any, work: dict[str, Any]) -> Any:
         """Tokens of inputs that begin at `starts` through an encoder, (tokens, d)."""
         self._plan[7:11] = at(tokens), at(positions), at(starts), len(starts) - 1
-        return self._run(len(tokens), longest, work, [(0, len(tokens))])
+        ends = [int(np.searchsorted(starts, last)) for _, last in cuts(len(tokens), MANY)]
+        pieces = [(first, last) for first, last in pairwise([0, *ends]) if first < last]  # of inputs
+        if len(pieces) < 2:
+            return self._run(len(tokens), longest, work, [(0, len(tokens))])
+        kept = [np.ascontiguousarray(starts[first : last + 1] - starts[first]) for first, last in pieces]
+        own = [(at(each), len(each) - 1) for each in kept]
+        return self._run(len(tokens), longest, work, [(int(starts[a]), int(starts[b])) for a, b in pieces], own)
 
-    def _run(self, rows: int, longest: int, work: dict[str, Any], pieces: Sequence[tuple[int, int]]) -> Any:
+    def _run(
+        self,
+        rows: int,
+        longest: int,
+        work: dict[str, Any],
+        pieces: Sequence[tuple[int, int]],
+        inputs: Sequence[Any] | None = None,
+    ) -> Any:
         table = self._side.positions.up_to(longest)
         self._plan[0] = rows
         self._plan[13:15] = self._place(table), len(table)
@@ -84,11 +99,13 @@ class WholePass:
         else:
             widths = np.array([4 * work[name].shape[1] if name in work else 0 for name in WORK])
             plans = [self._piece(first, last, widths) for first, last in pieces]
+            for plan, given in zip(plans, inputs or (), strict=False):
+                plan[9:11] = given
             share(lambda i: entry(NOWHERE, NOWHERE, at(plans[i]), *self._call[1:]), len(pieces))
         return work["h"] if self._side.norm_first else work["x"]
 
     def _piece(self, first: int, last: int, widths: Any) -> Any:
-        """The plan of some of a decoder's rows: their numbers lie in the same arrays, further on."""
+        """The plan of some rows: their numbers lie in the same arrays, further on."""
         plan = self._plan.copy()
         plan[0] = last - first
         plan[7:11] += 4 * first
