@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 import bestfirst
 from bestfirst.engine.known import known
+from bestfirst.engine.steps import checksum
 from bestfirst.engine.steps.checksum import Checksum, _weighed
+from bestfirst.engine.steps.pages import WrittenPages, whole_pages
 from engine.builders import ARCHITECTURES
 from generate.differences import padded
 
@@ -75,12 +78,12 @@ def test_nothing_is_made_anew_while_nothing_changes(small):
 def test_every_number_counts_and_its_place(dtype):
     """On the host, and by what a GPU is asked for."""
     weights = [torch.randn(7, 5).mul(20).to(dtype), torch.randn(3).mul(20).to(dtype), torch.empty(0, dtype=dtype)]
-    checksum, weighed = Checksum(weights), int(_weighed(weights[:2]))
+    summed, weighed = Checksum(weights), int(_weighed(weights[:2]))
 
     def unchanged():
-        checksum.begin()
-        assert checksum.holds() == (int(_weighed(weights[:2])) == weighed)
-        return checksum.holds()
+        summed.begin()
+        assert summed.holds() == (int(_weighed(weights[:2])) == weighed)
+        return summed.holds()
 
     assert unchanged()
     for each in weights[:2]:
@@ -92,3 +95,69 @@ def test_every_number_counts_and_its_place(dtype):
             assert unchanged()
     weights[0][[1, 2]] = weights[0][[2, 1]]
     assert not unchanged()
+
+
+@pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_number_of_a_large_parameter(dtype, watched, monkeypatch):
+    """As the kernel counts what is written, where it can; and by reading all of it."""
+    if not watched:
+        monkeypatch.setattr(checksum, "WrittenPages", _refused)
+    weights = [torch.randn(300, 500).to(dtype), torch.randn(64, 2000).to(dtype).t(), torch.randn(7).to(dtype)]
+    summed = Checksum(weights)
+
+    def unchanged():
+        summed.begin()
+        return summed.holds()
+
+    assert unchanged()
+    assert unchanged()
+    for each in weights:
+        for place in ((0,) * each.dim(), tuple(n - 1 for n in each.shape), tuple(n // 2 for n in each.shape)):
+            was = each[place].clone()
+            each.data[place] += 1
+            assert not unchanged()
+            each.data[place] = was
+            assert unchanged()
+
+
+def _refused(arrays):
+    raise OSError
+
+
+def paged(numbers):
+    array = np.zeros(numbers, np.int32) if isinstance(numbers, int) else numbers
+    return array[whole_pages(array)]
+
+
+def test_only_what_was_written_is_read():
+    arrays = [paged(300_000) for _ in range(3)]
+    try:
+        pages = WrittenPages(arrays)
+    except OSError as error:
+        pytest.skip(f"this kernel does not count what is written: {error}")
+    assert not pages.written()
+    arrays[1][50_000] = 1
+    assert pages.written() == {1}
+    assert not pages.written()
+    for i in range(0, 290_000, 2048):  # every other page: more regions than a scan lists
+        arrays[2][i] = 1
+    arrays[0][70_000] = 1
+    assert pages.written() == {0, 2}
+    assert not pages.written()
+
+
+def test_a_child_of_the_process_reads_everything():
+    arrays = [paged(100_000)]
+    try:
+        pages = WrittenPages(arrays)
+    except OSError as error:
+        pytest.skip(f"this kernel does not count what is written: {error}")
+    pages._process += 1
+    assert pages.written() == {0}
+
+
+def test_shared_memory_is_not_watched():
+    """Another process may write to it, which no page of this one shows."""
+    with pytest.raises(OSError, match="shared memory"):
+        WrittenPages([paged(torch.zeros(100_000, dtype=torch.int32).share_memory_().numpy())])

@@ -61,7 +61,8 @@ class Call:
             if done:
                 self._run(plan, monotonic)
             if summed is not None and not summed.holds():
-                known(self.model).step, done = None, False  # somebody has changed the weights where nobody counts it
+                # Somebody has changed the weights where torch does not count it.
+                known(self.model).step, summed, done = None, None, False
             if not done:
                 self._run(plan, monotonic)
             checksum.sum_up(self.model)

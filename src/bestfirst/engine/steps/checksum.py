@@ -1,12 +1,14 @@
 """Checksum: one number for the weights that a step has copied, so that a copy is known to be stale however they were changed.
 
-torch counts what is written to a tensor, but not through `.data`, numpy or another process; so all of the numbers are read. That
-takes as long as memory does, on a thread of its own: beside a search, not before it.
+torch counts what is written to a tensor, but not through `.data`, numpy or another process; so the kernel is asked
+(`WrittenPages`), and what may have been written is read. Where it cannot be asked all is read, which takes as long as memory
+does, on a thread of its own: beside a search, not before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -17,6 +19,7 @@ import torch
 from ..known import known
 from .native import calls
 from .native.libraries import available
+from .pages import WrittenPages, whole_pages
 
 if TYPE_CHECKING:
     from ...models.transformers import TransformersModel
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 def mixed(numbers: Any) -> int:
     """A number that depends on each of these and its place."""
     return calls.mixed(numbers) if numbers.dtype == np.int32 and available() else crc32(numbers)
+
+
+SMALL, THERE = -1, -2  # where the sums of what fills no page, and of what is on a device, stand among those of large parameters
 
 
 def begin(model: TransformersModel) -> Checksum | None:
@@ -50,34 +56,54 @@ class Checksum:
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         every = [parameter.detach() for parameter in parameters if parameter.numel()]
-        self._here = [_numbers(each).numpy() for each in every if each.device.type == "cpu"]
+        here = [_numbers(_whole(each)).numpy() for each in every if each.device.type == "cpu"]
+        pages = [whole_pages(numbers) for numbers in here]
+        self._large = [numbers[inner] for numbers, inner in zip(here, pages, strict=True) if inner.stop]
+        rest = [
+            part for numbers, inner in zip(here, pages, strict=True) for part in (numbers[: inner.start], numbers[inner.stop :])
+        ]
+        self._small = [part.view(np.uint8) for part in rest if part.size]
+        self._small.append(np.zeros(-sum(map(len, self._small)) % 4, np.uint8))
         self._there = [each for each in every if each.device.type != "cpu"]
-        self._now: list[int] = []
         self._thread: Thread | None = None
-        self.begin()
+        self._now: dict[int, int] = {}
+        self._pages: WrittenPages | None = None
+        with suppress(OSError, ImportError):
+            self._pages = WrittenPages(self._large) if self._large else None
+        self._begin(range(len(self._large)))
         self._was = self._end()
 
     def begin(self) -> None:
-        """Start to read the weights as they are now."""
+        """Start to read the weights as they are now: those that may have been written to."""
         self._end()
-        if self._here:
-            self._thread = Thread(target=self._read, daemon=True)
-            self._thread.start()
-        self._device = _weighed(self._there) if self._there else None
+        self._begin(range(len(self._large)) if self._pages is None else self._pages.written())
 
     def holds(self) -> bool:
         """Whether they were, when it began, what they were at first. Waits for the thread."""
-        return self._end() == self._was
+        return self._end().items() <= self._was.items()
 
-    def _read(self) -> None:
-        self._now = [int(mixed(numbers)) for numbers in self._here]
+    def _begin(self, large: Iterable[int]) -> None:
+        self._now = {SMALL: int(mixed(np.concatenate(self._small).view(np.int32)))}
+        if numbers := list(large):
+            self._thread = Thread(target=self._read, args=[numbers], daemon=True)
+            self._thread.start()
+        self._device = _weighed(self._there) if self._there else None
 
-    def _end(self) -> tuple[list[int], int]:
+    def _read(self, large: list[int]) -> None:
+        self._now |= {number: int(mixed(self._large[number])) for number in large}
+
+    def _end(self) -> dict[int, int]:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        device = getattr(self, "_device", None)
-        return self._now, 0 if device is None else int(device)
+        return self._now if self._device is None else {**self._now, THERE: int(self._device)}
+
+
+def _whole(weights: torch.Tensor) -> torch.Tensor:
+    """The same memory, where it can be looked at in one piece; else all that it is part of."""
+    if weights.is_contiguous():
+        return weights
+    return torch.empty(0, dtype=torch.uint8).set_(weights.untyped_storage())
 
 
 def _numbers(weights: torch.Tensor) -> torch.Tensor:
