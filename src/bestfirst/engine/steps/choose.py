@@ -20,6 +20,7 @@ from .native.libraries import available
 from .native_bart import NativeBart
 from .recompute import RecomputeStep
 from .step import DecoderStep
+from .t5 import FusedT5
 from .trial import agrees, encoder_agrees
 from .windows import FULL, Windows
 
@@ -140,7 +141,7 @@ def candidates(model: TransformersModel) -> Iterator[type[DecoderStep]]:
     """Steps that may fit, fastest first."""
     if not changes_with_length(model):
         if _unchanged(_without_encoder(model.model)):
-            fused: tuple[type[DecoderStep], ...] = (*native(), FusedBart, FusedLlama)
+            fused: tuple[type[DecoderStep], ...] = (*native(), FusedBart, FusedLlama, FusedT5)
             yield from (each for each in fused if each.takes(model.model))
         windows = Windows(model.model)
         if windows.named and set(windows.kinds) != {FULL}:

@@ -6,7 +6,7 @@ gathered once a layer, together, and never repeated for the heads that share the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,14 +14,13 @@ from torch.nn import functional as F
 
 from ...models.transformers import evaluating
 from .hooked import prefill
-from .operations import Linear
+from .operations import JOINED, product
 from .sources import Sources
 from .step import DecoderStep
 from .tree import MaskedRows, Tree
 from .windows import Windows
 
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
-LARGE = 2**22  # weights: a copy of so many is not worth what it saves of so large a product
 
 
 class LlamaLayer:
@@ -68,7 +67,7 @@ class FusedLlama(DecoderStep):
         return cos[0], sin[0]
 
     def copied(self, model: Any) -> Iterable[torch.Tensor]:
-        return (weight for weight in model.parameters() if weight.numel() <= LARGE)
+        return (weight for weight in model.parameters() if weight.numel() <= JOINED)
 
     def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
         raise TypeError("a decoder-only model has no encoder")
@@ -121,11 +120,3 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     """Rotary positions: x (rows, heads, head size) turned by each row's angles."""
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat([-second, first], -1) * sin
-
-
-def product(*modules: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """One product for modules that take the same input; large ones are multiplied one by one where they lie."""
-    if sum(module.weight.numel() for module in modules) <= LARGE:
-        return Linear.join(*modules)
-    apart = [(module.weight, module.bias) for module in modules]
-    return lambda x: torch.cat([F.linear(x, weight, bias) for weight, bias in apart], -1)

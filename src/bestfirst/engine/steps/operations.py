@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import inf
 from typing import Any
@@ -15,6 +15,7 @@ from .bart_weights import Affine
 from .rows import blank
 
 PADDING = 16  # numbers: a cache line
+JOINED = 2**22  # weights: a copy of more is not worth what it saves of so large a product
 BLOCK = 64  # columns a block of `top`; with fewer than k blocks there is nothing to gain
 
 
@@ -66,6 +67,14 @@ def join(*parts: Any) -> Affine:
     if all(part.bias is None for part in parts):
         return Affine(weight, None)
     return Affine(weight, torch.cat([p.weight.new_zeros(len(p.weight)) if p.bias is None else p.bias for p in parts]))
+
+
+def product(*modules: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """One product for modules that take the same input; large ones are multiplied one by one where they lie."""
+    if sum(module.weight.numel() for module in modules) <= JOINED:
+        return Linear.join(*modules)
+    apart = [(module.weight, module.bias) for module in modules]
+    return lambda x: torch.cat([F.linear(x, weight, bias) for weight, bias in apart], -1)
 
 
 def only(x: torch.Tensor, allowed: Sequence[np.ndarray | None]) -> torch.Tensor:

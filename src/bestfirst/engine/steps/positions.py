@@ -91,14 +91,21 @@ class RelativePositions:
 
     @staticmethod
     def _bias(attention: Any, distances: torch.Tensor) -> torch.Tensor:
-        sizes = {
-            "bidirectional": False,
-            "num_buckets": attention.relative_attention_num_buckets,
-            "max_distance": attention.relative_attention_max_distance,
-        }
-        takes = inspect.signature(attention._relative_position_bucket).parameters  # UMT5 knows the sizes itself
-        bucket = attention._relative_position_bucket(distances, **sizes if "num_buckets" in takes else {})
-        return attention.relative_attention_bias(bucket).transpose(1, 2)[:, :, None]  # (rows, heads, 1, context)
+        return attention.relative_attention_bias(buckets(attention, distances)).transpose(1, 2)[
+            :, :, None
+        ]  # (rows, heads, 1, context)
+
+
+def buckets(attention: Any, distances: torch.Tensor) -> torch.Tensor:
+    """In which bucket of distances each of these is, asked of T5's attention itself."""
+    sizes = {
+        "bidirectional": False,
+        "num_buckets": attention.relative_attention_num_buckets,
+        "max_distance": attention.relative_attention_max_distance,
+    }
+    takes = inspect.signature(attention._relative_position_bucket).parameters  # UMT5 knows the sizes itself
+    found: torch.Tensor = attention._relative_position_bucket(distances, **sizes if "num_buckets" in takes else {})
+    return found
 
 
 def positions_of(model: Any) -> ArgumentPositions | AbsolutePositions | RelativePositions:

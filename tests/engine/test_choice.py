@@ -1,0 +1,263 @@
+"""Which step runs a model: the fastest that agrees with it; and what somebody has changed in a model is obeyed."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    ProphetNetConfig,
+    ProphetNetForConditionalGeneration,
+)
+
+import bestfirst
+from bestfirst.engine.steps import choose
+from bestfirst.engine.steps.step import DecoderStep
+from engine.builders import ARCHITECTURES, EOS, SEQ2SEQ, START
+from engine.searches import FUSED, NAMES, assert_correct, decode, generate, hypotheses, same
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.usefixtures("no_warning")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision_takes_the_same_decoder(name: str, dtype: torch.dtype) -> None:
+    architecture = ARCHITECTURES[name]
+    model = bestfirst.wrap(architecture.build().to(dtype))
+    assert choose.step_for(model).name == architecture.decoder.replace("native", "fused")  # compiled for float32 alone
+
+
+def spoil(decoder: type[DecoderStep], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make its steps wrong, if only a little."""
+    right = decoder.step
+
+    def wrong(self: Any, rows: Any, *others: Any) -> torch.Tensor:
+        logits = right(self, rows, *others)
+        return logits + 0.05 * logits.roll(1, -1) * (rows.positions > 1)[:, None]
+
+    monkeypatch.setattr(decoder, "step", wrong)
+
+
+@pytest.mark.parametrize("native", choose.native())
+def test_a_compiled_step_that_is_wrong_is_found_out_and_not_used(native, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(native, monkeypatch)
+    assert choose.step_for(bestfirst.wrap(ARCHITECTURES["bart"].build())).name == "fused"
+
+
+@pytest.mark.usefixtures("no_warning")
+@pytest.mark.parametrize("name", FUSED)
+def test_hooked_is_the_second_choice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fused step that is wrong, however little, is found out and not used."""
+    architecture = ARCHITECTURES[name]
+    for decoder in (*choose.native(), FUSED[name]):
+        spoil(decoder, monkeypatch)
+    model = bestfirst.wrap(architecture.build(seed=4))
+    inputs = architecture.inputs(3, seed=4)
+    results = decode(model, inputs, 7)
+    assert choose.step_for(model).name == "hooked"
+    for source, result in zip(inputs, results, strict=True):
+        assert same(hypotheses(result), generate(model.model, architecture, source))
+
+
+class Scaled(torch.nn.Module):
+    """Somebody's own module around one of the model's, each token by itself: what an adapter is."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 0.5 * self.inner(x)
+
+
+class LookingBack(Scaled):
+    """A module that needs the whole prefix, which no cache of keys and values holds."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+        return self.inner(x.cumsum(1) / before)
+
+
+def replace(model: Any, wrapper: type[Scaled]) -> None:
+    """Put a module of somebody's own into the first layer."""
+    decoder = model.get_decoder()
+    if model.config.model_type == "t5":
+        ffn, part = decoder.block[0].layer[-1].DenseReluDense, "wi"
+    else:
+        layer = decoder.layers[0]
+        ffn, part = (layer, "fc1") if hasattr(layer, "fc1") else (layer.mlp, "gate_proj")
+    setattr(ffn, part, wrapper(getattr(ffn, part)))
+
+
+@pytest.mark.usefixtures("no_warning")
+@pytest.mark.parametrize("name", ["llama", "bart", "t5"])
+def test_an_adapter_is_run_by_the_models_own_modules(name: str) -> None:
+    model = bestfirst.wrap(ARCHITECTURES[name].build(seed=5))
+    choose.step_for(model)
+    replace(model.model, Scaled)  # after the model was first decoded with
+    assert choose.step_for(model).name == "hooked"
+    assert_correct(model, ARCHITECTURES[name])
+
+
+@pytest.mark.usefixtures("no_warning")
+@pytest.mark.parametrize("name", ["llama", "bart"])
+def test_a_hook_of_the_users_is_obeyed(name: str) -> None:
+    model = bestfirst.wrap(ARCHITECTURES[name].build(seed=5))
+    choose.step_for(model)
+    model.model.get_decoder().layers[0].register_forward_hook(lambda module, given, output: 0.5 * output)
+    assert choose.step_for(model).name == "hooked"
+    assert_correct(model, ARCHITECTURES[name])
+
+
+def scale_a_layer(encoder: Any) -> None:
+    encoder.layers[0].register_forward_hook(lambda module, given, output: 0.5 * output)
+
+
+def wrap_a_product(encoder: Any) -> None:
+    encoder.layers[0].fc1 = Scaled(encoder.layers[0].fc1)
+
+
+def replace_a_product(encoder: Any) -> None:
+    """By torch's own classes, so that nothing but its place in the layer is unusual."""
+    fc1 = encoder.layers[0].fc1
+    encoder.layers[0].fc1 = torch.nn.Sequential(fc1, torch.nn.Hardtanh())
+
+
+def replace_a_norm(encoder: Any) -> None:
+    encoder.layers[0].self_attn_layer_norm = torch.nn.Identity()
+
+
+@pytest.mark.usefixtures("no_warning")
+@pytest.mark.parametrize("change", [scale_a_layer, wrap_a_product, replace_a_product, replace_a_norm])
+@pytest.mark.parametrize("when", ["before the first decode", "after it"])
+@pytest.mark.parametrize("name", ["marian", "m2m100"])
+def test_an_encoder_that_somebody_changed_is_run_as_it_is(name: str, when: str, change: Callable[[Any], None]) -> None:
+    """By its own modules, and the decoder as fast as before."""
+    architecture = ARCHITECTURES[name]
+    model = bestfirst.wrap(architecture.build(seed=5))
+    if when == "after it":
+        decode(model, architecture.inputs(2), 7)
+    change(model.model.get_encoder())
+    assert_correct(model, architecture)
+    step = choose.step_for(model)
+    assert (step.name, step.encoder) == (architecture.decoder, None)
+
+
+@pytest.mark.parametrize("native", choose.native())
+def test_a_compiled_encoder_that_is_wrong_is_found_out_and_not_used(native, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bestfirst.engine.steps.native.encoder import NativeEncoder
+
+    right = NativeEncoder.__call__
+
+    def wrong(self: Any, inputs: Any) -> Any:
+        hidden = right(self, inputs)
+        hidden.t.mul_(1.001)
+        return hidden
+
+    monkeypatch.setattr(NativeEncoder, "__call__", wrong)
+    model = bestfirst.wrap(ARCHITECTURES["bart"].build(seed=5))
+    step = choose.step_for(model)
+    assert (type(step), step.encoder) == (native, None)
+    assert_correct(model, ARCHITECTURES["bart"])
+
+
+@pytest.mark.usefixtures("no_warning")
+def test_a_hook_on_the_head_is_obeyed() -> None:
+    model = bestfirst.wrap(ARCHITECTURES["bart"].build(seed=5))
+    choose.step_for(model)
+    model.model.get_output_embeddings().register_forward_hook(lambda module, given, output: 0.5 * output)
+    assert choose.step_for(model).name == "hooked"
+    assert_correct(model, ARCHITECTURES["bart"])
+
+
+@pytest.mark.parametrize("name", ["llama", "bart", "t5"])
+def test_what_cannot_be_taken_over_falls_back_with_one_warning(name: str) -> None:
+    choose._warned.clear()
+    architecture = ARCHITECTURES[name]
+    model = bestfirst.wrap(architecture.build(seed=5))
+    replace(model.model, LookingBack)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert_correct(model, architecture, use_cache=False)  # Hugging Face's cache is wrong for it too
+        decode(bestfirst.wrap(model.model), architecture.inputs(1), 1)
+    kind = architecture.model.__name__
+    messages = [str(each.message) for each in caught]
+    assert len(messages) == 1
+    assert messages[0].startswith(kind)
+    assert "slower" in messages[0]
+    assert choose.step_for(model).name == "recompute"
+
+
+@pytest.mark.usefixtures("no_warning")
+@pytest.mark.parametrize("window", [2, 3, 7, 64])
+def test_sliding_windows(window: int) -> None:
+    architecture = ARCHITECTURES["mistral"]
+    model = bestfirst.wrap(architecture.build(seed=6, sliding_window=window))
+    assert_correct(model, architecture, n=5)
+    assert choose.step_for(model).name == "fused"
+    assert model.model.config.sliding_window == window
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, False),
+        ({"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, False),
+        ({"layer_types": ["full_attention", "linear_attention"]}, True),
+        ({"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1}, False),
+        ({"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}, False),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}, True),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}}, False),
+    ],
+)
+def test_what_short_hypotheses_cannot_show(changes: dict[str, Any], expected: bool) -> None:
+    model = bestfirst.wrap(ARCHITECTURES["qwen2"].build(**changes))
+    assert choose.changes_with_length(model) is expected
+
+
+@pytest.mark.usefixtures("no_warning")
+def test_a_model_that_gives_no_numbers_is_told_by_the_scorer_not_by_the_choice() -> None:
+    model = ARCHITECTURES["marian"].build()
+    with torch.no_grad():
+        model.get_output_embeddings().weight.fill_(float("nan"))
+    with pytest.raises(ValueError, match="not finite"):
+        decode(bestfirst.wrap(model), [[5, EOS]], 1)
+
+
+@pytest.mark.usefixtures("no_warning")
+@pytest.mark.parametrize("name", ["marian", "pegasus"])
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize("part", ["fc1", "self_attn.v_proj", "final_layer_norm", "embed_tokens"])
+def test_a_weight_that_is_no_number_is_told(name: str, side: str, part: str) -> None:
+    """Wherever it is: an activation must not make a number of it. Of the embeddings, only one that the trial does not use."""
+    model = ARCHITECTURES[name].build(tie_word_embeddings=False)
+    module = getattr(model, f"get_{side}")()
+    with torch.no_grad():
+        if part == "embed_tokens":
+            module.embed_tokens = copy.deepcopy(module.embed_tokens)
+            module.embed_tokens.weight[5 if side == "encoder" else START] = float("nan")
+        else:
+            module.layers[0].get_submodule(part).weight.view(-1)[0] = float("nan")
+    with pytest.raises(ValueError, match="not finite"):
+        decode(bestfirst.wrap(model), [[5, EOS]], 1)
+
+
+def test_a_trial_is_of_what_is_promised() -> None:
+    """Small weights make everything nearly equal: log-probabilities that are off by 3e-4 are a small part of their spread."""
+    sizes = {f"num_{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    config = ProphetNetConfig(
+        **{**SEQ2SEQ, "hidden_size": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 40, **sizes}
+    )
+    model = ProphetNetForConditionalGeneration(config).eval()
+    dice = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.02, generator=dice)
+    with pytest.raises(ValueError, match=r"\(prophetnet\) cannot be decoded with"):
+        choose.step_for(bestfirst.wrap(model))
