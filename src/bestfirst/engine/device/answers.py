@@ -59,16 +59,44 @@ def accepted(i, lists, unfinished, finished, value, entry, tie, k, KP: tl.conste
 
 @triton.jit
 def answers_by_length(lists, unfinished, finished, value, entry, tie, k, KP: tl.constexpr):
-    """How many answers each length has: the first so many of its finished hypotheses."""
+    """How many answers each length has: the first so many of its finished hypotheses, found by bisection."""
     found = tl.zeros_like(lists)
-    i = 0
-    more = 1
-    while (i < k) & (more > 0):
-        taken, _ = accepted(found, lists, unfinished, tl.where(found == i, finished, 0), value, entry, tie, k, KP)
-        found += taken.to(tl.int32)
-        more = tl.sum(taken.to(tl.int32), 0)
-        i += 1
+    most = tl.minimum(finished, k)
+    while tl.max(most - found, 0) > 0:
+        half = (found + most) // 2
+        taken, _ = accepted(half, lists, unfinished, tl.where(found < most, finished, 0), value, entry, tie, k, KP)
+        most = tl.where(taken, most, half)
+        found = tl.where(taken, half + 1, found)
     return found
+
+
+@triton.jit
+def best_by_length(n, found, lists, value, norms, gains, cap, KP: tl.constexpr, LP: tl.constexpr):
+    """How many of each length are among the n best answers; and the n-th's score and length, -inf where there are fewer.
+
+    By selection, some at a time: of m sorted lists, the best of the b-th next members is among the next m b.
+    """
+    lengths = tl.arange(0, LP)
+    first = (lists + 1).to(tl.int64) * KP
+    taken = tl.zeros_like(found)
+    left = n
+    while left > 0:
+        lists_left = tl.sum((taken < found).to(tl.int32), 0)
+        some = tl.maximum(1, left // tl.maximum(lists_left, 1))
+        there = taken + some <= found
+        v = tl.load(value + first + taken + some - 1, mask=there, other=-INF)
+        score = tl.where(there, final(v, lengths, norms, gains, cap), -INF)
+        best = tl.max(score, 0)
+        here = lengths == tl.min(tl.where(there & (score == best), lengths, LP), 0)
+        none = tl.max(there.to(tl.int32), 0) == 0
+        rest = tl.sum(found - taken, 0)  # where no list has so many, all of them are among the next
+        taken = tl.where(none, found, taken + tl.where(here, some, 0))
+        left = tl.where(none, tl.where(rest > 0, left - rest, -1), left - some)
+    v = tl.load(value + first + taken - 1, mask=taken > 0, other=INF)
+    score = tl.where(taken > 0, final(v, lengths, norms, gains, cap), INF)
+    bar = tl.min(score, 0)
+    bar_length = tl.max(tl.where((taken > 0) & (score == bar), lengths, -1), 0)
+    return taken, tl.where(left < 0, -INF, bar), tl.where(left < 0, LP, bar_length)
 
 
 @triton.jit
@@ -100,21 +128,40 @@ def best_answers(
 
 
 @triton.jit
+def n_best(
+    n, s, lists, unfinished, finished, value, entry, tie, answers, answer_value, kept, norms, gains, cap, k, most, L,
+    MANY: tl.constexpr, KP: tl.constexpr, LP: tl.constexpr,
+):  # fmt: skip
+    """The n-th best answer's score and length. MANY answers are only counted, by length; they are written down when the input is
+    done (`results.settle`)."""
+    if MANY:
+        found = answers_by_length(lists, unfinished, finished, value, entry, tie, k, KP)
+        taken, bar, bar_length = best_by_length(n, found, lists, value, norms, gains, cap, KP, LP)
+        tl.store(kept + s * L + tl.arange(0, LP), taken, mask=tl.arange(0, LP) < L)
+    else:
+        bar, bar_length = best_answers(
+            n, s, lists, unfinished, finished, value, entry, tie, answers, answer_value, norms, gains, cap, k, most, KP, LP
+        )
+    return bar, bar_length
+
+
+@triton.jit
 def answers_above(rival, longest, found, lists, known, value, norms, gains, cap, KP: tl.constexpr, LP: tl.constexpr):
     """How many answers of at most `longest` tokens score above `rival`, and how many no less. `found`: answers of each length."""
     lengths = tl.arange(0, LP)
-    above = 0
-    level = 0
-    i = 0
-    deepest = tl.max(tl.where(lengths <= longest, found, 0), 0)
-    while i < deepest:
-        there = known & (lengths <= longest) & (i < found)
-        v = tl.load(value + (lists + 1).to(tl.int64) * KP + i, mask=there, other=-INF)
-        score = tl.where(there, final(v, lengths, norms, gains, cap), -INF)
-        above += tl.sum((there & (score > rival)).to(tl.int32), 0)
-        level += tl.sum((there & (score >= rival)).to(tl.int32), 0)
-        i += 1
-    return above, level
+    first = (lists + 1).to(tl.int64) * KP
+    above = tl.zeros_like(found)
+    level = tl.zeros_like(found)
+    step = KP
+    while step > 0:  # the greatest counts that hold, by their digits
+        there = known & (lengths <= longest) & (above + step <= found)
+        v = tl.load(value + first + above + step - 1, mask=there, other=-INF)
+        above += tl.where(there & (final(v, lengths, norms, gains, cap) > rival), step, 0)
+        there = known & (lengths <= longest) & (level + step <= found)
+        v = tl.load(value + first + level + step - 1, mask=there, other=-INF)
+        level += tl.where(there & (final(v, lengths, norms, gains, cap) >= rival), step, 0)
+        step = step // 2
+    return tl.sum(above, 0), tl.sum(level, 0)
 
 
 @triton.jit

@@ -34,10 +34,10 @@ from .answers import (
     SEARCH,
     TRUNCATED,
     answers_by_length,
-    best_answers,
     bound,
     final,
     hugging_face_step,
+    n_best,
     precedes,
 )  # fmt: skip
 
@@ -239,8 +239,8 @@ def push_all(
 @triton.jit
 def grow(
     value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark,
-    status, deepest, limit, rules, caps, norm, gain, answers, answer_value, bars, pick_length, pick_place, wants, counters,
-    most, L, W, PICKS: tl.constexpr, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr,
+    status, deepest, limit, rules, caps, norm, gain, answers, answer_value, kept, bars, pick_length, pick_place, wants, counters,
+    most, L, W, MANY: tl.constexpr, PICKS: tl.constexpr, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr,
 ):  # fmt: skip
     """Push what the last step scored, find the n best answers, and pick the open hypotheses that come first.
 
@@ -287,9 +287,10 @@ def grow(
             over = (level == deep) & (tl.sum(found, 0) >= tl.load(mine + ENOUGH))
             heads = tl.where((lengths == level) & (over == 0), heads, -INF)
         bounds = bound(heads, lengths, end, rises, norms, gains, cap)
-        bar, bar_length = best_answers(
-            n, s, lists, unfinished, finished, value, entry, tie, answers, answer_value, norms, gains, cap, k, most, KP, LP
-        )
+        bar, bar_length = n_best(
+            n, s, lists, unfinished, finished, value, entry, tie, answers, answer_value, kept, norms, gains, cap, k, most, L,
+            MANY, KP, LP,
+        )  # fmt: skip
         tl.store(bars + s * 2, bar)
         tl.store(bars + s * 2 + 1, bar_length.to(tl.float64))
         best = tl.max(bounds, 0)
@@ -307,9 +308,9 @@ def grow(
                 )  # fmt: skip
                 if step < LP:
                     finished = tl.where(lengths <= step, finished, 0)
-                    best_answers(
-                        n, s, lists, unfinished, finished, value, entry, tie, answers, answer_value, norms, gains, cap, k, most,
-                        KP, LP,
+                    n_best(
+                        n, s, lists, unfinished, finished, value, entry, tie, answers, answer_value, kept, norms, gains, cap, k,
+                        most, L, MANY, KP, LP,
                     )  # fmt: skip
                     best = tl.full([], -INF, tl.float64)
         # The first open ones of all lengths.
@@ -321,17 +322,23 @@ def grow(
             cells = at.to(tl.int64) * KP + lanes
             x_value = tl.load(value + cells, mask=lanes < m, other=-INF)
             x_node = tl.load(node + cells, mask=lanes < m, other=CHOSEN)
-            place = tl.min(tl.where(x_node == OPEN, lanes, KP), 0)
+            # All of this length that come before the first of the others.
+            other = tl.max(tl.where(lengths == t, -INF, bounds), 0)
+            other_length = tl.min(tl.where((bounds == other) & (lengths != t), lengths, LP), 0)
+            reach = bound(x_value, t, end, rises, norms, gains, cap)
+            ahead = (reach > other) | ((reach == other) & (t < other_length))
+            needed = (reach >= after) & ((reach > bar) | ((reach == bar) & (t < bar_length)))
+            chosen = (x_node == OPEN) & ahead & needed
+            rank = tl.cumsum(chosen.to(tl.int32), 0) - 1
+            chosen = chosen & (rank < allowed - picked)
             tl.debug_barrier()
-            tl.store(node + at.to(tl.int64) * KP + place, CHOSEN)
-            tl.store(pick_length + s * PICKS + picked, t)
-            tl.store(pick_place + s * PICKS + picked, place)
-            picked += 1
-            rest = tl.max(tl.where((x_node == OPEN) & (lanes > place), x_value, -INF), 0)
+            tl.store(node + cells, tl.full([KP], CHOSEN, tl.int32), mask=chosen)
+            tl.store(pick_length + s * PICKS + picked + rank, t + tl.zeros_like(rank), mask=chosen)
+            tl.store(pick_place + s * PICKS + picked + rank, lanes, mask=chosen)
+            picked += tl.sum(chosen.to(tl.int32), 0)
+            rest = tl.max(tl.where((x_node == OPEN) & (chosen == 0), x_value, -INF), 0)
             bounds = tl.where(lengths == t, bound(rest, t, end, rises, norms, gains, cap), bounds)
-            if search == BY_LEVEL:
-                hopeless = tl.max(bounds, 0) < after
-                bounds = tl.where(hopeless, -INF, bounds)
+            bounds = tl.where(tl.max(bounds, 0) < after, -INF, bounds)
             best = tl.max(bounds, 0)
             t = tl.min(tl.where(bounds == best, lengths, LP), 0)
             tl.debug_barrier()

@@ -49,9 +49,9 @@ class Reading(Admission):
     def __call__(self, jobs: Sequence[Job], slots: Sequence[int], rules: Sequence[Rules]) -> None:
         super().__call__(jobs, slots, rules)
         if self.weights.language_model:
-            roots = [self.state.shape.nodes * self.state.shape.successors + slot for slot in slots]
-            given = send(np.array([roots, [job.source.payload.tokens[-1] for job in jobs]]), self.weights.device)
-            self.state.token.index_copy_(0, given[0].long(), given[1])
+            given = send(np.array([slots, [job.source.payload.tokens[-1] for job in jobs]]), self.weights.device)
+            roots = given[0].long() + self.state.shape.nodes * self.state.shape.successors  # may be beyond 32 bits
+            self.state.token.index_copy_(0, roots, given[1])
 
     def read(self, tokens: Any, place: Any, number: Any, cell: Any, starts: Any, lengths: Any, used: Any, hidden: Any) -> None:
         if not len(place):

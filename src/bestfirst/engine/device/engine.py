@@ -70,7 +70,7 @@ class DeviceEngine:
         if job.trace is not None or (job.begin is not None and job.edits is None):
             return "its search is recorded or asked by others"
         if job.decoding is not self._judged[0]:  # nearly always that of the job before
-            self._judged = (job.decoding, unknown_to_device(job.decoding))
+            self._judged = (job.decoding, unknown_to_device(job.decoding, self.model.vocabulary))
         return self._judged[1]
 
     # -- the engine's interface --------------------------------------------------------------------------------------------
@@ -181,6 +181,8 @@ class DeviceEngine:
         some = self._next()
         if not some or session.prompt != self._room.start(some[0]) or session.fixed is not some[0].decoding.deterministic:
             return False
+        if session.trie is not some[0].decoding.allowed:
+            return False
         if not session.has_tables_for(some):
             return False
         if not session.shape.fits(self._room.needs(some)):
@@ -197,7 +199,9 @@ class DeviceEngine:
         first = self._waiting[0]
 
         def alike(job: Job) -> bool:
-            return self._room.start(job) == self._room.start(first) and job.decoding.deterministic is first.decoding.deterministic
+            mine, theirs = job.decoding, first.decoding
+            same = mine is theirs or (mine.deterministic is theirs.deterministic and mine.allowed is theirs.allowed)
+            return same and self._room.start(job) == self._room.start(first)
 
         return list(takewhile(alike, some))
 
@@ -213,7 +217,8 @@ class DeviceEngine:
             kept = self._known.session = (Fingerprint(self.model.model), self._new(list(self._waiting)))
         session: Session = kept[1]
         session.owner = ref(self)
-        session.begin(sorted(self.model.eos), self.model.banned, self._room.start(some[0]))
+        trie: Any = some[0].decoding.allowed
+        session.begin(sorted(self.model.eos), self.model.banned, self._room.start(some[0]), trie)
         engine = ref(self)
         session.admission.encode = lambda prompts: engine().model.encode(prompts)  # type: ignore[union-attr]
         self._session = session

@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ...constraints import Constraint
 from ...search import Answer, Result
 from ..engine import Job
 from .answers import (
@@ -29,6 +30,8 @@ from .answers import (
     SCORE,
     SEARCH,
     answers_by_length,
+    best_answers,
+    best_by_length,
     bound,
     final,
 )  # fmt: skip
@@ -62,24 +65,6 @@ def stops_before(x, t, first, last, kth_of, best, norms, gains, cap, LP: tl.cons
 
 
 @triton.jit
-def nth_answer(n, longest, found, lists, known, value, norms, gains, cap, KP: tl.constexpr, LP: tl.constexpr):
-    """The score of the n-th best answer of at most `longest` tokens, where there are so many."""
-    lengths = tl.arange(0, LP)
-    taken = tl.zeros_like(found)
-    score = tl.full([], INF, tl.float64)
-    i = 0
-    while i < n:
-        there = known & (lengths <= longest) & (taken < found)
-        v = tl.load(value + (lists + 1).to(tl.int64) * KP + taken, mask=there, other=-INF)
-        each = tl.where(there, final(v, lengths, norms, gains, cap), -INF)
-        score = tl.max(each, 0)
-        here = tl.min(tl.where(there & (each == score), lengths, LP), 0)
-        taken += (lengths == here).to(tl.int32)
-        i += 1
-    return score
-
-
-@triton.jit
 def attainable(
     x, t, kths, lasts, deep, end, rises, norms, gains, cap, LP: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
@@ -105,9 +90,10 @@ def attainable(
 @triton.jit
 def settle(
     slots, value, entry, tie, node, count, token, paths, node_token, deepest, limit, rules, caps, norm, gain, bars, rows, steps,
-    answers, answer_value, status, out, out_values, out_tokens, most, L, W, P, KP: tl.constexpr, LP: tl.constexpr,
+    answers, answer_value, kept, node_place, trie_items, status, out, out_values, out_tokens, most, L, W, P,
+    MANY: tl.constexpr, TRIE: tl.constexpr, KP: tl.constexpr, LP: tl.constexpr,
 ):  # fmt: skip
-    """An input's calls, rows, steps and the lengths of its n answers into `out`; these answers' values, scores and tokens.
+    """An input's calls, rows, steps, the lengths and items of its n answers into `out`; their values, scores and tokens.
 
     Calls: the closed members that precede what stopped the search and are not hopeless (`AnyOrderSearch.calls`).
 
@@ -150,7 +136,8 @@ def settle(
             first = tl.min(tl.where((tl.cumsum(found, 0) >= enough) & known, lengths, LP), 0)
             u = first
             while u <= final_step:
-                kth = nth_answer(enough, u, found, lists, known, value, norms, gains, cap, KP, LP)
+                shorter = tl.where(lengths <= u, found, 0)
+                _, kth, _ = best_by_length(enough, shorter, lists, value, norms, gains, cap, KP, LP)
                 kth_of = tl.where(lengths == u, kth, kth_of)
                 u += 1
     one = tl.full([], -1.0, tl.float64)
@@ -194,9 +181,15 @@ def settle(
         hope = tl.maximum(last_reach, tl.minimum(kth_reach, hope))
         t -= 1
     tl.store(status + s, LEAVING)
-    tl.store(out + i * (3 + most), calls - (P - 1))
-    tl.store(out + i * (3 + most) + 1, tl.load(rows + s))
-    tl.store(out + i * (3 + most) + 2, tl.load(steps + s))
+    numbers = out + i * (3 + 2 * most)
+    tl.store(numbers, calls - (P - 1))
+    tl.store(numbers + 1, tl.load(rows + s))
+    tl.store(numbers + 2, tl.load(steps + s))
+    if MANY:
+        many = tl.load(count + lists, mask=known, other=0)
+        some = tl.load(kept + s * L + lengths, mask=known, other=0)
+        best_answers(n, s, lists, many, some, value, entry, tie, answers, answer_value, norms, gains, cap, k, most, KP, LP)
+        tl.debug_barrier()
     # Tokens: the parent's path, and the last one. Nothing finished: the first of the longest beam instead, its length negative.
     a = 0
     while a < n:
@@ -216,7 +209,10 @@ def settle(
             tl.store(out_tokens + (i * most + a) * L + lengths - P, words, mask=(lengths >= P) & (lengths <= length))
             tl.store(out_values + (i * most + a) * 2, tl.load(value + cell))
             tl.store(out_values + (i * most + a) * 2 + 1, final(tl.load(value + cell), length, norms, gains, cap))
-        tl.store(out + i * (3 + most) + 3 + a, tl.where(sign == 0, 0, sign * (length - P + 1)))
+            if TRIE:
+                item = tl.load(trie_items + tl.load(node_place + parent))
+                tl.store(numbers + 3 + most + a, tl.where((tl.load(token + e) & ENDS) != 0, item, -1))
+        tl.store(numbers + 3 + a, tl.where(sign == 0, 0, sign * (length - P + 1)))
         a += 1
 
 
@@ -227,16 +223,18 @@ class Collected:
     def __init__(self, state: State, jobs: Sequence[Job], slots: torch.Tensor) -> None:
         self._jobs = jobs
         shape, many = state.shape, len(slots)
+        self._answers = shape.n
         # One transfer: of each answer its value, score and tokens, of each input its counts.
-        self._shapes = (many, shape.n, 4), (many, shape.n, shape.lengths), (many, 3 + shape.n)
+        self._shapes = (many, shape.n, 4), (many, shape.n, shape.lengths), (many, 3 + 2 * shape.n)
         out = torch.zeros(sum(map(prod, self._shapes)), dtype=torch.int32, device=slots.device)
         values, tokens, numbers = out.split([prod(shape) for shape in self._shapes])
         settle[(many,)](
             slots, state.value, state.entry, state.tie, state.node, state.count, state.token, state.paths, state.node_token,
             state.deepest, state.limit, state.rules, state.caps, state.norm, state.gain, state.bars, state.rows, state.steps,
-            state.answers, state.answer_value, state.status,
+            state.answers, state.answer_value, state.kept, state.node_place, state.trie_items, state.status,
             numbers, values.view(torch.float64), tokens, shape.n, shape.lengths, shape.successors, shape.prompt,
-            KP=power(shape.k), LP=power(shape.lengths), num_warps=4,
+            MANY=shape.many, TRIE=shape.trie > 0, KP=power(shape.k), LP=power(shape.lengths),
+            num_warps=4 if shape.k <= 512 else 16,
         )  # fmt: skip
         self._transfer = Transfer(out)
         self.results = self._results()
@@ -248,21 +246,28 @@ class Collected:
     def _results(self) -> Iterator[tuple[Job, Result]]:
         parts = np.split(self._transfer.wait(), np.cumsum([prod(shape) for shape in self._shapes])[:-1])
         values, tokens, numbers = (part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True))
-        lengths = numbers[:, 3:].tolist()
+        found, items = numbers[:, 3 : 3 + self._answers], numbers[:, 3 + self._answers :]
         worth: Any = values.view(np.float64).tolist()
-        words = tokens[:, :, : max(1, abs(numbers[:, 3:]).max())].tolist()
-        for job, counts, *answers in zip(self._jobs, numbers[:, :3].tolist(), lengths, worth, words):  # noqa: B905
+        words = tokens[:, :, : max(1, abs(found).max())].tolist()
+        parts = numbers[:, :3].tolist(), found.tolist(), worth, words, items.tolist()
+        for job, counts, *answers in zip(self._jobs, *parts):  # noqa: B905
             yield job, result_of(job, counts, *answers)
 
 
 def result_of(
-    job: Job, counts: list[int], lengths: list[int], worth: list[tuple[float, float]], tokens: list[list[int]]
+    job: Job,
+    counts: list[int],
+    lengths: list[int],
+    worth: list[tuple[float, float]],
+    tokens: list[list[int]],
+    items: list[int],
 ) -> Result:
     """A length is negative where it is that of the best hypothesis that did not finish, 0 where there is no answer."""
     answers = []
-    for length, (value, score), words in zip(lengths, worth, tokens, strict=True):
+    numbered = isinstance(job.decoding.allowed, Constraint)
+    for length, (value, score), words, item in zip(lengths, worth, tokens, items, strict=True):
         if length:
-            answers.append(Answer(tuple(words[: abs(length)]), score, value))
+            answers.append(Answer(tuple(words[: abs(length)]), score, value, item=item if numbered and item >= 0 else None))
     calls, rows, steps = counts
     exact = job.decoding.plan.exact
     if lengths[0] > 0:

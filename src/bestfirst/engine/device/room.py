@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import torch
 
+from ...constraints.trie import Trie
 from ...models.transformers import TransformersModel
 from ..engine import Job
 from .captured import CapturedStep
 from .own_modules import OwnModules
 from .products import power
-from .state import Shape, bytes_each
+from .state import WIDE, Shape, bytes_each
 from .step import DeviceStep
 from .weights import Weights
 
@@ -50,19 +51,25 @@ class Room:
         source, most = max(map(self.source, jobs)), max(each.nbest for each in settings)
         edits = [job.edits for job in jobs if job.edits is not None]
         code, given = max((len(each.code) // 4 for each in edits), default=0), max((len(each.given) for each in edits), default=0)
-        return Shape(k, most, 1, source, lengths, 0, width, len(prompt), bool(self.model.banned), code, given)
+        trie = max((len(each.allowed.tokens) for each in settings if isinstance(each.allowed, Trie)), default=0)
+        return Shape(k, most, 1, source, lengths, 0, width, len(prompt), bool(self.model.banned), code, given, trie)
 
     def roomy(self, jobs: Sequence[Job], most: int) -> Shape:
         """Room for as many of these at a time as the memory allows, and for inputs that are a little longer."""
         needs = self.needs(jobs)
         inputs = min(most, room_for(len(jobs)))
-        shape = replace(needs, source=-(-needs.source // 32) * 32, lengths=-(-needs.lengths // 64) * 64)
+        longer = 64 if needs.k <= WIDE or needs.lengths > 16 else 16
+        shape = replace(needs, source=-(-needs.source // 32) * 32, lengths=-(-needs.lengths // longer) * longer)
+        shape = replace(shape, trie=power(needs.trie) if needs.trie else 0)
         if needs.code:
             shape = replace(shape, code=max(256, power(needs.code)), given=power(needs.given) if needs.given else 0)
         each, node = bytes_each(shape, self._bytes_of_a_token())
         room = free_memory(self.model.model.device) * MOST_MEMORY
+        alive = min(shape.k * (needs if shape.k > WIDE else shape).lengths, NODES_EACH + 24 * shape.k)
+        if shape.k > WIDE:  # few such inputs fill a step: all that are in flight have room for all of their search
+            inputs = min(inputs, max(1, int(room / (each + alive * node))))
         inputs = max(1, min(inputs, int(room / 2 / each)))
-        nodes = inputs * min(shape.k * shape.lengths, NODES_EACH + 24 * shape.k) + self.step.buckets[-1]
+        nodes = inputs * alive + self.step.buckets[-1]
         return replace(shape, inputs=inputs, nodes=int(min(nodes, (room - inputs * each) / node, MOST_NODES)))
 
     def _bytes_of_a_token(self) -> int:

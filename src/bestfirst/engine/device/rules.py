@@ -6,19 +6,20 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from math import ceil, inf
 
+from ...constraints.trie import Trie
 from ...scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, Score
 from ...search import Patience, Strategy
 from ...settings import Decoding
 from .answers import AS_HUGGING_FACE, BEAM, BEST_FIRST, BY_LEVEL, FULL, RULES
 
-LARGEST_BEAM = 512
+LARGEST_BEAM = 1000  # with as many answers; what is sorted at once, twice a beam, was seen to go wrong on a GPU at 5,000
 BUSY, BUSY_RISING = 2048, 4096  # rows of a step; where a score rises with length, most of what is scored ahead is needed
 KNOWN = (LogProbability, LengthNormalized, GNMT, LengthReward, BoundedLengthReward)  # value / norm(length) + gain(length)
 
 
-def unknown_to_device(decoding: Decoding) -> str | None:
+def unknown_to_device(decoding: Decoding, vocabulary: float = inf) -> str | None:
     """What of these settings the kernels do not know."""
-    plan, score = decoding.plan, decoding.objective
+    plan, score, trie = decoding.plan, decoding.objective, decoding.allowed
     reasons = {
         "row_budget or max_cache_tokens": isinstance(decoding.row_budget, int) or decoding.max_cache_tokens < inf,
         f"strategy {plan.name!r} with stop {plan.stop.name!r}": kind_of(plan) is None or plan.heuristic is not None,
@@ -26,7 +27,9 @@ def unknown_to_device(decoding: Decoding) -> str | None:
         f"finished={plan.finished!r}": plan.finished != "leave",
         "min_length, eos or stop_strings": decoding.min_length > 0 or decoding.eos is not None or bool(decoding.stop_strings),
         "draft": decoding.draft not in (None, "none"),
-        "allowed": decoding.allowed is not None,
+        "allowed, unless it is a trie": trie is not None and not isinstance(trie, Trie),
+        "tokens that the model does not have": isinstance(trie, Trie) and trie.largest >= vocabulary,
+        "a trie of so many nodes": isinstance(trie, Trie) and len(trie.tokens) >= 1 << 31,
         "queue_capacity": plan.queue_capacity is not None,
         "max_calls": decoding.max_calls is not None,
         f"a beam above {LARGEST_BEAM}": plan.k > LARGEST_BEAM,

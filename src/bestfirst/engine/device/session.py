@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...constraints.trie import Trie
 from ...search import Result
 from ...settings import Decoding
 from ..engine import Job
@@ -67,10 +68,12 @@ class Session:
         self.owner: Callable[[], Any] = lambda: None  # the engine whose jobs are here, if it is still there
 
     @torch.inference_mode()
-    def begin(self, eos: Sequence[int], banned: Sequence[int], prompt: Sequence[int]) -> None:
-        """Nothing is in flight; from now on outputs start from `prompt`."""
+    def begin(self, eos: Sequence[int], banned: Sequence[int], prompt: Sequence[int], trie: Trie | None = None) -> None:
+        """Nothing is in flight; from now on outputs start from `prompt`, and are those of the trie, if there is one."""
         self.state.clear()
         self.state.settle_vocabulary(eos, banned, prompt)
+        self.state.settle_trie(trie)
+        self.trie = trie
         self.prompt = tuple(prompt)
         self._ends = len(eos)
         self._rules: dict[Hashable, tuple[Decoding, Rules]] = {}  # by the settings' identity and the edits

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+import numpy as np
 import torch
 
+from ...constraints.trie import Trie
 from .answers import RULES
 from .beams import begin
 from .editing import PROGRAMS
@@ -20,6 +22,8 @@ from .weights import Weights
 
 BLOCK = 1024  # nodes that one program takes back
 SCORES = 8  # different ones that jobs may have at a time
+WIDE = 256  # a beam beyond which an input may name more rows
+FEW = 16  # answers that are looked for one by one at every step
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Shape:
 
     `k` and `n` are the largest beam and n-best, `successors` those kept of each node, `prompt` the tokens that all outputs start
     from. `any_banned`: whether tokens are looked up among those that may not come. `code` and `given`: the longest edits, and an
-    input's own part of them.
+    input's own part of them. `trie`: nodes of the trie that says what may come; 0: there is none.
     """
 
     k: int
@@ -42,22 +46,29 @@ class Shape:
     any_banned: bool = False
     code: int = 0
     given: int = 0
+    trie: int = 0
 
     @property
     def picks(self) -> int:
         """Most hypotheses an input names for one step."""
-        return power(min(self.k, 64))
+        return power(min(self.k, 64)) if self.k <= WIDE else WIDE
+
+    @property
+    def many(self) -> bool:
+        """Whether the best answers are selected, not looked for one by one."""
+        return self.n > FEW
 
     def fits(self, other: Shape) -> bool:
         """Whether `other` can be decoded in this room."""
-        room = ("k", "n", "inputs", "source", "lengths", "nodes", "successors", "any_banned", "code", "given")
-        return self.prompt == other.prompt and all(getattr(self, name) >= getattr(other, name) for name in room)
+        room = ("k", "n", "inputs", "source", "lengths", "nodes", "successors", "any_banned", "code", "given", "trie")
+        alike = self.prompt == other.prompt and (self.trie > 0) is (other.trie > 0)
+        return alike and all(getattr(self, name) >= getattr(other, name) for name in room)
 
 
 def bytes_each(shape: Shape, token: int) -> tuple[int, int]:
     """What an input and a node take, where a token's keys and values take `token` bytes."""
     beams = shape.lengths * (2 * power(shape.k) * 25 + 24)
-    return shape.source * token + beams + 4 * shape.given, token + 4 * shape.lengths + 12 * shape.successors + 24
+    return shape.source * token + beams + 4 * shape.given, token + 4 * shape.lengths + 12 * shape.successors + 28
 
 
 class State:
@@ -93,6 +104,7 @@ class State:
         )  # by score and length
         self.answers = zeros(S, shape.n, 2)
         self.answer_value = zeros(S, shape.n, dtype=torch.float64)
+        self.kept = zeros(S, L)  # answers of each length, where they are many
         self.pick_length, self.pick_place = zeros(S, shape.picks), zeros(S, shape.picks)
         self.wants, self.grant, self.first, self.rows, self.steps = zeros(S), zeros(S), zeros(S), zeros(S), zeros(S)
         # nodes, and entries: their successors, and behind these a root for each input
@@ -110,7 +122,12 @@ class State:
         self.ends, self.banned = zeros(weights.vocabulary, dtype=torch.int8), zeros(weights.vocabulary, dtype=torch.int8)
         self.prompt = zeros(shape.prompt)
         self.programs, self.given = zeros(PROGRAMS, shape.code), zeros(S, shape.given)  # edits
+        # what may come: a trie, and where in it each node is
+        self.trie_tokens, self.trie_first, self.trie_items = zeros(shape.trie), zeros(shape.trie + 1), zeros(shape.trie)
+        self.node_place = zeros(N if shape.trie else 1)
+        self.eos = zeros(1 + weights.vocabulary)  # how many, and those
         self._vocabulary: tuple[tuple[int, ...], ...] = ()
+        self._trie: Trie | None = None
 
     def settle_vocabulary(self, eos: Sequence[int], banned: Sequence[int], prompt: Sequence[int]) -> None:
         """What ends an output, what may not come, and what all outputs start from, of the runs to come."""
@@ -121,8 +138,16 @@ class State:
             marks.zero_()
             if tokens:
                 marks[torch.tensor(sorted(tokens), device=marks.device)] = 1
+        self.eos[: 1 + len(eos)] = torch.tensor([len(eos), *sorted(eos)], dtype=torch.int32)
         self.prompt.copy_(torch.tensor(prompt, dtype=torch.int32))
         self.token[self.shape.nodes * self.shape.successors :] = prompt[0]
+
+    def settle_trie(self, trie: Trie | None) -> None:
+        """What may come, of the runs to come."""
+        if trie is not None and trie is not self._trie:
+            for mine, theirs in ((self.trie_tokens, trie.tokens), (self.trie_first, trie.first), (self.trie_items, trie.items)):
+                mine[: len(theirs)].copy_(torch.from_numpy(np.ascontiguousarray(theirs, np.int32)))
+        self._trie = trie
 
     def begin(
         self,

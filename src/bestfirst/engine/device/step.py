@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from .admission import Admission
 from .attention import attend, attend_own, attend_source, best
 from .beams import grow
+from .children import keep_children
 from .editing import edit
 from .products import add, normed, power
 from .rows import BROKEN, ROWS, assign, embed, share
@@ -46,9 +48,10 @@ class DeviceStep:
         grow[(S,)](
             st.value, st.entry, st.tie, st.node, st.pushed, st.count, st.head, st.scored,
             st.logprob, st.token, st.child, st.hashes, st.mark,
-            st.status, st.deepest, st.limit, st.rules, st.caps, st.norm, st.gain, st.answers, st.answer_value, st.bars,
+            st.status, st.deepest, st.limit, st.rules, st.caps, st.norm, st.gain, st.answers, st.answer_value, st.kept, st.bars,
             st.pick_length, st.pick_place, st.wants, st.counters, shape.n, L, W,
-            PICKS=picks, KP=KP, CP=min(power(W), 16), LP=power(L), num_warps=1 if KP <= 16 else 2 if KP <= 128 else 8,
+            MANY=shape.many, PICKS=picks, KP=KP, CP=min(power(W), 16 if KP <= 1024 else 4), LP=power(L),
+            num_warps=1 if KP <= 16 else 2 if KP <= 128 else 8 if KP <= 1024 else 16,
         )  # fmt: skip
         share[(1,)](st.wants, st.grant, st.first, st.counters, st.rules, R, S, PICKS=picks, SP=power(S), num_warps=8)
         assign[(S,)](
@@ -123,6 +126,13 @@ class DeviceStep:
         if edited:
             logits = self._edited(logits)
         where = (self.row_node, self.row_length, st.logprob, st.token, st.child, st.ends)
+        if shape.trie:
+            keep_children[(R,)](
+                *self._summed(logits, edited), st.counters, self.row_input, st.rules, *where, st.prompt, self.row_entry,
+                st.trie_tokens, st.trie_first, st.trie_items, st.node_place, st.eos, V, W, P,
+                WP=power(W), num_warps=4 if W <= 1024 else 16,
+            )  # fmt: skip
+            return
         if logits.is_cuda and GROUP <= V and W <= MOST_SUCCESSORS:
             total, maxima = self._survey(logits, edited)
             rows, groups = (st.counters, self.row_input, st.rules), maxima.shape[1]
@@ -132,11 +142,23 @@ class DeviceStep:
             )  # fmt: skip
             return
         values, which, total = best(logits, W, st.banned if shape.any_banned else None)
-        if edited:
-            total = torch.zeros_like(total)
-        used = torch.arange(R, device=total.device) < st.counters[ROWS]
-        st.counters[BROKEN : BROKEN + 1] |= (used & total.isnan()).any().int()
+        total = self._finite(total, edited)
         keep_given[(R,)](values, which, total, *where, st.prompt, W, P, WP=power(W), num_warps=4)
+
+    def _summed(self, logits: torch.Tensor, edited: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits without what is banned, and each row's log-sum-exp."""
+        if logits.is_cuda and logits.shape[1] >= GROUP:
+            return logits, self._survey(logits, edited)[0]
+        total = self._finite(logits.float().logsumexp(-1), edited)
+        banned = self.state.shape.any_banned
+        return logits.masked_fill(self.state.banned.bool(), -inf) if banned else logits, total
+
+    def _finite(self, total: torch.Tensor, edited: bool) -> torch.Tensor:
+        """Note whether the log-sum-exp of a row in use is no number. Edited rows are log-probabilities: theirs counts as 0."""
+        counters = self.state.counters
+        used = torch.arange(len(total), device=total.device) < counters[ROWS]
+        counters[BROKEN : BROKEN + 1] |= (used & total.isnan()).any().int()
+        return torch.zeros_like(total) if edited else total
 
     def _survey(self, logits: torch.Tensor, edited: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Each row's log-sum-exp, and the greatest logit of each of its groups of tokens; what is banned is overwritten."""

@@ -1,0 +1,162 @@
+"""Tries and wide beams on the device: the answers, scores, calls and items of the host's search."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import pytest
+import torch
+
+from device import interpreter  # noqa: F401  isort: skip  before any kernel
+
+import bestfirst
+from bestfirst import Trie
+from bestfirst.engine import Job, engine_for
+from bestfirst.engine.device import state
+from bestfirst.engine.device.rules import unknown_to_device
+from bestfirst.models.transformers import TransformersModel
+from bestfirst.search import Successors
+from bestfirst.settings import Decoding
+from device.test_search import EOS, SCORES, STOPS, Toys, job, reference, run, same, session_of
+from engine.builders import ARCHITECTURES
+from toys import random_toy
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="toys are asked by the host: nothing for a graph")
+
+
+class Restricted(Toys):
+    """The host's way: of all successors, those that the trie has."""
+
+    def __init__(self, toys, trie):
+        super().__init__(toys)
+        self.trie = trie
+
+    def successors(self, index, prefix, width):
+        node = 0
+        for token in prefix:
+            node = self.trie.child(node, token)
+        allowed = set(self.trie.allowed([node], self.eos)[0].tolist())
+        found = super().successors(index, prefix, 10**6)
+        pairs = [(gain, token) for gain, token in zip(found.values, found.tokens, strict=True) if token in allowed][:width]
+        return Successors([gain for gain, _ in pairs], [token for _, token in pairs])
+
+
+def decode(toys, vocabulary, k, n, n_max, trie=None, rows=16, inputs=2, **settings):
+    session = session_of(toys, vocabulary, k, n, n_max, inputs, 4000, trie=0 if trie is None else len(trie.tokens))
+    session.begin([EOS], [], [vocabulary], trie)
+    session._rows_for = lambda active: rows
+    admit = session.admission
+
+    def note(jobs, slots, rules):
+        admit(jobs, slots, rules)
+        for slot, each in zip(slots, jobs, strict=True):
+            session.weights.numbers[slot] = each.index
+
+    session.admission = note
+    jobs = [job(index, n_max, beam=k, nbest=n, allowed=trie, **settings) for index in range(len(toys.toys))]
+    return {each.index: result for each, result in run(session, jobs)}
+
+
+def random_items(rng, vocabulary, n_max):
+    every = [tokens for n in range(n_max) for tokens in product(range(1, vocabulary), repeat=n)]
+    return rng.choices(every, k=rng.randint(1, 40))
+
+
+def test_under_a_trie_searches_are_those_of_search(cases, tally):
+    """Answers, scores, calls and the numbers of the items, for every score and stop, whatever is scored ahead."""
+    numbers = cases(4, full=400)
+    for number in numbers:
+        rng = random.Random(f"device trie {number}")
+        vocabulary, n_max, k, truncated = rng.randint(3, 6), rng.randint(2, 5), rng.choice((1, 2, 3, 5)), rng.random() < 0.3
+        n, items = rng.randint(1, k), random_items(rng, vocabulary, n_max)
+        trie, rows = Trie(items), rng.choice((1, 3, 16))
+        stop, score = rng.choice(list(STOPS)), rng.choice(list(SCORES))
+        rules = {"strategy": STOPS[stop](k), "score": SCORES[score]}
+        toys = Restricted([random_toy("peaked", vocabulary, f"trie {number} {seed}") for seed in range(2)], trie)
+        found = decode(toys, vocabulary, k, n, n_max, trie, rows, accept_truncated=truncated, **rules)
+        for index in range(2):
+            same(found[index], reference(toys, index, k, n, n_max, vocabulary, truncated, rules))
+            for answer in found[index].hypotheses:
+                ended = answer.tokens[-1] == EOS
+                assert answer.item == (items.index(answer.tokens[:-1]) if ended else None)
+    tally("searches under a trie on the device", 2 * len(numbers), 0)
+
+
+def test_of_many_children_the_best_are_sorted_in_chunks():
+    """More children than are sorted at a time; ties go to the smaller token."""
+    vocabulary = 40
+    toys = Restricted(
+        [lambda prefix: [-float(token % 7) - len(prefix) for token in range(vocabulary)]], Trie([[w] for w in range(1, 40)])
+    )
+    found = decode(toys, vocabulary, 3, 3, 3, toys.trie)
+    same(found[0], reference(toys, 0, 3, 3, 3, 4))
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_many_answers_are_selected_as_they_would_be_looked_for(monkeypatch, cases, stop):
+    """Every stop and score, as in `test_search`, where two answers count as many."""
+    monkeypatch.setattr(state, "FEW", 1)
+    for number in cases(1, full=40):
+        rng = random.Random(f"many {stop} {number}")
+        k = rng.choice((2, 4, 6))
+        n, score, truncated = rng.randint(2, k), rng.choice(list(SCORES)), rng.random() < 0.5
+        rules = {"strategy": STOPS[stop](k), "score": SCORES[score]}
+        toys = Toys([random_toy("peaked", 5, f"many {stop} {number}")])
+        found = decode(toys, 5, k, n, 5, accept_truncated=truncated, **rules)
+        same(found[0], reference(toys, 0, k, n, 5, 5, truncated, rules))
+
+
+def test_a_wide_beam_with_as_many_answers():
+    items = list(product(range(1, 5), repeat=2))
+    trie = Trie(items)
+    toys = Restricted([random_toy("flat", 5, "wide")], trie)
+    found = decode(toys, 5, 600, 600, 4, trie, 64, 1)
+    same(found[0], reference(toys, 0, 600, 600, 4, 5))
+    assert len(found[0].hypotheses) == 16
+    assert all(items[answer.item] == answer.tokens[:-1] for answer in found[0].hypotheses)
+
+
+def test_what_the_kernels_know():
+    trie = Trie([[1, 2]])
+    assert unknown_to_device(Decoding(beam=1000, nbest=1000, allowed=trie), 3) is None
+    assert unknown_to_device(Decoding(beam=1001, allowed=trie), 3) == "a beam above 1000"
+    assert unknown_to_device(Decoding(allowed=trie), 2) == "tokens that the model does not have"
+    assert unknown_to_device(Decoding(allowed="regex:a")) == "allowed, unless it is a trie"
+    assert unknown_to_device(Decoding(strategy="best-first-unpruned"))
+
+
+def test_a_session_takes_one_trie_after_the_other():
+    toys = Toys([random_toy("peaked", 6, "turns")])
+    session = session_of(toys, 6, 3, 3, 4, 1, 500, trie=64)
+    session.weights.numbers = [0]
+    for items in ([(1, 2), (3,)], [(4,), (4, 4)], [(5, 1, 2)]):
+        trie = Trie(items)
+        session.begin([EOS], [], [6], trie)
+        ((_, result),) = run(session, [job(0, 4, beam=3, nbest=3, allowed=trie)])
+        assert sorted(answer.tokens[:-1] for answer in result.hypotheses) == sorted(items)
+
+
+@pytest.mark.parametrize("name", ["marian", "llama"])
+def test_jobs_of_one_engine_have_tries_of_their_own(monkeypatch, name):
+    """By kernels and by a model's own modules: the host's answers, with their items; inputs with and without a trie."""
+    architecture = ARCHITECTURES[name]
+    model = bestfirst.wrap(architecture.build())
+    rng = random.Random(name)
+    tokens = [token for token in range(4, model.vocabulary) if token not in model.eos][:20]
+    tries = [Trie([rng.choices(tokens, k=rng.randint(1, 3)) for _ in range(30)]) for _ in range(2)]
+    asked = [{"allowed": trie, "beam": 3, "nbest": 3} for trie in (tries[0], tries[0], None, tries[1])]
+    inputs = architecture.inputs(len(asked))
+    monkeypatch.setattr(TransformersModel, "on_gpu", False)
+    expected = [bestfirst.decode(model, [x], max_length=4, **s)[0] for x, s in zip(inputs, asked, strict=True)]
+    monkeypatch.setattr(TransformersModel, "on_gpu", True)
+    engine = engine_for(model, Decoding(beam=3))
+    engine.submit(*[Job(i, model.read(x), Decoding(max_length=4, **asked[i])) for i, x in enumerate(inputs)])
+    found = {}
+    while engine:
+        found.update({job.index: result for job, result in engine.step()})
+    for index, other in enumerate(expected):
+        mine = found[index]
+        assert [(a.tokens, a.item) for a in mine.hypotheses] == [(a.tokens, a.item) for a in other.hypotheses]
+        assert (mine.calls, mine.status, mine.exact) == (other.calls, other.status, other.exact)
+    assert engine.stats.engine == "device"
