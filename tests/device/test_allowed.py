@@ -144,14 +144,14 @@ def test_jobs_of_one_engine_have_tries_of_their_own(monkeypatch, name):
     model = bestfirst.wrap(architecture.build())
     rng = random.Random(name)
     tokens = [token for token in range(4, model.vocabulary) if token not in model.eos][:20]
-    tries = [Trie([rng.choices(tokens, k=rng.randint(1, 3)) for _ in range(30)]) for _ in range(2)]
-    asked = [{"allowed": trie, "beam": 3, "nbest": 3} for trie in (tries[0], tries[0], None, tries[1])]
+    tries = [Trie([rng.choices(tokens, k=rng.randint(1, 2)) for _ in range(30)]) for _ in range(2)]
+    asked = [{"allowed": trie, "beam": 2, "nbest": 2} for trie in (tries[0], tries[0], None, tries[1])]
     inputs = architecture.inputs(len(asked))
     monkeypatch.setattr(TransformersModel, "on_gpu", False)
-    expected = [bestfirst.decode(model, [x], max_length=4, **s)[0] for x, s in zip(inputs, asked, strict=True)]
+    expected = [bestfirst.decode(model, [x], max_length=3, **s)[0] for x, s in zip(inputs, asked, strict=True)]
     monkeypatch.setattr(TransformersModel, "on_gpu", True)
     engine = engine_for(model, Decoding(beam=3))
-    engine.submit(*[Job(i, model.read(x), Decoding(max_length=4, **asked[i])) for i, x in enumerate(inputs)])
+    engine.submit(*[Job(i, model.read(x), Decoding(max_length=3, **asked[i])) for i, x in enumerate(inputs)])
     found = {}
     while engine:
         found.update({job.index: result for job, result in engine.step()})

@@ -214,7 +214,9 @@ class DeviceEngine:
         needs, kept, wanted = self._room.needs(some), self._known.session, min(room_for(len(self._waiting)), self._most)
         if kept is None or not (_free(kept[1], self) and self._suits(kept[1], needs, wanted) and kept[0].holds(self.model.model)):
             self._known.session = None
-            kept = self._known.session = (Fingerprint(self.model.model), self._new(list(self._waiting)))
+            free = some[0].decoding.allowed is None  # a session has a trie or it has none
+            alike = [job for job in self._waiting if (job.decoding.allowed is None) is free]
+            kept = self._known.session = (Fingerprint(self.model.model), self._new(alike))
         session: Session = kept[1]
         session.owner = ref(self)
         trie: Any = some[0].decoding.allowed

@@ -271,5 +271,6 @@ def result_of(
     calls, rows, steps = counts
     exact = job.decoding.plan.exact
     if lengths[0] > 0:
-        return Result(answers, calls, rows, steps, 0, exact, "complete")
-    return Result([], calls, rows, steps, 0, exact, "incomplete", None, answers[0] if answers else Answer((), 0.0, 0.0))
+        return Result(answers, calls, rows, steps, exact=exact, status="complete")
+    best = answers[0] if answers else Answer((), 0.0, 0.0)
+    return Result([], calls, rows, steps, exact=exact, status="incomplete", partial=best)
