@@ -51,6 +51,8 @@ demo: $(BASE) ## translate German with the embedded model, and see what best-fir
 	$(BIN)/bestfirst translate tests/data/tatoeba-200.de --beam 10 --stats --overwrite -o build/demo-best-first.en
 	@awk 'NR == FNR { beam[FNR] = $$0; next } { same += beam[FNR] == $$0 } END { print "\n" same " of " FNR " translations are the same" }' \
 	  build/demo-beam.en build/demo-best-first.en
+	@echo; echo "Next: see a search replayed in your browser, decode a model of your own (docs/own-model.md), ask for the other commands:"
+	@echo "  $(BIN)/bestfirst view 'Wie melkt man eine Kuh?' -o search.html"; echo "  $(BIN)/bestfirst --help"
 
 test: lint test-base ## check style and types, run all tests
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup

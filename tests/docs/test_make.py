@@ -20,6 +20,8 @@ def test_demo_translates_and_shows_the_saving():
     assert "Where is the station?" in done.stdout
     assert "out of budget" in done.stdout  # of the strategies compared, breadth-first
     assert "bestfirst|best-first|k:10|" in done.stderr
+    assert done.stderr.count("saved ") == 1  # beam search saves nothing against itself
+    assert "bestfirst view 'Wie melkt man eine Kuh?' -o search.html" in done.stdout
     assert "of 200 translations are the same" in done.stdout
     same = int(done.stdout.split("of 200 translations")[0].split()[-1])
     assert same >= 198  # near-ties

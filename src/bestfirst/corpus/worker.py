@@ -64,10 +64,10 @@ class Tally:
         return cls(**numbers)
 
     def add(self, result: Result, beam: int) -> None:
-        """A sentence is done."""
+        """A sentence is done; with a beam of 0, beam search's calls are none that it could be compared with."""
         self.sentences += 1
         self.calls += result.calls
-        self.beam_calls += beam_calls(result, beam)
+        self.beam_calls += beam_calls(result, beam) if beam else 0
         self.rows += result.rows
         self.exact += result.exact
 
