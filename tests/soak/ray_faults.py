@@ -10,11 +10,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from .forks import command
 from .jobs import jobs
 
+MARK = "BESTFIRST_SOAK"  # in the environment of all that belongs to a job: other clusters on this machine are not touched
 VICTIMS = ("ray::ShardActor", "raylet/raylet", "gcs_server")
 
 
@@ -27,16 +29,17 @@ def faulted(folder: Path, seed: int, times: int) -> Iterator[Counter[str]]:
         where, victim = folder / f"ray-{number}", rng.choice(VICTIMS)
         job.begin(where)
         line = [sys.executable, "-m", "bestfirst", *map(str, job.arguments(where)), "--ray", "--workers", "2"]
-        with subprocess.Popen(
-            line, stderr=subprocess.PIPE, text=True, env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
-        ) as process:
+        env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", MARK: str(where)}
+        with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=env) as process:
             count["kills"] += _kill_one(victim, process, where, rng)
             try:
                 said = process.communicate(timeout=300)[1]
             except subprocess.TimeoutExpired:
                 process.kill()
                 said = "it did not end"
-        subprocess.run([sys.executable, "-m", "ray.scripts.scripts", "stop", "--force"], capture_output=True, check=False)
+        for left in _of(where):
+            with suppress(ProcessLookupError):
+                os.kill(int(left.name), signal.SIGKILL)
         ended = command(*job.arguments(where))
         right = job.right(where) and ended.clean and "Traceback" not in said
         count["jobs"] += 1
@@ -50,7 +53,7 @@ def _kill_one(victim: str, process: subprocess.Popen[str], where: Path, rng: ran
     """Kill one of them as soon as it is there and has done something."""
     end = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < end:
-        found = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and victim in _line_of(path)]
+        found = [int(path.name) for path in _of(where) if victim in _read(path / "cmdline")]
         if found and list(where.glob("*.parts/0*")):
             os.kill(rng.choice(found), signal.SIGKILL)
             return True
@@ -58,8 +61,20 @@ def _kill_one(victim: str, process: subprocess.Popen[str], where: Path, rng: ran
     return False
 
 
-def _line_of(process: Path) -> str:
+def _of(where: Path) -> list[Path]:
+    """The processes of this job's cluster: those with the mark, and their children, which write their names over it."""
+    every = list(Path("/proc").glob("[0-9]*"))
+    marked = {path.name for path in every if f"{MARK}={where} " in _read(path / "environ")}
+    return [path for path in every if path.name in marked or _parent(path) in marked]
+
+
+def _parent(process: Path) -> str:
+    found = _read(process / "stat").rpartition(")")[2].split()
+    return found[1] if found else ""
+
+
+def _read(path: Path) -> str:
     try:
-        return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
