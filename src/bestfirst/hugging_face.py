@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import inf
 
-from .search import Answered, AnyOrderSearch, Hypothesis, LevelStop, ShortestFirst
+from .search import Answered, AnyOrderSearch, Hypothesis, LevelStop, ShortestFirst, StepSearch
 
 
 class ShortestFirstPruned(ShortestFirst):
@@ -46,6 +46,7 @@ class HuggingFaceStep:
     name = "hf-false"
     exact = False
     depends_on_past = False
+    strict = StepSearch  # which finds this step by itself, and leaves out what cannot matter
 
     def __call__(self, search: AnyOrderSearch, y: Hypothesis) -> bool:
         return _ANSWERED(search, y) or self._step(search, y.value, y.length) is not None

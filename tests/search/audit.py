@@ -156,15 +156,19 @@ class Stopped(NamedTuple):
     calls: int
 
 
-def level_by_level(world: World, stop: Callable[[list[Node], list[Node]], bool]) -> Stopped:
-    """Beam search that asks `stop` before each level, with its unfinished, best first, and the answers so far, best first."""
+def level_by_level(world: World, stop: Callable[[list[Node], list[Node], list[Node]], bool], shrinks: bool = False) -> Stopped:
+    """Beam search that asks `stop` before each level, with that, its unfinished and the answers so far, all best first.
+
+    `shrinks`: each answer makes the beams after it one narrower.
+    """
     level, answers, calls = full(world._replace(n_max=0)).beams[0], [], 0
     for _ in range(world.n_max):
         going = sorted((y for y in level if not y.done), key=by_value)
-        if not going or stop(going, answers):
+        if not going or stop(level, going, answers):
             break
         calls += len(going)
-        level = next_level(world, level)
+        # Where a finished one leaves a beam that is narrower for it, it held a slot, as under `keep`, until then.
+        level = next_level(world._replace(k=world.k - len(answers), keep=True), going) if shrinks else next_level(world, level)
         done = [y for y in level if y.done]
         answers = sorted(done if world.keep else [*answers, *done])
     return Stopped(answers, calls)
@@ -174,11 +178,33 @@ def hugging_faces(world: World, early_stopping: bool | str) -> Stopped:
     """`generate`'s three stops; where more than k are asked for, as if its pool held that many."""
     enough = max(world.k, world.n)
 
-    def stop(going: list[Node], answers: list[Node]) -> bool:
+    def stop(level: list[Node], going: list[Node], answers: list[Node]) -> bool:
         if len(answers) < enough:
             return False
         at = {world.n_max, going[0].length} if early_stopping == "never" else {going[0].length}
         return early_stopping is True or max(world.score(going[0].value, length) for length in at) <= -answers[enough - 1].cost
+
+    return level_by_level(world, stop)
+
+
+def patient(world: World, factor: float, shrinks: bool = False) -> Stopped:
+    """Until there are `factor` times k answers."""
+    return level_by_level(world, lambda level, going, answers: len(answers) >= factor * world.k, shrinks)
+
+
+def open_nmts(world: World) -> Stopped:
+    """Until the n best of a beam are finished."""
+    return level_by_level(world, lambda level, going, answers: len(answers) >= world.n and all(y.done for y in level[: world.n]))
+
+
+def ctranslate2s(world: World, factor: float, plain: bool) -> Stopped:
+    """Until there are `factor` times k answers, rounded; by plain log-probability, n, and some beam's best was finished."""
+    finished = False
+
+    def stop(level: list[Node], going: list[Node], answers: list[Node]) -> bool:
+        nonlocal finished
+        finished |= level[0].done
+        return finished and len(answers) >= world.n if plain else len(answers) >= max(1, int(factor * world.k + 0.5))
 
     return level_by_level(world, stop)
 

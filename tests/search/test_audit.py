@@ -15,6 +15,7 @@ import numpy
 import pytest
 
 from bestfirst import FunctionModel
+from bestfirst.ctranslate2 import as_ctranslate2
 from bestfirst.hugging_face import ShortestFirstPruned
 from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, MutualInformation, Score
 from bestfirst.search import Context, Hypothesis, Search, Strategy, Successors, beam, best_first_beam
@@ -28,10 +29,13 @@ from search.audit import (
     World,
     best,
     changes,
+    ctranslate2s,
     full,
     hugging_faces,
     least,
     level_by_level,
+    open_nmts,
+    patient,
     random_increments,
 )
 
@@ -69,7 +73,7 @@ SCORES: dict[str, Callable[[random.Random], tuple[Score, Formula]]] = {
     "bounded reward": lambda rng: bounded(rng.choice((0.5, 1.0)), rng.choice((0.4, 1.0, 2.0))),
     "mutual information": lambda rng: information(rng.choice((0.25, 0.5)), rng.choice((1.0, 2.0))),
 }
-STOPS = ("proven", "hf-never", "hf-false", "hf-true", "by level", "budget")
+STOPS = ("proven", "hf-never", "hf-false", "hf-true", "patience", "ctranslate2", "opennmt", "shrinking", "by level", "budget")
 
 
 class Case:
@@ -124,7 +128,7 @@ def wrong(case: Case, stop: str) -> tuple[int, list[str]]:
     first = best_first_beam(world.k, rule)
     expected, fewest, most = best(case.whole.answers, world.n), 0, inf
     plans: list[tuple[Strategy, dict[str, object]]] = [(first, {})]
-    if stop in ("hf-never", "hf-false", "hf-true") and world.keep:
+    if world.keep and stop not in ("proven", "opennmt", "by level", "budget"):
         return 0, []
     if stop in ("proven", "hf-never"):
         plans = [(first if stop == "proven" else stopping(first, stop), {})]
@@ -137,9 +141,24 @@ def wrong(case: Case, stop: str) -> tuple[int, list[str]]:
         theirs = hugging_faces(world._replace(n=1), True)
         expected, most = best(theirs.answers, world.n), theirs.calls
         plans = [(stopping(beam(world.k), stop).using(order=order), {}) for order in (ShortestFirstPruned(),)]
+    elif stop == "patience":
+        factor = case.rng.choice((0.5, 1.0, 1.6))
+        theirs = patient(world, factor)
+        expected, most = best(theirs.answers, world.n), theirs.calls
+        patience = stopping(beam(world.k), stop, factor=factor)
+        plans = [(patience, {}), (patience.using(order=ShortestFirstPruned()), {})]
+    elif stop == "ctranslate2":
+        factor = case.rng.choice((0.5, 1.0, 1.6))
+        theirs = ctranslate2s(world, factor, case.score.value_only)
+        expected, most = best(theirs.answers, world.n), theirs.calls
+        plans = [(as_ctranslate2(plan, case.score, world.n, factor), {}) for plan in (first, beam(world.k))]
+    elif stop in ("opennmt", "shrinking"):
+        theirs = open_nmts(world) if stop == "opennmt" else patient(world, 1.0, shrinks=True)
+        expected, most = best(theirs.answers, world.n), theirs.calls
+        plans = [(stopping(beam(world.k, rule), stop), {})]
     elif stop == "by level":
         plans = [(stopping(beam(world.k, rule), name), {}) for name in ("exhausted", "huang")]
-        most = level_by_level(world, lambda going, answers: False).calls
+        most = level_by_level(world, lambda level, going, answers: False).calls
     elif stop == "budget":
         plans = [(first, {"max_calls": case.rng.randint(1, 8)})]
     for plan, settings in plans:
@@ -167,7 +186,7 @@ def wrong(case: Case, stop: str) -> tuple[int, list[str]]:
 
 
 SHARDS = 20
-PER_CASE = 16  # searches that a case comes to, at least
+PER_CASE = 28  # searches that a case comes to, at least
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))

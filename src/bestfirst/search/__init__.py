@@ -11,6 +11,7 @@ from .hypothesis import Context, Hypothesis, Key, Successors
 from .objective import ROUNDING, TOLERANCE, BrokenLaw, Objective
 from .result import Answer, Result, Status
 from .search import Search, begin, certified
+from .step import StepSearch
 from .stops import Answered, Exhausted, LevelStop, NeverStop, OptimalStop, Patience, Stop, TopFinished, Unreachable
 from .strict import StrictSearch
 from .table_1 import (
@@ -37,7 +38,7 @@ from .trace import HEADER, Trace
 __all__ = [
     "HEADER", "METHODS", "ROUNDING", "TOLERANCE", "Agenda", "Answer", "Answered", "AnyOrderSearch", "Beam", "BestFirst",
     "BestScore", "BrokenLaw", "Context", "Exhausted", "Finished", "Groups", "Heuristic", "Hypothesis", "Key", "LevelStop",
-    "NeverStop", "Objective", "OptimalStop", "Order", "Patience", "Result", "Search", "ShortestFirst", "Status", "Stop",
-    "Strategy", "StrictSearch", "Successors", "TopFinished", "Trace", "Unreachable", "a_star", "a_star_beam", "beam", "begin",
-    "best_first", "best_first_beam", "breadth_first", "by_method", "certified", "check", "greedy",
+    "NeverStop", "Objective", "OptimalStop", "Order", "Patience", "Result", "Search", "ShortestFirst", "Status",
+    "StepSearch", "Stop", "Strategy", "StrictSearch", "Successors", "TopFinished", "Trace", "Unreachable", "a_star",
+    "a_star_beam", "beam", "begin", "best_first", "best_first_beam", "breadth_first", "by_method", "certified", "check", "greedy",
 ]  # fmt: skip

@@ -63,10 +63,11 @@ class Search(Protocol):
 
 
 def begin(strategy: Strategy, *, score: Objective, **settings: Any) -> Search:
-    """`StrictSearch` where it can do what is asked for, `AnyOrderSearch` elsewhere."""
-    if not StrictSearch.takes(strategy, score) or any(settings.get(name) is not None for name in ANY_ORDER_ONLY):
+    """`StrictSearch` or that of the stopping rule where they can do what is asked for, `AnyOrderSearch` elsewhere."""
+    strict: type[StrictSearch] = getattr(strategy.stop, "strict", StrictSearch)
+    if not strict.takes(strategy, score) or any(settings.get(name) is not None for name in ANY_ORDER_ONLY):
         return AnyOrderSearch(strategy, score=score, **settings)
-    return StrictSearch(strategy, score=score, **{name: x for name, x in settings.items() if name not in ANY_ORDER_ONLY})
+    return strict(strategy, score=score, **{name: x for name, x in settings.items() if name not in ANY_ORDER_ONLY})
 
 
 def certified(search: Search) -> list[Answer]:

@@ -40,7 +40,7 @@ class Progress:
         self.answers = 0
 
     def copy(self) -> Progress:
-        other = Progress.__new__(Progress)
+        other = type(self).__new__(type(self))
         other.heap, other.members, other.unfinished = self.heap[:], self.members[:], self.unfinished[:]
         other.kth, other.last, other.answers = self.kth[:], self.last[:], self.answers
         return other
@@ -57,6 +57,7 @@ class StrictSearch:
     """One input's search. It is driven as every `Search` is."""
 
     whole_levels = False
+    remembers = False  # whether children stay with their parents, so that the search can begin again from what is scored
 
     @staticmethod
     def takes(strategy: Strategy, score: Objective) -> bool:
@@ -123,14 +124,20 @@ class StrictSearch:
             raise BrokenLaw.above_bound(y, successors.tokens[0], y.value + values[0])
         y.successors = successors
         self.rows += 1
+        self._advance()
+
+    # -- whose turn it is ----------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """On to the next that must be scored and is not."""
         next_ = self._needed
         while next_ is not None and next_.successors is not None:
-            self.calls += 1
+            if not next_.on_beam:
+                next_.on_beam = True
+                self.calls += 1
             self._open(self._progress, next_)
             next_ = self._pop(self._progress)
         self._needed = next_
-
-    # -- whose turn it is ----------------------------------------------------------------------------------------------------
 
     def _pop(self, progress: Progress) -> Hypothesis | None:
         """The next unfinished hypothesis that must be scored, or None when the search is over (Alg. 2, lines 5 to 10)."""
@@ -149,7 +156,7 @@ class StrictSearch:
             progress.last[length] = -negated
             self._enter(progress, length, -negated)
             y = self._child(progress, parent, j, -negated)
-            if length < self.n_max and not self._hopeless(progress, length, y.value):
+            if length < self.n_max and not self._hopeless(progress, y):
                 return y
         return None
 
@@ -181,30 +188,31 @@ class StrictSearch:
         progress.answers += 1
         if progress is self._progress:
             tokens = (*parent.tokens, parent.successors.tokens[j])  # type: ignore[union-attr]
-            self.answers.append(Answer(tokens, value, _logprob(parent, j)))
+            self.answers.append(Answer(tokens, value, logprob_of(parent, j)))
 
     def _child(self, progress: Progress, parent: Hypothesis, j: int, value: float) -> Hypothesis:
         """The j-th child of `parent`; the same one each time it is looked at ahead of its turn, and then on its turn."""
         known = parent.children
         y = known.get(j)
         if y is None:
-            y = Hypothesis(parent, parent.successors.tokens[j], value, _logprob(parent, j), False)  # type: ignore[union-attr]
+            y = Hypothesis(parent, parent.successors.tokens[j], value, logprob_of(parent, j), False)  # type: ignore[union-attr]
             y.worth = y.bound = value
             y.children = NO_CHILDREN
-        if progress is self._progress:
-            if y.length > self._deepest.length:
-                self._deepest = y
-        elif known is NO_CHILDREN:
+        if progress is self._progress and y.length > self._deepest.length:
+            self._deepest = y
+        if progress is self._progress and not self.remembers:
+            return y
+        if known is NO_CHILDREN:
             parent.children = {j: y}
             self._parents.append(parent)
         else:
             known[j] = y
         return y
 
-    def _hopeless(self, progress: Progress, length: int, value: float) -> bool:
-        """Whether everything that a hypothesis could become is sure to fall off a beam (the paper's Theorem 4.4)."""
-        members, unfinished, k = progress.members, progress.unfinished, self.k
-        for longer in range(length + 1, len(members)):
+    def _hopeless(self, progress: Progress, y: Hypothesis) -> bool:
+        """Whether everything that `y` could become is sure to fall off a beam (the paper's Theorem 4.4)."""
+        members, unfinished, k, value = progress.members, progress.unfinished, self.k, y.value
+        for longer in range(y.length + 1, len(members)):
             if self.keep:
                 if members[longer] >= k and progress.last[longer] > value:
                     return True
@@ -239,7 +247,7 @@ NO_CHILDREN: dict[int, Hypothesis] = {}
 """No child was looked at ahead of its turn."""
 
 
-def _logprob(parent: Hypothesis, j: int) -> float:
+def logprob_of(parent: Hypothesis, j: int) -> float:
     successors: Successors = parent.successors  # type: ignore[assignment]
     return parent.logprob + (successors.values if successors.logprobs is None else successors.logprobs)[j]
 

@@ -1,0 +1,161 @@
+"""`StepSearch`: Hugging Face's `early_stopping=False` in strict order, without what cannot be among the n best (`audit`)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from math import inf, log
+
+import pytest
+
+from bestfirst.hugging_face import HuggingFaceStep
+from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, Score
+from bestfirst.search import AnyOrderSearch, Context, Search, StepSearch, Successors, best_first_beam
+from search.audit import EOS, KINDS, Tokens, World, best, full, hugging_faces, random_increments
+
+SOURCE = 4
+SCORES: list[Score] = [LengthNormalized(1.0), LengthNormalized(2.0), GNMT(0.6), LengthReward(0.5), BoundedLengthReward(1.0, 1.5)]
+
+
+def random_world(seed: int) -> tuple[str, Score, World]:
+    """With ends that come late and lengths at which tokens cost little, so that scores fall and recover."""
+    rng = random.Random(f"step {seed}")
+    score, kind, k, n_max = rng.choice(SCORES), rng.choice(KINDS), rng.randint(1, 5), rng.randint(4, 14)
+    plain = random_increments(kind, rng.randint(2, 5), f"step {seed}")
+    late, scale = rng.choice((0.0, 2.0, 4.0)), [rng.choice((0.25, 1.0, 1.0, 3.0)) for _ in range(n_max)]
+
+    def increments(prefix: Tokens) -> tuple[float, ...]:
+        found = [each * scale[len(prefix)] for each in plain(prefix)]
+        return (found[EOS] - (late if len(prefix) < n_max / 2 else 0.0), *found[1:])
+
+    context = Context(n_max, SOURCE)
+    n = rng.choice((1, 1, 1, rng.randint(1, k), k + 1))
+    return kind, score, World(increments, lambda v, t: score.final(v, t, context), False, k, n, n_max, rng.random() < 0.3)
+
+
+def run(search: Search, world: World, rows: int | None, rng: random.Random) -> Search:
+    """So many at a time, or any of what may be scored, in any order."""
+    while ready := search.frontier(rows or rng.choice((1, 3, 100))):
+        for y in ready if rows else rng.sample(ready, rng.randint(1, len(ready))):
+            found = world.increments(y.tokens)
+            tokens = sorted((t for t, value in enumerate(found) if value > -inf), key=lambda t: (-found[t], t))
+            search.commit(y, Successors([found[t] for t in tokens], tokens))
+    return search
+
+
+def searched(kind: Callable[..., Search], score: Score, world: World, rows: int | None, seed: int) -> Search:
+    plan = best_first_beam(world.k).using(stop=HuggingFaceStep())
+    context = Context(world.n_max, SOURCE)
+    search = kind(plan, score=score, eos={EOS}, context=context, n=world.n, accept_truncated=world.truncated)
+    return run(search, world, rows, random.Random(seed))
+
+
+def answers(search: Search) -> list[tuple[Tokens, float]]:
+    return [(each.tokens, each.score) for each in search.result().hypotheses]
+
+
+def test_answers_are_hugging_faces_from_no_more_calls_than_precede_its_step(cases, tally):
+    """Calls do not depend on the order. With ties an equal one may have its turn before the answer that would settle the step."""
+    searches = faults = saved = 0
+    for seed in cases(300, full=20_000):
+        kind, score, world = random_world(seed)
+        expected = best(hugging_faces(world, False).answers, world.n)
+        found = [searched(StepSearch, score, world, rows, seed) for rows in (1, world.k, None)]
+        before = searched(AnyOrderSearch, score, world, 1, seed)
+        calls = {search.result().calls for search in found}
+        searches += len(found)
+        faults += sum(answers(search) != expected for search in (*found, before))
+        faults += len(calls) > 1 or found[0].result().rows not in calls
+        faults += kind != "ties" and max(calls) > before.result().calls
+        saved += before.result().calls - max(calls)
+    tally("searches by Hugging Face's step", searches, faults)
+    assert faults == 0
+    assert saved > 0
+
+
+def test_equal_scores_settle_the_step():
+    """Two tokens at one half each, both answers wanted: no more calls than beam search, although all have one score."""
+    world = World(lambda prefix: (log(0.5), log(0.5)), lambda v, t: v / max(t, 1), False, 2, 2, 5)
+    theirs = hugging_faces(world, False)
+    search = searched(StepSearch, LengthNormalized(1.0), world, 1, 0)
+    assert answers(search) == best(theirs.answers, 2)
+    assert search.result().calls == theirs.calls == 2
+
+
+def recovering(ends: bool) -> World:
+    """The best of all is found long after the k answers that make Hugging Face stop, if `ends`; what is left out is one of them.
+
+    k = 2: an answer worth -1; [2], which can only become one worth -1.5; and a path whose score falls to -1.6 and rises to -0.64.
+    """
+    tree = {
+        (): (-1.0, -0.1, -3.0),
+        (1,): (-inf, -0.1),
+        (2,): (0.0 if ends else -inf, -0.5),
+        (1, 1): (-inf, -0.1, -0.2),
+        (1, 1, 1): (-inf, -15.7),
+        (1, 1, 2): (-inf, -16.7),
+    }
+
+    def increments(prefix: Tokens) -> tuple[float, ...]:
+        return tree.get(prefix, (0.0,) if len(prefix) == 24 else (-inf, 0.0))
+
+    return World(increments, lambda v, t: v / max(t, 1), False, 2, 1, 30)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("rows", [1, 2, None])
+def test_what_is_left_out_is_made_good_where_it_could_have_been_the_stop(ends, rows):
+    world = recovering(ends)
+    expected = best(hugging_faces(world, False).answers, 1)
+    assert expected[0][1] == (-1.0 if ends else -16.0 / 25)
+    search = searched(StepSearch, LengthNormalized(1.0), world, rows, 0)
+    assert answers(search) == expected
+    assert search.root.children[2].successors is not None
+
+
+def test_what_one_chain_could_change_is_scored(cases, tally):
+    """A bound from below: prefixes below which one chain that costs nothing, ending somewhere or nowhere, gives other answers."""
+    tried = faults = needed = scored = 0
+    for seed in cases(40, full=1000):
+        kind, score, world = random_world(seed)
+        if kind not in ("peaked", "flat") or world.truncated or world.n_max > 8 or world.k > 3:
+            continue
+        search = searched(StepSearch, score, world, 1, seed)
+        expected = answers(search)
+        tried += 1
+        for y in (y for level in full(world).beams[: world.n_max] for y in level if not y.done):
+            chains = [(*y.tokens, *[1] * (end - y.length - 1), EOS) for end in range(y.length + 1, world.n_max + 2)]
+            if any(best(hugging_faces(chained(world, chain, y.length), False).answers, world.n) != expected for chain in chains):
+                needed += 1
+                faults += not called(search, y.tokens)
+        scored += search.result().calls
+    tally("prefixes that Hugging Face's stop needs", needed, faults)
+    assert tried > 0
+    assert faults == 0
+    assert needed <= scored
+
+
+def chained(world: World, chain: Tokens, at: int) -> World:
+    """This world with one chain below a prefix, and nothing else there."""
+
+    def increments(prefix: Tokens) -> tuple[float, ...]:
+        if prefix[:at] != chain[:at]:
+            return world.increments(prefix)
+        if prefix != chain[: len(prefix)] or len(prefix) >= len(chain):
+            return ()
+        return tuple(0.0 if token == chain[len(prefix)] else -inf for token in range(2))
+
+    return world._replace(increments=increments)
+
+
+def called(search: StepSearch, tokens: Tokens) -> bool:
+    """Whether this prefix had its turn."""
+    y = search.root
+    for token in tokens:
+        if y.successors is None or token not in y.successors.tokens:
+            return False
+        child = y.children.get(y.successors.tokens.index(token))
+        if child is None:
+            return False
+        y = child
+    return y.on_beam
