@@ -12,6 +12,7 @@ import pytest
 from bestfirst import Decoding, Model, Scored
 from bestfirst.cli.output import Output
 from bestfirst.cli.progress import Bar
+from bestfirst.cli.stats import CostSummary
 from bestfirst.cli.stream import InOrder, Stream
 from bestfirst.corpus import Tally, Worker
 from bestfirst.corpus.records import batches, read_line
@@ -131,3 +132,11 @@ def test_a_bar_counts_lines_where_stderr_is_a_terminal(monkeypatch: pytest.Monke
     assert ("1/3" in drawn) is not hidden
     assert ("75% of calls saved" in drawn) is not hidden
     assert (drawn == "end") is hidden
+
+
+def test_what_beam_search_costs_itself_is_not_said_to_be_saved():
+    """Level by level it was "saved 0% of beam search's calls at least, of 1.0 a sentence"."""
+    table = CostSummary(Tally(lines=2, sentences=2, calls=30, beam_calls=20)).table("signature")
+    assert "saved     nothing: beam search needs 10.0 a sentence at least" in table.splitlines()
+    table = CostSummary(Tally(lines=2, sentences=2, calls=10, beam_calls=20)).table("signature")
+    assert "saved     50% of beam search's calls at least, of 10.0 a sentence" in table.splitlines()

@@ -8,6 +8,7 @@ import sys
 from itertools import product
 from pathlib import Path
 
+import numpy
 import pytest
 
 import bestfirst
@@ -93,3 +94,26 @@ def test_a_language_model_completes(chat, capsys, monkeypatch, tmp_path):
     folder = chat_models.save(tmp_path)
     lines = output("language_model", folder, "the cat", *["--chat"] * chat, capsys=capsys, monkeypatch=monkeypatch)
     assert len(lines) == 3
+
+
+def test_speech_through_onnx_runtime_is_beam_search_of_it(capsys, monkeypatch):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    lines = output("speech", capsys=capsys, monkeypatch=monkeypatch)
+    assert len(lines) == 3
+    assert all(line.endswith("exact: True") for line in lines)
+
+
+def test_speech_through_onnx_runtime_keeps_the_laws(tmp_path):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    recipe = named("speech")
+    recipe["export"](tmp_path)
+    model = recipe["Speech"](tmp_path)
+    sounds = [numpy.random.default_rng(i).normal(size=(9 + i, recipe["MELS"])).astype(numpy.float32) for i in range(3)]
+    check_model(model, sounds[0])
+    asked = {"beam": 3, "nbest": 3, "max_length": 6, "accept_truncated": True}
+    for ours, theirs in zip(
+        bestfirst.decode(model, sounds, **asked), bestfirst.decode(model, sounds, strategy="beam", **asked), strict=True
+    ):
+        assert [each.tokens for each in ours.hypotheses] == [each.tokens for each in theirs.hypotheses]

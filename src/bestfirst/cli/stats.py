@@ -40,10 +40,13 @@ class CostSummary:
         tally, seconds = self.tally, self.seconds
         each = max(1, tally.sentences)
         earlier = f", {self.before} of them before" if self.before else ""
+        least = f"{tally.beam_calls / each:.1f} a sentence"
         lines = [
             f"sentences {tally.sentences}" + (f" ({tally.failed} failed)" if tally.failed else "") + earlier,
             f"calls     {tally.calls} ({tally.calls / each:.1f} a sentence): hypotheses that had to be scored",
-            f"saved     {tally.saved:.0%} of beam search's calls at least, of {tally.beam_calls / each:.1f} a sentence",
+            f"saved     {tally.saved:.0%} of beam search's calls at least, of {least}"
+            if tally.saved
+            else f"saved     nothing: beam search needs {least} at least",
             f"rows      {tally.rows} ({tally.rows / each:.1f} a sentence): hypotheses that were scored, ahead of need included",
             f"steps     {tally.steps} ({tally.rows / max(1, tally.steps):.1f} rows each): forward passes",
             f"exact     {tally.exact} of {tally.sentences}: proven to be beam search's answer",
