@@ -39,11 +39,23 @@ class PeerRun:
     calls: int | None = None
     rows: int | None = None
     steps: int | None = None
+    drafted: int | None = None  # of the rows, those that were guessed; and of these, those that were asked for
+    accepted: int | None = None
     outside: float | None = None  # share of time that was not the model's
     cache_tokens: float | None = None  # held for each sentence in flight
     batch: int | None = None  # sentences, where that was searched for
     peak_mib: float = 0.0  # of the GPU's memory where the model runs on one
     text_seconds: float | None = None  # from texts to texts
+
+    @property
+    def steps_a_token(self) -> float | None:
+        """Steps over the length of the outputs, EOS included: with every source by itself, 1 for a step a token."""
+        return None if self.steps is None else self.steps / sum(len(output) + 1 for output in self.outputs)
+
+    @property
+    def accepted_share(self) -> float | None:
+        """Of the rows that were guessed."""
+        return self.accepted / self.drafted if self.accepted is not None and self.drafted else None
 
 
 class Peer(ABC):
@@ -101,6 +113,8 @@ class BestFirstPeer(Peer):
             sum(r.calls for r in results),
             stats.rows,
             stats.steps,
+            stats.drafted,
+            stats.accepted,
             None if self.model.on_gpu else stats.outside,  # there, host and device work side by side
             stats.cache_tokens / stats.in_flight,
         )
@@ -113,6 +127,16 @@ class BestFirstPeer(Peer):
         begun = perf_counter()
         decode(self.model, texts, **self._asked(k, max_length))
         return perf_counter() - begun
+
+
+class DraftPeer(BestFirstPeer):
+    """This engine, with somebody who guesses ahead."""
+
+    name = "best-first, drafts"
+    drafter: Any = None
+
+    def _asked(self, k: int, max_length: int) -> dict[str, Any]:
+        return {**super()._asked(k, max_length), "draft": self.drafter}
 
 
 class BeamPeer(BestFirstPeer):

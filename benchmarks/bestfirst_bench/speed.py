@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .costs import gpu_seconds, peak_memory
-from .peers import PEERS, Peer, PeerRun, Tokens
+from .peers import PEERS, DraftPeer, Peer, PeerRun, Tokens
 from .summary import NEAR_TIE
 from .tables import Columns, Table
 
@@ -80,7 +80,9 @@ class SpeedRow:
 
     def json(self) -> dict[str, Any]:
         costs = {name: value for name, value in vars(self.run).items() if name != "outputs"}
-        return {"peer": self.peer, "beam": self.beam, "ratio": self.ratio, "busy": self.busy, **costs, **self.agreement.json()}
+        shares = {"steps_a_token": self.run.steps_a_token, "accepted_share": self.run.accepted_share}
+        named = {"peer": self.peer, "beam": self.beam, "ratio": self.ratio, "busy": self.busy}
+        return {**named, **costs, **shares, **self.agreement.json()}
 
 
 def speed(
@@ -96,17 +98,22 @@ def speed(
     length_penalty: float = 0.0,
     stop: str | None = None,
     no_repeat: int = 0,
+    draft: Any = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[SpeedRow]:
     """Time every peer on the same sources, in turns; each one's best time counts. Yields a row for each peer and beam.
 
     The first peer is what all are compared with. `one_by_one`: every source alone, as an interactive user waits for it.
+    `draft`: who guesses ahead, for a peer of its own.
     """
     prompts = [model.read(text).payload for text in texts]
     sources = [prompt.source if model.encoder_decoder else prompt.tokens for prompt in prompts]
     limit = max_length or (min(511, 2 * max(len(source) for source in sources) + 10) if model.encoder_decoder else NEW_TOKENS)
     weights = sum(p.numel() * p.element_size() for p in model.model.parameters()) if model.on_gpu else None
     running = [peer(model, folder, length_penalty, stop, no_repeat) for peer in peers if peer.missing() is None]
+    if draft is not None:
+        running.insert(1, DraftPeer(model, folder, length_penalty, stop, no_repeat))
+        running[1].drafter = draft  # type: ignore[attr-defined]
     for peer in running:
         peer.run(sources[:4], 2, limit)  # what is done once is not timed
     for k in beams:
@@ -142,13 +149,13 @@ def alone(peer: Peer, sources: Sequence[Tokens], k: int, limit: int) -> PeerRun:
         numbers = [getattr(run, name) for run in runs]
         return None if None in numbers else sum(numbers) / over if over > 1 else sum(numbers)
 
-    costs = {name: total(name) for name in ("seconds", "calls", "rows", "steps")}
+    costs = {name: total(name) for name in ("seconds", "calls", "rows", "steps", "drafted", "accepted")}
     means = {name: total(name, len(runs)) for name in ("outside", "cache_tokens")}
     return PeerRun(outputs=[output for run in runs for output in run.outputs], **costs, **means)
 
 
-def speed_table(title: str, rows: Sequence[SpeedRow]) -> Table:
-    """Every peer's time beside best-first's."""
+def speed_table(title: str, rows: Sequence[SpeedRow], alone: bool = False) -> Table:
+    """Every peer's time beside best-first's; of sources that are decoded `alone`, steps over the length of the outputs too."""
     on_gpu = any(row.busy is not None for row in rows)
     digits = 4 if min(row.run.seconds for row in rows) < 0.1 else 2
     columns: Columns = {
@@ -160,6 +167,8 @@ def speed_table(title: str, rows: Sequence[SpeedRow]) -> Table:
         "calls": "run.calls:,",
         "rows": "run.rows:,",
         "steps": "run.steps:,",
+        **({"steps/length": "run.steps_a_token:.2f"} if alone else {}),
+        **({"accepted": "run.accepted_share:.0%"} if any(row.run.drafted for row in rows) else {}),
         **({"GPU busy": "busy:.0%"} if on_gpu else {"search": "run.outside:.0%"}),
         "cache": "run.cache_tokens:.0f",
         "peak MiB": "run.peak_mib:.0f",
@@ -167,4 +176,6 @@ def speed_table(title: str, rows: Sequence[SpeedRow]) -> Table:
     }
     said = "GPU busy: share of time in its kernels" if on_gpu else "search: share of time outside the model"
     note = f"seconds: from tokens to tokens. ratio: time over best-first's. {said}. cache: tokens held per sentence in flight."
+    if any(row.run.drafted for row in rows):
+        note += " accepted: of the rows that were guessed, those that the search came to ask for."
     return Table.of(title, rows, columns, {"peer", "same output"}, lambda r: r.beam, [note])

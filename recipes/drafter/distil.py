@@ -2,8 +2,8 @@
 
     python recipes/drafter/distil.py TEXT FOLDER [--model FOLDER] [--layers 1] [--minutes 10] [--agreement 0.8] [--device cpu]
 
-TEXT: what to translate, a sentence a line; its first tenth is held out. The model translates it (greedily), and the student learns
-what it wrote. It starts from the model's encoder, embeddings and first decoder layers. Training ends when the student's best next
+TEXT: what to translate, a sentence a line; its first tenth is held out. The model translates it (greedily), and the student
+learns what it wrote. It starts from the model's encoder, embeddings and first decoder layers. Training ends when the student's best next
 token is the model's for that share of the tokens held out, or when time is up. Then
 
     bestfirst translate TEXT --draft model:FOLDER

@@ -55,6 +55,15 @@ def test_a_table_is_printed_without_json():
     assert "ratio" in done.stdout
 
 
+def test_drafts_take_fewer_steps_for_the_same_output():
+    settings = ["--limit", "6", "--beam", "3", "--repeat", "2", "--peers", "best-first", "--one-by-one", "--draft", "outputs"]
+    plain, drafts = json.loads(bench(str(LINES), *settings, "--json").stdout)["results"]
+    assert (plain["peer"], drafts["peer"]) == ("best-first", "best-first, drafts")
+    assert (drafts["same"], drafts["calls"]) == (6, plain["calls"])
+    assert drafts["steps_a_token"] < plain["steps_a_token"]  # the second time it knows what is coming
+    assert 0 < drafts["accepted_share"] <= 1
+
+
 def test_one_by_one_each_sentence_takes_the_steps_of_optimally_stopped_beam_search():
     done = bench(str(LINES), "--limit", "3", "--beam", "3", "--repeat", "1", "--peers", "beam,Hugging", "--one-by-one", "--json")
     assert done.returncode == 0, done.stderr

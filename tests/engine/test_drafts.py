@@ -197,3 +197,21 @@ def test_results_are_known_by_the_same_name_whoever_drafts():
 
 def _tokens(result: bestfirst.Result) -> list[tuple[int, ...]]:
     return [answer.tokens for answer in result.hypotheses]
+
+
+def test_a_smaller_model_that_agrees_saves_most_steps():
+    model = bestfirst.load()
+    small = bestfirst.SmallerModel(bestfirst.load())
+    for text in ("Ich habe dir doch gesagt, dass er heute nicht kommt.", "Wie melkt man eine Kuh?"):
+        (plain,) = bestfirst.decode(model, [text], row_budget=64)
+        (drafted,) = bestfirst.decode(model, [text], row_budget=64, draft=small)
+        assert (drafted.text, drafted.calls) == (plain.text, plain.calls)
+        assert drafted.steps <= plain.steps // 2
+    assert small._runner.tree.used == 0  # what it held is given back
+
+
+def test_a_smaller_model_of_another_vocabulary_is_no_harm():
+    model, other = bestfirst.load(), bestfirst.SmallerModel(bestfirst.load())
+    other.model.__dict__["decoder"].vocabulary = 50  # it knows fewer tokens than the prefixes have
+    plain, drafted = (bestfirst.decode(model, ["Wie melkt man eine Kuh?"], draft=draft)[0] for draft in (None, other))
+    assert (drafted.text, drafted.calls) == (plain.text, plain.calls)

@@ -111,3 +111,13 @@ def test_eviction_is_told(searched):
     assert evicted
     assert all(y.why == {"capacity": 4} for y in evicted)
     assert tuple(told.counts()) == FATES
+
+
+def test_guessed_rows_are_marked(tmp_path):
+    earlier = bestfirst.EarlierOutputs()
+    for _ in range(2):
+        (result,) = bestfirst.decode(bestfirst.load(), ["Guten Morgen!"], draft=earlier, row_budget=32, trace=True)
+    tree = RecordedTree(result.trace.events)
+    assert tree.drafted == result.drafted > 0
+    assert sum(y.drafted for y in tree.nodes.values()) == result.accepted > 0
+    assert all(y.popped is not None for y in tree.nodes.values() if y.drafted)

@@ -54,6 +54,10 @@ Early = Annotated[
         metavar="NAME",
     ),
 ]
+Draft = Annotated[
+    str | None,
+    option("Beside best-first, the same with drafts: source, outputs, model:FOLDER. For --one-by-one.", panel=RUN, metavar="WHO"),
+]
 NoRepeat = Annotated[int | None, counted("In generate: no N tokens twice in an output.", panel=RUN)]
 
 
@@ -66,6 +70,7 @@ def speed(
     max_length: MaxLength = None,
     peers: Peers = None,
     one_by_one: OneByOne = False,
+    draft: Draft = None,
     length_penalty: LengthPenalty = 0.0,
     stop: Stop = None,
     early_stopping: Early = None,
@@ -105,6 +110,7 @@ def speed(
             say(f"{peer.name} is left out: {missing}")
     asked: dict[str, Any] = {"repeat": repeat, "max_length": max_length, "peers": wanted, "one_by_one": one_by_one}
     asked |= {"length_penalty": length_penalty, "stop": stop, "no_repeat": no_repeat_ngram_size or 0}
+    asked["draft"] = None if draft is None else _drafter(draft)
     rows = list(measure(loaded, chosen.model or embedded_folder(), inputs, beams, progress=tell_turn, **asked))
     if as_json:
         settings = {"length_penalty": length_penalty, "stop": stop, "no_repeat_ngram_size": no_repeat_ngram_size}
@@ -114,7 +120,19 @@ def speed(
         said = [f"length penalty {length_penalty:g}"] * (length_penalty != 0) + [f"stop {stop}"] * (stop is not None)
         said += [f"no_repeat_ngram_size {no_repeat_ngram_size}"] * (no_repeat_ngram_size is not None)
         said += ["one by one"] * one_by_one
-        show(speed_table(", ".join([_title(loaded, lines, file, chosen), *said]), rows))
+        show(speed_table(", ".join([_title(loaded, lines, file, chosen), *said]), rows, one_by_one))
+
+
+def _drafter(name: str) -> Any:
+    """The drafter of this name: one object, so that it remembers from one call to the next."""
+    from bestfirst.drafting import named_drafter
+    from bestfirst.loading import with_drafter
+    from bestfirst.settings import Decoding
+
+    try:
+        return named_drafter(with_drafter(Decoding(draft=name)).draft)
+    except ValueError as error:
+        raise usage(str(error).replace("draft ", "--draft ", 1)) from error
 
 
 def generate(

@@ -19,6 +19,8 @@ from .options import OUTPUT, SEARCH, argument, count, option, words
 from .output import Output
 from .settings import ModelChoice, decoding_from
 
+GUESSES = 32  # rows of a step with drafts
+
 
 @dataclass(frozen=True)
 class StepByStep(options.AllSearchOptions):
@@ -74,7 +76,10 @@ def view(
         raise usage("--line chooses an input of a --trace")
     if text is not None and not text.strip():
         raise usage("the text is empty")
-    decoding = decoding_from(nbest=nbest, **search.settings(), **scoring.settings())
+    asked = {**search.settings(), **scoring.settings()}
+    if search.draft not in (None, "none") and search.row_budget == 1:
+        asked["row_budget"] = GUESSES  # a guess needs a row of its own
+    decoding = decoding_from(nbest=nbest, **asked)
     with closing(Output(output)) as out:
         if not as_text and not as_json and output in (None, "-") and out.file.isatty():
             raise usage("a page is for a browser: name a file with -o page.html, or draw it here with --text")

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ..drafting import Drafter, Rates
-from ..search import AnyOrderSearch, Hypothesis, Result, Search, StrictSearch, Successors
+from ..search import AnyOrderSearch, Hypothesis, Result, Search, StrictSearch, Successors, Trace
 
 if TYPE_CHECKING:
     from ..settings import Budget
@@ -55,7 +55,7 @@ class Drafting:
         if not isinstance(search, (StrictSearch, AnyOrderSearch)) or job.decoding.allowed is not None:
             return None
         try:
-            return Drafts(self, self.drafter.start(job.source), job.n_max)
+            return Drafts(self, self.drafter.start(job.source), job.n_max, job.trace)
         except Exception as error:
             self.complain("start", error)
             return None
@@ -92,10 +92,11 @@ class Drafting:
 class Drafts:
     """Of one input: what is guessed, and what was scored and not asked for yet."""
 
-    def __init__(self, drafting: Drafting, memory: Any, n_max: int) -> None:
+    def __init__(self, drafting: Drafting, memory: Any, n_max: int, trace: Trace | None) -> None:
         self._drafting = drafting
         self._memory = memory
         self._n_max = n_max
+        self._trace = trace
         self._waiting: dict[tuple[int, ...], Drafted] = {}
         self.now: list[Drafted] = []  # to be scored in this step; parents come first
         self.drafted = 0
@@ -172,6 +173,8 @@ class Drafts:
         self.accepted += len(taken)
         if taken:
             commit(taken, [drafted.successors for drafted in known])
+        for y in taken if self._trace is not None else ():
+            self._trace.note("draft", y)  # type: ignore[union-attr]
         return bool(taken)
 
     # -- what came of it -------------------------------------------------------------------------------------------------

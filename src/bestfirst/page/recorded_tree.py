@@ -30,6 +30,7 @@ class Node:
     fate: Fate = "pending"
     why: dict[str, Any] = field(default_factory=dict)  # of a pruned one: why, at, better
     popped: int | None = None  # 1 for the first
+    drafted: bool = False  # guessed, and scored with what comes before it
     children: list[Node] = field(default_factory=list)
 
     @property
@@ -53,6 +54,7 @@ class RecordedTree:
         self.result: dict[str, Any] | None = None  # None where the trace was cut off
         self.texts: list[str | None] = []
         self.rows = 0
+        self.drafted = 0  # rows that were guessed, used or not
         for event in events:
             self._read(event)
         for y in self.nodes.values():
@@ -72,6 +74,7 @@ class RecordedTree:
                 self.nodes[number].fate = "returned"
         elif kind == "text":
             self.texts = list(event["texts"])
+            self.drafted = int(event.get("drafted", 0))
         else:
             self._change(kind, event)
 
@@ -84,6 +87,8 @@ class RecordedTree:
             y.popped = self.rows
             if y.fate == "pending":
                 y.fate = "expanded"
+        elif kind == "draft":
+            y.drafted = True
         elif kind == "finish":
             y.fate = "finished"
             y.finished = True

@@ -36,6 +36,9 @@ def _tree(search: RecordedTree) -> Tree:
     about = search.about
     k = f"k = {about['beam']}" if about.get("beam") else "nothing pruned"
     calls = f"{search.calls} calls" if search.result is not None else f"{search.rows} rows, then the trace is cut off"
+    if search.drafted:
+        used = sum(y.drafted for y in search.nodes.values())
+        calls += f", {used} of {search.drafted} guessed rows used"
     tree = Tree(Text(f"{about.get('strategy', 'a search')}, {k}: {calls}", style="bold"))
     roots = [y for y in search.nodes.values() if y.parent is None]
     alive = _surviving(search.nodes.values())
@@ -73,7 +76,8 @@ def _branches(y: Node, alive: set[int]) -> list[tuple[Node | None, Text]]:
         while len(only := [each for each in last.children if each.id in alive]) == 1:
             last = only[0]
             text += " ⏎" if last.finished else last.piece
-        words = Text(f"{MARKS[last.fate]} {printable(text.strip())} ", style=STYLES[last.fate])
+        guessed = "≈" if z.drafted else ""
+        words = Text(f"{MARKS[last.fate]} {guessed}{printable(text.strip())} ", style=STYLES[last.fate])
         branches.append((last, words.append(f"{last.score:.2f}", style="dim")))
     if hidden:
         branches.append((None, Text(f"{MARKS['pending']} {len(hidden)} more wait", style="dim")))

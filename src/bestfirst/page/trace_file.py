@@ -19,6 +19,7 @@ FIELDS: dict[str, dict[str, Any]] = {  # what each event must have, and of which
     "push": {"id": int, **BORN},
     "refuse": {"id": int, **BORN, "at": int},
     "pop": {"id": int},
+    "draft": {"id": int},
     "prune": {"id": int},
     "evict": {"id": int},
     "finish": {"id": int},

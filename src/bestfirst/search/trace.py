@@ -7,13 +7,14 @@ A file of traces begins with a line that names the format and its version (`HEAD
              most that it can still become, where that is not the score; `place` on the agenda, which is sorted by it
     refuse   a child that did not get onto its beam, with what a push and a prune tell; siblings that are no better are not listed
     pop      was scored. `ahead`: it had fallen off its beam by then
+    draft    was guessed, and scored in one forward pass with what comes before it; the search came to ask for it (the pop before)
     prune    is out. `why`: "full" (`better` hypotheses of length `at` precede it), "hopeless" (length `at` is full of hypotheses
              that precede all it could become), "ancestor" (what it was built on fell off; if it comes back, it is pushed again)
     evict    is out: more than `capacity` hypotheses waited
     finish   a complete hypothesis was accepted (it may still be pruned by better ones)
     result   status, exact, calls, rows, the ids of the answers, and of what was `called` (null: all that was scored): where
              hypotheses were scored ahead of their turn, those that had to be
-    text     the answers' texts, and the forward passes they took
+    text     the answers' texts, the forward passes they took, and how many rows were `drafted` and of these `accepted`
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from .result import Result
     from .tree import SearchTree
 
-Event = Literal["begin", "push", "refuse", "pop", "prune", "evict", "finish", "result", "text"]
+Event = Literal["begin", "push", "refuse", "pop", "draft", "prune", "evict", "finish", "result", "text"]
 FORMAT, VERSION = "bestfirst-trace", 2
 HEADER: dict[str, Any] = {"format": FORMAT, "version": VERSION}
 
@@ -96,7 +97,8 @@ class Trace:
 
     def text(self, result: Result) -> None:
         """What only whoever ran the search knows."""
-        self._add("text", texts=[answer.text for answer in result.hypotheses], steps=result.steps)
+        drafts = {"drafted": result.drafted, "accepted": result.accepted} if result.drafted else {}
+        self._add("text", texts=[answer.text for answer in result.hypotheses], steps=result.steps, **drafts)
 
     def _id(self, parent: Hypothesis | None, token: int) -> int:
         """The same for the same tokens, also where a child is refused first and let in later."""

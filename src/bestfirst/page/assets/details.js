@@ -33,6 +33,7 @@ export class Details {
       ["score", figure(y.score, 4)], ["log-probability", figure(y.logprob, 4)], ["length", String(y.length)],
       ["popped", number ? `as number ${number}` : "never"], ["children seen", String(y.children.length)],
     ];
+    if (recording.drafted) rows.push(["guessed", y.drafted ? "yes" : "no"]);
     if (y.bound !== y.score) rows.splice(1, 0, ["at best", figure(y.bound, 4)]);
     for (const [name, value] of rows) list.append(el("div", "", {}, el("dt", "", {}, name), el("dd", "", {}, value)));
     return list;

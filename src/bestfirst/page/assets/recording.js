@@ -37,10 +37,17 @@ export class Recording {
   _read(event) {
     if (event.event === "begin") this.about = event;
     else if (event.event === "result") this.result = event;
-    else if (event.event === "text") this.texts = event.texts;
+    else if (event.event === "text") {
+      this.texts = event.texts;
+      this.drafted = event.drafted ?? 0; // rows that were guessed, used or not
+    }
     else {
       const y = this._node(event);
       if (y === undefined) return;
+      if (event.event === "draft") {
+        y.drafted = true;
+        return;
+      }
       if (event.event === "pop") this.log.push([]);
       if (event.place) y.place = event.place; // of one that was refused first
       this.log[this.log.length - 1].push([event.event, y, event]);

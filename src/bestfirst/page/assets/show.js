@@ -123,7 +123,7 @@ class Shown {
       const counts = panel.recording.counts(panel.state);
       for (const fate of FATES) panel.counts[fate].textContent = String(counts[fate]);
       const { calls, rows } = panel.state;
-      panel.counts.calls.textContent = plural(calls, "call") + (rows > calls ? ` (${plural(rows, "row")})` : "");
+      panel.counts.calls.textContent = plural(calls, "call") + (rows > calls ? ` (${plural(rows, "row")})` : "") + drafts(panel);
       panel.caption.textContent = caption(panel.recording, panel.state);
       if (panel.state.current && !panel.state.done && next) panel.tree.reveal(panel.state.current);
     }
@@ -190,3 +190,10 @@ export function show(host, searches, options) {
 }
 
 globalThis.bestfirst = { ...globalThis.bestfirst, show };
+
+/** How much was guessed and used, where anything was; known at the end. */
+function drafts(panel) {
+  const { drafted, nodes } = panel.recording;
+  if (!drafted || !panel.state.done) return "";
+  return `, ${nodes.filter((y) => y.drafted).length} of ${plural(drafted, "guessed row")} used`;
+}

@@ -26,9 +26,10 @@ function expanded(recording, state, y) {
   const turn = called
     ? `Scored as number ${number}: ${reason(recording, y)}.`
     : `Scored as number ${number}, ahead of its turn, and not needed in the end: a row, but no call.`;
-  if (recording.answerPath.has(y.index)) return `${turn} The answer grew from it.`;
+  const told = y.drafted ? `${turn} It was guessed, and scored in one pass with what comes before it.` : turn;
+  if (recording.answerPath.has(y.index)) return `${told} The answer grew from it.`;
   const grown = standing(state, y);
-  return `${turn} ${grown ? `${grown === 1 ? "One" : grown} of its continuations still stand${grown === 1 ? "s" : ""}.` : "Nothing that grew from it is left."}`;
+  return `${told} ${grown ? `${grown === 1 ? "One" : grown} of its continuations still stand${grown === 1 ? "s" : ""}.` : "Nothing that grew from it is left."}`;
 }
 
 function reason(recording, y) {
