@@ -64,28 +64,40 @@ class SourceLookup(Drafter):
             raise ValueError(f"a guess has at least 1 token, got {most}")
         self.most = most
 
-    def start(self, source: Any) -> tuple[int, ...]:
-        return tokens_of(source)
+    def start(self, source: Any) -> tuple[tuple[int, ...], dict[int, list[int]]]:
+        tokens = tokens_of(source)
+        places: dict[int, list[int]] = {}
+        for place, token in enumerate(tokens):
+            places.setdefault(token, []).append(place)
+        return tokens, places
 
-    def guess(self, memory: tuple[int, ...], prefix: tuple[int, ...], n: int) -> Iterable[Continuation]:
-        text = (*memory, *prefix)
+    def guess(self, memory: Any, prefix: tuple[int, ...], n: int) -> Iterable[Continuation]:
+        tokens, places = memory
         most = min(self.most, n)
         if not prefix:
-            return [[(token, ("first", min(j, LONGEST))) for j, token in enumerate(memory[:most])]]
-        found: list[Continuation] = []
-        for size in range(min(LONGEST, len(prefix)), 0, -1):
-            last = prefix[-size:]
-            places = [i + size for i in range(len(text) - size) if text[i] == last[0] and text[i : i + size] == last]
-            for place in places[:ALTERNATIVES]:
-                followed = text[place : place + most]
-                found.append([(token, min(size + j, 2 * LONGEST)) for j, token in enumerate(followed)])
-            if found:
-                return found
-        # What stands in place of a token of the input: go on behind that.
-        if len(prefix) > 1 and prefix[-2] in memory:
-            place = memory.index(prefix[-2]) + 2
-            found.append([(token, ("behind", min(j, LONGEST))) for j, token in enumerate(memory[place : place + most])])
-        return found
+            return [_following(tokens, 0, most, "first")]
+        found = [(_agreeing(tokens, place, prefix), tokens, place + 1) for place in places.get(prefix[-1], ())]
+        if prefix[-1] in prefix[:-1]:
+            place = len(prefix) - 2 - prefix[-2::-1].index(prefix[-1])  # the last one before
+            found.append((_agreeing(prefix, place, prefix), prefix, place + 1))
+        if (
+            not found and len(prefix) > 1 and prefix[-2] in places
+        ):  # it stands in place of a token of the input: go on behind that
+            return [_following(tokens, places[prefix[-2]][0] + 2, most, "behind")]
+        found.sort(key=lambda each: -each[0])
+        return [_following(text, place, most, min(size, LONGEST)) for size, text, place in found[:ALTERNATIVES]]
+
+
+def _agreeing(text: tuple[int, ...], place: int, prefix: tuple[int, ...]) -> int:
+    """How many tokens up to this place are the last of the prefix."""
+    size = 1
+    while size < LONGEST and size <= place and size < len(prefix) and text[place - size] == prefix[-1 - size]:
+        size += 1
+    return size
+
+
+def _following(text: tuple[int, ...], place: int, most: int, why: int | str) -> Continuation:
+    return [(token, (why, min(j, LONGEST))) for j, token in enumerate(text[place : place + most])]
 
 
 class Earlier(NamedTuple):
@@ -154,18 +166,22 @@ def _likeness(a: frozenset[int], b: frozenset[int]) -> int:
     return int(4 * len(a & b) / len(a | b)) if a and b else 0
 
 
+FIRST = 0.4  # the rate of a kind of which nothing is known
+
+
 class Rates:
     """How often tokens of each kind were right, the latest counting most."""
 
     FEW, MANY = 4, 64  # tries that the first guess at a rate counts as, and those that are remembered
 
     def __init__(self) -> None:
+        self.idle = 0  # steps in a row for which nothing was guessed
         self._tries: Counter[Hashable] = Counter()
         self._rates: dict[Hashable, float] = {}
 
     def rate(self, kind: Hashable) -> float:
-        """From 0 to 1; a half where nothing is known."""
-        return self._rates.get(kind, 0.5)
+        """From 0 to 1; what is not known yet is worth a try."""
+        return self._rates.get(kind, FIRST)
 
     def note(self, kind: Hashable, right: bool) -> None:
         """One more try."""

@@ -117,3 +117,16 @@ def test_speech_through_onnx_runtime_keeps_the_laws(tmp_path):
         bestfirst.decode(model, sounds, **asked), bestfirst.decode(model, sounds, strategy="beam", **asked), strict=True
     ):
         assert [each.tokens for each in ours.hypotheses] == [each.tokens for each in theirs.hypotheses]
+
+
+def test_a_drafter_is_made_and_drafts(tmp_path, capsys, monkeypatch):
+    text, folder = tmp_path / "lines.de", tmp_path / "small"
+    text.write_text("Guten Morgen!\nWie geht es dir?\n" * 10, encoding="utf-8")
+    asked = (text, folder, "--layers", 2, "--minutes", 0)
+    assert output("distil", *asked, capsys=capsys, monkeypatch=monkeypatch)[-1].startswith(
+        "the best next token is the model's for"
+    )
+    drafts = (None, f"model:{folder}")
+    plain, drafted = (bestfirst.decode(bestfirst.load(), ["Guten Morgen!"], draft=each, row_budget=32)[0] for each in drafts)
+    assert (drafted.text, drafted.calls) == (plain.text, plain.calls)
+    assert drafted.drafted > 0

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from .engine import Job
 
 MOST = 64  # rows of one input that are guessed at a time
-SELDOM = 32  # steps after which something is tried again that did not pay
+SELDOM, TRIED = 32, 2  # steps after which something is tried again that did not pay, and how many rows of it
+PLENTY = 12  # where a step costs so many rows before it has one, guesses are made for what is scored ahead, too
+
+Commit = Callable[[list[Hypothesis], list[Any]], None]
 
 _log = logging.getLogger(__name__)
 
@@ -29,15 +32,13 @@ _log = logging.getLogger(__name__)
 class Drafted(Hypothesis):
     """A guessed prefix. `successors`: what the model said of it."""
 
-    __slots__ = ("fresh", "kind")
+    __slots__ = ("kind",)
 
     kind: Hashable
-    fresh: bool  # nobody has seen yet whether it was right
 
     def __init__(self, parent: Hypothesis, token: int, kind: Hashable) -> None:
         super().__init__(parent, token, 0.0, 0.0, False)
         self.kind = kind
-        self.fresh = True
 
 
 class Drafting:
@@ -48,7 +49,6 @@ class Drafting:
         self.rates = rates
         self.end = end
         self._complained = False
-        self.idle = 0  # steps in a row for which nothing was guessed
 
     def begin(self, job: Job, search: Search) -> Drafts | None:
         """Ready for an input; None where nothing can be drafted for it."""
@@ -69,19 +69,23 @@ class Drafting:
             drafts.now = []
             if not work or room < 1 or inputs > before_rows or not self._worth_asking():
                 continue
-            least = 0.0 if self.idle % SELDOM == 0 else 1 / (1 + before_rows / inputs)
+            least, most = 1 / (1 + before_rows / inputs), min(room, MOST)
+            if self.rates.idle % SELDOM == 0:
+                least, most = 0.0, min(room, TRIED)
             try:
-                drafts.now = drafts.likeliest(work, min(room, MOST), least, vocabulary)
+                rows = work if before_rows >= PLENTY else work[:1]
+                drafts.now = drafts.likeliest(rows, most, least, vocabulary)
             except Exception as error:  # of the drafter, or of what is made of what it said
                 self.complain("guess", error)
             drafts.drafted += len(drafts.now)
             room -= len(drafts.now)
-            self.idle = 0 if drafts.now else self.idle
+            if drafts.now:
+                self.rates.idle = 0
 
     def _worth_asking(self) -> bool:
         """Ever less often, the longer nothing was worth it."""
-        self.idle += 1
-        return self.idle <= 4 or self.idle % min(SELDOM, self.idle // 4) == 0
+        idle = self.rates.idle = self.rates.idle + 1
+        return idle <= 4 or idle % min(SELDOM, idle // 4) == 0
 
     def complain(self, method: str, error: Exception) -> None:
         """Once, of what a drafter raised: it must not cost the result."""
@@ -98,6 +102,7 @@ class Drafts:
         self._n_max = n_max
         self._trace = trace
         self._waiting: dict[tuple[int, ...], Drafted] = {}
+        self._fresh: list[Drafted] = []  # of these, what nobody has had a chance to ask for
         self.now: list[Drafted] = []  # to be scored in this step; parents come first
         self.drafted = 0
         self.accepted = 0
@@ -140,6 +145,7 @@ class Drafts:
             if isinstance(successors, Successors):
                 y.successors = successors
                 self._waiting[y.tokens] = y
+                self._fresh.append(y)
         self.now = []
 
     def give_up(self, error: Exception) -> None:
@@ -149,27 +155,27 @@ class Drafts:
 
     # -- what is asked for -----------------------------------------------------------------------------------------------
 
-    def named(self, search: Search, m: int, commit: Callable[[list[Hypothesis], list[Any]], None]) -> list[Hypothesis]:
+    def named(self, search: Search, m: int, commit: Commit) -> list[Hypothesis]:
         """The frontier of a search, once it has taken what was drafted and is its turn now."""
         work = search.frontier(m)
-        while self._waiting and self._take(work, commit):
+        while self._waiting and self._take(work, commit, search.whole_levels):
             while self._waiting and self._take(search.frontier(1), commit):
                 pass
             work = search.frontier(m)
-        for y in self._waiting.values():
-            if y.fresh:
-                y.fresh = False
-                if y.parent.tokens not in self._waiting:  # type: ignore[union-attr]
-                    self._drafting.rates.note(y.kind, False)
+        for y in self._fresh:
+            if y.tokens in self._waiting and y.parent.tokens not in self._waiting:  # type: ignore[union-attr]
+                self._drafting.rates.note(y.kind, False)
+        self._fresh.clear()
         return work
 
-    def _take(self, work: Sequence[Hypothesis], commit: Callable[[list[Hypothesis], list[Any]], None]) -> bool:
+    def _take(self, work: Sequence[Hypothesis], commit: Commit, whole: bool = False) -> bool:
         """Commit what was drafted of these; whether there was anything."""
         taken = [y for y in work if y.tokens in self._waiting]
         known = [self._waiting.pop(y.tokens) for y in taken]
         for y, drafted in zip(taken, known, strict=True):
             y.state = drafted.state
-            self._drafting.rates.note(drafted.kind, True)
+            # What would have been scored ahead anyway saves no step.
+            self._drafting.rates.note(drafted.kind, whole or y is work[0])
         self.accepted += len(taken)
         if taken:
             commit(taken, [drafted.successors for drafted in known])
