@@ -215,3 +215,24 @@ def test_a_smaller_model_of_another_vocabulary_is_no_harm():
     other.model.__dict__["decoder"].vocabulary = 50  # it knows fewer tokens than the prefixes have
     plain, drafted = (bestfirst.decode(model, ["Wie melkt man eine Kuh?"], draft=draft)[0] for draft in (None, other))
     assert (drafted.text, drafted.calls) == (plain.text, plain.calls)
+
+
+@pytest.mark.parametrize("settings", [{}, {"length_penalty": 1.0, "stop": "hf-false", "accept_truncated": True}], ids=str)
+def test_a_copy_of_the_source_takes_less_than_half_the_steps(settings):
+    """A correction: each token is that of the source, but for one in ten; look-up alone."""
+    vocabulary, rng = 60, random.Random(4)
+    wrong = {token: 1 + rng.randrange(vocabulary - 1) for token in rng.sample(range(1, vocabulary), 6)}
+
+    def scores(source, prefix):
+        place = len(prefix)
+        right = wrong.get(source[place], source[place]) if place < len(source) else 0
+        noise = random.Random(hash((source, prefix)))
+        return [-0.2 if token == right else -4 - 3 * noise.random() for token in range(vocabulary)]
+
+    model = bestfirst.FunctionModel(scores, eos=0)
+    texts = [tuple(rng.randrange(1, vocabulary) for _ in range(30)) for _ in range(6)]
+    asked = {"beam": 5, "row_budget": 64, "max_length": 40, **settings}
+    plain, drafted = ([bestfirst.decode(model, [text], draft=draft, **asked)[0] for text in texts] for draft in (None, "source"))
+    assert [outcome(result) for result in drafted] == [outcome(result) for result in plain]
+    length = sum(len(result.best.tokens) for result in drafted)
+    assert sum(result.steps for result in drafted) <= 0.5 * length
