@@ -9,7 +9,6 @@ from time import perf_counter
 from typing import Any, Literal, get_args
 
 from .engine import Job, Stats, engine_for, no_garbage_collection, run
-from .loading import with_drafter
 from .models import Model, Source, as_model
 from .search import Result, Trace
 from .settings import Decoding
@@ -85,7 +84,11 @@ def decode_iter(
 def _results(
     model: Model, inputs: Iterable[Any], decoding: Decoding, trace: Tracing, stats: Stats | None, lenient: bool
 ) -> Iterator[tuple[int, Result]]:
-    decoding = with_drafter(decoding).read(model)
+    if decoding.draft is not None:
+        from .loading import with_drafter
+
+        decoding = with_drafter(decoding)
+    decoding = decoding.read(model)
     engine = engine_for(model, decoding, lenient=lenient)
     begun = perf_counter()
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from .constraints import Constraint
 from .ctranslate2 import FirstFinished, as_ctranslate2
-from .drafting import Drafter, check_draft
 from .models.model import eos_of
 from .scoring import Score, by_length_penalty, named_score
 from .search import Context, Finished, Heuristic, Stop, Strategy, Trace
 from .strategies import by_method, named_strategy, stopping
 
 if TYPE_CHECKING:
+    from .drafting import Drafter
     from .models import Model, Source
     from .search import Search
 
@@ -109,7 +109,10 @@ class Decoding:
             raise ValueError(
                 "allowed names outputs from their first token on: leave prefix out, and allow only what begins with it"
             )
-        check_draft(self.draft)
+        if self.draft is not None:
+            from .drafting import check_draft
+
+            check_draft(self.draft)
         self._check_endings()
         self._limit(1)
         _ = self.budget

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-from ..drafting import Rates, named_drafter
 from ..models import Model
 from ..scoring import Score
 from ..settings import Decoding
-from .drafts import Drafting
 from .engine import Engine
 from .host import HostEngine
-from .known import known
 from .scorer import ModelScorer, Scorer
+
+if TYPE_CHECKING:
+    from .drafts import Drafting
 
 
 def engine_for(
@@ -36,7 +37,7 @@ def engine_for(
         scorer = scorer_for(model, decoding.objective, lenient)
         if adapt is not None:
             adapt(scorer)
-        return HostEngine(scorer, decoding, drafting_for(model, scorer, decoding))
+        return HostEngine(scorer, decoding, None if decoding.draft is None else drafting_for(model, scorer, decoding))
 
     if decoding.deterministic and (why := why_host(model, decoding)) is not None:
         raise ValueError(f"deterministic=True needs whole searches on a GPU, and {why}; leave it out")
@@ -70,6 +71,10 @@ def _no_device(model: Model) -> str | None:
 
 def drafting_for(model: Model, scorer: Scorer, decoding: Decoding) -> Drafting | None:
     """Who guesses ahead; None where nobody is asked to, or rows cannot be scored with their parents."""
+    from ..drafting import Rates, named_drafter
+    from .drafts import Drafting
+    from .known import known
+
     drafter = named_drafter(decoding.draft)
     if drafter is None or not scorer.chains:
         return None

@@ -12,15 +12,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from typing import TYPE_CHECKING
 
 from ..scoring import Score
 from ..search import Answer, Hypothesis, Result, Search, Successors, certified
 from ..settings import Budget, Decoding
-from .drafts import Drafting, Drafts
 from .endings import without
 from .engine import Job, Stats, item_of, write
 from .own_model import ModelFailure
 from .scorer import ON_THE_WAY, Scorer
+
+if TYPE_CHECKING:
+    from .drafts import Drafting, Drafts
 
 WINDOW = 16  # inputs that are read ahead and sorted by length, for each one in flight
 LEVELS, FULL = 4, 512  # inputs whose levels have room in a step, and rows beyond which more bring nothing

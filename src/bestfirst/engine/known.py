@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from ..drafting import Rates
 from ..models import Model
 from ..settings import Budget
+
+if TYPE_CHECKING:
+    from ..drafting import Rates
 
 
 @dataclass
