@@ -14,6 +14,7 @@ from .host import HostEngine
 from .scorer import ModelScorer, Scorer
 
 if TYPE_CHECKING:
+    from .device.engine import Way
     from .drafts import Drafting
 
 
@@ -24,13 +25,14 @@ def engine_for(
     *,
     edited: bool = False,
     lenient: bool = False,
+    device: bool = False,
 ) -> Engine:
     """Who runs jobs on this model: a GPU's own searches where they can be run there, with the host for the rest.
 
     `decoding` tells what all jobs share: how scores add up, the largest beam, the row budget, the bound on memory. `adapt` may
     change how the host's scorer works (`generate` adds logits processors); then nothing runs on the device, unless jobs are
     `edited`: they say the same as data (`Job.edits`). With `lenient`, an input on which a model of the user's own raises is
-    given up, and the others are decoded.
+    given up, and the others are decoded. With `device`, ValueError where a GPU cannot run such jobs as a whole, and why.
     """
 
     def host() -> HostEngine:
@@ -39,34 +41,31 @@ def engine_for(
             adapt(scorer)
         return HostEngine(scorer, decoding, None if decoding.draft is None else drafting_for(model, scorer, decoding))
 
-    if decoding.deterministic and (why := why_host(model, decoding)) is not None:
+    way, why = _on_device(model, decoding)
+    if why is not None and decoding.deterministic:
         raise ValueError(f"deterministic=True needs whole searches on a GPU, and {why}; leave it out")
-    if (adapt is None or edited) and _no_device(model) is None:
+    if why is not None and device:
+        raise ValueError(why)
+    if (adapt is None or edited) and way is not None:
         from .device import DeviceEngine
 
-        return DeviceEngine(model, decoding, host)  # type: ignore[arg-type]
+        return DeviceEngine(model, decoding, host, way)  # type: ignore[arg-type]
     return host()
 
 
-def why_host(model: Model, decoding: Decoding) -> str | None:
-    """Why jobs with these settings would run on the host; None if a GPU can run them as a whole."""
-    if (why := _no_device(model)) is not None:
-        return why
+def _on_device(model: Model, decoding: Decoding) -> tuple[Way | None, str | None]:
+    """How a GPU runs this model, if it can; and why jobs with these settings would run on the host, if they would."""
+    if not model.on_gpu:
+        return None, "the model is not on a GPU"
+    if find_spec("triton") is None:
+        return None, "Triton is not installed"
+    from .device.engine import way_of
     from .device.rules import unknown_to_device
 
+    if (way := way_of(model)) is None:  # type: ignore[arg-type]
+        return None, "the searches of the device do not know this architecture, or its modules were changed"
     unknown = unknown_to_device(decoding)
-    return None if unknown is None else f"the searches of the device do not know {unknown}"
-
-
-def _no_device(model: Model) -> str | None:
-    if not model.on_gpu:
-        return "the model is not on a GPU"
-    if find_spec("triton") is None:
-        return "Triton is not installed"
-    from .device import DeviceEngine
-
-    known = DeviceEngine.available(model)  # type: ignore[arg-type]
-    return None if known else "the searches of the device do not know this architecture, or its modules were changed"
+    return way, None if unknown is None else f"the searches of the device do not know {unknown}"
 
 
 def drafting_for(model: Model, scorer: Scorer, decoding: Decoding) -> Drafting | None:

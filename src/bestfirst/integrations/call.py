@@ -12,7 +12,7 @@ import torch
 
 from ..constraints import Constraint
 from ..drafting import Drafter
-from ..engine import Job, Stats, engine_for, run, why_host
+from ..engine import Job, Stats, engine_for, run
 from ..engine.edits import Edits
 from ..engine.known import known
 from ..engine.steps import checksum
@@ -86,11 +86,12 @@ class Call:
             deterministic=self.deterministic,
             draft=self.draft,
         )
-        on_host = self._why_host() if self.model.on_gpu else None
-        if self.may_be_slower and self.model.on_gpu and (why := on_host or why_host(self.model, decoding)):
+        device = self.may_be_slower and self.model.on_gpu
+        if self.model.on_gpu and (why := self._why_host()) is not None and device:
             raise OwnLoop(why)
         try:
-            engine = engine_for(self.model, decoding, None if process is None else adapt, edited=bool(self._edits))
+            hook = None if process is None else adapt
+            engine = engine_for(self.model, decoding, hook, edited=bool(self._edits), device=device)
         except ValueError as error:
             raise OwnLoop(error) if self.may_be_slower else error from error
         if self.may_be_slower and not engine.shares_context:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..models import Source
-from ..models.reader import Prompt
+from ..models.reader import EncodedPrompts, Prompt
 from ..models.transformers import TransformersModel
 
 
@@ -35,7 +36,7 @@ class Inputs:
     processors and criteria see it, and outputs begin with it. `prompts` are without padding."""
 
     ids: torch.Tensor
-    prompts: list[Prompt]
+    prompts: Sequence[Prompt]
     lengths: list[int]  # |x|, EOS not counted
     positions: float  # that the decoder has
 
@@ -70,41 +71,42 @@ def read_inputs(
     given = arguments.get("attention_mask")
     positions = table_positions(model)
     if not model.encoder_decoder:
-        mask = _every(given, k, ids)
+        mask = _every(given, k)
         prompts = [Prompt(None, tokens) for tokens in _unpadded(ids, mask)]
         lengths = [sum(token not in model.eos for token in prompt.tokens) for prompt in prompts]
         return Inputs(ids, prompts, lengths, positions)
-    mask = _every(arguments.get("decoder_attention_mask"), k, ids)
-    hidden = arguments["encoder_outputs"].last_hidden_state[::k]  # (batch, source length, d)
-    own = getattr(arguments["encoder_outputs"], "attention_mask", None)  # Moonshine's, of frames where the input's is of samples
+    mask = _every(arguments.get("decoder_attention_mask"), k)
+    output = arguments["encoder_outputs"]
+    hidden = output.last_hidden_state  # (batch * k, source length, d)
+    own = getattr(output, "attention_mask", None)  # Moonshine's, of frames where the input's is of samples
     given = given if own is None else own
-    attended = None if given is None or given.shape[1:] != hidden.shape[1:2] else given[::k].bool()
-    lengths, sources = _attended(hidden, attended)
-    each = zip(_unpadded(ids, mask), sources, lengths, strict=True)
-    prompts = [Prompt(None, tokens, hidden=h, length=n) for tokens, h, n in each]
-    if inputs_tensor is not None and inputs_tensor.shape[:2] == hidden.shape[:2] and not inputs_tensor.is_floating_point():
-        counted = ~torch.isin(inputs_tensor, torch.tensor(sorted(model.eos), device=inputs_tensor.device))
-        lengths = (counted if attended is None else counted & attended.to(counted.device)).sum(1).tolist()
-        inside = torch.ones_like(inputs_tensor) if attended is None else attended.to(inputs_tensor.device)
-        for prompt, tokens in zip(prompts, _unpadded(inputs_tensor, inside), strict=True):
-            prompt.source = tokens  # for whoever drafts
-    return Inputs(ids, prompts, lengths, positions)
+    usual = given is not None and given.shape[1:] == hidden.shape[1:2]
+    attended = given[::k].bool().cpu().numpy() if usual else np.ones((len(ids), hidden.shape[1]), bool)
+    packed, sizes = _packed(hidden, attended, k), attended.sum(1)
+    own_lengths = lengths = sizes.tolist()
+    read = None
+    if inputs_tensor is not None and inputs_tensor.shape[:2] == attended.shape and not inputs_tensor.is_floating_point():
+        read = inputs_tensor.cpu().numpy()
+        lengths = (sizes - sum((attended & (read == token)).sum(1) for token in model.eos)).tolist()
+        read = read[attended]
+    return Inputs(ids, EncodedPrompts(_unpadded(ids, mask), packed, own_lengths, read), lengths, positions)
 
 
-def _attended(hidden: torch.Tensor, mask: torch.Tensor | None) -> tuple[list[int], Sequence[torch.Tensor]]:
-    """Each input's length, and the encoder's output of it without padding."""
+def _packed(hidden: torch.Tensor, attended: np.ndarray, k: int) -> torch.Tensor:
+    """The encoder's output for every k-th row of a batch, without padding, one input behind the other: (tokens, d)."""
+    length = hidden.shape[1]
+    rows, places = attended.nonzero()
+    cells = torch.empty(len(rows), dtype=torch.long, pin_memory=hidden.is_cuda)  # else the device is waited for
+    cells.numpy()[:] = rows * (k * length) + places
+    return hidden.flatten(0, 1).index_select(0, cells.to(hidden.device, non_blocking=True))
+
+
+def _every(mask: torch.Tensor | None, k: int) -> torch.Tensor | None:
+    """Every k-th row of a mask; None where all is attended to."""
+    return None if mask is None or bool(mask.all()) else mask[::k]
+
+
+def _unpadded(ids: torch.Tensor, mask: torch.Tensor | None) -> list[tuple[int, ...]]:
     if mask is None:
-        return [hidden.shape[1]] * len(hidden), hidden.unbind(0)
-    lengths = mask.sum(1).tolist()
-    return lengths, hidden[mask].split(lengths)
-
-
-def _every(mask: torch.Tensor | None, k: int, ids: torch.Tensor) -> torch.Tensor:
-    """Every k-th row of a mask; without one, all ones."""
-    return torch.ones_like(ids) if mask is None else mask[::k]
-
-
-def _unpadded(ids: torch.Tensor, mask: torch.Tensor) -> list[tuple[int, ...]]:
-    if bool(mask.all()):
-        return [tuple(row) for row in ids.tolist()]
+        return [*map(tuple, ids.tolist())]
     return [tuple(t for t, keep in zip(*row, strict=True) if keep) for row in zip(ids.tolist(), mask.tolist(), strict=True)]

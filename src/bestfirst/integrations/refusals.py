@@ -6,11 +6,14 @@ Refused is another algorithm. Whatever else only `generate`'s own loop can honou
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from transformers.generation.logits_process import SynthIDTextWatermarkLogitsProcessor
+
+from ..engine.steps.choose import every_module
 
 USED = frozenset(
     {
@@ -95,16 +98,27 @@ def _of_the_model(model: Any) -> str | None:
     prepare = model.prepare_inputs_for_generation
     if "prepare_inputs_for_generation" in vars(model) or not prepare.__func__.__module__.startswith("transformers."):
         return "prepare_inputs_for_generation is not the model's own (prompt tuning, an override)"
-    if any(parameter.is_meta for parameter in model.parameters()):
+    weights = (weight for module in every_module(model) for weight in module._parameters.values() if weight is not None)
+    if any(weight.is_meta for weight in weights):
         return "weights of the model are not in memory (offloaded)"
     return "torch.autocast chooses the precision of products" if torch.is_autocast_enabled(model.device.type) else None
+
+
+def arguments_of(module: Any) -> Collection[str]:
+    """What a module can be called with; looked up once a class, unless its `forward` is its own."""
+    return inspect.signature(module.forward).parameters if "forward" in vars(module) else _arguments_of(type(module))
+
+
+@cache
+def _arguments_of(kind: type) -> frozenset[str]:
+    return frozenset(inspect.signature(kind.forward).parameters)  # type: ignore[attr-defined]
 
 
 def _of_arguments(model: Any, model_kwargs: dict[str, Any]) -> str | None:
     cache = model_kwargs.get("past_key_values")
     if cache is not None and int(cache.get_seq_length()) > 0:
         return "past_key_values holds a prefix"
-    encoders = inspect.signature(model.get_encoder().forward).parameters if model.config.is_encoder_decoder else ()
+    encoders = arguments_of(model.get_encoder()) if model.config.is_encoder_decoder else ()
     for name, value in model_kwargs.items():  # what the encoder takes, it has got already
         empty = value is None or (hasattr(value, "__len__") and len(value) == 0)
         if name not in USED and name not in encoders and not empty:
@@ -126,7 +140,7 @@ def _of_prompts(model: Any, model_kwargs: dict[str, Any]) -> str | None:
         return None
     if bool((mask[:, 1:] < mask[:, :-1]).any()):
         return "the padding is not on the left alone"
-    if "position_ids" not in inspect.signature(model.forward).parameters:
+    if "position_ids" not in arguments_of(model):
         return "the model counts padding as positions"
     return "the model has positions of its own for padding" if hasattr(model.base_model, "embeddings") else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from .chat import chat_ids, is_conversation
@@ -11,7 +12,6 @@ from .model import Source
 
 if TYPE_CHECKING:
     from .text_model import TextModel
-    from .tokenizer import Tokenizer
 
 
 @dataclass(slots=True)
@@ -27,6 +27,41 @@ class Prompt:
     def __post_init__(self) -> None:
         if not self.length and self.source is not None:
             self.length = len(self.source)
+
+
+class EncodedPrompt(Prompt):
+    """An input that is encoded already, as part of `packed` (tokens, d), which holds many, one behind the other."""
+
+    __slots__ = ("packed", "read", "start")
+
+    def __init__(self, tokens: tuple[int, ...], packed: Any, start: int, length: int, read: Any = None) -> None:
+        """`read` (tokens,): what the encoder read, where that is known."""
+        self.tokens, self.shown, self.length = tokens, 0, length
+        self.packed, self.start, self.read = packed, start, read
+
+    @property
+    def source(self) -> Any:  # type: ignore[override]
+        return None if self.read is None else tuple(self.read[self.start : self.start + self.length].tolist())
+
+    @property
+    def hidden(self) -> Any:  # type: ignore[override]
+        return self.packed[self.start : self.start + self.length]
+
+
+class EncodedPrompts(Sequence[Prompt]):
+    """All inputs that `packed` holds, each made when it is asked for: a device that has some to work on does not wait."""
+
+    def __init__(self, tokens: Sequence[tuple[int, ...]], packed: Any, lengths: Sequence[int], read: Any) -> None:
+        self._tokens, self._packed, self._lengths, self._read = tokens, packed, lengths, read
+        self._starts = [0, *accumulate(lengths)]
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(len(self)))]
+        return EncodedPrompt(self._tokens[i], self._packed, self._starts[i], self._lengths[i], self._read)
 
 
 class Reader:
@@ -59,8 +94,9 @@ class Reader:
         found: list[Any] = list(raws)
         if texts is not None and not self._model.speech:
             where = [i for i, raw in enumerate(raws) if isinstance(raw, str) and _is_text(raw)]
+            bos = texts.bos
             for i, ids in zip(where, texts.encode_batch([raws[i] for i in where]), strict=True):
-                found[i] = _Ids(_once(texts, raws[i], ids))
+                found[i] = _Ids(_once(bos, raws[i], ids))
         return [self._attempt(raw) for raw in found]
 
     def _attempt(self, raw: Any) -> Source | ValueError:
@@ -125,7 +161,7 @@ def token_ids(model: TextModel, raw: Any, what: str) -> tuple[int, ...]:
     if isinstance(raw, str):
         if model.texts is None:
             raise ValueError(f"model {model.name!r} has no tokenizer: give token ids instead of text")
-        return _once(model.texts, raw, model.texts.encode_batch([readable(raw, what)])[0])
+        return _once(model.texts.bos, raw, model.texts.encode_batch([readable(raw, what)])[0])
     try:
         ids = tuple(map(int, raw))
     except (TypeError, ValueError):
@@ -134,9 +170,9 @@ def token_ids(model: TextModel, raw: Any, what: str) -> tuple[int, ...]:
     return ids
 
 
-def _once(texts: Tokenizer, raw: str, ids: Sequence[int]) -> tuple[int, ...]:
+def _once(bos: tuple[int, str] | None, raw: str, ids: Sequence[int]) -> tuple[int, ...]:
     """A text that begins with BOS itself, as chat templates do, begins once."""
-    twice = texts.bos is not None and len(ids) > 1 and ids[0] == ids[1] == texts.bos[0] and raw.startswith(texts.bos[1])
+    twice = bos is not None and len(ids) > 1 and ids[0] == ids[1] == bos[0] and raw.startswith(bos[1])
     return tuple(ids[1:]) if twice else tuple(ids)
 
 

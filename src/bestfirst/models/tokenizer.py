@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,22 +118,38 @@ class SentencePieceTokenizer(Tokenizer):
         self._special = {token.id for token in added if token.special}
         self._special_names = {token.content for token in added if token.special}
         self._clean_up = clean_up
+        self._read: tuple[int, list[int]] | None = None  # of the vocabulary's size: tokens by sentencepiece's own numbers
+        self._shown_as: dict[int, int] = {}  # sentencepiece's own numbers, by token
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         split = [self._cut(text) for text in texts]
-        texts = [part for parts in split for part in parts if isinstance(part, str)]
-        found = iter(_each(partial(self._source.encode, out_type=str), texts))
-        vocabulary, unknown = self._vocabulary, self._vocabulary[self._unknown]
+        found = iter(self._ids([part for parts in split for part in parts if isinstance(part, str)]))
         out = []
         for parts in split:
             ids = [*self._before]
             for part in parts:
                 if isinstance(part, str):
-                    ids += [vocabulary.get(piece, unknown) for piece in next(found)]
+                    ids += next(found)
                 else:
                     ids.append(part.id)
             out.append(ids + self._after)
         return out
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        """Tokens of texts without added tokens."""
+        source, vocabulary, unknown = self._source, self._vocabulary, self._vocabulary[self._unknown]
+
+        def one(text: str) -> list[int]:
+            return [vocabulary.get(piece, unknown) for piece in source.encode(text, out_type=str)]
+
+        if len(texts) < FEW:
+            return [one(text) for text in texts]
+        if self._read is None or self._read[0] != len(vocabulary):
+            self._read = len(vocabulary), [vocabulary.get(piece, unknown) for piece in _pieces_of(source)]
+        table, odd = self._read[1], source.unk_id()
+        # a piece that sentencepiece does not know may be in the vocabulary all the same
+        every = zip(texts, source.encode(texts, out_type=int), strict=True)
+        return [one(text) if odd in ids else [table[i] for i in ids] for text, ids in every]
 
     def encode_target(self, text: str) -> list[int]:
         vocabulary = self._target_vocabulary
@@ -150,10 +165,18 @@ class SentencePieceTokenizer(Tokenizer):
         return self._split(text)
 
     def decode_batch(self, batch: Sequence[Ids]) -> list[str]:
-        found = [[self._name(token) for token in ids if token not in self._special] for ids in batch]
-        # of no pieces it makes no text, and takes a list that begins with none for one of something else
-        texts = iter(_each(self._shown.decode, [pieces for pieces in found if pieces]))
-        return [self._finish(next(texts)) if pieces else "" for pieces in found]
+        special, shown = self._special, self._shown
+        found = [[token for token in ids if token not in special] for ids in batch]
+        if len(batch) < FEW:  # of no pieces it makes no text
+            return [self._finish(shown.decode([*map(self._name, ids)])) if ids else "" for ids in found]
+        table, odd = self._shown_as, shown.unk_id()
+        for token in {token for ids in found for token in ids} - table.keys():
+            table[token] = shown.PieceToId(self._name(token))
+        rows = [[table[token] for token in ids] for ids in found]
+        texts = iter(shown.decode([row for row in rows if row and odd not in row]))
+        every = zip(found, rows, strict=True)
+        made = [shown.decode([*map(self._name, ids)]) if odd in row else next(texts) if row else "" for ids, row in every]
+        return [self._finish(text) for text in made]
 
     def _finish(self, text: str) -> str:
         text = text.strip()
@@ -175,9 +198,8 @@ class SentencePieceTokenizer(Tokenizer):
 FEW = 64  # below that, sentencepiece's threads take longer to begin than it takes without them
 
 
-def _each(ask: Callable[[Any], Any], many: list[Any]) -> list[Any]:
-    """What sentencepiece says of each."""
-    return [ask(one) for one in many] if len(many) < FEW else ask(many)
+def _pieces_of(processor: Any) -> list[str]:
+    return [processor.IdToPiece(i) for i in range(processor.GetPieceSize())]
 
 
 class MarianTokenizer(SentencePieceTokenizer):

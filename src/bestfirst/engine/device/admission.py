@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ...models.reader import EncodedPrompt
 from ..engine import Job
 from .answers import RULES
 from .launch import Graphs, send
@@ -90,7 +91,17 @@ class Admission:
 
     def hidden_of(self, prompts: Sequence[Prompt]) -> torch.Tensor | None:
         """What the encoder made of them, (tokens, d), where that is known."""
-        return None if prompts[0].hidden is None else torch.cat([p.hidden for p in prompts if p.hidden is not None])
+        if not isinstance(prompts[0], EncodedPrompt):
+            return None if prompts[0].hidden is None else torch.cat([p.hidden for p in prompts if p.hidden is not None])
+        parts: list[tuple[Any, int, int]] = []  # of what holds many, where those that lie side by side begin and end
+        for prompt in prompts:
+            assert isinstance(prompt, EncodedPrompt)
+            packed, first = prompt.packed, prompt.start
+            if parts and parts[-1][0] is packed and parts[-1][2] == first:
+                _, first, _ = parts.pop()
+            parts.append((packed, first, prompt.start + prompt.length))
+        found = [packed[first:end] for packed, first, end in parts]
+        return found[0] if len(found) == 1 else torch.cat(found)
 
     def _give(self, jobs: Sequence[Job], slots: Sequence[int]) -> None:
         """What is an input's own in its edits."""

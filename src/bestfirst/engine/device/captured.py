@@ -41,8 +41,8 @@ class Reading(Admission):
     def hidden_of(self, prompts: Sequence[Prompt]) -> torch.Tensor | None:
         if self.weights.language_model:
             return None
-        if prompts[0].hidden is not None:
-            return torch.cat([prompt.hidden for prompt in prompts if prompt.hidden is not None])
+        if (found := super().hidden_of(prompts)) is not None:
+            return found
         hidden, lengths = self.encode(prompts)
         return torch.cat([each[:n] for each, n in zip(hidden, lengths, strict=True)])
 

@@ -23,6 +23,7 @@ from ..engine import Engine, Job, Stats, write
 from ..known import known
 from ..steps.choose import Fingerprint, untouched
 from .agreement import own_modules
+from .own_modules import OwnModules
 from .products import power
 from .room import MOST_INPUTS, Room, room_for
 from .rules import unknown_to_device
@@ -43,13 +44,13 @@ class DeviceEngine:
     If the device fails, the host does what is not done, with one warning.
     """
 
-    def __init__(self, model: TransformersModel, decoding: Decoding, host: Callable[[], Engine]) -> None:
+    def __init__(self, model: TransformersModel, decoding: Decoding, host: Callable[[], Engine], way: Way) -> None:
         self.model = model
         self.decoding = decoding
         self._make_host = host
         self._host: Engine | None = None
         self._known = known(model)
-        self._room = Room(model, None if fused(model) else own_modules(model))
+        self._room = Room(model, way if isinstance(way, OwnModules) else None)
         self._most = MOST_INPUTS  # in flight: fewer, once memory was refused
         self._session: Session | None = None
         self._waiting: deque[Job] = deque()
@@ -58,12 +59,6 @@ class DeviceEngine:
         self._judged: tuple[Decoding | None, str | None] = (None, None)
         self._stats = Stats()
         self._broken = False
-
-    @staticmethod
-    def available(model: TransformersModel) -> bool:
-        """Whether the kernels know the architecture, and its weights are all there is to the model; or its own modules agree
-        with it when they run on the device's tree."""
-        return fused(model) or own_modules(model) is not None
 
     def why_not(self, job: Job) -> str | None:
         """Why this job cannot run on the device; None if it can."""
@@ -196,12 +191,13 @@ class DeviceEngine:
         some = islice(self._waiting, BATCH)
         if not self._waiting:
             return []
-        first = self._waiting[0]
+        first, start_of = self._waiting[0], self._room.start
+        start, decoding = start_of(first), first.decoding
 
         def alike(job: Job) -> bool:
-            mine, theirs = job.decoding, first.decoding
-            same = mine is theirs or (mine.deterministic is theirs.deterministic and mine.allowed is theirs.allowed)
-            return same and self._room.start(job) == self._room.start(first)
+            mine = job.decoding
+            same = mine is decoding or (mine.deterministic is decoding.deterministic and mine.allowed is decoding.allowed)
+            return same and start_of(job) == start
 
         return list(takewhile(alike, some))
 
@@ -307,6 +303,15 @@ class DeviceEngine:
                     raise
                 inputs = ceil(inputs / 2)
                 torch.cuda.empty_cache()
+
+
+Way = OwnModules | type[Weights]
+
+
+def way_of(model: TransformersModel) -> Way | None:
+    """How the device runs a model: by kernels that know its architecture, where its weights are all there is to it; or by its own
+    modules, where these agree with it when they run on the device's tree."""
+    return Weights if fused(model) else own_modules(model)
 
 
 def fused(model: TransformersModel) -> bool:

@@ -51,7 +51,7 @@ class DeviceStep:
             st.status, st.deepest, st.limit, st.rules, st.caps, st.norm, st.gain, st.answers, st.answer_value, st.kept, st.bars,
             st.pick_length, st.pick_place, st.wants, st.counters, shape.n, L, W,
             MANY=shape.many, PICKS=picks, KP=KP, CP=min(power(W), 16 if KP <= 1024 else 4), LP=power(L),
-            num_warps=1 if KP <= 16 else 2 if KP <= 128 else 8 if KP <= 1024 else 16,
+            num_warps=1 if KP <= 8 else 2 if KP <= 128 else 8 if KP <= 1024 else 16,
         )  # fmt: skip
         share[(1,)](st.wants, st.grant, st.first, st.counters, st.rules, R, S, PICKS=picks, SP=power(S), num_warps=8)
         assign[(S,)](
@@ -114,7 +114,7 @@ class DeviceStep:
             st.counters, q, q.shape[1], memory, memory.shape[-1], index,
             self.row_node, self.row_input, self.row_length, st.paths, st.source_start, st.source_length,
             out, layer.scaling, st.shape.lengths, w.heads, w.size,
-            OWN=own, DP=power(w.size), BLOCK=16, num_warps=2,
+            OWN=own, DP=power(w.size), BLOCK=16, num_warps=1,
         )  # fmt: skip
         return out
 

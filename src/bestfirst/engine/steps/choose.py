@@ -56,7 +56,7 @@ class Fingerprint:
     copied: Any = None  # a `Checksum`, where somebody asked for one
 
     def __init__(self, model: Any) -> None:
-        modules = list(model.modules())
+        modules = every_module(model)
         self.parts = self._parts(modules)
         self._places = self._look(modules)
         self._some: dict[Any, list[torch.Tensor]] = {}
@@ -67,7 +67,7 @@ class Fingerprint:
 
     def holds(self, model: Any) -> bool:
         """Whether the model is still that one."""
-        modules = list(model.modules())  # once: a model is asked before every decode
+        modules = every_module(model)  # once: a model is asked before every decode
         return self._parts(modules) == self.parts and self._look(modules) == self._places and self._read() == self._numbers
 
     def _parts(self, modules: Sequence[Any]) -> list[Any]:
@@ -173,15 +173,27 @@ def changes_with_length(model: TransformersModel) -> bool:
 
 def untouched(module: Any) -> bool:
     """Whether classes and weights are all there is to a module: no adapters, no hooks of somebody's, no replaced methods."""
-    return _unchanged(module.modules())
+    return _unchanged(every_module(module))
+
+
+def every_module(module: Any) -> list[Any]:
+    """As `module.modules()`, in another order and in a third of its time: a model is looked through before every decode."""
+    found: dict[Any, None] = {}
+    left = [module]
+    while left:
+        if (one := left.pop()) not in found:
+            found[one] = None
+            left += [child for child in one._modules.values() if child is not None]
+    return list(found)
 
 
 def _unchanged(modules: Iterable[Any]) -> bool:
+    kinds = set()
     for module in modules:
-        hooks = _hooks(module) if module._forward_hooks or module._forward_pre_hooks else ()
-        if "forward" in vars(module) or not all(map(_known, (type(module), *hooks))):
+        if "forward" in vars(module) or not all(map(_known, _hooks(module))):
             return False
-    return True
+        kinds.add(type(module))
+    return all(map(_known, kinds))
 
 
 def _known(part: Any) -> bool:
