@@ -149,3 +149,36 @@ def test_the_story_of_a_search_is_that_of_strict_order(engine):
 def told(trace) -> list[tuple[object, ...]]:
     names = ("event", "parent", "token", "score", "why")
     return [tuple(event.get(name) for name in names) for event in trace.events if event["event"] not in ("result", "text")]
+
+
+class Together:
+    """A reader that reads many at once, unless "odd" is among them."""
+
+    def __init__(self, one):
+        self.one, self.read = one, []
+
+    def __call__(self, raw):
+        return self.one(raw)
+
+    def batch(self, raws):
+        self.read.append([*raws])
+        if "odd" in raws:
+            raise RuntimeError("a tokenizer failed")
+        return [self._attempt(raw) for raw in raws]
+
+    def _attempt(self, raw):
+        try:
+            return self.one(raw)
+        except ValueError as error:
+            return error
+
+
+@pytest.mark.parametrize("second", ["unreadable", "odd"])
+def test_texts_of_a_request_are_read_together(engine, second):
+    reader = engine._read = Together(engine._read)
+    texts = ["ab", second, "", "ba"]
+    done = results(submit(engine, *texts)[1], len(texts))
+    assert reader.read == [texts]
+    expected = "the input cannot be read; write it otherwise" if second == "unreadable" else None
+    assert [done[i].message for i in range(4)] == [None, expected, None, None]
+    assert [done[i].text for i in (0, 3)] == ["ab", "ba"]

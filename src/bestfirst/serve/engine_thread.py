@@ -7,17 +7,20 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
 from ..engine import Engine, Job, Stats, engine_for
-from ..models import Model
+from ..models import Model, Source
 from ..search import Answer, Result, Trace
 from ..settings import Decoding
 from .fair_share import FairShare, Flow, Use
 from .limits import Limits
 from .recorded import RecordedSearch
+
+TOGETHER = 256  # texts that are read at a time, while others wait
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +63,7 @@ class Work(Flow):
     recorded: bool = False  # tell every event of every search, in strict order
     cancelled: bool = False
     jobs: dict[int, Job] = field(default_factory=dict)  # of the texts that were read, by number
+    sources: dict[int, Any] = field(default_factory=dict)  # of texts that were read ahead; None where each is to be read alone
     set_aside: dict[int, int] = field(default_factory=dict)  # of texts that had to make room: tokens of memory for next time
     told: dict[int, int] = field(default_factory=dict)  # of a stream: of each text, how many answers were told
 
@@ -251,7 +255,7 @@ class EngineThread:
         if isinstance(text, str) and not text.strip():
             return Result(status="complete", exact=True)
         try:
-            job = Job(index, self._read(text), decoding)
+            job = Job(index, self._source(work, index), decoding)
             decoding.n_max(job.source)
         except ValueError as error:
             return Result(status="error", message=str(error))
@@ -262,6 +266,21 @@ class EngineThread:
             job.begin = partial(self._record, job)
         work.jobs[index] = job
         return job
+
+    def _source(self, work: Work, index: int) -> Source:
+        """A text, read, and with it those that wait behind it: many take a tokenizer little longer than one."""
+        together = getattr(self._read, "batch", None)
+        if index not in work.sources and together is not None and len(work.waiting) > 1:
+            some = [*islice(work.waiting, TOGETHER)]
+            try:
+                found = together([work.texts[each][0] for each in some])
+            except Exception:  # who is at fault is seen when each is read alone
+                found = [None] * len(some)
+            work.sources.update(zip(some, found, strict=True))
+        source = work.sources.pop(index, None)
+        if isinstance(source, ValueError):
+            raise source
+        return self._read(work.texts[index][0]) if source is None else source
 
     def _make_room(self, work: Work, use: Use) -> bool:
         """Whether there is room for a job, after those that hold much more have given some up."""
