@@ -79,6 +79,15 @@ def test_a_model_is_not_kept_in_memory():
     assert gone() is None
 
 
+def test_a_model_is_looked_at_once_a_call(monkeypatch):
+    """Whether the device can run it: with one short input, that is a good part of the time."""
+    model, looks = build("Llama").to(DEVICE), []
+    way_of = engines.way_of
+    monkeypatch.setattr(engines, "way_of", lambda model: looks.append(model) or way_of(model))
+    outputs(model, inputs(model, 1), num_beams=2, max_new_tokens=2)
+    assert len(looks) == 1
+
+
 def test_a_session_has_room_for_as_many_as_wait():
     """One that was made for fewer inputs would take them a few at a time."""
     model = build("Llama").to(DEVICE)
