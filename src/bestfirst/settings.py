@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .drafting import Drafter
     from .models import Model, Source
     from .search import Search
+    from .search.words import Words
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Decoding:
     prefix            the forced start of every output, a text or token ids (Hugging Face models); it is not scored
     allowed           what may be written: a `bestfirst.Trie` of outputs, a `bestfirst.Grammar`, another `Constraint`,
                       or a name: a file of outputs, one a line, "regex:PATTERN", "schema:FILE", "grammar:FILE"
+    must_contain      words that every output has to contain, in any order: texts or token ids; a list of them stands for one of
+                      them. Hypotheses compete with those that miss as many tokens (`search.BankedSearch` says what is exact)
     heuristic         h(y, context), where context.source is the input, for "a-star-beam" and "a-star"
     stop              a stopping rule other than the strategy's own, an object or its name: "exhausted", "opennmt", "shrinking",
                       "huang", "hf-true", "hf-false", "hf-never", "patience", "ctranslate2" (these two with a factor in
@@ -86,6 +89,7 @@ class Decoding:
     finished: Finished = "leave"
     prefix: str | Sequence[int] | None = None
     allowed: Constraint | str | None = None
+    must_contain: Sequence[Any] | Words = ()
     heuristic: Heuristic | None = None
     stop: str | Stop | None = None
     stop_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -114,6 +118,7 @@ class Decoding:
 
             check_draft(self.draft)
         self._check_endings()
+        self._check_words()
         self._limit(1)
         _ = self.budget
         self.objective.check(self.plan)
@@ -131,6 +136,32 @@ class Decoding:
             raise ValueError(f"min_length must be a whole number from 0 up, got {self.min_length!r}")
         if isinstance(self.max_length, int) and self.min_length >= self.max_length and not self.accept_truncated:
             raise ValueError(f"min_length ({self.min_length}) leaves no room for EOS within max_length ({self.max_length})")
+
+    def _check_words(self) -> None:
+        if not self.must_contain:
+            object.__setattr__(self, "must_contain", ())
+            return
+        if isinstance(self.must_contain, str):
+            raise ValueError(
+                f"must_contain is a list of words, got the text {self.must_contain!r}; write [{self.must_contain!r}]"
+            )
+        if isinstance(self.must_contain, (list, tuple)):
+            object.__setattr__(self, "must_contain", words_of(self.must_contain))
+        plan, score = self.plan, self.objective
+        others = {
+            "allowed": self.allowed is not None,
+            "prefix": bool(self.prefix),
+            "stop, stop_strings or max_calls": self.stop is not None or bool(self.stop_strings) or self.max_calls is not None,
+            f"finished={plan.finished!r}": plan.finished != "leave",
+            f"strategy {plan.name!r}": plan.name not in ("best-first", "beam", "greedy") or plan.k == inf,
+            f"score {score.name!r}": not score.plain or bool(score.needs & {"attention", "language_model"}),
+            "queue_capacity, accept_truncated or draft": bool(
+                plan.queue_capacity or self.accept_truncated or self.draft not in (None, "none")
+            ),
+        }
+        for name, given in others.items():
+            if given:
+                raise ValueError(f"must_contain does not go with {name}; leave one of them out")
 
     # -- what it stands for ----------------------------------------------------------------------------------------------
 
@@ -171,6 +202,10 @@ class Decoding:
             strings = tuple(string for string in self.stop_strings if string not in tokens)
             ends = [*self.ending(eos_of(model.eos, "Model")), *tokens.values()]
             return self.using(eos=ends, stop_strings=strings).read(model)
+        if isinstance(self.must_contain, tuple) and self.must_contain:
+            from .search.words import Words
+
+            return self.using(must_contain=Words([_spelled(some, model) for some in self.must_contain])).read(model)
         if not isinstance(self.allowed, str):
             return self
         from .constraints.named import named_constraint
@@ -195,6 +230,14 @@ class Decoding:
 
     def search(self, source: Source, eos: Collection[int], trace: Trace | None = None, **more: Any) -> Search:
         """The search of one input, ready to be driven by an engine."""
+        if self.must_contain:
+            from .search.banked import BankedSearch
+
+            words: Any = self.must_contain
+            if trace is not None:
+                raise ValueError("must_contain is searched without a trace; leave one of them out")
+            context = Context(self.n_max(source), source.length, source.payload)
+            return BankedSearch(self.plan, score=self.objective, eos=eos, context=context, words=words, n=self.nbest)
         return self.objective.search(
             self.plan,
             eos=eos,
@@ -260,6 +303,8 @@ class Decoding:
             parts.append(f"n_max:{getattr(self.max_length, '__name__', self.max_length)}")
         if self.allowed is not None:
             parts.append(f"allowed:{self.allowed if isinstance(self.allowed, str) else self.allowed.signature}")
+        if self.must_contain:
+            parts.append(f"must_contain:{self.must_contain}")
         if self.prefix:
             parts.append(f"prefix:{self.prefix}")
         return "|".join(parts)
@@ -267,5 +312,34 @@ class Decoding:
 
 PACE = ("row_budget", "max_cache_tokens", "draft")
 """Settings that change no result."""
+
+
+def words_of(given: Sequence[Any]) -> tuple[Any, ...]:
+    """Each word as a tuple of its alternatives, texts or tuples of token ids. ValueError, naming it, for what is neither."""
+    return tuple(_alternatives(each) for each in given)
+
+
+def _alternatives(given: Any) -> tuple[Any, ...]:
+    some = list(given) if isinstance(given, (list, tuple)) else [given]
+    if some and all(isinstance(token, int) for token in some):
+        some = [some]
+    found = tuple(each if isinstance(each, str) else tuple(each) for each in some if isinstance(each, (str, list, tuple)))
+    if not some or len(found) < len(some) or not all(found):
+        raise ValueError(
+            f"must_contain is a list of words, each a text, token ids, or a list of such for one of them, got {given!r}"
+        )
+    return found
+
+
+def _spelled(some: Sequence[Any], model: Model) -> list[Sequence[int]]:
+    """The tokens of each alternative, as the model writes it first and behind a space."""
+    found: list[Sequence[int]] = [each for each in some if not isinstance(each, str)]
+    for text in (each for each in some if isinstance(each, str)):
+        tokens = [each for each in model.targets([text, " " + text]) if each]
+        if not tokens:
+            raise ValueError(f"the model cannot write {text!r}, which must occur")
+        found += tokens
+    return found
+
 
 DEFAULT = Decoding()

@@ -231,6 +231,9 @@ class AllSearchOptions(SearchOptions):
         "them --max-calls.")] = "best-first"
     prefix: Prefix = None
     allowed: Allowed = None
+    must_contain: Annotated[list[str] | None, option("--must-contain", metavar="WORD", panel=SEARCH,
+        help="Every output must contain this word; 'a|b': one of these. May be given several times, for words in any "
+        "order.")] = None
     max_calls: Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
         help="Give up on an input after so many model calls.")] = None
     row_budget: RowBudget = None
@@ -248,6 +251,7 @@ class AllSearchOptions(SearchOptions):
         factor = named.pop("patience")
         if factor is not None and self.stop is None:
             raise usage("--patience goes with --stop patience or ctranslate2")
+        named["must_contain"] = [words(each).split("|") for each in self.must_contain or ()]
         return {**named, "stop_options": given(factor=factor)}
 
 

@@ -30,6 +30,7 @@ NAMES = (
         "max_calls",
         "max_length",
         "min_length",
+        "must_contain",
         "nbest",
         "queue_capacity",
         "ratio",

@@ -166,6 +166,8 @@ class ModelScorer:
         if not asked:
             return out
         rows = [batch[i] for i in asked]
+        if any(y.wanted for y in rows):
+            width = inf
         before: list[States] = [_state_before(y) for y in rows]
         queries = [Query(states.model, y.tokens) for states, y in zip(before, rows, strict=True)]
         several = width > 1 + len(self.eos)  # else a state is used once, and may be overwritten

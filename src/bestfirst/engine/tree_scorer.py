@@ -130,7 +130,8 @@ class TreeScorer:
         As Hugging Face does it: log-softmax, then what is banned or processed. The score comes last, and top-k after it.
         """
         allowed, width = self._allowed(batch, logits, width)
-        if self.score.plain:
+        wanted = any(y.wanted for y in batch)
+        if self.score.plain and not wanted:
             return *self.runner.decoder.best(logits, width, self._banned, allowed), None
         logprobs = log_softmax(np.ascontiguousarray(logits)).clip(max=0)
         if self._banned is not None:
@@ -140,12 +141,16 @@ class TreeScorer:
                 kept = logprobs[row, tokens]
                 logprobs[row] = -inf
                 logprobs[row, tokens] = kept
-        increments = self._increments(rows, slots, logprobs)
-        tokens = np.argpartition(-increments, width - 1, 1)[:, :width]
+        increments = ranked = logprobs if self.score.plain else self._increments(rows, slots, logprobs)
+        if wanted:
+            ranked = increments.copy()
+            for row, y in enumerate(batch):
+                ranked[row, list(y.wanted)] = inf
+        tokens = np.argpartition(-ranked, width - 1, 1)[:, :width]
         best = np.take_along_axis(increments, tokens, 1)
         order = np.lexsort((tokens, -best))
         best, tokens = np.take_along_axis(best, order, 1), np.take_along_axis(tokens, order, 1)
-        return best, tokens, np.take_along_axis(logprobs, tokens, 1)
+        return best, tokens, None if self.score.plain else np.take_along_axis(logprobs, tokens, 1)
 
     def _allowed(self, batch: Sequence[Hypothesis], logits: Any, width: int) -> tuple[Any, int]:
         """What a constraint lets each row go on with, if there is one; and no more than that of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ class Hypothesis:
 
     __slots__ = (
         "bound", "children", "evicted", "finished", "id", "key", "length", "logprob", "node", "on_beam", "parent", "rank",
-        "reach", "state", "state_key", "successors", "token", "tokens", "value", "worth",
+        "reach", "state", "state_key", "successors", "token", "tokens", "value", "wanted", "worth",
     )  # fmt: skip
 
     parent: Hypothesis | None
@@ -67,6 +67,7 @@ class Hypothesis:
     state: Any
     state_key: Hashable  # of what is equal, hypotheses of one length have the same continuations; None: of nobody knows what
     node: Any
+    wanted: Collection[int]  # tokens among its successors that are asked for, however unlikely
     id: int
 
     def __init__(self, parent: Hypothesis | None, token: int, value: float, logprob: float, finished: bool) -> None:
@@ -87,6 +88,7 @@ class Hypothesis:
         self.state = None
         self.state_key = None
         self.node = None
+        self.wanted = ()
         self.id = -1
 
     def __repr__(self) -> str:

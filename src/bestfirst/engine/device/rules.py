@@ -30,6 +30,7 @@ def unknown_to_device(decoding: Decoding, vocabulary: float = inf) -> str | None
         "allowed, unless it is a trie": trie is not None and not isinstance(trie, Trie),
         "tokens that the model does not have": isinstance(trie, Trie) and trie.largest >= vocabulary,
         "a trie of so many nodes": isinstance(trie, Trie) and len(trie.tokens) >= 1 << 31,
+        "must_contain": bool(decoding.must_contain),
         "queue_capacity": plan.queue_capacity is not None,
         "max_calls": decoding.max_calls is not None,
         f"a beam above {LARGEST_BEAM}": plan.k > LARGEST_BEAM,

@@ -1,0 +1,170 @@
+"""BankedSearch: beam search that must use some words, with a beam for every number of tokens that are still missing.
+
+A hypothesis that begins a word which has to occur would lose to likelier ones that do not. So hypotheses compete only with those
+that miss as much: the beam of length t and *bank* r are the k best of length t that miss r tokens (`Words.missing`), among the
+children of all beams of length t - 1 (grid beam search; Hokamp and Liu, 2017; banks as Post and Vilar, 2018, have them). EOS may
+come when nothing is missing; a finished hypothesis is an answer if fewer than k of its length and bank 0 precede it.
+
+That is what is computed: level by level, or, by a score that is its own bound, best first, until n answers are sure. As in
+Algorithm 2, whatever comes to the front after k of its beam have is off the beam, whichever beams its rivals came from. The
+two give the same answers, and those of the definition above (`tests/search/test_banked.py`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Collection
+
+from .hypothesis import Context, Hypothesis, Successors
+from .objective import Objective, lowered
+from .result import Answer, Result
+from .table_1 import Strategy, check
+from .words import State, Words
+
+Order = tuple[float, float, tuple[int, ...]]
+
+
+class BankedSearch:
+    """One input's search. It is driven as every `Search` is."""
+
+    def __init__(
+        self, strategy: Strategy, *, score: Objective, eos: Collection[int], context: Context, words: Words, n: int = 1
+    ) -> None:
+        check(strategy, score, context, n)
+        self.score, self.context, self.words, self.n, self.k = score, context, words, n, int(strategy.k)
+        self.eos = frozenset(eos)
+        self.exact = strategy.exact
+        self.whole_levels = not score.value_only or strategy.level_by_level
+        self.level_rows = min(self.k * (1 + words.missing(words.start)), 1024)
+        self.width = self.k + len(self.eos) + words.most_helpful
+        self.rows = self.calls = 0
+        self.root = Hypothesis(None, -1, 0.0, 0.0, False)
+        self._states: dict[Hypothesis, State] = {}
+        self._waiting: list[tuple[Order, Hypothesis]] = []
+        self._came: Counter[tuple[int, int]] = Counter()  # by length and bank, how many came to the front
+        self._unfinished: Counter[tuple[int, int]] = Counter()  # and those of them that are unfinished
+        self._answers: list[Hypothesis] = []
+        self._needed: list[Hypothesis] = []
+        self._deepest = self.root
+        self._place(self.root, words.start)
+        self._go_on()
+
+    # -- what to score -------------------------------------------------------------------------------------------------------
+
+    def frontier(self, m: int) -> list[Hypothesis]:
+        """Level by level all of a level that is not scored; else the needed one, and then what is likely to be."""
+        if self.whole_levels or not self._needed:
+            return self._needed[:m]
+        ahead = [y for _, y in heapq.nsmallest(4 * m, self._waiting) if self._may_matter(y)] if m > 1 else []
+        return [*self._needed, *ahead][:m]
+
+    def _may_matter(self, y: Hypothesis) -> bool:
+        open_ = not y.finished and y.successors is None and y.length < self.context.n_max
+        return open_ and self._unfinished[y.length, self._bank(y)] < self.k
+
+    def commit(self, y: Hypothesis, successors: Successors) -> None:
+        """Take what the model said of `y`; when all that was needed is there, go on to what is needed next."""
+        y.successors = lowered(successors)
+        self.rows += 1
+        if y in self._needed and all(each.successors is not None for each in self._needed):
+            self._go_on()
+        elif self.whole_levels and y in self._needed:
+            self._needed.remove(y)
+            self._scored(y)
+
+    # -- whose turn it is ----------------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """Open what is scored, in order, up to the next that is not; level by level, up to the end of the level."""
+        for y in self._needed:
+            self._scored(y)
+        self._needed = []
+        level = self._waiting[0][1].length if self._waiting else 0
+        while self._waiting and not self._over(level):
+            if self.whole_levels and self._waiting[0][1].length > level:
+                if self._needed:
+                    return
+                level = self._waiting[0][1].length
+                continue
+            y = heapq.heappop(self._waiting)[1]
+            if not self._enters(y):
+                continue
+            if y.successors is not None:
+                self._scored(y)
+                continue
+            self._needed.append(y)
+            if not self.whole_levels:
+                return
+        if self._over(level):
+            self._needed = []
+
+    def _over(self, level: int) -> bool:
+        """Whether n answers are sure: they precede whatever anything that waits could become."""
+        if len(self._answers) < self.n:
+            return False
+        if not self.whole_levels:
+            return True
+        last = self._best()[-1].worth
+        open_ = [y for _, y in self._waiting] + self._needed
+        return all(max(y.worth if y.finished else y.bound, y.bound) < last for y in open_)
+
+    def _enters(self, y: Hypothesis) -> bool:
+        """Whether a hypothesis that comes to the front is to be scored: it is unfinished, and has a place on its beam."""
+        beam = y.length, self._bank(y)
+        self._came[beam] += 1
+        if y.finished:
+            if self._came[beam] <= self.k:
+                self._answers.append(y)
+            return False
+        self._unfinished[beam] += 1
+        if self._unfinished[beam] > self.k:
+            return False
+        if y.length > self._deepest.length:
+            self._deepest = y
+        return y.length < self.context.n_max
+
+    def _scored(self, y: Hypothesis) -> None:
+        """Let the children of `y` wait for their turn: of each bank the k best, for more have no place on its beam."""
+        self.calls += 1
+        state, successors = self._states[y], y.successors
+        assert successors is not None
+        logprobs = successors.values if successors.logprobs is None else successors.logprobs
+        banks: Counter[int] = Counter()
+        for value, token, logprob in zip(successors.values, successors.tokens, logprobs, strict=True):
+            finished = token in self.eos
+            if finished and not self.words.complete(state):
+                continue
+            after = state if finished else self.words.after(state, token)
+            bank = self.words.missing(after)
+            banks[bank, finished] += 1  # type: ignore[index]
+            if banks[bank, finished] <= self.k:  # type: ignore[index]
+                self._place(Hypothesis(y, token, y.value + value, y.logprob + logprob, finished), after)
+
+    def _place(self, y: Hypothesis, state: State) -> None:
+        y.worth = self.score.final(y.value, max(1, y.length), self.context)
+        y.bound = self.score.bound(y.value, y.length, self.context) if y.length < self.context.n_max else y.worth
+        y.wanted = self.words.helpful(state)
+        self._states[y] = state
+        order = (y.length, -y.value, y.tokens) if self.whole_levels else (-y.value, y.length, y.tokens)
+        heapq.heappush(self._waiting, (order, y))
+
+    def _bank(self, y: Hypothesis) -> int:
+        return self.words.missing(self._states[y])
+
+    # -- what came of it -----------------------------------------------------------------------------------------------------
+
+    def _best(self) -> list[Hypothesis]:
+        return sorted(self._answers, key=lambda y: (-y.worth, y.length, y.tokens))[: self.n]
+
+    def result(self) -> Result:
+        """The n best answers."""
+        answers = [Answer.of(y) for y in self._best()]
+        status = "complete" if answers else "incomplete"
+        partial = None if answers else Answer.of(self._deepest)
+        return Result(answers, self.calls, self.rows, exact=self.exact, status=status, partial=partial)  # type: ignore[arg-type]
+
+    def dismantle(self) -> None:
+        """Take apart what refers to itself, so that its memory is free at once."""
+        self._waiting.clear()
+        self._states.clear()
