@@ -20,6 +20,7 @@ SETTINGS = (
     {"length_penalty": 0.6, "nbest": 4},
     {"strategy": "beam"},
     {"strategy": "beam", "length_penalty": 1.0, "stop": "hf-false", "accept_truncated": True},
+    {"length_penalty": 1.0, "stop": "hf-false", "accept_truncated": True},
     {"strategy": "greedy"},
     {"max_calls": 9},
     {"queue_capacity": 4},
