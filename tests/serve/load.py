@@ -12,6 +12,10 @@ the answers are held against those of `bestfirst translate --json` instead.
 Beside these honest clients there may be greedy ones, which send as many texts as they may at a time, with a wide beam and a score
 that makes every search long, and such that ask for much and never read the answer. Then all honest clients run first by
 themselves, and what the others cost them is told; with `--pid`, also the most memory that the server took.
+
+    OMP_NUM_THREADS=1 python tests/serve/load.py URL FILE --alone 20 --decode
+
+With `--decode` every sentence of the one client is decoded in this process too, in turn: what is between is the way to a server.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import socket
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter, sleep
@@ -96,9 +100,30 @@ class Load:
 
     def percentile(self, share: float) -> float:
         """Milliseconds that this share of the requests took at most."""
-        if not self.seconds:
-            return float("nan")
-        return 1000 * sorted(self.seconds)[min(len(self.seconds) - 1, int(share * len(self.seconds)))]
+        return percentile(self.seconds, share)
+
+    def beside_decode(self, seconds: float) -> str:
+        """One line: a client that keeps its connection, and `decode` in this process, of the same sentences in turn."""
+        import bestfirst
+
+        model, end, inside = bestfirst.load(), perf_counter() + seconds, []
+        server = urlsplit(self.url)
+        connection = http.client.HTTPConnection(server.hostname, server.port, timeout=300)
+        for line in self.lines[:5] * 3:
+            self._ask(connection, line)
+            bestfirst.decode(model, [line], **self.settings)
+        for line in cycle(self.lines):
+            begun = perf_counter()
+            self._ask(connection, line)
+            between = perf_counter()
+            bestfirst.decode(model, [line], **self.settings)
+            inside.append(perf_counter() - between)
+            self.seconds.append(between - begun)
+            if perf_counter() > end:
+                break
+        more = percentile([one - other for one, other in zip(self.seconds, inside, strict=True)], 0.5)
+        took = f"served {self.percentile(0.5):.1f} ms, decoded here {percentile(inside, 0.5):.1f} ms"
+        return f"{len(inside)} sentences one by one, p50: {took}; of the differences {more:.1f} ms"
 
     def report(self, clients: int, rate: float) -> str:
         """One line."""
@@ -178,6 +203,11 @@ class Crowd:
                 connection.close()
 
 
+def percentile(seconds: list[float], share: float) -> float:
+    """Milliseconds that this share of them is at most."""
+    return 1000 * sorted(seconds)[min(len(seconds) - 1, int(share * len(seconds)))] if seconds else float("nan")
+
+
 def peak_memory(pid: int) -> float:
     """The most that a process has taken so far, in GB (Linux)."""
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -202,6 +232,7 @@ def main() -> int:
     parser.add_argument("--unread", type=int, default=0, help="clients beside them that do not read")
     parser.add_argument("--texts", type=int, default=128, help="texts in a request of a greedy client")
     parser.add_argument("--pid", type=int, help="the server's process, to see its memory")
+    parser.add_argument("--decode", action="store_true", help="the one client beside `decode` in this process, and nothing else")
     parser.add_argument("--expected", type=Path, help="what `bestfirst translate --json --beam K FILE` wrote")
     options = parser.parse_args()
     lines = options.file.read_text(encoding="utf-8").splitlines()
@@ -209,6 +240,9 @@ def main() -> int:
     lines = [line for line in lines if line.strip()]
     given = (options.url, lines, {"beam": options.beam}, os.environ.get("BESTFIRST_TOKEN"))
     one, many = Load(*given, answers=answers), Load(*given, answers=answers)
+    if options.decode:
+        print(one.beside_decode(options.alone))
+        return 0
     alone = one.run(1, options.alone)
     print(one.report(1, alone), flush=True)
     crowd = Crowd(options.url, lines, given[3], options.texts)

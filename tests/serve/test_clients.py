@@ -159,6 +159,24 @@ def test_what_is_sent_is_always_json():
     assert json_line({"a": inf, "b": [-inf, nan], "c": "é"}) == '{"a":null,"b":[null,null],"c":"é"}\n'.encode()
 
 
+# -- clients that close their half ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("more", ["", ', "stream": true'])
+def test_a_client_that_closes_its_half_gets_every_response(frail, version, more):
+    """As `printf ... | nc -N` does; and after a second request that was sent with the first."""
+    body = '{"text": ["Ja.", "Nein."], "strategy": "beam", "beam": 40' + more + "}"
+    head = f"POST /translate HTTP/{version}\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    requests = 2 if version == "1.1" else 1
+    connection = raw(frail, f"{head}Content-Length: {len(body)}\r\n\r\n{body}" * requests)
+    connection.shutdown(socket.SHUT_WR)
+    said = rest(connection)
+    assert said.count("HTTP/1.1 200 OK") == requests
+    assert said.count("Yes.") >= requests
+    assert ("100 Continue" in said) <= (version == "1.1")
+
+
 # -- responses that nobody reads -----------------------------------------------------------------------------------------------
 
 

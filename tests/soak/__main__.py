@@ -80,7 +80,7 @@ def _line(count: Counter[str]) -> str:
 
 
 def _requests(seed: int, times: int) -> Iterable[Counter[str]]:
-    served = Served()
+    served = Served("--deadline", 600)  # a machine that sleeps meanwhile is not what is tried here
     try:
         yield from asked(served, seed, times)
     finally:

@@ -33,9 +33,12 @@ class Ended(NamedTuple):
 def prepare() -> None:
     """Load what every command needs; a model folder that was loaded before is not read again."""
     import pyarrow.parquet  # noqa: F401
+    import typer.main
 
     from bestfirst.cli.app import run
     from bestfirst.cli.settings import ModelChoice
+    from bestfirst.models.folder import embedded_folder
+    from bestfirst.models.transformers import load_transformers
 
     loaded, load = {}, ModelChoice.load
 
@@ -47,10 +50,12 @@ def prepare() -> None:
         return loaded[self], decoding
 
     ModelChoice.load = once
+    typer.main.get_command = cache(typer.main.get_command)
     with tempfile.TemporaryDirectory() as folder:  # whatever a command loads when it is first called
         text = Path(folder, "text")
         text.write_text("Guten Morgen!\n", encoding="utf-8")
         assert run(["translate", str(text), "-o", f"{folder}/out", "--beam", "2"]) == 0
+    load_transformers(embedded_folder())  # whose modules a damaged folder needs
 
 
 def command(*arguments: object, before: Callable[[], None] | None = None, kill_after: float | None = None) -> Ended:

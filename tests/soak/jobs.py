@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .forks import GERMAN, command
 
-LINES, SHARD = 24, 4
+LINES, SHARD = 8, 2  # few: what is tried is the files, not the model
 OPTIONS: dict[str, list[str]] = {
     "out.txt": [],
     "out.txt.gz": [],

@@ -82,7 +82,7 @@ def _one(served: Served, rng: random.Random, lines: list[str]) -> Counter[str]:
     data, complete = _request(rng, lines, served.port)
     count = Counter(requests=1)
     try:
-        with socket.create_connection((served.host, served.port), timeout=120) as connection:
+        with socket.create_connection((served.host, served.port), timeout=300) as connection:
             with suppress(OSError):  # it may answer, and close, before all is sent
                 connection.sendall(data)
             if not complete:
@@ -91,6 +91,10 @@ def _one(served: Served, rng: random.Random, lines: list[str]) -> Counter[str]:
                 with suppress(OSError):
                     connection.recv(4096)
                 return count
+            if rng.random() < 0.1:
+                count["half closed"] += 1
+                with suppress(OSError):  # answered and closed already
+                    connection.shutdown(socket.SHUT_WR)
             answer = b""
             while len(answer) < 65536 and (more := connection.recv(65536)):
                 answer += more
@@ -98,6 +102,7 @@ def _one(served: Served, rng: random.Random, lines: list[str]) -> Counter[str]:
         count["unanswered"] += 1
         count[f"unanswered: {type(error).__name__} after {data[:200]!r}"] += 1
         return count
+    answer = answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
     if not answer.startswith(b"HTTP/1.1 "):
         count["unanswered"] += 1
         count[f"unanswered: {data[:200]!r}"] += 1

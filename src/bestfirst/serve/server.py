@@ -57,6 +57,7 @@ class TimedConnection(H11Protocol):
         self._response_seconds = body_seconds(deadline) + deadline + GRACE
         self._most = most
         self._timer: asyncio.TimerHandle | None = None
+        self._sent_all = False  # whether the client has closed its half of the connection
 
     @property
     def idle(self) -> bool:
@@ -70,6 +71,29 @@ class TimedConnection(H11Protocol):
             idle = (each for each in self.connections if isinstance(each, TimedConnection) and each.idle and each._timer)
             min(idle, key=lambda each: each._timer.when()).transport.abort()  # type: ignore[union-attr]
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends nothing more. One that has asked for something may wait for its response, or have left.
+
+        The two look the same until something is sent: whoever waits skips a `100 Continue`, whoever has left has it reset.
+        """
+        if self.idle or self.cycle.more_body:
+            return False
+        if not self._sent_all:
+            self._sent_all = True
+            if not self.cycle.response_started and self.cycle.scope["http_version"] == "1.1":
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._watch(0.02)
+        return True
+
+    def _watch(self, seconds: float) -> None:
+        """asyncio does not look at a connection that nothing more is read from: look from time to time whether it was reset."""
+        if self.transport.is_closing():
+            return
+        if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.transport.abort()
+        else:
+            self.loop.call_later(seconds, self._watch, min(2 * seconds, 1.0))
+
     def handle_events(self) -> None:
         before = self.cycle
         super().handle_events()
@@ -80,6 +104,8 @@ class TimedConnection(H11Protocol):
         taken = self.transport.is_closing() or not self.transport.get_write_buffer_size()
         self._allow(self._head_seconds if taken else self._response_seconds)
         super().on_response_complete()
+        if self._sent_all and self.idle:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
