@@ -32,7 +32,7 @@ import mmap, os, signal
 GONE = {
     mmap: "MADV_HUGEPAGE MAP_ANONYMOUS MAP_PRIVATE MAP_SHARED PROT_READ",
     signal: "SIGKILL SIGHUP SIGALRM SIGUSR1 SIGCHLD SIGPIPE alarm pthread_sigmask",
-    os: "sched_getaffinity getuid geteuid getgid fork uname nice getloadavg sysconf O_NONBLOCK O_DIRECTORY fchmod chown killpg setsid",
+    os: "sched_getaffinity getuid geteuid getgid fork uname nice sysconf O_NONBLOCK O_DIRECTORY fchmod chown killpg setsid",
 }
 for owner, names in GONE.items():
     for name in names.split():

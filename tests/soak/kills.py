@@ -13,7 +13,8 @@ from pathlib import Path
 from .forks import command
 from .jobs import jobs
 
-OPERATIONS = ("fsync", "replace", "unlink", "rmdir", "mkdir", "write", "open")
+OPERATIONS = {"fsync": 20, "replace": 8, "open": 8, "unlink": 5, "ftruncate": 5, "rmdir": 1, "mkdir": 1}
+"""Of each, how many a job does that nobody disturbs."""
 
 
 def killed(folder: Path, seed: int, kills: int) -> Iterator[Counter[str]]:
@@ -29,7 +30,8 @@ def killed(folder: Path, seed: int, kills: int) -> Iterator[Counter[str]]:
         job.begin(where)
         for _ in range(rng.randint(1, 4)):
             if rng.random() < 0.5:
-                ended = command(*job.arguments(where), before=_ending_before(rng.choice(OPERATIONS), rng.randint(1, 40)))
+                name = rng.choice(list(OPERATIONS))
+                ended = command(*job.arguments(where), before=_ending_before(name, rng.randint(1, OPERATIONS[name])))
             else:
                 ended = command(*job.arguments(where), kill_after=rng.uniform(0, job.seconds))
             if ended.code != -signal.SIGKILL:
