@@ -61,6 +61,18 @@ def test_the_library_in_this_process():
         assert not {"torch", "transformers"} & set(sys.modules)
 
 
+def test_stop_strings_need_no_more():
+    """A special token among them is a token; neither asks transformers, which takes seconds to load where it is installed."""
+    code = """
+import sys, bestfirst
+model = bestfirst.load()
+settings = bestfirst.Decoding(beam=2, stop_strings=("ing", "</s>")).read(model)
+print(bestfirst.decode(model, ["Guten Morgen!"], settings)[0].text, settings.eos, settings.stop_strings, "torch" in sys.modules)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert said.stdout == "Good morn (0,) ('ing',) False\n", said.stdout + said.stderr
+
+
 @needs_absence
 def test_what_needs_transformers_says_how_to_get_it(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))

@@ -63,6 +63,9 @@ def test_it_installs_works_and_goes_without_a_trace(kind: str, packages: dict[st
         said = run(command, "translate", cwd=tmp_path, input="Guten Morgen!\nWo ist der Bahnhof?\n").stdout
         assert said == "Good morning.\nWhere is the station?\n"
         assert "How do you milk a cow?" in run(command, "compare", "--beam", 10, "Wie melkt man eine Kuh?", cwd=tmp_path).stdout
+    if FULL:
+        demo = run("make", "demo", f"VENV={home}", "-o", home / ".base", "-o", python, cwd=ROOT).stdout
+        assert "of 200 translations are the same" in demo
     run(*pip, "uninstall", "-q", "-y", "bestfirst", cwd=tmp_path)
     assert not command.exists()
     assert not list(home.rglob("bestfirst*/*.py"))

@@ -128,6 +128,8 @@ def test_pieces_languages_and_the_unknown_token(both):
     assert [mine.piece(token) for token in range(len(its))] == [theirs.piece(token) for token in range(len(its))]
     for code in ("de", "deu_Latn", "de_DE", "nosuch", "Tom"):
         assert mine.language(code) == theirs.language(code)
+    for text in (*its.all_special_tokens, "</s>", "<unk>", "<mask>", "__de__", "de_DE", "Tom", "x", ""):
+        assert mine.special(text) == theirs.special(text), text
     assert mine.unknown == theirs.unknown
 
 

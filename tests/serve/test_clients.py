@@ -280,5 +280,6 @@ def test_a_second_signal_ends_at_once(lines):
         server.stop()
 
 
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux tells of another process")
 def test_the_server_has_as_few_files_as_was_said(frail):
     assert resource.prlimit(frail.process.pid, resource.RLIMIT_NOFILE)[0] == 128

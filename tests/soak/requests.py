@@ -29,7 +29,25 @@ PATHS = (
     "//",
     "/%00",
     "/..",
+    "/v1/models",
 )
+FIELDS = {
+    "/translate": ("text", "beam", "nbest", "score", "stop", "max_length", "stream", "finished", "strategy", "x", "deadline"),
+    "/v1/completions": (
+        "prompt",
+        "n",
+        "best_of",
+        "beam_width",
+        "max_tokens",
+        "min_tokens",
+        "stop",
+        "stream",
+        "temperature",
+        "model",
+    ),
+    "/v1/chat/completions": ("messages", "n", "beam_width", "max_tokens", "length_penalty", "stop", "stream", "seed", "user"),
+}
+"""Where work is asked for: what can be said there."""
 ODD: tuple[Any, ...] = (
     None,
     True,
@@ -119,9 +137,10 @@ def _request(rng: random.Random, lines: list[str], port: int) -> tuple[bytes, bo
     kind = rng.random()
     if kind < 0.06:
         return b"GET " + rng.randbytes(rng.randrange(1, 300)) + b"\r\n\r\n", False  # whatever that is
-    body = _body(rng, lines)
+    work = "/translate" if rng.random() < 0.7 else rng.choice(list(FIELDS))
+    body = _body(rng, lines, work)
     method = "POST" if rng.random() < 0.85 else rng.choice(("GET", "PUT", "DELETE", "HEAD", "OPTIONS", "BREW"))
-    path = "/translate" if rng.random() < 0.7 else rng.choice(PATHS)
+    path = work if rng.random() < 0.7 else rng.choice(PATHS)
     headers = {
         "Host": f"127.0.0.1:{port}",
         "Content-Type": "application/json",
@@ -140,17 +159,18 @@ def _request(rng: random.Random, lines: list[str], port: int) -> tuple[bytes, bo
     return data, framed
 
 
-def _body(rng: random.Random, lines: list[str]) -> bytes:
-    asked: dict[str, Any] = {"text": rng.choice(lines)}
+def _body(rng: random.Random, lines: list[str], path: str) -> bytes:
+    text: Any = rng.choice(lines)
     if rng.random() < 0.2:
-        asked["text"] = rng.sample(lines, rng.randint(1, 4))
+        text = rng.sample(lines, rng.randint(1, 4))
+    if path == "/v1/chat/completions":
+        text = [{"role": "user", "content": text}]
+    fields = FIELDS[path]
+    asked: dict[str, Any] = {fields[0]: text}
     if rng.random() < 0.5:
-        asked |= {"beam": rng.randint(1, 8), "nbest": 1, "stream": rng.random() < 0.3}
+        asked |= {"beam_width" if "beam_width" in fields else "beam": rng.randint(1, 8), "stream": rng.random() < 0.3}
     if rng.random() < 0.6:
-        name = rng.choice(
-            ("text", "beam", "nbest", "score", "stop", "max_length", "stream", "finished", "strategy", "x", "deadline")
-        )
-        asked[name] = rng.choice(ODD)
+        asked[rng.choice(fields)] = rng.choice(ODD)
     data = json.dumps(asked).encode()
     if rng.random() < 0.1:
         data = data[: rng.randrange(len(data))]

@@ -53,6 +53,10 @@ class JsonTokenizer(Tokenizer):
         decoder = self._tokenizer.decoder
         return str(decoder.decode([name]) if decoder is not None else name)
 
+    def special(self, text: str) -> int | None:
+        token = self._tokenizer.token_to_id(text)
+        return int(token) if token in self._special and token != self.unknown else None
+
     def language(self, code: str) -> int | None:
         token = self._tokenizer.token_to_id(code)
         added = token is not None and token in self._tokenizer.get_added_tokens_decoder()

@@ -154,12 +154,7 @@ class TextModel(Model):
         return None if self.texts is None else self.texts.piece(token)
 
     def special_token(self, text: str) -> int | None:
-        tokenizer = getattr(self, "tokenizer", None)
-        if tokenizer is None or text == tokenizer.unk_token:
-            return None
-        token = tokenizer.convert_tokens_to_ids(text)
-        added = tokenizer.added_tokens_decoder.get(token)
-        return int(token) if added is not None and added.special else None
+        return None if self.texts is None else self.texts.special(text)
 
     def target(self, text: str) -> tuple[int, ...]:
         if self.texts is None:

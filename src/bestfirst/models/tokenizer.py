@@ -38,6 +38,10 @@ class Tokenizer(ABC):
         """The text of one token, with a space in front where it begins a word."""
 
     @abstractmethod
+    def special(self, text: str) -> int | None:
+        """The special token that is written like this; None where there is none, or it stands for what is unknown."""
+
+    @abstractmethod
     def language(self, code: str) -> int | None:
         """The token that stands for a language; None where there is none of that name."""
 
@@ -115,8 +119,8 @@ class SentencePieceTokenizer(Tokenizer):
         self._before, self._after = list(before), list(after)
         self._pieces = {token: piece for piece, token in target_vocabulary.items()}
         self._pieces |= {token.id: token.content for token in added}
-        self._special = {token.id for token in added if token.special}
-        self._special_names = {token.content for token in added if token.special}
+        self._special_names = {token.content: token.id for token in added if token.special}
+        self._special = {*self._special_names.values()}
         self._clean_up = clean_up
         self._read: tuple[int, list[int]] | None = None  # of the vocabulary's size: tokens by sentencepiece's own numbers
         self._shown_as: dict[int, int] = {}  # sentencepiece's own numbers, by token
@@ -190,6 +194,9 @@ class SentencePieceTokenizer(Tokenizer):
         if token in self._special or "\u2581" in name:  # sentencepiece's mark of a space
             return name.replace("\u2581", " ")
         return self._finish(self._shown.decode([name]))
+
+    def special(self, text: str) -> int | None:
+        return None if text == self._unknown else self._special_names.get(text)
 
     def language(self, code: str) -> int | None:
         return None

@@ -44,6 +44,11 @@ class TransformersTokenizer(Tokenizer):
             return name.replace("\u2581", " ")
         return str(self.tokenizer.convert_tokens_to_string([name]))
 
+    def special(self, text: str) -> int | None:
+        token = self.tokenizer.convert_tokens_to_ids(text)  # the unknown one for whatever is none
+        added = self.tokenizer.added_tokens_decoder.get(token)
+        return int(token) if added is not None and added.special and token != self.unknown else None
+
     def language(self, code: str) -> int | None:
         """`__de__` (M2M100), `deu_Latn` (NLLB), `de_DE` (mBART); not the mere word "de"."""
         tokenizer = self.tokenizer
