@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / ".github/workflows").glob("*.yml")}
 STEPS = [step for flow in WORKFLOWS.values() for job in flow["jobs"].values() for step in job["steps"]]
 COMMANDS = [step["run"] for step in STEPS if "run" in step]
+REPOSITORY = {"GITHUB_SERVER_URL": "https://example.org", "GITHUB_REPOSITORY": "some/fork"}
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
@@ -67,6 +68,15 @@ def test_only_the_versions_own_tag_is_released(tag: str, code: int):
     assert run(step, ROOT, GITHUB_REF_NAME=tag).returncode == code
 
 
+def test_a_release_names_the_repository_it_is_made_in(tmp_path: Path):
+    (step,) = [command for command in COMMANDS if "GITHUB_REPOSITORY" in command]
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    assert run(step, tmp_path, **REPOSITORY).returncode == 0
+    urls = (tmp_path / "pyproject.toml").read_text(encoding="utf-8").partition("[project.urls]\n")[2].partition("\n\n")[0]
+    assert urls.splitlines()[0] == 'Source = "https://example.org/some/fork"'
+    assert [line.split(" = ")[0] for line in urls.splitlines()] == ["Source", "Issues", "Changelog", "Paper"]
+
+
 @pytest.mark.skipif(not FULL, reason="installs what the release and the site need: BESTFIRST_TEST_SCALE=full")
 @pytest.mark.parametrize(("workflow", "job"), [("release", "build"), ("docs", "site")])
 def test_all_steps_in_a_clean_copy(workflow: str, job: str, tmp_path: Path):
@@ -78,5 +88,5 @@ def test_all_steps_in_a_clean_copy(workflow: str, job: str, tmp_path: Path):
     venv.create(home, with_pip=True)
     clean = {"PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": "", "VIRTUAL_ENV": ""}
     for command in commands(workflow, job):
-        done = run(command, copy, GITHUB_REF_NAME=f"v{bestfirst.__version__}", **clean)
+        done = run(command, copy, GITHUB_REF_NAME=f"v{bestfirst.__version__}", **clean, **REPOSITORY)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
