@@ -60,8 +60,8 @@ for beam, peers in zip(map(int, asked.beam.split(",")), map(int, asked.peer.spli
         ours = perf_counter() - begun
         memory = f", {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB" if device == "cuda" else ""
         print(
-            f"k = {beam}, {turn}: {ours:.2f} s, {stats.calls} calls, {stats.rows} rows, {stats.steps} steps, {stats.in_flight} in "
-            f"flight, by the {stats.engine}{memory}; {sum(len(result.hypotheses) for result in results)} items",
+            f"k = {beam}, {turn}: {ours:.2f} s, {stats.calls} calls, {stats.rows} rows, {stats.steps} steps, {stats.in_flight} "
+            f"in flight, by the {stats.engine}{memory}; {sum(len(result.hypotheses) for result in results)} items",
             flush=True,
         )
     if not peers:
