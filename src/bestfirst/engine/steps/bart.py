@@ -38,6 +38,8 @@ class FusedBart(DecoderStep):
 
     name = "fused"
     attends = True
+    layers: list[Any]  # as `FusedLayer`, or what has its products
+    head: Any
 
     @staticmethod
     def takes(model: Any) -> bool:
@@ -73,9 +75,7 @@ class FusedBart(DecoderStep):
     def _residual(self, x: torch.Tensor, norm: LayerNorm | None, block: Any) -> torch.Tensor:
         return x + block(normed(x, norm)) if self.side.norm_first else normed(x + block(x), norm)
 
-    def _own(
-        self, x: torch.Tensor, index: int, layer: FusedLayer, rows: MaskedRows, mask: torch.Tensor, tree: Tree
-    ) -> torch.Tensor:
+    def _own(self, x: torch.Tensor, index: int, layer: Any, rows: MaskedRows, mask: torch.Tensor, tree: Tree) -> torch.Tensor:
         """Self-attention over each row's ancestors, gathered from the tree."""
         n, width = x.shape[0], layer.heads * layer.size
         qkv = layer.qkv(x)  # (rows, 3 d)
@@ -84,7 +84,7 @@ class FusedBart(DecoderStep):
         out = F.scaled_dot_product_attention(q, context[0], context[1], attn_mask=mask, scale=layer.scaling)
         return layer.own_out(out.reshape(n, width))
 
-    def _cross(self, x: torch.Tensor, index: int, layer: FusedLayer, grid: RowGrid, sources: Sources) -> torch.Tensor:
+    def _cross(self, x: torch.Tensor, index: int, layer: Any, grid: RowGrid, sources: Sources) -> torch.Tensor:
         """Attention to the encoder: all rows of an input share its one copy of keys and values."""
         q = grid.gather(layer.cross_q(x)).view(grid.inputs, grid.most, layer.heads, layer.size).transpose(1, 2)
         kv = grid.of(sources.layers[index])
