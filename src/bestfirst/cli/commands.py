@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -54,8 +55,12 @@ def bench(context: typer.Context) -> int:
     return _benchmark("bench", context)
 
 
-HANDED_ON = {"add_help_option": False, "context_settings": PASSED_ON}
-HERE = {"warmup": (warmup, {}), "tune": (tune, HANDED_ON), "bench": (bench, HANDED_ON)}
+HANDED_ON: dict[str, Any] = {"add_help_option": False, "context_settings": PASSED_ON}
+HERE: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "warmup": (warmup, {}),
+    "tune": (tune, HANDED_ON),
+    "bench": (bench, HANDED_ON),
+}
 
 
 def _benchmark(name: str, context: typer.Context) -> int:
