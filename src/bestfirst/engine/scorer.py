@@ -295,7 +295,7 @@ def _state_before(y: Hypothesis) -> States:
     before = y if y.parent is None else y.parent
     while before.state is None:
         before = before.parent  # type: ignore[assignment]
-    return before.state  # type: ignore[no-any-return]
+    return before.state
 
 
 def _trees(*models: Any) -> tuple[list[Any], Callable[[list[Any]], AbstractContextManager[None]]]:

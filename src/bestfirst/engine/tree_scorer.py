@@ -106,7 +106,7 @@ class TreeScorer:
         if not self.runner.decoder.by_place:
             return self._expand(batch, rows, slots, width)
         order = sorted(range(len(rows)), key=lambda i: rows[i][0].place)
-        found = self._expand(*([each[i] for i in order] for each in (batch, rows, slots)), width)  # type: ignore[arg-type]
+        found = self._expand([batch[i] for i in order], [rows[i] for i in order], [slots[i] for i in order], width)
         out: list[Successors] = [None] * len(batch)  # type: ignore[list-item]
         for i, successors in zip(order, found, strict=True):
             out[i] = successors

@@ -80,8 +80,10 @@ def read_inputs(
     hidden = output.last_hidden_state  # (batch * k, source length, d)
     own = getattr(output, "attention_mask", None)  # Moonshine's, of frames where the input's is of samples
     given = given if own is None else own
-    usual = given is not None and given.shape[1:] == hidden.shape[1:2]
-    attended = given[::k].bool().cpu().numpy() if usual else np.ones((len(ids), hidden.shape[1]), bool)
+    if given is not None and given.shape[1:] == hidden.shape[1:2]:
+        attended = given[::k].bool().cpu().numpy()
+    else:
+        attended = np.ones((len(ids), hidden.shape[1]), bool)
     packed, sizes = _packed(hidden, attended, k), attended.sum(1)
     own_lengths = lengths = sizes.tolist()
     read = None

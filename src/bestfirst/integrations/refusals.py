@@ -106,12 +106,13 @@ def _of_the_model(model: Any) -> str | None:
 
 def arguments_of(module: Any) -> Collection[str]:
     """What a module can be called with; looked up once a class, unless its `forward` is its own."""
-    return inspect.signature(module.forward).parameters if "forward" in vars(module) else _arguments_of(type(module))
+    own: Any = type(module)
+    return inspect.signature(module.forward).parameters if "forward" in vars(module) else _arguments_of(own)
 
 
 @cache
-def _arguments_of(kind: type) -> frozenset[str]:
-    return frozenset(inspect.signature(kind.forward).parameters)  # type: ignore[attr-defined]
+def _arguments_of(kind: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(kind.forward).parameters)
 
 
 def _of_arguments(model: Any, model_kwargs: dict[str, Any]) -> str | None:

@@ -40,11 +40,11 @@ class EncodedPrompt(Prompt):
         self.packed, self.start, self.read = packed, start, read
 
     @property
-    def source(self) -> Any:  # type: ignore[override]
+    def source(self) -> Any:
         return None if self.read is None else tuple(self.read[self.start : self.start + self.length].tolist())
 
     @property
-    def hidden(self) -> Any:  # type: ignore[override]
+    def hidden(self) -> Any:
         return self.packed[self.start : self.start + self.length]
 
 

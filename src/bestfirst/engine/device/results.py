@@ -249,8 +249,8 @@ class Collected:
         found, items = numbers[:, 3 : 3 + self._answers], numbers[:, 3 + self._answers :]
         worth: Any = values.view(np.float64).tolist()
         words = tokens[:, :, : max(1, abs(found).max())].tolist()
-        parts = numbers[:, :3].tolist(), found.tolist(), worth, words, items.tolist()
-        for job, counts, *answers in zip(self._jobs, *parts):  # noqa: B905
+        each = numbers[:, :3].tolist(), found.tolist(), worth, words, items.tolist()
+        for job, counts, *answers in zip(self._jobs, *each):  # noqa: B905
             yield job, result_of(job, counts, *answers)
 
 

@@ -1,6 +1,6 @@
 """Hundreds of items for each input: wide beams, all of a beam returned, under a trie, beside `generate` with a callback.
 
-    python recipes/retrieval/many.py [--beam 100,1000] [--inputs 256] [--items 1000000] [--peer 256,16] [--dtype float32]
+    python tests/device/wide_beams.py [--beam 100,1000] [--inputs 256] [--items 1000000] [--peer 256,16] [--dtype float32]
 
 Items are four random tokens, the model is a Llama of 135 million random weights: what is measured is time. `--peer`: inputs for
 `generate`, a number for each beam; 0 leaves it out.
