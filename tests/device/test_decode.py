@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from pathlib import Path
 
@@ -195,6 +196,24 @@ def test_bad_settings_are_told(on_device):
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     (result,) = bestfirst.decode(model, [[5, 1]], max_length=lambda length: 0)
     assert (result.status, result.message) == ("error", "max_length must be at least 1, got 0")
+
+
+def test_weights_that_changed_where_torch_does_not_count_it(on_device):
+    """A session has copies of them: it is made anew for these, and kept otherwise."""
+    model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
+    settings = {"beam": 2, "max_length": 3, "accept_truncated": True}
+    on_device()
+    sessions, found = [], []
+    for change in (lambda: None, lambda: None, lambda: model.model.get_decoder().layers[1].fc1.weight.data.mul_(-1)):
+        change()
+        stats = Stats()
+        found.append(bestfirst.decode(model, [[5, 7, 1]], **settings, stats=stats)[0])
+        sessions.append(known(model).session[1])
+        assert stats.engine == "device"
+    assert sessions[0] is sessions[1] is not sessions[2]
+    (fresh,) = bestfirst.decode(bestfirst.wrap(copy.deepcopy(model.model)), [[5, 7, 1]], **settings)
+    assert found[2].hypotheses[0].logprob == pytest.approx(fresh.hypotheses[0].logprob, abs=1e-4)
+    assert found[2].hypotheses[0].logprob != pytest.approx(found[0].hypotheses[0].logprob, abs=1e-4)
 
 
 @pytest.mark.gpu

@@ -97,6 +97,23 @@ def test_every_number_counts_and_its_place(dtype):
     assert not unchanged()
 
 
+def test_a_sum_on_a_device_goes_by_pieces(monkeypatch):
+    """Signs of a whole matrix, rows that change places, a number of the last piece."""
+    monkeypatch.setattr(checksum, "ROW", 64)
+    monkeypatch.setattr(checksum, "GROUP", 1024)
+    checksum._odd.cache_clear()
+    weights = [torch.randn(each) for each in ((300, 40), (7,), (64, 16), (5, 5), (900,))]
+    sums = {int(_weighed(weights))}
+    assert sums == {int(_weighed(weights))}
+    changes = [lambda w=w: w.mul_(-1) for w in weights] + [lambda: weights[0].copy_(weights[0].roll(1, 0))]
+    changes += [lambda: weights[0].copy_(weights[0].flip(1)), lambda: weights[-1][-1:].add_(1), lambda: weights[2][:2].mul_(2)]
+    for change in changes:
+        change()
+        sums.add(int(_weighed(weights)))
+    checksum._odd.cache_clear()
+    assert len(sums) == 1 + len(changes)
+
+
 @pytest.mark.parametrize("watched", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_number_of_a_large_parameter(dtype, watched, monkeypatch):

@@ -7,7 +7,7 @@ import torch
 import transformers as hf
 
 import bestfirst
-from generate.tiny import EOS, PAD, START, peaked, shrink
+from generate.tiny import EOS, PAD, START, peaked, shrink, tiny
 
 
 def made_of(encoder, decoder):
@@ -41,3 +41,19 @@ def test_the_same_as_without(encoder, decoder, engine):
     theirs = model.generate(**batch, **asked)
     assert torch.equal(model.generate(**batch, **asked, custom_generate=bestfirst.generate, stats=stats), theirs)
     assert stats.engine == engine
+
+
+def test_an_image_among_the_tokens_of_an_encoder():
+    """Florence-2: its decoder is a model that has an encoder of its own, which counts positions otherwise."""
+    model, dice, stats = tiny("Florence2ForConditionalGeneration"), torch.Generator().manual_seed(0), bestfirst.Stats()
+    image = torch.randn(2, 3, 16, 16, generator=dice)
+    places = model.get_image_features(image).pooler_output.shape[1]
+    ids = torch.randint(4, 50, (2, places + 6), generator=dice)
+    ids[:, :places] = model.config.image_token_id
+    mask = torch.ones_like(ids)
+    mask[1, -2:] = 0
+    batch = {"input_ids": ids, "attention_mask": mask, "pixel_values": image}
+    asked = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 8}
+    theirs = model.generate(**batch, **asked)
+    assert torch.equal(model.generate(**batch, **asked, custom_generate=bestfirst.generate, stats=stats), theirs)
+    assert stats.engine == "host"

@@ -116,6 +116,30 @@ def test_virtual_tokens(kind):
     same_by_its_own_loop(model, padded(LLAMA, LLAMA.inputs(2, seed=1)), "")
 
 
+def test_a_prefix_of_an_encoder_decoder():
+    peft, t5 = pytest.importorskip("peft"), ARCHITECTURES["t5"]
+    settings = peft.PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3, encoder_hidden_size=32)
+    model = peft.get_peft_model(t5.build(), settings).eval()
+    same_by_its_own_loop(model, padded(t5, t5.inputs(2, seed=1)), "prepare_inputs_for_generation is not the model's own")
+
+
+@pytest.mark.parametrize("kind", ["PromptTuningConfig", "PromptEncoderConfig"])
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_virtual_tokens_of_an_encoder(kind, name):
+    """PEFT runs `generate` of the model within, with embeddings for its encoder."""
+    peft, architecture = pytest.importorskip("peft"), ARCHITECTURES[name]
+    sizes = {} if kind == "PromptTuningConfig" else {"encoder_hidden_size": 32}
+    settings = getattr(peft, kind)(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3, **sizes)
+    model = peft.get_peft_model(architecture.build(), settings).eval()
+    batch = padded(architecture, architecture.inputs(2, seed=1))
+    asked = {**ASKED, "return_dict_in_generate": True, "output_scores": True}
+    theirs, without = model.generate(**batch, **asked), model.get_base_model().generate(**batch, **asked)
+    ours = model.generate(**batch, **asked, custom_generate=bestfirst.generate)
+    assert torch.equal(ours.sequences, theirs.sequences)
+    assert torch.allclose(ours.sequences_scores, theirs.sequences_scores, atol=1e-4)
+    assert not torch.allclose(theirs.sequences_scores, without.sequences_scores, atol=1e-4)
+
+
 @pytest.mark.parametrize("k", [1, 3])
 def test_every_process_runs_as_often_as_the_others(k, small, monkeypatch):
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_, **__: None)

@@ -7,6 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from bestfirst import Stats
 from engine.builders import ARCHITECTURES
@@ -44,7 +45,7 @@ def test_generate_with_and_without(name, small, tally):
             ties += 1
         else:
             differences += [f"{setting}: {difference}" for difference in found.differences]
-        assert stats.search == expected_search(setting), setting
+        assert stats.search == expected_search(setting) or (stats.engine == "generate" and looks_ahead(model)), setting
         assert stats.calls <= stats.rows
     tally("generate = Hugging Face, hypotheses", hypotheses, len(differences))
     tally("generate = Hugging Face, near-ties", ties, 0)
@@ -56,6 +57,17 @@ def by_last_bits(model, batch, make, n):
     double = copy.deepcopy(model).double()
     exact = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in batch.items()}
     return compare(double, *both(double, exact, make), n).differences == []
+
+
+def looks_ahead(model):
+    """Whether the model itself, without a cache, has a token depend on the next one (UMT5 of transformers 5.17 does): no step can
+    be held against it, and `generate`'s own loop runs."""
+    if not model.config.is_encoder_decoder:
+        return False
+    with torch.inference_mode():
+        ids = torch.tensor([[5, 6, 7], [5, 6, 8]])
+        first, second = model(input_ids=ids[:1].expand(2, -1), decoder_input_ids=ids, use_cache=False).logits[:, 1]
+    return not torch.allclose(first, second, atol=1e-4)
 
 
 def expected_search(setting):

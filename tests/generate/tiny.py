@@ -43,7 +43,19 @@ SIZES: list[tuple[str, int]] = [
     (r"(.*_)?patch_size", 8),
     (r"num_mel_bins|feat_dim|input_feat_per_channel", 8),
     (r".*state_size|ssm_state.*|.*d_state|mamba_state_dim", 8),
+    (r"projection_dim", 32),
 ]
+LISTS: dict[str, list[Any]] = {
+    # sizes by stage of an image's encoder
+    "depths": [1, 1],
+    "num_heads": [2, 2],
+    "embed_dim": [16, 32],
+    "num_groups": [2, 2],
+    "patch_padding": [3, 1],
+    "patch_prenorm": [False, True],
+    "patch_size": [7, 3],
+    "patch_stride": [4, 2],
+}
 EXACT: dict[str, Any] = {
     "max_source_positions": 16,
     "rotary_dim": 4,
@@ -72,7 +84,7 @@ def _generates(kind: Any) -> bool:
 def tiny(name: str, seed: int = 0, **changes: Any) -> Any:
     """A model of this class with random weights, small, its distributions peaked; `changes` are for its text config."""
     kind = getattr(transformers, name)
-    config = shrink(kind.config_class())
+    config = shrink(default_config(kind.config_class))
     for part in (config, config.get_text_config(decoder=True)):
         for field in changes.keys() & vars(part).keys():
             setattr(part, field, changes[field])
@@ -86,6 +98,14 @@ def tiny(name: str, seed: int = 0, **changes: Any) -> Any:
     for field in ("forced_eos_token_id", "forced_bos_token_id", "suppress_tokens", "begin_suppress_tokens", "max_length"):
         setattr(settings, field, None)
     return model.eval()
+
+
+def default_config(kind: Any) -> Any:
+    """A class's default config. What is made of two models has none before transformers 5.18: there, that of later releases."""
+    if not getattr(kind, "has_no_defaults_at_init", False):
+        return kind()
+    encoder = {"encoder-decoder": "bert", "vision-encoder-decoder": "vit", "speech-encoder-decoder": "wav2vec2"}[kind.model_type]
+    return kind.from_encoder_decoder_configs(*(transformers.AutoConfig.for_model(part) for part in (encoder, "bert")))
 
 
 def shrink(config: Any, token: int = VOCABULARY) -> Any:
@@ -107,8 +127,12 @@ def shrink(config: Any, token: int = VOCABULARY) -> Any:
             size = next((size for name, size in SIZES if re.fullmatch(name, field)), None)
             if size is not None and value > size:
                 setattr(config, field, size)
+        elif isinstance(value, (list, tuple)) and field in LISTS:
+            setattr(config, field, LISTS[field])
         elif isinstance(value, list) and len(value) == before and len(value) > LAYERS:
             setattr(config, field, _kinds(value))
+    if config.model_type == "moonshine":  # its queries are cut into as many heads as its keys
+        config.encoder_num_key_value_heads = config.decoder_num_key_value_heads = config.decoder_num_attention_heads
     if hasattr(config, "kv_lora_rank") and getattr(config, "num_key_value_heads", None):
         config.num_key_value_heads = config.num_attention_heads
     for rope in (getattr(config, "rope_parameters", None), getattr(config, "rope_scaling", None)):
@@ -158,6 +182,9 @@ def inputs(model: Any, seed: int = 0) -> dict[str, torch.Tensor]:
         return {main: torch.randn(2, *((bins, frames) if "Whisper" in type(model).__name__ else (frames, bins)), generator=dice)}
     if main == "input_values":
         return {main: torch.randn(2, 1600, generator=dice)}
+    if main == "flattened_patches":  # each with its row and column before it
+        patches = torch.randn(2, 6, config.vision_config.patch_embed_hidden_size, generator=dice)
+        return {main: torch.cat([torch.tensor([(1.0, 1 + i) for i in range(6)]).expand(2, -1, -1), patches], -1)}
     if main == "pixel_values":
         vision = getattr(config, "vision_config", getattr(config, "encoder", config))
         size = getattr(vision, "image_size", 16)

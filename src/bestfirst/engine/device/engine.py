@@ -21,6 +21,7 @@ from ...search import Answer, Result
 from ...settings import Decoding
 from ..engine import Engine, Job, Stats, write
 from ..known import known
+from ..steps.checksum import Checksum
 from ..steps.choose import Fingerprint, untouched
 from .agreement import own_modules
 from .own_modules import OwnModules
@@ -208,11 +209,14 @@ class DeviceEngine:
         self._fitting.clear()
         some = self._next()
         needs, kept, wanted = self._room.needs(some), self._known.session, min(room_for(len(self._waiting)), self._most)
-        if kept is None or not (_free(kept[1], self) and self._suits(kept[1], needs, wanted) and kept[0].holds(self.model.model)):
+        model = self.model.model
+        if kept is None or not (_free(kept[1], self) and self._suits(kept[1], needs, wanted) and kept[0].holds_all(model)):
             self._known.session = None
             free = some[0].decoding.allowed is None  # a session has a trie or it has none
             alike = [job for job in self._waiting if (job.decoding.allowed is None) is free]
-            kept = self._known.session = (Fingerprint(self.model.model), self._new(alike))
+            kept = self._known.session = (Fingerprint(model), self._new(alike))
+            if self._room.modules is None:  # else the model's own weights are read, in their places
+                kept[0].copied = Checksum(model.parameters())
         session: Session = kept[1]
         session.owner = ref(self)
         trie: Any = some[0].decoding.allowed

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -82,6 +83,11 @@ class Checksum:
         """Whether they were, when it began, what they were at first. Waits for the thread."""
         return self._end().items() <= self._was.items()
 
+    def still_holds(self) -> bool:
+        """Whether the weights are, now, what they were at first."""
+        self.begin()
+        return self.holds()
+
     def _begin(self, large: Iterable[int]) -> None:
         self._now = {SMALL: int(mixed(np.concatenate(self._small).view(np.int32)))}
         if numbers := list(large):
@@ -114,7 +120,34 @@ def _numbers(weights: torch.Tensor) -> torch.Tensor:
 
 
 def _weighed(weights: list[torch.Tensor]) -> torch.Tensor:
-    """A sum of all bits of weights on a device, each integer times one that depends on its place. It is not waited for."""
-    numbers = torch.cat([_numbers(each).to(torch.int32) for each in weights])
-    places = torch.arange(len(numbers), dtype=torch.int32, device=numbers.device)
-    return ((numbers ^ (places * -1640531535)) * (2 * places + 1)).sum()
+    """A sum of all bits of weights on a device, each integer times an odd one for its place. It is not waited for."""
+    odd = _odd(weights[0].device)
+    total = torch.zeros((), dtype=torch.int64, device=odd.device)
+    for pieces in _groups([piece for each in weights for piece in _numbers(each).to(torch.int32).split(GROUP)]):
+        filler = pieces[0].new_zeros(-sum(map(len, pieces)) % ROW)
+        rows = torch.cat([*pieces, filler]).view(-1, ROW)
+        total = total * odd[-1] + ((rows * odd[:ROW]).sum(1) * odd[ROW : ROW + len(rows)]).sum()
+    return total
+
+
+ROW, GROUP = 1 << 14, 1 << 23  # integers that are multiplied by the same, and those that are copied at a time
+
+
+def _groups(pieces: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """As many at a time as there is to be memory for."""
+    groups: list[list[torch.Tensor]] = [[]]
+    room = GROUP
+    for piece in pieces:
+        if len(piece) > room:
+            groups.append([])
+            room = GROUP
+        groups[-1].append(piece)
+        room -= len(piece)
+    return [group for group in groups if group]
+
+
+@cache
+def _odd(device: torch.device) -> torch.Tensor:
+    """Odd numbers of 64 bits, so that no change of one integer is lost in a product, nor, but by chance, one of several."""
+    dice = torch.Generator().manual_seed(0)
+    return torch.randint(-(1 << 63), (1 << 63) - 1, (2 * ROW + 1,), generator=dice).bitwise_or_(1).to(device)

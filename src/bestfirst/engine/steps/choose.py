@@ -70,6 +70,10 @@ class Fingerprint:
         modules = every_module(model)  # once: a model is asked before every decode
         return self._parts(modules) == self.parts and self._look(modules) == self._places and self._read() == self._numbers
 
+    def holds_all(self, model: Any) -> bool:
+        """The same, with all that was copied read now: on a device, where a sum waits for nothing and nothing runs beside it."""
+        return self.holds(model) and (self.copied is None or self.copied.still_holds())
+
     def _parts(self, modules: Sequence[Any]) -> list[Any]:
         """Each module's class, and what of it is not its class's."""
         return [(type(module), vars(module).get("forward"), *_hooks(module)) for module in modules]

@@ -117,8 +117,9 @@ def positions_of(model: Any) -> ArgumentPositions | AbsolutePositions | Relative
     decoder = model.get_decoder()
     if model.config.is_encoder_decoder and "position_ids" in inspect.signature(decoder.forward).parameters:
         return ArgumentPositions("decoder_position_ids")  # of a model made of two, which hands it to its decoder
+    encoders = set(model.get_encoder().modules()) if model.config.is_encoder_decoder else set()
     for module in decoder.modules():
-        if hasattr(module, "embed_positions"):
+        if hasattr(module, "embed_positions") and module not in encoders:  # Florence-2's decoder is a model that has both
             return AbsolutePositions(module)
     attentions = [module for module in decoder.modules() if getattr(module, "has_relative_attention_bias", False)]
     if not attentions:

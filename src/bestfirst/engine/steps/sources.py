@@ -11,7 +11,8 @@ from .operations import zeros
 
 def source_width(config: Any) -> int:
     """How many numbers there are for each token of the encoder's output; configs of models made of two have it in their parts."""
-    parts: list[Any] = [getattr(config, name, None) for name in ("encoder", "vision_config")] + [config]
+    parts: list[Any] = [getattr(config, name, None) for name in ("encoder", "vision_config")]
+    parts += [config, getattr(config, "text_config", None)]
     return int(next(part.hidden_size for part in parts if hasattr(part, "hidden_size")))
 
 
