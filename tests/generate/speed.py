@@ -3,6 +3,7 @@
 python tests/generate/speed.py                                   # all, some minutes
 python tests/generate/speed.py --write docs/from-transformers.md # and its table
 python tests/generate/speed.py GPT2LMHeadModel
+python tests/generate/speed.py --windows --write docs/from-transformers.md  # models that read a part of their context
 """
 
 from __future__ import annotations
@@ -42,6 +43,15 @@ CLASSES = [
     "BloomForCausalLM",
     "MambaForCausalLM",
 ]
+WINDOWED = [
+    "Gemma2ForCausalLM",
+    "MistralForCausalLM",
+    "Phi3ForCausalLM",
+    "Gemma3ForCausalLM",
+    "GptOssForCausalLM",
+    "Llama4ForCausalLM",
+]
+WINDOWS = {"beyond prompt and output": 4096, "shorter than the prompt": 64}
 SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "`early_stopping=True`": {"early_stopping": True},
@@ -64,9 +74,10 @@ def seconds(run: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, fl
     return best[0], best[1]
 
 
-def ratio(name: str, setting: dict[str, Any]) -> tuple[float, str]:
+def ratio(name: str, setting: dict[str, Any], window: int = 512) -> tuple[float, str]:
     """`generate`'s time over the drop-in's, and who ran it."""
-    model = tiny(name, **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx", "sliding_window"), 512))
+    sizes = dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx"), 512)
+    model = tiny(name, **sizes, **dict.fromkeys(("sliding_window", "attention_chunk_size"), window))
     ids = torch.randint(4, 60, (INPUTS, PROMPT), generator=torch.Generator().manual_seed(0))
     asked = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "num_beams": K, "max_new_tokens": NEW, **setting}
     stats = bestfirst.Stats()
@@ -81,21 +92,25 @@ def ratio(name: str, setting: dict[str, Any]) -> tuple[float, str]:
 def main() -> None:
     """Go through models and settings, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("classes", nargs="*", default=CLASSES)
+    parser.add_argument("classes", nargs="*", help="all of them by default")
+    parser.add_argument("--windows", action="store_true", help="models that read a window or a chunk of their context")
     parser.add_argument("--write", type=Path, help="the page that has the table")
     asked = parser.parse_args()
     transformers.logging.set_verbosity_error()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    lines = [f"| class | {' | '.join(SETTINGS)} |", f"| --- |{' --: |' * len(SETTINGS)}"]
-    for name in asked.classes:
-        found = [ratio(name, setting) for setting in SETTINGS.values()]
+    columns: dict[str, dict[str, Any]] = {name: {"setting": setting} for name, setting in SETTINGS.items()}
+    if asked.windows:
+        columns = {f"a window {name}": {"setting": {}, "window": size} for name, size in WINDOWS.items()}
+    lines = [f"| class | {' | '.join(columns)} |", f"| --- |{' --: |' * len(columns)}"]
+    for name in asked.classes or (WINDOWED if asked.windows else CLASSES):
+        found = [ratio(name, **column) for column in columns.values()]
         cells = [f"{value:.2f}" + ("" if engine == "host" else ", own loop") for value, engine in found]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     if asked.write:
         today = f"({datetime.datetime.now(datetime.UTC).date()}, one thread, the best of {TURNS} turns each)"
-        replace_table(asked.write, "speed.py", "\n".join([today, "", *lines]))
+        replace_table(asked.write, "speed.py --windows" if asked.windows else "speed.py", "\n".join([today, "", *lines]))
 
 
 if __name__ == "__main__":
