@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from functools import partial
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ..constraints.named import missing_file, named_constraint
 from . import options
 from .failure import reason, reports, say, usage
 from .settings import ModelChoice, decoding_from
@@ -30,12 +31,25 @@ def port_number(value: object) -> int:
     return int(text)
 
 
+def named_file(text: str) -> tuple[str, str]:
+    """NAME=WHAT, where what it names is there."""
+    name, equals, what = text.partition("=")
+    if not (name and equals and what):
+        raise usage(f"--allowed {text!r} names nothing; write NAME=FILE")
+    if (missing := missing_file(what)) is not None:
+        raise usage(f"there is no file {missing!r} of what is allowed")
+    return name, what
+
+
 limit = partial(options.option, kind=options.count, metavar="N", panel="Limits")
 network = partial(options.option, metavar="N", panel="Network")
 TOKEN = "Ask for 'Authorization: Bearer TEXT'. Others see command lines: better set BESTFIRST_TOKEN."
 HOST = "A name to answer to beside those of the address, such as a proxy's. May be repeated."
 QUEUE = "Texts accepted and not done; beyond that, requests get 429 and Retry-After."
 DRAIN = "Seconds to finish what was accepted, on SIGTERM or Ctrl-C."
+
+ALLOWED = "What requests may ask for by this name ('allowed'): WHAT as --allowed of translate takes it. May be repeated."
+GRAMMARS = "Requests may bring regular expressions, JSON schemas and grammars of what is to be written."
 
 
 @reports
@@ -58,6 +72,10 @@ def serve(
     drain: Annotated[float, limit(help=DRAIN, kind=seconds, metavar="S")] = 60.0,
     row_budget: options.RowBudget = None,
     draft: options.Draft = None,
+    allowed: Annotated[
+        list[str] | None, options.option("--allowed", metavar="NAME=WHAT", panel=options.SEARCH, help=ALLOWED)
+    ] = None,
+    grammars: Annotated[bool, options.option("--grammars", panel=options.SEARCH, help=GRAMMARS)] = False,
     *,
     choice: ModelChoice,
 ) -> int:
@@ -70,6 +88,7 @@ def serve(
       bestfirst serve
       bestfirst serve --port 9000 --threads 4 --max-queue 2000
       BESTFIRST_TOKEN=secret bestfirst serve --host 0.0.0.0
+      bestfirst serve --allowed greetings=greetings.txt --grammars
 
       curl localhost:8000/translate -H 'Content-Type: application/json' \\
         -d '{"text": "Guten Morgen!", "beam": 10, "nbest": 3}'
@@ -103,6 +122,7 @@ def serve(
         limits = Limits(max_bytes, max_items, max_chars, max_beam, max_rows, max_queue, max_cache_tokens, deadline)
     except ValueError as error:
         raise usage(f"{reason(error)}; lower --max-items or raise --max-queue") from error
+    files = dict(map(named_file, allowed or ()))
     decoding = decoding_from(row_budget=row_budget, draft=draft)
     choice.check(decoding)
     try:
@@ -111,10 +131,18 @@ def serve(
         raise usage(f"cannot listen on {host}:{port}: {reason(error)}; choose another --host or --port") from error
     with listening:
         loaded, decoding = choice.load(decoding)
+        from ..serve.allowed import ServedConstraints
         from ..serve.app import create_app
 
+        try:
+            named = {name: named_constraint(what, loaded) for name, what in files.items()}
+            constraints = ServedConstraints(loaded, named, grammars)
+        except ValueError as error:
+            raise usage(reason(error)) from error
+
         hosts = Hosts(listening.getsockname()[0], allowed_host or ())
-        app = create_app(loaded, limits, hosts=hosts, token=token, row_budget=row_budget, draft=decoding.draft)
+        more: dict[str, Any] = {"row_budget": row_budget, "draft": decoding.draft, "constraints": constraints}
+        app = create_app(loaded, limits, hosts=hosts, token=token, **more)
         if token is None and not hosts.loopback:
             say(f"warning: anyone who can reach {host} can use this server; set BESTFIRST_TOKEN to ask for a token")
         ready = lambda: say(f"{loaded.name} at {url(listening)} (Ctrl-C stops)")  # noqa: E731

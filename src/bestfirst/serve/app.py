@@ -16,6 +16,7 @@ from .. import __version__
 from ..models import Model
 from ..page import component
 from . import openai, schemas
+from .allowed import ServedConstraints
 from .engine_thread import Certified, EngineThread
 from .exchange import CLIENT_LEFT, bearer, client, json_line, json_response, left, of_work, refusals
 from .limits import Limits
@@ -35,7 +36,14 @@ Errors are `{"detail": "what is wrong and what to do"}`."""
 
 
 def create_app(
-    model: Model, limits: Limits, *, hosts: Hosts, token: str | None = None, row_budget: int | None = None, draft: Any = None
+    model: Model,
+    limits: Limits,
+    *,
+    hosts: Hosts,
+    token: str | None = None,
+    row_budget: int | None = None,
+    draft: Any = None,
+    constraints: ServedConstraints | None = None,
 ) -> FastAPI:
     """The application, with its engine: ready to be run by any ASGI server, in one process."""
     queue = RequestQueue(EngineThread(model, limits, row_budget=row_budget, draft=draft), limits)
@@ -55,15 +63,18 @@ def create_app(
     app.add_middleware(CheckRequests, seconds=body_seconds(limits.deadline), **checks)  # type: ignore[arg-type]
     app.add_middleware(MeasureRequests, note=metrics.request)
     name = getattr(model, "name", type(model).__name__)
-    _add_translate(app, name, queue, limits, token is not None)
+    constraints = constraints or ServedConstraints(model)
+    _add_translate(app, name, queue, limits, token is not None, constraints)
     _add_search(app, name, queue, limits, token is not None)
-    openai.add_openai(app, model, name, queue, limits, token is not None)
+    openai.add_openai(app, model, name, queue, limits, token is not None, constraints)
     _add_state(app, name, queue, metrics, token is not None)
     _add_errors(app)
     return app
 
 
-def _add_translate(app: FastAPI, model: str, queue: RequestQueue, limits: Limits, token: bool) -> None:
+def _add_translate(
+    app: FastAPI, model: str, queue: RequestQueue, limits: Limits, token: bool, constraints: ServedConstraints
+) -> None:
     Body = schemas.TranslateRequest.within(limits)  # noqa: N806
     shared = of_work(token)
     stream = {"application/x-ndjson": {"schema": schemas.StreamLine.model_json_schema()}}
@@ -77,6 +88,7 @@ def _add_translate(app: FastAPI, model: str, queue: RequestQueue, limits: Limits
         for each text a last line with its `status`.
         """
         decoding = asked.decoding(asked.strategy)  # type: ignore[attr-defined]
+        decoding = decoding.using(allowed=await constraints.of(asked.allowed))  # type: ignore[attr-defined]
         texts = [(text, decoding) for text in asked.texts]  # type: ignore[attr-defined]
         submission = queue.submit(texts, client=client(request), stream=asked.stream)  # type: ignore[attr-defined]
         if asked.stream:  # type: ignore[attr-defined]

@@ -12,11 +12,12 @@ from pydantic import BaseModel, BeforeValidator, Field, create_model
 from ..models import Model
 from ..search import Answer, Result
 from ..settings import Decoding
+from .allowed import ServedConstraints
 from .engine_thread import Certified
 from .exchange import CLIENT_LEFT, bearer, client, json_line, json_response, left, of_work, refusals
 from .limits import Limits
 from .request_queue import DeadlinePassed, EngineStopped, RequestQueue, Submission
-from .schemas import Error, Strict, count, text_within, whole
+from .schemas import ABOUT_ALLOWED, Allowed, Error, Schema, Strict, count, text_within, whole
 
 PATHS = frozenset({"/v1/models", "/v1/completions", "/v1/chat/completions"})
 NOT_SAMPLED = "Outputs are searched for, not sampled: only 0 and 1 are known, and make no difference."
@@ -39,6 +40,25 @@ class ApiError(Error):
     error: ErrorObject | None = None
 
 
+class TextFormat(Strict):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class NamedSchema(BaseModel):
+    """A JSON schema as OpenAI's clients send it; its name makes no difference."""
+
+    written: dict[str, Any] = Field(alias="schema")
+
+
+class SchemaFormat(Strict):
+    """JSON of a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
 class SearchedRequest(Strict):
     """What both kinds of requests may say. `beam_width` is ours (and vLLM's), the rest is OpenAI's."""
 
@@ -57,10 +77,21 @@ class SearchedRequest(Strict):
         | None
     ) = Field(None, description="Texts that end an output; they are not part of it.")
     stream: bool = Field(False, description="Send server-sent events: each output as soon as it is certain.")
+    allowed: Allowed | None = Field(None, description=ABOUT_ALLOWED)
+    response_format: Annotated[TextFormat | SchemaFormat, Field(discriminator="type")] | None = Field(
+        None, description="JSON of a schema, as OpenAI's clients ask for it: the same as `allowed` with a `json_schema`."
+    )
     temperature: Unsampled | None = Field(None, description=NOT_SAMPLED)
     top_p: Unsampled | None = Field(None, description=NOT_SAMPLED)
     seed: int | None = Field(None, description="Makes no difference: outputs are the same every time.")
     user: str | None = None
+
+    @property
+    def constraint(self) -> Any:
+        """What is allowed, as `ServedConstraints.of` takes it."""
+        if isinstance(self.response_format, SchemaFormat):
+            return Schema(json_schema=self.response_format.json_schema.written)
+        return self.allowed
 
     def decoding(self, model: Model, tokens: int) -> Decoding:
         """The same for the engine: the n best of a beam that is as wide as anything that is asked for needs it to be."""
@@ -202,7 +233,9 @@ def _event(fields: dict[str, Any]) -> bytes:
 # -- the paths ---------------------------------------------------------------------------------------------------------------
 
 
-def add_openai(app: FastAPI, model: Model, name: str, queue: RequestQueue, limits: Limits, token: bool) -> None:
+def add_openai(
+    app: FastAPI, model: Model, name: str, queue: RequestQueue, limits: Limits, token: bool, constraints: ServedConstraints
+) -> None:
     """Add the paths; that of conversations where the model has a chat template."""
     started = int(time())
 
@@ -210,10 +243,11 @@ def add_openai(app: FastAPI, model: Model, name: str, queue: RequestQueue, limit
         if asked.model not in (None, name):
             return refused(404, f"there is no model {asked.model!r:.60}; this server has {name!r}", "model")
         inputs = asked.inputs
+        allowed = await constraints.of(asked.constraint)
         try:
             decoding = asked.decoding(model, asked.tokens)
             most = limits.max_rows // (decoding.beam * len(inputs))  # of tokens: a text that is cut off says so
-            decoding = decoding.using(max_length=max(1, min(asked.tokens, most)))
+            decoding = decoding.using(max_length=max(1, min(asked.tokens, most)), allowed=allowed)
         except ValueError as error:
             return refused(422, str(error))
         submission = queue.submit([(each, decoding) for each in inputs], client=client(request), stream=asked.stream)

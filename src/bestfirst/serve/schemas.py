@@ -67,6 +67,39 @@ class BoundedLengthReward(Strict):
 Parametrized = Annotated[LengthNormalized | GNMT | LengthReward | BoundedLengthReward, Field(discriminator="name")]
 
 
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Outputs(Strict):
+    """One of these texts, and nothing else. `item` of a translation says which."""
+
+    outputs: Annotated[list[Text], Field(min_length=1)]
+
+
+class Pattern(Strict):
+    """Texts that match a regular expression as a whole."""
+
+    regex: Text
+
+
+class Schema(Strict):
+    """JSON of a schema."""
+
+    json_schema: dict[str, Any]
+
+
+class ContextFree(Strict):
+    """What a context-free grammar derives, as Lark writes them."""
+
+    grammar: Text
+
+
+Allowed = Text | Outputs | Pattern | Schema | ContextFree
+ABOUT_ALLOWED = (
+    "The name of what the server was started with (--allowed), a list of `outputs`, a `regex`, a `json_schema` or a `grammar`."
+)
+
+
 class SearchSettings(Strict):
     """How to search. What depends on the server's limits is narrowed by `within`."""
 
@@ -107,6 +140,7 @@ class TranslateRequest(SearchSettings):
     strategy: Literal["best-first", "beam"] = Field(
         "best-first", description="beam: the same answers by plain beam search, to compare what they cost."
     )
+    allowed: Allowed | None = Field(None, description=ABOUT_ALLOWED)
     stream: bool = Field(False, description="Send each translation as soon as it is certain, a JSON object a line.")
 
     @classmethod
@@ -146,6 +180,7 @@ class Translation(BaseModel):
     score: float = Field(description="The value it was ranked by.")
     logprob: float = Field(description="The plain sum of log-probabilities.")
     tokens: list[int]
+    item: int | None = Field(None, description="Where only certain outputs were allowed: which it is, from 0.")
 
 
 class ResultSummary(BaseModel):
@@ -194,6 +229,7 @@ class StreamLine(BaseModel):
     score: float | None = None
     logprob: float | None = None
     tokens: list[int] | None = None
+    item: int | None = None
     status: Literal["complete", "incomplete", "error"] | None = None
     message: str | None = None
     exact: bool | None = None
@@ -234,6 +270,8 @@ LONGEST = 60  # characters of a wrong value that are shown
 OTHER_TYPE = ("string_type", "list_type", "literal_error", "model_attributes_type")  # it may have been meant as something else
 SCORE = 'score: must be "logprob", or an object with the name and the parameters of another: {"name": "gnmt", "alpha": 0.6}'
 
+ALLOWED = 'allowed: must be a name, or an object with "outputs", "regex", "json_schema" or "grammar": {"outputs": ["yes", "no"]}'
+
 
 def explain(errors: Sequence[Mapping[str, Any]]) -> str:
     """The first of pydantic's errors, with the field's name and its value; where a value may be one of several things, what is
@@ -249,6 +287,8 @@ def explain(errors: Sequence[Mapping[str, Any]]) -> str:
         what = 'the body is missing; send a JSON object: {"text": "..."}'
     elif place == "score":
         what = SCORE
+    elif place.partition(".")[0] == "allowed":
+        what = ALLOWED
     else:
         what = f"{place}: {_said(error)}" if place else _said(error)
     return what.encode("utf-8", "replace").decode()

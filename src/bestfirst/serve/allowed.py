@@ -1,0 +1,73 @@
+"""What requests may ask to be allowed: constraints that the server was started with, by name, and those that a request brings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from ..constraints import Constraint
+from ..models import Model
+
+KEPT = 64  # constraints of requests that are kept, for those who ask for the same again
+LONGEST = 200  # characters of what is wrong with one: it may repeat what was sent
+
+
+class ServedConstraints:
+    """Makes constraints for requests. They are made in a thread of their own: others need not wait for a large one."""
+
+    def __init__(self, model: Model, named: Mapping[str, Constraint] | None = None, grammars: bool = False) -> None:
+        """`grammars`: whether requests may bring some; they need the model's tokenizer as transformers has it, loaded here."""
+        self._model = model
+        self._named = dict(named or {})
+        self._grammars = grammars
+        if grammars:
+            from ..constraints.grammar import Grammar
+
+            Grammar.regex(model, "a")
+        self._kept = lru_cache(KEPT)(self._made)
+
+    async def of(self, asked: Any) -> Constraint | None:
+        """What a request asks for. HTTPException, saying why, for what it cannot have."""
+        if asked is None:
+            return None
+        if isinstance(asked, str):
+            if asked in self._named:
+                return self._named[asked]
+            known = ", ".join(map(repr, self._named)) or "none; start it with --allowed NAME=FILE"
+            raise _refused(f"this server has nothing of the name {asked!r:.60}; it has {known}")
+        (kind, value), *_ = asked.model_dump().items()
+        if kind != "outputs" and not self._grammars:
+            raise _refused(f"this server takes no {kind}; it would have to be started with --grammars")
+        try:
+            return await asyncio.to_thread(self._kept, kind, json.dumps(value))
+        except RecursionError:
+            raise _refused("it is nested too deeply") from None
+        except ValueError as error:
+            raise _refused(str(error)[:LONGEST]) from None
+
+    def _made(self, kind: str, value: str) -> Constraint:
+        from ..constraints.grammar import Grammar
+
+        makers: dict[str, Callable[[Model, Any], Constraint]] = {
+            "outputs": _trie, "regex": Grammar.regex, "json_schema": Grammar.json, "grammar": Grammar.lark,
+        }  # fmt: skip
+        return makers[kind](self._model, json.loads(value))
+
+
+def _trie(model: Model, outputs: Sequence[str]) -> Constraint:
+    """ValueError for an output that the model cannot write: it would never be found."""
+    from ..constraints.trie import Trie
+
+    for text, tokens in zip(outputs, model.targets(outputs), strict=True):
+        if not tokens:
+            raise ValueError(f"the model cannot write {text!r:.60}")
+    return Trie.of_texts(model, outputs)
+
+
+def _refused(why: str) -> HTTPException:
+    return HTTPException(422, f"allowed: {why}")

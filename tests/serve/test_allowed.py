@@ -1,0 +1,93 @@
+"""Requests that allow only certain outputs get what `decode` finds under the same constraint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+import bestfirst
+from cli.process import run
+from serve.served import Served
+
+ITEMS = ["Good morning!", "Good evening!", "Where is the station?", "Where is the school?"]
+SCHEMA = {"type": "boolean"}  # the embedded model has no braces
+STATION = "Wo ist der Bahnhof?"
+
+
+@pytest.fixture(scope="module")
+def constrained(tmp_path_factory) -> Iterator[Served]:
+    pytest.importorskip("llguidance")
+    file = tmp_path_factory.mktemp("allowed") / "items.txt"
+    file.write_text("\n".join(ITEMS) + "\n", encoding="utf-8")
+    served = Served("--allowed", f"items={file}", "--allowed", "greeting=regex:(Good|Nice) [a-z]+!", "--grammars")
+    yield served
+    served.stop()
+
+
+def asked(served: Served, path: str = "/translate", **fields: object) -> tuple[int, dict]:
+    answer = served.post(path, fields)
+    return answer.status, answer.json
+
+
+@pytest.mark.parametrize("allowed", ["items", {"outputs": ITEMS}])
+def test_one_of_a_list_with_its_number(constrained, model, allowed):
+    code, found = asked(constrained, text=STATION, beam=4, nbest=4, allowed=allowed)
+    trie = bestfirst.Trie.of_texts(model, ITEMS)
+    (result,) = bestfirst.decode(model, [STATION], beam=4, nbest=4, allowed=trie)
+    assert code == 200
+    shown = [(each["item"], each["text"], each["score"]) for each in found["results"][0]["hypotheses"]]
+    assert shown == [(each.item, each.text, pytest.approx(each.score)) for each in result.hypotheses]
+
+
+def test_a_form_by_its_name_and_in_a_request(constrained):
+    _, named = asked(constrained, text="Guten Morgen!", allowed="greeting")
+    _, given = asked(constrained, text="Guten Morgen!", allowed={"regex": "(Good|Nice) [a-z]+!"})
+    assert named["results"][0]["text"] == given["results"][0]["text"] == "Good morning!"
+
+
+def test_json_of_a_schema_also_as_openai_s_clients_ask_for_it(constrained):
+    _, found = asked(constrained, text="Ja.", max_length=60, allowed={"json_schema": SCHEMA})
+    assert json.loads(found["results"][0]["text"]) in (True, False)
+    wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+    code, found = asked(constrained, "/v1/completions", prompt="Ja.", max_tokens=60, response_format=wanted)
+    assert code == 200
+    assert json.loads(found["choices"][0]["text"]) in (True, False)
+
+
+def test_requests_side_by_side_are_each_held_to_their_own(constrained):
+    only = {"outputs": ["Where is the school?"]}
+    lines = constrained.post("/translate", {"text": [STATION] * 3, "allowed": only, "stream": True}).lines
+    assert {line["text"] for line in lines if line.get("text")} == {"Where is the school?"}
+    assert asked(constrained, text=STATION)[1]["results"][0]["text"] == "Where is the station?"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "said"),
+    [
+        ("nothing", "nothing of the name 'nothing'; it has 'items', 'greeting'"),
+        ({"outputs": []}, "must be a name, or an object"),
+        ({"outputs": ["ok", "\u4f60\u597d"]}, "the model cannot write '\u4f60\u597d'"),
+        ({"regex": "(["}, "the grammar cannot be read"),
+        ({"grammar": "nonsense"}, "the grammar cannot be read"),
+        ({"regex": "a", "grammar": "b"}, "must be a name, or an object"),
+        (7, "must be a name, or an object"),
+    ],
+)
+def test_what_cannot_be_had_is_said(constrained, allowed, said):
+    code, found = asked(constrained, text=STATION, allowed=allowed)
+    assert (code, said in found["detail"]) == (422, True), found
+
+
+def test_a_server_without_them_says_so(server):
+    code, found = asked(server, text=STATION, allowed={"regex": "a"})
+    assert (code, found["detail"]) == (422, "allowed: this server takes no regex; it would have to be started with --grammars")
+    assert asked(server, text=STATION, allowed="items")[0] == 422
+
+
+@pytest.mark.parametrize(("value", "said"), [("items", "write NAME=FILE"), ("a=/nowhere/x", "there is no file '/nowhere/x'")])
+def test_what_a_server_cannot_be_started_with(value, said):
+    ended = run("serve", "--port", "0", "--allowed", value)
+    assert ended.returncode == 2
+    assert said in ended.stderr.decode()
