@@ -89,7 +89,7 @@ def _results(
 
         decoding = with_drafter(decoding)
     decoding = decoding.read(model)
-    engine = engine_for(model, decoding, lenient=lenient)
+    engine = engine_for(model, decoding, lenient=lenient, many=True)
     begun = perf_counter()
 
     def jobs() -> Iterator[Job]:

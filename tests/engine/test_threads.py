@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import threading
+from itertools import count
 
 import pytest
 
 import bestfirst
-from bestfirst.engine import threads
+from bestfirst.corpus.records import Record, Shard
+from bestfirst.corpus.target import Target
+from bestfirst.corpus.worker import Worker, fixed_budget
+from bestfirst.engine import host, threads, two_engines
+from bestfirst.engine.choice import engine_for
+from bestfirst.engine.host import HostEngine
+from bestfirst.settings import Decoding
 
 LINES = ["Guten Morgen!", "Wie melkt man eine Kuh?", "Ich habe keine Zeit, aber du hast ein Auto."] * 8
 
@@ -81,3 +88,79 @@ def test_the_encoders_numbers_are_the_same_to_the_last_bit(dtype):
         threads.use_threads(n)
         found.append(model.decoder.native.encoder(inputs).tobytes())
     assert found == found[:1] * 3
+
+
+def test_two_engines_share_many_inputs_and_give_what_one_gives(monkeypatch):
+    """Each search in the memory of its own engine; inputs come from a list or, window after window, one by one."""
+    monkeypatch.setattr(two_engines, "WORTH", 4)
+    monkeypatch.setattr(host, "WINDOW", 1)
+    lines = [line[: 8 + 7 * i % 40] for i, line in enumerate(LINES * 5)]
+    model = bestfirst.load()
+    found, costs = [], []
+    for n in (1, 2, 3):
+        threads.use_threads(n)
+        for inputs in (lines, iter(lines)):
+            costs.append(bestfirst.Stats())
+            found.append(bestfirst.decode(model, inputs, nbest=2, stats=costs[-1]))
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            assert [(y.tokens, y.score, y.text) for y in one.hypotheses] == [
+                (y.tokens, y.score, y.text) for y in other.hypotheses
+            ]
+            assert one.calls == other.calls
+    assert {cost.calls for cost in costs} == {costs[0].calls}
+    assert all(cost.in_flight > costs[0].in_flight for cost in costs[2:])  # both were at work
+
+
+def test_one_engine_where_a_budget_or_code_of_the_users_own_is_given():
+    threads.use_threads(2)
+    model = bestfirst.load()
+    assert isinstance(engine_for(model, Decoding(), many=True), two_engines.TwoEngines)
+    assert isinstance(engine_for(model, Decoding()), HostEngine)
+    for given in ({"row_budget": 64}, {"max_cache_tokens": 5000}, {"draft": "source"}):
+        assert isinstance(engine_for(model, Decoding(**given), many=True), HostEngine), given
+    threads.use_threads(1)
+    assert isinstance(engine_for(model, Decoding(), many=True), HostEngine)
+
+
+def test_what_fails_in_one_engine_is_raised_when_what_is_done_is_told(monkeypatch):
+    monkeypatch.setattr(two_engines, "WORTH", 4)
+    threads.use_threads(2)
+    model = bestfirst.load()
+    before = bestfirst.decode(model, LINES[:1])
+    told = []
+
+    def broken(*_):
+        raise RuntimeError("the second breaks")
+
+    monkeypatch.setattr(model.second.decoder, "step", broken)
+    with pytest.raises(RuntimeError, match="the second breaks"):
+        bestfirst.decode(model, LINES, progress=lambda index, result: told.append(index))
+    assert len(told) < len(LINES)
+    assert bestfirst.decode(model, LINES[:1]) == before
+    assert threads.threads() == 2
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_shards_that_are_decoded_two_at_a_time_are_the_same_bytes(form):
+    """Rows and steps of JSON lines included."""
+    shards = [Shard(i, [Record(5 * i + j + 1, line) for j, line in enumerate(LINES[i : i + 5])]) for i in range(5)]
+    model, found, lines = bestfirst.load(), [], []
+    for n in (1, 2, 3):
+        threads.use_threads(n)
+        worker = Worker(model, Decoding(), Target(form))
+        done = worker.work(fixed_budget(None), lines.append)(iter(shards))
+        found.append(sorted((result.index, result.data, result.tally.rows) for result in done))
+    assert found == found[:1] * 3
+    assert len(lines) == 3 * 25
+
+
+def test_work_on_two_shards_ends_soon_when_it_is_broken_off():
+    threads.use_threads(2)
+    shards = (Shard(i, [Record(20 * i + j + 1, line) for j, line in enumerate(LINES[:20])]) for i in count())
+    told = []
+    work = Worker(bestfirst.load(), Decoding(), Target()).work(fixed_budget(None), told.append)(shards)
+    next(work)
+    work.close()
+    assert threads.threads() == 2
+    assert len(told) < 80

@@ -4,8 +4,10 @@ everything ends the work."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from threading import Event
 from typing import Any
 
 from ..engine import Stats
@@ -145,8 +147,43 @@ class Worker:
         return ShardResult(shard.index, self.target.encode(shard, inorder), tally, tuple(failures), source)
 
     def work(self, budget: Budget | None, notice: Callable[[int], None]) -> Work:
-        """Shard after shard, in this process."""
+        """Shard after shard, in this process; two at a time where threads can."""
+        from ..engine.choice import two_at_once
+
+        if two_at_once(self.model, self.decoding):
+            return partial(self._two_at_a_time, budget, notice)
         return lambda shards: (self.decode_shard(shard, budget, partial(notice, 1)) for shard in shards)
+
+    def _two_at_a_time(
+        self, budget: Budget | None, notice: Callable[[int], None], shards: Iterator[Shard]
+    ) -> Iterator[ShardResult]:
+        from ..engine.threads import side_by_side
+
+        free = [replace(self, model=self.model.second), self]
+        over = Event()
+
+        def tell() -> None:
+            if over.is_set():
+                raise Stopped("the work was broken off")
+            notice(1)
+
+        def decode(worker: Worker, shard: Shard) -> tuple[Worker, ShardResult]:
+            with side_by_side():
+                return worker, worker.decode_shard(shard, budget, tell)
+
+        with ThreadPoolExecutor(len(free), thread_name_prefix="shard") as pool:
+            running: set[Future[tuple[Worker, ShardResult]]] = set()
+            try:
+                for shard in shards:
+                    running.add(pool.submit(decode, free.pop(), shard))
+                    if not free:
+                        done, running = wait(running, return_when=FIRST_COMPLETED)
+                        for worker, result in (each.result() for each in done):
+                            free.append(worker)
+                            yield result
+                yield from (each.result()[1] for each in as_completed(running))
+            finally:
+                over.set()
 
     def decode(self, records: Sequence[Record], done: Done, trace: Tracer | None = None) -> Tally:
         """Decode these records; `done` is told of each. Nothing is asked of the model for those without text.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from math import inf
 from typing import TYPE_CHECKING
 
 from ..models import Model
@@ -12,6 +13,8 @@ from ..settings import Decoding
 from .engine import Engine
 from .host import HostEngine
 from .scorer import ModelScorer, Scorer
+from .threads import threads
+from .two_engines import TwoEngines
 
 if TYPE_CHECKING:
     from .device.engine import Way
@@ -26,13 +29,15 @@ def engine_for(
     edited: bool = False,
     lenient: bool = False,
     device: bool = False,
+    many: bool = False,
 ) -> Engine:
     """Who runs jobs on this model: a GPU's own searches where they can be run there, with the host for the rest.
 
     `decoding` tells what all jobs share: how scores add up, the largest beam, the row budget, the bound on memory. `adapt` may
     change how the host's scorer works (`generate` adds logits processors); then nothing runs on the device, unless jobs are
     `edited`: they say the same as data (`Job.edits`). With `lenient`, an input on which a model of the user's own raises is
-    given up, and the others are decoded. With `device`, ValueError where a GPU cannot run such jobs as a whole, and why.
+    given up, and the others are decoded. With `device`, ValueError where a GPU cannot run such jobs as a whole, and why. With
+    `many`, jobs that come together may be told of a few steps late, so that threads have more to do.
     """
 
     def host() -> HostEngine:
@@ -50,7 +55,17 @@ def engine_for(
         from .device import DeviceEngine
 
         return DeviceEngine(model, decoding, host, way)  # type: ignore[arg-type]
+    if many and decoding.budget is None and two_at_once(model, decoding):
+        return TwoEngines(host(), lambda: HostEngine(scorer_for(model.second, decoding.objective), decoding))  # type: ignore[attr-defined]
     return host()
+
+
+def two_at_once(model: Model, decoding: Decoding) -> bool:
+    """Whether threads may decode on this model, and on its `second`, at the same time: it is compiled, and neither code of the
+    user's own nor a model beside it is asked meanwhile, nor is memory bounded for all inputs together."""
+    own = (decoding.draft, decoding.allowed, decoding.heuristic, decoding.objective.language_model)
+    ours = type(decoding.objective).__module__.startswith("bestfirst.") and all(each is None for each in own)
+    return threads() > 1 and hasattr(type(model), "second") and ours and decoding.max_cache_tokens == inf
 
 
 def _on_device(model: Model, decoding: Decoding) -> tuple[Way | None, str | None]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
@@ -49,6 +51,7 @@ class CompiledModel(TextModel):
     """One model, on a CPU, in float32 or with products in eight bits."""
 
     encoder_decoder = True
+    _first: ref[CompiledModel] | None = None  # whose second it is
 
     def __init__(
         self, folder: str, *, source_lang: str | None = None, target_lang: str | None = None, eight_bits: bool = False
@@ -88,6 +91,17 @@ class CompiledModel(TextModel):
     @property
     def dtype_name(self) -> str:
         return INT8 if self.eight_bits else "float32"
+
+    @cached_property
+    def second(self) -> CompiledModel:
+        """The same model with memory of its own to work in: both may be at work at once."""
+        made = copy(self)
+        made.decoder, made._first = self.decoder.again(), ref(self)
+        return made
+
+    @property
+    def known_as(self) -> Any:
+        return (self._first and self._first()) or self
 
     def score(self, batch: Sequence[Query]) -> list[Scored]:
         """Each hypothesis from scratch, one by one."""
@@ -189,6 +203,12 @@ class CompiledStep:
         if self._eight_bits and not made.eight_bits:
             warnings.warn("this CPU has neither VNNI nor AVX2: dtype 'int8' is computed in fp32", stacklevel=2)
         self._weights = None  # what is needed of them is in it
+        return made
+
+    def again(self) -> CompiledStep:
+        """The same step with memory of its own to work in."""
+        made = copy(self)
+        made.native = self.native.again()
         return made
 
     @property

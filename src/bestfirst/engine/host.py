@@ -113,6 +113,11 @@ class HostEngine:
         return [running.job for running in self._active]
 
     @property
+    def jobs(self) -> list[Job]:
+        """Those that were submitted and are not over."""
+        return [*self._running, *self._failed]
+
+    @property
     def shares_context(self) -> bool:
         return self.scorer.shares_context
 

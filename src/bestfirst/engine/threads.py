@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from itertools import pairwise
+from threading import Lock
 
 _asked: int | None = None
 _pool: ThreadPoolExecutor | None = None
+_at_work = 0  # how many share the threads
+_lock = Lock()
 
 
 def use_threads(n: int) -> None:
@@ -28,13 +32,31 @@ def use_threads(n: int) -> None:
 
 
 def threads() -> int:
-    """How many may be used: as was asked for, as OMP_NUM_THREADS says, or as many as the machine lets this process have."""
+    """How many may be used: as was asked for, as OMP_NUM_THREADS says, or as many as the machine lets this process have.
+    Those that work side by side have a part of them each."""
+    return max(1, _all() // max(1, _at_work))
+
+
+def _all() -> int:
     global _asked
     if _asked is None:
         named = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
         allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         _asked = int(named) if named.isdigit() and int(named) else allowed
     return _asked
+
+
+@contextmanager
+def side_by_side() -> Iterator[None]:
+    """Work in a thread of its own, beside others that say so too."""
+    global _at_work
+    with _lock:
+        _at_work += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _at_work -= 1
 
 
 def share(work: Callable[[int], None], pieces: int) -> None:
@@ -46,7 +68,7 @@ def share(work: Callable[[int], None], pieces: int) -> None:
             work(piece)
         return
     if _pool is None:
-        _pool = ThreadPoolExecutor(threads() - 1, thread_name_prefix="bestfirst")
+        _pool = ThreadPoolExecutor(_all() - 1, thread_name_prefix="bestfirst")
     left = iter(range(pieces))  # whose next is one instruction of Python's
 
     def help_out() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from itertools import accumulate
 from typing import Any
 
@@ -54,6 +55,15 @@ class NativeDecoder:
         self.eight_bits = self._packed is not None
         self._transposed = self._logits = np.empty(0, np.float32)
         self.encoder = None if weights.encoder is None else NativeEncoder(weights.encoder, pages, eight_bits)
+
+    def again(self) -> NativeDecoder:
+        """The same weights, with memory of its own to work in."""
+        made = copy(self)
+        made.workspace, made._keys_values = self.workspace.again(), self._keys_values.again()
+        made.whole = None if self.whole is None else self.whole.again()
+        made.encoder = None if self.encoder is None else self.encoder.again()
+        made._transposed = made._logits = np.empty(0, np.float32)
+        return made
 
     def room(self, tokens: int = 0) -> tuple[NativeTree, NativeSources]:
         """A new tree and new sources; with `tokens`, one input of so many is there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from itertools import accumulate, chain
 from typing import Any
 
@@ -28,6 +29,13 @@ class NativeEncoder:
         self.whole = WholePass(side, self.layers, self.norms) if WholePass.takes(side, self.layers, self.norms) else None
         d, inner = side.width, max(layer.forward.up.outputs for layer in self.layers)
         self.workspace = Workspace(x=d, h=d, y=d, seen=d, qkv=3 * d, inner=inner, room=room(deepest(self.layers)) // 4, scales=1)
+
+    def again(self) -> NativeEncoder:
+        """The same weights, with memory of its own to work in."""
+        made = copy(self)
+        made.workspace = self.workspace.again()
+        made.whole = None if self.whole is None else self.whole.again()
+        return made
 
     def __call__(self, inputs: Sequence[Sequence[int]]) -> Any:
         """The encoder's output for all inputs' tokens, one input after another, (tokens, d), until the next call.

@@ -31,6 +31,10 @@ class Workspace:
         self._views: dict[int, dict[str, Any]] = {}
         self._rows = 0
 
+    def again(self) -> Workspace:
+        """Other arrays of these names and widths."""
+        return Workspace(**self._widths)
+
     def of(self, rows: int) -> dict[str, Any]:
         """The arrays, (rows, width) each; their contents are those of the last use."""
         if rows > self._rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Any
 from weakref import ref
@@ -44,6 +45,14 @@ class WholePass:
         self._call = (at(self._plan), at(self._products), at(self._norms), *scales)
         self._work: tuple[int, Any] = (0, None)
         self._lasting: dict[int, Any] = {}
+
+    def again(self) -> WholePass:
+        """The same layers, with a plan of its own."""
+        made = copy(self)
+        made._plan = self._plan.copy()
+        made._call = (at(made._plan), *self._call[1:])
+        made._work, made._lasting = (0, None), {}
+        return made
 
     @staticmethod
     def takes(side: BartSide, layers: Sequence[Any], norms: Sequence[LayerNorm]) -> bool:
