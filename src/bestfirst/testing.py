@@ -15,9 +15,9 @@ from itertools import pairwise
 from math import exp, inf, isnan
 from typing import TYPE_CHECKING, Any
 
-from .engine.numbers import numbers
 from .engine.own_model import OwnModel
 from .models import Model, Query, Scored, as_model
+from .models.numbers import numbers
 from .search import ROUNDING, TOLERANCE, BrokenLaw, Context
 
 if TYPE_CHECKING:

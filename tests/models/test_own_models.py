@@ -15,7 +15,7 @@ import torch
 import bestfirst
 import chat_models
 from bestfirst import FunctionModel, Model, Scored, Stats, decode
-from bestfirst.engine.numbers import best_of_each, best_of_list
+from bestfirst.models.numbers import best_of_each, best_of_list
 from bestfirst.search import ROUNDING
 from bestfirst.testing import check_model
 

@@ -15,7 +15,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..models import Model, Query, Scored
+from ..models.numbers import few_rows
 from .runner import Row, Runner, Sentence
 
 if TYPE_CHECKING:
@@ -42,6 +45,10 @@ State = tuple[Held, int]
 """An input, and the slot of the last token that was scored of it; 0 before there is one."""
 
 
+ROOM = np.empty(0, np.float32)
+COLUMNS = 256  # so many at a time: what is turned, a step's logits stand the other way round, stays in the cache
+
+
 class CachedModel:
     """Runs rows of one model for whoever asks it."""
 
@@ -57,6 +64,7 @@ class CachedModel:
             decoder, self._mode = step_for(model), torch.inference_mode  # type: ignore[arg-type]
         self.runner = Runner(model, decoder)
         self._banned = list(model.banned)
+        self._room: Any = ROOM
         self._dead: deque[Sentence] = deque()
 
     def start(self, source: Any) -> State:
@@ -69,18 +77,43 @@ class CachedModel:
             return self._score(batch)
 
     def _score(self, batch: Sequence[Query]) -> list[Scored]:
-        self._let_go()
-        self._admit([state[0] for state, _ in batch])
-        rows = [_row(state, prefix) for state, prefix in batch]
-        order = sorted(range(len(rows)), key=lambda i: rows[i][0].place)  # rows of an input stand together
-        slots, logits = self.runner.step([rows[i] for i in order])
+        logits, states = self._step(batch)
         scores = _log_softmax(logits)
         if self._banned:
             scores[:, self._banned] = -inf
-        out: list[Scored] = [None] * len(rows)  # type: ignore[list-item]
-        for at, (i, slot) in enumerate(zip(order, slots, strict=True)):
-            out[i] = Scored(scores[at], (batch[i].state[0], slot))
-        return out
+        return [Scored(row, state) for row, state in zip(scores, states, strict=True)]
+
+    def logits(self, batch: Sequence[Query]) -> tuple[Any, list[State], list[int]]:
+        """As `score`: what log-softmax is to be taken of, (rows, vocabulary), in memory that is written to at the next call; the
+        states; and the tokens that do not come."""
+        with self._mode():
+            given, states = self._step(batch)
+            given = given.float().cpu().numpy() if hasattr(given, "detach") else given
+        if self._room.size < given.size:
+            self._room = np.empty(2 * given.size, given.dtype)
+        logits = self._room[: given.size].reshape(given.shape)
+        for first in range(0, given.shape[1], COLUMNS):
+            logits[:, first : first + COLUMNS] = given[:, first : first + COLUMNS]
+        return logits, states, self._banned
+
+    def _step(self, batch: Sequence[Query]) -> tuple[Any, list[State]]:
+        """One forward pass: logits, in memory that is used again, and states."""
+        self._let_go()
+        self._admit([state[0] for state, _ in batch])
+        rows = [_row(state, prefix) for state, prefix in batch]
+        order = self._order(rows)
+        slots, logits = self.runner.step([rows[i] for i in order])
+        places = sorted(range(len(order)), key=order.__getitem__)  # of each query's row
+        states = [(query.state[0], slots[at]) for query, at in zip(batch, places, strict=True)]
+        return (logits if order == list(range(len(order))) else logits[places]), states
+
+    def _order(self, rows: Sequence[Row]) -> list[int]:
+        """Rows of an input stand together, as they do already where one engine asks: then rows stay as they are."""
+        first: dict[int, int] = {}
+        for i, (sentence, *_) in enumerate(rows):
+            first.setdefault(sentence.place, i)
+        by_place = self.runner.decoder.by_place
+        return sorted(range(len(rows)), key=lambda i: rows[i][0].place if by_place else first[rows[i][0].place])
 
     def _admit(self, inputs: Sequence[Held]) -> None:
         new = list({id(held): held for held in inputs if held.sentence is None}.values())
@@ -101,13 +134,15 @@ class CachedModel:
 
 def _log_softmax(logits: Any) -> Any:
     """As an array of its own: a step may use the memory of its logits again."""
-    import numpy
-
     if hasattr(logits, "detach"):
         return logits.float().log_softmax(-1).clamp_(max=0).cpu().numpy()
-    shifted = logits - logits.max(-1, keepdims=True)
-    shifted -= numpy.log(numpy.exp(shifted).sum(-1, keepdims=True))
-    return shifted
+    scores = np.empty(logits.shape, logits.dtype)
+    for rows in few_rows(len(scores)):
+        part = scores[rows]
+        part[...] = logits[rows]
+        part -= part.max(-1, keepdims=True)
+        part -= np.log(np.exp(part).sum(-1, keepdims=True))
+    return scores
 
 
 def _row(state: State, prefix: tuple[int, ...]) -> Row:

@@ -13,9 +13,10 @@ from traceback import extract_tb
 from typing import Any, NamedTuple
 
 from ..models import FunctionModel, Model, Query, Scored
+from ..models.combinators import Ensemble, ShallowFusion
+from ..models.numbers import numbers
 from ..search import ROUNDING, BrokenLaw
 from ..settings import Budget
-from .numbers import numbers
 
 USUAL, MOST = 16, 512  # rows in a step: where nothing is known of the model, and at most
 SHARE = 0.75  # of the best rate there is: more rows are more memory
@@ -38,7 +39,7 @@ class OwnModel:
         self.seconds = 0.0
         self.independent = True  # as far as was seen: its scores do not depend on the batch
         self._groups = getattr(model.batch_key, "__func__", None) is not Model.batch_key
-        self._one_by_one = isinstance(model, FunctionModel) and not model.batched  # no row can see another
+        self._needs_no_check = _rows_apart(model)
         self._batches = self._mixed = 0  # of several rows; of rows of several lengths
         self._next_check = 1
         self._times: dict[int, float] = {}  # the least seconds of a call, by its rows
@@ -108,7 +109,7 @@ class OwnModel:
                 return [self._failure(method, error)]
             return [self._ask(method, [query], False)[0] for query in batch]
         answers = self.answers(given, batch, method)
-        if several and len(batch) > 1 and not self._one_by_one and self.independent:
+        if several and len(batch) > 1 and not self._needs_no_check and self.independent:
             self._spot_check(method, batch, answers)
         return answers
 
@@ -180,6 +181,13 @@ class OwnModel:
             "without a mask, dropout, states that are overwritten), or decode with row_budget=1"
         )
         warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def _rows_apart(model: Model) -> bool:
+    """Whether no row can see another, or those that run the rows were tried before: a model of transformers."""
+    if type(model) in (Ensemble, ShallowFusion):
+        return all(each.hugging_face or _rows_apart(each) for each in model.models)  # type: ignore[attr-defined]
+    return isinstance(model, FunctionModel) and not model.batched
 
 
 def difference(one: Any, other: Any) -> tuple[int, float, float] | None:

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, Protocol
 from ..constraints import allowed_after
 from ..models import Model, Query, Scored, Source
 from ..models.model import eos_of
+from ..models.numbers import best_of_each, best_of_rows, numbers
 from ..scoring import Score
 from ..search import BrokenLaw, Hypothesis, Successors
 from ..settings import Budget
 from .engine import collecting
-from .numbers import best_of_each, best_of_rows, numbers
 from .own_model import ModelFailure, OwnModel
 
 
@@ -201,7 +201,7 @@ class ModelScorer:
         """The best tokens by the model's scores as they are, of all rows in one go where they are alike."""
         out: list[Any] = list(answers)
         good = [i for i, answer in enumerate(answers) if not isinstance(answer, ModelFailure)]
-        whats = [scores_after(batch[i]) for i in good]
+        whats = [ScoresAfter(batch[i]) for i in good]
         for i, what in zip(good, whats, strict=True):
             self._check_size(answers[i].logprobs, what)
             batch[i].state = States(answers[i].state)
@@ -211,7 +211,7 @@ class ModelScorer:
             out[i] = Successors(values, tokens) if wrong is None else self._given_up(wrong)
         return out
 
-    def _check_size(self, row: Any, what: str) -> None:
+    def _check_size(self, row: Any, what: object) -> None:
         """One vocabulary, with EOS in it. What is no row at all is found elsewhere."""
         size = len(row) if isinstance(row, (list, tuple)) else row.shape[0] if len(getattr(row, "shape", ())) == 1 else 0
         if size == self.vocabulary or not size:
@@ -234,9 +234,9 @@ class ModelScorer:
         self, y: Hypothesis, before: States, answer: Scored, beside: Scored | None, width: float
     ) -> Successors | ModelFailure:
         """The successors of `y`, and its state."""
-        self._check_size(answer.logprobs, scores_after(y))
+        self._check_size(answer.logprobs, ScoresAfter(y))
         try:
-            logprobs = numbers(answer.logprobs, scores_after(y))
+            logprobs = numbers(answer.logprobs, ScoresAfter(y))
         except BrokenLaw:
             raise
         except ValueError as error:
@@ -248,7 +248,7 @@ class ModelScorer:
         y.state = States(answer.state, None if beside is None else beside.state, reached, coverage)
         ending = float(self.score.ending(coverage)) if "attention" in self.score.needs else 0.0
         ((best, tokens),) = best_of_each(values[None], width)
-        if wrong := _wrong(best, tokens, scores_after(y)):
+        if wrong := _wrong(best, tokens, ScoresAfter(y)):
             return self._given_up(wrong)
         return Successors(best, tokens, None if self.score.plain else logprobs[tokens].tolist(), ending)
 
@@ -282,7 +282,7 @@ class ModelScorer:
 
     def advice(self, root: Hypothesis, n_max: int) -> str | None:
         if root.successors is not None and not root.successors.tokens:
-            return f"{scores_after(root)} are all -inf: {self.own.name} allows no first token"
+            return f"{ScoresAfter(root)} are all -inf: {self.own.name} allows no first token"
         ends = sorted(self.eos)[:8]
         return f"nothing finished within {n_max} tokens; raise max_length, or see whether {self.own.name}.eos {ends} is what ends"
 
@@ -311,15 +311,23 @@ ON_THE_WAY = frozenset({"language_model", "language_model_past", "attention"})
 """What a score may need to know at every token."""
 
 
-def _wrong(values: Sequence[float], tokens: Sequence[int], what: str) -> str | None:
+def _wrong(values: Sequence[float], tokens: Sequence[int], what: object) -> str | None:
     """What is wrong with the best scores, if anything."""
     if values and values[0] != values[0]:
         return f"{what} contain NaN"
     return f"{what} include {values[0]} for token {tokens[0]}" if values and values[0] == inf else None
 
 
-def scores_after(y: Hypothesis) -> str:
-    return f"the model's scores after {list(y.tokens)}"
+class ScoresAfter:
+    """What is complained of, put into words when it is: few are."""
+
+    __slots__ = ("y",)
+
+    def __init__(self, y: Hypothesis) -> None:
+        self.y = y
+
+    def __str__(self) -> str:
+        return f"the model's scores after {list(self.y.tokens)}"
 
 
 def _restricted(answer: Any, allowed: Any, y: Hypothesis) -> Any:
@@ -328,7 +336,7 @@ def _restricted(answer: Any, allowed: Any, y: Hypothesis) -> Any:
 
     if allowed is None or isinstance(answer, ModelFailure):
         return answer
-    logprobs = numbers(answer.logprobs, scores_after(y), nan=True)
+    logprobs = numbers(answer.logprobs, ScoresAfter(y), nan=True)
     check_vocabulary(allowed, len(logprobs))
     kept = numpy.full_like(logprobs, -inf)
     kept[allowed] = logprobs[allowed]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf, isfinite, log
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..search import BrokenLaw
 from .adapted import as_model
 from .model import Model, Query, Scored, Source
+from .numbers import few_rows, together
 
 
 class Combined(Model):
@@ -25,15 +26,11 @@ class Combined(Model):
         self.eos = models[0].eos
 
     def answers(self, batch: Sequence[Query]) -> tuple[list[Any], list[list[Any]]]:
-        """Every model's log-probabilities, (hypotheses, vocabulary), and the states to go on from: of each, all theirs."""
-        import numpy
-
+        """Every model's log-probabilities, (hypotheses, vocabulary), not to be written to, and the states to go on from: of each,
+        all theirs."""
         each = [model.score([Query(q.state[i], q.prefix) for q in batch]) for i, model in enumerate(self.models)]
-        sizes = [{len(answer.logprobs) for answer in answers} for answers in each]
-        if len(set().union(*sizes)) > 1:
-            shown = ", ".join(str(max(size)) for size in sizes)
-            raise BrokenLaw(f"models to be combined must have the same vocabulary, these have {shown} tokens")
-        arrays = [numpy.stack([_array(answer.logprobs) for answer in answers]) for answers in each]
+        _check_sizes([{len(answer.logprobs) for answer in answers} for answers in each])
+        arrays = [together([answer.logprobs for answer in answers]) for answers in each]
         return arrays, [[answer.state for answer in row] for row in zip(*each, strict=True)]
 
     def reader(self, prefix: Any = None) -> Callable[[Any], Source]:
@@ -73,13 +70,18 @@ class Ensemble(Combined):
     def score(self, batch: Sequence[Query]) -> list[Scored]:
         import numpy
 
-        arrays, states = self.answers(batch)
-        mean: Any = None
-        for share, each in zip(self.weights, arrays, strict=True):
-            each += log(share)
-            mean = each if mean is None else _log_of_sum(mean, each)
-        rows = numpy.minimum(mean, 0)  # rounding must not make p = 1 more than it is
-        return [Scored(row, state) for row, state in zip(rows, states, strict=True)]
+        parts, states = [], []
+        for i, model in enumerate(self.models):
+            queries = [Query(q.state[i], q.prefix) for q in batch]
+            running = getattr(model, "cached", None)
+            part, own = Part.of(model.score(queries)) if running is None else Part.of_logits(*running.logits(queries))
+            parts.append(part)
+            states.append(own)
+        _check_sizes([{part.scores.shape[1]} for part in parts])
+        rows = numpy.empty(parts[0].scores.shape, numpy.result_type(*(part.scores for part in parts)))
+        for some in few_rows(len(rows)):
+            _log_of_mean(parts, self.weights, some, rows[some])
+        return [Scored(row, list(state)) for row, *state in zip(rows, *states, strict=True)]
 
 
 class ShallowFusion(Combined):
@@ -101,32 +103,54 @@ class ShallowFusion(Combined):
     def score(self, batch: Sequence[Query]) -> list[Scored]:
         (rows, beside), states = self.answers(batch)
         if self.weight > 0:
-            rows += self.weight * beside
+            rows = rows + self.weight * beside
         return [Scored(row, state) for row, state in zip(rows, states, strict=True)]
 
 
-def _array(row: Any) -> Any:
-    """A model's scores: in single precision where they came in no more than that, else in double."""
+class Part(NamedTuple):
+    """What one model of an ensemble gave: log-probabilities, (hypotheses, vocabulary), or, with `raw`, what becomes such by
+    log-softmax, to be used up. `banned` tokens count in the softmax, and do not come."""
+
+    scores: Any
+    raw: bool = False
+    banned: Sequence[int] = ()
+
+    @staticmethod
+    def of(answers: Sequence[Scored]) -> tuple[Part, list[Any]]:
+        _check_sizes([{len(answer.logprobs) for answer in answers}])
+        return Part(together([answer.logprobs for answer in answers])), [answer.state for answer in answers]
+
+    @staticmethod
+    def of_logits(logits: Any, states: list[Any], banned: Sequence[int]) -> tuple[Part, list[Any]]:
+        return Part(logits, True, banned), states
+
+
+def _log_of_mean(parts: Sequence[Part], weights: Sequence[float], some: slice, mean: Any) -> None:
+    """`mean`: the logarithm of the weighted mean of some rows' probabilities; of logarithms where these are too small for their type."""
     import numpy
 
-    row = row.detach().float().cpu().numpy() if hasattr(row, "detach") and row.dtype.itemsize <= 4 else row
-    found = numpy.asarray(row.detach().cpu() if hasattr(row, "detach") else row)
-    return found if found.dtype in (numpy.float32, numpy.float64) else found.astype(numpy.float64)
+    logs: list[tuple[Any, Any]] = []
+    for part, weight in zip(parts, weights, strict=True):
+        x, total = part.scores[some], numpy.ones(1, part.scores.dtype)
+        if part.raw:
+            x -= x.max(-1, keepdims=True)
+        p = numpy.exp(x)
+        if part.raw:
+            total = p.sum(-1, keepdims=True)
+        if part.banned:
+            p[:, part.banned], x[:, part.banned] = 0, -inf
+        p *= weight / total
+        numpy.add(mean if logs else 0, p, out=mean)
+        logs.append((x, log(weight) - numpy.log(total)))
+    small = numpy.flatnonzero(mean < numpy.finfo(mean.dtype).tiny)
+    with numpy.errstate(divide="ignore"):
+        numpy.log(mean, out=mean)
+    if len(small):
+        mean.reshape(-1)[small] = numpy.logaddexp.reduce([(x + share).reshape(-1)[small] for x, share in logs])
+    numpy.minimum(mean, 0, out=mean)  # rounding must not make p = 1 more than it is
 
 
-def _log_of_sum(a: Any, b: Any) -> Any:
-    """log(exp(a) + exp(b)), of arrays; numpy's own goes number by number."""
-    import numpy
-
-    most = numpy.maximum(a, b)
-    with numpy.errstate(invalid="ignore"):
-        least = numpy.minimum(a, b, out=b)
-        least -= most
-        numpy.exp(least, out=least)
-        least += 1
-        numpy.log(least, out=least)
-        least += most
-    impossible = most == -inf
-    if impossible.any():
-        least[impossible] = -inf
-    return least
+def _check_sizes(sizes: Sequence[set[int]]) -> None:
+    if len(set().union(*sizes)) > 1:
+        shown = ", ".join(str(max(size)) for size in sizes)
+        raise BrokenLaw(f"models to be combined must have the same vocabulary, these have {shown} tokens")

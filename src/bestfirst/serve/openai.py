@@ -205,10 +205,14 @@ def _chunk(index: int, answer: Answer, chat: bool) -> dict[str, Any]:
 
 def _usage(model: Model, inputs: Sequence[Any], results: Sequence[Result]) -> dict[str, int]:
     read = model.reader()
-    prompts = [getattr(read(each).payload, "tokens", ()) for each in inputs]
-    asked = sum(map(len, prompts))
+    asked = sum(_size(read(each).payload) for each in inputs)
     written = sum(len(answer.tokens) for result in results for answer in result.hypotheses)
     return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
+
+
+def _size(prompt: Any) -> int:
+    """Tokens that were read: by the encoder, where there is one."""
+    return getattr(prompt, "length", 0) or len(getattr(prompt, "tokens", ()))
 
 
 async def _events(submission: Submission, head: dict[str, Any], n: int, chat: bool) -> AsyncIterator[bytes]:

@@ -5,17 +5,18 @@ Tokens are chosen by the numbers as they are, for float64 keeps their order; wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any
 
 from ..search import BrokenLaw
 
-SHORT = 512  # a list of so many numbers is sorted sooner than it is made an array
+SHORT = 512  # lists of so many numbers together are sorted sooner than they are made an array
+FEW = 8  # rows
 BLOCK = 64  # tokens of which only the best is looked at first
 
 
-def numbers(row: Any, what: str, nan: bool = False) -> Any:
+def numbers(row: Any, what: object, nan: bool = False) -> Any:
     """A row of whatever kind as float64, if it has one dimension and, but for `nan`, no NaN."""
     import numpy
 
@@ -25,7 +26,7 @@ def numbers(row: Any, what: str, nan: bool = False) -> Any:
     return found
 
 
-def _array(row: Any, what: str, dimensions: int = 1) -> Any:
+def _array(row: Any, what: object, dimensions: int = 1) -> Any:
     """An array of float32 or float64: half precision becomes float32, in which all of it fits."""
     import numpy
 
@@ -48,28 +49,64 @@ def _kind(row: Any) -> str:
     return type(row).__name__ if odd is None else f"a {type(row).__name__} with {odd!r:.40}"
 
 
-def matrix(rows: Sequence[Any], whats: Sequence[str]) -> Any:
-    """Rows of one kind and length as one array, (rows, vocabulary); None where they differ, or one is no row."""
+def few_rows(rows: int) -> Iterator[slice]:
+    """Rows, so few at a time that what is made of them stays in a processor's cache."""
+    return (slice(first, first + FEW) for first in range(0, rows, FEW))
+
+
+def together(rows: Sequence[Any]) -> Any:
+    """The rows of one model as one array, not to be written to: (rows, vocabulary), float32 or float64."""
     import numpy
 
-    shapes = {getattr(row, "shape", None) for row in rows}
-    if len(shapes) > 1 or len({type(row) for row in rows}) > 1:
+    found = matrix(rows, "the model's scores")
+    return numpy.stack([_array(row, "the model's scores") for row in rows]) if found is None else found
+
+
+def matrix(rows: Sequence[Any], what: object) -> Any:
+    """Rows of one kind and length as one array, (rows, vocabulary); None where they differ, or one is no row."""
+    if len({type(row) for row in rows}) > 1:
         return None
-    (shape,) = shapes
+    if isinstance(rows[0], (list, tuple)):
+        return _of_lists(rows)
+    shapes = {getattr(row, "shape", None) for row in rows}
+    (shape,) = shapes if len(shapes) == 1 else (None,)
     if shape is None or len(shape) != 1:
         return None
     if hasattr(rows[0], "detach"):
         import torch
 
-        return _array(torch.stack(list(rows)), whats[0], 2)
-    return _array(numpy.stack(rows), whats[0], 2)
+        return _array(torch.stack(list(rows)), what, 2)
+    return _array(_stacked(rows), what, 2)
 
 
-def best_of_rows(rows: Sequence[Any], whats: Sequence[str], width: float) -> list[tuple[list[float], list[int]]]:
-    """The best tokens of each row, whatever the rows are: in one go where they are arrays or tensors of one kind."""
-    if all(isinstance(row, (list, tuple)) and len(row) <= SHORT for row in rows):
+def _of_lists(rows: Sequence[Any]) -> Any:
+    import numpy
+
+    try:
+        found = numpy.array(rows, numpy.float64)
+    except (TypeError, ValueError):
+        return None  # the row that is none is found and named when each is read by itself
+    return found if found.ndim == 2 else None
+
+
+def _stacked(rows: Sequence[Any]) -> Any:
+    """As numpy's `stack`. Where they are rows of one array, one after another, it is looked at and not copied."""
+    import numpy
+
+    first = rows[0]
+    alike = first.base is not None and all(row.base is first.base and row.strides == first.strides for row in rows)
+    places = [row.__array_interface__["data"][0] for row in rows] if alike else []
+    apart = places[1] - places[0] if len(places) > 1 else 0
+    if not alike or places != [places[0] + i * apart for i in range(len(rows))]:
+        return numpy.stack(rows)
+    return numpy.lib.stride_tricks.as_strided(first, (len(rows), *first.shape), (apart, *first.strides), writeable=False)
+
+
+def best_of_rows(rows: Sequence[Any], whats: Sequence[object], width: float) -> list[tuple[list[float], list[int]]]:
+    """The best tokens of each row, whatever the rows are: in one go where they are of one kind."""
+    if all(isinstance(row, (list, tuple)) for row in rows) and sum(map(len, rows)) <= SHORT:
         return [best_of_list(row, what, width) for row, what in zip(rows, whats, strict=True)]
-    if (scores := matrix(rows, whats)) is not None:
+    if (scores := matrix(rows, whats[0])) is not None:
         return best_of_each(scores, width)
     return [best_of_each(_array(row, what)[None], width)[0] for row, what in zip(rows, whats, strict=True)]
 
@@ -85,7 +122,7 @@ def best_of_each(scores: Any, width: float) -> list[tuple[list[float], list[int]
     rows, size = scores.shape
     width = int(min(width, size))
     whole = size - size % BLOCK
-    maxima = scores[:, :whole].reshape(rows, -1, BLOCK).max(2)
+    maxima = scores[:, :whole].reshape(rows, BLOCK, -1).max(1)  # which tokens make a block does not matter
     if whole < size:
         maxima = numpy.concatenate([maxima, scores[:, whole:].max(1, keepdims=True)], 1)
     blocks = maxima.shape[1]
@@ -95,7 +132,8 @@ def best_of_each(scores: Any, width: float) -> list[tuple[list[float], list[int]
         least = numpy.partition(maxima, blocks - width, axis=1)[:, blocks - width]
     possible = numpy.maximum(least, numpy.finfo(scores.dtype).min)  # so that -inf is not
     with numpy.errstate(invalid="ignore"):
-        where, tokens = numpy.nonzero(scores >= possible[:, None])
+        reach = numpy.flatnonzero(scores >= possible[:, None])  # of a matrix, numpy's `nonzero` is many times slower
+    where, tokens = numpy.divmod(reach, size)
     values = scores[where, tokens].astype(numpy.float64)
     order = numpy.lexsort((-values, where))  # stable: tokens stay in order
     values, tokens = values[order], tokens[order]
@@ -108,7 +146,7 @@ def best_of_each(scores: Any, width: float) -> list[tuple[list[float], list[int]
     return out
 
 
-def best_of_list(row: Sequence[float], what: str, width: float) -> tuple[list[float], list[int]]:
+def best_of_list(row: Sequence[float], what: object, width: float) -> tuple[list[float], list[int]]:
     """As `best_of_each`, of one short row of plain numbers, without numpy."""
     try:
         values = [float(value) for value in row]
