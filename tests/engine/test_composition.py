@@ -12,7 +12,7 @@ import bestfirst
 import chat_models
 from bestfirst import Ensemble, Model, Scored, ShallowFusion, Stats, decode
 from bestfirst.engine import scorer_for
-from bestfirst.engine.cached_model import CachedModel
+from bestfirst.engine.cached_model import CachedModel, running
 from bestfirst.models import Query
 from bestfirst.models.transformers import TransformersModel
 from bestfirst.scoring import LogProbability, MutualInformation
@@ -169,3 +169,35 @@ def test_the_mean_is_that_of_probabilities_whatever_the_precision(cases):
         assert numpy.exp(found) == pytest.approx(expected, abs=1e-5 if kind == "float32" else 1e-12)
         assert found[3] == -inf
         assert found.max() <= log(1)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_a_probability_that_is_too_small_for_its_type_is_not_lost(kind):
+    rows = numpy.array([[-0.1, -200, -2000, -inf, -85], [-0.2, -210, -inf, -inf, -1500]], kind)
+    model = Ensemble([bestfirst.FunctionModel(lambda prefix, row=row: row, eos=0) for row in rows], [1, 3])
+    found = model.score([Query([None] * 2, ())])[0].logprobs
+    expected = numpy.logaddexp(rows[0].astype(float) + log(0.25), rows[1].astype(float) + log(0.75))
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_rows_of_inputs_may_come_in_any_order():
+    model = small(0)
+    with running([CachedModel(model)]):
+        states = [model.start(prompt) for prompt in PROMPTS]
+        states = [answer.state for answer in model.score([Query(state, ()) for state in states])]
+        queries = [Query(states[i], (token,)) for token in (20, 30, 40) for i in (3, 0, 2)]
+        alone = numpy.array([model.score([query])[0].logprobs for query in queries])
+        together = numpy.array([answer.logprobs for answer in model.score(queries)])
+        logits, _, banned = model.cached.logits(queries)
+    assert together == pytest.approx(alone, abs=1e-4)
+    logits = logits - numpy.logaddexp.reduce(logits, 1, keepdims=True)
+    logits[:, banned] = -inf
+    assert logits == pytest.approx(alone, abs=1e-4)
+
+
+def test_an_ensemble_of_hugging_face_models_is_not_asked_twice(monkeypatch):
+    """Their steps were tried; a check whether scores depend on the batch would be a forward pass of each."""
+    asked, score, stats = [], Ensemble.score, Stats()
+    monkeypatch.setattr(Ensemble, "score", lambda self, batch: asked.append(len(batch)) or score(self, batch))
+    decode(Ensemble([small(0), small(1)]), PROMPTS, stats=stats, **SETTINGS)
+    assert sum(asked) == stats.rows

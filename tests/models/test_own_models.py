@@ -1,12 +1,11 @@
-"""Models that nobody here wrote: whatever they return is read right, and every mistake of a first attempt is named."""
+"""Models that nobody here wrote: whatever form they have is read right, and every mistake of a first attempt is named."""
 
 from __future__ import annotations
 
 import gc
-import warnings
 import weakref
 from itertools import product
-from math import inf, nan
+from math import inf
 
 import numpy
 import pytest
@@ -15,115 +14,9 @@ import torch
 import bestfirst
 import chat_models
 from bestfirst import FunctionModel, Model, Scored, Stats, decode
-from bestfirst.models.numbers import best_of_each, best_of_list
 from bestfirst.search import ROUNDING
 from bestfirst.testing import check_model
-
-FORMS = {
-    "list": list,
-    "tuple": tuple,
-    "float32": lambda row: numpy.array(row, dtype=numpy.float32),
-    "float64": numpy.array,
-    "float16": lambda row: numpy.array(row, dtype=numpy.float16),
-    "torch": torch.tensor,
-    "bfloat16": lambda row: torch.tensor(row, dtype=torch.bfloat16),
-    "half": lambda row: torch.tensor(row, dtype=torch.float16),
-    "gradient": lambda row: torch.tensor(row, requires_grad=True),
-}
-
-
-def rounded(form: str, row: list[float]) -> list[float]:
-    """The numbers that a row really has."""
-    made = FORMS[form](row)
-    return made.detach().double().tolist() if isinstance(made, torch.Tensor) else [float(value) for value in made]
-
-
-def chain(prefix: tuple[int, ...], size: int = 600) -> list[float]:
-    """A peaked distribution over many tokens, which ends after some twenty."""
-    weights = numpy.random.default_rng([7, *prefix[-2:]]).gumbel(size=size) * 2
-    weights[0] = 30.0 if len(prefix) > 24 else -5.0
-    return (weights - numpy.logaddexp.reduce(weights)).tolist()
-
-
-# -- numbers ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_rows_of_any_kind_are_added_up_in_float64(form):
-    """In half precision the sum of 26 numbers is another number, and then another answer is the best."""
-    (result,) = decode(FunctionModel(lambda prefix: FORMS[form](chain(prefix)), eos=0), [None], beam=4, nbest=2, max_length=30)
-    plain = FunctionModel(lambda prefix: rounded(form, chain(prefix)), eos=0)
-    assert result.hypotheses == decode(plain, [None], beam=4, nbest=2, max_length=30)[0].hypotheses
-    best = result.hypotheses[0]
-    steps = [rounded(form, chain(best.tokens[:i]))[token] for i, token in enumerate(best.tokens)]
-    assert best.score == sum(steps)
-    assert type(best.score) is type(best.logprob) is float
-    assert len(best.tokens) > 20
-
-
-@pytest.mark.parametrize("score", ["logprob", bestfirst.LengthNormalized(0.6), bestfirst.GNMT(1.0)])
-def test_scores_are_plain_floats(score):
-    model = FunctionModel(lambda prefix: torch.tensor([-1, -2, -3]), eos=0)  # whole numbers, even
-    (result,) = decode(model, [None], beam=2, nbest=2, score=score)
-    assert {type(number) for answer in result.hypotheses for number in (answer.score, answer.logprob)} == {float}
-
-
-def test_the_best_tokens_of_a_matrix_are_those_of_its_rows(cases):
-    for case in cases(300, full=3000):
-        rng = numpy.random.default_rng(case)
-        rows, size, width = (int(rng.integers(1, most)) for most in (5, 400, 30))
-        scores = rng.standard_normal((rows, size)).astype(rng.choice(["float32", "float64"]))
-        if case % 2:
-            scores = scores.round()  # many are equal
-        if case % 3 == 0:
-            scores[rng.random((rows, size)) < 0.8] = -inf
-        expected = [best_of_list(row, "", width) for row in scores.tolist()]
-        assert best_of_each(scores, width) == expected
-
-
-def test_rows_are_scored_in_one_batch_whatever_their_kind():
-    for form in ("list", "float32", "bfloat16"):
-        asked = []
-
-        class Batched(Model):
-            eos = 0
-
-            def start(self, source):
-                return source
-
-            def score(self, batch, form=form, asked=asked):
-                asked.append(len(batch))
-                return [Scored(FORMS[form](chain((query.state, *query.prefix), 40)), query.state) for query in batch]
-
-        results = decode(Batched(), range(12), beam=3, max_length=6)
-        expected = [decode(FunctionModel(lambda s, p, f=form: rounded(f, chain((s, *p), 40)), 0), [i], beam=3, max_length=6)
-                    for i in range(12)]  # fmt: skip
-        assert [r.hypotheses for r in results] == [r.hypotheses for (r,) in expected]
-        assert max(asked) >= 12
-
-
-# -- duck types and functions ----------------------------------------------------------------------------------------------
-
-
-def bigram(source, prefix):
-    """Depends on the input and the last token."""
-    row = numpy.random.default_rng([source, *prefix[-1:]]).random(5)
-    return numpy.log(row / row.sum())
-
-
-class Duck:
-    """No `Model`, but has what it takes."""
-
-    eos = 0
-
-    def start(self, source):
-        return (source, ())
-
-    def score(self, batch):
-        return [(bigram(state[0], prefix), (state[0], prefix)) for state, prefix in batch]
-
-    def text(self, source, tokens):
-        return f"{source}: {list(tokens)}"
+from models.ducks import Duck, bigram
 
 
 def spread(rows):
@@ -239,142 +132,6 @@ def test_what_check_model_lets_pass_decode_can_use(excess, settings):
     assert result.hypotheses[0].logprob == 0
     (plain,) = decode(model, [None], strategy="beam", beam=2)  # any sign will do there, and nothing is changed
     assert plain.hypotheses[0].score == pytest.approx(4 * excess)
-
-
-# -- an input on which a model fails ------------------------------------------------------------------------------------------
-
-
-class Moody(Duck):
-    """Does not like some inputs, each in its own way."""
-
-    def start(self, source):
-        if source % 100 == 13:
-            raise KeyError(source)
-        return super().start(source)
-
-    def score(self, batch):
-        for state, prefix in batch:
-            if state[0] % 200 == 57 and len(prefix) == 1:
-                raise RuntimeError(f"input {state[0]} is too long")
-        answers = super().score(batch)
-        broken = [state[0] % 500 == 99 and len(prefix) == 1 for state, prefix in batch]
-        return [(row * nan, state) if odd else (row, state) for (row, state), odd in zip(answers, broken, strict=True)]
-
-
-def test_inputs_on_which_a_model_raises_cost_themselves_alone():
-    with pytest.warns(RuntimeWarning, match=r"Moody.start raised KeyError: 13 \(test_own_models.py, line \d+\); inputs on which"):
-        results = decode(Moody(), range(1000), beam=3, max_length=6)
-    failed = [i for i, result in enumerate(results) if result.status == "error"]
-    assert {i for i in range(1000) if i % 100 == 13} <= set(failed)
-    good = [i for i in range(1000) if i not in failed]
-    assert len(good) > 970
-    for i, alone in zip(good, decode(Duck(), good, beam=3, max_length=6), strict=True):
-        assert (results[i].hypotheses, results[i].calls, results[i].exact) == (alone.hypotheses, alone.calls, True)
-    messages = {i: results[i].message for i in failed}
-    assert messages[113].startswith("Moody.start raised KeyError: 113 (test_own_models.py, line ")
-    assert any("Moody.score raised RuntimeError: input 57 is too long (test_own" in message for message in messages.values())
-    assert any(message.startswith("the model's scores after [") and "contain NaN" in message for message in messages.values())
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("strategy", ["best-first", "beam"])
-def test_who_fails_does_not_depend_on_what_was_scored_ahead(strategy):
-    """A hypothesis on which the model raises matters only if it is needed."""
-    results = {}
-    for budget in (1, 2, 7, 64):
-        found = decode(Moody(), range(40, 80), beam=4, max_length=6, row_budget=budget, strategy=strategy)
-        results[budget] = [(result.status, result.hypotheses, result.calls * (result.status != "error")) for result in found]
-    assert results[1] == results[2] == results[7] == results[64]
-
-
-def test_who_wants_exceptions_gets_them():
-    with pytest.raises(KeyError, match="13"):
-        decode(Moody(), range(20), errors="raise")
-    with pytest.raises(ValueError, match="errors must be 'result' or 'raise', got 'ignore'"):
-        decode(Moody(), range(20), errors="ignore")
-
-
-def test_an_input_that_cannot_be_measured_is_an_error_of_its_own():
-    class Measured(Duck):
-        def max_length(self, source):
-            return 10 // source
-
-    results = decode(Measured(), [5, 0, 5])
-    assert [result.status for result in results] == ["complete", "error", "complete"]
-    assert results[1].message.startswith("Measured cannot read the input: ZeroDivisionError")
-
-
-# -- the batch law -------------------------------------------------------------------------------------------------------------
-
-
-class Neighbourly(Duck):
-    """Its rows see how long the longest of them is, as without a mask."""
-
-    def score(self, batch):
-        longest = max(len(prefix) for _, prefix in batch)
-        return [
-            (row if len(query.prefix) == longest else row[::-1].copy(), state)
-            for query, (row, state) in zip(batch, super().score(batch), strict=True)
-        ]
-
-
-def test_a_model_whose_scores_depend_on_the_batch_is_found_out():
-    with pytest.warns(RuntimeWarning, match=r"Neighbourly.score gives token \d after .* alone and .* in a batch of \d+: its .*"
-                      r"exact=False; .*row_budget=1") as caught:  # fmt: skip
-        results = decode(Neighbourly(), range(100), beam=4, max_length=8)
-    assert len(caught) == 1
-    assert not any(result.exact for result in results[-50:])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        alone = decode(Neighbourly(), range(10), beam=4, max_length=8, row_budget=1)
-    assert all(result.exact for result in alone)
-    assert [result.hypotheses for result in alone] == [r.hypotheses for r in decode(Duck(), range(10), beam=4, max_length=8)]
-
-
-def test_a_model_that_obeys_is_asked_again_but_rarely():
-    asked = []
-
-    class Counted(Duck):
-        def score(self, batch):
-            asked.append(len(batch))
-            return super().score(batch)
-
-    stats = Stats()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        results = decode(Counted(), range(400), beam=4, max_length=8, stats=stats)
-    assert all(result.exact for result in results)
-    assert 1 <= sum(asked) - stats.rows <= 4 + numpy.log2(stats.steps) / 2
-
-
-def test_half_precision_may_differ_by_its_own_rounding():
-    class Half(Duck):
-        def score(self, batch):
-            noise = 1e-3 * (len(batch) > 1)
-            answers = super().score(batch)
-            return [
-                (torch.tensor(row + noise * (row.argmax() != numpy.arange(5)), dtype=torch.bfloat16), s) for row, s in answers
-            ]
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert all(result.exact for result in decode(Half(), range(30), beam=3, max_length=6))
-
-
-def test_a_state_that_is_overwritten_may_be_where_each_is_used_once():
-    """Greedy search asks about every state once; so does who checks it."""
-
-    class InPlace(Duck):
-        def start(self, source):
-            return [source]
-
-        def score(self, batch):
-            for state, prefix in batch:
-                state.extend(prefix[-1:])
-            return [(bigram(state[0], tuple(state[1:])), state) for state, _ in batch]
-
-    greedy = decode(InPlace(), range(20), beam=1, max_length=8)
-    assert [r.hypotheses for r in greedy] == [r.hypotheses for r in decode(Duck(), range(20), beam=1, max_length=8)]
 
 
 # -- batches ---------------------------------------------------------------------------------------------------------------------

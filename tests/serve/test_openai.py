@@ -108,6 +108,7 @@ def test_a_translator_has_no_conversations(server):
     assert server.post("/v1/chat/completions", {"messages": TALK}).status == 404
     found = server.post("/v1/completions", {"prompt": "Guten Morgen!", "max_tokens": 20}).json
     assert found["choices"][0]["text"] == "Good morning."
+    assert found["usage"]["prompt_tokens"] == len(bestfirst.load().read("Guten Morgen!").payload.source) > 1
 
 
 def test_schemathesis_finds_nothing(served, tmp_path):

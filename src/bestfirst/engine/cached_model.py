@@ -45,7 +45,6 @@ State = tuple[Held, int]
 """An input, and the slot of the last token that was scored of it; 0 before there is one."""
 
 
-ROOM = np.empty(0, np.float32)
 COLUMNS = 256  # so many at a time: what is turned, a step's logits stand the other way round, stays in the cache
 
 
@@ -64,7 +63,6 @@ class CachedModel:
             decoder, self._mode = step_for(model), torch.inference_mode  # type: ignore[arg-type]
         self.runner = Runner(model, decoder)
         self._banned = list(model.banned)
-        self._room: Any = ROOM
         self._dead: deque[Sentence] = deque()
 
     def start(self, source: Any) -> State:
@@ -84,14 +82,11 @@ class CachedModel:
         return [Scored(row, state) for row, state in zip(scores, states, strict=True)]
 
     def logits(self, batch: Sequence[Query]) -> tuple[Any, list[State], list[int]]:
-        """As `score`: what log-softmax is to be taken of, (rows, vocabulary), in memory that is written to at the next call; the
-        states; and the tokens that do not come."""
+        """As `score`: what log-softmax is to be taken of, (rows, vocabulary); the states; and the tokens that do not come."""
         with self._mode():
             given, states = self._step(batch)
             given = given.float().cpu().numpy() if hasattr(given, "detach") else given
-        if self._room.size < given.size:
-            self._room = np.empty(2 * given.size, given.dtype)
-        logits = self._room[: given.size].reshape(given.shape)
+        logits = np.empty(given.shape, given.dtype)  # a copy: a step may use the memory of its logits again
         for first in range(0, given.shape[1], COLUMNS):
             logits[:, first : first + COLUMNS] = given[:, first : first + COLUMNS]
         return logits, states, self._banned

@@ -126,7 +126,8 @@ class Part(NamedTuple):
 
 
 def _log_of_mean(parts: Sequence[Part], weights: Sequence[float], some: slice, mean: Any) -> None:
-    """`mean`: the logarithm of the weighted mean of some rows' probabilities; of logarithms where these are too small for their type."""
+    """`mean` becomes the logarithm of the weighted mean of some rows' probabilities. Where these are too small for their type, it
+    is computed from their logarithms."""
     import numpy
 
     logs: list[tuple[Any, Any]] = []

@@ -1,0 +1,90 @@
+"""An input on which a model of one's own fails costs itself alone."""
+
+from __future__ import annotations
+
+from math import nan
+
+import pytest
+
+from bestfirst import decode
+from models.ducks import Duck
+
+
+class Moody(Duck):
+    """Does not like some inputs, each in its own way."""
+
+    def start(self, source):
+        if source % 100 == 13:
+            raise KeyError(source)
+        return super().start(source)
+
+    def score(self, batch):
+        for state, prefix in batch:
+            if state[0] % 200 == 57 and len(prefix) == 1:
+                raise RuntimeError(f"input {state[0]} is too long")
+        answers = super().score(batch)
+        broken = [state[0] % 500 == 99 and len(prefix) == 1 for state, prefix in batch]
+        return [(row * nan, state) if odd else (row, state) for (row, state), odd in zip(answers, broken, strict=True)]
+
+
+def test_inputs_on_which_a_model_raises_cost_themselves_alone():
+    with pytest.warns(
+        RuntimeWarning, match=r"Moody.start raised KeyError: 13 \(test_model_failures.py, line \d+\); inputs on which"
+    ):
+        results = decode(Moody(), range(1000), beam=3, max_length=6)
+    failed = [i for i, result in enumerate(results) if result.status == "error"]
+    assert {i for i in range(1000) if i % 100 == 13} <= set(failed)
+    good = [i for i in range(1000) if i not in failed]
+    assert len(good) > 970
+    for i, alone in zip(good, decode(Duck(), good, beam=3, max_length=6), strict=True):
+        assert (results[i].hypotheses, results[i].calls, results[i].exact) == (alone.hypotheses, alone.calls, True)
+    messages = {i: results[i].message for i in failed}
+    assert messages[113].startswith("Moody.start raised KeyError: 113 (test_model_failures.py, line ")
+    assert any("Moody.score raised RuntimeError: input 57 is too long (test_" in message for message in messages.values())
+    assert any(message.startswith("the model's scores after [") and "contain NaN" in message for message in messages.values())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("strategy", ["best-first", "beam"])
+def test_who_fails_does_not_depend_on_what_was_scored_ahead(strategy):
+    """A hypothesis on which the model raises matters only if it is needed."""
+    results = {}
+    for budget in (1, 2, 7, 64):
+        found = decode(Moody(), range(40, 80), beam=4, max_length=6, row_budget=budget, strategy=strategy)
+        results[budget] = [(result.status, result.hypotheses, result.calls * (result.status != "error")) for result in found]
+    assert results[1] == results[2] == results[7] == results[64]
+
+
+def test_who_wants_exceptions_gets_them():
+    with pytest.raises(KeyError, match="13"):
+        decode(Moody(), range(20), errors="raise")
+    with pytest.raises(ValueError, match="errors must be 'result' or 'raise', got 'ignore'"):
+        decode(Moody(), range(20), errors="ignore")
+
+
+def test_an_input_that_cannot_be_measured_is_an_error_of_its_own():
+    class Measured(Duck):
+        def max_length(self, source):
+            return 10 // source
+
+    results = decode(Measured(), [5, 0, 5])
+    assert [result.status for result in results] == ["complete", "error", "complete"]
+    assert results[1].message.startswith("Measured cannot read the input: ZeroDivisionError")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_ten_of_a_thousand_inputs_fail_and_the_others_are_as_without_them():
+    class TenFail(Duck):
+        def score(self, batch):
+            for state, prefix in batch:
+                if state[0] % 100 == 50 and not prefix:
+                    raise OSError(f"no weights for {state[0]}")
+            return super().score(batch)
+
+    results = decode(TenFail(), range(1000), beam=3, nbest=3, max_length=6)
+    failed = {i: result.message for i, result in enumerate(results) if result.status == "error"}
+    assert sorted(failed) == list(range(50, 1000, 100))
+    assert all(f"TenFail.score raised OSError: no weights for {i} (test_model" in message for i, message in failed.items())
+    good = [i for i in range(1000) if i not in failed]
+    without = decode(TenFail(), good, beam=3, nbest=3, max_length=6)
+    assert [(results[i].hypotheses, results[i].calls) for i in good] == [(r.hypotheses, r.calls) for r in without]

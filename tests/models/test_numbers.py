@@ -1,0 +1,122 @@
+"""Whatever a model of one's own returns, it is added up in float64, and the best tokens are found in one go."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import numpy
+import pytest
+import torch
+
+import bestfirst
+from bestfirst import FunctionModel, Model, Scored, decode
+from bestfirst.models import numbers
+from bestfirst.models.numbers import best_of_each, best_of_list, best_of_rows, matrix
+
+FORMS = {
+    "list": list,
+    "tuple": tuple,
+    "float32": lambda row: numpy.array(row, dtype=numpy.float32),
+    "float64": numpy.array,
+    "float16": lambda row: numpy.array(row, dtype=numpy.float16),
+    "torch": torch.tensor,
+    "bfloat16": lambda row: torch.tensor(row, dtype=torch.bfloat16),
+    "half": lambda row: torch.tensor(row, dtype=torch.float16),
+    "gradient": lambda row: torch.tensor(row, requires_grad=True),
+}
+
+
+def rounded(form: str, row: list[float]) -> list[float]:
+    """The numbers that a row really has."""
+    made = FORMS[form](row)
+    return made.detach().double().tolist() if isinstance(made, torch.Tensor) else [float(value) for value in made]
+
+
+def chain(prefix: tuple[int, ...], size: int = 600) -> list[float]:
+    """A peaked distribution over many tokens, which ends after some twenty."""
+    weights = numpy.random.default_rng([7, *prefix[-2:]]).gumbel(size=size) * 2
+    weights[0] = 30.0 if len(prefix) > 24 else -5.0
+    return (weights - numpy.logaddexp.reduce(weights)).tolist()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_of_any_kind_are_added_up_in_float64(form):
+    """In half precision the sum of 26 numbers is another number, and then another answer is the best."""
+    (result,) = decode(FunctionModel(lambda prefix: FORMS[form](chain(prefix)), eos=0), [None], beam=4, nbest=2, max_length=30)
+    plain = FunctionModel(lambda prefix: rounded(form, chain(prefix)), eos=0)
+    assert result.hypotheses == decode(plain, [None], beam=4, nbest=2, max_length=30)[0].hypotheses
+    best = result.hypotheses[0]
+    steps = [rounded(form, chain(best.tokens[:i]))[token] for i, token in enumerate(best.tokens)]
+    assert best.score == sum(steps)
+    assert type(best.score) is type(best.logprob) is float
+    assert len(best.tokens) > 20
+
+
+@pytest.mark.parametrize("score", ["logprob", bestfirst.LengthNormalized(0.6), bestfirst.GNMT(1.0)])
+def test_scores_are_plain_floats(score):
+    model = FunctionModel(lambda prefix: torch.tensor([-1, -2, -3]), eos=0)  # whole numbers, even
+    (result,) = decode(model, [None], beam=2, nbest=2, score=score)
+    assert {type(number) for answer in result.hypotheses for number in (answer.score, answer.logprob)} == {float}
+
+
+def test_the_best_tokens_of_a_matrix_are_those_of_its_rows(cases):
+    for case in cases(300, full=3000):
+        rng = numpy.random.default_rng(case)
+        rows, size, width = (int(rng.integers(1, most)) for most in (5, 400, 30))
+        scores = rng.standard_normal((rows, size)).astype(rng.choice(["float32", "float64"]))
+        if case % 2:
+            scores = scores.round()  # many are equal
+        if case % 3 == 0:
+            scores[rng.random((rows, size)) < 0.8] = -inf
+        expected = [best_of_list(row, "", width) for row in scores.tolist()]
+        assert best_of_each(scores, width) == expected
+
+
+def test_rows_are_scored_in_one_batch_whatever_their_kind():
+    for form in ("list", "float32", "bfloat16"):
+        asked = []
+
+        class Batched(Model):
+            eos = 0
+
+            def start(self, source):
+                return source
+
+            def score(self, batch, form=form, asked=asked):
+                asked.append(len(batch))
+                return [Scored(FORMS[form](chain((query.state, *query.prefix), 40)), query.state) for query in batch]
+
+        results = decode(Batched(), range(12), beam=3, max_length=6)
+        expected = [decode(FunctionModel(lambda s, p, f=form: rounded(f, chain((s, *p), 40)), 0), [i], beam=3, max_length=6)
+                    for i in range(12)]  # fmt: skip
+        assert [r.hypotheses for r in results] == [r.hypotheses for (r,) in expected]
+        assert max(asked) >= 12
+
+
+def test_rows_of_one_array_are_looked_at_and_not_copied():
+    scores = numpy.arange(24.0).reshape(4, 6)
+    for rows in ([*scores], [*scores.T], [*scores[::2]], [scores[1]] * 3):
+        found = matrix(rows, "scores")
+        assert (found == numpy.stack(rows)).all()
+        assert numpy.shares_memory(found, scores)
+        assert not found.flags.writeable
+    for rows in ([scores[0], scores[2], scores[3]], [scores[0].copy(), scores[1]], [*numpy.eye(3)][::2]):
+        assert (matrix(rows, "scores") == numpy.stack(rows)).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_many_rows_are_made_one_array_whatever_their_kind(form, monkeypatch):
+    """One by one, lists took three times as long as arrays, for the same model."""
+    monkeypatch.setattr(numbers, "best_of_list", None)
+    rows = [chain((i,), 100) for i in range(8)]
+    found = best_of_rows([FORMS[form](row) for row in rows], [""] * 8, 5)
+    assert found == [best_of_list(rounded(form, row), "", 5) for row in rows]
+
+
+def test_a_row_that_is_none_is_named_among_many():
+    rows = [[-1.0] * 100 for _ in range(8)]
+    rows[5][3] = "x"
+    with pytest.raises(ValueError, match="row 5 must be a row of numbers, got a list with 'x'"):
+        best_of_rows(rows, [f"row {i}" for i in range(8)], 5)
+    rows[5][3] = nan
+    assert [values[0] != values[0] for values, _ in best_of_rows(rows, [""] * 8, 5)] == [i == 5 for i in range(8)]
