@@ -64,26 +64,26 @@ def test_requests_side_by_side_are_each_held_to_their_own(constrained):
 
 
 @pytest.mark.parametrize(
-    ("allowed", "said"),
+    ("status", "allowed", "said"),
     [
-        ("nothing", "nothing of the name 'nothing'; it has 'items', 'greeting'"),
-        ({"outputs": []}, "must be a name, or an object"),
-        ({"outputs": ["ok", "\u4f60\u597d"]}, "the model cannot write '\u4f60\u597d'"),
-        ({"regex": "(["}, "the grammar cannot be read"),
-        ({"grammar": "nonsense"}, "the grammar cannot be read"),
-        ({"regex": "a", "grammar": "b"}, "must be a name, or an object"),
-        (7, "must be a name, or an object"),
+        (404, "nothing", "nothing of the name 'nothing'; it has 'items', 'greeting'"),
+        (422, {"outputs": []}, "must be a name, or an object"),
+        (404, {"outputs": ["ok", "\u4f60\u597d"]}, "the model cannot write '\u4f60\u597d'"),
+        (422, {"regex": "(["}, "the grammar cannot be read"),
+        (422, {"grammar": "nonsense"}, "the grammar cannot be read"),
+        (422, {"regex": "a", "grammar": "b"}, "must be a name, or an object"),
+        (422, 7, "must be a name, or an object"),
     ],
 )
-def test_what_cannot_be_had_is_said(constrained, allowed, said):
+def test_what_cannot_be_had_is_said(constrained, status, allowed, said):
     code, found = asked(constrained, text=STATION, allowed=allowed)
-    assert (code, said in found["detail"]) == (422, True), found
+    assert (code, said in found["detail"]) == (status, True), found
 
 
 def test_a_server_without_them_says_so(server):
     code, found = asked(server, text=STATION, allowed={"regex": "a"})
-    assert (code, found["detail"]) == (422, "allowed: this server takes no regex; it would have to be started with --grammars")
-    assert asked(server, text=STATION, allowed="items")[0] == 422
+    assert (code, found["detail"]) == (404, "allowed: this server takes no regex; it would have to be started with --grammars")
+    assert asked(server, text=STATION, allowed="items")[0] == 404
 
 
 @pytest.mark.parametrize(("value", "said"), [("items", "write NAME=FILE"), ("a=/nowhere/x", "there is no file '/nowhere/x'")])

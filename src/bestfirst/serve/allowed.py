@@ -17,6 +17,10 @@ KEPT = 64  # constraints of requests that are kept, for those who ask for the sa
 LONGEST = 200  # characters of what is wrong with one: it may repeat what was sent
 
 
+class Unwritable(ValueError):
+    """An output that the model has no tokens for."""
+
+
 class ServedConstraints:
     """Makes constraints for requests. They are made in a thread of their own: others need not wait for a large one."""
 
@@ -39,12 +43,14 @@ class ServedConstraints:
             if asked in self._named:
                 return self._named[asked]
             known = ", ".join(map(repr, self._named)) or "none; start it with --allowed NAME=FILE"
-            raise _refused(f"this server has nothing of the name {asked!r:.60}; it has {known}")
+            raise _refused(f"this server has nothing of the name {asked!r:.60}; it has {known}", 404)
         (kind, value), *_ = asked.model_dump().items()
         if kind != "outputs" and not self._grammars:
-            raise _refused(f"this server takes no {kind}; it would have to be started with --grammars")
+            raise _refused(f"this server takes no {kind}; it would have to be started with --grammars", 404)
         try:
             return await asyncio.to_thread(self._kept, kind, json.dumps(value))
+        except Unwritable as error:
+            raise _refused(str(error), 404) from None
         except RecursionError:
             raise _refused("it is nested too deeply") from None
         except ValueError as error:
@@ -60,14 +66,15 @@ class ServedConstraints:
 
 
 def _trie(model: Model, outputs: Sequence[str]) -> Constraint:
-    """ValueError for an output that the model cannot write: it would never be found."""
+    """Unwritable for an output that would never be found."""
     from ..constraints.trie import Trie
 
     for text, tokens in zip(outputs, model.targets(outputs), strict=True):
         if not tokens:
-            raise ValueError(f"the model cannot write {text!r:.60}")
+            raise Unwritable(f"the model cannot write {text!r:.60}")
     return Trie.of_texts(model, outputs)
 
 
-def _refused(why: str) -> HTTPException:
-    return HTTPException(422, f"allowed: {why}")
+def _refused(why: str, status: int = 422) -> HTTPException:
+    """404 for what is not to be had here, however well it is asked for."""
+    return HTTPException(status, f"allowed: {why}")

@@ -76,7 +76,7 @@ def _add_translate(
     app: FastAPI, model: str, queue: RequestQueue, limits: Limits, token: bool, constraints: ServedConstraints
 ) -> None:
     Body = schemas.TranslateRequest.within(limits)  # noqa: N806
-    shared = of_work(token)
+    shared = of_work(token, 404)
     stream = {"application/x-ndjson": {"schema": schemas.StreamLine.model_json_schema()}}
     shared["responses"][200] = {"model": schemas.TranslateResponse, "content": stream}
 

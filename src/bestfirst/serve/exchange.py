@@ -15,7 +15,7 @@ CLIENT_LEFT = 499  # nginx's code; only the metrics see it
 WHY = {
     400: "The body is no JSON that can be read, or the server does not answer to this host.",
     401: "The token is missing or wrong.",
-    404: "There is no such model.",
+    404: "There is no such model, or what is to be allowed is not to be had here.",
     408: "The body did not arrive in time.",
     413: "The body is larger than the server allows.",
     422: "Something in the request is wrong; `detail` names it.",
