@@ -10,7 +10,7 @@ from math import floor, inf
 
 from .hugging_face import ShortestFirstPruned
 from .scoring import Score
-from .search import Answered, AnyOrderSearch, BestFirst, Patience, Strategy
+from .search import Answered, AnyOrderSearch, BestFirst, LevelSearch, Patience, Strategy
 
 
 class FirstFinished(Patience):
@@ -23,9 +23,11 @@ class FirstFinished(Patience):
 
     def at_level(self, search: AnyOrderSearch, length: int) -> bool:
         if search.score.value_only:
-            seen = search.agenda.beams[: length + 1]
-            return len(search.answers) >= search.n and any(beam.members and beam.members[0].finished for beam in seen)
-        return len(search.answers) >= max(1, floor(self.factor * search.strategy.k + 0.5)) or self.known(search, length)
+            return len(search.answers) >= search.n and search.led_by_answer
+        return super().at_level(search, length)
+
+    def enough(self, search: AnyOrderSearch | LevelSearch) -> float:
+        return inf if search.score.value_only else max(1, floor(self.factor * search.strategy.k + 0.5))
 
 
 def as_ctranslate2(plan: Strategy, score: Score, n: int, factor: float = 1.0) -> Strategy:

@@ -16,10 +16,10 @@ from bestfirst.engine.device.attention import best
 from bestfirst.engine.device.session import Session
 from bestfirst.engine.device.state import Shape
 from bestfirst.engine.device.step import DeviceStep
-from bestfirst.hugging_face import HuggingFaceStep, ShortestFirstPruned
+from bestfirst.hugging_face import ShortestFirstPruned
 from bestfirst.models import Source
 from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability
-from bestfirst.search import Patience, StrictSearch, Successors, beam, best_first_beam
+from bestfirst.search import AnyOrderSearch, Context, Patience, Successors, beam, best_first_beam
 from bestfirst.settings import Decoding
 from bestfirst.strategies import stopping
 from toys import random_toy
@@ -109,15 +109,14 @@ def decode(toys, vocabulary, k, n, n_max, accept_truncated=False, inputs=None, n
     return {each.index: result for each, result in run(session, jobs[:2], jobs[2:])}, session
 
 
-class Unabridged(HuggingFaceStep):
-    """Kernels count all that precedes Hugging Face's step, as `AnyOrderSearch` does; `StepSearch` leaves some of it out."""
-
-    strict = StrictSearch
-
-
 def reference(toys, index, k, n, n_max, width, accept_truncated=False, rules=None):
+    """Kernels count all that the bounds allow, as `AnyOrderSearch` does; `StepSearch` and `LevelSearch` leave some of it out."""
     settings = {"strategy": best_first_beam(k), "nbest": n, "accept_truncated": accept_truncated, **(rules or {})}
-    search = Decoding(**settings).search(Source(None, 1, n_max), {EOS})
+    decoding = Decoding(**settings)
+    context = Context(n_max, 1)
+    search = AnyOrderSearch(
+        decoding.plan, score=decoding.objective, eos={EOS}, context=context, n=n, accept_truncated=accept_truncated
+    )
     while ready := search.frontier(1):
         search.commit(ready[0], toys.successors(index, ready[0].tokens, width))
     return search.result()
@@ -156,7 +155,7 @@ SCORES = {
 }
 STOPS = {
     "proven": best_first_beam,
-    "hf-false": lambda k: stopping(best_first_beam(k), Unabridged()),
+    "hf-false": lambda k: stopping(best_first_beam(k), "hf-false"),
     "hf-true": lambda k: beam(k).using(stop=Patience(1.0, "hf-true"), order=ShortestFirstPruned()),
     "patience": lambda k: beam(k).using(stop=Patience(1.6), order=ShortestFirstPruned()),
     "patience, all of a level": lambda k: stopping(beam(k), "patience", factor=1.3),

@@ -15,6 +15,8 @@ from bestfirst.search import (
     AnyOrderSearch,
     BrokenLaw,
     Context,
+    LevelSearch,
+    Patience,
     StrictSearch,
     Trace,
     beam,
@@ -152,6 +154,9 @@ def test_the_search_on_a_device_gives_the_same(cases, tally):
         ({"strategy": beam(3)}, AnyOrderSearch),
         ({"strategy": best_first_beam(3, queue_capacity=6)}, AnyOrderSearch),
         ({"score": LengthNormalized(1.0)}, AnyOrderSearch),
+        ({"strategy": beam(3).using(stop=Patience()), "score": LengthNormalized(1.0)}, LevelSearch),
+        ({"strategy": beam(3).using(stop=Patience()), "max_calls": 3}, AnyOrderSearch),
+        ({"strategy": beam(3, "keep").using(stop=Patience())}, AnyOrderSearch),
     ],
 )
 def test_begin_takes_the_strict_search_for_the_common_case_alone(wish, kind):

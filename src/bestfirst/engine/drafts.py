@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ..drafting import Drafter, Rates
-from ..search import AnyOrderSearch, Hypothesis, Result, Search, StrictSearch, Successors, Trace
+from ..search import AnyOrderSearch, Hypothesis, LevelSearch, Result, Search, StrictSearch, Successors, Trace
 
 if TYPE_CHECKING:
     from ..settings import Budget
@@ -52,7 +52,7 @@ class Drafting:
 
     def begin(self, job: Job, search: Search) -> Drafts | None:
         """Ready for an input; None where nothing can be drafted for it."""
-        if not isinstance(search, (StrictSearch, AnyOrderSearch)) or job.decoding.allowed is not None:
+        if not isinstance(search, (StrictSearch, LevelSearch, AnyOrderSearch)) or job.decoding.allowed is not None:
             return None
         try:
             return Drafts(self, self.drafter.start(job.source), job.n_max, job.trace)

@@ -1,6 +1,6 @@
 """The paper: Algorithm 2, Table 1, hypotheses and the agenda. Pure Python, standard library only.
 
-`algorithm_2` is the algorithm to be read, `search` says which of three searches runs when: `strict`, `any_order` (with its
+`algorithm_2` is the algorithm to be read, `search` says which search runs when: `strict`, `step`, `level`, `any_order` (with its
 `tree` and `policy`), or one on a device. `table_1` and `stops` are what one may choose, `groups` is diverse beam search.
 """
 
@@ -8,6 +8,7 @@ from .agenda import Agenda, Beam
 from .any_order import AnyOrderSearch
 from .groups import Groups
 from .hypothesis import Context, Hypothesis, Key, Successors
+from .level import LevelSearch
 from .objective import ROUNDING, TOLERANCE, BrokenLaw, Objective
 from .result import Answer, Result, Status
 from .search import Search, begin, certified
@@ -37,8 +38,8 @@ from .trace import HEADER, Trace
 
 __all__ = [
     "HEADER", "METHODS", "ROUNDING", "TOLERANCE", "Agenda", "Answer", "Answered", "AnyOrderSearch", "Beam", "BestFirst",
-    "BestScore", "BrokenLaw", "Context", "Exhausted", "Finished", "Groups", "Heuristic", "Hypothesis", "Key", "LevelStop",
-    "NeverStop", "Objective", "OptimalStop", "Order", "Patience", "Result", "Search", "ShortestFirst", "Status",
+    "BestScore", "BrokenLaw", "Context", "Exhausted", "Finished", "Groups", "Heuristic", "Hypothesis", "Key", "LevelSearch",
+    "LevelStop", "NeverStop", "Objective", "OptimalStop", "Order", "Patience", "Result", "Search", "ShortestFirst", "Status",
     "StepSearch", "Stop", "Strategy", "StrictSearch", "Successors", "TopFinished", "Trace", "Unreachable", "a_star",
     "a_star_beam", "beam", "begin", "best_first", "best_first_beam", "breadth_first", "by_method", "certified", "check", "greedy",
 ]  # fmt: skip

@@ -230,6 +230,11 @@ class AnyOrderSearch(SearchTree):
         """The first unfinished member of this length: level by level, none has or can reach a better score."""
         return next(y for y in self.agenda.beams[length].members if not y.finished)
 
+    @property
+    def led_by_answer(self) -> bool:
+        """Whether the best of some beam is finished."""
+        return any(beam.members and beam.members[0].finished for beam in self.agenda.beams)
+
     def result(self) -> Result:
         """The n best answers so far; final once `needed` has returned None."""
         status: Status = "budget" if self.out_of_budget else "complete" if self.answers else "incomplete"

@@ -1,8 +1,9 @@
-"""Search: what an engine drives, and which of the three searches runs when.
+"""Search: what an engine drives, and which of the searches runs when.
 
 They give the same answers, scores and calls (`tests/search/test_equal_searches.py`):
 
     StrictSearch     the common case, cheapest: best first, by a score that is its own bound, until n have finished
+    LevelSearch      level by level, until so many have finished: Hugging Face's True, CTranslate2's stop, patience, greedy
     AnyOrderSearch   everything else: other orders, stops and scores, a heuristic, a queue of limited capacity, `max_calls`,
                      a trace, outputs that end without EOS
     on a device      in `bestfirst.engine`: all searches of a batch in kernels, where an engine holds the model on an accelerator
@@ -20,13 +21,14 @@ from typing import Any, Protocol
 from .agenda import by_key
 from .any_order import AnyOrderSearch
 from .hypothesis import Hypothesis, Successors
+from .level import LevelSearch
 from .objective import Objective
 from .result import Answer, Result
 from .stops import Answered
 from .strict import StrictSearch
 from .table_1 import Strategy
 
-ANY_ORDER_ONLY = ("ends", "max_calls", "merge", "trace")  # settings that `StrictSearch` does not have
+ANY_ORDER_ONLY = ("ends", "max_calls", "merge", "trace")  # settings that the cheaper searches do not have
 
 
 class Search(Protocol):
@@ -63,11 +65,12 @@ class Search(Protocol):
 
 
 def begin(strategy: Strategy, *, score: Objective, **settings: Any) -> Search:
-    """`StrictSearch` or that of the stopping rule where they can do what is asked for, `AnyOrderSearch` elsewhere."""
-    strict: type[StrictSearch] = getattr(strategy.stop, "strict", StrictSearch)
-    if not strict.takes(strategy, score) or any(settings.get(name) is not None for name in ANY_ORDER_ONLY):
+    """`StrictSearch`, the stop's own or `LevelSearch` where they can do what is asked for, `AnyOrderSearch` elsewhere."""
+    levels, strict = strategy.level_by_level, getattr(strategy.stop, "strict", StrictSearch)
+    cheap: type[LevelSearch] | type[StrictSearch] = LevelSearch if levels else strict
+    if not cheap.takes(strategy, score) or any(settings.get(name) is not None for name in ANY_ORDER_ONLY):
         return AnyOrderSearch(strategy, score=score, **settings)
-    return strict(strategy, score=score, **{name: x for name, x in settings.items() if name not in ANY_ORDER_ONLY})
+    return cheap(strategy, score=score, **{name: x for name, x in settings.items() if name not in ANY_ORDER_ONLY})
 
 
 def certified(search: Search) -> list[Answer]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from .any_order import AnyOrderSearch
     from .hypothesis import Hypothesis
+    from .level import LevelSearch
 
 
 class Stop(Protocol):
@@ -139,7 +140,7 @@ class Patience(LevelStop):
     """There are `factor` times k answers (Kasai et al. 2022). At 1, first come, first served: Hugging Face's True.
 
     In an order that relies on bounds it stops as well once nothing unfinished can come before the n-th answer: the n best are
-    then what they will be, however many follow.
+    then what they will be, however many follow. A subclass with a count of its own has its own `enough`.
     """
 
     name = "patience"
@@ -151,7 +152,11 @@ class Patience(LevelStop):
         self.name = name
 
     def at_level(self, search: AnyOrderSearch, length: int) -> bool:
-        return len(search.answers) >= self.factor * search.strategy.k or self.known(search, length)
+        return len(search.answers) >= self.enough(search) or self.known(search, length)
+
+    def enough(self, search: AnyOrderSearch | LevelSearch) -> float:
+        """How many answers end it; infinite where it is not their number that does."""
+        return self.factor * search.strategy.k
 
     def known(self, search: AnyOrderSearch, length: int) -> bool:
         """Whether bounds tell already which answers are the n best."""

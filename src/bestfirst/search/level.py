@@ -1,0 +1,214 @@
+"""LevelSearch: level by level, until so many have finished (`Patience`), as cheaply as `StrictSearch` goes by value.
+
+Beams rank by value, so all that a level needs of its successors is, as tuples, the k best unfinished ones and whatever is
+finished; hypotheses are made of those that get onto the beam. In the order that relies on bounds two kinds of members are not
+scored: those that k unfinished children precede, and, where so many are sure to have finished at the next length that it is the
+last, those that can finish there only after the n-th answer. `docs/algorithm.md` has the argument, `tests/search/test_level.py`
+the properties.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Collection
+from math import inf
+
+from .agenda import by_key
+from .hypothesis import Context, Hypothesis, Successors
+from .objective import TOLERANCE, BrokenLaw, Objective, lowered
+from .policy import Policy
+from .result import Answer, Result
+from .stops import Patience
+from .strict import logprob_of
+from .table_1 import Strategy, check
+
+Candidate = tuple[float, tuple[int, ...], int, Hypothesis, int]
+"""A child, not made yet: its value, negated; its parent's tokens; its own; the parent; which child it is. Sorts by rank."""
+
+
+class LevelSearch:
+    """One input's search. It is driven as every `Search` is, and asks its stop once a level as `AnyOrderSearch` does."""
+
+    @staticmethod
+    def takes(strategy: Strategy, score: Objective) -> bool:
+        """Whether it goes level by level until so many have finished, and beams rank by value."""
+        usual = strategy.level_by_level and isinstance(strategy.stop, Patience) and strategy.finished == "leave"
+        plain = strategy.heuristic is None and strategy.queue_capacity is None and strategy.k < inf
+        return usual and plain and score.exact("leave")
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        *,
+        score: Objective,
+        eos: Collection[int],
+        context: Context,
+        n: int = 1,
+        accept_truncated: bool = False,
+    ) -> None:
+        check(strategy, score, context, n)
+        self.strategy, self.score, self.context, self.n = strategy, score, context, n
+        self.eos = frozenset(eos)
+        self.policy = Policy.of(strategy, score, None, traced=False)
+        self.whole_levels = self.policy.whole_levels
+        self.k = int(strategy.k)
+        self.level_rows = min(self.k, 1024)
+        self.width = self.k + len(self.eos)
+        self.complete = context.n_max if accept_truncated else None  # the length at which a hypothesis is finished as it is
+        self.rows = 0  # hypotheses scored, those ahead of their turn included
+        self.calls = 0  # and those that had to be
+        self.answers: list[Hypothesis] = []  # best first
+        self.root = self._placed(Hypothesis(None, -1, 0.0, 0.0, False))
+        self.led_by_answer = False  # whether the best of some beam was
+        self._enough = strategy.stop.enough(self)  # type: ignore[attr-defined]
+        self._partial = self.root
+        self._begin([self.root])
+
+    def _begin(self, level: list[Hypothesis]) -> None:
+        """Go on from these, of one length, by rank; from none if the search is over."""
+        self._level = level
+        self._length = level[0].length if level else -1
+        self._turn = 0  # whose it is
+        self._going: list[Candidate] = []  # of the next length, the k best unfinished that are known, by rank
+        self._ended: list[Candidate] = []  # and what is finished
+        self._bar = inf  # what is worse has no child on the next beam
+
+    # -- what to score -------------------------------------------------------------------------------------------------------
+
+    def frontier(self, m: int) -> list[Hypothesis]:
+        """Up to `m` hypotheses to score now, of one length: the needed one first, then the next in value."""
+        found: list[Hypothesis] = []
+        for y in self._level[self._turn :]:
+            if y.successors is None:
+                if found and self._needless(y):
+                    break  # and so are those after it
+                found.append(y)
+                if len(found) >= m:
+                    break
+        return found
+
+    def commit(self, y: Hypothesis, successors: Successors) -> None:
+        """Take what the model said of `y`; if that was needed, go on to the next that is."""
+        if self.policy.relies_on_bound:
+            successors = lowered(successors)
+        y.successors = successors
+        self.rows += 1
+        if y.length == self._length:
+            self._add_children(y)
+            self._advance()
+
+    def _add_children(self, y: Hypothesis) -> None:
+        """Those that are not preceded by k unfinished ones."""
+        values, tokens = y.successors.values, y.successors.tokens  # type: ignore[union-attr]
+        value, prefix, eos, going, bar = y.value, y.tokens, self.eos, self._going, self._bar
+        all_end = y.length + 1 == self.complete
+        known = len(going)
+        for j, increment in enumerate(values):
+            cost = -(value + increment)
+            if cost > bar:
+                break
+            token = tokens[j]
+            (self._ended if all_end or token in eos else going).append((cost, prefix, token, y, j))
+        if len(going) > known:
+            going.sort()
+            del going[self.k :]
+        best = sorted(going + self._ended) if y.length + 1 == self.context.n_max else going  # from there nothing goes on
+        if len(best) >= self.k:
+            self._bar = best[self.k - 1][0]
+
+    # -- whose turn it is ----------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """On to the next that must be scored and is not: of this length, or, when all of it are, of the next."""
+        while level := self._level:
+            while self._turn < len(level) and not self._needless(y := level[self._turn]):
+                if y.successors is None:
+                    return
+                self.calls += 1
+                self._turn += 1
+            self._begin(self._next_level())
+
+    def _needless(self, y: Hypothesis) -> bool:
+        """Whether neither `y` nor what comes after it in its level need be scored, as far as better ones tell."""
+        return self.policy.prunes and (-y.value > self._bar or self._ends_before(y))
+
+    def _ends_before(self, y: Hypothesis) -> bool:
+        """Whether the next length is the last, and the n-th answer precedes whatever `y` could finish as there."""
+        found = len(self.answers) + len(self._ended)
+        last = y.length + 1
+        if found < self.n or (found < self._enough and last < self.context.n_max):
+            return False
+        cost = -y.value
+        sure = [each for each in sorted(self._going + self._ended)[: self.k] if each[0] < cost and self._is_end(each, last)]
+        if last < self.context.n_max and len(self.answers) + len(sure) < self._enough:
+            return False
+        worth = self.score.final
+        places = [answer.key for answer in self.answers]
+        for each in sure:
+            ending: float = each[3].successors.ending  # type: ignore[union-attr]
+            places.append((-(worth(-each[0], last, self.context) + ending), last, (*each[1], each[2])))
+        if len(places) < self.n:
+            return False
+        places.sort()
+        return places[self.n - 1] < (-worth(y.value, last, self.context), y.length, y.tokens)
+
+    def _is_end(self, each: Candidate, length: int) -> bool:
+        return each[2] in self.eos or length == self.complete
+
+    def _next_level(self) -> list[Hypothesis]:
+        """The unfinished ones of the next length, and what is finished among the answers; none if it is time to stop."""
+        length, level = self._length + 1, []
+        members = self._going
+        if self._ended:
+            members = sorted(self._going + self._ended)
+            self.led_by_answer |= self._is_end(members[0], length)
+        for rank, each in enumerate(members):
+            if not self._is_end(each, length):
+                level.append(self._child(each, False))
+            elif rank < self.k:
+                insort(self.answers, self._child(each, True), key=by_key)
+        if level:
+            self._partial = level[0]
+        over = not level or length == self.context.n_max or self.strategy.stop.at_level(self, length)  # type: ignore[attr-defined]
+        return [] if over else level
+
+    def _child(self, each: Candidate, finished: bool) -> Hypothesis:
+        cost, _, token, parent, j = each
+        y = self._placed(Hypothesis(parent, token, -cost, logprob_of(parent, j), finished))
+        if self.policy.relies_on_bound and max(y.worth, y.bound) > parent.bound + TOLERANCE * (1 + abs(parent.bound)):
+            raise BrokenLaw.above_bound(parent, token, max(y.worth, y.bound))
+        if finished:
+            y.worth += parent.successors.ending  # type: ignore[union-attr]
+            y.key = (-y.worth, y.length, y.tokens)
+        return y
+
+    def _placed(self, y: Hypothesis) -> Hypothesis:
+        if self.score.value_only:
+            y.worth = y.bound = y.value
+            return y
+        y.worth = self.score.final(y.value, y.length, self.context)
+        y.bound = self.score.bound(y.value, y.length, self.context) if y.length < self.context.n_max else -inf
+        return y
+
+    def best_unfinished(self, length: int) -> Hypothesis:
+        """The first unfinished member of this length, which is the present one: a stop asks for it."""
+        return self._partial
+
+    # -- what came of it -----------------------------------------------------------------------------------------------------
+
+    def result(self) -> Result:
+        """The n best answers so far; final once the frontier is empty."""
+        return Result(
+            hypotheses=[Answer.of(y) for y in self.answers[: self.n]],
+            calls=self.calls,
+            rows=self.rows,
+            lm_calls=self.calls if "language_model" in self.score.needs else 0,
+            exact=self.strategy.exact and self.policy.guaranteed,
+            status="complete" if self.answers else "incomplete",
+            partial=None if self.answers else Answer.of(self._partial),
+        )
+
+    def dismantle(self) -> None:
+        """Let go of the tree, which does not refer to itself."""
+        self.answers = []
+        self._begin([])
