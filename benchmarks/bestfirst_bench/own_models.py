@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -86,7 +87,7 @@ def lstms(turns: int) -> dict[str, float]:
     """Seconds for 40 inputs, 20 tokens each, by what the model returns."""
     settings: Any = {"beam": 5, "max_length": 20, "accept_truncated": True, "row_budget": 32}
     models = {name: Lstm(form) for name, form in FORMS.items()}
-    return least({name: lambda m=model: bestfirst.decode(m, range(40), **settings) for name, model in models.items()}, turns)
+    return least({name: partial(bestfirst.decode, model, range(40), **settings) for name, model in models.items()}, turns)
 
 
 def rows(turns: int) -> dict[str, float]:
@@ -94,7 +95,7 @@ def rows(turns: int) -> dict[str, float]:
     settings: Any = {"beam": 5, "max_length": 20, "accept_truncated": True, "row_budget": 16}
     models = {name: Constant(form) for name, form in FORMS.items()}
     count = sum(result.rows for result in bestfirst.decode(models["numpy"], [()] * 4, **settings))
-    found = least({name: lambda m=model: bestfirst.decode(m, [()] * 4, **settings) for name, model in models.items()}, turns)
+    found = least({name: partial(bestfirst.decode, model, [()] * 4, **settings) for name, model in models.items()}, turns)
     return {name: seconds / count for name, seconds in found.items()}
 
 
@@ -102,7 +103,7 @@ def ensemble(lines: Sequence[str], turns: int) -> dict[str, float]:
     """Seconds of the embedded model, of a second one, and of both as an ensemble."""
     models = [bestfirst.load(), bestfirst.load()]
     three = {"first": models[0], "second": models[1], "ensemble": bestfirst.Ensemble(models)}
-    return least({name: lambda m=model: bestfirst.decode(m, lines, beam=5) for name, model in three.items()}, turns)
+    return least({name: partial(bestfirst.decode, model, lines, beam=5) for name, model in three.items()}, turns)
 
 
 def main(path: str | None = None, turns: int = 7) -> None:
@@ -122,4 +123,4 @@ def main(path: str | None = None, turns: int = 7) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main(sys.argv[1] if len(sys.argv) > 1 else None)
