@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import warnings
 from pathlib import Path
 
 import pytest
 
 from bestfirst import Decoding, Model, Scored
+from bestfirst.cli.console import silence_libraries
 from bestfirst.cli.output import Output
 from bestfirst.cli.progress import Bar
 from bestfirst.cli.stats import CostSummary
@@ -51,6 +53,7 @@ def translated(tmp_path: Path):
         out, events = Output(str(tmp_path / "out")), Output(str(tmp_path / "events"))
         run = Stream(Worker(Upper(), Decoding()), out, events, Bar(lambda: None, hidden=True))
         run.translate([read_line(number, line) for number, line in enumerate(raw, 1)])
+        out.close(), events.close()
         return (tmp_path / "out").read_text().splitlines(), (tmp_path / "events").read_text().splitlines(), run
 
     return translated
@@ -140,3 +143,13 @@ def test_what_beam_search_costs_itself_is_not_said_to_be_saved():
     assert "saved     nothing: beam search needs 10.0 a sentence at least" in table.splitlines()
     table = CostSummary(Tally(lines=2, sentences=2, calls=10, beam_calls=20)).table("signature")
     assert "saved     50% of beam search's calls at least, of 10.0 a sentence" in table.splitlines()
+
+
+def test_only_warnings_for_users_are_said(capsys, monkeypatch: pytest.MonkeyPatch):
+    """Not that a file was left open by whoever: that is told while our code runs, and would stand for us."""
+    with warnings.catch_warnings():
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+        silence_libraries()
+        for category in (UserWarning, ResourceWarning):
+            warnings.warn_explicit("said", category, "console.py", 1, module="bestfirst.cli.console")
+    assert capsys.readouterr().err == "bestfirst: warning: said\n"

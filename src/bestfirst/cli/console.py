@@ -52,6 +52,7 @@ def silence_libraries() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     warnings.simplefilter("ignore")
     warnings.filterwarnings("default", module="bestfirst")
+    warnings.simplefilter("ignore", ResourceWarning)  # of whatever is collected while our code runs; for developers
     warnings.showwarning = lambda message, *_: say(f"warning: {message}")
 
 
