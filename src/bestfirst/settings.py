@@ -9,6 +9,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
 from .constraints import Constraint
+from .constraints.must_contain import spelled, words_of
 from .ctranslate2 import FirstFinished, as_ctranslate2
 from .models.model import eos_of
 from .scoring import Score, by_length_penalty, named_score
@@ -59,6 +60,9 @@ class Decoding:
                       or a name: a file of outputs, one a line, "regex:PATTERN", "schema:FILE", "grammar:FILE"
     must_contain      words that every output has to contain, in any order: texts or token ids; a list of them stands for one of
                       them. Hypotheses compete with those that miss as many tokens (`search.BankedSearch` says what is exact)
+    processors        functions of (token ids, log-probabilities), a row each for hypotheses of one length, that return the latter
+                      as they are to be: transformers' `LogitsProcessor`s or your own. Of a model of transformers both are
+                      tensors, and ids begin with the prompt. Exact, where none of them is known to lift any above 0
     heuristic         h(y, context), where context.source is the input, for "a-star-beam" and "a-star"
     stop              a stopping rule other than the strategy's own, an object or its name: "exhausted", "opennmt", "shrinking",
                       "huang", "hf-true", "hf-false", "hf-never", "patience", "ctranslate2" (these two with a factor in
@@ -90,6 +94,7 @@ class Decoding:
     prefix: str | Sequence[int] | None = None
     allowed: Constraint | str | None = None
     must_contain: Sequence[Any] | Words = ()
+    processors: Sequence[Callable[[Any, Any], Any]] = ()
     heuristic: Heuristic | None = None
     stop: str | Stop | None = None
     stop_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -118,6 +123,7 @@ class Decoding:
 
             check_draft(self.draft)
         self._check_endings()
+        self._check_processors()
         self._check_words()
         self._limit(1)
         _ = self.budget
@@ -136,6 +142,14 @@ class Decoding:
             raise ValueError(f"min_length must be a whole number from 0 up, got {self.min_length!r}")
         if isinstance(self.max_length, int) and self.min_length >= self.max_length and not self.accept_truncated:
             raise ValueError(f"min_length ({self.min_length}) leaves no room for EOS within max_length ({self.max_length})")
+
+    def _check_processors(self) -> None:
+        given = self.processors
+        some = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+        for each in some:
+            if not callable(each) or isinstance(each, type):
+                raise ValueError(f"processors must be functions of (token ids, scores), got {each!r}")
+        object.__setattr__(self, "processors", some)
 
     def _check_words(self) -> None:
         if not self.must_contain:
@@ -205,7 +219,7 @@ class Decoding:
         if isinstance(self.must_contain, tuple) and self.must_contain:
             from .search.words import Words
 
-            return self.using(must_contain=Words([_spelled(some, model) for some in self.must_contain])).read(model)
+            return self.using(must_contain=Words([spelled(some, model) for some in self.must_contain])).read(model)
         if not isinstance(self.allowed, str):
             return self
         from .constraints.named import named_constraint
@@ -264,7 +278,7 @@ class Decoding:
                 continue
             if isinstance(value, Mapping):
                 value = dict(value)
-            elif isinstance(value, tuple):
+            elif isinstance(value, tuple) and all(isinstance(one, (str, int, tuple)) for one in value):
                 value = list(value)
             elif isinstance(value, Budget):
                 value = value.rows
@@ -305,6 +319,8 @@ class Decoding:
             parts.append(f"allowed:{self.allowed if isinstance(self.allowed, str) else self.allowed.signature}")
         if self.must_contain:
             parts.append(f"must_contain:{self.must_contain}")
+        if self.processors:
+            parts.append("processors:" + ",".join(getattr(each, "__name__", type(each).__name__) for each in self.processors))
         if self.prefix:
             parts.append(f"prefix:{self.prefix}")
         return "|".join(parts)
@@ -312,34 +328,6 @@ class Decoding:
 
 PACE = ("row_budget", "max_cache_tokens", "draft")
 """Settings that change no result."""
-
-
-def words_of(given: Sequence[Any]) -> tuple[Any, ...]:
-    """Each word as a tuple of its alternatives, texts or tuples of token ids. ValueError, naming it, for what is neither."""
-    return tuple(_alternatives(each) for each in given)
-
-
-def _alternatives(given: Any) -> tuple[Any, ...]:
-    some = list(given) if isinstance(given, (list, tuple)) else [given]
-    if some and all(isinstance(token, int) for token in some):
-        some = [some]
-    found = tuple(each if isinstance(each, str) else tuple(each) for each in some if isinstance(each, (str, list, tuple)))
-    if not some or len(found) < len(some) or not all(found):
-        raise ValueError(
-            f"must_contain is a list of words, each a text, token ids, or a list of such for one of them, got {given!r}"
-        )
-    return found
-
-
-def _spelled(some: Sequence[Any], model: Model) -> list[Sequence[int]]:
-    """The tokens of each alternative, as the model writes it first and behind a space."""
-    found: list[Sequence[int]] = [each for each in some if not isinstance(each, str)]
-    for text in (each for each in some if isinstance(each, str)):
-        tokens = [each for each in model.targets([text, " " + text]) if each]
-        if not tokens:
-            raise ValueError(f"the model cannot write {text!r}, which must occur")
-        found += tokens
-    return found
 
 
 DEFAULT = Decoding()

@@ -88,9 +88,11 @@ def test_a_state_knows_what_the_whole_output_would_tell():
 LINE = "Wo ist der Bahnhof?"
 
 
-def test_the_embedded_model_uses_the_words():
+@pytest.mark.parametrize("by_torch", [False, True])
+def test_the_embedded_model_uses_the_words(by_torch: bool):
     """On the tree, where a word is far from the likeliest; the same by beam search."""
     model = bestfirst.load()
+    model = bestfirst.wrap(model.model, model.tokenizer) if by_torch else model
     asked = ["please", ["evening", "night"]]
     found = decode(model, [LINE], beam=4, nbest=2, max_length=14, must_contain=asked)[0]
     by_beam = decode(model, [LINE], beam=4, nbest=2, max_length=14, must_contain=asked, strategy="beam")[0]

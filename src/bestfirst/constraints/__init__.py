@@ -4,6 +4,6 @@ A constraint only forbids: it lifts no score, so every bound still holds, and be
 (`tests/constraints`).
 """
 
-from .constraint import Constraint, allowed_after
+from .constraint import Constraint, allowed_after, check_vocabulary
 
-__all__ = ["Constraint", "allowed_after"]
+__all__ = ["Constraint", "allowed_after", "check_vocabulary"]

@@ -59,3 +59,9 @@ def allowed_after(batch: Sequence[Hypothesis], eos: Collection[int]) -> list[nda
         for i, tokens in zip(rows, constraint.allowed([batch[i].node[1] for i in rows], eos), strict=True):
             found[i] = tokens
     return found
+
+
+def check_vocabulary(allowed: Any, size: int) -> None:
+    """ValueError for a token that the model does not have."""
+    if len(allowed) and allowed[-1] >= size:
+        raise ValueError(f"token {allowed[-1]} is allowed, and the model has the tokens 0 to {size - 1}")

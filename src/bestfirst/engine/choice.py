@@ -42,6 +42,10 @@ def engine_for(
 
     def host() -> HostEngine:
         scorer = scorer_for(model, decoding.objective, lenient)
+        if decoding.processors:
+            from .processing import processing_for
+
+            scorer.process = processing_for(model, decoding)
         if adapt is not None:
             adapt(scorer)
         return HostEngine(scorer, decoding, None if decoding.draft is None else drafting_for(model, scorer, decoding))
@@ -63,7 +67,7 @@ def engine_for(
 def two_at_once(model: Model, decoding: Decoding) -> bool:
     """Whether threads may decode on this model, and on its `second`, at the same time: it is compiled, and neither code of the
     user's own nor a model beside it is asked meanwhile, nor is memory bounded for all inputs together."""
-    own = (decoding.draft, decoding.allowed, decoding.heuristic, decoding.objective.language_model)
+    own = (decoding.draft, decoding.allowed, decoding.heuristic, decoding.objective.language_model, decoding.processors or None)
     ours = type(decoding.objective).__module__.startswith("bestfirst.") and all(each is None for each in own)
     return threads() > 1 and hasattr(type(model), "second") and ours and decoding.max_cache_tokens == inf
 

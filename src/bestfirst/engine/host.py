@@ -14,12 +14,12 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
-from ..scoring import Score
 from ..search import Answer, Hypothesis, Result, Search, Successors, certified
 from ..settings import Budget, Decoding
 from .endings import without
 from .engine import Job, Stats, item_of, write
 from .own_model import ModelFailure
+from .processing import bounds_hold
 from .scorer import ON_THE_WAY, Scorer
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ class Running:
 
 
 Plan = list[tuple[Running, list[Hypothesis]]]
-DONE: list[Hypothesis] = []
-"""In a plan: this search is over, as against having no row in this step."""
+DONE: list[Hypothesis] = []  # in a plan: this search is over, as against having no row in this step
 
 
 class HostEngine:
@@ -127,7 +126,7 @@ class HostEngine:
     def submit(self, *jobs: Job) -> None:
         """Queue jobs; of those given together the longest come first, so that what is encoded together is alike."""
         for job in sorted(jobs, key=lambda job: -job.source.length):
-            _check_together(job.decoding.objective, self.scorer.score)
+            _check_together(job.decoding, self.decoding)
             running = self._running[job] = self._begin(job)
             self._waiting.append(running)
         self._submitted += len(jobs)
@@ -319,11 +318,11 @@ class HostEngine:
         if running.drafts is not None:
             self._stats.accepted += running.drafts.accepted
             running.drafts.count(result)
-        result.exact = result.exact and self.scorer.exact
+        result.exact = result.exact and self.scorer.exact and bounds_hold(running.job.decoding)
         if result.status == "incomplete":
             result.message = self.scorer.advice(running.search.root, running.job.n_max)
-        each = 1 + (result.rows - running.guessed) / (running.length + 1) / running.rows_each
-        self._tokens_each[running.kind] = max(self._tokens_each.get(running.kind, 3.0), each)
+        held = 1 + (result.rows - running.guessed) / (running.length + 1) / running.rows_each
+        self._tokens_each[running.kind] = max(self._tokens_each.get(running.kind, 3.0), held)
         for answer in [*result.hypotheses, *([result.partial] if result.partial else [])]:
             self._write(running.job, answer)
             answer.item = item_of(running.job, answer, self.scorer.eos)
@@ -341,8 +340,11 @@ def _roomy(measured: Budget, decoding: Decoding) -> Budget:
     return Budget(max(measured.rows, min(FULL, LEVELS * int(k))), measured.free, measured.alone)
 
 
-def _check_together(score: Score, shared: Score) -> None:
+def _check_together(decoding: Decoding, engine: Decoding) -> None:
     """Jobs of one engine may have any scores that add up log-probabilities as they are, or all have the same one."""
+    if decoding.processors != engine.processors:
+        raise ValueError("jobs of one engine have the same processors; submit this one to an engine of its own")
+    score, shared = decoding.objective, engine.objective
     usual = all(each.plain and not each.needs & ON_THE_WAY for each in (score, shared))
     if score is not shared and not usual:
         raise ValueError(f"score {score.name!r} cannot share an engine with score {shared.name!r}; submit it to one of its own")

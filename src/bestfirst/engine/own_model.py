@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from traceback import extract_tb
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 from ..models import FunctionModel, Model, Query, Scored
 from ..models.combinators import Ensemble, ShallowFusion
 from ..models.numbers import numbers
-from ..search import ROUNDING, BrokenLaw
+from ..search import ROUNDING, BrokenLaw, Hypothesis
 from ..settings import Budget
 
 USUAL, MOST = 16, 512  # rows in a step: where nothing is known of the model, and at most
@@ -220,3 +221,22 @@ def _scored(answer: Any) -> Scored:
 
 def _shown(value: Any) -> str:
     return "None" if value is None else f"{type(value).__name__} {value!r:.40}"
+
+
+def wrong_in(values: Sequence[float], tokens: Sequence[int], what: object) -> str | None:
+    """What is wrong with the best scores, if anything."""
+    if values and values[0] != values[0]:
+        return f"{what} contain NaN"
+    return f"{what} include {values[0]} for token {tokens[0]}" if values and values[0] == inf else None
+
+
+class ScoresAfter:
+    """What is complained of, put into words when it is: few are."""
+
+    __slots__ = ("y",)
+
+    def __init__(self, y: Hypothesis) -> None:
+        self.y = y
+
+    def __str__(self) -> str:
+        return f"the model's scores after {list(self.y.tokens)}"

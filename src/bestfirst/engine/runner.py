@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 class Sentence:
     """One input in flight: its place among the sources, its prompt, and every slot its search has taken."""
 
-    __slots__ = ("beside", "offset", "place", "prompt_slot", "slots", "start")
+    __slots__ = ("beside", "offset", "place", "prompt", "prompt_slot", "slots", "start")
 
     def __init__(self, place: int, prompt: Sequence[int]) -> None:
         self.place = place
+        self.prompt = prompt
         self.start = prompt[-1]  # the token that the empty hypothesis ends in
         self.offset = len(prompt) - 1  # its position
         self.prompt_slot = 0  # where the token before it lies

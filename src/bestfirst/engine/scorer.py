@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
-from ..constraints import allowed_after
+from ..constraints import allowed_after, check_vocabulary
 from ..models import Model, Query, Scored, Source
 from ..models.model import eos_of
 from ..models.numbers import best_of_each, best_of_rows, numbers
@@ -16,7 +16,10 @@ from ..scoring import Score
 from ..search import BrokenLaw, Hypothesis, Successors
 from ..settings import Budget
 from .engine import collecting
-from .own_model import ModelFailure, OwnModel
+from .own_model import ModelFailure, OwnModel, ScoresAfter, wrong_in
+
+Process = Callable[[Sequence[Hypothesis], Any], Any]
+"""Changes the log-probabilities (rows, vocabulary) that follow a batch of hypotheses, as Hugging Face's processors do."""
 
 
 class Scorer(Protocol):
@@ -26,6 +29,7 @@ class Scorer(Protocol):
     """
 
     score: Score
+    process: Process | None  # may be set to what changes log-probabilities before the best are chosen
 
     @property
     def eos(self) -> Collection[int]:
@@ -108,6 +112,7 @@ class ModelScorer:
     """
 
     shares_context = True
+    process: Process | None = None
 
     def __init__(self, model: Model, score: Score, lenient: bool = False) -> None:
         self.model = model
@@ -173,6 +178,8 @@ class ModelScorer:
         several = width > 1 + len(self.eos)  # else a state is used once, and may be overwritten
         with collecting(), self._running(self._trees):
             answers = self.own.ask(queries, "attention" in self.score.needs, several)
+        if self.process is not None:
+            answers = self._processed(rows, answers)
         if (allowed := allowed_after(rows, self.eos)) is not None:
             answers = [_restricted(*each) for each in zip(answers, allowed, rows, strict=True)]
         found = self._all_successors(rows, before, answers, width)
@@ -180,6 +187,20 @@ class ModelScorer:
             out[i] = successors
             if isinstance(successors, ModelFailure):
                 y.state = successors
+        return out
+
+    def _processed(self, batch: Sequence[Hypothesis], answers: Sequence[Any]) -> list[Any]:
+        """The answers with what processors make of their scores, in float64."""
+        import numpy
+
+        out = list(answers)
+        good = [i for i, answer in enumerate(answers) if not isinstance(answer, ModelFailure)]
+        rows = [numbers(answers[i].logprobs, ScoresAfter(batch[i]), nan=True) for i in good]
+        for i, row in zip(good, rows, strict=True):
+            self._check_size(row, ScoresAfter(batch[i]))
+        if good:
+            for i, row in zip(good, self.process([batch[i] for i in good], numpy.stack(rows)), strict=True):  # type: ignore[misc]
+                out[i] = answers[i]._replace(logprobs=row)
         return out
 
     def _all_successors(
@@ -207,7 +228,7 @@ class ModelScorer:
             batch[i].state = States(answers[i].state)
         best = best_of_rows([answers[i].logprobs for i in good], whats, width)
         for i, what, (values, tokens) in zip(good, whats, best, strict=True):
-            wrong = _wrong(values, tokens, what)
+            wrong = wrong_in(values, tokens, what)
             out[i] = Successors(values, tokens) if wrong is None else self._given_up(wrong)
         return out
 
@@ -248,7 +269,7 @@ class ModelScorer:
         y.state = States(answer.state, None if beside is None else beside.state, reached, coverage)
         ending = float(self.score.ending(coverage)) if "attention" in self.score.needs else 0.0
         ((best, tokens),) = best_of_each(values[None], width)
-        if wrong := _wrong(best, tokens, ScoresAfter(y)):
+        if wrong := wrong_in(best, tokens, ScoresAfter(y)):
             return self._given_up(wrong)
         return Successors(best, tokens, None if self.score.plain else logprobs[tokens].tolist(), ending)
 
@@ -311,25 +332,6 @@ ON_THE_WAY = frozenset({"language_model", "language_model_past", "attention"})
 """What a score may need to know at every token."""
 
 
-def _wrong(values: Sequence[float], tokens: Sequence[int], what: object) -> str | None:
-    """What is wrong with the best scores, if anything."""
-    if values and values[0] != values[0]:
-        return f"{what} contain NaN"
-    return f"{what} include {values[0]} for token {tokens[0]}" if values and values[0] == inf else None
-
-
-class ScoresAfter:
-    """What is complained of, put into words when it is: few are."""
-
-    __slots__ = ("y",)
-
-    def __init__(self, y: Hypothesis) -> None:
-        self.y = y
-
-    def __str__(self) -> str:
-        return f"the model's scores after {list(self.y.tokens)}"
-
-
 def _restricted(answer: Any, allowed: Any, y: Hypothesis) -> Any:
     """Only what is allowed, by its tokens; None: everything is."""
     import numpy
@@ -341,9 +343,3 @@ def _restricted(answer: Any, allowed: Any, y: Hypothesis) -> Any:
     kept = numpy.full_like(logprobs, -inf)
     kept[allowed] = logprobs[allowed]
     return answer._replace(logprobs=kept)
-
-
-def check_vocabulary(allowed: Any, size: int) -> None:
-    """ValueError for a token that the model does not have."""
-    if len(allowed) and allowed[-1] >= size:
-        raise ValueError(f"token {allowed[-1]} is allowed, and the model has the tokens 0 to {size - 1}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +20,10 @@ from .tree_scorer import TreeScorer
 if TYPE_CHECKING:
     from ..models.transformers import TransformersModel
 
-Process = Callable[[Sequence[Hypothesis], torch.Tensor], torch.Tensor]
-"""Changes the log-probabilities (rows, vocabulary) that follow a batch of hypotheses, as Hugging Face's processors do."""
-
 
 class TorchScorer(TreeScorer):
-    """`process` may be set to what changes log-probabilities before the best are chosen; with `normalized` unset it gets the
-    model's scores as they are, as in Hugging Face's greedy search.
-    """
+    """With `normalized` unset, `process` gets the model's scores as they are, as in Hugging Face's greedy search."""
 
-    process: Process | None = None
     normalized = True
 
     def __init__(self, model: TransformersModel, score: Score) -> None:
@@ -60,7 +54,8 @@ class TorchScorer(TreeScorer):
     ) -> tuple[Any, Any, Any]:
         logits = logits.float()
         allowed, width = self._allowed(batch, logits, width)
-        if self.score.plain and self.process is None:
+        wanted = any(y.wanted for y in batch)
+        if self.score.plain and self.process is None and not wanted:
             return *self.runner.decoder.best(logits, width, self._banned, allowed), None
         logits = logits.contiguous()
         logprobs = torch.log_softmax(logits, -1).clamp_(max=0) if self.normalized else logits
@@ -70,7 +65,15 @@ class TorchScorer(TreeScorer):
             logprobs = self.process(batch, logprobs)
         if allowed is not None:
             logprobs = only(logprobs, allowed)
-        best, tokens = top(self._increments(rows, slots, logprobs), width)
+        increments = ranked = self._increments(rows, slots, logprobs)
+        if wanted:
+            ranked = increments.clone()
+            for row, y in enumerate(batch):
+                ranked[row, list(y.wanted)] = inf
+        best, tokens = top(ranked, width)
+        if wanted:
+            best, order = increments.gather(1, tokens).sort(dim=1, descending=True, stable=True)
+            tokens = tokens.gather(1, order)
         return best, tokens, None if self.score.plain else logprobs.gather(1, tokens)
 
     def _own(self, array: torch.Tensor) -> torch.Tensor:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..constraints import allowed_after
+from ..constraints import allowed_after, check_vocabulary
 from ..models import Source
 from ..scoring import Score
 from ..scoring.score import log_softmax
 from ..search import Hypothesis, Successors
 from ..settings import Budget
 from .runner import Row, Runner, Sentence
-from .scorer import check_vocabulary
+from .scorer import Process
 
 if TYPE_CHECKING:
     from ..models.text_model import TextModel
@@ -29,6 +29,7 @@ class TreeScorer:
 
     exact = True
     merge = None
+    process: Process | None = None
 
     def __init__(self, model: TextModel, score: Score, decoder: Any) -> None:
         """`decoder`: a `DecoderStep` or what has its methods."""
@@ -131,11 +132,13 @@ class TreeScorer:
         """
         allowed, width = self._allowed(batch, logits, width)
         wanted = any(y.wanted for y in batch)
-        if self.score.plain and not wanted:
+        if self.score.plain and not wanted and self.process is None:
             return *self.runner.decoder.best(logits, width, self._banned, allowed), None
         logprobs = log_softmax(np.ascontiguousarray(logits)).clip(max=0)
         if self._banned is not None:
             logprobs[:, self._banned] = -inf
+        if self.process is not None:
+            logprobs = self.process(batch, logprobs)
         for row, tokens in enumerate(allowed or ()):
             if tokens is not None:
                 kept = logprobs[row, tokens]

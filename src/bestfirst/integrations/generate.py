@@ -15,6 +15,7 @@ import torch
 
 from ..constraints import Constraint
 from ..engine import Stats, no_garbage_collection
+from ..engine.processing import never_rise
 from ..scoring import Score
 from ..search import Strategy, Trace
 from . import crossover
@@ -25,7 +26,7 @@ from .inputs import PreparedModel, read_inputs
 from .limits import read_limits
 from .outputs import Outputs, beam_output, beam_padding, greedy_output, greedy_padding
 from .parity import hugging_face_strategy, own_score, own_strategy
-from .processors import NotMonotonic, banned_tokens, never_rise
+from .processors import NotMonotonic, banned_tokens
 from .refusals import OwnLoop, left_to_generate, refuse
 
 _log = logging.getLogger(__name__)

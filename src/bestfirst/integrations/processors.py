@@ -45,43 +45,6 @@ def banned_tokens(processors: Sequence[Any]) -> frozenset[int] | None:
     return frozenset(banned)
 
 
-FALLING = {
-    logits_process.EncoderNoRepeatNGramLogitsProcessor,
-    logits_process.EncoderRepetitionPenaltyLogitsProcessor,
-    logits_process.EpsilonLogitsWarper,
-    logits_process.EtaLogitsWarper,
-    logits_process.ForcedBOSTokenLogitsProcessor,
-    logits_process.ForcedEOSTokenLogitsProcessor,
-    logits_process.InfNanRemoveLogitsProcessor,
-    logits_process.LogitNormalization,
-    logits_process.MinLengthLogitsProcessor,
-    logits_process.MinNewTokensLengthLogitsProcessor,
-    logits_process.MinPLogitsWarper,
-    logits_process.NoRepeatNGramLogitsProcessor,
-    logits_process.PrefixConstrainedLogitsProcessor,
-    logits_process.RepetitionPenaltyLogitsProcessor,
-    logits_process.SuppressTokensAtBeginLogitsProcessor,
-    logits_process.SuppressTokensLogitsProcessor,
-    logits_process.TemperatureLogitsWarper,
-    logits_process.TopKLogitsWarper,
-    logits_process.TopPLogitsWarper,
-    logits_process.TypicalLogitsWarper,
-    logits_process.WhisperNoSpeechDetection,
-    logits_process.WhisperTimeStampLogitsProcessor,
-}
-"""Processors that turn log-probabilities into numbers that are not above 0 either, but for NaN and infinite ones."""
-
-
-def never_rise(processors: Sequence[Any]) -> bool:
-    """Whether no log-probability can come out above 0. Only then do bounds hold; nobody knows of a user's own processor."""
-    return all(map(_lowers, processors))
-
-
-def _lowers(processor: Any) -> bool:
-    biased = type(processor) in (logits_process.SequenceBiasLogitsProcessor, logits_process.NoBadWordsLogitsProcessor)
-    return type(processor) in FALLING or (biased and max(processor.sequence_bias.values(), default=0) <= 0)
-
-
 class Processors:
     """The processors of one call, as a hook of the engine: (hypotheses, log-probabilities (rows, vocabulary)) in, the same out.
 

@@ -1,0 +1,148 @@
+"""Processing: the settings' processors, called for hypotheses of mixed lengths and inputs.
+
+A processor looks at token ids and their length, so rows are handed over in groups of one length, the prompt included, as
+log-probabilities: what `generate` gives its processors in beam search. Beside models of transformers, and to its processors, ids
+and scores are tensors; to functions beside a model of the user's own, arrays, and there is no prompt.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..search import ROUNDING, BrokenLaw
+
+if TYPE_CHECKING:
+    from ..models import Model
+    from ..search import Hypothesis
+    from ..settings import Decoding
+
+THEIRS = "transformers.generation.logits_process"
+FALLING = frozenset({
+    "EncoderNoRepeatNGramLogitsProcessor", "EncoderRepetitionPenaltyLogitsProcessor", "EpsilonLogitsWarper", "EtaLogitsWarper",
+    "ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor", "InfNanRemoveLogitsProcessor", "LogitNormalization",
+    "MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor", "MinPLogitsWarper", "NoRepeatNGramLogitsProcessor",
+    "PrefixConstrainedLogitsProcessor", "RepetitionPenaltyLogitsProcessor", "SuppressTokensAtBeginLogitsProcessor",
+    "SuppressTokensLogitsProcessor", "TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "TypicalLogitsWarper",
+    "WhisperNoSpeechDetection", "WhisperTimeStampLogitsProcessor",
+})  # fmt: skip
+"""transformers' own that turn log-probabilities into numbers that are not above 0 either, but for NaN and infinite ones."""
+BIASES = frozenset({"SequenceBiasLogitsProcessor", "NoBadWordsLogitsProcessor"})
+OF_ONE_CALL = {
+    "EncoderNoRepeatNGramLogitsProcessor": "the inputs of one call",
+    "EncoderRepetitionPenaltyLogitsProcessor": "the inputs of one call",
+    "PrefixConstrainedLogitsProcessor": "the numbers of a call's inputs; here that is allowed=",
+    "SynthIDTextWatermarkLogitsProcessor": "what it has seen before",
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor": "a second run of the model",
+    "WhisperNoSpeechDetection": "the first step of a call",
+}
+"""Those that work for `generate` alone, and what they go by."""
+
+
+def never_rise(processors: Sequence[Any]) -> bool:
+    """Whether no log-probability can come out above 0. Only then do bounds hold. Of a user's own processor nobody knows, unless
+    it has an attribute `never_rises = True`."""
+    return all(map(_lowers, processors))
+
+
+def _lowers(processor: Any) -> bool:
+    kind = type(processor)
+    if kind.__module__ != THEIRS:
+        return getattr(processor, "never_rises", False) is True
+    biased = kind.__name__ in BIASES
+    return kind.__name__ in FALLING or (biased and max(processor.sequence_bias.values(), default=0) <= 0)
+
+
+def bounds_hold(decoding: Decoding) -> bool:
+    """Whether a search may rely on bounds, or does not."""
+    return never_rise(decoding.processors) or (decoding.plan.level_by_level and decoding.plan.stop.name == "exhausted")
+
+
+def processing_for(model: Model, decoding: Decoding) -> Processing:
+    """The processors of these settings, as a scorer calls them."""
+    bounded = never_rise(decoding.processors) or decoding.plan.order.relies_on_bound
+    return Processing(decoding.processors, model.hugging_face, bounded)
+
+
+class Processing:
+    """(hypotheses, log-probabilities (rows, vocabulary)) in, the latter out, in the type they came in.
+
+    `bounded`: BrokenLaw where one is lifted above 0, for the search relies on bounds.
+    """
+
+    def __init__(self, processors: Sequence[Any], hugging_face: bool, bounded: bool) -> None:
+        for each in processors:
+            if type(each).__module__ == THEIRS and (why := OF_ONE_CALL.get(type(each).__name__)) is not None:
+                raise ValueError(f"{_name(each)} goes by {why}: give it to generate(..., custom_generate=bestfirst.generate)")
+        self._prompt: Callable[[Hypothesis], Sequence[int]] = _prompt_of if hugging_face else lambda y: ()
+        self._bounded = bounded
+        self._apply = [_checked(each, _on_tensors(each) if hugging_face or _is_theirs(each) else each) for each in processors]
+
+    def __call__(self, batch: Sequence[Hypothesis], scores: Any) -> Any:
+        groups: dict[int, list[int]] = defaultdict(list)
+        ids = [[*self._prompt(y), *y.tokens] for y in batch]
+        for row, tokens in enumerate(ids):
+            groups[len(tokens)].append(row)
+        if len(groups) == 1:
+            scores = self._group(ids, scores)
+        else:
+            for rows in groups.values():
+                scores[rows] = self._group([ids[row] for row in rows], scores[rows])
+        if self._bounded and (highest := float(scores.max())) > 0:
+            if highest > ROUNDING:
+                after = batch[int((scores == scores.max()).any(1).nonzero()[0][0])].tokens
+                raise BrokenLaw(
+                    f"a processor lifts a log-probability after {list(after)} to {highest:.4g}, above 0, where no bound holds; "
+                    "use strategy='beam'"
+                )
+            scores = scores.clip(max=0)
+        return scores
+
+    def _group(self, ids: list[list[int]], scores: Any) -> Any:
+        """Of one length."""
+        import numpy as np
+
+        tokens = np.array(ids, np.int64).reshape(len(ids), -1)
+        for apply in self._apply:
+            scores = apply(tokens, scores)
+        return scores
+
+
+def _prompt_of(y: Hypothesis) -> Sequence[int]:
+    return y.state[0].prompt
+
+
+def _name(processor: Any) -> str:
+    return getattr(processor, "__name__", type(processor).__name__)
+
+
+def _is_theirs(processor: Any) -> bool:
+    return any(kind.__module__ == THEIRS for kind in type(processor).__mro__)
+
+
+def _on_tensors(processor: Any) -> Callable[[Any, Any], Any]:
+    """Called with tensors where the scores are: what is given and returned here may be arrays."""
+    try:
+        import torch
+    except ImportError:
+        raise ValueError("processors of such a model get tensors: pip install 'bestfirst[transformers]'") from None
+
+    def apply(ids: Any, scores: Any) -> Any:
+        if hasattr(scores, "detach"):
+            return processor(torch.from_numpy(ids).to(scores.device), scores)
+        found = processor(torch.from_numpy(ids), torch.from_numpy(scores))
+        return found.numpy() if hasattr(found, "detach") else found
+
+    return apply
+
+
+def _checked(processor: Any, apply: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def checked(ids: Any, scores: Any) -> Any:
+        found, shape = apply(ids, scores), tuple(scores.shape)
+        if getattr(found, "shape", None) != scores.shape:
+            got = "None" if found is None else f"shape {tuple(found.shape)}" if hasattr(found, "shape") else type(found).__name__
+            raise BrokenLaw(f"processor {_name(processor)} was given scores of shape {shape} and returned {got}; return as many")
+        return found
+
+    return checked
