@@ -318,7 +318,7 @@ class HostEngine:
         if running.drafts is not None:
             self._stats.accepted += running.drafts.accepted
             running.drafts.count(result)
-        result.exact = result.exact and self.scorer.exact and bounds_hold(running.job.decoding)
+        result.exact = result.exact and self.scorer.exact and (not self.decoding.processors or bounds_hold(running.job.decoding))
         if result.status == "incomplete":
             result.message = self.scorer.advice(running.search.root, running.job.n_max)
         held = 1 + (result.rows - running.guessed) / (running.length + 1) / running.rows_each
