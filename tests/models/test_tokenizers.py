@@ -15,7 +15,8 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bestfirst.engine.compiled_model import read_tokenizer
 from bestfirst.models.folder import ModelNotFound, NeedsTransformers, embedded_folder
-from bestfirst.models.tokenizer import AddedToken, Splitter, Tokenizer
+from bestfirst.models.sentencepiece_tokenizer import AddedToken, Splitter
+from bestfirst.models.tokenizer import Tokenizer
 from bestfirst.models.transformers_tokenizer import TransformersTokenizer
 from models.odd_texts import odd_texts
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .tokenizer import AddedToken, Ids, MarianTokenizer, Tokenizer
+from .sentencepiece_tokenizer import AddedToken, MarianTokenizer
+from .tokenizer import Ids, Tokenizer
 
 
 class TransformersTokenizer(Tokenizer):

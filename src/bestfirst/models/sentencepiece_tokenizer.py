@@ -1,0 +1,318 @@
+"""Tokenizers that are sentencepiece models, Marian's and M2M100's, from a folder's files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .folder import ModelNotFound, NeedsTransformers
+from .tokenizer import Ids, Tokenizer, clean_up, cleans_up, read_json, text_of
+
+
+@dataclass(frozen=True)
+class AddedToken:
+    """A token that is cut out of a text before anything else is done with it."""
+
+    content: str
+    id: int
+    special: bool = True
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+
+
+class Splitter:
+    """Cuts texts at added tokens: the first that begins, of those the longest."""
+
+    def __init__(self, added: Sequence[AddedToken]) -> None:
+        self._added = {token.content: token for token in added if token.content}
+        longest_first = sorted(self._added, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def __call__(self, text: str) -> list[str | AddedToken]:
+        """Pieces of text and added tokens, none of them empty."""
+        if self._pattern is None or self._pattern.search(text) is None:
+            return [text] if text else []
+        parts: list[str | AddedToken] = []
+        end = 0
+        for match in self._pattern.finditer(text):
+            parts += [text[end : match.start()], self._added[match.group()]]
+            end = match.end()
+        parts.append(text[end:])
+        parts = [part for part in parts if part != ""]
+        for i, part in enumerate(parts):
+            if isinstance(part, AddedToken):
+                self._strip_beside(parts, i, part)
+        return [part for part in parts if part != ""]
+
+    @staticmethod
+    def _strip_beside(parts: list[Any], i: int, token: AddedToken) -> None:
+        left = parts[i - 1] if i and isinstance(parts[i - 1], str) else ""
+        right = parts[i + 1] if i + 1 < len(parts) and isinstance(parts[i + 1], str) else ""
+        if token.rstrip and right:
+            parts[i + 1] = right.lstrip()
+        if token.lstrip and left:
+            parts[i - 1] = left.rstrip()
+        if token.single_word:  # part of a word is not the token
+            raise NeedsTransformers("its tokenizer has tokens that are words only by themselves")
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A sentencepiece model whose pieces have ids of their own (`vocabulary`), and added tokens."""
+
+    def __init__(
+        self,
+        source: Any,
+        target: Any,
+        vocabulary: Mapping[str, int],
+        target_vocabulary: Mapping[str, int],
+        added: Sequence[AddedToken],
+        unknown: str,
+        before: Ids,
+        after: Ids,
+        shown: Any,
+        clean_up: bool = False,
+    ) -> None:
+        """`source`, `target`: sentencepiece processors; `shown`: the one that outputs are put together by."""
+        self._source, self._target, self._shown = source, target, shown
+        self._vocabulary, self._target_vocabulary = vocabulary, target_vocabulary
+        self._split = Splitter(added)
+        self._unknown = unknown
+        self.unknown = vocabulary[unknown]
+        self._before, self._after = list(before), list(after)
+        self._pieces = {token: piece for piece, token in target_vocabulary.items()}
+        self._pieces |= {token.id: token.content for token in added}
+        self._special_names = {token.content: token.id for token in added if token.special}
+        self._special = {*self._special_names.values()}
+        self._clean_up = clean_up
+        self._read: tuple[int, list[int]] | None = None  # of the vocabulary's size: tokens by sentencepiece's own numbers
+        self._shown_as: dict[int, int] = {}  # sentencepiece's own numbers, by token
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        split = [self._cut(text) for text in texts]
+        found = iter(self._ids([part for parts in split for part in parts if isinstance(part, str)]))
+        out = []
+        for parts in split:
+            ids = [*self._before]
+            for part in parts:
+                if isinstance(part, str):
+                    ids += next(found)
+                else:
+                    ids.append(part.id)
+            out.append(ids + self._after)
+        return out
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        """Tokens of texts without added tokens."""
+        source, vocabulary, unknown = self._source, self._vocabulary, self._vocabulary[self._unknown]
+
+        def one(text: str) -> list[int]:
+            return [vocabulary.get(piece, unknown) for piece in source.encode(text, out_type=str)]
+
+        if len(texts) < FEW:
+            return [one(text) for text in texts]
+        if self._read is None or self._read[0] != len(vocabulary):
+            self._read = len(vocabulary), [vocabulary.get(piece, unknown) for piece in _pieces_of(source)]
+        table, odd = self._read[1], source.unk_id()
+        # a piece that sentencepiece does not know may be in the vocabulary all the same
+        every = zip(texts, source.encode(texts, out_type=int), strict=True)
+        return [one(text) if odd in ids else [table[i] for i in ids] for text, ids in every]
+
+    def encode_target(self, text: str) -> list[int]:
+        vocabulary = self._target_vocabulary
+        ids: list[int] = []
+        for part in self._cut(text):
+            if isinstance(part, str):
+                ids += [vocabulary.get(piece, vocabulary[self._unknown]) for piece in self._target.encode(part, out_type=str)]
+            else:
+                ids.append(part.id)
+        return ids
+
+    def _cut(self, text: str) -> list[str | AddedToken]:
+        return self._split(text)
+
+    def decode_batch(self, batch: Sequence[Ids]) -> list[str]:
+        special, shown = self._special, self._shown
+        found = [[token for token in ids if token not in special] for ids in batch]
+        if len(batch) < FEW:  # of no pieces it makes no text
+            return [self._finish(shown.decode([*map(self._name, ids)])) if ids else "" for ids in found]
+        table, odd = self._shown_as, shown.unk_id()
+        for token in {token for ids in found for token in ids} - table.keys():
+            table[token] = shown.PieceToId(self._name(token))
+        rows = [[table[token] for token in ids] for ids in found]
+        texts = iter(shown.decode([row for row in rows if row and odd not in row]))
+        every = zip(found, rows, strict=True)
+        made = [shown.decode([*map(self._name, ids)]) if odd in row else next(texts) if row else "" for ids, row in every]
+        return [self._finish(text) for text in made]
+
+    def _finish(self, text: str) -> str:
+        text = text.strip()
+        return clean_up(text) if self._clean_up else text
+
+    def _name(self, token: int) -> str:
+        return self._pieces.get(token, self._unknown)
+
+    def piece(self, token: int) -> str:
+        name = self._name(token)
+        if token in self._special or "\u2581" in name:  # sentencepiece's mark of a space
+            return name.replace("\u2581", " ")
+        return self._finish(self._shown.decode([name]))
+
+    def special(self, text: str) -> int | None:
+        return None if text == self._unknown else self._special_names.get(text)
+
+    def language(self, code: str) -> int | None:
+        return None
+
+
+FEW = 64  # below that, sentencepiece's threads take longer to begin than it takes without them
+
+
+def _pieces_of(processor: Any) -> list[str]:
+    return [processor.IdToPiece(i) for i in range(processor.GetPieceSize())]
+
+
+class MarianTokenizer(SentencePieceTokenizer):
+    """Marian's: a text may begin with a code of the target language, `>>fra<<`."""
+
+    def _cut(self, text: str) -> list[str | AddedToken]:
+        cut: list[str | AddedToken] = []
+        for part in self._split(text):
+            if isinstance(part, str) and part.startswith(">>") and (end := part.find("<<")) != -1:
+                code = part[: end + 2]
+                cut.append(AddedToken(code, self._vocabulary.get(code, self.unknown or 0)))
+                part = part[end + 2 :]
+            cut += [part] if part else []
+        return cut
+
+    def _finish(self, text: str) -> str:
+        return super()._finish(text.replace("\u2581", " "))
+
+    def _name(self, token: int) -> str:
+        if token in self._pieces:
+            return self._pieces[token]
+        return str(self._shown.IdToPiece(token)) or self._unknown  # as transformers has it
+
+
+class M2M100Tokenizer(SentencePieceTokenizer):
+    """M2M100's: `__de__` stands for German, before the input and before the output. Their ids follow the vocabulary's."""
+
+    languages: Mapping[str, int]
+
+    def language(self, code: str) -> int | None:
+        return self.languages.get(code)
+
+    def _name(self, token: int) -> str:
+        return self._codes.get(token) or super()._name(token)
+
+    def speak(self, languages: Mapping[str, int]) -> M2M100Tokenizer:
+        """With these languages' tokens."""
+        self.languages = languages
+        self._codes = {token: f"__{code}__" for code, token in languages.items()}
+        return self
+
+
+# -- from a folder's files ----------------------------------------------------------------------------------------------
+
+M2M100_LANGUAGES = (
+    "af", "am", "ar", "ast", "az", "ba", "be", "bg", "bn", "br", "bs", "ca", "ceb", "cs", "cy", "da", "de", "el", "en",
+    "es", "et", "fa", "ff", "fi", "fr", "fy", "ga", "gd", "gl", "gu", "ha", "he", "hi", "hr", "ht", "hu", "hy", "id", "ig",
+    "ilo", "is", "it", "ja", "jv", "ka", "kk", "km", "kn", "ko", "lb", "lg", "ln", "lo", "lt", "lv", "mg", "mk", "ml", "mn",
+    "mr", "ms", "my", "ne", "nl", "no", "ns", "oc", "or", "pa", "pl", "ps", "pt", "ro", "ru", "sd", "si", "sk", "sl", "so",
+    "sq", "sr", "ss", "su", "sv", "sw", "ta", "th", "tl", "tn", "tr", "uk", "ur", "uz", "vi", "wo", "xh", "yi", "yo", "zh",
+    "zu",
+)  # fmt: skip
+WMT21_LANGUAGES = ("en", "ha", "is", "ja", "cs", "ru", "zh", "de")
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def marian_tokenizer(folder: Path, config: Mapping[str, Any]) -> MarianTokenizer:
+    """The tokenizer of a Marian folder: source.spm, target.spm, vocab.json."""
+    separate = bool(config.get("separate_vocabs", False))
+    vocabulary = read_json(folder / "vocab.json")
+    target_vocabulary = read_json(folder / "target_vocab.json") if separate else vocabulary
+    named = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    added = added_tokens(folder, config, vocabulary, named)
+    source, target = load_spm(folder / "source.spm", config), load_spm(folder / "target.spm", config)
+    eos, unknown = (text_of({**named, **config}[name]) for name in ("eos_token", "unk_token"))
+    after = [next(token.id for token in added if token.content == eos)]
+    shown = target if separate else source
+    return MarianTokenizer(
+        source, target, vocabulary, target_vocabulary, added, unknown, [], after, shown, cleans_up(config)
+    )  # fmt: skip
+
+
+def m2m100_tokenizer(folder: Path, config: Mapping[str, Any], source_lang: str | None) -> M2M100Tokenizer:
+    """The tokenizer of an M2M100 folder: sentencepiece.bpe.model, vocab.json."""
+    vocabulary = read_json(folder / "vocab.json")
+    codes = WMT21_LANGUAGES if config.get("language_codes") == "wmt21" else M2M100_LANGUAGES
+    languages = {code: len(vocabulary) + i for i, code in enumerate(codes)}
+    named = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    added = added_tokens(folder, config, {**vocabulary, **{f"__{code}__": n for code, n in languages.items()}}, named)
+    speaking = source_lang or config.get("src_lang") or "en"
+    if speaking not in languages:
+        raise ModelNotFound(f"unknown source language {speaking!r}")
+    eos = next(token.id for token in added if token.content == text_of(config.get("eos_token") or "</s>"))
+    model = load_spm(folder / "sentencepiece.bpe.model", config)
+    unknown = text_of(config.get("unk_token") or "<unk>")
+    every = {**vocabulary, **{f"__{code}__": token for code, token in languages.items()}}
+    return M2M100Tokenizer(
+        model, model, every, every, added, unknown, [languages[speaking]], [eos], model, cleans_up(config)
+    ).speak(languages)  # fmt: skip
+
+
+def added_tokens(
+    folder: Path, config: Mapping[str, Any], vocabulary: Mapping[str, int], named: Mapping[str, str]
+) -> list[AddedToken]:
+    """Those that the files name, then the special tokens that are not among them, as transformers numbers them."""
+    settings: dict[str, Any] = {**named, **{name: value for name, value in config.items() if value is not None}}
+    found: dict[str, AddedToken] = {}
+    if "added_tokens_decoder" in config:
+        for token, entry in config["added_tokens_decoder"].items():
+            found[entry["content"]] = _added(entry, int(token))
+    else:
+        if (folder / "special_tokens_map.json").is_file():
+            settings.update(read_json(folder / "special_tokens_map.json"))
+        if (folder / "added_tokens.json").is_file():
+            raise NeedsTransformers("its tokenizer has an added_tokens.json")
+    extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
+    special = [settings[name] for name in NAMED if settings.get(name)]
+    special += list(extra.values()) if isinstance(extra, dict) else list(extra)
+    names = {text_of(token) for token in special}
+    found = {name: token if name not in names else _replaced(token) for name, token in found.items()}
+    beyond = len({*vocabulary, *found})
+    for token in special:
+        name = text_of(token)
+        if name and name not in found:
+            entry = token if isinstance(token, dict) else {"content": name}
+            where = vocabulary.get(name)
+            if where is None:
+                where, beyond = beyond, beyond + 1
+            found[name] = _added({**entry, "special": True}, where)
+    return list(found.values())
+
+
+def _added(entry: Mapping[str, Any], token: int) -> AddedToken:
+    flags = {name: bool(entry.get(name, False)) for name in ("special", "lstrip", "rstrip", "single_word")}
+    return AddedToken(entry["content"], token, **flags)
+
+
+def _replaced(token: AddedToken) -> AddedToken:
+    return AddedToken(token.content, token.id, True, token.lstrip, token.rstrip, token.single_word)
+
+
+def load_spm(path: Path, config: Mapping[str, Any]) -> Any:
+    """A sentencepiece model."""
+    from sentencepiece import SentencePieceProcessor
+
+    if config.get("sp_model_kwargs"):
+        raise NeedsTransformers("its tokenizer asks for sampling")
+    if not path.is_file():
+        raise ModelNotFound(f"its tokenizer lacks {path.name}")
+    try:
+        return SentencePieceProcessor(model_file=str(path))
+    except Exception as error:  # of sentencepiece's own kinds
+        raise ModelNotFound(f"{path.name} is damaged") from error
