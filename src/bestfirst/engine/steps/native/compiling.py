@@ -54,7 +54,7 @@ define void @NRT_MemInfo_call_dtor(ptr %whole) {
 """What kernels ask of numba's runtime: memory for an array of their own, and its end. An array is its count of users, two fields
 for others' purposes, where its numbers are, and their size in bytes."""
 
-MESSAGE = "compiling kernels for this CPU: some 20 seconds, once ('bestfirst warmup' does it ahead of time)"
+MESSAGE = "compiling kernels for this CPU: about half a minute, once ('bestfirst warmup' does it ahead of time)"
 _engines: list[Any] = []  # whose code lives as long as they do
 
 
