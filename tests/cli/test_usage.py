@@ -140,6 +140,7 @@ def test_help_teaches_and_loads_no_torch():
         (["view"], ["Examples:", "Exit codes:", "--text", "--trace"]),
         (["explain"], ["Examples:", "Exit codes:", "--want", "smallest"]),
         (["bench"], ["paper", "growth"]),
+        (["bench", "speed"], ["bestfirst[bench]"]),
         (["tune", "--help"], ["--budget", "--margin", "--length-reward", "--dtypes"]),
     ):
         heavy = "{'torch', 'transformers', 'numpy', 'matplotlib'} & sys.modules.keys()"

@@ -81,7 +81,7 @@ def speed(
     """Time best-first search beside beam search on the same engine, Hugging Face generate and CTranslate2.
 
     Same sentences, same process, one thread, in turns of which each one's best counts. Outputs are compared too: every one
-    that is not best-first's is shown with the gap of the scores. CTranslate2 comes with: pip install 'bestfirst[bench]'
+    that is not best-first's is shown with the gap of the scores. CTranslate2 comes with: pip install 'bestfirst\\[bench]'
     On a GPU generate runs at the batch size that is best for it, which is searched for; CTranslate2 stays out.
     A language model continues its prompts: lines, or JSON lines with "text" or "tokens".
 
