@@ -106,10 +106,6 @@ class Beam:
         """The k-th member, finished or not: whoever follows it and is finished is not accepted."""
         return self.members[int(self.k) - 1] if len(self.members) >= self.k else None
 
-    def last_unfinished(self) -> Hypothesis | None:
-        """The k-th unfinished member under `leave`: whoever follows it is never expanded."""
-        return self.members[-1] if self.full else None
-
 
 class Agenda:
     """A queue of beams, ordered by each beam's first open hypothesis or cursor."""
