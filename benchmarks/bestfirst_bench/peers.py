@@ -200,7 +200,8 @@ class DropInPeer(HuggingFacePeer):
     def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
         stats = Stats()
         size = len(sources) if self.model.on_gpu else BATCH
-        run = self._timed(sources, k, max_length, size, custom_generate=counting_generate(stats))
+        eight = {"dtype": "int8"} if self.model.eight_bits else {}
+        run = self._timed(sources, k, max_length, size, custom_generate=counting_generate(stats), **eight)
         run.calls, run.rows, run.steps = stats.calls, stats.rows, stats.steps
         run.cache_tokens = stats.cache_tokens / stats.in_flight if stats.in_flight else None
         return run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -38,7 +38,7 @@ PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "norms and activations": ((kernels, "add_norm"), (kernels, "norm"), (FeedForward, "activate")),
     "embeddings": ((bart, "embed"),),
     "paths": ((Tree, "rows"), (NativeTree, "rows")),
-    "log-sum-exp and top-k": ((kernels, "top"),),
+    "log-sum-exp and top-k": ((kernels, "top"), (kernels, "row_top")),
 }
 """What is timed, by where it lives. Inside the encoder nothing else is."""
 
@@ -58,17 +58,17 @@ class Profile:
     floor: float
 
 
-def profile(model: TransformersModel, sources: Sequence[Any], beam: int, turns: int = 3) -> Profile:
-    """Decode a few times, and account for the fastest."""
+def profile(model: TransformersModel, sources: Sequence[Any], settings: Mapping[str, Any], turns: int = 3) -> Profile:
+    """Decode a few times with these settings, and account for the fastest."""
     decoder = model.decoder or step_for(model)
     if not isinstance(decoder, (CompiledStep, NativeBart)):
         raise ValueError(f"model {model.name!r} runs on the {decoder.name} decoder; only compiled steps are profiled")
-    decode(model, sources[:16], beam=beam)  # what is done once is not timed
+    decode(model, sources[:16], **settings)  # what is done once is not timed
     best: tuple[Stats, dict[str, float]] | None = None
     for _ in range(turns):
         stats = Stats()
         with timed() as parts, patch.object(decoder.native, "whole", None):  # layer by layer: one call has no parts
-            decode(model, sources, beam=beam, stats=stats)
+            decode(model, sources, **settings, stats=stats)
         if best is None or stats.seconds < best[0].seconds:
             best = (stats, parts)
     assert best is not None

@@ -117,7 +117,7 @@ def speed(
         settings["one_by_one"] = one_by_one
         print(json.dumps({**_about(loaded, lines, chosen), **settings, "results": [row.json() for row in rows]}))
     else:
-        said = [f"length penalty {length_penalty:g}"] * (length_penalty != 0) + [f"stop {stop}"] * (stop is not None)
+        said = _said(length_penalty, stop)
         said += [f"no_repeat_ngram_size {no_repeat_ngram_size}"] * (no_repeat_ngram_size is not None)
         said += ["one by one"] * one_by_one
         show(speed_table(", ".join([_title(loaded, lines, file, chosen), *said]), rows, one_by_one))
@@ -193,29 +193,41 @@ def profile(
     file: TextFile,
     which: ShuffleOptions,
     model: common.ModelName = None,
+    dtype: Annotated[
+        str | None, option("fp32 or int8.", panel=options.MODEL, parser=common.one_of("fp32", "int8"), metavar="NAME")
+    ] = None,
     beam: Annotated[int, counted("Beam size.", "--beam", "-k", panel=RUN)] = 10,
+    length_penalty: LengthPenalty = 0.0,
+    stop: Stop = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show where best-first search's time goes on this CPU, and how far it is from bare matrix products.
 
     One thread. The floor of a row is its multiply-adds at the rate that this CPU reaches in one of its products alone.
 
-    Example: bestfirst bench profile sentences.de --beam 10
+    Example: bestfirst bench profile sentences.de --beam 10 --length-penalty 1 --stop ctranslate2
     """
     lines = shuffled_lines(file, which)
-    chosen = ModelOptions(model)
+    chosen = ModelOptions(model, dtype=dtype)
     loaded, _ = load_models(chosen)
+    settings = {"beam": beam, "length_penalty": length_penalty, "stop": stop}
     try:
         from ..profile import profile as measure
         from ..profile import profile_table
 
-        found = measure(loaded, [loaded.read(line).payload.source for line in lines], beam)
+        found = measure(loaded, [loaded.read(line).payload.source for line in lines], settings)
     except (ImportError, ValueError) as error:
         raise usage(str(error)) from error
     if as_json:
-        print(json.dumps({**_about(loaded, lines, chosen), "beam": beam, **vars(found)}))
+        print(json.dumps({**_about(loaded, lines, chosen), **settings, **vars(found)}))
     else:
-        show(profile_table(f"{_title(loaded, lines, file, chosen)}, beam {beam}", found))
+        said = [f"beam {beam}", *_said(length_penalty, stop)]
+        show(profile_table(", ".join([_title(loaded, lines, file, chosen), *said]), found))
+
+
+def _said(length_penalty: float, stop: str | None) -> list[str]:
+    """What a title says of these, where they are not the usual ones."""
+    return [f"length penalty {length_penalty:g}"] * (length_penalty != 0) + [f"stop {stop}"] * (stop is not None)
 
 
 def startup(

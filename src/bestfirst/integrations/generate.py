@@ -16,6 +16,7 @@ import torch
 from ..constraints import Constraint
 from ..engine import Stats, no_garbage_collection
 from ..engine.processing import never_rise
+from ..models.text_model import INT8
 from ..scoring import Score
 from ..search import Strategy, Trace
 from . import crossover
@@ -44,6 +45,7 @@ def generate(
     score: str | Score | None = None,
     strategy: str | Strategy | None = None,
     allowed: Constraint | None = None,
+    dtype: str | None = None,
     row_budget: int | None = None,
     deterministic: bool = False,
     trace: Callable[[int], Trace | None] | None = None,
@@ -58,6 +60,7 @@ def generate(
     score       what a hypothesis is worth, an object of `bestfirst.scoring` or a name, instead of `length_penalty`
     strategy    how to search, by name or as a `Strategy`, instead of what `early_stopping` asks for
     allowed     what may be written: a `bestfirst.Trie` of the outputs there are, or another `Constraint`
+    dtype       "int8": products are taken in eight bits, of models that are compiled; the answers are then those of that model
     row_budget  rows in a forward pass; by default what suits the model, measured at its first call
     deterministic  the same bits for an input whatever shares its batch (`Decoding`); on a GPU
     trace       called with an input's number, returns where its search is recorded
@@ -74,7 +77,9 @@ def generate(
     refuse(config)
     own = score is not None or strategy is not None
     draft = drafter_of(config, caller.assistant_model)
-    ours = own or draft is not None or deterministic
+    if dtype not in (None, INT8):
+        raise ValueError(f"dtype must be {INT8!r} or None, got {dtype!r}: otherwise it is what the model was loaded in")
+    ours = own or draft is not None or deterministic or dtype is not None
     may_be_slower = not ours and trace is None and row_budget is None and allowed is None
 
     def own_loop(why: object) -> Any:
@@ -101,11 +106,15 @@ def generate(
         if may_be_slower:
             return own_loop(why)
         raise ValueError(
-            f"bestfirst.generate cannot honour score, strategy, allowed, deterministic, trace, row_budget or a draft here: {why}"
+            "bestfirst.generate cannot honour score, strategy, allowed, dtype, deterministic, trace, row_budget or a draft here: "
+            f"{why}"
         )
     limits = read_limits(stopping_criteria, config, input_ids.shape[1])
     banned = banned_tokens(logits_processor)
     wrapped = PreparedModel(model, limits.eos, banned or ())
+    if dtype is not None and wrapped.on_gpu:
+        raise ValueError(f"dtype {dtype!r} is for a CPU, the model is on {model.device}; load it in bf16 there")
+    wrapped.eight_bits = dtype is not None
     inputs = read_inputs(wrapped, input_ids, config.num_beams, inputs_tensor, model_kwargs)
     call = Call(
         model=wrapped,
