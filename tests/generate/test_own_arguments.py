@@ -1,4 +1,4 @@
-"""Arguments that `generate` gets from us: score, strategy, row_budget, trace, stats."""
+"""Arguments that `generate` gets from us: score, strategy, dtype, row_budget, trace, stats."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 
 import bestfirst
 from bestfirst import Stats, Trace
+from bestfirst.engine.steps.native.registers import HERE
 from bestfirst.scoring import BoundedLengthReward, Diverse, LengthNormalized, LengthReward
 from bestfirst.search import best_first_beam
 from engine.builders import ARCHITECTURES, EOS
@@ -107,3 +108,21 @@ def test_bad_values(asked, message, run):
 def test_ends_with_eos_or_is_full_length(run):
     for row in run().tolist():
         assert EOS in row or len(row) == 11
+
+
+@pytest.mark.skipif(HERE.eight is None, reason="this CPU has neither VNNI nor AVX2")
+def test_in_eight_bits_it_is_beam_search_of_that_model(run):
+    """Its scores are near the model's own, and are not those."""
+    asked = {"num_return_sequences": 3, "return_dict_in_generate": True, "early_stopping": "never"}
+    ours, beam, own = run(dtype="int8", **asked), run(dtype="int8", strategy="beam", **asked), run(**asked)
+    assert torch.equal(ours.sequences, beam.sequences)
+    assert torch.equal(ours.sequences_scores, beam.sequences_scores)
+    assert 0 < (ours.sequences_scores - own.sequences_scores).abs().max() < 0.1
+
+
+def test_what_cannot_be_computed_in_eight_bits_is_said(run, small):
+    with pytest.raises(ValueError, match="dtype must be 'int8' or None, got 'fp16': otherwise it is what the model was loaded in"):
+        run(dtype="fp16")
+    given = padded(ARCHITECTURES["t5"], ARCHITECTURES["t5"].inputs(2, seed=1))
+    with pytest.raises(ValueError, match="dtype 'int8' is for models that are compiled, T5ForConditionalGeneration"):
+        small("t5").generate(**given, num_beams=2, max_new_tokens=4, custom_generate=bestfirst.generate, dtype="int8")
