@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 from itertools import product
 from math import inf
@@ -195,3 +196,10 @@ def test_the_command_writes_lines_of_a_file(tmp_path):
     assert [(each["text"], each["item"]) for each in found] == [(LINES[0], 0), (LINES[4], 4)]
     missing = command("translate", "--allowed", tmp_path / "none", stdin=b"Hallo!\n")
     assert (missing.returncode, "none' of what is allowed" in only_line(missing.stderr)) == (2, True)
+
+
+def test_one_that_was_looked_into_can_be_sent_to_another_process():
+    trie = Trie([[4, 7], [4, 8], [5]])
+    assert trie.item([4, 8]) == 1
+    again = pickle.loads(pickle.dumps(trie))
+    assert (again.signature, again.item([4, 8]), [5] in again, [6] in again) == (trie.signature, 1, True, False)

@@ -43,17 +43,15 @@ def allowed_after(batch: Sequence[Hypothesis], eos: Collection[int]) -> list[nda
 
     `node`, of a root, is its search's constraint and the state to begin with; of what was scored, the state it has reached.
     """
-    groups: dict[Constraint, list[int]] = {}
-    for i, y in enumerate(batch):
-        before = y.node if y.parent is None else y.parent.node
-        if before is not None:
-            groups.setdefault(before[0], []).append(i)
-    if not groups:
+    before = [y.node if y.parent is None else y.parent.node for y in batch]
+    constraints = dict.fromkeys(node[0] for node in before if node is not None)
+    if not constraints:
         return None
     found: list[ndarray | None] = [None] * len(batch)
-    for constraint, rows in groups.items():
+    for constraint in constraints:
+        rows = [i for i, node in enumerate(before) if node is not None and node[0] is constraint]
         later = [i for i in rows if batch[i].parent is not None]
-        states = constraint.advance([batch[i].parent.node[1] for i in later], [batch[i].token for i in later])  # type: ignore[union-attr]
+        states = constraint.advance([before[i][1] for i in later], [batch[i].token for i in later])
         for i, state in zip(later, states, strict=True):
             batch[i].node = (constraint, state)
         for i, tokens in zip(rows, constraint.allowed([batch[i].node[1] for i in rows], eos), strict=True):

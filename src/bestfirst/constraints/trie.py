@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
@@ -88,27 +89,41 @@ class Trie(Constraint):
     def advance(self, states: Sequence[int], tokens: Sequence[int]) -> list[int]:
         return [self.child(node, token) for node, token in zip(states, tokens, strict=True)]
 
+    @cached_property
+    def _looked_up(self) -> tuple[memoryview, memoryview, memoryview]:
+        """The arrays for those who look at single numbers, which are found in a tenth of the time."""
+        return memoryview(self.tokens), memoryview(self.first), memoryview(self.items)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_looked_up"}
+
     def child(self, node: int, token: int) -> int:
         """The node that a token leads to. ValueError where it leads nowhere."""
-        begin, end = self.first[node], self.first[node + 1]
-        found = int(begin + self.tokens[begin:end].searchsorted(token))
-        if found >= end or self.tokens[found] != token:
+        tokens, first, _ = self._looked_up
+        end = first[node + 1]
+        found = bisect_left(tokens, token, first[node], end)
+        if found >= end or tokens[found] != token:
             raise ValueError(f"token {token} leads nowhere from node {node} of the trie")
         return found
 
     def allowed(self, states: Sequence[int], eos: Collection[int]) -> list[np.ndarray]:
         ends = np.asarray(sorted(eos), np.int32)
+        _, first, items = self._looked_up
         found = []
         for node in states:
-            tokens = self.tokens[self.first[node] : self.first[node + 1]]
-            found.append(tokens if self.items[node] == NO_ITEM else np.union1d(tokens, ends).astype(np.int32))
+            begin, end = first[node], first[node + 1]
+            tokens = self.tokens[begin:end]
+            if items[node] != NO_ITEM:
+                tokens = ends if begin == end else np.union1d(tokens, ends).astype(np.int32)
+            found.append(tokens)
         return found
 
     def item(self, tokens: Sequence[int]) -> int | None:
         node = 0
         for token in tokens:
             node = self.child(node, token)
-        return None if self.items[node] == NO_ITEM else int(self.items[node])
+        item = self._looked_up[2][node]
+        return None if item == NO_ITEM else item
 
     def __contains__(self, tokens: Sequence[int]) -> bool:
         try:

@@ -117,8 +117,9 @@ class TreeScorer:
         _, logits = self.runner.step(rows, slots)
         begun = perf_counter()
         best, tokens, own = self._best(batch, rows, slots, logits, int(min(width, logits.shape[1])))
-        unusual = (best[:, 1:] == best[:, :-1]).any(1) | ~((best[:, -1] > -inf) & (best[:, 0] < inf))
-        lists = best.tolist(), tokens.tolist(), None if own is None else own.tolist(), unusual.tolist()
+        possible = best > -inf  # of a row the first of them, unless it is unusual
+        unusual = ((best[:, 1:] == best[:, :-1]) & possible[:, 1:]).any(1) | (best == inf).any(1) | (best != best).any(1)
+        lists = best.tolist(), tokens.tolist(), None if own is None else own.tolist(), unusual.tolist(), possible.sum(1).tolist()
         self._top_seconds += perf_counter() - begun
         successors = _successors(batch, *lists)
         return self._with_endings(rows, slots, successors) if self._attends else successors
@@ -210,12 +211,16 @@ def _successors(
     tokens: list[list[int]],
     logprobs: list[list[float]] | None,
     unusual: list[bool],
+    counts: list[int],
 ) -> list[Successors]:
-    """Impossible tokens left out, ties in order of tokens. `unusual`: rows where there may be such."""
+    """Impossible tokens, which come last, left out; ties in order of tokens. `unusual`: rows with ties, or with no numbers."""
     out = []
     for i, (values, ids) in enumerate(zip(best, tokens, strict=True)):
         own = None if logprobs is None else logprobs[i]
         if not unusual[i]:
+            n = counts[i]
+            if n < len(values):
+                values, ids, own = values[:n], ids[:n], None if own is None else own[:n]
             out.append(Successors(values, ids, own))
             continue
         if any(value != value or value == inf for value in values):
