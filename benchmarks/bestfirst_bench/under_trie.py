@@ -1,6 +1,6 @@
 """python -m bestfirst_bench.under_trie SOURCES ITEMS [LINES]: what a trie costs beside decoding without one.
 
-Beams of 10, one answer. Times are CPU seconds, each the least of several turns; the two take turns with each other. LINES: so many of
+Beams of 10, one answer. Times are CPU seconds, each the least of several turns; the two take turns. LINES: so many of
 the sources by `generate` with `prefix_allowed_tokens_fn` over the same trie, once.
 """
 
