@@ -21,7 +21,7 @@ class Known:
     A step, modules and a session come with the fingerprint of the weights that they were made of.
     """
 
-    agreed: dict[type, bool] = field(default_factory=dict)  # steps that were tried, and whether they agree with the model
+    agreed: dict[Any, bool] = field(default_factory=dict)  # steps that were tried, and whether they agree with the model
     step: Any = None  # of the last decode, unless it holds the whole model; then it stays with its `TransformersModel`
     ratios: dict[Any, float] = field(default_factory=dict)  # by settings: the time of `generate`'s own loop over ours
     budget: Budget | None = None  # what suits the model, once it was measured

@@ -56,7 +56,8 @@ class TorchScorer(TreeScorer):
         allowed, width = self._allowed(batch, logits, width)
         wanted = any(y.wanted for y in batch)
         if self.score.plain and self.process is None and not wanted:
-            return *self.runner.decoder.best(logits, width, self._banned, allowed), None
+            best, tokens = self.runner.decoder.best(logits, width, self._banned, allowed)
+            return best.cpu().numpy(), tokens.cpu().numpy(), None
         logits = logits.contiguous()
         logprobs = torch.log_softmax(logits, -1).clamp_(max=0) if self.normalized else logits
         if self._banned is not None:
@@ -74,7 +75,8 @@ class TorchScorer(TreeScorer):
         if wanted:
             best, order = increments.gather(1, tokens).sort(dim=1, descending=True, stable=True)
             tokens = tokens.gather(1, order)
-        return best, tokens, None if self.score.plain else logprobs.gather(1, tokens)
+        own = None if self.score.plain else logprobs.gather(1, tokens).cpu().numpy()
+        return best.cpu().numpy(), tokens.cpu().numpy(), own
 
     def _own(self, array: torch.Tensor) -> torch.Tensor:
         return array

@@ -24,7 +24,7 @@ Found = tuple[float, int, tuple[int, ...], float]
 class StepProgress(Progress):
     """What tells the step, besides."""
 
-    __slots__ = ("best", "found", "hidden", "step")
+    __slots__ = ("best", "found", "full", "hidden", "step")
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,10 +32,12 @@ class StepProgress(Progress):
         self.found: list[Found] = []
         self.hidden: dict[int, float] = {}  # by length, the greatest score of an answer below what was left out
         self.step = inf  # no longer answer counts
+        self.full = 0  # the greatest length, the last one aside, of which there are k unfinished
 
     def copy(self) -> StepProgress:
         other: StepProgress = super().copy()  # type: ignore[assignment]
-        other.best, other.found, other.hidden, other.step = self.best[:], self.found[:], self.hidden.copy(), self.step
+        other.best, other.found, other.hidden = self.best[:], self.found[:], self.hidden.copy()
+        other.step, other.full = self.step, self.full
         return other
 
 
@@ -86,19 +88,22 @@ class StepSearch(StrictSearch):
             return True
         if y.length == len(progress.best):
             progress.best.append(y.value)
-        return self._left_out(progress, y)
+        if progress.unfinished[y.length] >= self.k:
+            progress.full = max(progress.full, y.length)
+        some_longer_is_full = progress.full > y.length or len(progress.members) > self.n_max
+        return some_longer_is_full and self._left_out(progress, y)
 
     def _left_out(self, progress: StepProgress, y: Hypothesis) -> bool:
         """Whether every continuation of `y` falls off a beam, and none can be an answer before the n-th until then."""
         members, unfinished, kth, value, k = progress.members, progress.unfinished, progress.kth, y.value, self.k
-        for end in range(y.length + 1, len(members)):
-            if unfinished[end] >= k and progress.last[end] > value:
+        free: list[int] = []
+        for at in range(y.length + 1, len(members)):
+            if unfinished[at] >= k and progress.last[at] > value:
                 break
+            if members[at] < k or kth[at] <= value:
+                free.append(at)
         else:
-            end = len(members)
-        free = [at for at in range(y.length + 1, end) if members[at] < k or kth[at] <= value]
-        if end == len(members):
-            return not free and end > self.n_max
+            return not free and len(members) > self.n_max
         if not free:
             return True
         if not self._leaves_out or len(progress.found) < self.n:

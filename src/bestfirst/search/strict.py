@@ -12,8 +12,8 @@ scoring ahead is found by playing on with a copy of the queue and the counts, as
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection
+from heapq import heappop, heappush
 from math import inf
 
 from .hypothesis import Context, Hypothesis, Successors
@@ -143,19 +143,24 @@ class StrictSearch:
         """The next unfinished hypothesis that must be scored, or None when the search is over (Alg. 2, lines 5 to 10)."""
         heap, taken = progress.heap, progress.members if self.keep else progress.unfinished
         while heap and progress.answers < self.n:
-            negated, length, _, parent, j = cursor = heapq.heappop(heap)
+            negated, length, _, parent, j = cursor = heappop(heap)
             if heap and heap[0][0] == negated and heap[0][1] == length:
                 negated, length, _, parent, j = _first_of_equals(cursor, heap)
             if taken[length] >= self.k:
                 continue  # the beam is full; its siblings, which are no better, would not enter either
-            self._wait(progress, parent, j + 1)
-            if length == self.complete or parent.successors.tokens[j] in self.eos:  # type: ignore[union-attr]
+            values, tokens = parent.successors[:2]  # type: ignore[index]
+            if j + 1 < len(values):
+                self._serial += 1
+                heappush(heap, (-(parent.value + values[j + 1]), length, self._serial, parent, j + 1))
+            if length == self.complete or tokens[j] in self.eos:
                 self._finish(progress, parent, j, -negated)
                 continue
             progress.unfinished[length] += 1
             progress.last[length] = -negated
             self._enter(progress, length, -negated)
-            y = self._child(progress, parent, j, -negated)
+            y = parent.children.get(j)
+            if y is None or progress is self._progress:
+                y = self._child(progress, parent, j, -negated)
             if length < self.n_max and not self._hopeless(progress, y):
                 return y
         return None
@@ -164,13 +169,9 @@ class StrictSearch:
         """Let the children of `y`, which is scored, wait for their turn (Alg. 2, lines 11 to 15)."""
         if y.length + 1 == len(progress.members):
             progress.lengthen(progress.members[-1] - progress.unfinished[-1] if self.keep else 0)
-        self._wait(progress, y, 0)
-
-    def _wait(self, progress: Progress, y: Hypothesis, j: int) -> None:
-        values = y.successors.values  # type: ignore[union-attr]
-        if j < len(values):
+        if len(values := y.successors.values):  # type: ignore[union-attr]
             self._serial += 1
-            heapq.heappush(progress.heap, (-(y.value + values[j]), y.length + 1, self._serial, y, j))
+            heappush(progress.heap, (-(y.value + values[0]), y.length + 1, self._serial, y, 0))
 
     def _enter(self, progress: Progress, length: int, value: float) -> None:
         """One more on the beam of this length."""
@@ -261,8 +262,8 @@ def _first_of_equals(cursor: NextChild, heap: list[NextChild]) -> NextChild:
     """Of the cursors with this value and length, the one whose tokens come first. The others stay in the queue."""
     equals = [cursor]
     while heap and heap[0][:2] == cursor[:2]:
-        equals.append(heapq.heappop(heap))
+        equals.append(heappop(heap))
     equals.sort(key=_tokens)
     for other in equals[1:]:
-        heapq.heappush(heap, other)
+        heappush(heap, other)
     return equals[0]

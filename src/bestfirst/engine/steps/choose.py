@@ -21,7 +21,7 @@ from .native_bart import NativeBart
 from .recompute import RecomputeStep
 from .step import DecoderStep
 from .t5 import FusedT5
-from .trial import agrees, encoder_agrees
+from .trial import agrees, agrees_without_masks, encoder_agrees
 from .windows import FULL, Windows
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Fingerprint:
         return [torch.stack(some).tolist() for some in self._some.values()]
 
 
-def choose(model: TransformersModel, agreed: dict[type, bool]) -> DecoderStep:
+def choose(model: TransformersModel, agreed: dict[Any, bool]) -> DecoderStep:
     """Each candidate is tried once a model; the verdicts stay with it."""
     if model.eight_bits:
         return in_eight_bits(model, agreed)
@@ -97,6 +97,8 @@ def choose(model: TransformersModel, agreed: dict[type, bool]) -> DecoderStep:
             step = candidate(model.model)
             if step.encoder is not None and not _takes_the_place(step.encoder, model, agreed):
                 step.encoder = None
+            if isinstance(step, HookedStep) and step.repeats:
+                step.needless = _can_do_without(step, model, agreed)
             return step
     raise ValueError(
         f"{type(model.model).__name__} ({model.model.config.model_type}) cannot be decoded with by this engine: "
@@ -104,7 +106,7 @@ def choose(model: TransformersModel, agreed: dict[type, bool]) -> DecoderStep:
     )
 
 
-def in_eight_bits(model: TransformersModel, agreed: dict[type, bool]) -> DecoderStep:
+def in_eight_bits(model: TransformersModel, agreed: dict[Any, bool]) -> DecoderStep:
     """The compiled step in eight bits, for a model with which it agrees in float32."""
     exact = copy(model)
     exact.eight_bits = False
@@ -120,13 +122,21 @@ def in_eight_bits(model: TransformersModel, agreed: dict[type, bool]) -> Decoder
     return chosen
 
 
-def _takes_the_place(encoder: Any, model: TransformersModel, agreed: dict[type, bool]) -> bool:
+def _takes_the_place(encoder: Any, model: TransformersModel, agreed: dict[Any, bool]) -> bool:
     """Whether a step's own encoder may stand in for the model's: nobody has changed that, and they agree."""
     if not untouched(model.model.get_encoder()):
         return False
     if type(encoder) not in agreed:
         agreed[type(encoder)] = encoder_agrees(lambda tokens: torch.from_numpy(encoder([tokens])), model.model)
     return agreed[type(encoder)]
+
+
+def _can_do_without(step: HookedStep, model: TransformersModel, agreed: dict[Any, bool]) -> bool:
+    """Whether a step gives the same without masks that hide nothing."""
+    verdict = type(step), "without masks"
+    if verdict not in agreed:
+        agreed[verdict] = agrees_without_masks(step, model)
+    return agreed[verdict]
 
 
 def warn_of_recomputing(model: TransformersModel) -> None:

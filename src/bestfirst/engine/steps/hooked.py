@@ -64,6 +64,7 @@ class HookedStep(DecoderStep):
 
     holds_model = True
     name = "hooked"
+    needless = False  # whether the model can do without a mask that hides nothing; `choose` tries it where that is faster
 
     @staticmethod
     def takes(model: Any) -> bool:
@@ -75,6 +76,12 @@ class HookedStep(DecoderStep):
         self.encoder_decoder = bool(model.config.is_encoder_decoder)
         self.positions = positions_of(model)
         self.windows = Windows(model)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the model copies keys and values, once for each head that shares them, when there is a mask."""
+        grouped = any(getattr(module, "num_key_value_groups", 1) != 1 for module in self.modules)
+        return grouped and not self.encoder_decoder and self.model.config._attn_implementation == "sdpa"
 
     def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
         """Each layer's keys and values for the encoder's output; the model computes them itself, in a first step thrown away."""
@@ -126,7 +133,7 @@ class HookedStep(DecoderStep):
 
     def _mask(self, rows: MaskedRows) -> Any:
         """One for all layers; models whose layers differ take `MaskedLayersStep`."""
-        return next(iter(self.windows.masks(rows).values()))
+        return next(iter(self.windows.masks(rows, self.needless).values()))
 
     def read(self, rows: MaskedRows, tree: Tree, sources: Sources) -> None:
         if self.encoder_decoder:
@@ -140,7 +147,7 @@ class MaskedLayersStep(HookedStep):
     """For models that take a mask for each kind of their layers (Gemma 2 and 3, gpt-oss, Llama 4)."""
 
     def _mask(self, rows: MaskedRows) -> Any:
-        return self.windows.masks(rows)
+        return self.windows.masks(rows, self.needless)
 
 
 def prefill(model: Any, rows: MaskedRows, tree: Tree) -> None:

@@ -76,7 +76,7 @@ class FusedLlama(DecoderStep):
         if rows.paths.shape[1] > len(self.rotary[0]):
             self.rotary = self._rotary(2 * rows.paths.shape[1])
         cos, sin = (table[rows.positions][:, None] for table in self.rotary)  # (rows, 1, head size)
-        masks = self.windows.masks(rows)
+        masks = self.windows.masks(rows, needless=True)
         x = self.embedding(rows.tokens)
         for index, layer in enumerate(self.layers):
             mask = masks[self.windows.of_layer(index)]
@@ -94,7 +94,7 @@ class FusedLlama(DecoderStep):
         cos: torch.Tensor,
         sin: torch.Tensor,
         rows: MaskedRows,
-        mask: torch.Tensor,
+        mask: torch.Tensor | None,
     ) -> torch.Tensor:
         """Self-attention over each row's ancestors, gathered from the tree."""
         n, heads, shared, size = len(x), layer.heads, layer.shared, layer.size

@@ -53,6 +53,12 @@ def places_of(table: list[Entry], counts: list[int]) -> list[int]:
     return [table[row][4] for row in (0, *accumulate(counts[:-1]))]
 
 
+def prompts(table: list[Entry], counts: list[int]) -> bool:
+    """Whether the rows of each sentence are its first tokens, one behind the other."""
+    first = {0, *accumulate(counts)}
+    return all(row[3] == (0 if i in first else table[i - 1][2]) for i, row in enumerate(table))
+
+
 def generations(table: list[Entry]) -> list[Any]:
     """The rows, by how many of their ancestors are rows of this step too: where each lies, parents before their children."""
     if not {row[3] for row in table} & {row[2] for row in table}:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 
 from .operations import zeros
-from .rows import Entry, Rows, Slots, generations, places_of
+from .rows import Entry, Rows, Slots, generations, places_of, prompts
 
 
 @dataclass
@@ -20,6 +21,7 @@ class MaskedRows(Rows):
     """Rows as tensors, with the mask that torch's attention wants."""
 
     dtype: torch.dtype
+    even: bool  # whether all have equally many ancestors, so that a mask would hide nothing
 
     @cached_property
     def mask(self) -> torch.Tensor:
@@ -54,18 +56,33 @@ class Tree(Slots):
 
     def rows(self, table: list[Entry], counts: list[int]) -> MaskedRows:
         """Rows from (token, position, slot, parent's slot, sentence) each; a parent is known, or a row before its children."""
-        numbers = torch.tensor(table, dtype=torch.int32).t().contiguous().to(self.device, non_blocking=True)
+        numbers = torch.from_numpy(np.array(table, np.int32).T.copy()).to(self.device, non_blocking=True)
         tokens, positions, slots, parents, sentences = numbers
         longest = max(row[1] for row in table) + 1
+        even = all(row[1] == longest - 1 for row in table)
         while longest > self.paths.shape[1]:
             self.paths = torch.cat([self.paths, torch.zeros_like(self.paths)], 1)
-        for some in generations(table):
-            paths = self.paths[parents[some], :longest]
-            paths.scatter_(1, positions[some][:, None].long(), slots[some][:, None])
-            self.paths[slots[some], :longest] = paths
-        if len(paths) < len(table):
-            paths = self.paths[slots, :longest]
-        return MaskedRows(tokens, positions, slots, sentences, paths, counts, places_of(table, counts), self.dtype)
+        if len(table) > len(counts) and prompts(table, counts):
+            paths = self._prompts(slots, counts, longest)
+        else:
+            for some in generations(table):
+                paths = self.paths[:, :longest].index_select(0, parents[some])
+                if even:
+                    paths[:, -1] = slots[some]
+                else:
+                    paths.scatter_(1, positions[some][:, None].long(), slots[some][:, None])
+                self.paths[slots[some], :longest] = paths
+            if len(paths) < len(table):
+                paths = self.paths[slots, :longest]
+        return MaskedRows(tokens, positions, slots, sentences, paths, counts, places_of(table, counts), self.dtype, even)
+
+    def _prompts(self, slots: torch.Tensor, counts: list[int], longest: int) -> torch.Tensor:
+        """The paths of whole prompts at once, where token by token would take as many turns as the longest has tokens."""
+        paths = slots.new_zeros(len(slots), longest)
+        for rows, own in zip(paths.split(counts), slots.split(counts), strict=True):
+            rows[:, : len(own)] = own.expand(len(own), -1).tril()
+        self.paths[slots, :longest] = paths
+        return paths
 
     def extend(self, index: int, rows: Rows, keys_values: torch.Tensor) -> torch.Tensor:
         """Write the rows' keys and values (rows, 2 width) of a layer; returns each row's context, (rows, context, 2 width).

@@ -21,6 +21,7 @@ from .windows import narrow
 if TYPE_CHECKING:
     from ...models.reader import Prompt
     from ...models.transformers import TransformersModel
+    from .hooked import HookedStep
 
 PROMISED = 1e-4
 """How far off a log-probability may be where products are exact."""
@@ -55,6 +56,21 @@ def agrees(candidate: type[DecoderStep], model: TransformersModel) -> bool:
     noise = max(own for _, own in compared)
     limit = max(PROMISED, 4 * noise) if precise(model.model) else inf
     return within(candidate.__name__, model.model, found, limit)
+
+
+@torch.inference_mode()
+def agrees_without_masks(step: HookedStep, model: TransformersModel) -> bool:
+    """Whether a step gives the same with masks that hide nothing and without them, for a prompt of a few tokens."""
+    found: list[torch.Tensor] = []
+    try:
+        for needless in (False, True):
+            step.needless = needless
+            [answers] = grow(step, model, trial_prompts(model)[:1], [[[()]]])
+            found.append(answers[()].float().log_softmax(-1))
+    except Exception:
+        _log.debug("%s needs its masks", type(model.model).__name__, exc_info=True)
+        return False
+    return within("the step without masks", model.model, [distance(*found)], PROMISED if precise(model.model) else inf)
 
 
 @torch.inference_mode()

@@ -38,17 +38,26 @@ class Windows:
         """The kind of a layer."""
         return self.kinds[index] if self.named else self.kinds[0]
 
-    def masks(self, rows: MaskedRows) -> dict[str, torch.Tensor]:
-        """For each kind of layer (rows, 1, 1, context): 0 where an ancestor is read, very negative elsewhere."""
-        return {kind: self._mask(rows, kind)[:, None, None] for kind in set(self.kinds)}
+    def masks(self, rows: MaskedRows, needless: bool) -> dict[str, torch.Tensor | None]:
+        """For each kind of layer (rows, 1, 1, context): 0 where an ancestor is read, very negative elsewhere.
+
+        None where all are read, if a mask is `needless` then.
+        """
+        needless = needless and rows.even
+        return {kind: None if needless and self._all(rows, kind) else self._mask(rows, kind) for kind in set(self.kinds)}
+
+    def _all(self, rows: MaskedRows, kind: str) -> bool:
+        """Whether a window leaves out nothing."""
+        size = self.size(kind)
+        return size is None or rows.paths.shape[1] <= size
 
     def _mask(self, rows: MaskedRows, kind: str) -> torch.Tensor:
-        size = self.size(kind)
-        if size is None or rows.paths.shape[1] <= size:
-            return rows.mask
+        if self._all(rows, kind):
+            return rows.mask[:, None, None]
+        size: int = self.size(kind)  # type: ignore[assignment]
         standing, row = torch.arange(rows.paths.shape[1], device=rows.paths.device), rows.positions[:, None]
         unread = standing <= row - size if kind == SLIDING else standing < row // size * size
-        return rows.mask.masked_fill(unread, torch.finfo(rows.dtype).min)
+        return rows.mask.masked_fill(unread, torch.finfo(rows.dtype).min)[:, None, None]
 
 
 @contextmanager
