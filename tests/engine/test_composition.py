@@ -14,6 +14,7 @@ from bestfirst import Ensemble, Model, Scored, ShallowFusion, Stats, decode
 from bestfirst.engine import scorer_for
 from bestfirst.engine.cached_model import CachedModel, running
 from bestfirst.models import Query
+from bestfirst.models.few_best import FewBest, best_of_mean
 from bestfirst.models.transformers import TransformersModel
 from bestfirst.scoring import LogProbability, MutualInformation
 
@@ -196,8 +197,39 @@ def test_rows_of_inputs_may_come_in_any_order():
 
 
 def test_an_ensemble_of_hugging_face_models_is_not_asked_twice(monkeypatch):
-    """Their steps were tried; a check whether scores depend on the batch would be a forward pass of each."""
-    asked, score, stats = [], Ensemble.score, Stats()
-    monkeypatch.setattr(Ensemble, "score", lambda self, batch: asked.append(len(batch)) or score(self, batch))
+    """Their steps were tried; a check whether scores depend on the batch would be a forward pass of each. Nor are the scores of
+    all tokens asked for, where the few best are enough."""
+    asked, run, stats = [], CachedModel._run, Stats()
+    monkeypatch.setattr(CachedModel, "_run", lambda self, batch: asked.append(len(batch)) or run(self, batch))
+    monkeypatch.setattr(Ensemble, "score", None)
     decode(Ensemble([small(0), small(1)]), PROMPTS, stats=stats, **SETTINGS)
-    assert sum(asked) == stats.rows
+    assert sum(asked) == 2 * stats.rows
+
+
+@pytest.mark.parametrize("kind", ["usual", "flat", "ties", "impossible"])
+def test_the_best_of_a_mean_are_those_of_the_whole_rows(kind):
+    """Whether the models' first are enough or not."""
+    numbers = numpy.random.default_rng(len(kind))
+    for _ in range(40):
+        rows, size, width = numbers.integers(1, 5), numbers.integers(30, 90), int(numbers.integers(1, 6))
+        weights = (each := numbers.uniform(0.1, 1, numbers.integers(1, 4))) / each.sum()
+        parts, whole = [], 0.0
+        for weight in weights:
+            logits = numbers.normal(0, 0.05 if kind == "flat" else 3, (rows, size)).astype(numpy.float32)
+            if kind == "ties":
+                logits = numpy.round(logits / 3)
+            if kind == "impossible":
+                logits[numbers.random(logits.shape) < 0.8] = -inf
+                logits[:, 3] = 0
+            logprobs = logits - numpy.logaddexp.reduce(logits.astype(float), 1, keepdims=True)
+            tokens = numpy.argsort(-logprobs, 1, kind="stable")[:, : 2 * width + 4]
+            parts.append(FewBest(numpy.take_along_axis(logprobs, tokens, 1), tokens, logits, []))
+            whole = whole + weight * numpy.exp(logprobs)
+        found = best_of_mean(parts, weights, width)
+        for row, (values, tokens) in enumerate(found):
+            wanted = [token for token in numpy.lexsort((numpy.arange(size), -whole[row].round(12))) if whole[row, token] > 0][
+                :width
+            ]
+            assert values == pytest.approx(numpy.log(whole[row][wanted]).tolist(), abs=1e-5)
+            assert kind == "ties" or tokens == [int(token) for token in wanted]
+            assert len(set(tokens)) == len(tokens)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..models import Model, Query, Scored
+from ..models.few_best import FewBest
 from ..models.numbers import few_rows
 from .runner import Row, Runner, Sentence
 
@@ -91,16 +92,41 @@ class CachedModel:
             logits[:, first : first + COLUMNS] = given[:, first : first + COLUMNS]
         return logits, states, self._banned
 
+    def best(self, batch: Sequence[Query], count: int) -> FewBest:
+        """The first `count` tokens of each, and its logits, which hold until the next step."""
+        with self._mode():
+            logits, states, places = self._run(batch)
+            tensors = hasattr(logits, "detach")
+            logits = logits.float() if tensors else logits
+            values, tokens = self.runner.decoder.best(logits, count, self._banned_array(logits))
+            found = [x.cpu().numpy() if tensors else x for x in (values, tokens, logits)]
+        return FewBest(*(x if places is None else x[places] for x in found), states)  # type: ignore[misc]
+
+    def _banned_array(self, like: Any) -> Any:
+        """The tokens that do not come, as a step knows them; None where there are none."""
+        if not self._banned:
+            return None
+        if not hasattr(like, "detach"):
+            return np.array(self._banned)
+        import torch
+
+        return torch.tensor(self._banned, device=like.device)
+
     def _step(self, batch: Sequence[Query]) -> tuple[Any, list[State]]:
         """One forward pass: logits, in memory that is used again, and states."""
+        logits, states, places = self._run(batch)
+        return (logits if places is None else logits[places]), states
+
+    def _run(self, batch: Sequence[Query]) -> tuple[Any, list[State], list[int] | None]:
+        """One forward pass: logits as they come, states, and where each query's row is; None: where it was."""
         self._let_go()
         self._admit([state[0] for state, _ in batch])
         rows = [_row(state, prefix) for state, prefix in batch]
         order = self._order(rows)
         slots, logits = self.runner.step([rows[i] for i in order])
-        places = sorted(range(len(order)), key=order.__getitem__)  # of each query's row
+        places = sorted(range(len(order)), key=order.__getitem__)
         states = [(query.state[0], slots[at]) for query, at in zip(batch, places, strict=True)]
-        return (logits if order == list(range(len(order))) else logits[places]), states
+        return logits, states, None if order == list(range(len(order))) else places
 
     def _order(self, rows: Sequence[Row]) -> list[int]:
         """Rows of an input stand together, as they do already where one engine asks: then rows stay as they are."""

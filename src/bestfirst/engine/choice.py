@@ -12,7 +12,8 @@ from ..scoring import Score
 from ..settings import Decoding
 from .engine import Engine
 from .host import HostEngine
-from .scorer import ModelScorer, Scorer
+from .model_scorer import ModelScorer
+from .scorer import Scorer
 from .threads import threads
 from .two_engines import TwoEngines
 

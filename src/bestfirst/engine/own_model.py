@@ -114,6 +114,15 @@ class OwnModel:
             self._spot_check(method, batch, answers)
         return answers
 
+    def best(self, batch: Sequence[Query], width: float) -> list[tuple[list[float], list[int], Any]] | None:
+        """The best tokens of each query, their scores, and its state, by an ensemble; None where it does not know just these."""
+        try:
+            return self._timed(len(batch), lambda: self.model.best(batch, width))  # type: ignore[attr-defined]
+        except Exception:
+            if not self.lenient:
+                raise
+            return None  # asked one by one, each has its own failure
+
     def answers(self, given: Any, batch: Sequence[Query], method: str) -> list[Scored]:
         """What the model returned, as one `Scored` a query."""
         what = f"{self.name}.{method} was asked about {len(batch)} hypotheses"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ..search import BrokenLaw
 from .adapted import as_model
+from .few_best import best_of_mean
 from .model import Model, Query, Scored, Source
 from .numbers import few_rows, together
 
@@ -82,6 +83,20 @@ class Ensemble(Combined):
         for some in few_rows(len(rows)):
             _log_of_mean(parts, self.weights, some, rows[some])
         return [Scored(row, list(state)) for row, *state in zip(rows, *states, strict=True)]
+
+    def best(self, batch: Sequence[Query], width: float) -> list[tuple[list[float], list[int], Any]] | None:
+        """Of each hypothesis the best tokens, their log-probabilities, and the state to go on from, without the scores of all
+        tokens: what no model has among its first is less likely than the mean of their last. None where that is not at hand."""
+        running = [getattr(model, "cached", None) for model in self.models]
+        if None in running or len({id(each) for each in running}) < len(running):
+            return None
+        if 4 * width > min(model.vocabulary for model in self.models):
+            return None
+        count = 2 * int(width) + 4  # whose first are known to be the mean's, in nearly every row
+        found = [tree.best([Query(q.state[i], q.prefix) for q in batch], count) for i, tree in enumerate(running)]
+        _check_sizes([{part.logits.shape[1]} for part in found])
+        best = best_of_mean(found, self.weights, int(width))
+        return [(*row, list(states)) for row, *states in zip(best, *(each.states for each in found), strict=True)]
 
 
 class ShallowFusion(Combined):
