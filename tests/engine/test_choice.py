@@ -19,6 +19,7 @@ from bestfirst.engine.steps import choose
 from bestfirst.engine.steps.step import DecoderStep
 from engine.builders import ARCHITECTURES, EOS, SEQ2SEQ, START
 from engine.searches import FUSED, NAMES, assert_correct, decode, generate, hypotheses, same
+from generate.tiny import tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -261,3 +262,12 @@ def test_a_trial_is_of_what_is_promised() -> None:
                 parameter.normal_(0, 0.02, generator=dice)
     with pytest.raises(ValueError, match=r"\(prophetnet\) cannot be decoded with"):
         choose.step_for(bestfirst.wrap(model))
+
+
+def test_verdicts_are_on_a_model_as_it_was() -> None:
+    """Wrapped anew for each decode, as `generate` does it; a step by its own modules is not kept."""
+    model = tiny("Phi3ForCausalLM")
+    assert choose.step_for(bestfirst.wrap(model)).name == "hooked"
+    mlp = model.model.layers[0].mlp
+    mlp.gate_up_proj = LookingBack(mlp.gate_up_proj)
+    assert choose.step_for(bestfirst.wrap(model)).name == "recompute"

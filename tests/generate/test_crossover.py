@@ -15,16 +15,17 @@ from generate.differences import padded
 
 @pytest.mark.parametrize("name", ["t5", "gpt2", "mt5"])
 @pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize(("times", "engine"), [(0.8, "generate"), (1.2, "host")])
+@pytest.mark.parametrize(("times", "engine"), [(0.8, "generate"), (1.1, "generate"), (1.2, "host")])
 def test_what_was_measured_decides(name, k, times, engine, monkeypatch):
     """Both are run by the measure, and the call's own cache is left empty for it."""
     architecture = ARCHITECTURES[name]
     model, ran = architecture.build(), []
 
-    def measure(theirs, ours):
-        for _ in range(2):
-            theirs()
-            ours()
+    def measure(theirs, ours, longest):
+        assert longest == 9
+        for tokens in (1, 8):
+            theirs(tokens)
+            ours(tokens)
         ran.append(True)
         return times
 
@@ -39,7 +40,7 @@ def test_what_was_measured_decides(name, k, times, engine, monkeypatch):
         ours = model.generate(**batch, **asked, custom_generate=bestfirst.generate, stats=stats)
         assert torch.equal(ours.sequences, model.generate(**batch, **asked).sequences)
         assert stats.engine == engine
-        assert ("takes 0.80 of the time" in stats.search) == (engine == "generate")
+        assert (f"takes {times:.2f} of the time" in stats.search) == (engine == "generate")
     assert ran == [True]
 
 
@@ -60,7 +61,75 @@ def test_compiled_and_large_models_are_not_measured(monkeypatch):
         assert all(ratio == float("inf") for ratio in known(bestfirst.wrap(model)).ratios.values())
 
 
-def test_the_clock(monkeypatch):
-    now = iter([0, 4, 10, 11, 20, 23, 30, 32, 40, 45, 50, 53])
-    monkeypatch.setattr(crossover, "perf_counter", lambda: next(now))
-    assert crossover.sooner_by(lambda: None, lambda: None) == 3.0
+SETTINGS = {
+    "a processor": {"no_repeat_ngram_size": 2},
+    "another": {"repetition_penalty": 1.3, "bad_words_ids": [[5, 6]]},
+    "one that may lift": {"sequence_bias": {(5,): 1.0}},
+    "one of the user's": {"logits_processor": [1]},
+    "a function of the user's": {"prefix_allowed_tokens_fn": 1},
+    "a criterion of the user's": {"stopping_criteria": [1]},
+    "scores": {"output_scores": True, "return_dict_in_generate": True},
+}
+
+
+@pytest.mark.parametrize("what", SETTINGS)
+@pytest.mark.parametrize(("times", "engine"), [(0.8, "generate"), (1.2, "host")])
+def test_the_same_settings_are_measured_and_nothing_of_the_users_is_asked_for_it(what, times, engine, monkeypatch):
+    asked_of_the_user, measured = [], []
+
+    def measure(theirs, ours, longest):
+        before = len(asked_of_the_user)
+        theirs(3)
+        ours(3)
+        assert len(asked_of_the_user) == before
+        measured.append(what)
+        return times
+
+    def noted(found):
+        asked_of_the_user.append(1)
+        return found
+
+    mine = {
+        "logits_processor": [lambda ids, scores: noted(scores)],
+        "prefix_allowed_tokens_fn": lambda i, ids: noted(list(range(1, 40))),
+        "stopping_criteria": [lambda ids, scores, **_: noted(torch.zeros(len(ids), dtype=torch.bool))],
+    }
+    monkeypatch.setattr(crossover, "measure", measure)
+    monkeypatch.setattr(crossover, "LARGE", float("inf"))
+    architecture = ARCHITECTURES["gpt2"]
+    model, batch = architecture.build(), padded(architecture, architecture.inputs(2, seed=1))
+    asked = {"num_beams": 3, "max_new_tokens": 6} | {name: mine.get(name, value) for name, value in SETTINGS[what].items()}
+    for _ in range(2):
+        stats = bestfirst.Stats()
+        ours = model.generate(**batch, **asked, custom_generate=bestfirst.generate, stats=stats)
+        plain = model.generate(**batch, **asked)
+        assert torch.equal(getattr(ours, "sequences", ours), getattr(plain, "sequences", plain))
+        assert stats.engine == engine
+    assert measured == [what]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "longest", "expected"),
+    [
+        # the first token, then eight, by generate and here; three turns, of which the second is the best
+        ((4.0, 1.0, 11.0, 8.0), 8, 1.0),  # a long prompt says nothing of the tokens behind it
+        ((4.0, 4.0, 11.0, 7.5), 8, 11 / 7.5),  # nor does a short one, which costs both the same, of the whole
+        ((4.0, 4.0, 11.0, 7.5), 701, 704 / 354),
+        ((4.0, 1.0, 4.0, 1.0), 1, 4.0),
+    ],
+)
+def test_the_clock(seconds, longest, expected, monkeypatch):
+    clock, many = [0.0], min(8, longest)
+    took = dict(zip([("theirs", 1), ("ours", 1), ("theirs", many), ("ours", many)], seconds, strict=True))
+    turns = []
+
+    def generate(who):
+        def run(tokens):
+            turns.append((who, tokens))
+            clock[0] += took[who, tokens] * (1 if turns.count((who, tokens)) == 2 else 1.7)
+
+        return run
+
+    monkeypatch.setattr(crossover, "TOKENS", 8)
+    monkeypatch.setattr(crossover, "thread_time", lambda: clock[0])
+    assert crossover.sooner_by(generate("theirs"), generate("ours"), longest) == pytest.approx(expected)

@@ -22,6 +22,7 @@ class Known:
     """
 
     agreed: dict[Any, bool] = field(default_factory=dict)  # steps that were tried, and whether they agree with the model
+    tried: Any = None  # the outline of the model that these verdicts are on
     step: Any = None  # of the last decode, unless it holds the whole model; then it stays with its `TransformersModel`
     ratios: dict[Any, float] = field(default_factory=dict)  # by settings: the time of `generate`'s own loop over ours
     budget: Budget | None = None  # what suits the model, once it was measured

@@ -136,11 +136,12 @@ def generate(
         plan = own_strategy(config, score, strategy, bounded) if own else hugging_face_strategy(config, limits.n_max, bounded)
         call.run(plan, monotonic=bounded and not call.greedy)
 
+    bounded = not limits.others and (never_rise(logits_processor) or strategy is not None)
     try:
-        if may_be_slower and not call.processors and (times := crossover.ratio(call, input_ids, model_kwargs)) < 1:
+        if may_be_slower and (times := crossover.ratio(call, bounded, input_ids, model_kwargs)) < crossover.EVEN:
             raise OwnLoop(f"measured with this model, it takes {times:.2f} of the time of a search here")
         try:
-            run(bounded=not limits.others and (never_rise(logits_processor) or strategy is not None))
+            run(bounded)
         except NotMonotonic:
             run(bounded=False)
     except OwnLoop as why_so:

@@ -37,9 +37,10 @@ def step_for(model: TransformersModel) -> DecoderStep:
     if kept is not None and kept[0].holds(model.model):
         return kept[1]
     fingerprint = Fingerprint(model.model)
-    if kept is not None and kept[0].parts != fingerprint.parts:
+    if shared.tried != fingerprint.outline():
         shared.agreed.clear()  # somebody has rebuilt it: verdicts on what it was say nothing
         shared.ratios.clear()
+        shared.tried = fingerprint.outline()
     step = choose(model, shared.agreed)
     shared.step = model.step = None
     (model if step.holds_model else shared).step = (fingerprint, step)
@@ -77,6 +78,10 @@ class Fingerprint:
     def _parts(self, modules: Sequence[Any]) -> list[Any]:
         """Each module's class, and what of it is not its class's."""
         return [(type(module), vars(module).get("forward"), *_hooks(module)) for module in modules]
+
+    def outline(self) -> list[Any]:
+        """Its parts, of which this keeps none in memory."""
+        return [(kind, *map(id, own)) for kind, *own in self.parts]
 
     def _look(self, modules: Sequence[Any]) -> list[tuple[int, int]]:
         weights = (p for module in modules for p in module._parameters.values() if p is not None)
