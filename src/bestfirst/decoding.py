@@ -70,13 +70,21 @@ def decode_iter(
             "inputs must be a list of inputs, got a mapping (a tokenizer's output?); write decode(model, [text]) "
             "or decode(model, mapping['input_ids'])"
         )
+    if not isinstance(inputs, Iterable):
+        raise ValueError(f"inputs must be a list of inputs, got {inputs!r:.60}; write decode(model, [input])")
     if stats is not None and not isinstance(stats, Stats):
         raise TypeError(f"stats must be a bestfirst.Stats, got {type(stats).__name__}")
+    if unknown := [name for name in settings if name not in SETTINGS]:
+        from difflib import get_close_matches
+
+        near = ELSEWHERE.get(unknown[0]) or next(iter(get_close_matches(unknown[0], SETTINGS)), None)
+        hint = f"; did you mean {near!r}?" if near else f"; there are {', '.join(SETTINGS)}"
+        raise TypeError(f"unknown setting {unknown[0]!r}{hint}")
     if decoding is not None and settings:
         raise TypeError(f"settings are given twice: as an object, and as {', '.join(settings)}; use decoding.using(...)")
     if errors not in get_args(Errors):
         raise ValueError(f"errors must be 'result' or 'raise', got {errors!r}")
-    model = model if isinstance(model, Model) else as_model(model)
+    model = as_model(model)
     decoding = decoding or Decoding(**settings)
     return _results(model, inputs, decoding, trace, stats, errors == "result")
 
@@ -118,6 +126,11 @@ def _results(
 
 
 NOTHING = Source(None, 0, 0)
+SETTINGS = tuple(each.name for each in fields(Decoding))
+ELSEWHERE = {"num_beams": "beam", "beam_size": "beam", "beam_width": "beam", "num_return_sequences": "nbest", "n": "nbest",
+    "num_hypotheses": "nbest", "max_new_tokens": "max_length", "max_decoding_length": "max_length",
+    "min_new_tokens": "min_length", "early_stopping": "stop", "logits_processor": "processors"}  # fmt: skip
+"""What other libraries call a setting."""
 TOGETHER = 512  # inputs that are tokenised at a time
 
 

@@ -122,6 +122,7 @@ class Decoding:
             from .drafting import check_draft
 
             check_draft(self.draft)
+        self._check_final()
         self._check_endings()
         self._check_processors()
         self._check_words()
@@ -130,6 +131,15 @@ class Decoding:
         self.objective.check(self.plan)
         blind = self.plan if self.plan.heuristic is None else self.plan.using(heuristic=None)  # it may look at the input
         self.objective.search(blind, eos=(), context=Context(n_max=1), n=self.nbest, max_calls=self.max_calls)
+
+    def _check_final(self) -> None:
+        """A score of one's own returns numbers."""
+        try:
+            worth = self.objective.final(-1.0, 1, Context(n_max=1, source_length=1))
+        except Exception:  # it may look at the input, of which there is none here
+            return
+        if not hasattr(worth, "__float__"):
+            raise TypeError(f"{type(self.objective).__name__}.final returned {worth!r:.60}; it must return a number")
 
     def _check_endings(self) -> None:
         strings = (self.stop_strings,) if isinstance(self.stop_strings, str) else tuple(self.stop_strings)
@@ -297,7 +307,8 @@ class Decoding:
         """What makes a result what it is, in one line, but for the model: `best-first|k:10|score:logprob|finished:leave`."""
         options = {**self.score_options} if self.length_penalty is None else {"length_penalty": self.length_penalty}
         named = ",".join(f"{name}={getattr(value, 'name', value)}" for name, value in options.items())
-        parts = [self.plan.name, f"k:{self.beam}", f"score:{self.objective.name}" + (f"({named})" if named else "")]
+        k = int(self.plan.k) if self.plan.k < inf else self.beam  # of greedy search it is 1
+        parts = [self.plan.name, f"k:{k}", f"score:{self.objective.name}" + (f"({named})" if named else "")]
         parts.append(f"finished:{self.plan.finished}")
         others = {
             "min_length": 0,

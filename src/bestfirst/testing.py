@@ -121,7 +121,8 @@ def _check_monotonic(prefix: Prefix, logprobs: Sequence[float], tolerance: float
     if logprobs[best] > tolerance:
         raise AssertionError(
             f"monotonic: token {best} after {list(prefix)} adds {logprobs[best]:.6g}, more than 0; "
-            "search with strategy='beam' and check with monotonic=False, or lower all scores"
+            "of logits return the log_softmax, of probabilities the log. If scores are meant to rise, search with "
+            "strategy='beam' and check with monotonic=False"
         )
 
 
@@ -178,7 +179,7 @@ def check_score(score: Score, *, n_max: int = 12, source_length: int = 6, tolera
     values = sorted({0.0, -1e-6, -1.0, *(-rng.expovariate(0.2) for _ in range(20))})
     for limit in sorted({1, 2, n_max}):
         context = Context(n_max=limit, source_length=source_length)
-        for length in range(limit + 1):
+        for length in range(1, limit + 1):
             _check_final(score, values, length, context, tolerance)
         for length in range(limit):
             for value in values:
@@ -236,7 +237,7 @@ def _check_final(score: Score, values: Sequence[float], length: int, context: Co
                 f"{score.name}: `final` never falls when the value rises, but at length {length} (n_max {context.n_max}) "
                 f"a hypothesis of value {lower:.6g} is worth {a:.6g}, and one of value {higher:.6g} is worth {b:.6g}"
             )
-        if score.one_way and length > 0 and not a < b:
+        if score.one_way and not a < b:
             raise AssertionError(
                 f"{score.name}: it claims to go one way, so `final` must rise strictly with the value, as finished='keep' needs, "
                 f"but at length {length} (n_max {context.n_max}) values {lower:.6g} and {higher:.6g} are both worth {b:.6g}"
@@ -262,9 +263,9 @@ def _check_bound(score: Score, value: float, length: int, context: Context, tole
 
 
 def _check_claims(score: Score, value: float, context: Context, tolerance: float) -> None:
-    worth = [score.final(value, length, context) for length in range(context.n_max + 1)]
-    rises = [t for t in range(1, len(worth)) if _exceeds(worth[t], worth[t - 1], tolerance)]
-    falls = [t for t in range(1, len(worth)) if _exceeds(worth[t - 1], worth[t], tolerance)]
+    worth = {length: score.final(value, length, context) for length in range(1, context.n_max + 1)}
+    rises = [t for t in range(2, context.n_max + 1) if _exceeds(worth[t], worth[t - 1], tolerance)]
+    falls = [t for t in range(2, context.n_max + 1) if _exceeds(worth[t - 1], worth[t], tolerance)]
     if score.monotonic and rises:
         t = rises[0]
         raise AssertionError(
@@ -277,6 +278,6 @@ def _check_claims(score: Score, value: float, context: Context, tolerance: float
             f"to {worth[rises[0]]:.6g}, and falls at length {falls[0]}, to {worth[falls[0]]:.6g}"
         )
     bounds = [score.bound(value, length, context) for length in range(context.n_max)]
-    other = next((number for number in (*worth, *bounds) if number != value), None)
+    other = next((number for number in (*worth.values(), *bounds) if number != value), None)
     if score.value_only and other is not None:
         raise AssertionError(f"{score.name}: it claims to be the value alone, but of value {value:.6g} it makes {other:.6g}")

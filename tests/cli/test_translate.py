@@ -149,6 +149,16 @@ def test_a_budget_of_calls_ends_a_search_that_prunes_nothing(call):
     ended = call("translate", "--strategy", "breadth-first", "--max-calls", 5, "--json", text="Guten Morgen!\n")
     found = json.loads(ended.out)
     assert (found["status"], found["calls"], found["exact"]) == ("budget", 5, False)
+    assert ended.code == 1
+
+
+def test_what_was_found_before_the_calls_ran_out_is_written_and_said_not_to_be_proven(call):
+    asked = ["translate", "--strategy", "a-star", "--max-calls", 3]
+    ended = call(*asked, text="Guten Tag.\n")
+    assert (ended.code, ended.out) == (1, "Good day\n")
+    assert only_line(ended.said).startswith("line 1: the calls allowed did not suffice; what had finished by then is written")
+    content = call(*asked, "--partial", text="Guten Tag.\n")
+    assert (content.code, content.out, content.said) == (0, "Good day\n", "")
 
 
 @pytest.mark.parametrize(

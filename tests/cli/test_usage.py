@@ -120,7 +120,7 @@ def test_a_length_penalty_is_the_score_that_divides_by_length(call):
 
 def test_a_prefix_that_the_model_cannot_write_is_named(call):
     ended = call("translate", "--prefix", "東京", text="Ja.\n")
-    assert only_line(ended.said) == "model 'tatoeba-de-en' cannot write '東京': part of it is not in its vocabulary"
+    assert only_line(ended.said) == "model 'tatoeba-de-en' cannot write '東京': '東京' is not in its vocabulary"
     assert (ended.code, ended.out) == (2, "")
 
 

@@ -107,6 +107,13 @@ def test_wrong_usage_is_one_line(call, arguments, said):
     assert (ended.code, ended.out) == (2, "")
 
 
+def test_where_there_is_nothing_to_show_no_page_is_left_behind(call, tmp_path):
+    page = tmp_path / "page.html"
+    ended = call("view", "--trace", tmp_path / "nowhere.jsonl", "-o", page)
+    assert only_line(ended.said).startswith("cannot read")
+    assert (ended.code, page.exists()) == (2, False)
+
+
 def test_a_text_that_cannot_be_decoded_leaves_the_old_page(tmp_path, capsys):
     page = tmp_path / "page.html"
     page.write_text("an old page")
@@ -142,5 +149,5 @@ def test_explain_of_an_answer_and_of_a_runner_up(call):
 
 def test_explain_names_what_the_model_cannot_write(call):
     ended = call("explain", "Ja.", "--want", "東京")
-    assert only_line(ended.said) == "model 'tatoeba-de-en' cannot write '東京': part of it is not in its vocabulary"
+    assert only_line(ended.said) == "model 'tatoeba-de-en' cannot write '東京': '東京' is not in its vocabulary"
     assert (ended.code, ended.out) == (1, "")

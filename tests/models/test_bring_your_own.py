@@ -141,7 +141,7 @@ def test_additive_scores_of_any_sign_work_with_beam_search(finished):
 
 
 def test_additive_scores_that_rise_are_refused_by_best_first_search():
-    message = r"the score of \[1\] can reach 0\.9, above the bound 0 of its prefix \[\].*use strategy='beam', or mend the score"
+    message = r"gives token 1 after \[\] a score of 0\.9; log-probabilities are at most 0.*meant to rise, use strategy='beam'"
     with pytest.raises(BrokenLaw, match=message):
         bestfirst.decode(FunctionModel(margin, eos=0), [None], beam=3, max_length=6)
 

@@ -91,7 +91,11 @@ def test_the_model_has_a_name(client):
     ("asked", "error", "said"),
     [
         ({"model": "gpt-9"}, openai.NotFoundError, "there is no model 'gpt-9'; this server has 'chat'"),
-        ({"temperature": 0.7}, openai.UnprocessableEntityError, "temperature"),
+        (
+            {"temperature": 0.7},
+            openai.UnprocessableEntityError,
+            "temperature: outputs are searched for, not sampled",
+        ),
         ({"n": 1000}, openai.UnprocessableEntityError, "n: "),
         ({"max_tokens": 0}, openai.UnprocessableEntityError, "max_tokens: "),
         ({"prompt": "the cat " * 300}, openai.UnprocessableEntityError, "at most 60 characters"),

@@ -20,6 +20,7 @@ ASKED = [
         {"score": {"name": "length-normalized", "alpha": 1.0}, "nbest": 2, "max_length": 40},
         {"score": "length-normalized", "score_options": {"alpha": 1.0}, "nbest": 2, "max_length": 40},
     ),
+    ({"length_penalty": 0.6, "nbest": 3}, {"length_penalty": 0.6, "nbest": 3}),
     (
         {"score": {"name": "bounded-length-reward", "beta": 0.5, "ratio": 1.5}, "max_length": 40},
         {"score": "bounded-length-reward", "score_options": {"beta": 0.5, "ratio": 1.5}, "max_length": 40},
@@ -118,6 +119,7 @@ WRONG = {
     '{"text": "Ja.", "nbest": NaN}': (422, "nbest"),
     '{"text": "Ja.", "score": "gnmt"}': (422, 'score: must be "logprob", or an object'),
     '{"text": "Ja.", "score": {"name": "gnmt"}}': (422, "alpha: is missing"),
+    '{"text": "Ja.", "score": {"name": "gnmt", "alpha": 1}, "length_penalty": 1}': (422, "length_penalty is a score of its own"),
     '{"text": "Ja.", "score": {"name": "mutual-information", "language_model": "/etc"}}': (422, "score: must be"),
     '{"text": "Ja.", "model": "/etc/passwd"}': (422, "model: there is no such field"),
     '{"text": "Ja.", "language_model": "../lm"}': (422, "language_model: there is no such field"),

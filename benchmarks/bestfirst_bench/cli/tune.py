@@ -141,6 +141,8 @@ def tune(
     main = chosen.dtype or "fp32"
     others = grid.others(main)
     grid.settings(1.0)  # what is wrong with them is said before anything slow
+    if find_spec("torch") is None:
+        raise usage("tune needs torch and sacrebleu: pip install 'bestfirst[bench]'")
     text = read_text(source, reference).part(**vars(which))
     chosen_metrics = _metrics(metrics, tokenize) if reference is not None else []
     begun = perf_counter()

@@ -147,7 +147,8 @@ OutputFile = Annotated[str | None, option("--output", "-o", metavar="OUT", panel
 NBest = Annotated[int, option(kind=count, metavar="N", panel=OUTPUT,
     help="Print the N best of every line (for N > 1), each as 'i ||| text ||| score', i from 0, as Moses and Marian do.")]
 AsJson = Annotated[bool, option("--json", panel=OUTPUT, help="Print JSON, one object a line.")]
-Partial = Annotated[bool, option("--partial", panel=OUTPUT, help="Where nothing finished, print the best unfinished hypothesis.")]
+Partial = Annotated[bool, option("--partial", panel=OUTPUT,
+    help="Where nothing finished, print the best unfinished hypothesis; where --max-calls did not suffice, take what there is.")]
 ShowStats = Annotated[bool, option("--stats", panel=OUTPUT, help="At the end, print what it cost to standard error.")]
 TraceFile = Annotated[str | None, option(metavar="OUT", panel=OUTPUT,
     help="Write every event of every search (push, pop, prune, ...) to this file, a JSON object a line, for 'bestfirst view "
@@ -335,7 +336,7 @@ class ModelOptions:
     device: Annotated[str | None, option(metavar="NAME", panel=MODEL,
         help="Where to run it: cpu (the default), cuda, cuda:1, mps.")] = None
     dtype: Annotated[str | None, option(kind=one_of(*DTYPES), metavar="NAME", panel=MODEL,
-        help=f"{', '.join(DTYPES)}. By default fp32; int8 on a CPU.")] = None
+        help=f"{', '.join(DTYPES)}. By default fp32. int8 is for a CPU.")] = None
     threads: Annotated[int | None, option(kind=thread_count, metavar="N", panel=MODEL,
         help="CPU threads. By default as many as there are.")] = None
     source_lang: Annotated[str | None, option(metavar="CODE", panel=MODEL,

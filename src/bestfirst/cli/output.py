@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from ..errors import reason
 from .failure import PARTLY, CommandError, usage
@@ -17,6 +18,7 @@ class Output:
 
     def __init__(self, path: str | None, *, apart_from: Sequence[io.FileIO] = (), overwrite: bool = True) -> None:
         named = path not in (None, "-")
+        self._new = str(path) if named and not os.path.lexists(str(path)) else None  # to be taken away if nothing is begun
         self.name = repr(path) if named else "standard output"
         self._named = named
         self.file = _open(str(path), self.name) if named else _standard_output()
@@ -29,6 +31,7 @@ class Output:
 
     def begin(self) -> None:
         """Now the work starts: a file's old content goes."""
+        self._new = None
         if self._named and self._regular:
             self.file.truncate(0)
 
@@ -48,6 +51,10 @@ class Output:
             self.file.close()
         except OSError as error:
             raise self._failure(error) from error
+        if self._new is not None:
+            with suppress(OSError):
+                os.unlink(self._new)
+            self._new = None
 
     def _failure(self, error: OSError) -> CommandError:
         return CommandError(f"cannot write to {self.name}: {reason(error)}", PARTLY)

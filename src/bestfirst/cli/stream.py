@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from ..corpus import Input, Record, Worker
 from ..corpus.input import UNREADABLE, decompressed
 from ..corpus.records import batches
-from ..corpus.worker import OUT_OF_CALLS, UNFINISHED
+from ..corpus.worker import BEST_SO_FAR, OUT_OF_CALLS, UNFINISHED
 from ..errors import reason
 from ..search import HEADER, Result, Trace
 from .failure import CommandError, say, usage
@@ -23,6 +23,7 @@ ROWS = 500  # of a Parquet file at a time
 REMEDIES = {
     UNFINISHED: "raise --max-length, or see what there is with --partial",
     OUT_OF_CALLS: "raise --max-calls, or see what there is with --partial",
+    BEST_SO_FAR: "raise --max-calls, or be content with it by --partial",
 }
 Item = TypeVar("Item")
 
@@ -39,7 +40,9 @@ def open_input(path: str | None) -> io.FileIO:
     try:
         return io.FileIO(str(path))
     except OSError as error:
-        raise usage(f"cannot read {path!r}: {reason(error)}") from error
+        text = isinstance(error, FileNotFoundError) and " " in str(path)
+        hint = "; a text itself comes by standard input: echo TEXT | bestfirst translate" if text else ""
+        raise usage(f"cannot read {path!r}: {reason(error)}{hint}") from error
 
 
 def records(source: Input, stream: io.FileIO) -> Iterator[Sequence[Record]]:

@@ -21,6 +21,7 @@ from .target import Target
 SHARD_LINES = 500
 """Lines that are decoded and kept together: a few seconds' work on a CPU. Larger shards are no faster there (docs/corpus.md)."""
 UNFINISHED, OUT_OF_CALLS = "nothing finished within the maximum length", "nothing finished within the calls allowed"
+BEST_SO_FAR = "the calls allowed did not suffice; what had finished by then is written, and may not be the best"
 
 Done = Callable[[Record, Result], None]
 Tracer = Callable[[Record], Trace]
@@ -204,12 +205,14 @@ class Worker:
         return tally
 
     def failure(self, result: Result) -> str | None:
-        """Why a line has no output, if it should have one."""
+        """Why a line has no output, or none that is known to be right, if it should have one."""
         if result.status == "error":
             return result.message
-        if result.status == "complete" or self.target.shown(result):
+        if result.status == "complete" or (self.target.partial and self.target.shown(result)):
             return None
-        return OUT_OF_CALLS if result.status == "budget" else UNFINISHED
+        if result.status == "budget":
+            return BEST_SO_FAR if result.hypotheses else OUT_OF_CALLS
+        return UNFINISHED
 
     def _decode_together(
         self, records: Sequence[Record], done: Done, trace: Tracer | None, tally: Tally, last_try: bool = False

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..settings import Budget
     from .engine import Job
 
-MOST = 64  # rows of one input that are guessed at a time
+MOST = 128  # rows of one input that are guessed at a time
 SELDOM, TRIED = 32, 2  # steps after which something is tried again that did not pay, and how many rows of it
 PLENTY = 12  # where a step costs so many rows before it has one, guesses are made for what is scored ahead, too
 

@@ -16,7 +16,7 @@ from ..scoring import Score
 from ..search import BrokenLaw, Hypothesis, Successors
 from ..settings import Budget
 from .engine import collecting
-from .own_model import ModelFailure, OwnModel, ScoresAfter, wrong_in
+from .own_model import ModelFailure, OwnModel, ScoresAfter, warn_of_probabilities, wrong_in
 from .scorer import ON_THE_WAY, Process
 
 
@@ -183,6 +183,7 @@ class ModelScorer:
         if self.vocabulary:
             raise BrokenLaw(f"{what} are {size}, those before were {self.vocabulary}; give -inf to tokens that may not come")
         self.vocabulary = size
+        warn_of_probabilities(row, what)
         if not self.eos or not 0 <= min(self.eos) <= max(self.eos) < size:
             name = self.own.name
             raise BrokenLaw(

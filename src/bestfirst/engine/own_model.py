@@ -239,6 +239,16 @@ def wrong_in(values: Sequence[float], tokens: Sequence[int], what: object) -> st
     return f"{what} include {values[0]} for token {tokens[0]}" if values and values[0] == inf else None
 
 
+def warn_of_probabilities(row: Any, what: object) -> None:
+    """Nothing else can see it where scores may rise: from 0 up, and 1 together."""
+    plain = isinstance(row, (list, tuple))
+    if plain and not all(isinstance(value, (int, float)) for value in row):
+        return
+    found = row if plain else numbers(row, what, nan=True)
+    if len(found) > 1 and min(found) >= 0 and abs(sum(found) - 1) < ROUNDING:
+        warnings.warn(f"{what} look like probabilities (from 0 up, 1 together); return their log", RuntimeWarning, stacklevel=2)
+
+
 class ScoresAfter:
     """What is complained of, put into words when it is: few are."""
 

@@ -70,7 +70,9 @@ def _check_hub(name: str) -> None:
         if not isinstance(try_to_load_from_cache(name, "config.json"), str):
             model_info(name, timeout=10)
     except Exception as error:  # of whatever library the hub is reached with
-        said = f"no model folder at {name!r}, and none of that name on the hub"
+        answered = getattr(error, "response", None) is not None
+        unknown = "none of that name on the hub" if answered else "the hub, where it may be, cannot be reached"
+        said = f"no model folder at {name!r}, and {unknown}"
         raise ModelNotFound(f"{said}: {first_line(error)}") from error
 
 

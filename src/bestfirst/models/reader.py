@@ -82,6 +82,8 @@ class Reader:
 
     def __call__(self, raw: Any) -> Source:
         """One input. Raises ValueError, naming the trouble, for one that cannot be decoded."""
+        if isinstance(raw, (bytes, bytearray)):
+            raise ValueError("an input is a text or token ids, got bytes; write raw.decode('utf-8')")
         model, forced = self._model, len(self._forced)
         if model.speech:
             features, length = self._features(raw)

@@ -161,7 +161,9 @@ class TextModel(Model):
             raise ValueError(f"model {self.name!r} has no tokenizer: give token ids instead of text")
         tokens = prefix_ids(self, text)
         if self.texts.unknown is not None and self.texts.unknown in tokens:
-            raise ValueError(f"model {self.name!r} cannot write {text!r}: part of it is not in its vocabulary")
+            words = [word for word in text.split() if self.texts.unknown in prefix_ids(self, word)]
+            part = repr(words[0]) if words else "part of it"
+            raise ValueError(f"model {self.name!r} cannot write {text!r}: {part} is not in its vocabulary")
         return tokens
 
     def start(self, source: Any) -> Any:

@@ -27,6 +27,10 @@ def named_score(score: str | Score, **parameters: Any) -> Score:
         if parameters:
             raise ValueError(f"score {score.name!r} is an object already: give it {', '.join(parameters)} where it is made")
         return score
+    if isinstance(score, type) and issubclass(score, Score):
+        raise TypeError(f"the score is the class {score.__name__}; make one of it: {score.__name__}(...)")
+    if not isinstance(score, str):
+        raise TypeError(f"a score is a name or an object of a subclass of bestfirst.scoring.Score, got {type(score).__name__}")
     known = score_parameters(score)
     if unknown := [name for name in parameters if name not in known]:
         raise ValueError(f"score {score!r} has no parameter {unknown[0]!r}; it has {', '.join(known)}")

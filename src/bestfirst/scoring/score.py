@@ -41,7 +41,7 @@ class Score:
         return logprobs
 
     def final(self, value: float, length: int, context: Context) -> float:
-        """The score of a hypothesis of this length."""
+        """The score of a hypothesis of this length: at least 1, for EOS counts."""
         return value
 
     def bound(self, value: float, length: int, context: Context) -> float:

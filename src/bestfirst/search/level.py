@@ -176,7 +176,7 @@ class LevelSearch:
         cost, _, token, parent, j = each
         y = self._placed(Hypothesis(parent, token, -cost, logprob_of(parent, j), finished))
         if self.policy.relies_on_bound and max(y.worth, y.bound) > parent.bound + TOLERANCE * (1 + abs(parent.bound)):
-            raise BrokenLaw.above_bound(parent, token, max(y.worth, y.bound))
+            raise BrokenLaw.above_bound(parent, token, max(y.worth, y.bound), y.logprob - parent.logprob)
         if finished:
             y.worth += parent.successors.ending  # type: ignore[union-attr]
             y.key = (-y.worth, y.length, y.tokens)
@@ -186,7 +186,7 @@ class LevelSearch:
         if self.score.value_only:
             y.worth = y.bound = y.value
             return y
-        y.worth = self.score.final(y.value, y.length, self.context)
+        y.worth = self.score.final(y.value, y.length, self.context) if y.length else y.value
         y.bound = self.score.bound(y.value, y.length, self.context) if y.length < self.context.n_max else -inf
         return y
 

@@ -47,8 +47,13 @@ class BrokenLaw(ValueError):
     """A score or a model broke a law that search relies on, whatever the input."""
 
     @classmethod
-    def above_bound(cls, y: Hypothesis, token: int, reach: float) -> BrokenLaw:
-        """A child of `y` can reach more than the bound of `y`."""
+    def above_bound(cls, y: Hypothesis, token: int, reach: float, logprob: float) -> BrokenLaw:
+        """A child of `y`, whose token the model gave this log-probability, can reach more than the bound of `y`."""
+        if logprob > ROUNDING:
+            return cls(
+                f"the model gives token {token} after {list(y.tokens)} a score of {logprob:.6g}; log-probabilities are at most "
+                "0: of logits return the log_softmax, of probabilities the log. If scores are meant to rise, use strategy='beam'"
+            )
         return cls(
             f"the score of {[*y.tokens, token]} can reach {reach:.6g}, above the bound {y.bound:.6g} of its prefix "
             f"{list(y.tokens)}: the score is not monotonic or its bound is wrong; use strategy='beam', or mend the score"

@@ -121,7 +121,8 @@ class StrictSearch:
             successors = lowered(successors)
         values = successors.values
         if values and values[0] > 0 and values[0] > TOLERANCE * (1 + abs(y.value)):
-            raise BrokenLaw.above_bound(y, successors.tokens[0], y.value + values[0])
+            own = values if successors.logprobs is None else successors.logprobs
+            raise BrokenLaw.above_bound(y, successors.tokens[0], y.value + values[0], own[0])
         y.successors = successors
         self.rows += 1
         self._advance()

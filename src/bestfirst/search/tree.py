@@ -139,7 +139,7 @@ class SearchTree:
             if child.reach > y.bound + TOLERANCE * (1 + abs(y.bound)):
                 self.bound_holds = False  # beam search goes on, but does not stop by bounds any more
                 if self.policy.relies_on_bound:
-                    raise BrokenLaw.above_bound(y, token, child.reach)
+                    raise BrokenLaw.above_bound(y, token, child.reach, logprob - y.logprob)
         return child
 
     def _place(self, y: Hypothesis) -> Hypothesis:
@@ -148,7 +148,7 @@ class SearchTree:
             y.worth = y.bound = y.reach = y.value
             y.rank = y.key = (-y.value, y.length, y.tokens)
             return y
-        y.worth = self.score.final(y.value, y.length, self.context)
+        y.worth = self.score.final(y.value, y.length, self.context) if y.length else y.value
         y.bound = self.score.bound(y.value, y.length, self.context) if y.length < self.context.n_max else -inf
         y.reach = y.worth if y.finished and self.policy.keep else max(y.worth, y.bound)
         if y.finished:  # its place among its length is its value's, whatever finishing adds

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
+from pydantic_core import PydanticCustomError
 
 from ..search import Result
 from ..settings import Decoding
@@ -103,17 +104,25 @@ ABOUT_ALLOWED = (
 class SearchSettings(Strict):
     """How to search. What depends on the server's limits is narrowed by `within`."""
 
+    model_config = ConfigDict(json_schema_extra={"not": {"required": ["score", "length_penalty"]}})
     text: str
     beam: int = 5
     nbest: int = 1
     score: Literal["logprob"] | Parametrized = Field("logprob", description="What a translation is worth.")
+    length_penalty: Alpha | None = Field(None, description="Instead of a score: divide by the length to this power.")
     max_length: count(10_000) | None = Field(None, description="Most tokens of a translation, its end included.")  # type: ignore[valid-type]
+
+    @model_validator(mode="after")
+    def _one_score(self) -> SearchSettings:
+        if {"score", "length_penalty"} <= self.model_fields_set:
+            raise PydanticCustomError("two_scores", "length_penalty is a score of its own, so is score; leave one of them out")
+        return self
 
     def decoding(self, strategy: str) -> Decoding:
         """The same for the engine."""
         options = {"name": self.score} if isinstance(self.score, str) else self.score.model_dump()
         name = options.pop("name")
-        asked = {"beam": self.beam, "nbest": self.nbest, "max_length": self.max_length}
+        asked = {"beam": self.beam, "nbest": self.nbest, "max_length": self.max_length, "length_penalty": self.length_penalty}
         return Decoding(strategy=strategy, score=name, score_options=options, **asked)  # type: ignore[arg-type]
 
 
@@ -289,6 +298,8 @@ def explain(errors: Sequence[Mapping[str, Any]]) -> str:
         what = SCORE
     elif place.partition(".")[0] == "allowed":
         what = ALLOWED
+    elif place in ("temperature", "top_p"):
+        what = f"{place}: outputs are searched for, not sampled; leave it out, got {_shown(error.get('input'))}"
     else:
         what = f"{place}: {_said(error)}" if place else _said(error)
     return what.encode("utf-8", "replace").decode()
