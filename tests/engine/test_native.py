@@ -15,7 +15,7 @@ from bestfirst.engine.steps.bart_modules import read_bart
 from bestfirst.engine.steps.bart_weights import Affine
 from bestfirst.engine.steps.memory import Pages
 from bestfirst.engine.steps.native import calls, parts, registers
-from bestfirst.engine.steps.native.bart import batches
+from bestfirst.engine.steps.native.bart import batches, wide_top
 from bestfirst.engine.steps.native.encoder import NativeEncoder
 from bestfirst.engine.steps.native.parts import Product
 from bestfirst.engine.steps.native_bart import as_numpy
@@ -302,6 +302,24 @@ def test_top_of_equals_is_in_order_of_tokens(k):
     expected = [sorted(range(300), key=lambda token, row=row: (-row[token], token))[:k] for row in logits.tolist()]
     assert tokens.tolist() == expected
     torch.testing.assert_close(values, logits.log_softmax(-1).gather(1, tokens), **CLOSE)
+
+
+@pytest.mark.parametrize("banned", [[], [3, 40]])
+def test_the_best_that_are_selected_are_those_that_are_put_in_place(banned):
+    """Ties, impossible tokens, 0 and -0, and a row that is no number; columns beyond the rows are not looked at."""
+    logits = normal(90, 8).numpy()
+    logits[:, 1] = np.round(logits[:, 1])
+    logits[:60, 2] = -inf
+    logits[:, 3] = np.where(np.arange(90) % 2, 0.0, -0.0)
+    logits[7, 4], logits[:, 5] = nan, -inf
+    never = np.array(banned, np.int64)
+    for width in (1, 20, 70, 90):
+        values, tokens = np.empty((6, width), np.float32), np.empty((6, width), np.int64)
+        calls.top(logits.copy(), never, values, tokens)
+        mine, which = wide_top(logits.copy(), 6, width, never)
+        assert np.array_equal(mine, values, equal_nan=True)
+        numbers = values > -inf
+        assert (which[numbers] == tokens[numbers]).all()
 
 
 def test_top_with_impossible_tokens_and_with_no_numbers():

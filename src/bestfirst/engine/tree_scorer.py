@@ -117,11 +117,9 @@ class TreeScorer:
         _, logits = self.runner.step(rows, slots)
         begun = perf_counter()
         best, tokens, own = self._best(batch, rows, slots, logits, int(min(width, logits.shape[1])))
-        possible = best > -inf  # of a row the first of them, unless it is unusual
-        unusual = ((best[:, 1:] == best[:, :-1]) & possible[:, 1:]).any(1) | (best == inf).any(1) | (best != best).any(1)
-        lists = best.tolist(), tokens.tolist(), None if own is None else own.tolist(), unusual.tolist(), possible.sum(1).tolist()
+        found = [x if x is None or isinstance(x, np.ndarray) else x.cpu().numpy() for x in (best, tokens, own)]
         self._top_seconds += perf_counter() - begun
-        successors = _successors(batch, *lists)
+        successors = _successors(batch, *found)
         return self._with_endings(rows, slots, successors) if self._attends else successors
 
     def _best(
@@ -205,27 +203,22 @@ def _row(y: Hypothesis) -> Row:
     return sentence, parent, y.token, sentence.offset + y.length
 
 
-def _successors(
-    batch: Sequence[Hypothesis],
-    best: list[list[float]],
-    tokens: list[list[int]],
-    logprobs: list[list[float]] | None,
-    unusual: list[bool],
-    counts: list[int],
-) -> list[Successors]:
-    """Impossible tokens, which come last, left out; ties in order of tokens. `unusual`: rows with ties, or with no numbers."""
-    out = []
-    for i, (values, ids) in enumerate(zip(best, tokens, strict=True)):
-        own = None if logprobs is None else logprobs[i]
-        if not unusual[i]:
-            n = counts[i]
-            if n < len(values):
-                values, ids, own = values[:n], ids[:n], None if own is None else own[:n]
-            out.append(Successors(values, ids, own))
-            continue
-        if any(value != value or value == inf for value in values):
-            raise ValueError(f"the scores after {list(batch[i].tokens)} are not finite: check the model's weights and dtype")
-        kept = sorted((-v, token, j) for j, (v, token) in enumerate(zip(values, ids, strict=True)) if v != -inf)
-        own = None if own is None else [own[j] for _, _, j in kept]
-        out.append(Successors([-v for v, _, _ in kept], [token for _, token, _ in kept], own))
-    return out
+def _successors(batch: Sequence[Hypothesis], best: Any, tokens: Any, logprobs: Any) -> list[Successors]:
+    """Impossible tokens, which come last, left out; ties in order of tokens."""
+    possible = best > -inf
+    broken = ~(best < inf).all(1)
+    if broken.any():
+        after = list(batch[int(broken.argmax())].tokens)
+        raise ValueError(f"the scores after {after} are not finite: check the model's weights and dtype")
+    tied = ((best[:, 1:] == best[:, :-1]) & possible[:, 1:]).any(1)
+    if tied.any():
+        order = np.lexsort((tokens[tied], -best[tied]))
+        for each in (best, tokens) if logprobs is None else (best, tokens, logprobs):
+            each[tied] = np.take_along_axis(each[tied], order, 1)
+    counts = possible.sum(1).tolist()
+    rows = zip(best.tolist(), tokens.tolist(), [None] * len(best) if logprobs is None else logprobs.tolist(), counts, strict=True)
+    whole = best.shape[1]
+    return [
+        Successors(values, ids, own) if n == whole else Successors(values[:n], ids[:n], None if own is None else own[:n])
+        for values, ids, own, n in rows
+    ]

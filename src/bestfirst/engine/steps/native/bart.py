@@ -22,6 +22,7 @@ from .room import NativeSources, NativeTree
 from .whole import WholePass, deepest
 
 MULTIPLE = tiles.LANES  # of rows: what the product with the vocabulary works through at a time; a step's last few are filled up
+WIDE = 500  # of more than so many best tokens, selecting them is faster than a place for each
 NOTHING = np.empty(0, np.int64)
 
 
@@ -175,6 +176,8 @@ class NativeDecoder:
             kernels.row_top(_whole(logits), vocabulary, forbidden, values, tokens)
             return values, tokens
         columns = np.ascontiguousarray(logits.T) if self._packed is not None else _whole(logits.T)
+        if allowed is None and width > WIDE:
+            return wide_top(columns, n, width, forbidden)
         if allowed is None:
             kernels.top(columns, forbidden, values, tokens)
         else:
@@ -183,6 +186,23 @@ class NativeDecoder:
             ends = np.cumsum([len(each) for each in lists], dtype=np.int64)
             kernels.allowed_top(columns, forbidden, np.concatenate(lists).astype(np.int32), ends, values, tokens)
         return values, tokens
+
+
+def wide_top(columns: Any, n: int, width: int, banned: Any) -> tuple[Any, Any]:
+    """As `kernels.top`, which finds each of the best its place among those before it. Here they are selected, then sorted, by a
+    number made of the logit's bits, in the order of the numbers, and the token."""
+    first, token = np.empty((n, 1), np.float32), np.empty((n, 1), np.int64)
+    kernels.top(columns, banned, first, token)
+    rows = np.ascontiguousarray(columns[:, :n].T) + np.float32(0)  # 0 in place of -0
+    bits, last = rows.view(np.int32), np.int32((1 << 31) - 1)
+    keys = np.where(bits < 0, bits ^ last, bits).astype(np.int64) << 32
+    keys |= int(last) - np.arange(rows.shape[1])
+    keys = np.partition(keys, rows.shape[1] - width, 1)[:, -width:]
+    keys.sort(1)
+    tokens = int(last) - (keys[:, ::-1] & int(last))
+    with np.errstate(invalid="ignore"):
+        whole = np.where(first == -np.inf, 0, np.take_along_axis(rows, token, 1) - first)  # where nothing is possible, -inf
+    return np.minimum(np.take_along_axis(rows, tokens, 1) - whole, 0), tokens
 
 
 def _whole(lines: Any) -> Any:
