@@ -7,10 +7,9 @@ from functools import cache, partial
 from pathlib import Path
 
 import pytest
-import torch
 
 from bestfirst import Stats
-from engine.builders import ARCHITECTURES
+from engine.builders import ARCHITECTURES, looks_ahead
 from generate.differences import both, compare, padded
 from generate.settings import FACTORS, PROCESSORS, RISING, arguments, at_random, pairwise
 from scale import FULL
@@ -57,17 +56,6 @@ def by_last_bits(model, batch, make, n):
     double = copy.deepcopy(model).double()
     exact = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in batch.items()}
     return compare(double, *both(double, exact, make), n).differences == []
-
-
-def looks_ahead(model):
-    """Whether the model itself, without a cache, has a token depend on the next one (UMT5 of transformers 5.17 does): no step can
-    be held against it, and `generate`'s own loop runs."""
-    if not model.config.is_encoder_decoder:
-        return False
-    with torch.inference_mode():
-        ids = torch.tensor([[5, 6, 7], [5, 6, 8]])
-        first, second = model(input_ids=ids[:1].expand(2, -1), decoder_input_ids=ids, use_cache=False).logits[:, 1]
-    return not torch.allclose(first, second, atol=1e-4)
 
 
 def expected_search(setting):
