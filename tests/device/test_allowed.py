@@ -18,7 +18,7 @@ from bestfirst.engine.device.rules import unknown_to_device
 from bestfirst.models.transformers import TransformersModel
 from bestfirst.search import Successors
 from bestfirst.settings import Decoding
-from device.test_search import EOS, SCORES, STOPS, Toys, job, reference, run, same, session_of
+from device.test_search import EOS, SCORES, STOPS, Toys, job, reference, run, same, session_of, steps_of
 from engine.builders import ARCHITECTURES
 from toys import random_toy
 
@@ -45,15 +45,7 @@ class Restricted(Toys):
 def decode(toys, vocabulary, k, n, n_max, trie=None, rows=16, inputs=2, **settings):
     session = session_of(toys, vocabulary, k, n, n_max, inputs, 4000, trie=0 if trie is None else len(trie.tokens))
     session.begin([EOS], [], [vocabulary], trie)
-    session._rows_for = lambda active: rows
-    admit = session.admission
-
-    def note(jobs, slots, rules):
-        admit(jobs, slots, rules)
-        for slot, each in zip(slots, jobs, strict=True):
-            session.weights.numbers[slot] = each.index
-
-    session.admission = note
+    steps_of(session, rows)
     jobs = [job(index, n_max, beam=k, nbest=n, allowed=trie, **settings) for index in range(len(toys.toys))]
     return {each.index: result for each, result in run(session, jobs)}
 

@@ -91,11 +91,9 @@ def run(session, *batches):
         yield from session.step(waiting)
 
 
-def decode(toys, vocabulary, k, n, n_max, accept_truncated=False, inputs=None, nodes=2000, rows=16, ahead=0, rules=None):
-    """All toys, each as one input; so many at a time, with so many rows in a step, and a host that is so many looks behind."""
-    session = session_of(toys, vocabulary, k, n, n_max, inputs or len(toys.toys), nodes)
+def steps_of(session, rows):
+    """The session, with so many rows in a step; which toy is in which slot is noted for `ToyStep`."""
     session._rows_for = lambda active: rows
-    session.ahead = ahead
     admit = session.admission
 
     def note(jobs, slots, rules):
@@ -104,6 +102,13 @@ def decode(toys, vocabulary, k, n, n_max, accept_truncated=False, inputs=None, n
             session.weights.numbers[slot] = each.index
 
     session.admission = note
+    return session
+
+
+def decode(toys, vocabulary, k, n, n_max, accept_truncated=False, inputs=None, nodes=2000, rows=16, ahead=0, rules=None):
+    """All toys, each as one input; so many at a time, with so many rows in a step, and a host that is so many looks behind."""
+    session = steps_of(session_of(toys, vocabulary, k, n, n_max, inputs or len(toys.toys), nodes), rows)
+    session.ahead = ahead
     settings = {"beam": k, "nbest": n, "accept_truncated": accept_truncated, **(rules or {})}
     jobs = [job(index, n_max, **settings) for index in range(len(toys.toys))]
     return {each.index: result for each, result in run(session, jobs[:2], jobs[2:])}, session
