@@ -217,3 +217,25 @@ def test_what_is_allowed_and_forbidden(forbids, k, small):
         assert torch.equal(theirs.sequences, ours.sequences)
     else:
         assert compare(small("marian"), theirs, ours, k).differences == []
+
+
+@pytest.mark.parametrize("name", ["marian", "t5", "gpt2"])
+def test_dropout_of_a_model_in_training_mode(name):
+    """Of functions, which only a config knows of, and of modules; it ends with the mode."""
+    architecture = ARCHITECTURES[name]
+    rates = {"dropout": 0.4, "dropout_rate": 0.4, "resid_pdrop": 0.4}
+    known = architecture.config().to_dict()
+    model = architecture.build(**{rate: value for rate, value in rates.items() if rate in known})
+    batch, stats = padded(architecture, architecture.inputs(2, seed=1)), Stats()
+    same_by_its_own_loop(model.train(), batch, "training mode")
+    model.eval().generate(**batch, **ASKED, custom_generate=bestfirst.generate, stats=stats)
+    assert stats.engine == "host"
+
+
+def test_training_mode_without_dropout_changes_nothing():
+    model, stats = LLAMA.build().train(), Stats()
+    batch = padded(LLAMA, LLAMA.inputs(2, seed=1))
+    ours = model.generate(**batch, **ASKED, custom_generate=bestfirst.generate, stats=stats)
+    equal(ours, model.generate(**batch, **ASKED))
+    assert stats.engine == "host"
+    assert model.training

@@ -98,10 +98,20 @@ def _of_the_model(model: Any) -> str | None:
     prepare = model.prepare_inputs_for_generation
     if "prepare_inputs_for_generation" in vars(model) or not prepare.__func__.__module__.startswith("transformers."):
         return "prepare_inputs_for_generation is not the model's own (prompt tuning, an override)"
-    weights = (weight for module in every_module(model) for weight in module._parameters.values() if weight is not None)
+    modules = every_module(model)
+    weights = (weight for module in modules for weight in module._parameters.values() if weight is not None)
     if any(weight.is_meta for weight in weights):
         return "weights of the model are not in memory (offloaded)"
+    if any(module.training for module in modules) and _drops_out(model.config.to_dict()):
+        return "the model is in training mode, where dropout changes every forward pass (model.eval() ends it)"
     return "torch.autocast chooses the precision of products" if torch.is_autocast_enabled(model.device.type) else None
+
+
+def _drops_out(config: dict[str, Any]) -> bool:
+    """Whether a config, or one in it, asks for some dropout or drops some layers."""
+    parts = (value for value in config.values() if isinstance(value, dict))
+    rates = (value for name, value in config.items() if "drop" in str(name) and isinstance(value, (int, float)))
+    return any(rate > 0 for rate in rates) or any(map(_drops_out, parts))
 
 
 def arguments_of(module: Any) -> Collection[str]:
