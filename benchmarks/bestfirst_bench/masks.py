@@ -1,8 +1,8 @@
 """python -m bestfirst_bench.masks TEXT [HYPOTHESES]: which library gives grammars' masks fastest where hypotheses fork.
 
 A step of a beam: of every hypothesis a matcher is copied, told a token, and asked for its mask, all on one thread; CPU seconds.
-The schema has strings, numbers, a list and an enumeration; tokens are byte-level BPE, learnt from TEXT. Of llguidance, xgrammar and
-outlines-core, those that are installed.
+The schema has strings, numbers, a list and an enumeration; tokens are byte-level BPE, learnt from TEXT. Of llguidance, xgrammar
+and outlines-core, those that are installed.
 """
 
 from __future__ import annotations
