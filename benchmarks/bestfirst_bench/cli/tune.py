@@ -125,7 +125,7 @@ def tune(
     cheapest at no loss against the model's defaults, the best, and the best
     within a budget. Without REFERENCE, costs and equal outputs alone.
 
-    What was done is saved: the same command is through in seconds, and a larger
+    What was done is saved: the same command again takes seconds, and a larger
     one goes on from there.
 
     Examples:

@@ -21,7 +21,7 @@ OVERVIEW = """
 
  Commands
    translate   Translate text, line for line, in order.
-   complete    Let a language model go on with prompts, one a line.
+   complete    Continue prompts with a language model, one prompt a line.
    compare     Compare all strategies: what each finds, and what it costs.
    view        See a search: every hypothesis, in the order of the pops.
    explain     Explain why a translation was not found.

@@ -26,7 +26,7 @@ def complete(
     corpora: options.CompletionCorpora,
     choice: ModelChoice,
 ) -> int:
-    """Let a language model go on with prompts, one a line.
+    """Continue prompts with a language model, one prompt a line.
 
     What is printed is what the model writes, without the prompt, up to the
     end of sequence or a stop string. The output is that of beam search with
