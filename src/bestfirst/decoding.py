@@ -84,7 +84,7 @@ def decode_iter(
         raise TypeError(f"settings are given twice: as an object, and as {', '.join(settings)}; use decoding.using(...)")
     if errors not in get_args(Errors):
         raise ValueError(f"errors must be 'result' or 'raise', got {errors!r}")
-    model = as_model(model)
+    model = model if isinstance(model, Model) and getattr(model, "eos", None) is not None else as_model(model)
     decoding = decoding or Decoding(**settings)
     return _results(model, inputs, decoding, trace, stats, errors == "result")
 

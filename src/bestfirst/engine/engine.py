@@ -26,6 +26,7 @@ from ..models import Source
 from ..search import Answer, Groups, Result, Search, Trace
 from ..settings import Decoding
 from .endings import StopStrings
+from .scorer import ON_THE_WAY
 
 if TYPE_CHECKING:
     from .edits import Edits
@@ -238,3 +239,13 @@ def collecting() -> Iterator[None]:
     finally:
         if again:
             gc.disable()
+
+
+def check_together(decoding: Decoding, engine: Decoding) -> None:
+    """Jobs of one engine may have any scores that add up log-probabilities as they are, or all have the same one."""
+    if decoding.processors != engine.processors:
+        raise ValueError("jobs of one engine have the same processors; submit this one to an engine of its own")
+    score, shared = decoding.objective, engine.objective
+    usual = all(each.plain and not each.needs & ON_THE_WAY for each in (score, shared))
+    if score is not shared and not usual:
+        raise ValueError(f"score {score.name!r} cannot share an engine with score {shared.name!r}; submit it to one of its own")

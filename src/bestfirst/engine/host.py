@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
-from ..search import Answer, Hypothesis, Result, Search, Successors, certified
+from ..search import Answer, Hypothesis, Result, Search, StrictSearch, Successors, certified
 from ..settings import Budget, Decoding
 from .endings import without
-from .engine import Job, Stats, item_of, write
+from .engine import Job, Stats, check_together, item_of, write
 from .own_model import ModelFailure
 from .processing import bounds_hold
-from .scorer import ON_THE_WAY, Scorer
+from .scorer import Scorer
 
 if TYPE_CHECKING:
     from .drafts import Drafting, Drafts
@@ -37,6 +37,7 @@ class Running:
     search: Search
     steps: int = 0
     guessed: int = 0  # rows that were scored ahead
+    ahead: list[tuple[int, Hypothesis]] = field(default_factory=list)  # of an input by itself, these: rank, and which
     share: float = 0.0  # of the memory bound
     drafts: Drafts | None = None
 
@@ -126,7 +127,7 @@ class HostEngine:
     def submit(self, *jobs: Job) -> None:
         """Queue jobs; of those given together the longest come first, so that what is encoded together is alike."""
         for job in sorted(jobs, key=lambda job: -job.source.length):
-            _check_together(job.decoding, self.decoding)
+            check_together(job.decoding, self.decoding)
             running = self._running[job] = self._begin(job)
             self._waiting.append(running)
         self._submitted += len(jobs)
@@ -224,7 +225,7 @@ class HostEngine:
         free = self.budget.free
         if self._submitted == 1 and active:  # latency counts: a step for each length, as in beam search, if rows cost little
             free = max(free, min(left, active[0].search.level_rows))
-            free = min(free, self.budget.alone or free)
+            free = min(free, self._alone(active[0], free))
         unshared = self.max_cache_tokens - sum(running.holds for running in active)  # memory for what may not be needed
         taking_part = sum(not running.job.paused for running in active)
         ahead = int(max(0, min(left - taking_part, free - taking_part, unshared)))
@@ -247,14 +248,22 @@ class HostEngine:
             left -= len(work)
             plan.append((running, work or DONE))
         guesses.sort(key=lambda guess: guess[0])
-        for _, place, y in guesses[: min(ahead, left)]:
+        for rank, (_, place, y) in enumerate(guesses[: min(ahead, left)], 1):
             plan[place][0].guessed += 1
             plan[place][1].append(y)
+            if self._submitted == 1:
+                plan[place][0].ahead.append((rank, y))
         if self.drafting is not None:
             drafting = [(running.drafts, work) for running, work in plan if running.drafts is not None]
             room = min(self.budget.rows, unshared) - sum(len(work) for _, work in plan)
             self.drafting.fill(drafting, int(room), self.budget, taking_part, self.scorer.vocabulary)
         return plan
+
+    def _alone(self, running: Running, most: int) -> int:
+        """The rows of a step that no other input is in."""
+        if self.budget.alone is None or self.scorer.ahead is None or not isinstance(running.search, StrictSearch):
+            return self.budget.alone or most
+        return self.scorer.ahead.rows(running.kind, most, self.budget.alone)
 
     def _forward(self, plan: Plan) -> None:
         """One forward pass; every search takes what was scored for it."""
@@ -319,6 +328,8 @@ class HostEngine:
             self._stats.accepted += running.drafts.accepted
             running.drafts.count(result)
         result.exact = result.exact and self.scorer.exact and (not self.decoding.processors or bounds_hold(running.job.decoding))
+        if self.scorer.ahead is not None:
+            self.scorer.ahead.learn(running.kind, running.ahead)
         if result.status == "incomplete":
             result.message = self.scorer.advice(running.search.root, running.job.n_max)
         held = 1 + (result.rows - running.guessed) / (running.length + 1) / running.rows_each
@@ -338,13 +349,3 @@ def _roomy(measured: Budget, decoding: Decoding) -> Budget:
     if not decoding.plan.level_by_level or k == inf:
         return measured
     return Budget(max(measured.rows, min(FULL, LEVELS * int(k))), measured.free, measured.alone)
-
-
-def _check_together(decoding: Decoding, engine: Decoding) -> None:
-    """Jobs of one engine may have any scores that add up log-probabilities as they are, or all have the same one."""
-    if decoding.processors != engine.processors:
-        raise ValueError("jobs of one engine have the same processors; submit this one to an engine of its own")
-    score, shared = decoding.objective, engine.objective
-    usual = all(each.plain and not each.needs & ON_THE_WAY for each in (score, shared))
-    if score is not shared and not usual:
-        raise ValueError(f"score {score.name!r} cannot share an engine with score {shared.name!r}; submit it to one of its own")

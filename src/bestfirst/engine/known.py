@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ..models import Model
+from ..search import Hypothesis
 from ..settings import Budget
 
 if TYPE_CHECKING:
     from ..drafting import Rates
+
+
+class Ahead:
+    """How many rows of an input by itself are worth scoring ahead of their turn, by how often such rows came to be needed.
+
+    So many as together cost no more than the step itself always are. Beyond that a row that comes to be needed saves a step, and
+    one that does not costs a row: where a step costs as much as b rows before it has one it pays, as with drafts, if that is at
+    least as likely as 1 / (1 + b). What is not known yet of a row is taken to be as of the one before it.
+    """
+
+    FIRST, FEW, MANY = 0.4, 4, 64  # the rate of which nothing is known, the tries that it counts as, those that are remembered
+
+    def __init__(self) -> None:
+        self._rates: dict[tuple[Hashable, int], tuple[float, int]] = {}  # by kind of search and rank: the rate, and tries
+
+    def rows(self, kind: Hashable, most: int, alone: int) -> int:
+        """The rows of a step, at most `most`, which costs as much as one with `alone` rows less before it has any."""
+        rows = 1
+        rate = self.FIRST
+        while rows < most:
+            rate, _ = self._rates.get((kind, rows), (rate, 0))
+            if rows >= alone and rate < 1 / alone:
+                break
+            rows += 1
+        return rows
+
+    def learn(self, kind: Hashable, guessed: Sequence[tuple[int, Hypothesis]]) -> None:
+        """A search is over, for which these were scored ahead, by rank: those that came onto a beam were needed."""
+        for rank, y in guessed:
+            rate, tries = self._rates.get((kind, rank), (self.FIRST, 0))
+            self._rates[kind, rank] = rate + (y.on_beam - rate) / (self.FEW + min(tries, self.MANY)), tries + 1
 
 
 @dataclass
@@ -26,6 +59,7 @@ class Known:
     step: Any = None  # of the last decode, unless it holds the whole model; then it stays with its `TransformersModel`
     ratios: dict[Any, float] = field(default_factory=dict)  # by settings: the time of `generate`'s own loop over ours
     budget: Budget | None = None  # what suits the model, once it was measured
+    ahead: Ahead = field(default_factory=Ahead)
     rates: dict[str, Rates] = field(default_factory=dict)  # by drafter, how often its guesses were right
     session: Any = None  # a GPU's room for whole searches
     modules: Any = None  # how a GPU runs the model by its own modules; with None in its place where it cannot

@@ -37,6 +37,7 @@ class ModelScorer:
     """
 
     shares_context = True
+    ahead = None
     process: Process | None = None
 
     def __init__(self, model: Model, score: Score, lenient: bool = False) -> None:

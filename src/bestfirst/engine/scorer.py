@@ -9,6 +9,7 @@ from ..models import Source
 from ..scoring import Score
 from ..search import Hypothesis, Successors
 from ..settings import Budget
+from .known import Ahead
 from .own_model import ModelFailure
 
 ON_THE_WAY = frozenset({"language_model", "language_model_past", "attention"})
@@ -25,6 +26,7 @@ class Scorer(Protocol):
     """
 
     score: Score
+    ahead: Ahead | None  # what is known of rows that are scored ahead, where it is kept
     process: Process | None  # may be set to what changes log-probabilities before the best are chosen
 
     @property

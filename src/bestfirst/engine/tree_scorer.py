@@ -15,6 +15,7 @@ from ..scoring import Score
 from ..scoring.score import log_softmax
 from ..search import Hypothesis, Successors
 from ..settings import Budget
+from .known import known
 from .runner import Row, Runner, Sentence
 from .scorer import Process
 
@@ -37,6 +38,7 @@ class TreeScorer:
         self.score = score
         self.eos = model.eos
         self.runner = Runner(model, decoder)
+        self.ahead = known(model).ahead
         self.beside: Any = None
         if score.language_model is not None:
             from .language_model import LanguageModelRunner

@@ -1,0 +1,47 @@
+"""What is scored ahead for an input by itself follows how often such rows came to be needed; results and calls do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import bestfirst
+from bestfirst.engine.known import Ahead, known
+from bestfirst.search import Hypothesis
+from bestfirst.settings import Budget
+
+LINES = (Path(__file__).parents[1] / "data" / "tatoeba-200.de").read_text(encoding="utf-8").splitlines()[:12]
+
+
+def guess(needed: bool) -> Hypothesis:
+    y = Hypothesis(None, -1, 0.0, 0.0, False)
+    y.on_beam = needed
+    return y
+
+
+@pytest.mark.parametrize(("needed", "rows"), [((1, 1, 1, 1), 10), ((1, 1, 0, 0), 3), ((0, 0, 0, 0), 2)])
+def test_rows_that_are_needed_are_scored_ahead_and_beyond_the_free_ones_others_are_not(needed, rows):
+    """Of ranks that were never tried, as much is thought as of the one before."""
+    ahead = Ahead()
+    for _ in range(40):
+        ahead.learn("kind", [(rank, guess(bool(one))) for rank, one in enumerate(needed, 1)])
+    assert ahead.rows("kind", most=10, alone=2) == rows
+    assert ahead.rows("kind", most=2, alone=2) == 2
+    assert ahead.rows("another", most=10, alone=3) == 10  # 0.4, of which nothing is known, is more than 1 / 3
+    assert ahead.rows("another", most=10, alone=2) == 2
+
+
+def test_answers_and_calls_do_not_depend_on_what_was_learned(monkeypatch):
+    model = bestfirst.load()
+    monkeypatch.setattr(known(model), "budget", Budget(96, free=96, alone=4))  # as it would be measured, whatever the machine
+    monkeypatch.setattr(known(model), "ahead", Ahead())
+
+    def decoded(**settings):
+        results = [bestfirst.decode(model, [line], beam=10, nbest=2, **settings)[0] for line in LINES]
+        return [(result.hypotheses, result.calls, result.exact) for result in results], [result.rows for result in results]
+
+    first, rows = decoded()
+    second, fewer = decoded()
+    assert first == second == decoded(row_budget=1)[0]
+    assert sum(fewer) < sum(rows) < sum(decoded(row_budget=96)[1])
