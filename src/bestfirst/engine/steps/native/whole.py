@@ -43,7 +43,7 @@ class WholePass:
         self._plan[32:34] = at(ZEROS), BLOCK
         scales = side.embed_scale, float(first.scaling), float(norms[0].eps)
         self._call = (at(self._plan), at(self._products), at(self._norms), *scales)
-        self._work: tuple[int, Any] = (0, None)
+        self._work: Any = False  # the memory that the plan names
         self._lasting: dict[int, Any] = {}
 
     def again(self) -> WholePass:
@@ -51,7 +51,7 @@ class WholePass:
         made = copy(self)
         made._plan = self._plan.copy()
         made._call = (at(made._plan), *self._call[1:])
-        made._work, made._lasting = (0, None), {}
+        made._work, made._lasting = False, {}
         return made
 
     @staticmethod
@@ -99,9 +99,9 @@ class WholePass:
         table = self._side.positions.up_to(longest)
         self._plan[0] = rows
         self._plan[13:15] = self._place(table), len(table)
-        if self._work[1] is not work["x"]:
+        if self._work is not (memory := work["x"].base):  # which is the same for any number of rows
             self._plan[23:32] = [at(work[name]) if name in work else 0 for name in WORK]
-            self._work = (rows, work["x"])
+            self._work = memory
         entry = entries()[self.name]
         if len(pieces) == 1:
             entry(NOWHERE, NOWHERE, *self._call)
