@@ -3,7 +3,8 @@
 A beam search level by level says what it kept at each length. From that, without best-first search, follows which hypotheses had
 to be scored: those of which a continuation that costs nothing would be among the answers (docs/algorithm.md, "What a call is").
 So `calls` over this number is a check of best-first search. For every score of a value and a length, and both rules for finished
-hypotheses. `tests/bench/test_certificate.py` compares it with the references of the search's own tests.
+hypotheses. Under a stop that makes another answer of it the number is a bound from below (`stopped_beams`).
+`tests/bench/test_certificate.py` compares with the references of the search's own tests.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Member(NamedTuple):
 class FullBeams(Trace):
     """Follows a beam search that goes level by level and stops, if at all, by bounds; collects its beams."""
 
+    proven = True  # whether `least` is the number itself, as against a bound from below
+
     def begin(self, search: SearchTree) -> None:
         self._k, self._n, self._keep = int(search.strategy.k), search.n, search.policy.keep
         self._score, self._context = search.score, search.context
@@ -71,6 +74,8 @@ class FullBeams(Trace):
         limits, answers = self._limits()
         nth = answers[self._n - 1] if len(answers) >= self._n else NOWHERE
         going = [y for members in self._members[:-1] for y in members if not y.finished]
+        if self._score.bound(0.0, 0, self._context) == inf:
+            return len(going)  # whatever is not scored might be worth anything
         return sum(any((-score, *y.place[1:]) < nth for score in self._attainable(y, limits)) for y in going)
 
     def _limits(self) -> tuple[list[Limits], list[Place]]:

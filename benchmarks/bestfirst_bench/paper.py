@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
 
-from .setting import LANGUAGE_MODEL, Setting
+from .setting import LANGUAGE_MODEL, TODAYS, Setting
 
 # -- what the paper reports ----------------------------------------------------------------------------------------------
 
@@ -66,7 +66,8 @@ NONE: Mapping[str, float] = {}
 def paper_setting(search: str, k: int, score: str = "logprob", parameters: Mapping[str, float] = NONE, **more: Any) -> Setting:
     """As the paper has it: finished hypotheses keep their slots, n_max = ceil(2|x|)."""
     options: dict[str, Any] = {"language_model": LANGUAGE_MODEL} if score == "mutual-information" else {}
-    return Setting.of(search, k, score=score, score_options={**options, **parameters}, finished="keep", max_length="2x", **more)
+    rules = {"finished": "keep", "max_length": "2x", **more}
+    return Setting.of(search, k, score=score, score_options={**options, **parameters}, **rules)
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,16 @@ def figure(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
     return lines
 
 
+def todays_stops(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
+    """Not in the paper: the rule and the stops of today's toolkits, and best-first search that returns what they return."""
+    lines = []
+    for title, how in (("log p", {}), ("log p / N", {"score": "length-normalized", "parameters": {"alpha": 1.0}})):
+        for stop in TODAYS:
+            beam, ours = (paper_setting(search, k, finished="leave", **how) for search in (stop, f"best-first/{stop}"))
+            lines += [PlannedLine(beam, title), PlannedLine(ours, title, beam)]
+    return lines
+
+
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
@@ -188,6 +199,7 @@ EXPERIMENTS = {
             (5, 10),
             validation=True,
         ),
+        Experiment("stops", "Today's stops", todays_stops, (5, 10)),
         Experiment("figure", "Calls against time, a sentence at a time", figure, (3, 10)),
     )
 }

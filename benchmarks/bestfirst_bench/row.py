@@ -8,17 +8,16 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from hashlib import sha256
-from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from bestfirst import __version__
 from bestfirst.decoding import decode
-from bestfirst.search import Context, Result
-from bestfirst.settings import Decoding
+from bestfirst.search import Result
 
 from .certificate import FullBeams
 from .setting import Setting, read_setting
+from .stopped_beams import follow
 from .store import Store
 
 if TYPE_CHECKING:
@@ -100,8 +99,9 @@ class Row(Saved):
     """One line of the text under one setting.
 
     `score` is what the output was ranked by; None, like `output`, where nothing finished within n_max. `least` is the number of
-    calls that no exact search can do without (`certificate.py`), where it is known. `seconds` is the time since the row before
-    was done: the mean over rows is what a line took, and where each is decoded alone, a row's is its own.
+    calls that no search can do without which returns this beam search's answers (`certificate.py`), where it is known;
+    `least_proven` is False if that is a bound from below, and the number itself may be greater. `seconds` is the time since the
+    row before was done: the mean over rows is what a line took, and where each is decoded alone, a row's is its own.
     """
 
     kind = "row"
@@ -126,6 +126,7 @@ class Row(Saved):
     device: str
     date: str
     least: int | None = None
+    least_proven: bool = True
 
     @property
     def key(self) -> Hashable:
@@ -189,11 +190,14 @@ class Benchmark:
         failures: dict[int, str],
     ) -> None:
         signature, device = self.signature(setting, text), device_name(self.model)
+        asked = setting.with_language_model(self.language_model)
+        # Where time is taken nothing is followed.
+        kind = None if setting.alone else follow(asked.plan, asked.objective, asked.nbest)
         beams: dict[int, FullBeams] = {}
         before = perf_counter()
 
         def trace(index: int) -> FullBeams:
-            beams[index] = FullBeams()
+            beams[index] = kind()  # type: ignore[misc]
             return beams[index]
 
         def done(index: int, result: Result) -> None:
@@ -222,20 +226,12 @@ class Benchmark:
                     device=device,
                     date=date.today().isoformat(),
                     least=None if followed is None else followed.least(),
+                    least_proven=followed is None or followed.proven,
                 )
             )
             before = perf_counter()
 
-        asked = setting.with_language_model(self.language_model)
-        certified = _can_be_certified(setting, asked)
-        decode(self.model, [pair.source for pair in pairs], asked, progress=done, trace=trace if certified else None)
-
-
-def _can_be_certified(setting: Setting, asked: Decoding) -> bool:
-    """Whether beam search's beams can be seen, and the score is one of a value and a length; not where time is taken."""
-    score = asked.objective
-    bounded = score.exact(asked.finished) and score.bound(0.0, 0, Context(1)) < inf and "attention" not in score.needs
-    return setting.search == "beam" and bounded and not setting.alone
+        decode(self.model, [pair.source for pair in pairs], asked, progress=done, trace=None if kind is None else trace)
 
 
 def identity(model: TransformersModel) -> str:

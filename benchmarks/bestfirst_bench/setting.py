@@ -14,15 +14,21 @@ from bestfirst.strategies import STRATEGIES
 if TYPE_CHECKING:
     from bestfirst.models import Model
 
+TODAYS = ("hf-never", "hf-false", "hf-true", "patience", "ctranslate2")  # stops that both searches have
 SEARCHES: dict[str, dict[str, Any]] = {
     **{name: {"strategy": name} for name in STRATEGIES},
     "es": {"strategy": "beam", "stop": "opennmt"},  # the paper's early stopping
     "early": {"strategy": "beam", "stop": "huang"},
-    **{stop: {"strategy": "beam", "stop": stop} for stop in ("shrinking", "hf-never", "hf-false", "hf-true")},
+    "shrinking": {"strategy": "beam", "stop": "shrinking"},
+    **{stop: {"strategy": "beam", "stop": stop} for stop in TODAYS},
+    **{f"best-first/{stop}": {"strategy": "best-first", "stop": stop} for stop in TODAYS},
     "stopping": {"method": "stopping"},  # the paper's two methods for scores that can rise
     "heuristic": {"method": "heuristic"},
 }
-"""What `Decoding` is asked for each search; `gamma=2` besides, the paper's memory-reduced search with a queue of 2k."""
+"""What `Decoding` is asked for each search; `gamma=2` besides, the paper's memory-reduced search with a queue of 2k.
+
+`best-first/STOP` returns what beam search with that stop returns. Patience is for twice as many answers as the beam
+has slots; for as many it is `hf-true`."""
 
 GAMMA = re.compile(r"gamma=(\d+)")
 LANGUAGE_MODEL = "lm"  # stands for a score's language model in settings; which one it was, the signature of a row says
@@ -64,7 +70,14 @@ class Setting:
     def signature(self) -> str:
         """All that sets it apart, in one line."""
         rows = [] if self.decoding.row_budget is None else [f"rows:{self.decoding.row_budget}"]
+        # Best-first search proves some stops' answers, and then stops by its own rule.
+        rows += [] if self.decoding.stop in (None, self.decoding.plan.stop.name) else [f"as:{self.decoding.stop}"]
         return "|".join([self.decoding.signature, *rows, *(["alone"] if self.alone else [])])
+
+    @property
+    def baseline(self) -> Setting:
+        """Beam search that returns the same."""
+        return self.using(self.search.removeprefix("best-first/") if "/" in self.search else "beam")
 
     @property
     def needs_language_model(self) -> bool:
@@ -83,7 +96,8 @@ class Setting:
 
 
 def _asked(search: str, beam: int) -> dict[str, Any]:
-    plain = {"strategy": "best-first", "method": "exact", "stop": None, "queue_capacity": None}
+    plain: dict[str, Any] = {"strategy": "best-first", "method": "exact", "stop": None, "queue_capacity": None}
+    plain["stop_options"] = {"factor": 2.0} if search.endswith("patience") else {}
     if gamma := GAMMA.fullmatch(search):
         return {**plain, "queue_capacity": int(gamma[1]) * beam}
     if search not in SEARCHES:

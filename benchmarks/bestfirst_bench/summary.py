@@ -36,7 +36,10 @@ class Against:
 
 @dataclass(frozen=True)
 class SettingSummary:
-    """Means over lines. `over_least`: of an exact search, calls over the fewest that any can make, where that is known."""
+    """Means over lines. `least`: the fewest calls with which any search can be certain of these answers, where that is known.
+
+    Without `least_proven` it is a bound from below.
+    """
 
     setting: Setting
     lines: int
@@ -50,8 +53,14 @@ class SettingSummary:
     unfinished: int
     exact: int
     quality: Mapping[str, float] = field(default_factory=dict)
-    over_least: float | None = None
+    least: float | None = None
+    least_proven: bool = True
     against: Against | None = None
+
+    @property
+    def over_least(self) -> float | None:
+        """Calls over the fewest."""
+        return None if self.least is None else self.calls / self.least
 
     @property
     def milliseconds(self) -> float | None:
@@ -63,7 +72,8 @@ class SettingSummary:
         return None if self.milliseconds is None else self.milliseconds / self.calls
 
     def json(self) -> dict[str, Any]:
-        named = {"setting": self.setting.json(), "search": self.setting.search, "beam": self.setting.beam}
+        named: dict[str, Any] = {"setting": self.setting.json(), "search": self.setting.search, "beam": self.setting.beam}
+        named["over_least"] = self.over_least
         return {**vars(self), **named, "against": None if self.against is None else asdict(self.against)}
 
 
@@ -97,6 +107,7 @@ def summarize(
     references = [row.reference for row in chosen if row.reference is not None]
     scored = metrics is not None and len(references) == len(chosen)
     surprises = [row.surprise for row in chosen if row.surprise is not None]
+    certified = _certified(chosen, baseline)
     names = ("source_length", "calls", "lm_calls", "rows", "steps", "seconds")
     return SettingSummary(
         setting=chosen[0].setting,
@@ -106,7 +117,8 @@ def summarize(
         unfinished=sum(row.output is None for row in chosen),
         exact=sum(row.exact for row in chosen),
         quality=metrics.score([row.output or "" for row in chosen], references) if metrics and scored else {},
-        over_least=None if baseline is None else _over_least(chosen, baseline),
+        least=_least(certified),
+        least_proven=all(row.least_proven for row in certified),
         against=None if baseline is None else compare(chosen, [baseline[line] for line in lines]),
     )
 
@@ -125,9 +137,19 @@ def compare(rows: Sequence[Row], baseline: Sequence[Row]) -> Against:
     )
 
 
-def _over_least(rows: Sequence[Row], baseline: RowsByLine) -> float | None:
-    needed = [least for row in rows if row.exact and (least := baseline[row.line].least) is not None]
-    return sum(row.calls for row in rows) / sum(needed) if len(needed) == len(rows) else None
+def _certified(rows: Sequence[Row], baseline: RowsByLine | None) -> list[Row]:
+    """The rows that tell the least calls for these answers: beam search's own, where that is certain to return the same."""
+    if baseline is None or all(row.least is not None for row in rows):
+        return list(rows)
+    stop = rows[0].setting.decoding.stop
+    found = [baseline[row.line] for row in rows]
+    same = all(row.exact for row in rows) or (stop is not None and stop == found[0].setting.decoding.stop)
+    return found if same else []
+
+
+def _least(rows: Sequence[Row]) -> float | None:
+    counted = [row.least for row in rows if row.least is not None]
+    return mean(counted) if counted and len(counted) == len(rows) else None
 
 
 def increase(old: float, new: float) -> float:

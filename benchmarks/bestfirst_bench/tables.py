@@ -141,6 +141,10 @@ LEGEND = (
     "/ least: calls over the fewest that any exact search can make. differ: best outputs that are not that beam search's; ties: "
     "of these, as good by 1e-4; lower, higher: best scores that are not its. none: inputs of which nothing finished within n_max."
 )
+BOUNDED = (
+    "least: the fewest calls with which any search can be certain of what beam search returns with this stop. >=, <=: a bound is "
+    "known, and not the number; there may be no search that meets it."
+)
 GAINS = "In brackets: gain over the first line of this k."
 CLIPPED = "differ from 0: best outputs that are not beam search's at epsilon 0, the paper's search error for mutual information."
 CITED = "The paper's numbers are cited; its model is another."
@@ -184,8 +188,10 @@ def _all_settings(settings: Collection[Setting]) -> list[PlannedLine]:
     lines = []
     for setting in ordered:
         beam = setting.using("beam")
-        baseline = beam if beam in settings else None
-        lines.append(PlannedLine(setting, setting.rules if several else "", baseline if setting != beam else None, baseline))
+        same = setting.baseline if setting.baseline in settings else beam
+        baseline = same if same in settings and setting != beam else None
+        zero = beam if beam in settings else None
+        lines.append(PlannedLine(setting, setting.rules if several else "", baseline, zero))
     return lines
 
 
@@ -226,6 +232,7 @@ def rows_table(title: str, lines: Sequence[MeasuredLine], metrics: QualityMetric
 
         return show
 
+    bounded = any(line.ours is not None and not line.ours.least_proven for line in lines)
     clipped = any(line.planned.setting.needs_language_model for line in lines)
     columns: dict[str, str | Callable[[MeasuredLine], Any]] = {
         "k": "planned.setting.beam",
@@ -235,7 +242,8 @@ def rows_table(title: str, lines: Sequence[MeasuredLine], metrics: QualityMetric
         "|x|": "ours.source_length:.1f",
         "calls": "ours.calls:.1f",
         "increase": "ours.against.increase:+.0f %",
-        "/ least": "ours.over_least:.2f",
+        **({"least": lambda line: _least(line, ":.1f", ">= ", "least")} if bounded else {}),
+        "/ least": lambda line: _least(line, ":.2f", "<= ", "over_least"),
         "differ": "ours.against.different:.1f %",
         "ties": "ours.against.near_ties",
         "lower": "ours.against.lower:.1f %",
@@ -248,9 +256,16 @@ def rows_table(title: str, lines: Sequence[MeasuredLine], metrics: QualityMetric
         **({f"paper: {name}": f"planned.published.{content}" for name, content in PUBLISHED.items()} if cited else {}),
     }
     has_gains = any(line.gain and line.planned.score for line in lines)
-    notes = [LEGEND, *([GAINS] if has_gains else []), *([CLIPPED] if clipped else []), *([CITED] if cited else [])]
+    said = {BOUNDED: bounded, GAINS: has_gains, CLIPPED: clipped, CITED: cited}
+    notes = [LEGEND, *(note for note, fits in said.items() if fits)]
     left, part = {"score", "search"}, lambda line: line.planned.setting.beam
     return Table.of(title, lines, columns, left, part, [*notes, *metrics.signatures()])
+
+
+def _least(line: MeasuredLine, form: str, sign: str, name: str) -> str | None:
+    """A number that is known, or bounded: then with the sign."""
+    number = cell(line, f"ours.{name}{form}")
+    return f"{sign}{number}" if number and line.ours is not None and not line.ours.least_proven else number or None
 
 
 PUBLISHED = {"calls": "calls:g", "increase": "increase:+.0f %", "error": "error:.1f %", "quality": "quality_and_gain"}

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from .ctranslate2 import FirstFinished
-from .hugging_face import BestIsWorse, HuggingFaceStep
+from .hugging_face import BestIsWorse, HuggingFaceStep, ShortestFirstPruned
 from .search import METHODS, Answered, BestFirst, Finished, Heuristic, Stop, Strategy, by_method, stops, table_1
 
 __all__ = ["METHODS", "STOPS", "STRATEGIES", "UNPRUNED", "by_method", "named_strategy", "stopping"]
@@ -54,8 +54,9 @@ def named_strategy(
 def stopping(plan: Strategy, stop: str | Stop, **options: Any) -> Strategy:
     """This strategy with another stopping rule, by name or as an object.
 
-    "shrinking" brings its rule for finished hypotheses along. "hf-false" and "hf-never" work with best-first search too, and
-    return what Hugging Face's beam search returns; all others go level by level.
+    "shrinking" brings its rule for finished hypotheses along. "hf-false", "hf-never", "hf-true" and "patience" work with
+    best-first search too, and return what beam search returns with them; at the last two, which count answers, levels are scored
+    one after the other, less what cannot matter. All others go level by level.
     """
     if not isinstance(stop, str):
         return plan.using(stop=stop)
@@ -65,6 +66,9 @@ def stopping(plan: Strategy, stop: str | Stop, **options: Any) -> Strategy:
         raise ValueError(f"stop {stop!r} has no option {unknown[0]!r}; only {' and '.join(WITH_FACTOR)} have one, factor")
     if stop.startswith("hf-") and plan.finished != "leave":
         raise ValueError(f"stop={stop!r} is for finished='leave', Hugging Face's rule, not {plan.finished!r}")
-    if isinstance(plan.order, BestFirst) and plan.k < inf and stop in ("hf-false", "hf-never"):
-        return plan.using(stop=HuggingFaceStep() if stop == "hf-false" else Answered())
+    if isinstance(plan.order, BestFirst) and plan.k < inf:
+        if stop in ("hf-false", "hf-never"):
+            return plan.using(stop=HuggingFaceStep() if stop == "hf-false" else Answered())
+        if stop in ("hf-true", "patience") and plan.finished == "leave":
+            return plan.using(stop=STOPS[stop](**options), order=ShortestFirstPruned())
     return plan.using(stop=STOPS[stop](**options), finished="shrink" if stop == "shrinking" else plan.finished)

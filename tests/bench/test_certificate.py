@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from math import inf
 
-from bestfirst.search import beam
+import pytest
+
+from bench.conftest import ENGLISH, GERMAN, call
+from bestfirst.ctranslate2 import as_ctranslate2
+from bestfirst.scoring import LengthNormalized, LogProbability
+from bestfirst.search import Strategy, beam, best_first_beam
 from bestfirst.strategies import stopping
 from bestfirst_bench.certificate import FullBeams
 from bestfirst_bench.row import Row
-from search.audit import least
+from bestfirst_bench.stopped_beams import StoppedBeams, follow
+from search.audit import (
+    EOS,
+    Stopped,
+    Tokens,
+    World,
+    best,
+    ctranslate2s,
+    hugging_faces,
+    least,
+    open_nmts,
+    patient,
+)
 from search.test_audit import Case
 
 
@@ -22,10 +41,106 @@ def test_it_is_the_references(cases, tally):
         rule = "keep" if world.keep else "leave"
         plan = beam(world.k, rule) if world.n <= world.k else stopping(beam(world.k, rule), "exhausted")
         case.search(plan, 1, trace=followed)
-        if followed.least() != len(least(world, case.whole)):
+        stopped = FullBeams()  # as soon as the answers are certain
+        case.search(stopping(beam(world.k, rule), "huang"), 1, trace=stopped)
+        if not followed.least() == stopped.least() == len(least(world, case.whole)):
             wrong.append(seed)
     tally("certificates of bench", len(numbers), len(wrong))
     assert not wrong, f"{len(wrong)} of {len(numbers)}, such as {wrong[:3]}"
+
+
+STOPS = {
+    "hf-false": lambda world, plain: hugging_faces(world, False),
+    "hf-true": lambda world, plain: hugging_faces(world._replace(n=1), True),
+    "patience": lambda world, plain: patient(world, 1.6),
+    "ctranslate2": lambda world, plain: ctranslate2s(world, 1.6, plain),
+    "opennmt": lambda world, plain: open_nmts(world),
+    "shrinking": lambda world, plain: patient(world, 1.0, shrinks=True),
+}
+BEST_FIRST = ("hf-false", "hf-true", "patience", "ctranslate2")
+
+
+def with_stop(plan: Strategy, stop: str, case: Case) -> Strategy:
+    if stop == "ctranslate2":
+        return as_ctranslate2(plan, case.score, case.world.n, 1.6)
+    return stopping(plan, stop, **({"factor": 1.6} if stop == "patience" else {}))
+
+
+def otherwise(world: World, y: Tokens) -> Iterator[World]:
+    """Worlds that differ below `y` alone: nothing is there; or a chain that costs nothing, by itself or beside what is there."""
+    for length in range(len(y), world.n_max + 1):
+        chain = (*y, *[NEW] * (length - len(y) - 1), EOS) if length > len(y) else y
+        for beside in (False, True):
+
+            def increments(prefix: Tokens, chain: Tokens = chain, beside: bool = beside) -> tuple[float, ...]:
+                on_chain = prefix == chain[: len(prefix)] and len(prefix) < len(chain)
+                if prefix[: len(y)] != y or (beside and not (on_chain and len(prefix) >= len(y)) and NEW not in prefix[len(y) :]):
+                    return world.increments(prefix)
+                found = [*world.increments(prefix)] if beside and prefix == y else []
+                found += [-inf] * (NEW + 1 - len(found))
+                if on_chain:
+                    found[chain[len(prefix)]] = 0.0
+                return tuple(found)
+
+            yield world._replace(increments=increments)
+
+
+NEW = 9  # a token that no model has
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_under_a_stop_it_is_a_bound_from_below(stop, cases, tally):
+    """Below each prefix that counts there could be something that changes the answers, so whoever knows them has scored it.
+
+    With ties no search makes fewer calls, either.
+    """
+    counted = faults = met = 0
+    numbers = cases(60, full=4000)
+    for seed in numbers:
+        case = Case(seed)
+        world, rule = case.world, "keep" if case.world.keep else "leave"
+        if world.keep and stop != "opennmt":
+            continue
+        plan, followed = with_stop(beam(world.k, rule), stop, case), StoppedBeams()
+        result = case.search(plan, 1, trace=followed).result()
+        needed = followed.needed()
+        answers = [(each.tokens, each.score) for each in result.hypotheses]
+        counted += len(needed)
+        ours = case.search(with_stop(best_first_beam(world.k), stop, case), 1).result() if stop in BEST_FIRST else result
+        faults += len(needed) > ours.calls
+        met += len(needed) == ours.calls
+        if case.kind == "ties" or world.n_max > 5:
+            continue
+        for y in needed:
+            changed: Iterator[Stopped] = (STOPS[stop](other, case.score.value_only) for other in otherwise(world, y.tokens))
+            faults += all(best(each.answers, world.n) == answers for each in changed)
+    tally(f"prefixes that {stop} needs", counted, faults)
+    assert faults == 0
+    assert counted > 0
+    assert met > 0
+
+
+def test_which_stops_only_a_bound_is_known_of():
+    plain, rises = LogProbability(), LengthNormalized(1.0)
+    proven = {"hf-false": (plain,), "opennmt": (plain,), "hf-never": (plain, rises), "huang": (plain, rises)}
+    for stop in ("hf-never", "huang", "exhausted", "hf-false", "hf-true", "opennmt", "patience", "shrinking"):
+        for score in (plain, rises):
+            known = score in proven.get(stop, (plain, rises) if stop == "exhausted" else ())
+            assert follow(stopping(beam(3), stop), score, 1) is (FullBeams if known else StoppedBeams)
+    assert follow(best_first_beam(3), plain, 1) is None
+
+
+def test_every_line_of_the_table_of_stops_has_it(tmp_path, capsys):
+    command = ["bench", "paper", GERMAN, ENGLISH, "--table", "stops", "--beam", "3", "--limit", "3"]
+    assert call(*command, "--rows", tmp_path / "rows.jsonl", "--json") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 20
+    assert all(line["over_least"] >= 1 for line in lines)
+    assert all(line["over_least"] == 1 for line in lines if line["least_proven"] and "/" in line["search"])
+    assert {line["search"] for line in lines if not line["least_proven"]} > {"hf-true", "best-first/hf-false"}
+    assert call(*command, "--rows", tmp_path / "rows.jsonl") == 0
+    assert " >= " in (printed := capsys.readouterr().out)
+    assert " <= " in printed
 
 
 def test_best_first_search_makes_no_call_more_on_the_embedded_model(rows_file):
@@ -40,5 +155,6 @@ def test_best_first_search_makes_no_call_more_on_the_embedded_model(rows_file):
 def test_it_is_saved_where_it_is_known_only(rows_file):
     for line in rows_file.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        of_beam = row["setting"]["search"] == "beam"
+        of_beam = row["setting"]["search"] in ("beam", "es", "shrinking", "early")
         assert (row["least"] is not None) == (of_beam and not row["setting"]["alone"])
+        assert row["least_proven"] == (row["setting"]["search"] != "shrinking")

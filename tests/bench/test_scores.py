@@ -46,6 +46,12 @@ def test_exact_search_returns_beam_searchs_answers_with_no_more_calls(measured):
         assert against["increase"] >= 0
 
 
+def test_every_beam_search_and_what_returns_the_same_has_its_least_calls(measured):
+    """At epsilon 0 nothing is bounded, so whatever is on a beam has to be scored."""
+    assert all((line["over_least"] is not None) == (line["search"] in ("beam", "best-first")) for line in measured)
+    assert all(line["over_least"] == 1 for line in measured if line["search"] == "best-first" or line["score"] == "epsilon 0")
+
+
 def test_numbers_are_those_of_decode(measured):
     sources = GERMAN.read_text(encoding="utf-8").splitlines()[:6]
     score = bestfirst.scoring.LengthReward(0.5)

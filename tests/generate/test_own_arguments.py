@@ -51,9 +51,12 @@ def test_a_strategy_may_be_an_object(run):
     assert torch.equal(run(strategy=best_first_beam(4), early_stopping="never"), run(early_stopping="never"))
 
 
-def test_early_stopping_and_best_first_contradict_each_other(run):
-    with pytest.raises(ValueError, match="goes level by level, strategy 'best-first' does not; use strategy='beam'"):
-        run(strategy="best-first", early_stopping=True)
+def test_early_stopping_goes_level_by_level_and_best_first_leaves_out_what_cannot_matter(run):
+    stats = {"best-first": Stats(), "beam": Stats()}
+    found = [run(strategy=name, early_stopping=True, stats=stats[name]) for name in stats]
+    assert torch.equal(*found)
+    assert torch.equal(found[0], run(early_stopping=True))
+    assert stats["best-first"].calls < stats["beam"].calls
 
 
 def test_diverse_groups_take_the_place_of_group_beam_search(run):

@@ -121,7 +121,8 @@ def test_early_stopping_leaves_a_level_once_the_rest_of_it_cannot_matter(cases, 
         alpha, n = rng.choice((-0.5, 0.0, 0.6, 1.0, 2.0)), rng.randint(1, case.k)
         made = setup(case, lambda _, alpha=alpha: LengthNormalized(alpha))
         theirs = hugging_face(case.toy, k=case.k, n_max=case.n_max, n=n, alpha=alpha, early_stopping=True)
-        plan = stopping(beam(case.k), "hf-true").using(order=ShortestFirstPruned())
+        plan = stopping(best_first_beam(case.k), "hf-true")
+        assert plan.order.relies_on_bound
         for ahead in (1, case.k):
             ours = made.search(plan, n, ahead=ahead, accept_truncated=True)
             mismatches += outcome(ours) != theirs.answers
@@ -177,7 +178,7 @@ def test_openNMTs_stop_returns_beam_searchs_best_for_log_probability(cases):  # 
         assert stopped.calls <= to_the_end.calls
 
 
-@pytest.mark.parametrize("name", [name for name in STOPS if name not in ("exhausted", "hf-false", "hf-never", "ctranslate2")])
+@pytest.mark.parametrize("name", [name for name in STOPS if name in ("huang", "opennmt", "shrinking")])
 def test_a_stop_that_goes_level_by_level_refuses_best_first_search(name):
     with pytest.raises(ValueError, match="level by level, strategy 'best-first' does not; use strategy='beam'"):
         decode(FunctionModel(lambda prefix: [-1.0, -1.0], EOS), [None], stop=name)

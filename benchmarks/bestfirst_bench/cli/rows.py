@@ -22,8 +22,9 @@ from .work import load_models, make_rows, read_text, show
 Strategies = Annotated[
     str,
     option(
-        f"Searches: {', '.join(SEARCHES)}; gamma=2: memory-reduced, with a queue of 2 K. es, early, shrinking and hf-* "
-        "are beam search with other stops; stopping and heuristic the paper's methods for scores that can rise.",
+        f"Searches: {', '.join(SEARCHES)}; gamma=2: memory-reduced, a queue of 2 K. es, early, shrinking, hf-*, patience and "
+        "ctranslate2 are beam search with other stops, best-first/STOP returns what they return; stopping and heuristic are the "
+        "paper's methods for scores that can rise.",
         "--strategy",
         panel=RUN,
         metavar="NAME,...",
@@ -138,6 +139,7 @@ def paper(
     length              length rewards: the paper's two methods, and exact
     mutual-information  likewise; needs --lm
     memory              a queue of at most gamma k hypotheses
+    stops               today's stops, which the paper has not: leave, n_max 2|x|
     figure              calls against time, one sentence at a time
 
     Rows are saved as they are done; the same command goes on from there.

@@ -239,7 +239,6 @@ class AnyOrderSearch(SearchTree):
         """The n best answers so far; final once `needed` has returned None."""
         status: Status = "budget" if self.out_of_budget else "complete" if self.answers else "incomplete"
         broken = self.evicted or self.out_of_budget or self.short_of_children
-        broken = self.evicted or self.out_of_budget or self.short_of_children
         calls = self.calls
         answers = self._counted()[: self.n]
         result = Result(

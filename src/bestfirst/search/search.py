@@ -1,15 +1,18 @@
 """Search: what an engine drives, and which of the searches runs when.
 
-They give the same answers, scores and calls (`tests/search/test_equal_searches.py`):
+They give the same answers and scores; `StepSearch` and `LevelSearch` may leave out calls that the last two make
+(`tests/search/test_equal_searches.py`, `test_step.py`, `test_level.py`):
 
     StrictSearch     the common case, cheapest: best first, by a score that is its own bound, until n have finished
+    StepSearch       best first until the step at which Hugging Face stops by default, by a score that rises with length
     LevelSearch      level by level, until so many have finished: Hugging Face's True, CTranslate2's stop, patience, greedy
     AnyOrderSearch   everything else: other orders, stops and scores, a heuristic, a queue of limited capacity, `max_calls`,
                      a trace, outputs that end without EOS
     on a device      in `bestfirst.engine`: all searches of a batch in kernels, where an engine holds the model on an accelerator
                      and its kernels can do what is asked for; the engine looks before it begins one of the others
 
-`Groups` runs several of them for one input (diverse beam search).
+`Groups` runs several of them for one input (diverse beam search). `BankedSearch` is a search of its own, for outputs that must
+contain given words: `Decoding.search` begins it.
 """
 
 from __future__ import annotations
