@@ -90,7 +90,7 @@ def answering(given, eos=0):
         (lambda batch: [Scored(numpy.zeros((1, 4)))], 0, r"after \[\] must be one row, a number for each token, .* \(1, 4\)"),
         (lambda batch: [Scored(torch.zeros(2, 4))], 0, r"must be one row, .* got an array of shape \(2, 4\)"),
         (lambda batch: [Scored(["a", "b"])], 0, r"after \[\] must be a row of numbers, got a list with 'a'"),
-        (lambda batch: [Scored(None)], 0, r"must be (a row of numbers|one row)"),
+        (lambda batch: [Scored(None)], 0, r"after \[\] must be a row of numbers, got None"),
         (lambda batch: [Scored([-1.0] * 4)], 4, r"are 4, for the tokens 0 to 3, and Mine.eos is \[4\]: not one of them"),
         (lambda batch: [Scored([-1.0] * (3 + len(q.prefix))) for q in batch], 2, r"after \[0\] are 4, those before were 3; g"),
         (lambda batch: ([[-1.0] * 3], []), 0, "and returned"),

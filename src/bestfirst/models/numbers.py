@@ -34,7 +34,7 @@ def _array(row: Any, what: object, dimensions: int = 1) -> Any:
         row = row.detach()
         row = (row.float() if row.dtype.itemsize < 4 else row).cpu().numpy()
     try:
-        found = numpy.asarray(row)
+        found = numpy.asarray(row if row is not None else "")
         if found.dtype != numpy.float32:
             found = found.astype(numpy.float32 if found.dtype == numpy.float16 else numpy.float64, copy=False)
     except (TypeError, ValueError):
@@ -46,7 +46,8 @@ def _array(row: Any, what: object, dimensions: int = 1) -> Any:
 
 def _kind(row: Any) -> str:
     odd = next((value for value in row if not isinstance(value, (int, float))), None) if isinstance(row, (list, tuple)) else None
-    return type(row).__name__ if odd is None else f"a {type(row).__name__} with {odd!r:.40}"
+    name = "None" if row is None else type(row).__name__
+    return name if odd is None else f"a {name} with {odd!r:.40}"
 
 
 def few_rows(rows: int) -> Iterator[slice]:
