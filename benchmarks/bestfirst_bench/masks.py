@@ -130,4 +130,4 @@ def main(path: str, hypotheses: str = "50", turns: int = 5) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "50")

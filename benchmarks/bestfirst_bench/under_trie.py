@@ -66,4 +66,4 @@ def main(sources: str, items: str, peer: str | None = None, turns: int = 5) -> N
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else None)

@@ -92,7 +92,8 @@ class Trie(Constraint):
     @cached_property
     def _looked_up(self) -> tuple[memoryview, memoryview, memoryview]:
         """The arrays for those who look at single numbers, which are found in a tenth of the time."""
-        return memoryview(self.tokens), memoryview(self.first), memoryview(self.items)
+        tokens, first, items = (memoryview(array) for array in (self.tokens, self.first, self.items))  # type: ignore[arg-type]
+        return tokens, first, items
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_looked_up"}

@@ -100,7 +100,8 @@ class CachedModel:
             logits = logits.float() if tensors else logits
             values, tokens = self.runner.decoder.best(logits, count, self._banned_array(logits))
             found = [x.cpu().numpy() if tensors else x for x in (values, tokens, logits)]
-        return FewBest(*(x if places is None else x[places] for x in found), states)  # type: ignore[misc]
+        best, first, all_of = (x if places is None else x[places] for x in found)
+        return FewBest(best, first, all_of, states)
 
     def _banned_array(self, like: Any) -> Any:
         """The tokens that do not come, as a step knows them; None where there are none."""

@@ -87,10 +87,10 @@ class Ensemble(Combined):
     def best(self, batch: Sequence[Query], width: float) -> list[tuple[list[float], list[int], Any]] | None:
         """Of each hypothesis the best tokens, their log-probabilities, and the state to go on from, without the scores of all
         tokens: what no model has among its first is less likely than the mean of their last. None where that is not at hand."""
-        running = [getattr(model, "cached", None) for model in self.models]
+        running: list[Any] = [getattr(model, "cached", None) for model in self.models]
         if None in running or len({id(each) for each in running}) < len(running):
             return None
-        if 4 * width > min(model.vocabulary for model in self.models):
+        if 4 * width > min(tree.model.vocabulary for tree in running):
             return None
         count = 2 * int(width) + 4  # whose first are known to be the mean's, in nearly every row
         found = [tree.best([Query(q.state[i], q.prefix) for q in batch], count) for i, tree in enumerate(running)]
