@@ -145,3 +145,15 @@ def test_a_wide_beam_scores_a_fraction_of_the_rows(model):
     assert all(result.exact for result in results)
     assert 20 * sum(r.rows for r in results[:2]) < sum(r.rows for r in beam)
     assert [r.text for r in results[:2]] == [r.text for r in beam]
+
+
+@pytest.mark.parametrize("k", [150, 520])
+def test_wide_beams_are_those_of_beam_search(model, k):
+    """Their successors are selected together, and kept in less memory than lists."""
+    settings = {"beam": k, "nbest": 40, "max_length": 5, "accept_truncated": True}
+    names = ("best-first", "beam")
+    by = {name: bestfirst.decode(model, ["Wo ist der Bahnhof?"], strategy=name, **settings)[0] for name in names}
+    found, wanted = ([(answer.tokens, answer.score) for answer in by[name].hypotheses] for name in names)
+    assert [tokens for tokens, _ in found] == [tokens for tokens, _ in wanted]
+    assert [score for _, score in found] == pytest.approx([score for _, score in wanted], abs=1e-4)
+    assert by["best-first"].calls <= by["beam"].calls

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from math import inf
 from time import perf_counter
@@ -21,6 +22,9 @@ from .scorer import Process
 
 if TYPE_CHECKING:
     from ..models.text_model import TextModel
+
+
+LONG = 128  # successors of a hypothesis
 
 
 class TreeScorer:
@@ -218,9 +222,18 @@ def _successors(batch: Sequence[Hypothesis], best: Any, tokens: Any, logprobs: A
         for each in (best, tokens) if logprobs is None else (best, tokens, logprobs):
             each[tied] = np.take_along_axis(each[tied], order, 1)
     counts = possible.sum(1).tolist()
-    rows = zip(best.tolist(), tokens.tolist(), [None] * len(best) if logprobs is None else logprobs.tolist(), counts, strict=True)
+    rows = zip(_each(best), _each(tokens), [None] * len(best) if logprobs is None else _each(logprobs), counts, strict=True)
     whole = best.shape[1]
     return [
         Successors(values, ids, own) if n == whole else Successors(values[:n], ids[:n], None if own is None else own[:n])
         for values, ids, own, n in rows
     ]
+
+
+def _each(rows: Any) -> Sequence[Any]:
+    """Rows as Python has them: lists, which are faster to read, or, of many numbers, what takes an eighth of their memory."""
+    if rows.shape[1] <= LONG:
+        return rows.tolist()
+    rows = rows.astype(np.int32) if rows.dtype.kind == "i" else rows
+    code = {"i": "i", "f": "f" if rows.itemsize == 4 else "d"}[rows.dtype.kind]
+    return [array(code, row.tobytes()) for row in rows]
