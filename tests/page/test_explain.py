@@ -125,7 +125,7 @@ def test_scores_other_than_log_probability(model):
 def test_what_cannot_be_explained_says_why(model):
     with pytest.raises(ValueError, match="the wanted output is empty"):
         explain(model, "Ja.", " ")
-    with pytest.raises(ValueError, match="cannot write '東京': part of it is not in its vocabulary"):
+    with pytest.raises(ValueError, match="cannot write '東京': '東京' is not in its vocabulary"):
         explain(model, "Ja.", "東京")
     with pytest.raises(ValueError, match=r"has \d tokens with its end, more than max_length, 3; raise it"):
         explain(model, "Ja.", "Yes, sir", max_length=3)
