@@ -37,7 +37,7 @@ class Result:
     `calls` counts the hypotheses that the algorithm had to score (the paper's metric), `rows` those the model was run on,
     speculation included, `steps` the forward passes this input took part in, `lm_calls` the calls of a language model that the
     score asks beside the model. Of the rows, `drafted` were guessed ahead of the hypotheses before them, and `accepted` of these
-    came to be asked for. `exact` says whether the hypotheses are beam search's.
+    came to be asked for. `exact` says whether the hypotheses are beam search's, if the score's bound holds (`check_score`).
     """
 
     hypotheses: list[Answer] = field(default_factory=list)
