@@ -30,7 +30,7 @@ from .parity import hugging_face_strategy
 
 _log = logging.getLogger(__name__)
 INPUTS, TOKENS, TURNS = 4, 16, 3
-EVEN = 1.15  # how many times as fast a search here has to be: what longer outputs cost it, a few tokens do not show
+EVEN = 1.1  # how many times as fast a search here has to be: what longer outputs cost it, a few tokens do not show
 LARGE = 0.01  # seconds a step: with such a model nothing that is done beside it counts
 
 Generate = Callable[[int], Any]
