@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from time import process_time
 from typing import Any
 
@@ -60,18 +61,23 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a criterion": {"stopping_criteria": [lambda ids, scores, **_: torch.zeros(len(ids), dtype=torch.bool)]},
 }
 PROMPT, NEW, K, INPUTS = 200, 50, 4, 2
-TURNS = 5
+TURNS = 9
 
 
-def seconds(run: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, float]:
-    """The least CPU time of each, turn by turn."""
-    best = [float("inf")] * 2
-    for _ in range(TURNS):
-        for place, each in enumerate((run, other)):
+def times(run: Callable[[], Any], other: Callable[[], Any]) -> float:
+    """The CPU time of the first over that of the second: the median of turns, in which they come first by turns.
+
+    What a machine does beside them changes from second to second; both of a turn meet about the same of it.
+    """
+    found = []
+    for turn in range(TURNS):
+        took = {}
+        for each in (run, other) if turn % 2 else (other, run):
             begun = process_time()
             each()
-            best[place] = min(best[place], process_time() - begun)
-    return best[0], best[1]
+            took[each] = process_time() - begun
+        found.append(took[run] / took[other])
+    return median(found)
 
 
 def ratio(name: str, setting: dict[str, Any], window: int = 512) -> tuple[float, str]:
@@ -85,8 +91,7 @@ def ratio(name: str, setting: dict[str, Any], window: int = 512) -> tuple[float,
     for _ in range(2):  # what is done once a model
         model.generate(**own)
         model.generate(**asked)
-    theirs, ours = seconds(lambda: model.generate(**asked), lambda: model.generate(**own))
-    return theirs / ours, stats.engine
+    return times(lambda: model.generate(**asked), lambda: model.generate(**own)), stats.engine
 
 
 def main() -> None:
@@ -109,7 +114,7 @@ def main() -> None:
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     if asked.write:
-        today = f"({datetime.datetime.now(datetime.UTC).date()}, one thread, the best of {TURNS} turns each)"
+        today = f"({datetime.datetime.now(datetime.UTC).date()}, one thread, the median of {TURNS} turns)"
         replace_table(asked.write, "speed.py --windows" if asked.windows else "speed.py", "\n".join([today, "", *lines]))
 
 
