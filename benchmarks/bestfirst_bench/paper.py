@@ -175,7 +175,8 @@ def figure(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
 def todays_stops(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
     """Not in the paper: the rule and the stops of today's toolkits, and best-first search that returns what they return."""
     lines = []
-    for title, how in (("log p", {}), ("log p / N", {"score": "length-normalized", "parameters": {"alpha": 1.0}})):
+    scores: dict[str, Any] = {"log p": {}, "log p / N": {"score": "length-normalized", "parameters": {"alpha": 1.0}}}
+    for title, how in scores.items():
         for stop in TODAYS:
             beam, ours = (paper_setting(search, k, finished="leave", **how) for search in (stop, f"best-first/{stop}"))
             lines += [PlannedLine(beam, title), PlannedLine(ours, title, beam)]

@@ -26,8 +26,12 @@ class Scorer(Protocol):
     """
 
     score: Score
-    ahead: Ahead | None  # what is known of rows that are scored ahead, where it is kept
     process: Process | None  # may be set to what changes log-probabilities before the best are chosen
+
+    @property
+    def ahead(self) -> Ahead | None:
+        """What is known of rows that are scored ahead, where it is kept."""
+        ...
 
     @property
     def eos(self) -> Collection[int]:
