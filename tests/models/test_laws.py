@@ -271,7 +271,7 @@ class NotANumber(Score):
     ("score", "message"),
     [
         (Bonus(), r"bonus: increments are never positive, but a token of log-probability .* adds 0\.\d+; take off"),
-        (Downhill(), r"downhill: `final` never falls when the value rises, but at length 0 .* value -.* is worth .*, and one of"),
+        (Downhill(), r"downhill: `final` never falls when the value rises, but at length 1 .* value -.* is worth .*, and one of"),
         (
             Unbounded(0.5),
             r"unbounded: `bound` is not exceeded by any longer `final`, but .* length 0 .* at length 2 it can be worth",
@@ -280,8 +280,8 @@ class NotANumber(Score):
             Swinging(),
             r"swinging: `bound` never rises along a path, but a hypothesis of value -.* and length 0 .*, and one free token",
         ),
-        (Boastful(), r"boastful: it claims to be monotonic, but .* is worth .* at length 0 and .* at length 1"),
-        (Zigzag(), r"zigzag: it claims to go one way, but .* rises at length 1, to .*, and falls at length 2"),
+        (Boastful(), r"boastful: it claims to be monotonic, but .* is worth .* at length 1 and .* at length 2"),
+        (Zigzag(), r"zigzag: it claims to go one way, but .* rises at length 3, to .*, and falls at length 2"),
         (MoreThanItsValue(), r"more: it claims to be the value alone, but of value -.* it makes"),
         (Reward(), r"reward: what finishing adds is never positive, but coverage \[.*\] adds"),
         (NotANumber(), r"nan: `final` never falls when the value rises, but .* is worth nan"),
