@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .drafting import MODEL
-from .models.folder import ModelNotFound, NeedsTransformers, check_folder, embedded_folder
+from .models.folder import FilesDiffer, ModelNotFound, NeedsTransformers, check_folder, embedded_folder
 from .models.text_model import INT8, TextModel
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def load(
         if not _installed():
             raise ModelNotFound(f"cannot load a model from {name!r} without torch and transformers: {why}; {INSTALL}") from None
     except ModelNotFound as error:
-        if not _installed():
+        if not _installed() or isinstance(error, FilesDiffer):
             raise ModelNotFound(f"cannot load a model from {name!r}: {error}") from error
         why = str(error)
     _log.debug("%s is run by transformers: %s", name, why)

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from cli.process import only_line, run
 
@@ -29,6 +31,20 @@ def configured(**fields: object) -> Callable[[Path], None]:
     return change
 
 
+def generating(**fields: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        config = json.loads((folder / "generation_config.json").read_text())
+        (folder / "generation_config.json").write_text(json.dumps({**config, **fields}))
+
+    return change
+
+
+def retyped(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    name = "model.decoder.layers.0.fc1.weight"
+    save_file({**weights, name: weights[name].astype(np.int8)}, folder / "model.safetensors")
+
+
 def pickled(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"weights": print}))
@@ -39,6 +55,10 @@ def pickled(folder: Path) -> None:
     [
         (configured(d_model=64), r"its weights and config.json differ: .* is \(256,\), config.json makes it \(64,\)"),
         (configured(decoder_layers="six"), r"config.json: Field 'decoder_layers' expected int, got str \(value: 'six'\)"),
+        (configured(decoder_layers=2), "its weights and config.json differ: there are 3 layers in the decoder, not 2"),
+        (configured(encoder_layers=10**6), "its weights and config.json differ: there are 3 layers in the encoder, not 1000000"),
+        (configured(decoder_attention_heads=-4), "decoder_attention_heads in config.json must be at least 1, got -4"),
+        (retyped, r"its weight 'model.decoder.layers.0.fc1.weight' is of type I8, not F32, F16 or BF16"),
         (lambda folder: (folder / "config.json").write_text("[1]"), "config.json must be a JSON object, and is a list"),
         (lambda folder: (folder / "vocab.json").write_text("{"), "vocab.json is no JSON: .*"),
         (lambda folder: (folder / "vocab.json").unlink(), "its tokenizer lacks vocab.json"),
@@ -55,6 +75,32 @@ def test_damage_is_named_by_its_file_or_field(call, folder: Path, change: Callab
     assert line.startswith(f"cannot load a model from '{folder}': ")
     assert re.fullmatch(said, line.partition("': ")[2])
     assert ended.code == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"eos_token_id": 1.5}, "eos_token_id in its files must be a token's number, or a list of such, got 1.5"),
+        ({"eos_token_id": [[0]]}, "eos_token_id in its files must be a token's number, or a list of such, got [[0]]"),
+        ({"eos_token_id": True}, "eos_token_id in its files must be a token's number, or a list of such, got True"),
+        ({"decoder_start_token_id": [1, 2]}, "decoder_start_token_id in its files must be a token's number, got [1, 2]"),
+        ({"suppress_tokens": "a"}, "suppress_tokens in its files must be a token's number, or a list of such, got 'a'"),
+        ({"bad_words_ids": [5]}, "bad_words_ids in its files must be a list of lists, got [5]"),
+        ({"max_length": "12"}, "max_length in its files must be a whole number, got '12'"),
+    ],
+)
+def test_a_generation_config_is_named_by_its_field(call, folder: Path, fields: dict[str, object], said: str):
+    generating(**fields)(folder)
+    ended = call("translate", "--model", folder, text="Ja.\n")
+    assert only_line(ended.said) == f"model 'model': {said}"
+    assert ended.code == 2
+
+
+def test_positions_are_made_as_far_as_they_are_used(call, folder: Path):
+    """A table of ten million took all memory there was."""
+    configured(max_position_embeddings=10**7)(folder)
+    ended = call("translate", "--model", folder, text="Ja.\n")
+    assert (ended.code, ended.out) == (0, "Yes.\n")
 
 
 CODE = """

@@ -132,6 +132,13 @@ def test_a_line_with_half_a_surrogate_pair_fails_alone(tmp_path, capsys):
     assert (tmp_path / "out").read_text() == "\nYes.\n"
 
 
+@pytest.mark.parametrize("host", ["", "*", "http://x"])
+def test_a_host_that_no_request_can_name_is_refused(host):
+    process = run("serve", "--port", 0, "--allowed-host", host)
+    said = f"bestfirst: --allowed-host takes a name or an address, without scheme, port or path, got {host!r}\n"
+    assert (process.returncode, process.stderr.decode()) == (2, said)
+
+
 def test_help_teaches_and_loads_no_torch():
     for arguments, words in (
         ([], ["translate", "compare"]),

@@ -107,9 +107,17 @@ def test_what_the_vocabulary_cannot_write_is_never_finished():
     assert decode(model, ["Tom ist zwölf."], allowed=Grammar.json(model, SCHEMA), max_length=20)[0].status == "incomplete"
 
 
+@pytest.mark.parametrize("pattern", ["日本", "a{1000000}", r"[^\s\S]", "(((a{100}){100}){100}){100}"])
+def test_what_cannot_be_written_to_its_end_is_not_written_in_part(pattern):
+    """A matcher that fails, or comes to a limit, lets the end through; the output was "" or "a", and said to be exact."""
+    model = bestfirst.load()
+    (result,) = bestfirst.decode(model, ["Ja."], allowed=Grammar.regex(model, pattern), max_length=12)
+    assert (result.status, result.hypotheses) == ("incomplete", [])
+
+
 def test_what_is_no_grammar(language_model, tmp_path):
     for wrong, message in (
-        (lambda: Grammar.regex(language_model, "(a"), "cannot be read: .*invalid regex"),
+        (lambda: Grammar.regex(language_model, "(a"), "cannot be read: unclosed group"),
         (lambda: Grammar.json(language_model, "{x"), "not a JSON object"),
         (lambda: Grammar.json(language_model, "[1]"), "not a JSON object"),
         (lambda: Grammar.json(language_model, {"type": "person"}), "Invalid type: person"),

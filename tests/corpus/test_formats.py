@@ -14,7 +14,7 @@ import zstandard
 from bestfirst import Result
 from bestfirst.corpus import Input, Record, Target
 from bestfirst.corpus.records import LONGEST, read_line, whole_lines
-from bestfirst.errors import Unusable
+from bestfirst.errors import Stopped, Unusable
 from bestfirst.search import Answer
 
 LINES = [f"line {number}" for number in range(1, 9)]
@@ -189,7 +189,7 @@ def test_json_lines_become_columns_that_hold_all_of_them(do, tmp_path: Path):
 
 
 ODD = [
-    ('{"text": "a", "n": 36893488147419103232}', "field 'n' does not fit into Parquet: a number of more than 64 bits"),
+    ('{"text": "a", "n": 36893488147419103232}', "field 'n' does not fit into Parquet: a whole number beyond 64 bits"),
     ('{"text": "a", "s": "\\ud800"}', "field 's' does not fit into Parquet: half a character"),
     ('{"text": "a", "\\ud800": 1}', "field '\\ud800' does not fit into Parquet: half a character"),
     ("{}", "no field 'text' among none"),
@@ -210,6 +210,15 @@ def test_an_odd_record_fails_alone_on_its_way_into_parquet(do, tmp_path: Path, o
     assert (number, why[: len(said)]) == (lines.index(odd) + 1, said)
     found = [row for at, row in enumerate(pq.read_table(tmp_path / "out.parquet").to_pylist(), 1) if at != number]
     assert [(row["text"], row["n"], row["translation"]) for row in found] == [("one", 1, "ONE"), ("two", 2, "TWO")]
+
+
+@pytest.mark.parametrize("between", [0, 3])
+def test_a_number_that_a_column_would_change_ends_the_job(do, tmp_path: Path, between: int):
+    """In one shard, and in two that are put together."""
+    lines = [b'{"text": "one", "n": 9007199254740993}', *[b'{"text": "two", "n": 2}'] * between, b'{"text": "end", "n": 0.5}']
+    with pytest.raises(Stopped, match="9007199254740993 would be 9007199254740992 in a column that has fractions, too"):
+        do(write(tmp_path / "rows.jsonl", b"\n".join(lines)), tmp_path / "out.parquet")
+    assert not (tmp_path / "out.parquet").exists()
 
 
 def test_json_out_is_json_and_what_came_in_comes_out(do, tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import partial
 from importlib.util import find_spec
 from typing import Annotated, Any
@@ -122,6 +123,9 @@ def serve(
         limits = Limits(max_bytes, max_items, max_chars, max_beam, max_rows, max_queue, max_cache_tokens, deadline)
     except ValueError as error:
         raise usage(f"{reason(error)}; lower --max-items or raise --max-queue") from error
+    for name in allowed_host or ():
+        if not re.fullmatch(r"[A-Za-z0-9._-]+|\[?[0-9A-Fa-f:.]+\]?", name):
+            raise usage(f"--allowed-host takes a name or an address, without scheme, port or path, got {name!r}")
     files = dict(map(named_file, allowed or ()))
     decoding = decoding_from(row_budget=row_budget, draft=draft)
     choice.check(decoding)

@@ -39,7 +39,7 @@ class Grammar(Constraint):
         library = _library()
         tokenizer = _vocabulary(model)
         if error := library.LLMatcher.validate_grammar(grammar, tokenizer):
-            raise ValueError(f"the grammar cannot be read: {error.strip().splitlines()[0]}")
+            raise ValueError(f"the grammar cannot be read: {_told(error)}")
         self._executor = library.LLExecutor()
         self._first = library.LLMatcher(tokenizer, grammar, log_level=0)
         self._words = (tokenizer.vocab_size + 31) // 32
@@ -86,7 +86,11 @@ class Grammar(Constraint):
             self._executor.unsafe_compute_mask_ptr(numbered, masks.ctypes.data, 4 * self._words, len(states))
         bits = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")
         ends = sorted(eos)
-        may_end = np.asarray(bits[:, sorted(self._eos)].any(1))
+        # a matcher that has failed (a letter without a token, a limit of the library's) lets EOS through, too
+        accepting = [state is not None and not state.is_error() and state.is_accepting() for state in states]
+        failed = [state is not None and state.is_error() for state in states]
+        may_end = bits[:, sorted(self._eos)].any(1) & accepting
+        bits[failed] = 0
         bits[:, ends] = may_end[:, None]
         return [np.flatnonzero(row).astype(np.int32) for row in bits]
 
@@ -104,7 +108,13 @@ def _from(make: Callable[[Any], str]) -> str:
     try:
         return make(_library().LLMatcher)
     except Exception as error:
-        raise ValueError(f"the grammar cannot be read: {str(error).strip().splitlines()[0]}") from None
+        raise ValueError(f"the grammar cannot be read: {_told(str(error))}") from None
+
+
+def _told(error: str) -> str:
+    """The line of an error that says what is wrong."""
+    lines = [line.strip() for line in error.strip().splitlines()]
+    return next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0] if lines else "")
 
 
 def _spaced(model: Model, text: str, optional: str) -> str:

@@ -95,7 +95,7 @@ def _type(value: Any, depth: int = 0) -> Any:
             raise ValueError("half a character (a lone surrogate)") from None
         return pa.string()
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-        raise ValueError("a number of more than 64 bits")
+        raise ValueError("a whole number beyond 64 bits, the sign included")
     return {type(None): pa.null(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}[type(value)]
 
 
@@ -127,6 +127,8 @@ def _fitted(value: Any, kind: Any) -> Any:
         return [_fitted(each, kind.value_type) for each in value]
     if pa.types.is_string(kind) and not isinstance(value, str):
         return to_json(value)
+    if pa.types.is_float64(kind) and isinstance(value, int) and int(float(value)) != value:
+        raise pa.ArrowInvalid(f"{value} would be {float(value):.0f} in a column that has fractions, too")
     return float(value) if pa.types.is_float64(kind) else value
 
 
@@ -142,7 +144,10 @@ def encode(shard: Shard, values: Sequence[Any], field: str, into: str, listed: b
     table = shard.table
     if table is None:
         rows = [record.fields or {field: record.text} for record in shard.records]
-        table = _table(rows, reduce(_widened, map(_type, rows), pa.struct({field: pa.string()} if not rows else {})))
+        try:
+            table = _table(rows, reduce(_widened, map(_type, rows), pa.struct({field: pa.string()} if not rows else {})))
+        except pa.ArrowInvalid as error:
+            raise _unfitting(error) from error
     texts = [_clean(value) for value in values]
     return _bytes(table.append_column(into, pa.array(texts, pa.list_(pa.string()) if listed else pa.string())))
 
@@ -174,7 +179,11 @@ def join(pieces: Callable[[], Iterator[bytes]], out: BinaryIO) -> None:
                 table = pq.read_table(pa.BufferReader(piece))
                 writer.write_table(table if table.schema.equals(schema) else _table(table.to_pylist(), kind))
     except pa.ArrowException as error:
-        raise Stopped(f"the fields do not fit into one table ({reason(error)}); write .jsonl") from error
+        raise _unfitting(error) from error
+
+
+def _unfitting(error: Exception) -> Stopped:
+    return Stopped(f"the fields do not fit into one table ({reason(error)}); write .jsonl")
 
 
 def split(path: str, rows: int) -> Iterator[bytes]:

@@ -18,6 +18,10 @@ class ModelNotFound(ValueError):
     """There is no usable model where one was named."""
 
 
+class FilesDiffer(ModelNotFound):
+    """Files of a folder contradict each other: whoever loads it, what comes out is not the model that was saved."""
+
+
 class NeedsTransformers(ModelNotFound):
     """A model that can only be loaded by transformers; says why."""
 

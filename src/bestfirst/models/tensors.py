@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .folder import ModelNotFound
+from .folder import FilesDiffer, ModelNotFound
 
 LONGEST_HEADER = 100 << 20  # bytes; what safetensors itself allows
 
@@ -46,7 +46,7 @@ class Tensors:
         place = self._place(name)
         kinds = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "F64": np.float64}
         if place.dtype not in kinds:
-            raise ModelNotFound(f"its weight {name!r} is of type {place.dtype}, not F32, F16 or BF16")
+            raise FilesDiffer(f"its weight {name!r} is of type {place.dtype}, not F32, F16 or BF16")
         stored = np.frombuffer(place.file, kinds[place.dtype], prod(place.shape), place.begin).reshape(place.shape)
         if place.dtype == "BF16":
             return (stored.astype(np.uint32) << 16).view(np.float32)

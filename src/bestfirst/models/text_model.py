@@ -57,13 +57,16 @@ class TextModel(Model):
 
     def read_files(self, target_lang: str | None) -> None:
         """Look up what does not change. ValueError where something is missing."""
-        eos = self.setting("eos_token_id")
-        if eos is None:
+        eos = self._tokens("eos_token_id")
+        if self.setting("eos_token_id") is None:
             raise ValueError(f"model {self.name!r} has no eos_token_id in its generation config or config")
-        self.eos = frozenset([eos] if isinstance(eos, int) else eos)
+        self.eos = frozenset(eos)
         self.banned = self._banned_tokens()
         self.start_tokens = self._start_tokens(target_lang)
         self.check_tokens(self.start_tokens, "the tokens that outputs start from")
+        for name in ("max_length", "max_new_tokens"):
+            if not isinstance(most := self.generation_value(name), (int, type(None))):
+                raise ValueError(f"model {self.name!r}: {name} in its files must be a whole number, got {most!r:.60}")
 
     def setting(self, name: str) -> Any:
         value = self.generation_value(name)
@@ -75,26 +78,37 @@ class TextModel(Model):
             odd = next(token for token in tokens if not 0 <= token < self.vocabulary)
             raise ValueError(f"{what} include {odd}; model {self.name!r} has the tokens 0 to {self.vocabulary - 1}")
 
+    def _tokens(self, name: str, several: bool = True) -> list[int]:
+        """The tokens that a file names, one or some. ValueError, with the name, for what are none."""
+        value = self.setting(name)
+        found = [] if value is None else value if isinstance(value, (list, tuple)) and several else [value]
+        if not all(hasattr(token, "__index__") and not isinstance(token, bool) for token in found):
+            kind = "a token's number, or a list of such" if several else "a token's number"
+            raise ValueError(f"model {self.name!r}: {name} in its files must be {kind}, got {value!r:.60}")
+        return list(found)
+
     def _banned_tokens(self) -> tuple[int, ...]:
         """Tokens that the generation config forbids everywhere (Marian's pad, Whisper's suppressed ones)."""
         words = self.setting("bad_words_ids") or []
-        banned = {word[0] for word in words if len(word) == 1} | set(self.setting("suppress_tokens") or [])
+        if not isinstance(words, (list, tuple)) or not all(isinstance(word, (list, tuple)) for word in words):
+            raise ValueError(f"model {self.name!r}: bad_words_ids in its files must be a list of lists, got {words!r:.60}")
+        banned = {word[0] for word in words if len(word) == 1} | set(self._tokens("suppress_tokens"))
         return tuple(sorted(token for token in banned if 0 <= token < self.vocabulary))  # others never come anyway
 
     def _start_tokens(self, target_lang: str | None) -> tuple[int, ...]:
         """What an encoder-decoder's decoder starts from: the start token, and the target language's code where it has one."""
         if not self.encoder_decoder:
             return ()
-        start = self.setting("decoder_start_token_id")
-        start = self.setting("bos_token_id") if start is None else start
-        if start is None:
+        start = self._tokens("decoder_start_token_id", several=False) or self._tokens("bos_token_id", several=False)
+        if not start:
             raise ValueError(f"model {self.name!r} has no decoder_start_token_id in its generation config or config")
-        forced = self.setting("forced_bos_token_id")
+        forced = self._tokens("forced_bos_token_id", several=False)
         if target_lang is not None:
-            forced = None if self.texts is None else self.texts.language(target_lang)
-            if forced is None:
+            code = None if self.texts is None else self.texts.language(target_lang)
+            if code is None:
                 raise ValueError(f"unknown target language {target_lang!r} for model {self.name!r}")
-        return (start,) if forced is None else (start, forced)
+            forced = [code]
+        return (*start, *forced)
 
     @cached_property
     def positions(self) -> float:

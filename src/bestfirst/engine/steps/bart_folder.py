@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ...models.folder import ModelNotFound, NeedsTransformers
+from ...models.folder import FilesDiffer, ModelNotFound, NeedsTransformers
 from ...models.tensors import Tensors
 from .bart_weights import NORM_FIRST, Affine, BartAttention, BartLayer, BartSide, BartWeights, LayerNorm
-from .rows import PositionRows, RisingPositions
+from .rows import GrowingPositions, PositionRows, RisingPositions
 
 EPSILON = 1e-5  # of every norm: none of these models' configs has another
 LEARNED = ("bart", "mbart")  # positions are learned, and the first two are nobody's
@@ -43,6 +43,11 @@ class FolderReader:
         root = f"model.{name}"
         embedding = self._embedding(root, shared)
         heads, layers = int(self.config[f"{name}_attention_heads"]), int(self.config[f"{name}_layers"])
+        stored = len({each.split(".")[3] for each in self.tensors if each.startswith(f"{root}.layers.")})
+        if layers != stored or layers < 1:
+            raise FilesDiffer(f"its weights and config.json differ: there are {stored} layers in the {name}, not {layers}")
+        if heads < 1:
+            raise FilesDiffer(f"{name}_attention_heads in config.json must be at least 1, got {heads}")
         return BartSide(
             layers=tuple(self._layer(f"{root}.layers.{i}", heads, cross=name == "decoder") for i in range(layers)),
             norm_first=NORM_FIRST[self.kind],
@@ -118,7 +123,7 @@ class FolderReader:
             return PositionRows(self._take(name, self.positions + OFFSET, self.width)[OFFSET:])
         if name in self.tensors:
             return PositionRows(self._take(name, self.positions, self.width))
-        return PositionRows(sinusoids(self.positions, self.width))
+        return GrowingPositions(lambda n: sinusoids(n, self.width), self.positions)
 
 
 def sinusoids(n: int, width: int) -> Any:

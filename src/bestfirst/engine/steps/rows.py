@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
-from math import log, prod
+from math import inf, log, prod
 from typing import Any
 
 import numpy as np
@@ -114,19 +115,28 @@ class PositionRows:
         return self._table
 
 
-class RisingPositions(PositionRows):
+class GrowingPositions(PositionRows):
+    """Computed as far as they are asked for, and no further than `most`. `make`: n to the first n."""
+
+    def __init__(self, make: Callable[[int], Any], most: float = inf) -> None:
+        self._make, self._most = make, most
+        super().__init__(make(int(min(64, most))))
+
+    def up_to(self, n: int) -> Any:
+        table = self._table
+        if len(table) < min(n, self._most):
+            table = self._table = np.ascontiguousarray(self._make(int(min(2 * n, self._most))))
+        return table  # not what another thread has made meanwhile, which may be shorter
+
+
+class RisingPositions(GrowingPositions):
     """M2M100's: as many as are asked for, from the one after the padding's."""
 
     def __init__(self, width: int, padding: int) -> None:
         self._width, self._padding = width, padding
-        super().__init__(self._make(64))
+        super().__init__(self._rising)
 
-    def up_to(self, n: int) -> Any:
-        if n > len(self._table):
-            self._table = self._make(2 * n)
-        return self._table
-
-    def _make(self, n: int) -> Any:
+    def _rising(self, n: int) -> Any:
         half = self._width // 2
         each = np.exp(np.arange(half, dtype=np.float32) * np.float32(-log(10000) / (half - 1)))
         angles = np.arange(self._padding + 1, self._padding + 1 + n, dtype=np.float32)[:, None] * each
