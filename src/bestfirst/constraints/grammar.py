@@ -89,7 +89,7 @@ class Grammar(Constraint):
         # a matcher that has failed (a letter without a token, a limit of the library's) lets EOS through, too
         accepting = [state is not None and not state.is_error() and state.is_accepting() for state in states]
         failed = [state is not None and state.is_error() for state in states]
-        may_end = bits[:, sorted(self._eos)].any(1) & accepting
+        may_end = np.asarray(bits[:, sorted(self._eos)].any(1)) & np.array(accepting)
         bits[failed] = 0
         bits[:, ends] = may_end[:, None]
         return [np.flatnonzero(row).astype(np.int32) for row in bits]
