@@ -41,7 +41,9 @@ def test_a_missing_or_incomplete_model_folder(folder: Path, missing: tuple[str, 
 
 def test_a_model_that_is_nowhere_is_told_at_once():
     process = run("translate", "--model", "nothing-of-that-name")
-    assert only_line(process.stderr).startswith("no model folder at 'nothing-of-that-name', and none of that name on the hub: ")
+    assert only_line(process.stderr).startswith(
+        "no model folder at 'nothing-of-that-name', and the hub, where it may be, cannot be reached: "
+    )
     assert process.returncode == 2
 
 
