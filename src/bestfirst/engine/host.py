@@ -221,8 +221,7 @@ class HostEngine:
 
     def _plan(self) -> Plan:
         """Who is scored in this step: what is needed, then, while the step has room, what is worth scoring ahead."""
-        active, left = self._active, self.budget.rows
-        free = self.budget.free
+        active, left, free = self._active, self.budget.rows, self.budget.free
         if self._submitted == 1 and active:  # latency counts: a step for each length, as in beam search, if rows cost little
             free = max(free, min(left, active[0].search.level_rows))
             free = min(free, self._alone(active[0], free))

@@ -241,11 +241,12 @@ def wrong_in(values: Sequence[float], tokens: Sequence[int], what: object) -> st
 
 def warn_of_probabilities(row: Any, what: object) -> None:
     """Nothing else can see it where scores may rise: from 0 up, and 1 together."""
-    plain = isinstance(row, (list, tuple))
-    if plain and not all(isinstance(value, (int, float)) for value in row):
-        return
-    found = row if plain else numbers(row, what, nan=True)
-    if len(found) > 1 and min(found) >= 0 and abs(sum(found) - 1) < ROUNDING:
+    if isinstance(row, (list, tuple)):  # the first log-probability ends this
+        total = sum(row) if all(isinstance(value, (int, float)) and value >= 0 for value in row) else 0.0
+    else:
+        found = numbers(row, what, nan=True)
+        total = found.sum() if found.min() >= 0 else 0.0
+    if len(row) > 1 and abs(total - 1) < ROUNDING:
         warnings.warn(f"{what} look like probabilities (from 0 up, 1 together); return their log", RuntimeWarning, stacklevel=2)
 
 
