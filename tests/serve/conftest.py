@@ -28,8 +28,9 @@ def server() -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def narrow() -> Iterator[Served]:
-    """Slow, for it scores a row at a time, and soon full."""
-    served = Served("--row-budget", 1, "--max-queue", 6, "--max-items", 6, "--deadline", 5, BESTFIRST_TOKEN="open sesame")
+    """Slow, for it scores a row at a time, and soon full, of texts but not of their tokens."""
+    limits = ["--row-budget", 1, "--max-queue", 6, "--max-items", 6, "--deadline", 5, "--max-cache-tokens", 10_000_000]
+    served = Served(*limits, BESTFIRST_TOKEN="open sesame")
     yield served
     served.stop()
 

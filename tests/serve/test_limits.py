@@ -10,8 +10,9 @@ import pytest
 from serve.served import Answer, Served, until
 
 TOKEN = {"Authorization": "Bearer open sesame"}
-SLOW = {"text": ["Als ich gestern nach Hause kam, war niemand mehr da, und das Licht in der Küche brannte noch."] * 6, "beam": 50,
-        "strategy": "beam"}  # fmt: skip
+SENTENCE = "Als ich gestern nach Hause kam, war niemand mehr da, und das Licht in der Küche brannte noch."
+ENDLESS = {"score": {"name": "length-reward", "beta": 100}, "max_length": 500}  # minutes, where the deadline is seconds
+SLOW = {"text": [SENTENCE] * 6, "beam": 50, "strategy": "beam", **ENDLESS}
 
 
 def translate(server: Served, text: object, **settings: object) -> Answer:
@@ -52,7 +53,7 @@ def test_a_client_that_leaves_frees_its_places(narrow, full):
 
 def test_a_client_that_leaves_its_stream_frees_its_places(narrow):
     until(lambda: narrow.health["queue"] == 0)
-    reading = narrow.send({**SLOW, "strategy": "best-first", "beam": 20, "nbest": 20, "stream": True}, **TOKEN)
+    reading = narrow.send({"text": [SENTENCE] * 6, "beam": 20, "nbest": 20, "stream": True}, **TOKEN)
     reading.getresponse().readline()
     reading.close()
     until(lambda: narrow.health["queue"] == narrow.health["in_flight"] == 0)
