@@ -31,7 +31,8 @@ def read(source: Path) -> Any:
 
 def run(notebook: Any) -> Any:
     """The same, with its outputs."""
-    NotebookClient(notebook, timeout=300, kernel_name="python3", record_timing=False).execute()
+    patience = {"timeout": 1200, "startup_timeout": 240, "iopub_timeout": 240}  # seconds: the machine may be busy
+    NotebookClient(notebook, kernel_name="python3", record_timing=False, **patience).execute()
     for cell in notebook.cells:
         if cell.cell_type == "code":  # warnings are this machine's own
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]

@@ -101,5 +101,7 @@ def test_import_loads_neither_torch_nor_numpy():
 
 
 def test_import_takes_less_than_a_fifth_of_a_second():
-    timed = "import time; t = time.perf_counter(); import bestfirst; print(time.perf_counter() - t)"
-    assert min(float(python("-c", timed)) for _ in range(3)) < 0.2
+    """On a machine on which Python itself starts in a twentieth; the best of a few, in CPU seconds, for others run beside it."""
+    timed = "import time; t = time.process_time(); import bestfirst; print(t, time.process_time() - t)"
+    runs = [[*map(float, python("-c", timed).split())] for _ in range(5)]
+    assert min(ours for _, ours in runs) < 4 * max(0.05, min(start for start, _ in runs))

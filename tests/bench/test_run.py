@@ -23,13 +23,16 @@ def keys(file) -> list[tuple[str, int]]:
 def test_killed_in_the_middle_it_goes_on_where_it_was_and_ends_with_the_same_table(tmp_path):
     killed, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
     command = ["bench", "run", GERMAN, ENGLISH, *SETTINGS, "--metrics", "bleu"]
-    with running(*command, "--rows", killed) as process:
-        while not (killed.exists() and killed.read_bytes().count(b"\n") >= 10):
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-    before = killed.read_bytes()
+    for _ in range(5):  # it may be done before it is killed
+        killed.unlink(missing_ok=True)
+        with running(*command, "--rows", killed) as process:
+            while process.poll() is None and not (killed.exists() and killed.read_bytes().count(b"\n") >= 10):
+                time.sleep(0.01)
+            process.send_signal(signal.SIGKILL)
+            assert process.wait() in (0, -signal.SIGKILL), process.stderr.read()
+        before = killed.read_bytes()
+        if process.returncode and before.count(b"\n") < 160:
+            break
     finished = before[: before.rfind(b"\n") + 1]
     assert 10 <= finished.count(b"\n") < 160
     resumed = run_process(*command, "--rows", killed)
@@ -44,12 +47,12 @@ def test_killed_in_the_middle_it_goes_on_where_it_was_and_ends_with_the_same_tab
 
 def test_interrupted_it_says_what_is_saved(tmp_path):
     file = tmp_path / "rows.jsonl"
-    with running("bench", "run", GERMAN, *SETTINGS, "--rows", file) as process:
+    with running("bench", "run", GERMAN, *SETTINGS[:-1], "200", "--rows", file) as process:
         while not (file.exists() and file.read_bytes().count(b"\n") >= 5):
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=120)
+        _, stderr = process.communicate(timeout=240)
     assert process.returncode == 130
     said = only_line(stderr)
     assert said.startswith("interrupted; ")

@@ -17,7 +17,7 @@ LINES = Path(__file__).parents[1] / "data" / "tatoeba-200.de"
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bestfirst", "bench", "speed", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ GERMAN = Path(__file__).parents[1] / "data" / "tatoeba-200.de"
 def run(*arguments: object, stdin: bytes = b"", stdout: object = PIPE, command: list[str] = COMMAND) -> CompletedProcess[bytes]:
     """Run the command to its end."""
     line = [*command, *map(str, arguments)]
-    return subprocess.run(line, input=stdin, stdout=stdout, stderr=PIPE, env=ENVIRONMENT, timeout=300, check=False)
+    return subprocess.run(line, input=stdin, stdout=stdout, stderr=PIPE, env=ENVIRONMENT, timeout=1200, check=False)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def test_block_runs_and_prints_what_the_page_shows(block: Block, checkout: Path)
     runner = ["bash", "-euo", "pipefail", "-c"] if block.language == "bash" else [sys.executable, "-c"]
     bin_folder = str(Path(sys.executable).parent)
     env = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
-    done = subprocess.run([*runner, block.code], cwd=checkout, env=env, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run([*runner, block.code], cwd=checkout, env=env, capture_output=True, text=True, check=False, timeout=1200)
     assert done.returncode == 0, done.stderr
     if block.output is not None:
         assert block.prints(done.stdout), f"the page shows\n{block.output}\nbut it prints\n{done.stdout}"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PATIENCE = 240.0  # seconds; on a busy machine everything takes its time
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine; on Debian: apt install chromium")
 
 
@@ -31,7 +32,7 @@ class Opened:
     def texts(self, selector: str) -> list[str]:
         return self.page.locator(selector).all_inner_texts()
 
-    def until(self, expression: str, seconds: float = 60) -> None:
+    def until(self, expression: str, seconds: float = PATIENCE) -> None:
         """Wait until this is true in the page, which lets no script be made of a string, Playwright's own included."""
         end = time.monotonic() + seconds
         while not self.page.evaluate(expression):
@@ -52,7 +53,7 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=1000 * PATIENCE)
         try:
             yield launched
         finally:
@@ -63,6 +64,7 @@ def browser() -> Iterator[Any]:
 def opened(chromium: Any, path: Path, **settings: Any) -> Iterator[Opened]:
     """Open a file; at the end nothing may have gone wrong, and nothing been loaded but the file."""
     context = chromium.new_context(viewport=settings.pop("viewport", {"width": 1280, "height": 800}), **settings)
+    context.set_default_timeout(1000 * PATIENCE)
     one = Opened(context.new_page(), path)
     one.page.on("console", lambda message: one.complaints.append(f"{message.type}: {message.text}"))
     one.page.on("pageerror", lambda error: one.complaints.append(str(error)))

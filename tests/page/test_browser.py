@@ -30,14 +30,21 @@ def test_the_counts_shown_are_the_results(chromium, page_of, searched, k):
         assert agenda == f"agenda · {one.counts(0)['pending']}"
 
 
+def first_paint(chromium, path) -> float:
+    """Milliseconds."""
+    with opened(chromium, path) as one:
+        one.until("performance.getEntriesByName('first-contentful-paint').length > 0")
+        return one.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+
+
 def test_first_paint_of_a_beam_of_100_takes_less_than_a_second(chromium, page_of):
-    """On an idle machine less than half of that; on a busy one the best of a few tries counts."""
-    paints = []
-    while not paints or (min(paints) >= 1000 and len(paints) < 12):
-        with opened(chromium, page_of(100)) as one:
-            one.until("performance.getEntriesByName('first-contentful-paint').length > 0")
-            paints.append(one.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
-    assert min(paints) < 1000
+    """On an idle machine less than half of that; on a busy one the best of a few tries counts, and on one on which a page of
+    nearly nothing takes long, a few times of that."""
+    large, small = [], []
+    while not large or (min(large) >= 1000 and min(large) >= 5 * min(small) and len(large) < 30):
+        large.append(first_paint(chromium, page_of(100)))
+        small.append(first_paint(chromium, page_of(1)))
+    assert min(large) < max(1000, 5 * min(small)), (large, small)
 
 
 def test_only_what_is_seen_is_in_the_document(chromium, page_of, searched):
@@ -55,10 +62,14 @@ def test_only_what_is_seen_is_in_the_document(chromium, page_of, searched):
         worst = one.page.evaluate(
             """() => { let worst = 0;
                  for (let step = 0; step <= 1201; step += 40) {
-                   const begun = performance.now(); shown.step(step); worst = Math.max(worst, performance.now() - begun); }
+                   let best = Infinity;  // of a few: a test must not depend on who else runs
+                   for (let turn = 0; turn < 5 && best >= 1000; turn++) {
+                     shown.step(0);
+                     const begun = performance.now(); shown.step(step); best = Math.min(best, performance.now() - begun); }
+                   worst = Math.max(worst, best); }
                  return worst; }"""
         )
-        assert worst < 1000  # usually a few milliseconds; a test must not depend on who else runs
+        assert worst < 1000  # usually a few milliseconds
 
 
 def test_steps_tell_the_search_pop_by_pop(chromium, page_of, searched):
@@ -90,15 +101,17 @@ def test_steps_tell_the_search_pop_by_pop(chromium, page_of, searched):
 def test_play_runs_to_the_end_and_can_be_paused(chromium, page_of):
     with opened(chromium, page_of(5)) as one:
         page = one.page
+        page.clock.install()  # in the page, time passes as it is told to
         page.locator(".bf-play").click()
-        one.until("/^pop [3-9] /.test(document.querySelector('.bf-step').textContent)")
+        page.clock.run_for(12_000 / 41 * 5.5)  # a replay takes 12 seconds
+        assert one.text(".bf-step") == "pop 5 of 41"
         page.keyboard.press("Escape")
         page.locator(".bf-play").click()
-        paused = one.text(".bf-step")
-        page.wait_for_timeout(700)
-        assert one.text(".bf-step") == paused
+        page.clock.run_for(5000)
+        assert one.text(".bf-step") == "pop 5 of 41"
         page.evaluate("shown.step(38); shown.play()")
-        one.until("document.querySelector('.bf-step').textContent === 'pop 41 of 41'")
+        page.clock.run_for(5000)
+        assert one.text(".bf-step") == "pop 41 of 41"
         assert page.locator(".bf-play").get_attribute("aria-pressed") == "false"
 
 

@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Served]:
-    served = Served("--max-bytes", 1 << 19, "--max-items", 64, "--max-chars", 4000)
+    served = Served("--max-bytes", 1 << 19, "--max-items", 64, "--max-chars", 4000, "--deadline", 600)
     yield served
     served.stop()
 
@@ -29,8 +29,17 @@ def server() -> Iterator[Served]:
 @pytest.fixture(scope="session")
 def narrow() -> Iterator[Served]:
     """Slow, for it scores a row at a time, and soon full, of texts but not of their tokens."""
-    limits = ["--row-budget", 1, "--max-queue", 6, "--max-items", 6, "--deadline", 5, "--max-cache-tokens", 10_000_000]
+    limits = ["--row-budget", 1, "--max-queue", 6, "--max-items", 6, "--deadline", 600, "--max-cache-tokens", 10_000_000]
     served = Served(*limits, BESTFIRST_TOKEN="open sesame")
+    yield served
+    served.stop()
+
+
+@pytest.fixture(scope="session")
+def frail() -> Iterator[Served]:
+    """As slow, with few files and little time."""
+    limits = ["--row-budget", 1, "--deadline", 3, "--max-cache-tokens", 10_000_000, "--allowed-host", "translate.example"]
+    served = Served(*limits, files=128)
     yield served
     served.stop()
 

@@ -29,6 +29,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count, cycle
+from math import inf
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter, sleep
@@ -65,7 +66,8 @@ class Load:
     def _client(self, numbers: count[int], end: float) -> None:
         server = urlsplit(self.url)
         connection = http.client.HTTPConnection(server.hostname, server.port, timeout=300)
-        while perf_counter() < end:
+        begun = -inf
+        while begun < end:  # at least once, however late it came to be
             line = self.lines[next(numbers) % len(self.lines)]
             begun = perf_counter()
             self.sent += 1

@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 PATIENCE = 240.0  # seconds; on a busy machine everything takes its time
+SENTENCE = "Als ich gestern nach Hause kam, war niemand mehr da, und das Licht in der Küche brannte noch."
+ENDLESS = {"score": {"name": "length-reward", "beta": 100}, "max_length": 500}
+SLOW = {"text": [SENTENCE] * 6, "beam": 50, "strategy": "beam", **ENDLESS}  # minutes, a row at a time, on any machine
 
 
 class Answer(NamedTuple):
@@ -45,7 +48,8 @@ class Served:
         while not (found := re.search(r" at http://([\d.]+):(\d+) ", self._line())):
             assert self.process.poll() is None, self.said
         self.host, self.port = found[1], int(found[2])
-        threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True).start()
+        self._listening = threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True)
+        self._listening.start()
 
     def _line(self) -> str:
         self.said.append(self.process.stderr.readline())
@@ -89,6 +93,8 @@ class Served:
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
+        self._listening.join()
+        self.process.stderr.close()
 
 
 def until(claim: Callable[[], bool]) -> None:

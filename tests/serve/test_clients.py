@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
 import signal
 import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from math import inf, nan
-from time import perf_counter, sleep
+from pathlib import Path
+from time import perf_counter
 
 import pytest
 
@@ -18,10 +21,10 @@ from bestfirst import Decoding
 from bestfirst.serve.engine_thread import EngineThread
 from bestfirst.serve.exchange import json_line
 from bestfirst.serve.limits import Limits
-from bestfirst.serve.middleware import Hosts
+from bestfirst.serve.middleware import CheckRequests, Hosts
 from bestfirst.serve.request_queue import MOST_UNREAD, DeadlinePassed, QueueFull, RequestQueue, TooMuch
 from bestfirst.serve.server import listen
-from serve.served import ENVIRONMENT, PATIENCE, Served, until
+from serve.served import ENVIRONMENT, PATIENCE, SLOW, Served, until
 from serve.test_engine import Letters
 
 
@@ -34,18 +37,19 @@ def in_a_loop(coroutine):
 USUAL = Decoding(beam=4)
 
 
-@pytest.fixture(scope="module")
-def frail():
-    """With few files and little time."""
-    served = Served("--deadline", 3, "--allowed-host", "translate.example", files=128)
-    yield served
-    served.stop()
-
-
 def raw(server: Served, text: str) -> socket.socket:
     connection = socket.create_connection((server.host, server.port), timeout=PATIENCE)
     connection.sendall(text.encode())
     return connection
+
+
+def refuses(server: Served) -> bool:
+    """Whether it has stopped listening."""
+    try:
+        socket.create_connection((server.host, server.port), timeout=PATIENCE).close()
+    except ConnectionError:
+        return True
+    return False
 
 
 def rest(connection: socket.socket) -> str:
@@ -81,7 +85,7 @@ def test_hosts_by_what_is_bound():
 @pytest.mark.parametrize(("options", "environment"), [([], {"BESTFIRST_TOKEN": ""}), (["--token", " "], {})])
 def test_an_empty_token_is_no_token(options, environment):
     line = [sys.executable, "-m", "bestfirst", "serve", "--port", "0", *options]
-    done = subprocess.run(line, env={**ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(line, env={**ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 2
     assert "the token is empty" in done.stderr
 
@@ -104,7 +108,7 @@ def test_responses_are_not_held_back():
         with listen("127.0.0.1", 0) as listening:
             server = await asyncio.get_running_loop().create_server(Accept, sock=listening)
             with socket.create_connection(listening.getsockname()):
-                value = await asyncio.wait_for(found, 60)
+                value = await asyncio.wait_for(found, PATIENCE)
             server.close()
         return value
 
@@ -116,7 +120,7 @@ def test_a_request_that_does_not_arrive_is_not_waited_for(frail, sent):
     begun = perf_counter()
     said = rest(raw(frail, sent))
     assert "408 Request Timeout" in said
-    assert 1 < perf_counter() - begun < 60
+    assert perf_counter() - begun > 1
 
 
 def test_a_body_that_does_not_arrive_is_not_waited_for(frail):
@@ -133,12 +137,26 @@ def test_half_sent_requests_do_not_use_up_the_files(frail):
 
 
 def test_a_body_that_is_declared_too_large_is_refused_before_it_comes(frail):
-    begun = perf_counter()
     connection = raw(frail, "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10000000000\r\n\r\n{")
     said = connection.recv(65536).decode()
     assert "413" in said.splitlines()[0]
-    assert perf_counter() - begun < 2
     connection.close()
+
+
+def test_a_body_that_is_too_large_is_refused_before_more_of_it_is_read():
+    happened: list[str] = []
+
+    async def receive():
+        happened.append("read")
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        happened.append(f"sent {message.get('status') or message['type']}")
+
+    checked = CheckRequests(None, Hosts("127.0.0.1"), None, frozenset(), max_bytes=10, seconds=1.0)
+    headers = [(b"host", b"localhost"), (b"content-length", b"11")]
+    in_a_loop(checked({"type": "http", "path": "/translate", "headers": headers}, receive, send))
+    assert happened == ["sent 413", "sent http.response.body", "read", "sent http.response.body"]
 
 
 def test_a_body_of_no_declared_length_ends_somewhere(frail):
@@ -164,12 +182,12 @@ def test_what_is_sent_is_always_json():
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize("more", ["", ', "stream": true'])
-def test_a_client_that_closes_its_half_gets_every_response(frail, version, more):
+def test_a_client_that_closes_its_half_gets_every_response(server, version, more):
     """As `printf ... | nc -N` does; and after a second request that was sent with the first."""
     body = '{"text": ["Ja.", "Nein."], "strategy": "beam", "beam": 40' + more + "}"
     head = f"POST /translate HTTP/{version}\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     requests = 2 if version == "1.1" else 1
-    connection = raw(frail, f"{head}Content-Length: {len(body)}\r\n\r\n{body}" * requests)
+    connection = raw(server, f"{head}Content-Length: {len(body)}\r\n\r\n{body}" * requests)
     connection.shutdown(socket.SHUT_WR)
     said = rest(connection)
     assert said.count("HTTP/1.1 200 OK") == requests
@@ -182,18 +200,25 @@ def test_a_client_that_closes_its_half_gets_every_response(frail, version, more)
 
 def test_a_response_that_is_not_read_ends_at_the_deadline(frail, lines):
     """And its places are free as soon as the engine is done."""
-    asked = {"text": lines[:60], "beam": 20, "nbest": 20, "stream": True}
-    waiting = []
-    for _ in range(4):
-        connection = frail.connect()
+    asked = json.dumps({"text": lines[:60], "beam": 20, "nbest": 20, "stream": True})
+    waiting = [frail.connect() for _ in range(4)]
+    for connection in waiting:
         connection.connect()
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        waiting.append(frail.send(asked))
+        connection.request("POST", "/translate", asked, {"Content-Type": "application/json"})
     until(lambda: frail.health["queue"] == frail.health["in_flight"] == 0)
     assert frail.translate("Ja.").status == 200
-    sleep(12)  # body, deadline and grace
+    ports = {connection.sock.getsockname()[1] for connection in waiting}
+    until(lambda: not ports & held(frail))
     for connection in waiting:
         connection.close()
+
+
+def held(server: Served) -> set[int]:
+    """The ports of clients whose connections some process holds at the server's end, on Linux."""
+    table = Path("/proc/net/tcp")
+    rows = [line.split() for line in table.read_text().splitlines()[1:]] if table.exists() else []
+    return {int(row[2][-4:], 16) for row in rows if int(row[1][-4:], 16) == server.port and row[9] != "0"}
 
 
 def test_places_are_given_back_when_the_engine_is_done_and_at_the_deadline():
@@ -201,7 +226,8 @@ def test_places_are_given_back_when_the_engine_is_done_and_at_the_deadline():
 
     async def scenario() -> None:
         model = Letters()
-        queue = RequestQueue(EngineThread(model, Limits(max_beam=8)), Limits(max_beam=8, max_queue=4, max_items=4, deadline=1.0))
+        limits = Limits(max_beam=8, max_queue=4, max_items=4, deadline=PATIENCE)
+        queue = RequestQueue(EngineThread(model, limits), limits)
         queue.open()
         try:
             unread = queue.submit([("hello", USUAL)] * 4, client="one", stream=True)
@@ -209,11 +235,11 @@ def test_places_are_given_back_when_the_engine_is_done_and_at_the_deadline():
                 queue.submit([("hello", USUAL)], client="two")
             while queue.queued:
                 await asyncio.sleep(0.01)
+            queue.limits = replace(limits, deadline=1.0)
             stuck = queue.submit([("slow", USUAL)] * 4, client="one", stream=True)
-            begun = perf_counter()
             while queue.queued:
                 await asyncio.sleep(0.01)
-            assert perf_counter() - begun < 10  # though the engine is in the middle of a forward pass
+            assert not model.over.is_set()  # the engine is in the middle of a forward pass
             assert len([event async for event in unread.events()]) == 8
             with pytest.raises(DeadlinePassed, match="0 of 4 texts were done within 1 seconds"):
                 [event async for event in stuck.events()]
@@ -226,7 +252,8 @@ def test_places_are_given_back_when_the_engine_is_done_and_at_the_deadline():
 
 def test_a_stream_that_is_not_read_is_given_up_when_too_much_waits():
     async def scenario() -> None:
-        queue = RequestQueue(EngineThread(Letters(), Limits(max_beam=8)), Limits(max_beam=8, max_queue=4096, max_items=4096))
+        limits = Limits(max_beam=8, max_queue=4096, max_items=4096, deadline=PATIENCE)
+        queue = RequestQueue(EngineThread(Letters(), limits), limits)
         queue.open()
         try:
             behind = queue.submit([("a", Decoding(beam=2))] * (MOST_UNREAD + 500), client="one", stream=True)
@@ -265,16 +292,16 @@ def test_large_requests_leave_half_of_the_queue_and_none_asks_for_everything():
     in_a_loop(scenario())
 
 
-def test_a_second_signal_ends_at_once(lines):
-    server = Served("--row-budget", 1)
+def test_a_second_signal_ends_at_once():
+    server = Served("--row-budget", 1, "--deadline", 600, "--drain", 600)
     try:
-        waiting = server.send({"text": lines[:100], "beam": 50, "strategy": "beam"})
+        waiting = server.send(SLOW)
         until(lambda: server.health["in_flight"] >= 1)
         server.process.send_signal(signal.SIGTERM)
-        sleep(0.5)
+        until(lambda: refuses(server))
         assert server.process.poll() is None
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(5) == 128 + signal.SIGTERM
+        assert server.process.wait(PATIENCE) == 128 + signal.SIGTERM
         waiting.close()
     finally:
         server.stop()

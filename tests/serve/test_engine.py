@@ -13,7 +13,7 @@ import bestfirst
 from bestfirst import Decoding
 from bestfirst.serve.engine_thread import Certified, Done, EngineThread, Event, Failed, Work
 from bestfirst.serve.limits import Limits
-from serve.served import until
+from serve.served import PATIENCE, until
 
 
 class Letters(bestfirst.Model):
@@ -23,7 +23,7 @@ class Letters(bestfirst.Model):
     name = "letters"
 
     def __init__(self):
-        self.begun, self.go = threading.Event(), threading.Event()
+        self.begun, self.go, self.over = threading.Event(), threading.Event(), threading.Event()
 
     def start(self, source):
         return source
@@ -41,7 +41,8 @@ class Letters(bestfirst.Model):
             raise RuntimeError("a kernel failed")
         if text == "slow":
             self.begun.set()
-            self.go.wait(60)
+            self.go.wait(PATIENCE)
+            self.over.set()
         wanted = ord(text[len(prefix)]) - 96 if len(prefix) < len(text) else 0
         return [log(0.7) if token == wanted else log(0.3 / 26) if 0 < token < 27 or wanted else -inf for token in range(27)]
 
@@ -73,7 +74,7 @@ def submit(
 def results(events: SimpleQueue[Event], count: int) -> dict[int, bestfirst.Result]:
     found: dict[int, bestfirst.Result] = {}
     while len(found) < count:
-        event = events.get(timeout=60)
+        event = events.get(timeout=PATIENCE)
         assert isinstance(event, Done)
         found[event.index] = event.result
     return found
@@ -102,7 +103,7 @@ def test_a_stream_tells_every_answer_once_also_when_a_neighbour_breaks_the_step(
     _, events = submit(engine, "abcdef", decoding=Decoding(beam=8, nbest=6), stream=True)
     submit(engine, "poison")
     ranks = []
-    while isinstance(event := events.get(timeout=60), Certified):
+    while isinstance(event := events.get(timeout=PATIENCE), Certified):
         ranks.append((event.rank, event.answer.text))
     assert isinstance(event, Done)
     assert ranks == [(rank, answer.text) for rank, answer in enumerate(event.result.hypotheses, 1)]
@@ -111,7 +112,7 @@ def test_a_stream_tells_every_answer_once_also_when_a_neighbour_breaks_the_step(
 
 def test_what_is_cancelled_is_dropped_and_tells_nothing(engine):
     given_up, events = submit(engine, "slow", "more")
-    engine.model.begun.wait(60)
+    assert engine.model.begun.wait(PATIENCE)
     engine.cancel(given_up)  # in the middle of a forward pass
     engine.cancel(given_up)
     _, after = submit(engine, "next")
@@ -123,12 +124,12 @@ def test_what_is_cancelled_is_dropped_and_tells_nothing(engine):
 
 def test_when_it_is_stopped_those_who_wait_are_told(engine):
     _, events = submit(engine, "slow")
-    engine.model.begun.wait(60)
+    assert engine.model.begun.wait(PATIENCE)
     stopping = threading.Thread(target=engine.stop)
     stopping.start()
     until(lambda: not engine._inbox.empty())
     engine.model.go.set()
-    assert isinstance(events.get(timeout=60), Failed)
+    assert isinstance(events.get(timeout=PATIENCE), Failed)
     stopping.join()
     assert not engine.alive
 
@@ -139,7 +140,7 @@ def test_the_story_of_a_search_is_that_of_strict_order(engine):
         decoding = Decoding(strategy=strategy, beam=4, nbest=3)
         _, events = submit(engine, "abcd", "hello", decoding=decoding, recorded=True)
         for _ in range(2):
-            done = events.get(timeout=60)
+            done = events.get(timeout=PATIENCE)
             text = ("abcd", "hello")[done.index]
             (alone,) = bestfirst.decode(Letters(), [text], strategy=strategy, beam=4, nbest=3, row_budget=1, trace=True)
             assert told(done.trace) == told(alone.trace)

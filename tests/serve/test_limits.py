@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from time import perf_counter
 
 import pytest
 
-from serve.served import Answer, Served, until
+from serve.served import SENTENCE, SLOW, Answer, Served, until
 
 TOKEN = {"Authorization": "Bearer open sesame"}
-SENTENCE = "Als ich gestern nach Hause kam, war niemand mehr da, und das Licht in der Küche brannte noch."
-ENDLESS = {"score": {"name": "length-reward", "beta": 100}, "max_length": 500}  # minutes, where the deadline is seconds
-SLOW = {"text": [SENTENCE] * 6, "beam": 50, "strategy": "beam", **ENDLESS}
 
 
 def translate(server: Served, text: object, **settings: object) -> Answer:
@@ -31,17 +27,13 @@ def full(narrow):
 
 
 def test_a_full_queue_is_told_at_once(narrow, full):
-    """429 within 100 ms, while the engine is at work. The best of many: the machine may be busy with other things."""
-    fastest = 1.0
+    """429, time and again, while the engine is at work for minutes on what fills it."""
     for _ in range(20):
-        begun = perf_counter()
         answer = translate(narrow, "Ja.")
-        fastest = min(fastest, perf_counter() - begun)
-        if answer.status != 429:
-            break  # the deadline of those that are in the queue has passed
+        assert answer.status == 429
         assert "the queue is full: 6 of 6 places are taken, 1 needed; try again later" in answer.json["detail"]
         assert 1 <= int(answer.headers["retry-after"]) <= 60
-    assert fastest < 0.1
+    assert narrow.health["queue"] == 6
 
 
 def test_a_client_that_leaves_frees_its_places(narrow, full):
@@ -60,15 +52,15 @@ def test_a_client_that_leaves_its_stream_frees_its_places(narrow):
     assert translate(narrow, "Ja.").status == 200
 
 
-def test_the_deadline_is_told_and_frees_its_places(narrow):
-    answer = narrow.post("/translate", SLOW, **TOKEN)
+def test_the_deadline_is_told_and_frees_its_places(frail):
+    answer = frail.post("/translate", SLOW)
     assert answer.status == 504
-    assert "of 6 texts were done within 5 seconds; send fewer at a time" in answer.json["detail"]
-    until(lambda: narrow.health["queue"] == narrow.health["in_flight"] == 0)
-    streamed = narrow.post("/translate", {**SLOW, "stream": True}, **TOKEN)
+    assert "of 6 texts were done within 3 seconds; send fewer at a time" in answer.json["detail"]
+    until(lambda: frail.health["queue"] == frail.health["in_flight"] == 0)
+    streamed = frail.post("/translate", {**SLOW, "stream": True})
     assert streamed.status == 200
-    assert "were done within 5 seconds" in streamed.lines[-1]["detail"]
-    until(lambda: narrow.health["queue"] == 0)
+    assert "were done within 3 seconds" in streamed.lines[-1]["detail"]
+    until(lambda: frail.health["queue"] == 0)
 
 
 def test_more_than_the_queue_can_ever_hold_is_refused_by_its_number(narrow):

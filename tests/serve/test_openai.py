@@ -26,7 +26,8 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(folder) -> Iterator[Served]:
-    served = Served("--model", folder, "--max-chars", 60, "--max-items", 3)  # so that all of it fits into the model
+    limits = ["--max-chars", 60, "--max-items", 3]  # so that all of it fits into the model
+    served = Served("--model", folder, *limits, "--deadline", 600)
     yield served
     served.stop()
 
@@ -118,6 +119,7 @@ def test_a_translator_has_no_conversations(server):
 def test_schemathesis_finds_nothing(served, tmp_path):
     command = Path(sys.executable).with_name("schemathesis")
     options = ["--checks", "all", "--max-examples", "60" if FULL else "6", "--seed", "8", "--suppress-health-check", "all"]
-    line = [str(command), "run", f"{served.url}/openapi.json", "--include-path-regex", "^/v1/", *options]
+    asked = ["--include-path-regex", "^/v1/", "--request-timeout", "600", "--max-response-time", "600"]
+    line = [str(command), "run", f"{served.url}/openapi.json", *asked, *options]
     done = subprocess.run(line, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr

@@ -19,6 +19,7 @@ SLOW = 200_000  # milliseconds: a busy machine
 def playground(chromium: Any, server: Served, complains: bool = False) -> Iterator[Any]:
     """The page; nothing may be asked of anyone but the server, and nothing be complained of unless that is expected."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(SLOW)
     page = context.new_page()
     complaints: list[str] = []
     asked: list[str] = []
@@ -36,7 +37,7 @@ def playground(chromium: Any, server: Served, complains: bool = False) -> Iterat
 def translate(page: Any, text: str) -> str:
     page.fill("#text", text)
     page.click("#go")
-    page.wait_for_selector("#go:not(:disabled)", timeout=SLOW)
+    page.wait_for_selector("#go:not(:disabled)")
     return page.inner_text("#status")
 
 

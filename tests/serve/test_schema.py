@@ -21,7 +21,7 @@ def test_schemathesis_finds_nothing(server, tmp_path):
     (tmp_path / "schemathesis.toml").write_text(TOO_LONG, encoding="utf-8")
     command = Path(sys.executable).with_name("schemathesis")
     options = ["--checks", "all", "--max-examples", "100" if FULL else "12", "--seed", "8", "--suppress-health-check", "all"]
-    line = [str(command), "run", f"{server.url}/openapi.json", *options]
+    line = [str(command), "run", f"{server.url}/openapi.json", "--request-timeout", "600", "--max-response-time", "600", *options]
     done = subprocess.run(line, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     assert server.health["queue"] == 0

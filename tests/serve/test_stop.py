@@ -11,12 +11,14 @@ import pytest
 from cli.process import only_line, run
 from serve.served import PATIENCE, Served, until
 
+LONG = {"beam": 5, "score": {"name": "length-reward", "beta": 100}, "max_length": 40}
+
 
 def test_sigterm_finishes_what_was_accepted_and_takes_no_more(lines):
-    server = Served("--row-budget", 2)
+    server = Served("--row-budget", 1, "--deadline", 600, "--drain", 600)
     try:
-        asked = [*lines[:12]]
-        waiting = [server.send({"text": text}) for text in asked]
+        asked = [*lines[:12]]  # seconds of work, so that none is done before the last is accepted
+        waiting = [server.send({"text": text, **LONG}) for text in asked]
         until(lambda: server.health["queue"] == len(asked))
         server.process.send_signal(signal.SIGTERM)
         found = [json.loads(connection.getresponse().read())["results"][0] for connection in waiting]

@@ -18,6 +18,6 @@ TESTS = Path(__file__).parents[1]
 def test_nothing_is_lost_or_let_in(part: list[str]):
     only, count, number = part
     line = [sys.executable, "-m", "soak", "--seed", "1", "--only", only, count, str(int(number) * (10 if FULL else 1))]
-    done = subprocess.run(line, cwd=TESTS, env=ENVIRONMENT, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(line, cwd=TESTS, env=ENVIRONMENT, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("nothing was wrong\n")
