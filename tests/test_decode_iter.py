@@ -38,7 +38,7 @@ def test_decode_is_its_list():
 
 def test_inputs_are_read_as_they_are_needed():
     read = count()
-    results = bestfirst.decode_iter(TOY, (next(read) and None for _ in iter(int, 1)), beam=2)
+    results = bestfirst.decode_iter(TOY, (next(read) and None for _ in iter(int, 1)), beam=2, row_budget=16)
     assert len(list(islice(results, 5))) == 5
     assert next(read) < 2000
 
@@ -62,9 +62,9 @@ def test_what_is_done_is_told_before_an_exception_of_the_model_goes_on():
             raise RuntimeError("lost")
         return random_toy("peaked", 6, "iter")(prefix)
 
-    done = []
+    done, settings = [], {"beam": 1, "errors": "raise", "row_budget": 16}
     with pytest.raises(RuntimeError, match="lost"):
-        consume(bestfirst.decode_iter(bestfirst.FunctionModel(scores, eos=0), [None] * 200, beam=1, errors="raise"), done)
+        consume(bestfirst.decode_iter(bestfirst.FunctionModel(scores, eos=0), [None] * 200, **settings), done)
     assert done
 
 

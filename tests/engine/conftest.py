@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+from strict import no_warnings
 
 
 @pytest.fixture
@@ -20,6 +21,5 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def no_warning() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with no_warnings():
         yield

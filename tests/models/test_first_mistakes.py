@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 
@@ -12,6 +10,7 @@ from bestfirst import FunctionModel
 from bestfirst.scoring import Score
 from bestfirst.search import BrokenLaw
 from bestfirst.testing import check_score
+from strict import no_warnings
 
 
 def model(prefix):
@@ -34,8 +33,7 @@ def test_probabilities_for_log_probabilities_are_warned_of_where_scores_may_rise
 
 
 def test_scores_that_are_none_are_not_warned_of():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with no_warnings():
         bestfirst.decode(MODEL, [None], beam=2)
         bestfirst.decode(FunctionModel(lambda prefix: [0.0], eos=0), [None])  # one token, and certain
 

@@ -216,7 +216,7 @@ def test_memory_that_cycles_hold_is_collected_while_a_model_is_decoded():
 
     assert gc.isenabled()
     stats = Stats()
-    decode(Leaky(), range(300), beam=4, max_length=8, stats=stats)
+    decode(Leaky(), range(300), beam=4, max_length=8, row_budget=16, stats=stats)
     assert gc.isenabled()
     assert stats.steps > 60
     assert most < 50 * stats.steps / 2
