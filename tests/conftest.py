@@ -1,8 +1,10 @@
-"""Random cases: how many to run, and at the end of the session how many were run."""
+"""Random cases: how many to run, of which numbers, and at the end of the session how many were run."""
 
 from __future__ import annotations
 
 import os
+import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +19,16 @@ if not os.path.exists("/dev/nvidiactl"):
 
 _searches: Counter[str] = Counter()
 _mismatches: Counter[str] = Counter()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """What a test or a fixture of it draws without a seed of its own is the same alone, after any others and every time."""
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,9 @@ from pathlib import Path
 from subprocess import PIPE, CompletedProcess, Popen
 
 COMMAND = [sys.executable, "-m", "bestfirst"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "LC_ALL": "C", "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
+COLOURED = ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS")  # with one of these, help is in colours wherever it is written to
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in COLOURED}
+ENVIRONMENT |= {"OMP_NUM_THREADS": "1", "LC_ALL": "C", "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
 GERMAN = Path(__file__).parents[1] / "data" / "tatoeba-200.de"
 
 

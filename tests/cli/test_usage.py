@@ -176,6 +176,8 @@ def test_a_command_loads_no_other():
 
 
 def test_what_tune_needs_and_is_not_installed_is_named(monkeypatch, capsys, tmp_path):
+    import bestfirst_bench.growth  # noqa: F401 - it has the function by its name, and is not to have the one below for ever
+
     (tmp_path / "text").write_text("Ja.\n", encoding="utf-8")
     monkeypatch.setattr("bestfirst_bench.row.identity", lambda model: __import__("torch_of_nowhere"))
     assert command(["tune", str(tmp_path / "text"), "--rows", str(tmp_path / "rows")]) == 2
