@@ -80,7 +80,7 @@ def test_what_the_device_refuses_is_decoded_elsewhere_with_one_warning(on_device
     monkeypatch.setattr(engines, "Session", refuse)
     with pytest.warns(UserWarning, match=r"RuntimeError: capture refused\).*falling back") as warned:
         assert summary(bestfirst.decode(model, inputs, beam=2, max_length=4)) == summary(expected)
-    assert len(warned) == 1
+    assert len([each for each in warned if each.category is UserWarning]) == 1
 
 
 def test_memory_that_is_refused_is_asked_for_again_for_fewer_inputs(on_device, monkeypatch):
