@@ -15,6 +15,11 @@ USUAL = Decoding(beam=4)
 LONG = Decoding(beam=8, nbest=8, score="length-reward", score_options={"beta": 5.0}, max_length=60)
 
 
+def engine_of(**limits: int) -> EngineThread:
+    """With as many rows in a step as by default; these would grow where a clock says that they cost little."""
+    return EngineThread(Letters(), Limits(**limits), row_budget=16)
+
+
 def drive(engine: EngineThread, until: Callable[[], bool]) -> None:
     """The thread's loop, here."""
     while not until():
@@ -32,11 +37,11 @@ def submit(engine: EngineThread, texts: list[str], decoding: Decoding, client: s
 
 
 def test_a_small_request_is_not_held_up_by_large_ones_that_came_before():
-    alone = EngineThread(Letters(), Limits(max_beam=8))
+    alone = engine_of(max_beam=8)
     small = submit(alone, ["hello"], USUAL)
     drive(alone, lambda: bool(small))
 
-    crowded = EngineThread(Letters(), Limits(max_beam=8))
+    crowded = engine_of(max_beam=8)
     large = [submit(crowded, ["abcdefgh" + "abcdefgh"[i:] for i in range(8)] * 8, LONG) for _ in range(4)]
     drive(crowded, lambda: crowded.steps >= 40)
     taken = []
@@ -49,7 +54,7 @@ def test_a_small_request_is_not_held_up_by_large_ones_that_came_before():
 
 
 def test_large_requests_are_done_too_while_small_ones_keep_coming():
-    engine = EngineThread(Letters(), Limits(max_beam=8))
+    engine = engine_of(max_beam=8)
     large = submit(engine, ["abcdefgh"] * 4, Decoding(beam=8, score="length-reward", score_options={"beta": 5.0}, max_length=12))
     small: list[list[int]] = []
     while len(large) < 4:
@@ -59,7 +64,7 @@ def test_large_requests_are_done_too_while_small_ones_keep_coming():
 
 
 def test_a_request_alone_has_all_there_is():
-    engine = EngineThread(Letters(), Limits(max_beam=8))
+    engine = engine_of(max_beam=8)
     done = submit(engine, ["hello", "world", "alone", "there"] * 4, USUAL)
     drive(engine, lambda: engine.steps >= 2)
     assert engine.in_flight == 16 == engine._engine.slots
@@ -69,7 +74,7 @@ def test_a_request_alone_has_all_there_is():
 
 def test_what_is_held_stays_within_its_bound_and_every_text_is_done():
     """Large requests make room for others, begin again when there is more, and get the same answers."""
-    engine = EngineThread(Letters(), Limits(max_beam=8, max_cache_tokens=600))
+    engine = engine_of(max_beam=8, max_cache_tokens=600)
     decoding = Decoding(beam=8, nbest=3, score="length-reward", score_options={"beta": 5.0}, max_length=12)
     found: dict[tuple[int, int], bestfirst.Result] = {}
     for number in range(3):
@@ -93,7 +98,7 @@ def test_what_is_held_stays_within_its_bound_and_every_text_is_done():
 
 
 def test_a_text_that_needs_more_memory_than_there_is_says_so():
-    engine = EngineThread(Letters(), Limits(max_beam=8, max_cache_tokens=100))
+    engine = engine_of(max_beam=8, max_cache_tokens=100)
     found: list[bestfirst.Result] = []
     engine.submit(Work("one", texts=[("abcdefgh", LONG), ("hello", USUAL)], tell=lambda event: found.append(event.result)))
     drive(engine, lambda: len(found) == 2)
@@ -125,7 +130,7 @@ def test_clients_share_alike_however_many_requests_they_have():
 
 def test_a_wide_search_is_started_while_small_ones_keep_coming():
     """It needs a level's rows at a time, which are never free by themselves: those that come after it wait for once."""
-    engine = EngineThread(Letters(), Limits(max_beam=16))
+    engine = engine_of(max_beam=16)
     small = [submit(engine, ["hello"], USUAL) for _ in range(20)]
     drive(engine, lambda: engine.steps >= 5)
     wide = submit(engine, ["abc"], Decoding(strategy="beam", beam=16))

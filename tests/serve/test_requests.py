@@ -173,6 +173,7 @@ def test_metrics_count_what_was_done(server):
         samples = (line.rsplit(" ", 1) for line in server.get("/metrics").body.decode().splitlines() if line[0] != "#")
         return {name: float(value) for name, value in samples}
 
+    until(lambda: server.health["queue"] == server.health["in_flight"] == 0)  # what was given up before has ended
     before = read()
     result = server.translate("Wie melkt man eine Kuh?", beam=10).json["results"][0]
     server.translate("Ja.", beam=0)
