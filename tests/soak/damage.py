@@ -44,8 +44,10 @@ def _begun(job: Job, folder: Path, rng: random.Random) -> Iterator[Path]:
     for number in range(4):
         where = folder / f"begun-{number}-{job.name}"
         job.begin(where)
+        tries = 0
         while not list(where.glob("*.parts/0*")) and not job.right(where):
-            command(*job.arguments(where), kill_after=rng.uniform(0.2, 1) * job.seconds)
+            tries += 1  # with more time each: the machine may be slower now than when the job was timed
+            command(*job.arguments(where), kill_after=rng.uniform(0.2, 1) * job.seconds * tries)
         yield where
 
 
