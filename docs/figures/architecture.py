@@ -166,7 +166,9 @@ def piped(text: str) -> Iterator[None]:
 
 def trace(name: str) -> Flow:
     """One flow, in a process of its own: what was imported or found out before is not missing in it."""
-    done = subprocess.run([sys.executable, __file__, "--trace", name], capture_output=True, text=True, check=False)
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, __file__, "--trace", name]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, env=one_thread)
     if done.returncode:
         raise RuntimeError(f"the trace {name!r} failed: {done.stderr}")
     return flow_of(json.loads(done.stdout.splitlines()[-1]))

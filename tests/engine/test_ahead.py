@@ -8,16 +8,9 @@ import pytest
 
 import bestfirst
 from bestfirst.engine.known import Ahead, known
-from bestfirst.search import Hypothesis
 from bestfirst.settings import Budget
 
 LINES = (Path(__file__).parents[1] / "data" / "tatoeba-200.de").read_text(encoding="utf-8").splitlines()[:12]
-
-
-def guess(needed: bool) -> Hypothesis:
-    y = Hypothesis(None, -1, 0.0, 0.0, False)
-    y.on_beam = needed
-    return y
 
 
 @pytest.mark.parametrize(("needed", "rows"), [((1, 1, 1, 1), 10), ((1, 1, 0, 0), 3), ((0, 0, 0, 0), 2)])
@@ -25,7 +18,7 @@ def test_rows_that_are_needed_are_scored_ahead_and_beyond_the_free_ones_others_a
     """Of ranks that were never tried, as much is thought as of the one before."""
     ahead = Ahead()
     for _ in range(40):
-        ahead.learn("kind", [(rank, guess(bool(one))) for rank, one in enumerate(needed, 1)])
+        ahead.learn("kind", [(rank, bool(one)) for rank, one in enumerate(needed, 1)])
     assert ahead.rows("kind", most=10, alone=2) == rows
     assert ahead.rows("kind", most=2, alone=2) == 2
     assert ahead.rows("another", most=10, alone=3) == 10  # 0.4, of which nothing is known, is more than 1 / 3

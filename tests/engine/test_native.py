@@ -15,8 +15,7 @@ from bestfirst.engine.steps.bart_modules import read_bart
 from bestfirst.engine.steps.bart_weights import Affine
 from bestfirst.engine.steps.memory import Pages
 from bestfirst.engine.steps.native import calls, parts, registers
-from bestfirst.engine.steps.native.bart import batches, wide_top
-from bestfirst.engine.steps.native.encoder import NativeEncoder
+from bestfirst.engine.steps.native.bart import NativeEncoder, batches, wide_top
 from bestfirst.engine.steps.native.parts import Product
 from bestfirst.engine.steps.native_bart import as_numpy
 from bestfirst.engine.steps.sources import Sources

@@ -49,6 +49,11 @@ def engine_for(
             scorer.process = processing_for(model, decoding)
         if adapt is not None:
             adapt(scorer)
+        if decoding.draft is None and getattr(model, "decoder", None) is not None and threads() == 1:
+            from .compiled_engine import CompiledEngine
+
+            if CompiledEngine.takes(scorer, decoding):
+                return CompiledEngine(scorer, decoding)  # type: ignore[arg-type]
         return HostEngine(scorer, decoding, None if decoding.draft is None else drafting_for(model, scorer, decoding))
 
     way, why = _on_device(model, decoding)

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..constraints import Constraint
 from ..models import Source
-from ..search import Answer, Groups, Result, Search, Trace
+from ..search import Answer, Groups, Hypothesis, Result, Search, Trace
 from ..settings import Decoding
 from .endings import StopStrings
 from .scorer import ON_THE_WAY
 
 if TYPE_CHECKING:
+    from .drafts import Drafts
     from .edits import Edits
 
 
@@ -77,6 +78,45 @@ class Job:
         return search
 
 
+@dataclass(eq=False)
+class Running:
+    """A job with its search."""
+
+    job: Job
+    search: Search
+    steps: int = 0
+    guessed: int = 0  # rows that were scored ahead
+    ahead: list[tuple[int, Hypothesis]] = field(default_factory=list)  # of an input by itself, these: rank, and which
+    share: float = 0.0  # of the memory bound
+    drafts: Drafts | None = None
+
+    @property
+    def length(self) -> int:
+        """|x|."""
+        return self.job.source.length
+
+    @property
+    def holds(self) -> float:
+        """Its share, or what it has for certain after the next step, where that is more; and what was scored ahead for it."""
+        certain = self.length + 1 + self.search.rows - self.guessed
+        return max(self.share, certain + self.rows_each) + self.guessed + self.unused
+
+    @property
+    def unused(self) -> int:
+        """Drafted rows that the search has not asked for."""
+        return 0 if self.drafts is None else self.drafts.unused
+
+    @property
+    def kind(self) -> tuple[int, str]:
+        """What it is likely to need is what others of its kind needed: the beam, and what is searched for."""
+        return self.job.decoding.beam, self.job.decoding.objective.name
+
+    @property
+    def rows_each(self) -> int:
+        """How many rows it needs in a step: a whole level, or one."""
+        return self.search.level_rows if self.search.whole_levels else 1
+
+
 def item_of(job: Job, answer: Answer, eos: Collection[int]) -> int | None:
     """The number of an answer that ends in EOS, where a constraint numbers what it allows."""
     if not isinstance(job.decoding.allowed, Constraint) or not answer.tokens or answer.tokens[-1] not in eos:
@@ -103,7 +143,8 @@ def write(answer: Answer, decoding: Decoding, eos: Collection[int], text: Callab
 
 @dataclass
 class Stats:
-    """What a decode cost as a whole. `model_seconds`: in the encoder, forward passes, gathers and top-k; the rest is search."""
+    """What a decode cost as a whole. `model_seconds`: in the encoder, forward passes, gathers and top-k, and in searches that are
+    compiled with them; the rest is search."""
 
     steps: int = 0
     rows: int = 0

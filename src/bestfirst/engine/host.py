@@ -9,63 +9,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
-from ..search import Answer, Hypothesis, Result, Search, StrictSearch, Successors, certified
+from ..search import Answer, Hypothesis, Result, StrictSearch, Successors, certified
 from ..settings import Budget, Decoding
 from .endings import without
-from .engine import Job, Stats, check_together, item_of, write
+from .engine import Job, Running, Stats, check_together, item_of, write
 from .own_model import ModelFailure
 from .processing import bounds_hold
 from .scorer import Scorer
 
 if TYPE_CHECKING:
-    from .drafts import Drafting, Drafts
+    from .drafts import Drafting
 
 WINDOW = 16  # inputs that are read ahead and sorted by length, for each one in flight
 LEVELS, FULL = 4, 512  # inputs whose levels have room in a step, and rows beyond which more bring nothing
-
-
-@dataclass(eq=False)
-class Running:
-    """A job with its search."""
-
-    job: Job
-    search: Search
-    steps: int = 0
-    guessed: int = 0  # rows that were scored ahead
-    ahead: list[tuple[int, Hypothesis]] = field(default_factory=list)  # of an input by itself, these: rank, and which
-    share: float = 0.0  # of the memory bound
-    drafts: Drafts | None = None
-
-    @property
-    def length(self) -> int:
-        """|x|."""
-        return self.job.source.length
-
-    @property
-    def holds(self) -> float:
-        """Its share, or what it has for certain after the next step, where that is more; and what was scored ahead for it."""
-        certain = self.length + 1 + self.search.rows - self.guessed
-        return max(self.share, certain + self.rows_each) + self.guessed + self.unused
-
-    @property
-    def unused(self) -> int:
-        """Drafted rows that the search has not asked for."""
-        return 0 if self.drafts is None else self.drafts.unused
-
-    @property
-    def kind(self) -> tuple[int, str]:
-        """What it is likely to need is what others of its kind needed: the beam, and what is searched for."""
-        return self.job.decoding.beam, self.job.decoding.objective.name
-
-    @property
-    def rows_each(self) -> int:
-        """How many rows it needs in a step: a whole level, or one."""
-        return self.search.level_rows if self.search.whole_levels else 1
 
 
 Plan = list[tuple[Running, list[Hypothesis]]]
@@ -79,6 +39,8 @@ class HostEngine:
     together; if they come to need more, the latest make room and begin again later. Only an input that needs more by itself
     exceeds the bound; nothing is ever given up. A search that is traced cannot begin again.
     """
+
+    strict: tuple[type, ...] = (StrictSearch,)  # searches of which is learned what is worth scoring ahead
 
     def __init__(self, scorer: Scorer, decoding: Decoding, drafting: Drafting | None = None) -> None:
         self.scorer = scorer
@@ -144,17 +106,20 @@ class HostEngine:
         running = self._running[job]
         if running in self._active:
             self._active.remove(running)
-            self.scorer.release(running.search.root)
+            self._release(running)
         else:
             self._waiting.remove(running)
         self._forget(running)
 
     def certified(self, job: Job) -> list[Answer]:
-        answers = certified(self._running[job].search)
+        answers = self._certain(self._running[job])
         for answer in answers:
             self._write(job, answer)
             answer.item = item_of(job, answer, self.scorer.eos)
         return answers
+
+    def _certain(self, running: Running) -> list[Answer]:
+        return certified(running.search)
 
     def _write(self, job: Job, answer: Answer) -> None:
         write(answer, job.decoding, job.decoding.ending(self.scorer.eos), partial(self.scorer.text, job.source))
@@ -211,7 +176,7 @@ class HostEngine:
             latest = active[-1]
             if next_step <= self.max_cache_tokens or latest.job.trace is not None:
                 return
-            self.scorer.release(latest.search.root)
+            self._release(latest)
             latest.search.dismantle()
             active.pop()
             if latest.drafts is not None:
@@ -221,10 +186,7 @@ class HostEngine:
 
     def _plan(self) -> Plan:
         """Who is scored in this step: what is needed, then, while the step has room, what is worth scoring ahead."""
-        active, left, free = self._active, self.budget.rows, self.budget.free
-        if self._submitted == 1 and active:  # latency counts: a step for each length, as in beam search, if rows cost little
-            free = max(free, min(left, active[0].search.level_rows))
-            free = min(free, self._alone(active[0], free))
+        active, left, free = self._active, self.budget.rows, self._free()
         unshared = self.max_cache_tokens - sum(running.holds for running in active)  # memory for what may not be needed
         taking_part = sum(not running.job.paused for running in active)
         ahead = int(max(0, min(left - taking_part, free - taking_part, unshared)))
@@ -258,9 +220,17 @@ class HostEngine:
             self.drafting.fill(drafting, int(room), self.budget, taking_part, self.scorer.vocabulary)
         return plan
 
+    def _free(self) -> int:
+        """Rows of a step that cost little."""
+        free = self.budget.free
+        if self._submitted == 1 and self._active:  # latency counts: a step a length, as in beam search, if rows cost little
+            free = max(free, min(self.budget.rows, self._active[0].search.level_rows))
+            free = min(free, self._alone(self._active[0], free))
+        return free
+
     def _alone(self, running: Running, most: int) -> int:
         """The rows of a step that no other input is in."""
-        if self.budget.alone is None or self.scorer.ahead is None or not isinstance(running.search, StrictSearch):
+        if self.budget.alone is None or self.scorer.ahead is None or not isinstance(running.search, self.strict):
             return self.budget.alone or most
         return self.scorer.ahead.rows(running.kind, most, self.budget.alone)
 
@@ -308,17 +278,25 @@ class HostEngine:
                 search.commit(y, without(decoding.ending(self.scorer.eos), successors) if early else successors)
             elif y is work[0] or search.whole_levels:
                 self._active.remove(running)
-                self.scorer.release(search.root)
+                self._release(running)
                 rows = search.rows + running.unused
                 self._failed[running.job] = Result(rows=rows, steps=running.steps, message=successors.message)
                 self._forget(running)
                 return
+
+    def _release(self, running: Running) -> None:
+        """Give back what the model holds for it."""
+        self.scorer.release(running.search.root)
 
     def _forget(self, running: Running) -> None:
         if running.drafts is not None:
             running.drafts.finish(())
         running.search.dismantle()
         del self._running[running.job]
+
+    def _looked_ahead(self, running: Running) -> list[tuple[int, bool]]:
+        """Of what was scored ahead for an input by itself, its rank, and whether it came to be needed."""
+        return [(rank, y.on_beam) for rank, y in running.ahead]
 
     def _result(self, running: Running) -> Result:
         result = running.search.result()
@@ -328,7 +306,7 @@ class HostEngine:
             running.drafts.count(result)
         result.exact = result.exact and self.scorer.exact and (not self.decoding.processors or bounds_hold(running.job.decoding))
         if self.scorer.ahead is not None:
-            self.scorer.ahead.learn(running.kind, running.ahead)
+            self.scorer.ahead.learn(running.kind, self._looked_ahead(running))
         if result.status == "incomplete":
             result.message = self.scorer.advice(running.search.root, running.job.n_max)
         held = 1 + (result.rows - running.guessed) / (running.length + 1) / running.rows_each
@@ -337,7 +315,7 @@ class HostEngine:
             self._write(running.job, answer)
             answer.item = item_of(running.job, answer, self.scorer.eos)
         self._stats.calls += result.calls
-        self.scorer.release(running.search.root)
+        self._release(running)
         self._forget(running)
         return result
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ..models import Model
-from ..search import Hypothesis
 from ..settings import Budget
 
 if TYPE_CHECKING:
@@ -40,11 +39,11 @@ class Ahead:
             rows += 1
         return rows
 
-    def learn(self, kind: Hashable, guessed: Sequence[tuple[int, Hypothesis]]) -> None:
-        """A search is over, for which these were scored ahead, by rank: those that came onto a beam were needed."""
-        for rank, y in guessed:
+    def learn(self, kind: Hashable, guessed: Sequence[tuple[int, bool]]) -> None:
+        """A search is over, for which these were scored ahead: the rank of each, and whether it came to be needed."""
+        for rank, needed in guessed:
             rate, tries = self._rates.get((kind, rank), (self.FIRST, 0))
-            self._rates[kind, rank] = rate + (y.on_beam - rate) / (self.FEW + min(tries, self.MANY)), tries + 1
+            self._rates[kind, rank] = rate + (needed - rate) / (self.FEW + min(tries, self.MANY)), tries + 1
 
 
 @dataclass

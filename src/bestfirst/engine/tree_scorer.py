@@ -214,8 +214,7 @@ def _successors(batch: Sequence[Hypothesis], best: Any, tokens: Any, logprobs: A
     possible = best > -inf
     broken = ~(best < inf).all(1)
     if broken.any():
-        after = list(batch[int(broken.argmax())].tokens)
-        raise ValueError(f"the scores after {after} are not finite: check the model's weights and dtype")
+        raise not_finite(batch[int(broken.argmax())].tokens)
     tied = ((best[:, 1:] == best[:, :-1]) & possible[:, 1:]).any(1)
     if tied.any():
         order = np.lexsort((tokens[tied], -best[tied]))
@@ -228,6 +227,10 @@ def _successors(batch: Sequence[Hypothesis], best: Any, tokens: Any, logprobs: A
         Successors(values, ids, own) if n == whole else Successors(values[:n], ids[:n], None if own is None else own[:n])
         for values, ids, own, n in rows
     ]
+
+
+def not_finite(tokens: Sequence[int]) -> ValueError:
+    return ValueError(f"the scores after {list(tokens)} are not finite: check the model's weights and dtype")
 
 
 def _each(rows: Any) -> Sequence[Any]:

@@ -1,20 +1,19 @@
-"""NativeDecoder: a BART-like decoder on the tree, compiled (`entries`). On a CPU, numpy alone."""
+"""A BART-like model, compiled (`entries`): its encoder, and its decoder on the tree. On a CPU, numpy alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
 
-from ..bart_weights import BartWeights
+from ..bart_weights import BartSide, BartWeights
 from ..memory import Pages
-from ..rows import Rows
+from ..rows import Rows, check_range
 from . import calls as kernels
 from . import calls as tiles
-from .encoder import NativeEncoder
 from .packed import Packed, room
 from .parts import NativeLayer, ResidualStream, Workspace, embed, native_norms
 from .registers import HERE
@@ -24,6 +23,57 @@ from .whole import WholePass, deepest
 MULTIPLE = tiles.LANES  # of rows: what the product with the vocabulary works through at a time; a step's last few are filled up
 WIDE = 500  # of more than so many best tokens, selecting them is faster than a place for each
 NOTHING = np.empty(0, np.int64)
+
+
+class NativeEncoder:
+    """An encoder of token ids. Inputs stand one after another: nothing is padded."""
+
+    def __init__(self, side: BartSide, pages: Pages | None = None, eight_bits: bool = False) -> None:
+        pages = pages or Pages()
+        self.side = side
+        self.layers = [NativeLayer(layer, pages, eight_bits) for layer in side.layers]
+        self.norms = native_norms(side)
+        self.whole = WholePass(side, self.layers, self.norms) if WholePass.takes(side, self.layers, self.norms) else None
+        d, inner = side.width, max(layer.forward.up.outputs for layer in self.layers)
+        self.workspace = Workspace(x=d, h=d, y=d, seen=d, qkv=3 * d, inner=inner, room=room(deepest(self.layers)) // 4, scales=1)
+
+    def again(self) -> NativeEncoder:
+        """The same weights, with memory of its own to work in."""
+        made = copy(self)
+        made.workspace = self.workspace.again()
+        made.whole = None if self.whole is None else self.whole.again()
+        return made
+
+    def __call__(self, inputs: Sequence[Sequence[int]]) -> Any:
+        """The encoder's output for all inputs' tokens, one input after another, (tokens, d), until the next call.
+
+        Inputs that `check` takes: kernels do not look.
+        """
+        lengths = [len(tokens) for tokens in inputs]
+        starts = np.array([0, *accumulate(lengths)])
+        tokens = np.fromiter(chain.from_iterable(inputs), np.int32, starts[-1])
+        positions = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
+        w = self.workspace.of(int(starts[-1]))
+        if self.whole is not None:
+            return self.whole.encode(tokens, positions, max(lengths), starts, w)
+        embed(self.side, tokens, positions, max(lengths), w["x"])
+        stream = ResidualStream(w["x"], w["h"], self.norms, self.side.norm_first)
+        y, qkv, seen = w["y"], w["qkv"], w["seen"]
+        for layer in self.layers:
+            layer.qkv(stream.h, qkv)
+            kernels.self_attention(qkv, layer.qkv.bias, starts, layer.heads, layer.scaling, seen)
+            layer.own_out(seen, y)
+            stream.add(y, layer.own_out.bias)
+            layer.forward(stream.h, w["inner"], y)
+            stream.add(y, layer.forward.bias)
+        return stream.h
+
+    def check(self, inputs: Sequence[Sequence[int]]) -> None:
+        """Raise ValueError, naming the value, for an input that it cannot take."""
+        lengths = np.array([len(tokens) for tokens in inputs])
+        positions = len(self.side.positions.up_to(int(lengths.max())))
+        check_range("the number of an input's tokens", lengths, positions + 1, first=1)
+        check_range("an input token's id", np.fromiter(chain.from_iterable(inputs), np.int64), len(self.side.embedding))
 
 
 class NativeDecoder:
@@ -52,8 +102,9 @@ class NativeDecoder:
         bias = weights.head.bias
         self.head_bias = None if bias is None or not bias.any() else bias.reshape(-1, 1)
         self.head = np.ascontiguousarray(weights.head.weight)
-        self._packed = Packed.of(self.head) if eight_bits and HERE.eight is not None else None
-        self.eight_bits = self._packed is not None
+        self.packed = Packed.of(self.head) if eight_bits and HERE.eight is not None else None
+        self.eight_bits = self.packed is not None
+        self.tiled = tiles.suit(d)  # whether tiles multiply with it
         self._transposed = self._logits = np.empty(0, np.float32)
         self.encoder = None if weights.encoder is None else NativeEncoder(weights.encoder, pages, eight_bits)
 
@@ -136,14 +187,14 @@ class NativeDecoder:
         In eight bits it is not, and rows stand together.
         """
         n, tokens = len(h), len(self.head)
-        if self._packed is not None:
-            return self._eight_bits(h, self._packed)[:, :tokens]
+        if self.packed is not None:
+            return self._eight_bits(h, self.packed)[:, :tokens]
         columns = -(-n // MULTIPLE) * MULTIPLE
         if columns * self.width > self._transposed.size:
             self._transposed = np.zeros(2 * columns * self.width, np.float32)
             self._logits = np.empty(2 * columns * tokens, np.float32)
         turned, logits = self._transposed[: columns * self.width], self._logits[: columns * tokens].reshape(tokens, columns)
-        if tiles.suit(self.width):
+        if self.tiled:
             tiles.pack(h, self.width, turned)
             tiles.by_rows(self.head, turned, tiles.ZEROS, logits)
         else:
@@ -172,10 +223,10 @@ class NativeDecoder:
         n, vocabulary = logits.shape
         values, tokens = np.empty((n, width), np.float32), np.empty((n, width), np.int64)
         forbidden = NOTHING if banned is None else banned
-        if self._packed is not None and allowed is None:
+        if self.packed is not None and allowed is None:
             kernels.row_top(_whole(logits), vocabulary, forbidden, values, tokens)
             return values, tokens
-        columns = np.ascontiguousarray(logits.T) if self._packed is not None else _whole(logits.T)
+        columns = np.ascontiguousarray(logits.T) if self.packed is not None else _whole(logits.T)
         if allowed is None and width > WIDE:
             return wide_top(columns, n, width, forbidden)
         if allowed is None:

@@ -31,7 +31,7 @@ class NativeTree(Slots):
         """Rows from (token, position, slot, parent's slot, sentence) each; a parent is known, or a row before its children."""
         tokens, positions, slots, parents, sentences = np.array(table, np.int32).T.copy()
         longest = int(positions.max()) + 1
-        self._reach(longest)
+        self.reach(longest)
         for some in generations(table):
             paths = self.paths[parents[some], :longest]
             paths[np.arange(len(paths)), positions[some]] = slots[some]
@@ -40,7 +40,8 @@ class NativeTree(Slots):
             paths = self.paths[slots, :longest]
         return Rows(tokens, positions, slots, sentences, paths, counts, places_of(table, counts))
 
-    def _reach(self, context: int) -> None:
+    def reach(self, context: int) -> None:
+        """Make room for paths of so many."""
         while context > self.paths.shape[1]:
             self.paths = _larger(self.paths, (self.capacity, 2 * self.paths.shape[1]))
 

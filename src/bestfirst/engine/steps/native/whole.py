@@ -64,18 +64,33 @@ class WholePass:
 
     def decode(self, rows: Any, tree: Any, sources: Any, work: dict[str, Any]) -> Any:
         """Rows through a decoder: what enters the product with the vocabulary, (rows, d)."""
-        plan, longest = self._plan, rows.paths.shape[1]
-        given = [np.asarray(each) for each in (rows.tokens, rows.positions, rows.slots, rows.sentences, tree.paths)]
-        lengths, n = np.array(sources.lengths), len(self._layers)
-        width = int(self._plan[1])
-        plan[7:11] = [at(each) for each in given[:4]]
-        plan[17:23] = at(given[4]), *given[4].shape, at(lengths), sources.layers[0].shape[1], sources.layers[0].shape[3]
-        plan[NUMBERS : NUMBERS + n] = [self._place(tree.layer(i, width)) for i in range(n)]
-        plan[NUMBERS + n :] = [self._place(layer) for layer in sources.layers]
+        longest = rows.paths.shape[1]
+        given = [np.asarray(each) for each in (rows.tokens, rows.positions, rows.slots, rows.sentences)]
+        lengths = self._look_at(given, tree, sources)
         pieces = cuts(len(rows), FEWEST)
         if len(pieces) > 1 and np.isin(np.asarray(rows.paths), given[2]).sum() > len(rows):
             pieces = [(0, len(rows))]  # some rows are ancestors of others, as in a prompt: threads must not part them
-        return self._run(len(rows), longest, work, pieces)
+        found = self._run(len(rows), longest, work, pieces)
+        del lengths  # whose address the plan had
+        return found
+
+    def _look_at(self, given: Any, tree: Any, sources: Any) -> Any:
+        """Rows (tokens, positions, slots, places), and where what they look at lies. Returns what must be kept meanwhile."""
+        plan, paths, lengths, n = self._plan, np.asarray(tree.paths), np.array(sources.lengths), len(self._layers)
+        plan[7:11] = [at(each) for each in given]
+        plan[17:23] = at(paths), *paths.shape, at(lengths), sources.layers[0].shape[1], sources.layers[0].shape[3]
+        plan[NUMBERS : NUMBERS + n] = [self._place(tree.layer(i, int(plan[1]))) for i in range(n)]
+        plan[NUMBERS + n :] = [self._place(layer) for layer in sources.layers]
+        return lengths
+
+    def search(self, step: Any, given: Any, tree: Any, sources: Any, work: dict[str, Any], longest: int) -> int:
+        """Steps of compiled searches (`search_plan`), whose rows are put into `given`. Returns the rows of the last."""
+        lengths = self._look_at(given, tree, sources)
+        self._work_in(work, longest)
+        self._plan[0] = 0
+        entries()["search"](NOWHERE, NOWHERE, at(step), *self._call)
+        del lengths
+        return int(self._plan[0])
 
     def encode(self, tokens: Any, positions: Any, longest: int, starts: Any, work: dict[str, Any]) -> Any:
         """Tokens of inputs that begin at `starts` through an encoder, (tokens, d)."""
@@ -96,12 +111,8 @@ class WholePass:
         pieces: Sequence[tuple[int, int]],
         inputs: Sequence[Any] | None = None,
     ) -> Any:
-        table = self._side.positions.up_to(longest)
         self._plan[0] = rows
-        self._plan[13:15] = self._place(table), len(table)
-        if self._work is not (memory := work["x"].base):  # which is the same for any number of rows
-            self._plan[23:32] = [at(work[name]) if name in work else 0 for name in WORK]
-            self._work = memory
+        self._work_in(work, longest)
         entry = entries()[self.name]
         if len(pieces) == 1:
             entry(NOWHERE, NOWHERE, *self._call)
@@ -112,6 +123,14 @@ class WholePass:
                 plan[9:11] = given
             share(lambda i: entry(NOWHERE, NOWHERE, at(plans[i]), *self._call[1:]), len(pieces))
         return work["h"] if self._side.norm_first else work["x"]
+
+    def _work_in(self, work: dict[str, Any], longest: int) -> None:
+        """Memory to work in, and embeddings of positions less than `longest`."""
+        table = self._side.positions.up_to(longest)
+        self._plan[13:15] = self._place(table), len(table)
+        if self._work is not (memory := work["x"].base):  # which is the same for any number of rows
+            self._plan[23:32] = [at(work[name]) if name in work else 0 for name in WORK]
+            self._work = memory
 
     def _piece(self, first: int, last: int, widths: Any) -> Any:
         """The plan of some rows: their numbers lie in the same arrays, further on."""

@@ -1,0 +1,233 @@
+"""CompiledEngine: a `HostEngine` whose searches are compiled with the forward pass, where they are the common case.
+
+Searches of log-probability in strict order run many steps in one call (`steps/native/searches.py`), so that Python is not waited
+for. Which rows share a step is decided as in `HostEngine`, so answers, calls, rows and steps are the same
+(`tests/engine/test_compiled_engine.py`). Whatever else is submitted, such as a search that is traced, runs as it does there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from math import inf
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ..search import Answer, Context, Result, StrictSearch, check
+from ..settings import Decoding
+from .engine import Job, Running
+from .host import HostEngine
+from .steps.native import search_plan as s
+from .steps.native.bart import MULTIPLE, NOTHING, WIDE, NativeDecoder
+from .steps.native.calls import at
+from .steps.native.search_memory import SearchMemory, StepMemory
+from .tree_scorer import TreeScorer, not_finite
+
+WIDEST = WIDE - 16  # beam: there are more successors than that, for some may end
+STEPS = 8  # in one call: whoever interrupts is heard after that
+
+
+class CompiledSearch:
+    """One input's search: a `StrictSearch` that runs elsewhere."""
+
+    whole_levels = False
+    state: Any  # the scorer's own, as a root has it
+
+    @staticmethod
+    def takes(job: Job) -> bool:
+        """Whether it is asked for what compiled code can do."""
+        asked, plan = job.decoding, job.decoding.plan
+        others = asked.allowed, asked.must_contain, asked.stop_strings, asked.min_length or None, asked.max_calls
+        own = job.begin is None and job.trace is None and not any(each is not None and each != () for each in others)
+        return own and asked.objective.plain and StrictSearch.takes(plan, asked.objective) and plan.k <= WIDEST
+
+    def __init__(self, job: Job, eos: Collection[int]) -> None:
+        asked, plan = job.decoding, job.decoding.plan
+        check(plan, asked.objective, Context(job.n_max, job.source.length), asked.nbest)
+        ends, complete = frozenset(asked.ending(eos)), job.n_max if asked.accept_truncated else None
+        self.memory = SearchMemory(
+            k=int(plan.k), n=asked.nbest, n_max=job.n_max, keep=plan.finished == "keep", complete=complete, ends=ends
+        )  # fmt: skip
+        self.root = self
+        self.width, self.level_rows = self.memory.width, int(self.memory.head[s.LEVEL_ROWS])
+        self._exact = plan.exact and asked.objective.exact(plan.finished)
+
+    @property
+    def rows(self) -> int:
+        return int(self.memory.head[s.SCORED])
+
+    @property
+    def answers(self) -> list[Answer]:
+        return [Answer(tokens, value, value) for tokens, value in self.memory.answers]
+
+    def result(self) -> Result:
+        answers, head = self.answers, self.memory.head
+        tokens, value = self.memory.deepest
+        return Result(
+            hypotheses=answers,
+            calls=int(head[s.CALLS]),
+            rows=self.rows,
+            exact=self._exact,
+            status="complete" if answers else "incomplete",
+            partial=None if answers else Answer(tokens, value, value),
+        )
+
+    def dismantle(self) -> None:
+        """Nothing in it refers to itself."""
+
+
+class CompiledEngine(HostEngine):
+    """Runs searches on a compiled decoder."""
+
+    scorer: TreeScorer
+    strict = (*HostEngine.strict, CompiledSearch)
+
+    @staticmethod
+    def takes(scorer: Any, decoding: Decoding) -> bool:
+        """Whether nothing is asked of the model, or done with what it says, that compiled code does not know."""
+        native = getattr(getattr(getattr(scorer, "runner", None), "decoder", None), "native", None)
+        return (
+            isinstance(native, NativeDecoder)
+            and native.whole is not None
+            and (native.eight_bits or native.tiled)
+            and scorer.score.plain
+            and not scorer.score.needs
+            and scorer.process is None
+            and decoding.max_cache_tokens == inf
+        )
+
+    def __init__(self, scorer: TreeScorer, decoding: Decoding) -> None:
+        super().__init__(scorer, decoding)
+        self._native: NativeDecoder = scorer.runner.decoder.native
+        self._banned = np.array(scorer.model.banned, np.int64) if scorer.model.banned else NOTHING
+        self._memory = StepMemory(0)
+        self._compiles = True  # until something comes that is not compiled
+
+    def submit(self, *jobs: Job) -> None:
+        super().submit(*jobs)
+        if self._compiles and not all(isinstance(running.search, CompiledSearch) for running in self._running.values()):
+            self._compiles = False
+            for place, running in enumerate(self._waiting):
+                self._waiting[place] = self._running[running.job] = self._begin(running.job)
+
+    def _begin(self, job: Job) -> Running:
+        if self._compiles and CompiledSearch.takes(job):
+            return Running(job, CompiledSearch(job, self.scorer.eos))  # type: ignore[arg-type]
+        return super()._begin(job)
+
+    def _certain(self, running: Running) -> list[Answer]:
+        return running.search.answers if isinstance(running.search, CompiledSearch) else super()._certain(running)
+
+    def _looked_ahead(self, running: Running) -> list[tuple[int, bool]]:
+        if not isinstance(running.search, CompiledSearch):
+            return super()._looked_ahead(running)
+        return running.search.memory.guesses if self._submitted == 1 else []
+
+    def step(self) -> Iterator[tuple[Job, Result]]:
+        if not self._compiles and not any(isinstance(running.search, CompiledSearch) for running in self._active):
+            yield from super().step()
+            return
+        if self.decoding.budget is None:
+            self.budget = self.scorer.budget()
+        if self._compiles:
+            self._admit()
+        self._stats.in_flight = max(self._stats.in_flight, len(self._active))
+        searches = [running.search.memory for running in self._active]  # type: ignore[attr-defined]
+        steps, last = self._run(searches)
+        if steps > (last > 0):  # there was one before that in which some were found to be over
+            self._stats.cache_tokens = max(self._stats.cache_tokens, self.scorer.cache_tokens() - self._memory.spare - last)
+        for running, search in zip([*self._active], searches, strict=True):
+            if search.head[s.OVER] > 0:
+                self._active.remove(running)
+                yield running.job, self._result(running)
+        self._stats.cache_tokens = max(self._stats.cache_tokens, self.scorer.cache_tokens() - self._memory.spare)
+
+    def _result(self, running: Running) -> Result:
+        if isinstance(running.search, CompiledSearch):
+            head = running.search.memory.head
+            running.steps, running.guessed = int(head[s.STEPS]), int(head[s.GUESSED])
+        return super()._result(running)
+
+    def _release(self, running: Running) -> None:
+        if isinstance(running.search, CompiledSearch):
+            running.search.root.state[0].slots += running.search.memory.slots
+        super()._release(running)
+
+    # -- steps -------------------------------------------------------------------------------------------------------------
+
+    def _run(self, searches: list[SearchMemory]) -> tuple[int, int]:
+        """Steps of these, until one is over. Returns how many, and the rows of that in which some were over, if it has any."""
+        runner, numbers = self.scorer.runner, self._numbers(searches)
+        work, steps = self._native.workspace.of(self._memory.rows), 0
+        while True:
+            longest = self._make_room_for(searches)
+            begun = perf_counter()
+            table = self._memory.table
+            last = self._native.whole.search(numbers, table, runner.tree, runner.sources, work, longest)  # type: ignore[union-attr]
+            runner.seconds += perf_counter() - begun
+            steps += int(numbers[s.STEPS_RUN])
+            self._stats.rows += int(numbers[s.ROWS_RUN])
+            if numbers[s.REASON] == s.NOT_FINITE:
+                place, node = self._memory.broken()
+                raise not_finite(searches[place].tokens(node))
+            if numbers[s.REASON] != s.MORE_ROOM or steps >= STEPS:
+                self._stats.steps += steps
+                return steps, last
+
+    def _numbers(self, searches: list[SearchMemory]) -> Any:
+        """What these searches share, as compiled code reads it."""
+        memory, free, width = self._memory, self._free(), max(search.width for search in searches)
+        rows = min(self.budget.rows, sum(running.search.level_rows for running in self._active))
+        if rows > memory.rows:
+            memory, old = StepMemory(max(rows, min(self.budget.rows, 2 * memory.rows))), memory
+            memory.give(old.take_back())
+            self._memory = memory
+            self._describe(memory)
+        for running, search in zip(self._active, searches, strict=True):
+            sentence = running.search.root.state[0]
+            search.head[s.START : s.PAUSED + 1] = (
+                sentence.start, sentence.offset, sentence.prompt_slot, sentence.place, running.job.paused
+            )  # fmt: skip
+        self._heads = np.array([at(search.head) for search in searches], np.int64)
+        numbers = memory.numbers
+        numbers[[s.SEARCHES, s.SEARCHES_AT, s.BUDGET, s.LIMIT]] = len(searches), at(self._heads), self.budget.rows, STEPS
+        numbers[s.FREE] = min(free, self.budget.rows)
+        numbers[[s.BEST_OF_AT, s.TOKENS_OF_AT]] = (
+            memory.room("best", rows * width, np.float32), memory.room("tokens", rows * width, np.int64)
+        )  # fmt: skip
+        guesses = len(searches) * max(running.search.level_rows for running in self._active)
+        numbers[[s.GUESS_COSTS_AT, s.GUESSES_AT]] = memory.room("gaps", guesses), memory.room("guesses", 3 * guesses, np.int32)
+        lengths = 2 * max(int(search.head[s.N_MAX]) + 2 for search in searches)
+        played = memory.room("counts", lengths, np.int64), memory.room("marks", lengths)
+        numbers[[s.PLAYED_AT + s.COUNTS_AT, s.PLAYED_AT + s.MARKS_AT]] = played
+        return numbers
+
+    def _describe(self, memory: StepMemory) -> None:
+        """The product with the vocabulary, and what is banned."""
+        native, numbers, packed = self._native, memory.numbers, self._native.packed
+        numbers[[s.BANNED_AT, s.BANNED, s.VOCABULARY, s.LANES]] = at(self._banned), len(self._banned), len(native.head), MULTIPLE
+        numbers[s.HEAD_BIAS_AT] = 0 if native.head_bias is None else at(native.head_bias)
+        if packed is not None:
+            numbers[[s.HEAD_AT, s.HEAD_START_AT, s.HEAD_SCALES_AT, s.COLUMNS]] = (*map(at, packed), len(packed.scales))
+            numbers[s.LOGITS_AT] = memory.room("logits", memory.rows * len(packed.scales), np.float32)
+            return
+        columns = -(-memory.rows // MULTIPLE) * MULTIPLE
+        numbers[s.HEAD_AT] = at(native.head)
+        numbers[s.TURNED_AT] = memory.room("turned", columns * native.width, np.float32)
+        numbers[s.LOGITS_AT] = memory.room("logits", columns * len(native.head), np.float32)
+
+    def _make_room_for(self, searches: list[SearchMemory]) -> int:
+        """Memory for another step, whatever comes of it (`searches.is_room`). Returns how many positions there are to be."""
+        memory, tree = self._memory, self.scorer.runner.tree
+        if memory.spare < memory.rows:
+            memory.give(tree.allocate(max(64, 2 * memory.rows)))
+        for search in searches:
+            search.make_room()
+        longest = max(search.longest for search in searches)
+        tree.reach(longest)
+        queued = max(int(search.head[s.ROW_ROOM]) for search in searches)
+        memory.numbers[s.PLAYED] = queued
+        played = memory.room("costs", queued), memory.room("cursors", 3 * queued, np.int32)
+        memory.numbers[[s.PLAYED_AT + s.COSTS_AT, s.PLAYED_AT + s.CURSORS_AT]] = played
+        return longest

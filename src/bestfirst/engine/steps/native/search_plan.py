@@ -1,0 +1,31 @@
+"""Search plan: where the numbers of compiled searches (`searches`) lie: 64-bit integers, addresses among them."""
+
+from __future__ import annotations
+
+# -- of one search: what was asked for
+(
+    K, N, N_MAX, COMPLETE, KEEP, WIDTH, LEVEL_ROWS, ENDS_AT, ENDS, START, OFFSET, PROMPT_SLOT, PLACE, PAUSED,
+    # how far it has come; REACHED: the length of the longest that was scored, and one
+    NODES, SCORED, CALLS, STEPS, GUESSED, NEEDED, DEEPEST, REACHED, OVER,
+    # where its memory is, and how much there is of it
+    NODES_AT, VALUES_AT, NODE_ROOM, ROWS_AT, BEST_AT, TOKENS_AT, CHILDREN_AT, ROW_ROOM, ANSWERS_AT, ANSWER_VALUES_AT,
+    # its progress (`search/strict.py`): the queue, and of each length how many are on the beam and two values
+    PROGRESS,
+) = range(34)  # fmt: skip
+COSTS_AT, CURSORS_AT, COUNTS_AT, MARKS_AT, QUEUED, LENGTHS, FOUND, IN_EARNEST = range(8)  # of a progress
+SEARCH = PROGRESS + 8  # numbers of a search
+PARENT, TOKEN, LENGTH, ROW, ON_BEAM = range(5)  # of a node; ROW: -1 until it is scored
+NODE, SLOT, COUNT, RANK = range(4)  # of a scored node; RANK: 0 if it was needed, else which guess it was
+MEMBERS, UNFINISHED = KTH, LAST = range(2)  # of a length
+
+# -- of all that share a step; MOST_ROWS: that there is memory for, which is as many as there can be
+(
+    SEARCHES, SEARCHES_AT, BUDGET, FREE, MOST_ROWS, LIMIT, BANNED_AT, BANNED, ROW_NODES_AT, ROW_SEARCHES_AT, ROW_RANKS_AT,
+    SLOTS_AT, SLOTS, BEST_OF_AT, TOKENS_OF_AT, GUESS_COSTS_AT, GUESSES_AT, PLAYED, HEAD_AT, HEAD_START_AT, HEAD_SCALES_AT,
+    HEAD_BIAS_AT, VOCABULARY, COLUMNS, TURNED_AT, LOGITS_AT, LANES,
+    # what came of a call
+    REASON, STEPS_RUN, ROWS_RUN, BROKEN,
+) = range(31)  # fmt: skip
+STEP = BROKEN + 9  # numbers of a step; those from PLAYED_AT on are a progress that is played on with
+PLAYED_AT = BROKEN + 1
+SOME_OVER, STEPS_DONE, MORE_ROOM, NOT_FINITE = range(4)  # why a call came to its end

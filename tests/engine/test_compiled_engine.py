@@ -1,0 +1,185 @@
+"""Searches that are compiled with the forward pass: the same answers, calls, rows and steps as searches in Python."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bestfirst
+from bestfirst.engine import Job, engine_for, scorer_for, threads
+from bestfirst.engine.compiled_engine import CompiledEngine, CompiledSearch
+from bestfirst.engine.engine import Engine
+from bestfirst.engine.host import HostEngine
+from bestfirst.engine.known import Ahead, known
+from bestfirst.search import Trace
+from bestfirst.settings import Budget, Decoding
+from engine.builders import ARCHITECTURES, EOS
+
+LINES = Path(__file__).parents[1].joinpath("data", "tatoeba-200.de").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    monkeypatch.setattr(threads, "_asked", 1)
+
+
+@pytest.fixture(scope="module", params=["float32", "int8"])
+def embedded(request):
+    return bestfirst.load(dtype=request.param)
+
+
+def job(model: Any, index: int, source: Any, decoding: Decoding) -> Job:
+    return Job(index, model.reader(None)(source), decoding)
+
+
+def run(engine: Engine, jobs: list[Job]) -> tuple[list[bestfirst.Result], tuple[int, ...]]:
+    found = {}
+    engine.submit(*jobs)
+    while engine:
+        found.update({each.index: result for each, result in engine.step()})
+    stats = engine.stats
+    cost = stats.steps, stats.rows, stats.calls, stats.in_flight, stats.cache_tokens
+    return [found[each.index] for each in jobs], cost
+
+
+def assert_the_same(model: Any, sources: list[Any], each: list[Decoding], budget: Budget) -> None:
+    shared = Decoding(row_budget=budget)
+    scorers = [scorer_for(model, shared.objective) for _ in range(2)]
+    for scorer in scorers:
+        scorer.ahead = Ahead()
+    engines = HostEngine(scorers[0], shared), CompiledEngine(scorers[1], shared)
+    expected, found = (
+        run(engine, [job(model, i, source, decoding) for i, (source, decoding) in enumerate(zip(sources, each, strict=True))])
+        for engine in engines
+    )
+    assert found == expected
+    assert scorers[1].ahead._rates == scorers[0].ahead._rates
+    assert scorers[1].cache_tokens() == engines[1]._memory.spare
+
+
+def random_settings(rng: random.Random, longest: int, ends: list[int]) -> Decoding:
+    beam = rng.choice([1, 2, 3, 5, 8, 20])
+    return Decoding(
+        beam=beam, nbest=rng.randint(1, beam), finished=rng.choice(["leave", "keep"]), max_length=rng.randint(1, longest),
+        accept_truncated=rng.random() < 0.3, eos=rng.choice([None, ends]),
+    )  # fmt: skip
+
+
+def random_budget(rng: random.Random) -> Budget:
+    rows = rng.choice([1, 2, 7, 16, 96])
+    return Budget(rows, free=rng.randint(1, rows), alone=rng.choice([None, 2, 4]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_embedded_model(embedded, seed, tally):
+    rng = random.Random(seed)
+    sources = rng.sample(LINES, rng.choice([1, 2, 9]))
+    each = [random_settings(rng, 30, [0, 2]) for _ in sources]
+    assert_the_same(embedded, sources, each, random_budget(rng))
+    tally("compiled searches = searches in Python", len(sources), 0)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
+def test_small_models_of_each_architecture(name, tied, tmp_path, tally, cases):
+    """With `tied`, many tokens are equally likely."""
+    model = ARCHITECTURES[name].build(seed=4)
+    if tied:
+        weight = model.get_output_embeddings().weight.data
+        weight[:] = weight[:3].repeat(len(weight) // 3 + 1, 1)[: len(weight)]
+    model.save_pretrained(tmp_path)
+    compiled = bestfirst.load(tmp_path)
+    rng = random.Random(name)
+    for _ in cases(8, full=400):
+        sources = [[*(rng.randint(4, 20) for _ in range(rng.randint(1, 9))), EOS] for _ in range(rng.choice([1, 4]))]
+        each = [random_settings(rng, 9, [EOS, 7]) for _ in sources]
+        assert_the_same(compiled, sources, each, random_budget(rng))
+        tally("compiled searches = searches in Python", len(sources), 0)
+
+
+def test_decode_takes_it_where_one_thread_is_asked_for(monkeypatch):
+    model = bestfirst.load()
+    assert isinstance(engine_for(model, Decoding()), CompiledEngine)
+    for other in (Decoding(draft="source"), Decoding(max_cache_tokens=500), Decoding(score=bestfirst.Coverage(0.3))):
+        assert not isinstance(engine_for(model, other), CompiledEngine)
+    monkeypatch.setattr(threads, "_asked", 2)
+    assert not isinstance(engine_for(model, Decoding()), CompiledEngine)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"length_penalty": 1}, {"strategy": "beam"}, {"min_length": 3}, {"stop_strings": ["."]}, {"prefix": "I "},
+                 {"max_calls": 9}, {"allowed": bestfirst.Trie([[5, 6, 0], [5, 7, 0]])}, {"beam": 600}],
+)  # fmt: skip
+def test_what_is_not_compiled_is_searched_in_python(settings, embedded, monkeypatch):
+    """And what has a prefix is compiled, and finds the same."""
+    found = bestfirst.decode(embedded, LINES[:3], **settings)
+    monkeypatch.setattr(CompiledEngine, "takes", staticmethod(lambda *_: False))
+    assert bestfirst.decode(embedded, LINES[:3], **settings) == found
+
+
+def test_some_are_traced(embedded):
+    """Then those that wait go the same way; those that run, to their end."""
+    plain = bestfirst.decode(embedded, LINES[:12], beam=3, row_budget=4)
+    traced = bestfirst.decode(embedded, LINES[:12], beam=3, row_budget=4, trace=lambda i: Trace() if i == 5 else None)
+    assert [result.hypotheses for result in traced] == [result.hypotheses for result in plain]
+    decoding = Decoding(beam=3, row_budget=2)
+    engine = engine_for(embedded, decoding)
+    engine.submit(*(job(embedded, i, line, decoding) for i, line in enumerate(LINES[:4])))
+    found = dict(engine.step())
+    engine.submit(Job(9, embedded.reader(None)(LINES[9]), decoding, trace=Trace()))
+    while engine:
+        found.update(engine.step())
+    assert {each.index: result.hypotheses for each, result in found.items()} == {i: plain[i].hypotheses for i in (0, 1, 2, 3, 9)}
+
+
+def test_jobs_that_are_cancelled_or_paused_leave_the_others_alone(embedded):
+    decoding = Decoding(beam=4, row_budget=12)
+    engine = engine_for(embedded, decoding)
+    assert isinstance(engine, CompiledEngine)
+    jobs = [job(embedded, i, line, decoding) for i, line in enumerate(LINES[:6])]
+    engine.submit(*jobs)
+    jobs[1].paused = True
+    found = dict(engine.step())
+    assert isinstance(engine._running[jobs[1]].search, CompiledSearch)
+    engine.cancel(jobs[0])
+    engine.cancel(jobs[5])
+    for _ in range(9):
+        found.update(engine.step())
+    assert jobs[1] not in found
+    jobs[1].paused = False
+    while engine:
+        found.update(engine.step())
+    alone = bestfirst.decode(embedded, LINES[:6], beam=4)
+    assert {each.index: result.hypotheses for each, result in found.items()} == {i: alone[i].hypotheses for i in (1, 2, 3, 4)}
+    assert engine.scorer.cache_tokens() == engine._memory.spare
+
+
+def test_answers_are_certified_as_they_come(embedded):
+    decoding = Decoding(beam=8, nbest=8, row_budget=1)
+    engine, only = engine_for(embedded, decoding), job(embedded, 0, LINES[0], decoding)
+    engine.submit(only)
+    seen: list[list[Any]] = []
+    while not (over := dict(engine.step())):
+        seen.append(engine.certified(only))
+    assert 0 < len(seen[-1]) < 8
+    assert all(some == over[only].hypotheses[: len(some)] for some in seen)
+
+
+def test_weights_that_are_not_finite_are_told(tmp_path):
+    model = ARCHITECTURES["bart"].build(seed=4)
+    model.get_output_embeddings().weight.data[:, 0] = float("nan")
+    model.save_pretrained(tmp_path)
+    broken = bestfirst.load(tmp_path)
+    assert isinstance(engine_for(broken, Decoding()), CompiledEngine)
+    with pytest.raises(ValueError, match=r"the scores after \[\] are not finite: check the model's weights and dtype"):
+        bestfirst.decode(broken, [[5, 6, EOS]])
+
+
+def test_what_was_learned_of_rows_ahead_is_known_to_both(embedded):
+    rates = known(embedded).ahead._rates
+    rates.clear()
+    bestfirst.decode(embedded, LINES[:1], beam=5)
+    assert rates
