@@ -97,7 +97,8 @@ def _results(
 
         decoding = with_drafter(decoding)
     decoding = decoding.read(model)
-    engine = engine_for(model, decoding, lenient=lenient, many=True)
+    alone = isinstance(inputs, (list, tuple)) and len(inputs) == 1
+    engine = engine_for(model, decoding, lenient=lenient, many=not alone, alone=alone)
     begun = perf_counter()
 
     def jobs() -> Iterator[Job]:

@@ -100,13 +100,14 @@ def test_small_models_of_each_architecture(name, tied, tmp_path, tally, cases):
         tally("compiled searches = searches in Python", len(sources), 0)
 
 
-def test_decode_takes_it_where_one_thread_is_asked_for(monkeypatch):
+def test_it_is_taken_where_one_thread_is_asked_for_or_one_input_is_alone(monkeypatch):
     model = bestfirst.load()
     assert isinstance(engine_for(model, Decoding()), CompiledEngine)
     for other in (Decoding(draft="source"), Decoding(max_cache_tokens=500), Decoding(score=bestfirst.Coverage(0.3))):
         assert not isinstance(engine_for(model, other), CompiledEngine)
     monkeypatch.setattr(threads, "_asked", 2)
     assert not isinstance(engine_for(model, Decoding()), CompiledEngine)
+    assert isinstance(engine_for(model, Decoding(), alone=True), CompiledEngine)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def engine_for(
     lenient: bool = False,
     device: bool = False,
     many: bool = False,
+    alone: bool = False,
 ) -> Engine:
     """Who runs jobs on this model: a GPU's own searches where they can be run there, with the host for the rest.
 
@@ -38,7 +39,8 @@ def engine_for(
     change how the host's scorer works (`generate` adds logits processors); then nothing runs on the device, unless jobs are
     `edited`: they say the same as data (`Job.edits`). With `lenient`, an input on which a model of the user's own raises is
     given up, and the others are decoded. With `device`, ValueError where a GPU cannot run such jobs as a whole, and why. With
-    `many`, jobs that come together may be told of a few steps late, so that threads have more to do.
+    `many`, jobs that come together may be told of a few steps late, so that threads have more to do. `alone`: there will be one
+    job, with too few rows for threads to share.
     """
 
     def host() -> HostEngine:
@@ -49,7 +51,7 @@ def engine_for(
             scorer.process = processing_for(model, decoding)
         if adapt is not None:
             adapt(scorer)
-        if decoding.draft is None and getattr(model, "decoder", None) is not None and threads() == 1:
+        if decoding.draft is None and getattr(model, "decoder", None) is not None and (alone or threads() == 1):
             from .compiled_engine import CompiledEngine
 
             if CompiledEngine.takes(scorer, decoding):
