@@ -184,3 +184,9 @@ def test_what_was_learned_of_rows_ahead_is_known_to_both(embedded):
     rates.clear()
     bestfirst.decode(embedded, LINES[:1], beam=5)
     assert rates
+
+
+def test_nothing_to_do_is_done():
+    model = bestfirst.load()
+    assert bestfirst.decode(model, []) == []
+    assert [*engine_for(model, Decoding()).step()] == []

@@ -138,6 +138,7 @@ def test_an_empty_prompt_needs_a_beginning() -> None:
 @pytest.mark.parametrize(
     ("name", "source", "prefix", "said"),
     [
+        ("bart", [], None, "the input has no tokens; give at least one, such as the model's EOS"),
         ("bart", [5] * 41, None, "the input has 41 tokens, more than the model's 40 positions; split it"),
         ("bart", [5], [6] * 39, "the prompt of 40 tokens leaves no position to generate in; shorten it"),
         ("llama", [5] * 64, None, "the prompt of 64 tokens leaves no position to generate in; shorten it"),

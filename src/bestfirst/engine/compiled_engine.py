@@ -132,6 +132,8 @@ class CompiledEngine(HostEngine):
             self.budget = self.scorer.budget()
         if self._compiles:
             self._admit()
+        if not self._active:
+            return
         self._stats.in_flight = max(self._stats.in_flight, len(self._active))
         searches = [running.search.memory for running in self._active]  # type: ignore[attr-defined]
         steps, last = self._run(searches)

@@ -110,6 +110,8 @@ class Reader:
     def _read(self, ids: tuple[int, ...]) -> Source:
         model, forced = self._model, len(self._forced)
         if model.encoder_decoder:
+            if not ids:
+                raise ValueError("the input has no tokens; give at least one, such as the model's EOS")
             prompt = Prompt(ids, self._start, forced)
         else:
             ids = ids or self._bos()
