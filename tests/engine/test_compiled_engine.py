@@ -18,6 +18,7 @@ from bestfirst.search import Trace
 from bestfirst.settings import Budget, Decoding
 from engine.builders import ARCHITECTURES, EOS
 
+SCORES = [bestfirst.LogProbability(), *map(bestfirst.LengthNormalized, (-0.5, 0.3, 1.0, 2.0)), bestfirst.GNMT(0.8)]
 LINES = Path(__file__).parents[1].joinpath("data", "tatoeba-200.de").read_text(encoding="utf-8").splitlines()
 
 
@@ -56,16 +57,23 @@ def assert_the_same(model: Any, sources: list[Any], each: list[Decoding], budget
         for engine in engines
     )
     assert found == expected
+    assert engines[1]._compiles
     assert scorers[1].ahead._rates == scorers[0].ahead._rates
     assert scorers[1].cache_tokens() == engines[1]._memory.spare
 
 
 def random_settings(rng: random.Random, longest: int, ends: list[int]) -> Decoding:
     beam = rng.choice([1, 2, 3, 5, 8, 20])
+    shared = {
+        "beam": beam, "nbest": rng.randint(1, beam), "max_length": rng.randint(1, longest),
+        "accept_truncated": rng.random() < 0.3, "eos": rng.choice([None, ends]),
+    }  # fmt: skip
+    if rng.random() < 0.5:
+        return Decoding(**shared, finished=rng.choice(["leave", "keep"]))
+    stop, score = rng.choice(["hf-true", "patience", "ctranslate2"]), rng.choice(SCORES)
     return Decoding(
-        beam=beam, nbest=rng.randint(1, beam), finished=rng.choice(["leave", "keep"]), max_length=rng.randint(1, longest),
-        accept_truncated=rng.random() < 0.3, eos=rng.choice([None, ends]),
-    )  # fmt: skip
+        **shared, stop=stop, score=score, stop_options={} if stop == "hf-true" else {"factor": rng.choice([0.5, 1, 2])}
+    )
 
 
 def random_budget(rng: random.Random) -> Budget:
@@ -102,7 +110,8 @@ def test_small_models_of_each_architecture(name, tied, tmp_path, tally, cases):
 
 def test_it_is_taken_where_one_thread_is_asked_for_or_one_input_is_alone(monkeypatch):
     model = bestfirst.load()
-    assert isinstance(engine_for(model, Decoding()), CompiledEngine)
+    for taken in (Decoding(), Decoding(length_penalty=1, stop="ctranslate2")):
+        assert isinstance(engine_for(model, taken), CompiledEngine)
     for other in (Decoding(draft="source"), Decoding(max_cache_tokens=500), Decoding(score=bestfirst.Coverage(0.3))):
         assert not isinstance(engine_for(model, other), CompiledEngine)
     monkeypatch.setattr(threads, "_asked", 2)
@@ -111,7 +120,8 @@ def test_it_is_taken_where_one_thread_is_asked_for_or_one_input_is_alone(monkeyp
 
 
 @pytest.mark.parametrize(
-    "settings", [{"length_penalty": 1}, {"strategy": "beam"}, {"min_length": 3}, {"stop_strings": ["."]}, {"prefix": "I "},
+    "settings", [{"length_penalty": 1}, {"strategy": "beam"}, {"stop": "patience", "strategy": "beam"},
+                 {"min_length": 3}, {"stop_strings": ["."]}, {"prefix": "I "},
                  {"max_calls": 9}, {"allowed": bestfirst.Trie([[5, 6, 0], [5, 7, 0]])}, {"beam": 600}],
 )  # fmt: skip
 def test_what_is_not_compiled_is_searched_in_python(settings, embedded, monkeypatch):

@@ -1,23 +1,26 @@
-"""CompiledEngine: a `HostEngine` whose searches are compiled with the forward pass, where they are the common case.
+"""CompiledEngine: a `HostEngine` whose searches are compiled with the forward pass, where they are strict or go level by level.
 
-Searches of log-probability in strict order run many steps in one call (`steps/native/searches.py`), so that Python is not waited
-for. Which rows share a step is decided as in `HostEngine`, so answers, calls, rows and steps are the same
-(`tests/engine/test_compiled_engine.py`). Whatever else is submitted, such as a search that is traced, runs as it does there.
+They run many steps in one call (`steps/native/searches.py`), so that Python is not waited for. Which rows share a step is decided
+as in `HostEngine`, so answers, calls, rows and steps are the same (`tests/engine/test_compiled_engine.py`). Whatever else is
+submitted, such as a search that is traced, runs as it does there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from math import inf
+from math import ceil, inf
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from ..search import Answer, Context, Result, StrictSearch, check
+from ..ctranslate2 import FirstFinished
+from ..scoring import GNMT, LengthNormalized, Score
+from ..search import Answer, Context, LevelSearch, Patience, Result, Strategy, StrictSearch, check
+from ..search.policy import Policy
 from ..settings import Decoding
 from .engine import Job, Running
-from .host import HostEngine
+from .host import HostEngine, roomy
 from .steps.native import search_plan as s
 from .steps.native.bart import MULTIPLE, NOTHING, WIDE, NativeDecoder
 from .steps.native.calls import at
@@ -29,29 +32,34 @@ STEPS = 8  # in one call: whoever interrupts is heard after that
 
 
 class CompiledSearch:
-    """One input's search: a `StrictSearch` that runs elsewhere."""
+    """One input's search, which runs elsewhere."""
 
     whole_levels = False
     state: Any  # the scorer's own, as a root has it
 
-    @staticmethod
-    def takes(job: Job) -> bool:
+    @classmethod
+    def takes(cls, job: Job) -> bool:
         """Whether it is asked for what compiled code can do."""
-        asked, plan = job.decoding, job.decoding.plan
+        asked = job.decoding
         others = asked.allowed, asked.must_contain, asked.stop_strings, asked.min_length or None, asked.max_calls
         own = job.begin is None and job.trace is None and not any(each is not None and each != () for each in others)
-        return own and asked.objective.plain and StrictSearch.takes(plan, asked.objective) and plan.k <= WIDEST
+        return own and asked.objective.plain and asked.plan.k <= WIDEST and cls.knows(asked.plan, asked.objective)
+
+    @staticmethod
+    def knows(plan: Strategy, score: Score) -> bool:
+        """Whether these are what it is for."""
+        raise NotImplementedError
 
     def __init__(self, job: Job, eos: Collection[int]) -> None:
         asked, plan = job.decoding, job.decoding.plan
-        check(plan, asked.objective, Context(job.n_max, job.source.length), asked.nbest)
+        self.context = Context(job.n_max, job.source.length)
+        check(plan, asked.objective, self.context, asked.nbest)
         ends, complete = frozenset(asked.ending(eos)), job.n_max if asked.accept_truncated else None
         self.memory = SearchMemory(
             k=int(plan.k), n=asked.nbest, n_max=job.n_max, keep=plan.finished == "keep", complete=complete, ends=ends
         )  # fmt: skip
-        self.root = self
+        self.root, self.score, self.strategy = self, asked.objective, plan
         self.width, self.level_rows = self.memory.width, int(self.memory.head[s.LEVEL_ROWS])
-        self._exact = plan.exact and asked.objective.exact(plan.finished)
 
     @property
     def rows(self) -> int:
@@ -59,29 +67,65 @@ class CompiledSearch:
 
     @property
     def answers(self) -> list[Answer]:
-        return [Answer(tokens, value, value) for tokens, value in self.memory.answers]
+        """Those that are certain: of one that goes level by level, none until it is over."""
+        levels, over = self.memory.head[[s.LEVELS, s.NEEDED]]
+        return [] if levels and over >= 0 else [self._answer(*each) for each in self.memory.answers]
+
+    def _answer(self, tokens: tuple[int, ...], value: float) -> Answer:
+        return Answer(tokens, self.score.final(value, len(tokens), self.context) if tokens else value, value)
 
     def result(self) -> Result:
-        answers, head = self.answers, self.memory.head
-        tokens, value = self.memory.deepest
+        answers = self.answers
         return Result(
             hypotheses=answers,
-            calls=int(head[s.CALLS]),
+            calls=int(self.memory.head[s.CALLS]),
             rows=self.rows,
-            exact=self._exact,
+            exact=self.strategy.exact and self.score.exact(self.strategy.finished),
             status="complete" if answers else "incomplete",
-            partial=None if answers else Answer(tokens, value, value),
+            partial=None if answers else self._answer(*self.memory.deepest),
         )
 
     def dismantle(self) -> None:
-        """Nothing in it refers to itself."""
+        """Nothing in it refers to itself but its root."""
+        del self.root
+
+
+class CompiledStrictSearch(CompiledSearch):
+    """A `StrictSearch`."""
+
+    @staticmethod
+    def knows(plan: Strategy, score: Score) -> bool:
+        return StrictSearch.takes(plan, score)
+
+
+class CompiledLevelSearch(CompiledSearch):
+    """A `LevelSearch`, in the order that relies on bounds, by scores that divide by what depends on the length."""
+
+    @staticmethod
+    def knows(plan: Strategy, score: Score) -> bool:
+        usual = LevelSearch.takes(plan, score) and type(plan.stop) in (Patience, FirstFinished)
+        known = score.value_only or type(score) in (LengthNormalized, GNMT)
+        policy = Policy.of(plan, score, None, traced=False)
+        return usual and known and policy.prunes and policy.relies_on_bound and not policy.whole_levels
+
+    def __init__(self, job: Job, eos: Collection[int]) -> None:
+        super().__init__(job, eos)
+        lengths, n_max = range(job.n_max + 1), job.n_max
+        scores, bounds = [1.0] * len(lengths), [1.0] * len(lengths)
+        if isinstance(self.score, LengthNormalized):
+            norm = self.score.norm
+            scores = [norm(length) for length in lengths]
+            bounds = [norm(length + 1 if self.score.monotonic else n_max) for length in lengths]
+        enough = self.strategy.stop.enough(self)  # type: ignore[attr-defined]
+        lead = isinstance(self.strategy.stop, FirstFinished) and self.score.value_only
+        self.memory.by_levels(scores, bounds, s.AT_LEAD if lead else s.AT_ENOUGH, 1 << 60 if enough == inf else ceil(enough))
 
 
 class CompiledEngine(HostEngine):
     """Runs searches on a compiled decoder."""
 
     scorer: TreeScorer
-    strict = (*HostEngine.strict, CompiledSearch)
+    strict = (*HostEngine.strict, CompiledStrictSearch)
 
     @staticmethod
     def takes(scorer: Any, decoding: Decoding) -> bool:
@@ -112,8 +156,9 @@ class CompiledEngine(HostEngine):
                 self._waiting[place] = self._running[running.job] = self._begin(running.job)
 
     def _begin(self, job: Job) -> Running:
-        if self._compiles and CompiledSearch.takes(job):
-            return Running(job, CompiledSearch(job, self.scorer.eos))  # type: ignore[arg-type]
+        for kind in (CompiledStrictSearch, CompiledLevelSearch) if self._compiles else ():
+            if kind.takes(job):
+                return Running(job, kind(job, self.scorer.eos))  # type: ignore[arg-type]
         return super()._begin(job)
 
     def _certain(self, running: Running) -> list[Answer]:
@@ -129,7 +174,7 @@ class CompiledEngine(HostEngine):
             yield from super().step()
             return
         if self.decoding.budget is None:
-            self.budget = self.scorer.budget()
+            self.budget = roomy(self.scorer.budget(), self.decoding)
         if self._compiles:
             self._admit()
         if not self._active:

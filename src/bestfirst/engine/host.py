@@ -46,7 +46,7 @@ class HostEngine:
         self.scorer = scorer
         self.drafting = drafting
         self.decoding = decoding
-        self.budget = decoding.budget or _roomy(scorer.budget(), decoding)
+        self.budget = decoding.budget or roomy(scorer.budget(), decoding)
         self.max_cache_tokens = decoding.max_cache_tokens
         self._stats = Stats(engine="host")
         self._waiting: deque[Running] = deque()
@@ -126,7 +126,7 @@ class HostEngine:
 
     def step(self) -> Iterator[tuple[Job, Result]]:
         if self.decoding.budget is None:
-            self.budget = _roomy(self.scorer.budget(), self.decoding)
+            self.budget = roomy(self.scorer.budget(), self.decoding)
         while self._failed:
             yield self._failed.popitem()
         self._admit()
@@ -320,7 +320,7 @@ class HostEngine:
         return result
 
 
-def _roomy(measured: Budget, decoding: Decoding) -> Budget:
+def roomy(measured: Budget, decoding: Decoding) -> Budget:
     """What suits the model; level by level, where all rows are sure to be needed, with room for the levels of a few inputs."""
     k = decoding.plan.k
     if not decoding.plan.level_by_level or k == inf:

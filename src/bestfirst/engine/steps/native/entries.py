@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import carray, njit
 
-from . import attention, kernels, mixing, search_plan, searches, tiles, tops
+from . import attention, kernels, mixing, search_nodes, search_plan, searches, tiles, tops
 from .memory_views import floats, ints, longs, octets, pointer
 from .registers import HERE
 from .signatures import SIGNATURES
@@ -317,7 +317,7 @@ def search(step: int, plan: int, products: int, norms: int, embed_scale: float, 
                 return
         e[search_plan.REASON] = search_plan.SOME_OVER
         for place in range(e[search_plan.SEARCHES]):
-            if searches.search_at(e, place)[search_plan.OVER] > 0:
+            if search_nodes.search_at(e, place)[search_plan.OVER] > 0:
                 return
         e[search_plan.REASON] = search_plan.STEPS_DONE
         if rows == 0 or e[search_plan.STEPS_RUN] >= e[search_plan.LIMIT]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import inf
 from typing import Any
 
@@ -30,8 +30,23 @@ class SearchMemory:
         self._nodes, self._values = np.empty((0, 5), np.int32), np.empty(0)
         self._rows, self._costs, self._cursors = np.empty((0, 4), np.int32), np.empty(0), np.empty((0, 3), np.int32)
         self._best, self._tokens, self._children = (np.empty((0, self.width), kind) for kind in (np.float32, np.int32, np.int32))
+        head[s.ANSWER_ROOM] = n
         self._grow(NODES + 16 * k, ROWS + head[s.LEVEL_ROWS])
         self._nodes[0], self._values[0] = (-1, -1, 0, -1, 0), 0.0
+
+    def by_levels(self, scores: Sequence[float], bounds: Sequence[float], stop: int, enough: int) -> None:
+        """Go level by level, until so many have finished. `scores`, `bounds`: by length, what a value is divided by for it."""
+        head = self.head
+        k, n_max = int(head[s.K]), int(head[s.N_MAX])
+        self._norms, self._bar = np.ones((2, n_max + 2)), np.array([inf])
+        self._norms[:, : n_max + 1] = scores, bounds
+        self._level, self._going, self._ended = np.zeros(k, np.int32), np.empty(k), np.empty(k * self.width)
+        self._going_from, self._ended_from = np.empty((k, 2), np.int32), np.empty((k * self.width, 2), np.int32)
+        head[[s.LEVELS, s.STOP, s.ENOUGH, s.LEVEL]] = 1, stop, enough, 1
+        head[[s.LEVEL_AT, s.GOING_AT, s.ENDED_AT, s.GOING_FROM_AT, s.ENDED_FROM_AT, s.BAR_AT, s.NORMS_AT]] = [
+            at(each)
+            for each in (self._level, self._going, self._ended, self._going_from, self._ended_from, self._bar, self._norms)
+        ]
 
     @property
     def longest(self) -> int:
@@ -44,6 +59,9 @@ class SearchMemory:
         head = self.head
         nodes = head[s.NODES] + 2 * head[s.K] * (head[s.REACHED] + 2)
         rows = head[s.SCORED] + head[s.LEVEL_ROWS]
+        if head[s.LEVELS] and (answers := head[s.PROGRESS + s.FOUND] + 2 * head[s.K]) > head[s.ANSWER_ROOM]:
+            self._answers, self._answer_values = _longer(self._answers, 2 * answers), _longer(self._answer_values, 2 * answers)
+            head[[s.ANSWER_ROOM, s.ANSWERS_AT, s.ANSWER_VALUES_AT]] = 2 * answers, at(self._answers), at(self._answer_values)
         if nodes > head[s.NODE_ROOM] or rows > head[s.ROW_ROOM]:
             self._grow(max(2 * nodes, head[s.NODE_ROOM]), max(2 * rows, head[s.ROW_ROOM]))
 
@@ -78,7 +96,7 @@ class SearchMemory:
     @property
     def answers(self) -> list[tuple[tuple[int, ...], float]]:
         """The tokens and the value of each, best first."""
-        found = self.head[s.PROGRESS + s.FOUND]
+        found = min(self.head[s.N], self.head[s.PROGRESS + s.FOUND])
         out = []
         for (parent, j), value in zip(self._answers[:found].tolist(), self._answer_values[:found].tolist(), strict=True):
             last = int(self._tokens[self._nodes[parent, s.ROW], j])
@@ -95,7 +113,7 @@ class SearchMemory:
 
     @property
     def deepest(self) -> tuple[tuple[int, ...], float]:
-        """The first to come onto the longest beam, and its value."""
+        """The first to come onto the longest beam, and its value; level by level, the best that did."""
         node = int(self.head[s.DEEPEST])
         return self.tokens(node), float(self._values[node])
 

@@ -9,14 +9,18 @@ from __future__ import annotations
     NODES, SCORED, CALLS, STEPS, GUESSED, NEEDED, DEEPEST, REACHED, OVER,
     # where its memory is, and how much there is of it
     NODES_AT, VALUES_AT, NODE_ROOM, ROWS_AT, BEST_AT, TOKENS_AT, CHILDREN_AT, ROW_ROOM, ANSWERS_AT, ANSWER_VALUES_AT,
+    # where it goes level by level (`search/level.py`); NORMS_AT: what scores and bounds are divided by
+    LEVELS, STOP, ENOUGH, LED, LEVEL_AT, LEVEL, TURN, NOW, GOING_AT, GOING_FROM_AT, GOING, ENDED_AT, ENDED_FROM_AT, ENDED, BAR_AT,
+    NORMS_AT, ANSWER_ROOM,
     # its progress (`search/strict.py`): the queue, and of each length how many are on the beam and two values
     PROGRESS,
-) = range(34)  # fmt: skip
+) = range(51)  # fmt: skip
 COSTS_AT, CURSORS_AT, COUNTS_AT, MARKS_AT, QUEUED, LENGTHS, FOUND, IN_EARNEST = range(8)  # of a progress
 SEARCH = PROGRESS + 8  # numbers of a search
 PARENT, TOKEN, LENGTH, ROW, ON_BEAM = range(5)  # of a node; ROW: -1 until it is scored
 NODE, SLOT, COUNT, RANK = range(4)  # of a scored node; RANK: 0 if it was needed, else which guess it was
-MEMBERS, UNFINISHED = KTH, LAST = range(2)  # of a length
+MEMBERS, UNFINISHED = KTH, LAST = SCORE, BOUND = range(2)  # of a length
+AT_ENOUGH, AT_LEAD = range(2)  # stops: so many have finished; n have, and the best of some beam
 
 # -- of all that share a step; MOST_ROWS: that there is memory for, which is as many as there can be
 (
