@@ -15,6 +15,8 @@ from bestfirst.engine import host, threads, two_engines
 from bestfirst.engine.choice import engine_for
 from bestfirst.engine.host import HostEngine
 from bestfirst.engine.known import known
+from bestfirst.models.folder import embedded_folder
+from bestfirst.models.transformers import load_transformers
 from bestfirst.settings import Budget, Decoding
 
 LINES = ["Guten Morgen!", "Wie melkt man eine Kuh?", "Ich habe keine Zeit, aber du hast ein Auto."] * 8
@@ -166,3 +168,24 @@ def test_work_on_two_shards_ends_soon_when_it_is_broken_off():
     work.close()
     assert threads.threads() == 2
     assert len(told) < 80
+
+
+LOADS = [bestfirst.load, lambda: bestfirst.load(dtype="int8"), lambda: load_transformers(embedded_folder())]
+
+
+@pytest.mark.parametrize("load", LOADS, ids=["float32", "int8", "torch"])
+@pytest.mark.parametrize("settings", [{}, {"length_penalty": 1}, {"length_penalty": 1, "stop": "hf-true"}])
+def test_a_model_may_be_asked_by_many_threads_at_once(load, settings):
+    """As a server of the user's own does it. A step has memory for one pass: others wait for it."""
+    lines, model, found = LINES[:12], load(), []
+    expected = [result.hypotheses for result in bestfirst.decode(load(), lines, beam=4, **settings)]
+
+    def ask():
+        found.append([result.hypotheses for result in bestfirst.decode(model, lines, beam=4, **settings)])
+
+    asking = [threading.Thread(target=ask) for _ in range(4)]
+    for each in asking:
+        each.start()
+    for each in asking:
+        each.join()
+    assert found == [expected] * 4

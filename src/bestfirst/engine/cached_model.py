@@ -72,7 +72,7 @@ class CachedModel:
 
     def score(self, batch: Sequence[Query]) -> list[Scored]:
         """As `Model.score`, in one forward pass; scores are rows of one array."""
-        with self._mode():
+        with self._mode(), self.runner.lock:
             return self._score(batch)
 
     def _score(self, batch: Sequence[Query]) -> list[Scored]:
@@ -84,12 +84,12 @@ class CachedModel:
 
     def logits(self, batch: Sequence[Query]) -> tuple[Any, list[State], list[int]]:
         """As `score`: what log-softmax is to be taken of, (rows, vocabulary); the states; and the tokens that do not come."""
-        with self._mode():
+        with self._mode(), self.runner.lock:
             given, states = self._step(batch)
             given = given.float().cpu().numpy() if hasattr(given, "detach") else given
-        logits = np.empty(given.shape, given.dtype)  # a copy: a step may use the memory of its logits again
-        for first in range(0, given.shape[1], COLUMNS):
-            logits[:, first : first + COLUMNS] = given[:, first : first + COLUMNS]
+            logits = np.empty(given.shape, given.dtype)  # a copy: a step may use the memory of its logits again
+            for first in range(0, given.shape[1], COLUMNS):
+                logits[:, first : first + COLUMNS] = given[:, first : first + COLUMNS]
         return logits, states, self._banned
 
     def best(self, batch: Sequence[Query], count: int) -> FewBest:

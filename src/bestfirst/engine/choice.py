@@ -115,6 +115,8 @@ def scorer_for(model: Model, score: Score, lenient: bool = False) -> Scorer:
         from .tree_scorer import TreeScorer
 
         return TreeScorer(model, score, decoder)  # type: ignore[arg-type]
+    from .known import known
     from .torch_scorer import TorchScorer
 
-    return TorchScorer(model, score)  # type: ignore[arg-type]
+    with known(model).lock:  # it may try which step agrees with the model
+        return TorchScorer(model, score)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ submitted, such as a search that is traced, runs as it does there.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from math import ceil, inf
 from time import perf_counter
 from typing import Any
@@ -110,15 +111,19 @@ class CompiledLevelSearch(CompiledSearch):
 
     def __init__(self, job: Job, eos: Collection[int]) -> None:
         super().__init__(job, eos)
-        lengths, n_max = range(job.n_max + 1), job.n_max
-        scores, bounds = [1.0] * len(lengths), [1.0] * len(lengths)
-        if isinstance(self.score, LengthNormalized):
-            norm = self.score.norm
-            scores = [norm(length) for length in lengths]
-            bounds = [norm(length + 1 if self.score.monotonic else n_max) for length in lengths]
+        normed = isinstance(self.score, LengthNormalized)
+        scores, bounds = norms(type(self.score), self.score.alpha, job.n_max) if normed else (1.0, 1.0)  # type: ignore[attr-defined]
         enough = self.strategy.stop.enough(self)  # type: ignore[attr-defined]
         lead = isinstance(self.strategy.stop, FirstFinished) and self.score.value_only
         self.memory.by_levels(scores, bounds, s.AT_LEAD if lead else s.AT_ENOUGH, 1 << 60 if enough == inf else ceil(enough))
+
+
+@lru_cache(maxsize=256)
+def norms(kind: type[LengthNormalized], alpha: float, n_max: int) -> tuple[list[float], list[float]]:
+    """By length, what a value is divided by for its score, and for its bound."""
+    score, lengths = kind(alpha), range(n_max + 1)
+    bounds = [score.norm(length + 1 if score.monotonic else n_max) for length in lengths]
+    return [score.norm(length) for length in lengths], bounds
 
 
 class CompiledEngine(HostEngine):
@@ -181,7 +186,8 @@ class CompiledEngine(HostEngine):
             return
         self._stats.in_flight = max(self._stats.in_flight, len(self._active))
         searches = [running.search.memory for running in self._active]  # type: ignore[attr-defined]
-        steps, last = self._run(searches)
+        with self.scorer.runner.lock:
+            steps, last = self._run(searches)
         if steps > (last > 0):  # there was one before that in which some were found to be over
             self._stats.cache_tokens = max(self._stats.cache_tokens, self.scorer.cache_tokens() - self._memory.spare - last)
         for running, search in zip([*self._active], searches, strict=True):

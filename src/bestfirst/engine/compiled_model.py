@@ -11,6 +11,7 @@ from copy import copy
 from functools import cached_property
 from math import inf
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -110,7 +111,8 @@ class CompiledModel(TextModel):
             return self.cached.score(batch)
         out = []
         for prompt, prefix in batch:
-            logprobs = self.decoder.from_scratch(Prompt(prompt.source, (*prompt.tokens, *prefix)))
+            with self.decoder.lock:
+                logprobs = self.decoder.from_scratch(Prompt(prompt.source, (*prompt.tokens, *prefix)))
             logprobs[list(self.banned)] = -inf
             out.append(Scored(logprobs, prompt))
         return out
@@ -191,13 +193,22 @@ class CompiledStep:
             raise NeedsTransformers(f"its activation is {config['activation_function']!r}")
         self._weights: Any = read_folder(config, tensors)
         self._eight_bits = eight_bits
+        self._native: NativeDecoder | None = None
+        self.lock = RLock()  # who runs it: it has memory for one pass
         self.vocabulary = len(self._weights.head.weight)
         stated = int(config.get("vocab_size") or self.vocabulary)
         if config["model_type"] != "marian" and stated != self.vocabulary:
             raise ModelNotFound(f"its weights and config.json differ: {self.vocabulary} tokens, and {stated}")
 
-    @cached_property
+    @property
     def native(self) -> NativeDecoder:
+        """Made of the weights when it is first asked for."""
+        if self._native is None:
+            with self.lock:
+                self._native = self._native or self._make()
+        return self._native
+
+    def _make(self) -> NativeDecoder:
         from .steps.native.bart import NativeDecoder
 
         made = NativeDecoder(self._weights, self._eight_bits)
@@ -209,7 +220,7 @@ class CompiledStep:
     def again(self) -> CompiledStep:
         """The same step with memory of its own to work in."""
         made = copy(self)
-        made.native = self.native.again()
+        made._native, made.lock = self.native.again(), RLock()
         return made
 
     @property

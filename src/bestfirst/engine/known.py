@@ -62,7 +62,9 @@ class Known:
     rates: dict[str, Rates] = field(default_factory=dict)  # by drafter, how often its guesses were right
     session: Any = None  # a GPU's room for whole searches
     modules: Any = None  # how a GPU runs the model by its own modules; with None in its place where it cannot
-    lock: RLock = field(default_factory=RLock)  # one call of `generate` at a time: some steps hook into the model while they run
+    lock: Any = field(
+        default_factory=RLock
+    )  # one call of `generate`, one pass at a time: some steps hook into the model meanwhile
 
 
 _known: WeakKeyDictionary[Any, dict[bool, Known]] = WeakKeyDictionary()

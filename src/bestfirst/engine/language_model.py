@@ -26,7 +26,9 @@ class LanguageModelRunner:
     @torch.inference_mode()
     def start(self, sentences: Sequence[Sentence]) -> None:
         prompt = self.model.read(()).payload
-        for sentence, own in zip(sentences, self.runner.admit([prompt] * len(sentences)), strict=True):
+        with self.runner.lock:
+            admitted = self.runner.admit([prompt] * len(sentences))
+        for sentence, own in zip(sentences, admitted, strict=True):
             sentence.beside = own
             self._slots[sentence], self._reached[sentence] = {}, {}
 
@@ -45,10 +47,12 @@ class LanguageModelRunner:
                 own_rows.append((own, own.prompt_slot, own.start, own.offset))
             else:
                 own_rows.append((own, self._slots[sentence][parent], token, own.offset + length))
-        own_slots, logits = self.runner.step(own_rows)
+        with self.runner.lock:
+            own_slots, logits = self.runner.step(own_rows)
+            logprobs = torch.log_softmax(logits.float(), -1).clamp_(max=0)
         for row, slot, own_slot in zip(rows, slots, own_slots, strict=True):
             self._slots[row[0]][slot] = own_slot
-        return torch.log_softmax(logits.float(), -1).clamp_(max=0)
+        return logprobs
 
     @torch.inference_mode()
     def past(self, rows: Sequence[Row], slots: Sequence[int], logprobs: torch.Tensor) -> torch.Tensor:

@@ -41,15 +41,17 @@ class Runner:
         self.model = model
         self.decoder = decoder
         self.tree, self.sources = decoder.room(model)
+        self.lock = getattr(decoder, "lock", None) or known(model).lock  # who runs the model: others wait, if on other threads
         self.seconds = 0.0  # spent in the model
         self._places: list[Sentence] = []
 
     def budget(self) -> Budget:
         """The row budget that suits this model here, measured the first time."""
         shared = known(self.model)
-        if shared.budget is None:
-            shared.budget = measure(self.decoder, lambda: self.decoder.room(self.model, tokens=16))
-        return shared.budget
+        with self.lock:
+            if shared.budget is None:
+                shared.budget = measure(self.decoder, lambda: self.decoder.room(self.model, tokens=16))
+            return shared.budget
 
     def admit(self, prompts: Sequence[Prompt]) -> list[Sentence]:
         """Take inputs in: run the encoder on all of them, and fill the tree with their prompts."""

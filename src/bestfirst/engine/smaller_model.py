@@ -68,7 +68,7 @@ class SmallerModel(Drafter):
         return self.guess_all(memory, [prefix], n)[0]
 
     def guess_all(self, memory: Followed, prefixes: Sequence[tuple[int, ...]], n: int) -> list[list[Continuation]]:
-        with self._mode():
+        with self._mode(), self._runner.lock:
             if any(max(prefix, default=0) >= self.model.vocabulary for prefix in prefixes):
                 return []  # what it cannot read
             if memory.sentence is None:
@@ -125,6 +125,6 @@ class SmallerModel(Drafter):
 
     def finish(self, memory: Followed, outputs: Sequence[tuple[int, ...]]) -> None:
         if memory.sentence is not None:
-            with self._mode():
+            with self._mode(), self._runner.lock:
                 self._runner.release(memory.sentence)
             memory.sentence = None

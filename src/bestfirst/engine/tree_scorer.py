@@ -88,7 +88,8 @@ class TreeScorer:
         return self.model.text(source.payload, tokens)
 
     def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
-        sentences = self.runner.admit([source.payload for _, source in roots])
+        with self.runner.lock:
+            sentences = self.runner.admit([source.payload for _, source in roots])
         for (root, _), sentence in zip(roots, sentences, strict=True):
             root.state = (sentence, 0)
             self._coverage[sentence] = {}
@@ -111,9 +112,11 @@ class TreeScorer:
             rows.append(_row(y))
             y.state = (rows[-1][0], slot)  # it may be the parent of a row behind it
         if not self.runner.decoder.by_place:
-            return self._expand(batch, rows, slots, width)
+            with self.runner.lock:  # until what the step computed, in memory that it will use again, is read
+                return self._expand(batch, rows, slots, width)
         order = sorted(range(len(rows)), key=lambda i: rows[i][0].place)
-        found = self._expand([batch[i] for i in order], [rows[i] for i in order], [slots[i] for i in order], width)
+        with self.runner.lock:
+            found = self._expand([batch[i] for i in order], [rows[i] for i in order], [slots[i] for i in order], width)
         out: list[Successors] = [None] * len(batch)  # type: ignore[list-item]
         for i, successors in zip(order, found, strict=True):
             out[i] = successors

@@ -34,12 +34,12 @@ class SearchMemory:
         self._grow(NODES + 16 * k, ROWS + head[s.LEVEL_ROWS])
         self._nodes[0], self._values[0] = (-1, -1, 0, -1, 0), 0.0
 
-    def by_levels(self, scores: Sequence[float], bounds: Sequence[float], stop: int, enough: int) -> None:
+    def by_levels(self, scores: Sequence[float] | float, bounds: Sequence[float] | float, stop: int, enough: int) -> None:
         """Go level by level, until so many have finished. `scores`, `bounds`: by length, what a value is divided by for it."""
         head = self.head
         k, n_max = int(head[s.K]), int(head[s.N_MAX])
         self._norms, self._bar = np.ones((2, n_max + 2)), np.array([inf])
-        self._norms[:, : n_max + 1] = scores, bounds
+        self._norms[s.SCORE, : n_max + 1], self._norms[s.BOUND, : n_max + 1] = scores, bounds
         self._level, self._going, self._ended = np.zeros(k, np.int32), np.empty(k), np.empty(k * self.width)
         self._going_from, self._ended_from = np.empty((k, 2), np.int32), np.empty((k * self.width, 2), np.int32)
         head[[s.LEVELS, s.STOP, s.ENOUGH, s.LEVEL]] = 1, stop, enough, 1
