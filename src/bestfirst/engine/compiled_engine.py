@@ -111,15 +111,15 @@ class CompiledLevelSearch(CompiledSearch):
 
     def __init__(self, job: Job, eos: Collection[int]) -> None:
         super().__init__(job, eos)
-        normed = isinstance(self.score, LengthNormalized)
-        scores, bounds = norms(type(self.score), self.score.alpha, job.n_max) if normed else (1.0, 1.0)  # type: ignore[attr-defined]
+        score: Any = self.score
+        scores, bounds = norms(type(score), score.alpha, job.n_max) if isinstance(score, LengthNormalized) else (1.0, 1.0)
         enough = self.strategy.stop.enough(self)  # type: ignore[attr-defined]
         lead = isinstance(self.strategy.stop, FirstFinished) and self.score.value_only
         self.memory.by_levels(scores, bounds, s.AT_LEAD if lead else s.AT_ENOUGH, 1 << 60 if enough == inf else ceil(enough))
 
 
 @lru_cache(maxsize=256)
-def norms(kind: type[LengthNormalized], alpha: float, n_max: int) -> tuple[list[float], list[float]]:
+def norms(kind: Any, alpha: float, n_max: int) -> tuple[list[float], list[float]]:
     """By length, what a value is divided by for its score, and for its bound."""
     score, lengths = kind(alpha), range(n_max + 1)
     bounds = [score.norm(length + 1 if score.monotonic else n_max) for length in lengths]
