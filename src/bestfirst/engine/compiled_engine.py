@@ -111,8 +111,8 @@ class CompiledLevelSearch(CompiledSearch):
 
     def __init__(self, job: Job, eos: Collection[int]) -> None:
         super().__init__(job, eos)
-        score: Any = self.score
-        scores, bounds = norms(type(score), score.alpha, job.n_max) if isinstance(score, LengthNormalized) else (1.0, 1.0)
+        kind: Any = type(self.score)
+        scores, bounds = norms(kind, self.score.alpha, job.n_max) if isinstance(self.score, LengthNormalized) else (1.0, 1.0)
         enough = self.strategy.stop.enough(self)  # type: ignore[attr-defined]
         lead = isinstance(self.strategy.stop, FirstFinished) and self.score.value_only
         self.memory.by_levels(scores, bounds, s.AT_LEAD if lead else s.AT_ENOUGH, 1 << 60 if enough == inf else ceil(enough))
