@@ -136,6 +136,7 @@ def test_some_are_traced(embedded):
     plain = bestfirst.decode(embedded, LINES[:12], beam=3, row_budget=4)
     traced = bestfirst.decode(embedded, LINES[:12], beam=3, row_budget=4, trace=lambda i: Trace() if i == 5 else None)
     assert [result.hypotheses for result in traced] == [result.hypotheses for result in plain]
+    assert [event["event"] for event in traced[5].trace.events].count("begin") == 1
     decoding = Decoding(beam=3, row_budget=2)
     engine = engine_for(embedded, decoding)
     engine.submit(*(job(embedded, i, line, decoding) for i, line in enumerate(LINES[:4])))

@@ -158,7 +158,8 @@ class CompiledEngine(HostEngine):
         if self._compiles and not all(isinstance(running.search, CompiledSearch) for running in self._running.values()):
             self._compiles = False
             for place, running in enumerate(self._waiting):
-                self._waiting[place] = self._running[running.job] = self._begin(running.job)
+                if isinstance(running.search, CompiledSearch):  # the others have begun, and what is traced begins once
+                    self._waiting[place] = self._running[running.job] = self._begin(running.job)
 
     def _begin(self, job: Job) -> Running:
         for kind in (CompiledStrictSearch, CompiledLevelSearch) if self._compiles else ():
