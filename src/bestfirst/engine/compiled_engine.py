@@ -7,6 +7,7 @@ submitted, such as a search that is traced, runs as it does there.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 from math import ceil, inf
@@ -32,7 +33,7 @@ WIDEST = WIDE - 16  # beam: there are more successors than that, for some may en
 STEPS = 8  # in one call: whoever interrupts is heard after that
 
 
-class CompiledSearch:
+class CompiledSearch(ABC):
     """One input's search, which runs elsewhere."""
 
     whole_levels = False
@@ -47,9 +48,9 @@ class CompiledSearch:
         return own and asked.objective.plain and asked.plan.k <= WIDEST and cls.knows(asked.plan, asked.objective)
 
     @staticmethod
+    @abstractmethod
     def knows(plan: Strategy, score: Score) -> bool:
         """Whether these are what it is for."""
-        raise NotImplementedError
 
     def __init__(self, job: Job, eos: Collection[int]) -> None:
         asked, plan = job.decoding, job.decoding.plan
