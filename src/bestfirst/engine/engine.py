@@ -130,15 +130,17 @@ def cut(text: str, strings: Sequence[str]) -> str | None:
     return text[: min(places)] if places else None
 
 
-def write(answer: Answer, decoding: Decoding, eos: Collection[int], text: Callable[[Sequence[int]], str | None]) -> None:
+def shown(answer: Answer, decoding: Decoding, eos: Collection[int]) -> Sequence[int]:
+    """The tokens that an answer's text is made of; one that the settings say ends it may well have a text."""
+    tokens = answer.tokens
+    return tokens[:-1] if decoding.eos is not None and tokens and tokens[-1] in eos else tokens
+
+
+def write(answer: Answer, decoding: Decoding, eos: Collection[int], text: str | None) -> None:
     """Give an answer its text, up to what ended it, and say whether nothing did."""
-    ended = bool(answer.tokens) and answer.tokens[-1] in eos
-    shown = answer.tokens[:-1] if ended and decoding.eos is not None else answer.tokens  # such a token may well have a text
-    answer.text = text(shown)
-    before = cut(answer.text, decoding.stop_strings) if answer.text and decoding.stop_strings else None
-    answer.truncated = not ended and before is None
-    if before is not None:
-        answer.text = before
+    before = cut(text, decoding.stop_strings) if text and decoding.stop_strings else None
+    answer.text = text if before is None else before
+    answer.truncated = before is None and not (answer.tokens and answer.tokens[-1] in eos)
 
 
 @dataclass

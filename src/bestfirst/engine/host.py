@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..search import Answer, Hypothesis, Result, StrictSearch, Successors, certified
 from ..settings import Budget, Decoding
 from .endings import without
-from .engine import Job, Running, Stats, check_together, item_of, write
+from .engine import Job, Running, Stats, check_together, item_of, shown, write
 from .own_model import ModelFailure
 from .processing import bounds_hold
 from .scorer import Scorer
@@ -122,7 +122,8 @@ class HostEngine:
         return certified(running.search)
 
     def _write(self, job: Job, answer: Answer) -> None:
-        write(answer, job.decoding, job.decoding.ending(self.scorer.eos), partial(self.scorer.text, job.source))
+        eos = job.decoding.ending(self.scorer.eos)
+        write(answer, job.decoding, eos, self.scorer.text(job.source, shown(answer, job.decoding, eos)))
 
     def step(self) -> Iterator[tuple[Job, Result]]:
         if self.decoding.budget is None:

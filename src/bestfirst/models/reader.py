@@ -76,6 +76,7 @@ class Reader:
         self._start = (*model.start_tokens, *self._forced)
         self._eos = tuple(model.eos)
         self._limit = model.source_positions if model.encoder_decoder else model.positions
+        self._positions = model.positions
         self._most_new = model.generation_value("max_new_tokens")
         most = model.generation_value("max_length")
         self._most = most if most != 20 else None  # 20: nobody's choice
@@ -108,11 +109,11 @@ class Reader:
             return error
 
     def _read(self, ids: tuple[int, ...]) -> Source:
-        model, forced = self._model, len(self._forced)
-        if model.encoder_decoder:
+        forced = len(self._forced)
+        if self._model.encoder_decoder:
             if not ids:
                 raise ValueError("the input has no tokens; give at least one, such as the model's EOS")
-            prompt = Prompt(ids, self._start, forced)
+            prompt = Prompt(ids, self._start, forced, None, len(ids))
         else:
             ids = ids or self._bos()
             prompt = Prompt(None, (*ids, *self._forced), forced)
@@ -124,7 +125,7 @@ class Reader:
         return self._source(prompt, length)
 
     def _source(self, prompt: Prompt, length: int) -> Source:
-        room = self._model.positions - len(prompt.tokens)
+        room = self._positions - len(prompt.tokens)
         if room < 1:
             raise ValueError(f"the prompt of {len(prompt.tokens)} tokens leaves no position to generate in; shorten it")
         return Source(prompt, length, self._default_length(length, len(prompt.tokens) - len(self._forced)), room)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -135,18 +136,23 @@ class SentencePieceTokenizer(Tokenizer):
         return self._split(text)
 
     def decode_batch(self, batch: Sequence[Ids]) -> list[str]:
-        special, shown = self._special, self._shown
-        found = [[token for token in ids if token not in special] for ids in batch]
-        if len(batch) < FEW:  # of no pieces it makes no text
-            return [self._finish(shown.decode([*map(self._name, ids)])) if ids else "" for ids in found]
-        table, odd = self._shown_as, shown.unk_id()
-        for token in {token for ids in found for token in ids} - table.keys():
-            table[token] = shown.PieceToId(self._name(token))
-        rows = [[table[token] for token in ids] for ids in found]
-        texts = iter(shown.decode([row for row in rows if row and odd not in row]))
-        every = zip(found, rows, strict=True)
-        made = [shown.decode([*map(self._name, ids)]) if odd in row else next(texts) if row else "" for ids, row in every]
-        return [self._finish(text) for text in made]
+        if len(batch) < FEW:
+            return [self._text([token for token in ids if token not in self._special]) for ids in batch]
+        table, shown = self._shown_as, self._shown
+        for token in set(chain.from_iterable(batch)) - table.keys():
+            table[token] = NONE if token in self._special else shown.PieceToId(self._name(token))
+        rows = [[number for token in ids if (number := table[token]) != NONE] for ids in batch]
+        texts = iter(shown.decode(rows))
+        odd = shown.unk_id()
+        every = zip(batch, rows, texts, strict=True)
+        return [
+            self._text([token for token in ids if token not in self._special]) if odd in row else self._finish(text)
+            for ids, row, text in every
+        ]
+
+    def _text(self, ids: Ids) -> str:
+        """One by one, by the pieces' names; of no pieces sentencepiece makes no text."""
+        return self._finish(self._shown.decode([*map(self._name, ids)])) if ids else ""
 
     def _finish(self, text: str) -> str:
         text = text.strip()
@@ -168,6 +174,7 @@ class SentencePieceTokenizer(Tokenizer):
         return None
 
 
+NONE = -1  # the number of a token that is not shown
 FEW = 64  # below that, sentencepiece's threads take longer to begin than it takes without them
 
 

@@ -8,7 +8,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice, takewhile
 from math import ceil
 from typing import Any
@@ -273,7 +272,7 @@ class DeviceEngine:
         answers = [(job, each) for job, result in found for each in (*result.hypotheses, result.partial) if each is not None]
         texts = self.model.texts_of([(job.source.payload, answer.tokens) for job, answer in answers])
         for (job, answer), text in zip(answers, texts, strict=True):
-            write(answer, job.decoding, self.model.eos, partial(_given, text))
+            write(answer, job.decoding, self.model.eos, text)
 
     def _check(self, job: Job, result: Result) -> None:
         """The first answer of a new session must be worth what the model itself says: no kernel is trusted unseen."""
@@ -321,10 +320,6 @@ def way_of(model: TransformersModel) -> Way | None:
 def fused(model: TransformersModel) -> bool:
     """Whether kernels take the place of the model's modules."""
     return model.encoder_decoder and not model.speech and Weights.takes(model.model) and untouched(model.model)
-
-
-def _given(text: str | None, _: object) -> str | None:
-    return text
 
 
 def _free(session: Session, engine: DeviceEngine) -> bool:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from math import prod
 from typing import Any
 
@@ -12,7 +13,6 @@ import torch
 import triton
 import triton.language as tl
 
-from ...constraints import Constraint
 from ...search import Answer, Result
 from ..engine import Job
 from .answers import (
@@ -223,7 +223,7 @@ class Collected:
     def __init__(self, state: State, jobs: Sequence[Job], slots: torch.Tensor) -> None:
         self._jobs = jobs
         shape, many = state.shape, len(slots)
-        self._answers = shape.n
+        self._answers, self._numbered = shape.n, shape.trie > 0
         # One transfer: of each answer its value, score and tokens, of each input its counts.
         self._shapes = (many, shape.n, 4), (many, shape.n, shape.lengths), (many, 3 + 2 * shape.n)
         out = torch.zeros(sum(map(prod, self._shapes)), dtype=torch.int32, device=slots.device)
@@ -249,9 +249,8 @@ class Collected:
         found, items = numbers[:, 3 : 3 + self._answers], numbers[:, 3 + self._answers :]
         worth: Any = values.view(np.float64).tolist()
         words = tokens[:, :, : max(1, abs(found).max())].tolist()
-        each = numbers[:, :3].tolist(), found.tolist(), worth, words, items.tolist()
-        for job, counts, *answers in zip(self._jobs, *each):  # noqa: B905
-            yield job, result_of(job, counts, *answers)
+        numbered = items.tolist() if self._numbered else repeat(())
+        yield from map(result_of, self._jobs, numbers[:, :3].tolist(), found.tolist(), worth, words, numbered)
 
 
 def result_of(
@@ -260,17 +259,20 @@ def result_of(
     lengths: list[int],
     worth: list[tuple[float, float]],
     tokens: list[list[int]],
-    items: list[int],
-) -> Result:
+    items: Sequence[int],
+) -> tuple[Job, Result]:
     """A length is negative where it is that of the best hypothesis that did not finish, 0 where there is no answer."""
-    answers = []
-    numbered = isinstance(job.decoding.allowed, Constraint)
-    for length, (value, score), words, item in zip(lengths, worth, tokens, items, strict=True):
-        if length:
-            answers.append(Answer(tuple(words[: abs(length)]), score, value, item=item if numbered and item >= 0 else None))
     calls, rows, steps = counts
+    answers = []
+    for i, length in enumerate(lengths):  # of all inputs in a row, at the end of a decode: nothing dearer
+        if length:
+            value, score = worth[i]
+            answers.append(Answer(tuple(tokens[i][: abs(length)]), score, value))
+    if items and job.decoding.allowed is not None:
+        for answer, item in zip(answers, items, strict=False):
+            answer.item = item if item >= 0 else None
     exact = job.decoding.plan.exact
     if lengths[0] > 0:
-        return Result(answers, calls, rows, steps, exact=exact, status="complete")
+        return job, Result(answers, calls, rows, steps, exact=exact, status="complete")
     best = answers[0] if answers else Answer((), 0.0, 0.0)
-    return Result([], calls, rows, steps, exact=exact, status="incomplete", partial=best)
+    return job, Result([], calls, rows, steps, exact=exact, status="incomplete", partial=best)

@@ -7,9 +7,9 @@ does, on a thread of its own: beside a search, not before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cache
+from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -65,9 +65,9 @@ class Checksum:
         ]
         self._small = [part.view(np.uint8) for part in rest if part.size]
         self._small.append(np.zeros(-sum(map(len, self._small)) % 4, np.uint8))
-        self._there = [each for each in every if each.device.type != "cpu"]
+        self._weighers = weighers([each for each in every if each.device.type != "cpu"])
         self._thread: Thread | None = None
-        self._now: dict[int, int] = {}
+        self._now: dict[int, Any] = {}
         self._pages: WrittenPages | None = None
         with suppress(OSError, ImportError):
             self._pages = WrittenPages(self._large) if self._large else None
@@ -93,23 +93,23 @@ class Checksum:
         if numbers := list(large):
             self._thread = Thread(target=self._read, args=[numbers], daemon=True)
             self._thread.start()
-        self._device = _weighed(self._there) if self._there else None
+        self._there = [weigh() for weigh in self._weighers]
 
     def _read(self, large: list[int]) -> None:
         self._now |= {number: int(mixed(self._large[number])) for number in large}
 
-    def _end(self) -> dict[int, int]:
+    def _end(self) -> dict[int, Any]:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        return self._now if self._device is None else {**self._now, THERE: int(self._device)}
+        return {**self._now, THERE: tuple(map(int, self._there))}
 
 
 def _whole(weights: torch.Tensor) -> torch.Tensor:
     """The same memory, where it can be looked at in one piece; else all that it is part of."""
     if weights.is_contiguous():
         return weights
-    return torch.empty(0, dtype=torch.uint8).set_(weights.untyped_storage())
+    return weights.new_empty(0, dtype=torch.uint8).set_(weights.untyped_storage())
 
 
 def _numbers(weights: torch.Tensor) -> torch.Tensor:
@@ -119,35 +119,20 @@ def _numbers(weights: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.int32 if size * flat.numel() % 4 == 0 and size * flat.storage_offset() % 4 == 0 else torch.uint8)
 
 
-def _weighed(weights: list[torch.Tensor]) -> torch.Tensor:
-    """A sum of all bits of weights on a device, each integer times an odd one for its place. It is not waited for."""
-    odd = _odd(weights[0].device)
-    total = torch.zeros((), dtype=torch.int64, device=odd.device)
-    for pieces in _groups([piece for each in weights for piece in _numbers(each).to(torch.int32).split(GROUP)]):
-        filler = pieces[0].new_zeros(-sum(map(len, pieces)) % ROW)
-        rows = torch.cat([*pieces, filler]).view(-1, ROW)
-        total = total * odd[-1] + ((rows * odd[:ROW]).sum(1) * odd[ROW : ROW + len(rows)]).sum()
-    return total
+def weighers(weights: list[torch.Tensor]) -> list[Callable[[], Any]]:
+    """What gives numbers for weights that are not on the CPU: on a GPU without waiting for it."""
+    alike: dict[Any, list[torch.Tensor]] = {}
+    for each in weights:
+        numbers = _numbers(_whole(each))
+        alike.setdefault((numbers.device, numbers.dtype), []).append(numbers)
+    with suppress(ImportError):
+        from .weighing import Weighing
+
+        return [
+            Weighing(some) if device.type == "cuda" else partial(_fetched, some) for (device, _), some in alike.items()
+        ]
+    return [partial(_fetched, some) for some in alike.values()]
 
 
-ROW, GROUP = 1 << 14, 1 << 23  # integers that are multiplied by the same, and those that are copied at a time
-
-
-def _groups(pieces: list[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """As many at a time as there is to be memory for."""
-    groups: list[list[torch.Tensor]] = [[]]
-    room = GROUP
-    for piece in pieces:
-        if len(piece) > room:
-            groups.append([])
-            room = GROUP
-        groups[-1].append(piece)
-        room -= len(piece)
-    return [group for group in groups if group]
-
-
-@cache
-def _odd(device: torch.device) -> torch.Tensor:
-    """Odd numbers of 64 bits, so that no change of one integer is lost in a product, nor, but by chance, one of several."""
-    dice = torch.Generator().manual_seed(0)
-    return torch.randint(-(1 << 63), (1 << 63) - 1, (2 * ROW + 1,), generator=dice).bitwise_or_(1).to(device)
+def _fetched(weights: list[torch.Tensor]) -> int:
+    return hash(tuple(mixed(each.cpu().numpy()) for each in weights))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,7 @@ SHIPPED = HERE / "built"
 PREFIX = "bestfirst_"  # of an entry's symbol
 
 
+@cache
 def available() -> bool:
     """Whether there are compiled kernels, or numba to compile them."""
     return shipped(LEVEL).is_file() or find_spec("numba") is not None

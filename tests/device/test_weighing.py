@@ -1,0 +1,49 @@
+"""Weights on a GPU are known by one number, which every integer of theirs changes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from device import interpreter  # noqa: F401  isort: skip  before any kernel
+
+from bestfirst.engine.steps import weighing
+from bestfirst.engine.steps.checksum import Checksum
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.uint8])
+def test_every_number_counts_and_its_place(kind, monkeypatch):
+    """Of the first, of the last, of many; and what changes places."""
+    monkeypatch.setattr(weighing, "PIECE", 64)
+    monkeypatch.setattr(weighing, "BLOCK", 16)
+    dice = torch.Generator().manual_seed(0)
+    weights = [torch.randint(0, 200, (n,), generator=dice).to(DEVICE, kind) for n in (300, 7, 64, 1)]
+    weigh = weighing.Weighing(weights)
+    sums = {int(weigh())}
+    assert sums == {int(weigh())}
+    changes = [lambda w=w, i=i: w[i : i + 1].add_(1) for w in weights for i in {0, len(w) // 2, len(w) - 1}]
+    changes += [lambda w=w: w.bitwise_not_() for w in weights] + [lambda: weights[0].copy_(weights[0].roll(1, 0))]
+    changes += [lambda: weights[0].copy_(weights[0].flip(0)), lambda: weights[2][:2].mul_(2)]
+    for change in changes:
+        change()
+        sums.add(int(weigh()))
+    assert len(sums) == 1 + len(changes)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_a_checksum_on_a_gpu(dtype):
+    """Of what lies in one piece, what does not, and what has an odd number of bytes."""
+    weights = [torch.randn(300, 500).mul(20).to(dtype), torch.randn(64, 200).mul(20).to(dtype).t(), torch.randn(7).to(dtype)]
+    weights = [each.cuda() for each in weights[:1]] + [weights[1].t().cuda().t(), weights[2].cuda()]
+    summed = Checksum(weights)
+    assert summed.still_holds()
+    for each in weights:
+        for place in ((0,) * each.dim(), tuple(n - 1 for n in each.shape)):
+            was = each[place].clone()
+            each.data[place] += 1
+            assert not summed.still_holds()
+            each.data[place] = was
+            assert summed.still_holds()
