@@ -62,11 +62,18 @@ def assert_the_same(model: Any, sources: list[Any], each: list[Decoding], budget
     assert scorers[1].cache_tokens() == engines[1]._memory.spare
 
 
-def random_settings(rng: random.Random, longest: int, ends: list[int]) -> Decoding:
+def random_trie(rng: random.Random, vocabulary: int) -> bestfirst.Trie:
+    """Of items that begin alike; some have others below them, and some the tokens of an end within them."""
+    tokens = rng.sample(range(vocabulary), rng.randint(1, min(8, vocabulary)))
+    return bestfirst.Trie([[rng.choice(tokens) for _ in range(rng.randint(0, 6))] for _ in range(rng.choice([1, 10, 200]))])
+
+
+def random_settings(rng: random.Random, longest: int, ends: list[int], vocabulary: int) -> Decoding:
     beam = rng.choice([1, 2, 3, 5, 8, 20])
     shared = {
         "beam": beam, "nbest": rng.randint(1, beam), "max_length": rng.randint(1, longest),
         "accept_truncated": rng.random() < 0.3, "eos": rng.choice([None, ends]),
+        "allowed": random_trie(rng, vocabulary) if rng.random() < 0.4 else None,
     }  # fmt: skip
     if rng.random() < 0.5:
         return Decoding(**shared, finished=rng.choice(["leave", "keep"]))
@@ -85,7 +92,7 @@ def random_budget(rng: random.Random) -> Budget:
 def test_the_embedded_model(embedded, seed, tally):
     rng = random.Random(seed)
     sources = rng.sample(LINES, rng.choice([1, 2, 9]))
-    each = [random_settings(rng, 30, [0, 2]) for _ in sources]
+    each = [random_settings(rng, 30, [0, 2], 6001) for _ in sources]
     assert_the_same(embedded, sources, each, random_budget(rng))
     tally("compiled searches = searches in Python", len(sources), 0)
 
@@ -103,7 +110,7 @@ def test_small_models_of_each_architecture(name, tied, tmp_path, tally, cases):
     rng = random.Random(name)
     for _ in cases(8, full=400):
         sources = [[*(rng.randint(4, 20) for _ in range(rng.randint(1, 9))), EOS] for _ in range(rng.choice([1, 4]))]
-        each = [random_settings(rng, 9, [EOS, 7]) for _ in sources]
+        each = [random_settings(rng, 9, [EOS, 7], 20) for _ in sources]
         assert_the_same(compiled, sources, each, random_budget(rng))
         tally("compiled searches = searches in Python", len(sources), 0)
 

@@ -69,10 +69,15 @@ class Trie(Constraint):
     def __repr__(self) -> str:
         return f"Trie({len(self)} sequences, {len(self.tokens)} nodes)"
 
-    @property
+    @cached_property
     def largest(self) -> int:
         """The largest token."""
         return int(self.tokens.max())
+
+    @property
+    def narrow(self) -> bool:
+        """Whether its numbers have 32 bits, as those of fewer than two thousand million nodes do."""
+        return all(array.dtype == np.int32 and array.flags.c_contiguous for array in (self.tokens, self.first, self.items))
 
     @cached_property
     def signature(self) -> str:  # type: ignore[override]

@@ -43,7 +43,7 @@ class CompiledSearch(ABC):
     def takes(cls, job: Job) -> bool:
         """Whether it is asked for what compiled code can do."""
         asked = job.decoding
-        others = asked.allowed, asked.must_contain, asked.stop_strings, asked.min_length or None, asked.max_calls
+        others = asked.must_contain, asked.stop_strings, asked.min_length or None, asked.max_calls
         own = job.begin is None and job.trace is None and not any(each is not None and each != () for each in others)
         return own and asked.objective.plain and asked.plan.k <= WIDEST and cls.knows(asked.plan, asked.objective)
 
@@ -60,6 +60,8 @@ class CompiledSearch(ABC):
         self.memory = SearchMemory(
             k=int(plan.k), n=asked.nbest, n_max=job.n_max, keep=plan.finished == "keep", complete=complete, ends=ends
         )  # fmt: skip
+        if asked.allowed is not None:
+            self.memory.under(asked.allowed, eos)  # type: ignore[arg-type]
         self.root, self.score, self.strategy = self, asked.objective, plan
         self.width, self.level_rows = self.memory.width, int(self.memory.head[s.LEVEL_ROWS])
 
@@ -163,10 +165,20 @@ class CompiledEngine(HostEngine):
                     self._waiting[place] = self._running[running.job] = self._begin(running.job)
 
     def _begin(self, job: Job) -> Running:
-        for kind in (CompiledStrictSearch, CompiledLevelSearch) if self._compiles else ():
+        for kind in (CompiledStrictSearch, CompiledLevelSearch) if self._compiles and self._can_follow(job.decoding) else ():
             if kind.takes(job):
                 return Running(job, kind(job, self.scorer.eos))  # type: ignore[arg-type]
         return super()._begin(job)
+
+    def _can_follow(self, asked: Decoding) -> bool:
+        """Whether what is allowed, if anything is named, is a trie that compiled code reads, with an end behind every item."""
+        trie = asked.allowed
+        if trie is None:
+            return True
+        from ..constraints.trie import Trie
+
+        ended = self.scorer.eos and set(asked.ending(self.scorer.eos)) >= set(self.scorer.eos)
+        return bool(ended) and type(trie) is Trie and trie.narrow and trie.largest < self.scorer.vocabulary
 
     def _certain(self, running: Running) -> list[Answer]:
         return running.search.answers if isinstance(running.search, CompiledSearch) else super()._certain(running)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import carray, njit
 
-from . import attention, kernels, mixing, search_nodes, search_plan, searches, tiles, tops
+from . import attention, kernels, mixing, search_nodes, search_plan, search_tops, searches, tiles, tops
 from .memory_views import floats, ints, longs, octets, pointer
 from .registers import HERE
 from .signatures import SIGNATURES
@@ -283,7 +283,7 @@ def _best(e: Any, p: Any, rows: int, width: int) -> None:
         for r in range(rows):
             for token in range(bias.shape[0]):
                 by_row[r, token] += bias[token]
-        tops.row_top(by_row, vocabulary, banned, values, tokens)
+        search_tops.of_rows(e, by_row, banned, values, tokens)
         return
     lanes = e[search_plan.LANES]
     columns = (rows + lanes - 1) // lanes * lanes
@@ -293,7 +293,7 @@ def _best(e: Any, p: Any, rows: int, width: int) -> None:
     for token in range(bias.shape[0]):
         for column in range(columns):
             by_token[token, column] += bias[token]
-    tops.top(by_token, banned, values, tokens)
+    search_tops.of_columns(e, by_token, banned, values, tokens)
 
 
 def search(step: int, plan: int, products: int, norms: int, embed_scale: float, scale: float, epsilon: float) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import search_plan as s
 from .calls import at
+
+if TYPE_CHECKING:
+    from ....constraints.trie import Trie
 
 ROWS, NODES = 64, 256  # that a search has room for at first
 
@@ -30,6 +33,7 @@ class SearchMemory:
         self._nodes, self._values = np.empty((0, 5), np.int32), np.empty(0)
         self._rows, self._costs, self._cursors = np.empty((0, 4), np.int32), np.empty(0), np.empty((0, 3), np.int32)
         self._best, self._tokens, self._children = (np.empty((0, self.width), kind) for kind in (np.float32, np.int32, np.int32))
+        self._states = np.empty(0, np.int32)
         head[s.ANSWER_ROOM] = n
         self._grow(NODES + 16 * k, ROWS + head[s.LEVEL_ROWS])
         self._nodes[0], self._values[0] = (-1, -1, 0, -1, 0), 0.0
@@ -47,6 +51,14 @@ class SearchMemory:
             at(each)
             for each in (self._level, self._going, self._ended, self._going_from, self._ended_from, self._bar, self._norms)
         ]
+
+    def under(self, trie: Trie, ends: Collection[int]) -> None:
+        """Go on with what a trie has below a hypothesis, and these ends where an item is whole."""
+        self._trie, self._trie_ends = (trie.tokens, trie.first, trie.items), np.array(sorted(ends), np.int64)
+        self._states, head = np.empty(int(self.head[s.ROW_ROOM]), np.int32), self.head
+        places = *self._trie, self._trie_ends, self._states
+        head[[s.TRIE_AT, s.FIRST_AT, s.ITEMS_AT, s.TRIE_ENDS_AT, s.STATES_AT]] = [at(each) for each in places]
+        head[s.TRIE_ENDS] = len(self._trie_ends)
 
     @property
     def longest(self) -> int:
@@ -71,6 +83,9 @@ class SearchMemory:
             _longer(each, rows) for each in (self._rows, self._best, self._tokens, self._children, self._costs, self._cursors)
         )
         head = self.head
+        if head[s.TRIE_AT]:
+            self._states = _longer(self._states, rows)
+            head[s.STATES_AT] = at(self._states)
         head[[s.NODE_ROOM, s.ROW_ROOM]] = nodes, rows
         head[[s.ENDS_AT, s.NODES_AT, s.VALUES_AT, s.ROWS_AT, s.BEST_AT, s.TOKENS_AT, s.CHILDREN_AT]] = [
             at(each) for each in (self._ends, self._nodes, self._values, self._rows, self._best, self._tokens, self._children)
@@ -125,9 +140,9 @@ class StepMemory:
         self.rows = rows
         self.numbers = np.zeros(s.STEP, np.int64)
         self.table = np.zeros((4, rows), np.int32)  # tokens, positions, slots and places of a step's rows
-        self._about, self._slots = np.zeros((3, rows), np.int32), np.zeros(4 * rows, np.int32)
+        self._about, self._slots = np.zeros((4, rows), np.int32), np.zeros(4 * rows, np.int32)
         self.numbers[[s.MOST_ROWS, s.SLOTS_AT]] = rows, at(self._slots)
-        self.numbers[[s.ROW_NODES_AT, s.ROW_SEARCHES_AT, s.ROW_RANKS_AT]] = [at(each) for each in self._about]
+        self.numbers[[s.ROW_NODES_AT, s.ROW_SEARCHES_AT, s.ROW_RANKS_AT, s.ROW_STATES_AT]] = [at(each) for each in self._about]
         self._memory: dict[str, Any] = {}
 
     def room(self, name: str, size: int, kind: Any = np.float64) -> int:

@@ -12,9 +12,11 @@ from __future__ import annotations
     # where it goes level by level (`search/level.py`); NORMS_AT: what scores and bounds are divided by
     LEVELS, STOP, ENOUGH, LED, LEVEL_AT, LEVEL, TURN, NOW, GOING_AT, GOING_FROM_AT, GOING, ENDED_AT, ENDED_FROM_AT, ENDED, BAR_AT,
     NORMS_AT, ANSWER_ROOM,
+    # under a `Trie`, its arrays (TRIE_AT: its tokens; 0 where there is none), the state of each scored node, and its ends
+    TRIE_AT, FIRST_AT, ITEMS_AT, TRIE_ENDS_AT, TRIE_ENDS, STATES_AT,
     # its progress (`search/strict.py`): the queue, and of each length how many are on the beam and two values
     PROGRESS,
-) = range(51)  # fmt: skip
+) = range(57)  # fmt: skip
 COSTS_AT, CURSORS_AT, COUNTS_AT, MARKS_AT, QUEUED, LENGTHS, FOUND, IN_EARNEST = range(8)  # of a progress
 SEARCH = PROGRESS + 8  # numbers of a search
 PARENT, TOKEN, LENGTH, ROW, ON_BEAM = range(5)  # of a node; ROW: -1 until it is scored
@@ -26,10 +28,10 @@ AT_ENOUGH, AT_LEAD = range(2)  # stops: so many have finished; n have, and the b
 (
     SEARCHES, SEARCHES_AT, BUDGET, FREE, MOST_ROWS, LIMIT, BANNED_AT, BANNED, ROW_NODES_AT, ROW_SEARCHES_AT, ROW_RANKS_AT,
     SLOTS_AT, SLOTS, BEST_OF_AT, TOKENS_OF_AT, GUESS_COSTS_AT, GUESSES_AT, PLAYED, HEAD_AT, HEAD_START_AT, HEAD_SCALES_AT,
-    HEAD_BIAS_AT, VOCABULARY, COLUMNS, TURNED_AT, LOGITS_AT, LANES,
+    HEAD_BIAS_AT, VOCABULARY, COLUMNS, TURNED_AT, LOGITS_AT, LANES, ROW_STATES_AT,
     # what came of a call
     REASON, STEPS_RUN, ROWS_RUN, BROKEN,
-) = range(31)  # fmt: skip
+) = range(32)  # fmt: skip
 STEP = BROKEN + 9  # numbers of a step; those from PLAYED_AT on are a progress that is played on with
 PLAYED_AT = BROKEN + 1
 SOME_OVER, STEPS_DONE, MORE_ROOM, NOT_FINITE = range(4)  # why a call came to its end

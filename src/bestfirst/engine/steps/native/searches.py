@@ -145,6 +145,8 @@ def commit(e: Any, p: Any, rows: int, width: int) -> bool:
         row[s.NODE], row[s.SLOT], row[s.COUNT], row[s.RANK] = which[r], slots[r], count, ranks[r]
         node = ints(h[s.NODES_AT], (h[s.NODES], 5))[which[r]]
         node[s.ROW] = at
+        if h[s.TRIE_AT] != 0:
+            ints(h[s.STATES_AT], (at + 1,))[at] = ints(e[s.ROW_STATES_AT], (r + 1,))[r]
         h[s.REACHED] = max(h[s.REACHED], node[s.LENGTH] + 1)
         if h[s.LEVELS]:
             level_searches.commit(h, which[r])

@@ -43,13 +43,7 @@ def allowed_top(x: Any, banned: Any, allowed: Any, ends: Any, values: Any, token
     finite. Only what is allowed is looked at twice: little is, in a trie.
     """
     vocabulary, rows = x.shape
-    largest = np.empty(rows, f32)
-    for r in range(rows):
-        largest[r] = LOWEST
-    for token in range(vocabulary):
-        for r in range(rows):
-            largest[r] = x[token, r] if x[token, r] > largest[r] else largest[r]
-    totals = _sums(x, largest)
+    wholes = column_wholes(x)
     for token in banned:
         if 0 <= token < vocabulary:
             for r in range(rows):
@@ -61,11 +55,32 @@ def allowed_top(x: Any, banned: Any, allowed: Any, ends: Any, values: Any, token
         found = np.empty(own.shape[0], f32)
         for j in range(own.shape[0]):
             found[j] = x[own[j], r]
-        _take(found, found, 1, values[r], tokens[r])
-        whole = largest[r] + f32(math.log(totals[r]))
-        for j in range(values.shape[1]):
-            tokens[r, j] = own[tokens[r, j]] if j < own.shape[0] else 0
-            values[r, j] = min(values[r, j] - whole, f32(0)) if whole < f32(np.inf) else f32(np.nan)
+        take_allowed(found, own, wholes[r], values[r], tokens[r])
+
+
+@compiled(fastmath=REORDER)
+def take_allowed(found: Any, own: Any, whole: Any, values: Any, tokens: Any) -> None:
+    """The best of a row's allowed tokens `own`, whose logits are `found` and whose log-sum-exp with all others is `whole`."""
+    _take(found, found, 1, values, tokens)
+    for j in range(values.shape[0]):
+        tokens[j] = own[tokens[j]] if j < found.shape[0] else 0
+        values[j] = min(values[j] - whole, f32(0)) if whole < f32(np.inf) else f32(np.nan)
+
+
+@compiled(fastmath=REORDER)
+def column_wholes(x: Any) -> Any:
+    """The log-sum-exp of each column."""
+    vocabulary, rows = x.shape
+    largest, wholes = np.empty(rows, f32), np.empty(rows, f32)
+    for r in range(rows):
+        largest[r] = LOWEST
+    for token in range(vocabulary):
+        for r in range(rows):
+            largest[r] = x[token, r] if x[token, r] > largest[r] else largest[r]
+    totals = _sums(x, largest)
+    for r in range(rows):
+        wholes[r] = largest[r] + f32(math.log(totals[r]))
+    return wholes
 
 
 @compiled(fastmath=REORDER)
