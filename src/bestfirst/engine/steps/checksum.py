@@ -128,9 +128,7 @@ def weighers(weights: list[torch.Tensor]) -> list[Callable[[], Any]]:
     with suppress(ImportError):
         from .weighing import Weighing
 
-        return [
-            Weighing(some) if device.type == "cuda" else partial(_fetched, some) for (device, _), some in alike.items()
-        ]
+        return [Weighing(some) if device.type == "cuda" else partial(_fetched, some) for (device, _), some in alike.items()]
     return [partial(_fetched, some) for some in alike.values()]
 
 
