@@ -22,6 +22,7 @@ from typing import Any
 
 from bestfirst.ctranslate2 import FirstFinished
 from bestfirst.hugging_face import BestIsWorse
+
 from bestfirst.search import LevelStop, Patience, Strategy
 from bestfirst.search.hypothesis import Hypothesis
 from bestfirst.search.objective import Objective

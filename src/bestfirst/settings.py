@@ -9,18 +9,17 @@ from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
 from .constraints import Constraint
-from .constraints.must_contain import spelled, words_of
-from .ctranslate2 import FirstFinished, as_ctranslate2
 from .models.model import eos_of
 from .scoring import Score, by_length_penalty, named_score
 from .search import Context, Finished, Heuristic, Stop, Strategy, Trace
+from .search.words import Words, spelled, words_of
 from .strategies import by_method, named_strategy, stopping
+from .toolkits import FirstFinished, as_ctranslate2
 
 if TYPE_CHECKING:
     from .drafting import Drafter
     from .models import Model, Source
     from .search import Search
-    from .search.words import Words
 
 
 @dataclass(frozen=True)
@@ -227,8 +226,6 @@ class Decoding:
             ends = [*self.ending(eos_of(model.eos, "Model")), *tokens.values()]
             return self.using(eos=ends, stop_strings=strings).read(model)
         if isinstance(self.must_contain, tuple) and self.must_contain:
-            from .search.words import Words
-
             return self.using(must_contain=Words([spelled(some, model) for some in self.must_contain])).read(model)
         if not isinstance(self.allowed, str):
             return self

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from .ctranslate2 import FirstFinished
-from .hugging_face import BestIsWorse, HuggingFaceStep, ShortestFirstPruned
 from .search import METHODS, Answered, BestFirst, Finished, Heuristic, Stop, Strategy, by_method, stops, table_1
+from .toolkits import BestIsWorse, FirstFinished, HuggingFaceStep, ShortestFirstPruned
 
 __all__ = ["METHODS", "STOPS", "STRATEGIES", "UNPRUNED", "by_method", "named_strategy", "stopping"]
 

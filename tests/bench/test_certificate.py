@@ -9,10 +9,10 @@ from math import inf
 import pytest
 
 from bench.conftest import ENGLISH, GERMAN, call
-from bestfirst.ctranslate2 import as_ctranslate2
 from bestfirst.scoring import LengthNormalized, LogProbability
 from bestfirst.search import Strategy, beam, best_first_beam
 from bestfirst.strategies import stopping
+from bestfirst.toolkits import as_ctranslate2
 from bestfirst_bench.certificate import FullBeams
 from bestfirst_bench.row import Row
 from bestfirst_bench.stopped_beams import StoppedBeams, follow

@@ -16,12 +16,12 @@ from bestfirst.engine.device.attention import best
 from bestfirst.engine.device.session import Session
 from bestfirst.engine.device.state import Shape
 from bestfirst.engine.device.step import DeviceStep
-from bestfirst.hugging_face import ShortestFirstPruned
 from bestfirst.models import Source
 from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability
 from bestfirst.search import AnyOrderSearch, Context, Patience, Successors, beam, best_first_beam
 from bestfirst.settings import Decoding
 from bestfirst.strategies import stopping
+from bestfirst.toolkits import ShortestFirstPruned
 from toys import random_toy
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="toys are asked by the host: nothing for a graph")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import bestfirst
-from bestfirst.ctranslate2 import FirstFinished
 from bestfirst.settings import Decoding
+from bestfirst.toolkits import FirstFinished
 
 LINES = (Path(__file__).parents[1] / "data" / "tatoeba-200.de").read_text(encoding="utf-8").splitlines()
 LIMIT = 60

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from bestfirst import FunctionModel, decode
-from bestfirst.hugging_face import ShortestFirstPruned
 from bestfirst.scoring import LengthNormalized, LogProbability
 from bestfirst.search import beam, best_first_beam
 from bestfirst.strategies import STOPS, stopping
+from bestfirst.toolkits import ShortestFirstPruned
 from reference import EOS
 from scoring.references import hugging_face, step_synchronous
 from scoring.setups import SCORES, outcome, setup

@@ -15,11 +15,10 @@ import numpy
 import pytest
 
 from bestfirst import FunctionModel
-from bestfirst.ctranslate2 import as_ctranslate2
-from bestfirst.hugging_face import ShortestFirstPruned
 from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, MutualInformation, Score
 from bestfirst.search import Context, Hypothesis, Search, Strategy, Successors, beam, best_first_beam
 from bestfirst.strategies import stopping
+from bestfirst.toolkits import ShortestFirstPruned, as_ctranslate2
 from search.audit import (
     EOS,
     KINDS,

@@ -8,9 +8,9 @@ from math import inf, log
 
 import pytest
 
-from bestfirst.hugging_face import HuggingFaceStep
 from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, Score
 from bestfirst.search import AnyOrderSearch, Context, Search, StepSearch, Successors, best_first_beam
+from bestfirst.toolkits import HuggingFaceStep
 from search.audit import EOS, KINDS, Tokens, World, best, full, hugging_faces, random_increments
 
 SOURCE = 4

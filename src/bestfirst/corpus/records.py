@@ -9,7 +9,7 @@ from hashlib import sha256
 from math import isfinite
 from typing import Any
 
-from ..models.chat import is_conversation
+from ..models.reader import is_conversation
 
 BLOCK = 1 << 18  # bytes to read at most at a time, some thousand lines: enough to keep a model busy
 DEEPEST = 800  # levels of JSON: it is read and written again, and Python's own limit is not much higher

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..engine import Stats
 from ..errors import Stopped, reason
-from ..models.chat import conversation
+from ..models.reader import conversation
 from ..search import Result, Trace
 from ..settings import Budget, Decoding
 from .records import Record, Shard

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..models import Model, Query, Scored
-from ..models.few_best import FewBest
-from ..models.numbers import few_rows
+from ..models.numbers import FewBest, few_rows
 from .runner import Row, Runner, Sentence
 
 if TYPE_CHECKING:

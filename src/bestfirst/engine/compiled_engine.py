@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ..ctranslate2 import FirstFinished
 from ..scoring import GNMT, LengthNormalized, Score
 from ..search import Answer, Context, LevelSearch, Patience, Result, Strategy, StrictSearch, check
 from ..search.policy import Policy
 from ..settings import Decoding
+from ..toolkits import FirstFinished
 from .engine import Job, Running
 from .host import HostEngine, roomy
 from .steps.native import search_plan as s

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..constraints import Constraint
 from ..models import Source
-from ..search import Answer, Groups, Hypothesis, Result, Search, Trace
+from ..search import Answer, Groups, Hypothesis, Result, Search, Successors, Trace
 from ..settings import Decoding
-from .endings import StopStrings
 from .scorer import ON_THE_WAY
 
 if TYPE_CHECKING:
@@ -76,6 +75,22 @@ class Job:
             for each in search.searches if isinstance(search, Groups) else [search]:
                 each.root.node = (allowed, allowed.start())
         return search
+
+
+class StopStrings:
+    """Whether tokens are complete because a stop string is in their text. Only the last tokens are looked at: before them there
+    was none, or the output would have ended."""
+
+    def __init__(self, strings: Sequence[str], text: Callable[[Sequence[int]], str | None]) -> None:
+        self._strings = strings
+        self._text = text
+        self._last = max(len(string.encode()) for string in strings) + 4  # a token has a byte at least, a character up to four
+
+    def __call__(self, tokens: tuple[int, ...]) -> bool:
+        text = self._text(tokens[-self._last :])
+        if text is None:
+            raise ValueError("stop_strings need a model that gives text; name tokens instead, with eos")
+        return any(string in text for string in self._strings)
 
 
 @dataclass(eq=False)
@@ -141,6 +156,16 @@ def write(answer: Answer, decoding: Decoding, eos: Collection[int], text: str | 
     before = cut(text, decoding.stop_strings) if text and decoding.stop_strings else None
     answer.text = text if before is None else before
     answer.truncated = before is None and not (answer.tokens and answer.tokens[-1] in eos)
+
+
+def without(tokens: Collection[int], successors: Successors) -> Successors:
+    """The successors but for these tokens."""
+    kept = [i for i, token in enumerate(successors.tokens) if token not in tokens]
+    if len(kept) == len(successors.tokens):
+        return successors
+    logprobs = None if successors.logprobs is None else [successors.logprobs[i] for i in kept]
+    values = [successors.values[i] for i in kept]
+    return successors._replace(values=values, tokens=[successors.tokens[i] for i in kept], logprobs=logprobs)
 
 
 @dataclass

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..search import Answer, Hypothesis, Result, StrictSearch, Successors, certified
 from ..settings import Budget, Decoding
-from .endings import without
-from .engine import Job, Running, Stats, check_together, item_of, shown, write
+from .engine import Job, Running, Stats, check_together, item_of, shown, without, write
 from .own_model import ModelFailure
 from .processing import bounds_hold
 from .scorer import Scorer

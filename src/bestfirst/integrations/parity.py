@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hugging_face import BestIsWorse, HuggingFaceStep, ShortestFirstPruned
 from ..scoring import LengthNormalized, LogProbability, Score, named_score
 from ..search import AnyOrderSearch, LevelStop, Patience, Stop, Strategy, beam, best_first_beam, greedy
 from ..strategies import named_strategy, stopping
+from ..toolkits import BestIsWorse, HuggingFaceStep, ShortestFirstPruned
 
 
 class NeverAsWritten(LevelStop):

@@ -8,10 +8,8 @@ from math import inf, isfinite, log
 from typing import Any, NamedTuple
 
 from ..search import BrokenLaw
-from .adapted import as_model
-from .few_best import best_of_mean
-from .model import Model, Query, Scored, Source
-from .numbers import few_rows, together
+from .model import Model, Query, Scored, Source, as_model
+from .numbers import best_of_mean, few_rows, together
 
 
 class Combined(Model):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from .chat import chat_ids, is_conversation
 from .model import Source
 
 if TYPE_CHECKING:
     from .text_model import TextModel
+
+HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair: it stands for no character
 
 
 @dataclass(slots=True)
@@ -96,7 +99,7 @@ class Reader:
         texts = self._model.texts
         found: list[Any] = list(raws)
         if texts is not None and not self._model.speech:
-            where = [i for i, raw in enumerate(raws) if isinstance(raw, str) and _is_text(raw)]
+            where = [i for i, raw in enumerate(raws) if isinstance(raw, str) and not HALF.search(raw)]
             bos = texts.bos
             for i, ids in zip(where, texts.encode_batch([raws[i] for i in where]), strict=True):
                 found[i] = _Ids(_once(bos, raws[i], ids))
@@ -181,20 +184,11 @@ def _once(bos: tuple[int, str] | None, raw: str, ids: Sequence[int]) -> tuple[in
     return tuple(ids[1:]) if twice else tuple(ids)
 
 
-def _is_text(text: str) -> bool:
-    try:
-        return text.encode() is not None
-    except UnicodeEncodeError:
-        return False
-
-
 def readable(text: str, what: str) -> str:
-    """A text, if it is one: halves of surrogate pairs stand for no character."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        broken = f"the {what} has {text[error.start]!r} at position {error.start + 1}, which is no character"
-        raise ValueError(f"{broken}; replace it, say with text.encode(errors='replace').decode()") from None
+    """A text, if it is one."""
+    if half := HALF.search(text):
+        broken = f"the {what} has {half[0]!r} at position {half.start() + 1}, which is no character"
+        raise ValueError(f"{broken}; replace it, say with text.encode(errors='replace').decode()")
     return text
 
 
@@ -206,3 +200,38 @@ def prefix_ids(model: TextModel, prefix: str | Sequence[int] | None) -> tuple[in
         ids = model.texts.encode_target(readable(prefix, "prefix"))
         return tuple(token for token in ids if token not in model.eos)
     return token_ids(model, prefix, "prefix")
+
+
+# -- conversations --------------------------------------------------------------------------------------------------------
+
+Messages = Sequence[Mapping[str, Any]]
+"""What was said: `{"role": "user", "content": "..."}` and so on."""
+
+
+def is_conversation(raw: Any) -> bool:
+    """Whether an input is a list of messages, as against a text or token ids."""
+    return isinstance(raw, (list, tuple)) and bool(raw) and all(isinstance(each, Mapping) and "role" in each for each in raw)
+
+
+def conversation(text: str) -> Messages:
+    """A line of a file as a conversation: a JSON list of messages, or else what a user says."""
+    if text.lstrip().startswith("["):
+        try:
+            given = json.loads(text)
+        except ValueError:
+            given = None
+        if is_conversation(given):
+            return given
+    return [{"role": "user", "content": text}]
+
+
+def chat_ids(model: TextModel, messages: Messages) -> tuple[int, ...]:
+    """The tokens of a conversation up to where the model speaks. ValueError if its tokenizer knows no conversations."""
+    tokenizer: Any = getattr(model, "tokenizer", None)
+    if not getattr(tokenizer, "chat_template", None):
+        raise ValueError(f"model {model.name!r} has no chat template; give it the text that it is to go on with")
+    try:
+        text = tokenizer.apply_chat_template([dict(each) for each in messages], tokenize=False, add_generation_prompt=True)
+    except Exception as error:  # of the template's own code, which looks at what was said
+        raise ValueError(f"the chat template of model {model.name!r} refuses this conversation: {error}") from error
+    return tuple(tokenizer(text, add_special_tokens=False).input_ids)

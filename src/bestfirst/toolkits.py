@@ -1,13 +1,16 @@
-"""Hugging Face's own stops and order: what its `generate` does that neither the paper nor another toolkit has.
+"""Toolkits: Hugging Face's and CTranslate2's own stops and orders, which neither the paper nor others have.
 
-Searches know nothing of it: these are choices on them, which `strategies` names and the drop-in makes.
+Searches know nothing of them: these are choices on them, which `strategies` names and the drop-in for Hugging Face makes.
 """
 
 from __future__ import annotations
 
-from math import inf
+from math import floor, inf
 
-from .search import Answered, AnyOrderSearch, Hypothesis, LevelStop, ShortestFirst, StepSearch
+from .scoring import Score
+from .search import Answered, AnyOrderSearch, BestFirst, Hypothesis, LevelSearch, ShortestFirst, StepSearch, Strategy, stops
+
+# -- Hugging Face ----------------------------------------------------------------------------------------------------------
 
 
 class ShortestFirstPruned(ShortestFirst):
@@ -19,7 +22,7 @@ class ShortestFirstPruned(ShortestFirst):
     relies_on_bound = True
 
 
-class BestIsWorse(LevelStop):
+class BestIsWorse(stops.LevelStop):
     """The best unfinished hypothesis, as long as it is, does not beat the k-th answer: Hugging Face's `early_stopping=False`."""
 
     name = "hf-false"
@@ -86,3 +89,41 @@ def _best_value(search: AnyOrderSearch, length: int) -> float:
     """The value of the best unfinished hypothesis of this length that is known."""
     beams = search.agenda.beams
     return next((y.value for y in beams[length].members if not y.finished), -inf) if length < len(beams) else -inf
+
+
+# -- CTranslate2 -----------------------------------------------------------------------------------------------------------
+
+
+class FirstFinished(stops.Patience):
+    """There are `factor` times k answers; of a plain log-probability, n, and the beam's best has finished at some length:
+    CTranslate2's rule, of version 4 (`tests/scoring/test_ctranslate2.py` holds it against CTranslate2 itself).
+
+    An output's length counts its EOS there as here. An empty output is one, which there needs `min_decoding_length=0`.
+    """
+
+    name = "ctranslate2"
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__(factor, self.name)
+
+    def at_level(self, search: AnyOrderSearch, length: int) -> bool:
+        if search.score.value_only:
+            return len(search.answers) >= search.n and search.led_by_answer
+        return super().at_level(search, length)
+
+    def enough(self, search: AnyOrderSearch | LevelSearch) -> float:
+        return inf if search.score.value_only else max(1, floor(self.factor * search.strategy.k + 0.5))
+
+
+def as_ctranslate2(plan: Strategy, score: Score, n: int, factor: float = 1.0) -> Strategy:
+    """This strategy with CTranslate2's stop. Best-first, it leaves out what cannot matter.
+
+    The best of all that has finished when the beam's best has is beam search's answer, which best-first search finds soonest.
+    """
+    if plan.finished != "leave":
+        raise ValueError(f"stop={FirstFinished.name!r} is for finished='leave', CTranslate2's rule, not {plan.finished!r}")
+    best_first = isinstance(plan.order, BestFirst) and plan.k < inf
+    stop = FirstFinished(factor)
+    if best_first and score.value_only and n == 1:
+        return plan.using(stop=Answered())
+    return plan.using(stop=stop, order=ShortestFirstPruned() if best_first else plan.order)
