@@ -69,22 +69,25 @@ class CachedModel:
         """As `Model.start`."""
         return Held(self.model.read(source).payload, self._dead), 0
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """While this lasts nobody else runs the model, and torch takes no notes."""
+        with self._mode(), self.runner.lock:
+            yield
+
     def score(self, batch: Sequence[Query]) -> list[Scored]:
         """As `Model.score`, in one forward pass; scores are rows of one array."""
-        with self._mode(), self.runner.lock:
-            return self._score(batch)
-
-    def _score(self, batch: Sequence[Query]) -> list[Scored]:
-        logits, states = self._step(batch)
-        scores = _log_softmax(logits)
+        with self.at_work():
+            logits, states = self.step(batch)
+            scores = _log_softmax(logits)
         if self._banned:
             scores[:, self._banned] = -inf
         return [Scored(row, state) for row, state in zip(scores, states, strict=True)]
 
     def logits(self, batch: Sequence[Query]) -> tuple[Any, list[State], list[int]]:
         """As `score`: what log-softmax is to be taken of, (rows, vocabulary); the states; and the tokens that do not come."""
-        with self._mode(), self.runner.lock:
-            given, states = self._step(batch)
+        with self.at_work():
+            given, states = self.step(batch)
             given = given.float().cpu().numpy() if hasattr(given, "detach") else given
             logits = np.empty(given.shape, given.dtype)  # a copy: a step may use the memory of its logits again
             for first in range(0, given.shape[1], COLUMNS):
@@ -112,8 +115,8 @@ class CachedModel:
 
         return torch.tensor(self._banned, device=like.device)
 
-    def _step(self, batch: Sequence[Query]) -> tuple[Any, list[State]]:
-        """One forward pass: logits, in memory that is used again, and states."""
+    def step(self, batch: Sequence[Query]) -> tuple[Any, list[State]]:
+        """One forward pass: logits (rows, vocabulary), in memory that is used again, and states. To be called `at_work`."""
         logits, states, places = self._run(batch)
         return (logits if places is None else logits[places]), states
 
@@ -121,7 +124,7 @@ class CachedModel:
         """One forward pass: logits as they come, states, and where each query's row is; None: where it was."""
         self._let_go()
         self._admit([state[0] for state, _ in batch])
-        rows = [_row(state, prefix) for state, prefix in batch]
+        rows: list[Row] = [held.sentence.row(prefix, slot) for (held, slot), prefix in batch]
         order = self._order(rows)
         slots, logits = self.runner.step([rows[i] for i in order])
         places = sorted(range(len(order)), key=order.__getitem__)
@@ -164,14 +167,6 @@ def _log_softmax(logits: Any) -> Any:
         part -= part.max(-1, keepdims=True)
         part -= np.log(np.exp(part).sum(-1, keepdims=True))
     return scores
-
-
-def _row(state: State, prefix: tuple[int, ...]) -> Row:
-    held, slot = state
-    sentence: Sentence = held.sentence  # type: ignore[assignment]
-    if not prefix:
-        return sentence, sentence.prompt_slot, sentence.start, sentence.offset
-    return sentence, slot, prefix[-1], sentence.offset + len(prefix)
 
 
 def cached(*models: Any) -> list[CachedModel]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Sentence:
     """One input in flight: its place among the sources, its prompt, and every slot its search has taken."""
 
-    __slots__ = ("beside", "offset", "place", "prompt", "prompt_slot", "slots", "start")
+    __slots__ = ("offset", "place", "prompt", "prompt_slot", "slots", "start")
 
     def __init__(self, place: int, prompt: Sequence[int]) -> None:
         self.place = place
@@ -27,7 +27,12 @@ class Sentence:
         self.offset = len(prompt) - 1  # its position
         self.prompt_slot = 0  # where the token before it lies
         self.slots: list[int] = []
-        self.beside: Sentence | None = None  # the same input, at the language model beside the model
+
+    def row(self, tokens: Sequence[int], slot: int) -> Row:
+        """The last token of a hypothesis, to be scored; `slot`: where the one before it lies, unless that is the prompt's."""
+        if not tokens:
+            return self, self.prompt_slot, self.start, self.offset
+        return self, slot, tokens[-1], self.offset + len(tokens)
 
 
 Row = tuple[Sentence, int, int, int]

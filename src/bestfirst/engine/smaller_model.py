@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from math import exp, log
 from typing import TYPE_CHECKING, Any
 
 from ..drafting import Continuation, Drafter
 from ..models.reader import Prompt
-from .runner import Runner, Sentence
+from .cached_model import CachedModel
+from .runner import Sentence
 
 if TYPE_CHECKING:
     from ..models.text_model import TextModel
@@ -47,15 +47,8 @@ class SmallerModel(Drafter):
             raise ValueError(f"depth must be at least 1, got {depth}")
         self.model = model
         self.depth = depth
-        self._mode: Any = nullcontext
-        decoder = model.decoder
-        if decoder is None:
-            import torch
-
-            from .steps.choose import step_for
-
-            decoder, self._mode = step_for(model), torch.inference_mode  # type: ignore[arg-type]
-        self._runner = Runner(model, decoder)
+        cached = CachedModel(model)
+        self._at_work, self._runner = cached.at_work, cached.runner
         self._end = frozenset(model.eos)
 
     def start(self, source: Any) -> Followed:
@@ -68,7 +61,7 @@ class SmallerModel(Drafter):
         return self.guess_all(memory, [prefix], n)[0]
 
     def guess_all(self, memory: Followed, prefixes: Sequence[tuple[int, ...]], n: int) -> list[list[Continuation]]:
-        with self._mode(), self._runner.lock:
+        with self._at_work():
             if any(max(prefix, default=0) >= self.model.vocabulary for prefix in prefixes):
                 return []  # what it cannot read
             if memory.sentence is None:
@@ -112,19 +105,13 @@ class SmallerModel(Drafter):
         sentence: Sentence = memory.sentence  # type: ignore[assignment]
         slots = self._runner.tree.allocate(len(prefixes))
         at = {prefix: slot for prefix, (slot, _) in memory.known.items()} | dict(zip(prefixes, slots, strict=True))
-        rows = [
-            (sentence, at[prefix[:-1]], prefix[-1], sentence.offset + len(prefix))
-            if prefix
-            else (sentence, sentence.prompt_slot, sentence.start, sentence.offset)
-            for prefix in prefixes
-        ]
-        _, logits = self._runner.step(rows, slots)
+        _, logits = self._runner.step([sentence.row(prefix, at.get(prefix[:-1], 0)) for prefix in prefixes], slots)
         values, tokens = self._runner.decoder.best(logits, min(SEVERAL, logits.shape[1]), None)
         for prefix, slot, best, each in zip(prefixes, slots, values.tolist(), tokens.tolist(), strict=True):
             memory.known[prefix] = (slot, list(zip(best, each, strict=True)))
 
     def finish(self, memory: Followed, outputs: Sequence[tuple[int, ...]]) -> None:
         if memory.sentence is not None:
-            with self._mode(), self._runner.lock:
+            with self._at_work():
                 self._runner.release(memory.sentence)
             memory.sentence = None

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from contextlib import nullcontext
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..constraints import allowed_after, check_vocabulary
-from ..models import Source
+from ..models import Query, Source
 from ..scoring import Score
 from ..scoring.score import log_softmax
 from ..search import Hypothesis, Successors
 from ..settings import Budget
+from .cached_model import CachedModel, State
 from .known import known
 from .runner import Row, Runner, Sentence
 from .scorer import Process
@@ -27,13 +29,22 @@ if TYPE_CHECKING:
 LONG = 128  # successors of a hypothesis
 
 
+class Beside(NamedTuple):
+    """What a score needs to know of a hypothesis beside the model's keys and values."""
+
+    language_model: State | None = None
+    reached: Any = None  # (vocabulary,): the language model's log-probability of the prefix and each next token
+    coverage: Any = 0.0  # (source,): attention so far
+
+
 class TreeScorer:
-    """`start` admits inputs, `expand` is one forward pass. A hypothesis' state is (sentence, slot); a root's slot is 0 before it
-    is scored.
+    """`start` admits inputs, `expand` is one forward pass. A hypothesis' state is (sentence, slot, `Beside`); a root's slot is 0
+    before it is scored.
     """
 
     exact = True
     merge = None
+    mode: type[Any] = nullcontext  # in which all of it is done
     process: Process | None = None
 
     def __init__(self, model: TextModel, score: Score, decoder: Any) -> None:
@@ -43,15 +54,10 @@ class TreeScorer:
         self.eos = model.eos
         self.runner = Runner(model, decoder)
         self.ahead = known(model).ahead
-        self.beside: Any = None
-        if score.language_model is not None:
-            from .language_model import LanguageModelRunner
-
-            self.beside = LanguageModelRunner(score.language_model)  # type: ignore[arg-type]
+        self.beside = None if score.language_model is None else CachedModel(score.language_model)  # type: ignore[arg-type]
         self._attends = "attention" in score.needs
         if self._attends:
             self.runner.watch()
-        self._coverage: dict[Sentence, dict[int, Any]] = {}  # by slot, attention each source token has got so far
         self._banned: Any = np.array(model.banned) if model.banned else None
         self._top_seconds = 0.0
         self._measured: Budget | None = None
@@ -75,7 +81,8 @@ class TreeScorer:
 
     def budget(self) -> Budget:
         if self._measured is None:
-            self._measured = self.runner.budget()
+            with self.mode():
+                self._measured = self.runner.budget()
         return self._measured
 
     def cache_tokens(self) -> int:
@@ -88,34 +95,28 @@ class TreeScorer:
         return self.model.text(source.payload, tokens)
 
     def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
-        with self.runner.lock:
+        with self.mode(), self.runner.lock:
             sentences = self.runner.admit([source.payload for _, source in roots])
         for (root, _), sentence in zip(roots, sentences, strict=True):
-            root.state = (sentence, 0)
-            self._coverage[sentence] = {}
-        if self.beside is not None:
-            self.beside.start(sentences)
+            root.state = (sentence, 0, Beside(None if self.beside is None else self.beside.start(())))
 
     def release(self, root: Hypothesis) -> None:
-        sentence = root.state[0]
-        self.runner.release(sentence)
-        del self._coverage[sentence]
-        if self.beside is not None:
-            self.beside.release(sentence)
+        with self.mode():
+            self.runner.release(root.state[0])
 
     # -- one forward pass ------------------------------------------------------------------------------------------------
 
     def expand(self, batch: Sequence[Hypothesis], width: float) -> list[Successors]:
-        slots = self.runner.tree.allocate(len(batch))
-        rows: list[Row] = []
-        for y, slot in zip(batch, slots, strict=True):
-            rows.append(_row(y))
-            y.state = (rows[-1][0], slot)  # it may be the parent of a row behind it
-        if not self.runner.decoder.by_place:
-            with self.runner.lock:  # until what the step computed, in memory that it will use again, is read
+        with self.mode(), self.runner.lock:  # until what the step computed, in memory that it will use again, is read
+            slots = self.runner.tree.allocate(len(batch))
+            rows: list[Row] = []
+            for y, slot in zip(batch, slots, strict=True):
+                sentence, before, beside = _before(y)
+                rows.append(sentence.row(y.tokens, before))
+                y.state = (sentence, slot, beside)  # it may be the parent of a row behind it
+            if not self.runner.decoder.by_place:
                 return self._expand(batch, rows, slots, width)
-        order = sorted(range(len(rows)), key=lambda i: rows[i][0].place)
-        with self.runner.lock:
+            order = sorted(range(len(rows)), key=lambda i: rows[i][0].place)
             found = self._expand([batch[i] for i in order], [rows[i] for i in order], [slots[i] for i in order], width)
         out: list[Successors] = [None] * len(batch)  # type: ignore[list-item]
         for i, successors in zip(order, found, strict=True):
@@ -125,15 +126,13 @@ class TreeScorer:
     def _expand(self, batch: Sequence[Hypothesis], rows: Sequence[Row], slots: list[int], width: float) -> list[Successors]:
         _, logits = self.runner.step(rows, slots)
         begun = perf_counter()
-        best, tokens, own = self._best(batch, rows, slots, logits, int(min(width, logits.shape[1])))
+        best, tokens, own = self._best(batch, logits, int(min(width, logits.shape[1])))
         found = [x if x is None or isinstance(x, np.ndarray) else x.cpu().numpy() for x in (best, tokens, own)]
         self._top_seconds += perf_counter() - begun
         successors = _successors(batch, *found)
-        return self._with_endings(rows, slots, successors) if self._attends else successors
+        return self._with_endings(batch, rows, successors) if self._attends else successors
 
-    def _best(
-        self, batch: Sequence[Hypothesis], rows: Sequence[Row], slots: Sequence[int], logits: Any, width: int
-    ) -> tuple[Any, Any, Any]:
+    def _best(self, batch: Sequence[Hypothesis], logits: Any, width: int) -> tuple[Any, Any, Any]:
         """Increments and tokens of the best extensions, (rows, width), and their log-probabilities where these differ.
 
         As Hugging Face does it: log-softmax, then what is banned or processed. The score comes last, and top-k after it.
@@ -152,7 +151,7 @@ class TreeScorer:
                 kept = logprobs[row, tokens]
                 logprobs[row] = -inf
                 logprobs[row, tokens] = kept
-        increments = ranked = logprobs if self.score.plain else self._increments(rows, slots, logprobs)
+        increments = ranked = logprobs if self.score.plain else self._increments(batch, logprobs)
         if wanted:
             ranked = increments.copy()
             for row, y in enumerate(batch):
@@ -174,42 +173,47 @@ class TreeScorer:
         most = max(logits.shape[1] if tokens is None else len(tokens) for tokens in allowed)
         return allowed, min(width, max(1, most))
 
-    def _increments(self, rows: Sequence[Row], slots: Sequence[int], logprobs: Any) -> Any:
+    def _increments(self, batch: Sequence[Hypothesis], logprobs: Any) -> Any:
         if self.beside is None:
             return self.score.increment(logprobs)
-        aux = self.beside.logprobs(rows, slots)
+        before: list[Beside] = [_before(y)[2] for y in batch]
+        with self.beside.at_work():
+            queries = [Query(each.language_model, y.tokens) for y, each in zip(batch, before, strict=True)]
+            logits, states = self.beside.step(queries)
+            aux = self._own(log_softmax(logits.float() if hasattr(logits, "detach") else logits).clip(max=0))
         if aux.shape != logprobs.shape:
             raise ValueError(
                 f"the language model's vocabulary has {aux.shape[1]} tokens, the model's {logprobs.shape[1]}: "
                 "they must be the same"
             )
-        needs_past = "language_model_past" in self.score.needs
-        past = {"past": self._own(self.beside.past(rows, slots, aux))} if needs_past else {}
-        increments = self.score.increment(logprobs, self._own(aux), **past)
+        past, reached = {}, [None] * len(batch)
+        if "language_model_past" in self.score.needs:
+            sums = [[0.0 if y.parent is None else float(each.reached[y.token])] for y, each in zip(batch, before, strict=True)]
+            past = {"past": self._own(np.array(sums, np.float32))}
+            reached = past["past"] + aux
+        for y, state, sums_after in zip(batch, states, reached, strict=True):
+            y.state = (*y.state[:2], Beside(state, sums_after))
+        increments = self.score.increment(logprobs, aux, **past)
         increments[logprobs == -inf] = -inf
         return increments
 
     def _own(self, array: Any) -> Any:
-        """A tensor as the arrays that this scorer works with."""
-        return array.cpu().numpy()
+        """An array or a tensor as what this scorer works with."""
+        return array.cpu().numpy() if hasattr(array, "detach") else array
 
-    def _with_endings(self, rows: Sequence[Row], slots: Sequence[int], successors: list[Successors]) -> list[Successors]:
+    def _with_endings(self, batch: Sequence[Hypothesis], rows: Sequence[Row], found: list[Successors]) -> list[Successors]:
         """What finishing adds for a score that looks at attention: known only when a hypothesis ends."""
         out = []
-        for row, slot, attention, found in zip(rows, slots, self.runner.attention(rows), successors, strict=True):
-            sentence, parent, _, position = row
-            before = 0.0 if position == sentence.offset else self._coverage[sentence][parent]
-            self._coverage[sentence][slot] = before + attention
-            out.append(found._replace(ending=float(self.score.ending(before + attention))))
+        for y, attention, successors in zip(batch, self.runner.attention(rows), found, strict=True):
+            coverage = _before(y)[2].coverage + attention
+            y.state = (*y.state[:2], y.state[2]._replace(coverage=coverage))
+            out.append(successors._replace(ending=float(self.score.ending(coverage))))
         return out
 
 
-def _row(y: Hypothesis) -> Row:
-    if y.parent is None:
-        sentence: Sentence = y.state[0]
-        return sentence, sentence.prompt_slot, sentence.start, sentence.offset
-    sentence, parent = y.parent.state
-    return sentence, parent, y.token, sentence.offset + y.length
+def _before(y: Hypothesis) -> tuple[Sentence, int, Beside]:
+    """The state of what a hypothesis continues; of a root, its own before it is scored."""
+    return (y if y.parent is None else y.parent).state
 
 
 def _successors(batch: Sequence[Hypothesis], best: Any, tokens: Any, logprobs: Any) -> list[Successors]:

@@ -154,12 +154,7 @@ def grow(
     answers: list[dict[tuple[int, ...], torch.Tensor]] = [{} for _ in prompts]
     for level in zip(*trees, strict=True):
         batch = [(i, y) for i, ys in enumerate(level) for y in ys]
-        rows = []
-        for i, y in batch:
-            sentence = sentences[i]
-            before = slots[i][y[:-1]] if y else sentence.prompt_slot
-            rows.append((sentence, before, y[-1] if y else sentence.start, sentence.offset + len(y)))
-        given, logits = runner.step(rows)
+        given, logits = runner.step([sentences[i].row(y, slots[i].get(y[:-1], 0)) for i, y in batch])
         logits = logits.clone()  # the next step may use the same memory
         for (i, y), slot, row in zip(batch, given, logits, strict=True):
             slots[i][y] = slot
