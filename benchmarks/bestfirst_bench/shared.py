@@ -100,7 +100,8 @@ def decode_shared(model: Model, inputs: Sequence[Any], decodings: Sequence[Decod
     width = max(int(decoding.plan.k) for decoding in decodings) + len(asked.eos)
     scorer = SharedScorer(asked, len(decodings), width)
     budget = scorer.budget()
-    engine = HostEngine(scorer, decodings[0].using(row_budget=Budget(MANY * budget.rows, free=1)))
+    settings = decodings[0].using(row_budget=Budget(MANY * budget.rows, free=1))
+    engine = HostEngine(scorer, settings)  # type: ignore[arg-type]  it hands on what it does not do itself
     count = len(decodings)
 
     def jobs() -> Iterator[Job]:

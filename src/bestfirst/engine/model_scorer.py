@@ -17,7 +17,7 @@ from ..search import BrokenLaw, Hypothesis, Successors
 from ..settings import Budget
 from .engine import collecting
 from .own_model import ModelFailure, OwnModel, ScoresAfter, warn_of_probabilities, wrong_in
-from .scorer import ON_THE_WAY, Process
+from .scorer import ON_THE_WAY, Scorer
 
 
 class States(NamedTuple):
@@ -29,16 +29,14 @@ class States(NamedTuple):
     coverage: Any = 0.0  # (source,): attention so far
 
 
-class ModelScorer:
+class ModelScorer(Scorer):
     """Asks a `Model`, one batch at a time, and beside it the language model that a score needs.
 
     Whatever a model returns (a list, an array, a tensor in half precision) is added up in float64. With `lenient`, an input on
     which the model raises is given up, and the others go on.
     """
 
-    shares_context = True
-    ahead = None
-    process: Process | None = None
+    vocabulary = 0  # known with the first scores
 
     def __init__(self, model: Model, score: Score, lenient: bool = False) -> None:
         self.model = model
@@ -46,7 +44,6 @@ class ModelScorer:
         self.eos = eos_of(model.eos, type(model).__name__)
         self.own = OwnModel(model, lenient)
         self.merge = None if getattr(model.merge_key, "__func__", None) is Model.merge_key else model.merge_key
-        self.vocabulary = 0  # known with the first scores
         self._measured: Budget | None = None
         self.language_model = score.language_model
         self._trees, self._running = _trees(model, score.language_model)
@@ -242,9 +239,6 @@ class ModelScorer:
                 + (", or choose an epsilon above 0" if beside is not None else "")
             )
         return values, reached
-
-    def release(self, root: Hypothesis) -> None:
-        return None
 
     def advice(self, root: Hypothesis, n_max: int) -> str | None:
         if root.successors is not None and not root.successors.tokens:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ..models import Source
 from ..scoring import Score
@@ -19,79 +20,68 @@ Process = Callable[[Sequence[Hypothesis], Any], Any]
 """Changes the log-probabilities (rows, vocabulary) that follow a batch of hypotheses, as Hugging Face's processors do."""
 
 
-class Scorer(Protocol):
+class Scorer(ABC):
     """Scores hypotheses of many searches in one go.
 
     `hypothesis.state` is the scorer's own: `start` fills it for roots, `expand` for what it scored.
     """
 
     score: Score
-    process: Process | None  # may be set to what changes log-probabilities before the best are chosen
-
-    @property
-    def ahead(self) -> Ahead | None:
-        """What is known of rows that are scored ahead, where it is kept."""
-        ...
-
-    @property
-    def eos(self) -> Collection[int]:
-        """The tokens that end a hypothesis."""
-        ...
-
-    @property
-    def merge(self) -> Callable[[Any, tuple[int, ...]], Hashable] | None:
-        """What of an input and tokens decides on how they may go on, where the model says so (`Model.merge_key`)."""
-        ...
+    eos: Collection[int]  # the tokens that end a hypothesis
+    process: Process | None = None  # may be set to what changes log-probabilities before the best are chosen
+    ahead: Ahead | None = None  # what is known of rows that are scored ahead, where it is kept
+    merge: Callable[[Any, tuple[int, ...]], Hashable] | None = None
+    """What of an input and tokens decides on how they may go on, where the model says so (`Model.merge_key`)."""
 
     @property
     def shares_context(self) -> bool:
         """Whether a hypothesis goes on from what was computed of its beginning."""
-        ...
-
-    @property
-    def chains(self) -> bool:
-        """Whether rows of a step may be each other's ancestors; those come first."""
-        ...
-
-    @property
-    def vocabulary(self) -> int:
-        """How many tokens there are; 0 while nobody knows."""
-        ...
-
-    @property
-    def model_seconds(self) -> float:
-        """Spent in the model so far."""
-        ...
+        return True
 
     @property
     def exact(self) -> bool:
         """Whether the model gives what exactness needs, as far as was seen: scores that do not depend on the batch."""
-        ...
+        return True
 
+    @property
+    @abstractmethod
+    def chains(self) -> bool:
+        """Whether rows of a step may be each other's ancestors; those come first."""
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> int:
+        """How many tokens there are; 0 while nobody knows."""
+
+    @property
+    @abstractmethod
+    def model_seconds(self) -> float:
+        """Spent in the model so far: in the encoder, in forward passes, and in finding the best tokens."""
+
+    @abstractmethod
     def budget(self) -> Budget:
         """The budget that suits the model, as far as is known; asked before every step."""
-        ...
 
+    @abstractmethod
     def cache_tokens(self) -> int:
         """How many tokens are held for the inputs in flight."""
-        ...
 
+    @abstractmethod
     def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
         """Prepare inputs for decoding: whatever is done once for each of them, in one batch."""
-        ...
 
+    @abstractmethod
     def expand(self, batch: Sequence[Hypothesis], width: float) -> Sequence[Successors | ModelFailure]:
         """One forward pass: the `width` best successors of each hypothesis, or why the model has none."""
-        ...
 
     def release(self, root: Hypothesis) -> None:
         """The search that began at `root` is over: give back what it held."""
-        ...
+        return
 
     def advice(self, root: Hypothesis, n_max: int) -> str | None:
         """What may be the matter where nothing finished."""
-        ...
+        return None
 
+    @abstractmethod
     def text(self, source: Source, tokens: Sequence[int]) -> str | None:
         """The tokens as text, where that is known."""
-        ...

@@ -20,7 +20,7 @@ from ..settings import Budget
 from .cached_model import CachedModel, State
 from .known import known
 from .runner import Row, Runner, Sentence
-from .scorer import Process
+from .scorer import Scorer
 
 if TYPE_CHECKING:
     from ..models.text_model import TextModel
@@ -37,15 +37,12 @@ class Beside(NamedTuple):
     coverage: Any = 0.0  # (source,): attention so far
 
 
-class TreeScorer:
+class TreeScorer(Scorer):
     """`start` admits inputs, `expand` is one forward pass. A hypothesis' state is (sentence, slot, `Beside`); a root's slot is 0
     before it is scored.
     """
 
-    exact = True
-    merge = None
     mode: type[Any] = nullcontext  # in which all of it is done
-    process: Process | None = None
 
     def __init__(self, model: TextModel, score: Score, decoder: Any) -> None:
         """`decoder`: a `DecoderStep` or what has its methods."""
@@ -68,7 +65,6 @@ class TreeScorer:
 
     @property
     def model_seconds(self) -> float:
-        """In the encoder, in forward passes, and in finding the best tokens."""
         return self.runner.seconds + self._top_seconds
 
     @property
@@ -87,9 +83,6 @@ class TreeScorer:
 
     def cache_tokens(self) -> int:
         return self.runner.cache_tokens()
-
-    def advice(self, root: Hypothesis, n_max: int) -> str | None:
-        return None
 
     def text(self, source: Source, tokens: Sequence[int]) -> str | None:
         return self.model.text(source.payload, tokens)
