@@ -101,7 +101,7 @@ def decode_shared(model: Model, inputs: Sequence[Any], decodings: Sequence[Decod
     scorer = SharedScorer(asked, len(decodings), width)
     budget = scorer.budget()
     settings = decodings[0].using(row_budget=Budget(MANY * budget.rows, free=1))
-    engine = HostEngine(scorer, settings)  # type: ignore[arg-type]  it hands on what it does not do itself
+    engine = HostEngine(scorer, settings)  # type: ignore[arg-type]
     count = len(decodings)
 
     def jobs() -> Iterator[Job]:

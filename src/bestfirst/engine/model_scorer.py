@@ -67,7 +67,7 @@ class ModelScorer(Scorer):
         return self.own.seconds
 
     @property
-    def exact(self) -> bool:
+    def exact(self) -> bool:  # type: ignore[override]
         return self.own.independent
 
     def budget(self) -> Budget:

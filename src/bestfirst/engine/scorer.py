@@ -33,15 +33,9 @@ class Scorer(ABC):
     merge: Callable[[Any, tuple[int, ...]], Hashable] | None = None
     """What of an input and tokens decides on how they may go on, where the model says so (`Model.merge_key`)."""
 
-    @property
-    def shares_context(self) -> bool:
-        """Whether a hypothesis goes on from what was computed of its beginning."""
-        return True
-
-    @property
-    def exact(self) -> bool:
-        """Whether the model gives what exactness needs, as far as was seen: scores that do not depend on the batch."""
-        return True
+    shares_context: bool = True  # whether a hypothesis goes on from what was computed of its beginning
+    exact: bool = True
+    """Whether the model gives what exactness needs, as far as was seen: scores that do not depend on the batch."""
 
     @property
     @abstractmethod

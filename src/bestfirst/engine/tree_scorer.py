@@ -60,7 +60,7 @@ class TreeScorer(Scorer):
         self._measured: Budget | None = None
 
     @property
-    def shares_context(self) -> bool:
+    def shares_context(self) -> bool:  # type: ignore[override]
         return self.runner.decoder.name != "recompute"
 
     @property
