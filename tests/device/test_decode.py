@@ -109,9 +109,9 @@ def test_an_answer_that_the_model_disowns_is_not_given_out(on_device, monkeypatc
     on_device()
 
     def wrong(*counts, make=results.result_of):
-        result = make(*counts)
+        job, result = make(*counts)
         result.hypotheses[0] = dataclasses.replace(result.hypotheses[0], logprob=-99.0)
-        return result
+        return job, result
 
     monkeypatch.setattr(results, "result_of", wrong)
     with pytest.warns(UserWarning, match="by its kernels"):

@@ -197,9 +197,10 @@ class EngineThread:
         try:
             for job, result in self._engine.step():
                 self._done(job, result)
-            for job in self._engine.in_flight:
-                if self._work[job].stream:
-                    self._certify(job, self._engine.certified(job))
+            if any(work.stream for work in self._share.flows):
+                for job in self._engine.in_flight:
+                    if self._work[job].stream:
+                        self._certify(job, self._engine.certified(job))
         except Exception as error:  # of the model's own code
             self._recover(error)
         self._share.charge({*self._engine.in_flight})
@@ -256,7 +257,6 @@ class EngineThread:
             return Result(status="complete", exact=True)
         try:
             job = Job(index, self._source(work, index), decoding)
-            decoding.n_max(job.source)
         except ValueError as error:
             return Result(status="error", message=str(error))
         except Exception as error:  # of the tokenizer's own code

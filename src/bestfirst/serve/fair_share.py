@@ -55,6 +55,8 @@ class FairShare(Generic[AnyFlow]):
         self._requests: Counter[str] = Counter()  # of each client
         self._left = 0  # rows of the next pass
         self._free = tokens
+        self._needed = 0  # rows that all that run would take
+        self._pausing = False  # whether some of them may be paused
 
     def enter(self, flow: AnyFlow) -> None:
         """Another request."""
@@ -71,12 +73,14 @@ class FairShare(Generic[AnyFlow]):
     def start(self, flow: AnyFlow, job: Job, use: Use) -> None:
         """A job is in the engine."""
         flow.running[job] = use
+        self._needed += use.rows
         self._left -= use.rows
         self._free -= use.tokens
 
     def end(self, flow: AnyFlow, job: Job) -> Use:
         """It is there no more."""
         use = flow.running.pop(job)
+        self._needed -= use.rows
         self._free += use.tokens
         return use
 
@@ -86,16 +90,16 @@ class FairShare(Generic[AnyFlow]):
 
         Yields whose text should be started now. The caller starts one (`start`), or removes one that needs no start, or neither.
         """
-        needed = sum(use.rows for flow in self.flows for use in flow.running.values())
-        if 2 * needed <= self.rows:  # there is enough for all that run, and for as many again: only who starts is a question
-            self._left = self.rows - needed
-            for flow in self.flows:
+        if 2 * self._needed <= self.rows:  # there is enough for all that run, and for as many again: who starts is the question
+            self._left = self.rows - self._needed
+            for flow in self.flows if self._pausing else ():
                 for job in flow.running:
                     job.paused = False
+            self._pausing = False
             waiting = [(False, flow.used, i, flow, iter(())) for i, flow in enumerate(self.flows) if flow.waiting]
             yield from self._starts(waiting, entering=False)
             return
-        self._left = self.rows
+        self._left, self._pausing = self.rows, True
         entering = any(job not in in_flight for flow in self.flows for job in flow.running)
         order = []
         for place, flow in enumerate(self.flows):
@@ -131,12 +135,13 @@ class FairShare(Generic[AnyFlow]):
         for flow in self.flows:
             rows = 0
             for job, use in flow.running.items():
-                if job in in_flight and not job.paused:
+                if not job.paused and job in in_flight:
                     rows += use.rows
                     use.scored += use.rows
-                    more = max(0, job.source.length + 1 + use.scored - use.tokens)
-                    use.tokens += more
-                    self._free -= more
+                    more = job.source.length + 1 + use.scored - use.tokens
+                    if more > 0:
+                        use.tokens += more
+                        self._free -= more
             flow.used += rows * self._requests[flow.client]  # a client's requests share what is one client's
             total += rows
         if self.flows:

@@ -81,12 +81,15 @@ class DeviceEngine:
 
     @property
     def wants(self) -> int:
-        """The first time a window, to see how much room is needed; then a batch whenever few wait."""
+        """The first time a window, to see how much room is needed; then a batch whenever few wait. A device that has nothing to
+        do is not kept waiting for a whole one."""
         if self._host is not None and self._broken:
             return self._host.wants
         if len(self._waiting) + len(self._fitting) >= BATCH:
             return 0
-        return BATCH if self._known.session is not None else WINDOW
+        if self._known.session is None:
+            return WINDOW
+        return BATCH if self._unfinished else BATCH // 4
 
     @property
     def slots(self) -> int:

@@ -29,7 +29,8 @@ from .weights import Weights
 FEW_ACTIVE = 16  # inputs for which half as many steps are queued: they are soon done
 FIXED_ROWS = 256  # of a step where it always has the same
 AHEAD = 1  # snapshots outstanding: so many bursts are queued while the host waits for the one before
-FEW = 64  # jobs that are not worth collecting while many others run
+FEW = 64  # jobs that are not worth collecting while many others run,
+ENOUGH = 8  # and the part of those in flight that is
 BEHIND = 4  # collections whose results may wait for a better time
 MOST_RULES = 1024  # settings that are remembered
 SLICE = 32  # results that are made between two glances at the device
@@ -212,7 +213,7 @@ class Session:
             return  # of a time when others had these slots
         done = np.flatnonzero(status == DONE).tolist()
         starved = counters[ACTIVE] > 0 and counters[ROWS] == 0
-        enough = self.most // 4 if waiting else max(self.in_flight // 4, FEW if self.in_flight > FEW else 1)
+        enough = self.most // ENOUGH if waiting else max(self.in_flight // ENOUGH, FEW if self.in_flight > FEW else 1)
         if done and (starved or len(done) >= min(enough, self.in_flight)):
             self._collect(done)
         elif starved:
