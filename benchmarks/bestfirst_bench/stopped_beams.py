@@ -20,15 +20,13 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any
 
-from bestfirst.ctranslate2 import FirstFinished
-from bestfirst.hugging_face import BestIsWorse
-
 from bestfirst.search import LevelStop, Patience, Strategy
 from bestfirst.search.hypothesis import Hypothesis
 from bestfirst.search.objective import Objective
 from bestfirst.search.stops import TopFinished
 from bestfirst.search.trace import Event
 from bestfirst.search.tree import SearchTree
+from bestfirst.toolkits import BestIsWorse, FirstFinished
 
 from .certificate import FullBeams
 

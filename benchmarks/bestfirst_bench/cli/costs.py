@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from bestfirst.cli import options as common
-from bestfirst.cli.failure import say, usage
+from bestfirst.cli.console import say, usage
 
 from . import options
 from .options import RUN, ModelOptions, ShuffleOptions, counted, option

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bestfirst.cli.failure import reason, say, usage
+from bestfirst.cli.console import reason, say, usage
 from bestfirst.cli.options import DTYPES, MODEL, ModelName, count, one_of
 
 from ..paper import DATASETS

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bestfirst.cli import options as common
-from bestfirst.cli.failure import reason, say, usage
+from bestfirst.cli.console import reason, say, usage
 
 from ..paper import EXPERIMENTS, TABLES, Experiment
 from ..setting import SEARCHES, Setting, read_score

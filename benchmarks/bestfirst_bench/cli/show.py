@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from bestfirst.cli.failure import PARTLY, CommandError, reason, say, usage
+from bestfirst.cli.console import PARTLY, CommandError, reason, say, usage
 
 from ..growth import Measurement
 from ..paper import EXPERIMENTS, Experiment

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Annotated
 
 from bestfirst.cli import options as common
-from bestfirst.cli.failure import PARTLY, CommandError, reason, say, usage
+from bestfirst.cli.console import PARTLY, CommandError, reason, say, usage
 from bestfirst.cli.options import DTYPES, MODEL
 
 from .. import tune as tuning

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bestfirst.cli.console import error_console, say
-from bestfirst.cli.failure import INTERRUPTED, PARTLY, CommandError, reason, usage
+from bestfirst.cli.console import INTERRUPTED, PARTLY, CommandError, error_console, reason, say, usage
 from bestfirst.cli.settings import ModelChoice
 from bestfirst.cli.stream import open_input
 from bestfirst.corpus.records import batches

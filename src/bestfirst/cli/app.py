@@ -6,7 +6,7 @@ import re
 import sys
 
 from .. import __version__
-from .failure import USAGE, reports, say
+from .console import USAGE, reports, say
 
 ADDRESS = re.compile(r"auto|local|ray://.+|[^/]+:\d+")  # of a Ray cluster
 

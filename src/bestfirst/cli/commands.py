@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import __version__
-from .failure import usage
+from .console import usage
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 ABOUT = "Beam search's answer for a fraction of the model calls: best-first beam search for any sequence model."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import options
-from .failure import reports, usage
+from .console import reports, usage
 from .lines import Lines
 from .settings import ModelChoice, decoding_from
 
@@ -14,13 +14,8 @@ def complete(
     file: options.PromptFile = None,
     output: options.OutputFile = None,
     chat: options.Chat = False,
-    nbest: options.NBest = 1,
-    as_json: options.AsJson = False,
-    stats: options.ShowStats = False,
-    trace: options.TraceFile = None,
-    overwrite: options.Overwrite = False,
-    retry_failed: options.RetryFailed = False,
     *,
+    lines: Lines,
     search: options.CompletionOptions,
     scoring: options.AllScoreOptions,
     corpora: options.CompletionCorpora,
@@ -60,6 +55,5 @@ def complete(
     """
     if choice.model is None:
         raise usage("--model is missing: what comes with bestfirst translates; name the folder of a language model")
-    decoding = decoding_from(nbest=nbest, accept_truncated=True, **search.settings(), **scoring.settings())
-    how = Lines(nbest, as_json, False, stats, trace, overwrite, retry_failed, chat)
-    return how.run(file, output, decoding, choice, corpora)
+    decoding = decoding_from(nbest=lines.nbest, accept_truncated=True, **search.settings(), **scoring.settings())
+    return lines.run(file, output, decoding, choice, corpora, chat=chat)

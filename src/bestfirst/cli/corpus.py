@@ -14,8 +14,7 @@ from ..corpus import Checkpoint, Input, ShardResult, Survey, Target, Worker
 from ..corpus.worker import fixed_budget, shard_lines
 from ..errors import Conflict, InputChanged, Stopped
 from ..settings import Decoding
-from .console import say, tell
-from .failure import INTERRUPTED, PARTLY, CommandError, usage
+from .console import INTERRUPTED, PARTLY, CommandError, say, tell, usage
 from .options import CorpusOptions
 from .progress import Bar
 from .settings import ModelChoice, identity, signature

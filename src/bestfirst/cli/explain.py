@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ..page.terminal import printable
 from . import options
-from .console import drawn
-from .failure import CommandError, reason, reports, usage
+from .console import CommandError, drawn, reason, reports, usage
 from .output import Output
 from .progress import counting
 from .settings import ModelChoice, decoding_from

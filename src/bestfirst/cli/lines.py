@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from ..corpus import Input, Target
 from ..corpus.input import compression_of, format_of
 from ..settings import Decoding
-from .console import tell
+from .console import INTERRUPTED, PARTLY, CommandError, tell, usage
 from .corpus import CorpusJob, build_worker, is_job
-from .failure import INTERRUPTED, PARTLY, CommandError, usage
-from .options import CorpusOptions
+from .options import CorpusOptions, LineOptions
 from .output import Output
 from .progress import Bar
 from .settings import ModelChoice
@@ -21,29 +20,30 @@ from .stream import Stream, open_input, records
 
 
 @dataclass(frozen=True)
-class Lines:
-    """What is written for each line, and what beside. `chat`: lines are what is said to a chat model."""
+class Lines(LineOptions):
+    """What is written for each line: decoded, and written."""
 
-    nbest: int = 1
-    as_json: bool = False
-    partial: bool = False
-    stats: bool = False
-    trace: str | None = None
-    overwrite: bool = False
-    retry_failed: bool = False
-    chat: bool = False
-
-    def run(self, file: str | None, output: str | None, decoding: Decoding, choice: ModelChoice, corpora: CorpusOptions) -> int:
-        """Decode every line; returns the exit code."""
+    def run(
+        self,
+        file: str | None,
+        output: str | None,
+        decoding: Decoding,
+        choice: ModelChoice,
+        corpora: CorpusOptions,
+        *,
+        partial: bool = False,
+        chat: bool = False,
+    ) -> int:
+        """Decode every line; returns the exit code. `partial`: take unfinished outputs. `chat`: what is said to a chat model."""
         choice.check(decoding)
         fields = corpora.input_field, corpora.output_field
         source = Input(file or "-", corpora.input_format or format_of(file), *fields)
         form = _form(corpora.output_format or format_of(output), self.as_json, self.nbest)
-        target = Target(form, compression_of(output or ""), self.nbest, self.partial, *fields)
+        target = Target(form, compression_of(output or ""), self.nbest, partial, *fields)
         if "parquet" in (source.form, form):
             from ..corpus import parquet  # noqa: F401  now, if its library is missing
         if self.trace is None and is_job(file, output):
-            job = CorpusJob(source, target, str(output), decoding, choice, corpora, self.overwrite, self.retry_failed, self.chat)
+            job = CorpusJob(source, target, str(output), decoding, choice, corpora, self.overwrite, self.retry_failed, chat)
             return job.run(self.stats)
         _check_stream(source, target, corpora.ray)
         with ExitStack() as stack:
@@ -54,7 +54,7 @@ class Lines:
                 (lambda: source.survey().lines) if stat.S_ISREG(os.fstat(stream.fileno()).st_mode) and file else (lambda: None)
             )
             bar = stack.enter_context(Bar(total, hidden=out.file.isatty()))
-            run = Stream(build_worker(choice, decoding, target, self.chat), out, events, bar)
+            run = Stream(build_worker(choice, decoding, target, chat), out, events, bar)
             try:
                 for batch in records(source, stream):
                     run.translate(batch)

@@ -15,7 +15,7 @@ import typer
 
 from ..scoring import SCORES
 from ..strategies import METHODS, STOPS, STRATEGIES
-from .failure import Command, usage
+from .console import Command, usage
 
 SEARCH, SCORE, MODEL, OUTPUT, CORPUS = "Search", "Score", "Model", "Output", "Corpora"  # the help's panels
 DTYPES = ("fp32", "fp16", "bf16", "int8")
@@ -149,13 +149,6 @@ NBest = Annotated[int, option(kind=count, metavar="N", panel=OUTPUT,
 AsJson = Annotated[bool, option("--json", panel=OUTPUT, help="Print JSON, one object a line.")]
 Partial = Annotated[bool, option("--partial", panel=OUTPUT,
     help="Where nothing finished, print the best unfinished hypothesis; where --max-calls did not suffice, take what there is.")]
-ShowStats = Annotated[bool, option("--stats", panel=OUTPUT, help="At the end, print what it cost to standard error.")]
-TraceFile = Annotated[str | None, option(metavar="OUT", panel=OUTPUT,
-    help="Write every event of every search (push, pop, prune, ...) to this file, a JSON object a line, for 'bestfirst view "
-    "--trace'. With --row-budget 1 they come in the paper's order.")]
-Overwrite = Annotated[bool, option("--overwrite", panel=OUTPUT, help="Replace an output that exists and is of another job.")]
-RetryFailed = Annotated[bool, option("--retry-failed", panel=OUTPUT,
-    help="From file to file: do lines that failed before once more.")]
 FinishedRule = Annotated[str, option(kind=one_of("keep", "leave"), metavar="RULE", panel=SEARCH,
     help="Whether finished hypotheses keep their slot on the beam (the paper) or leave it (Hugging Face, fairseq).")]
 MaxLength = Annotated[Any, option(kind=length, metavar="N", panel=SEARCH,
@@ -183,6 +176,22 @@ Chat = Annotated[bool, option("--chat", panel=MODEL,
     help="Prompts are what is said to a chat model: its own chat template makes of it what it goes on with.")]
 
 # -- groups of options ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LineOptions:
+    """What is written for each line, and what beside."""
+
+    nbest: NBest = 1
+    as_json: AsJson = False
+    stats: Annotated[bool, option("--stats", panel=OUTPUT, help="At the end, print what it cost to standard error.")] = False
+    trace: Annotated[str | None, option(metavar="OUT", panel=OUTPUT,
+        help="Write every event of every search (push, pop, prune, ...) to this file, a JSON object a line, for 'bestfirst view "
+        "--trace'. With --row-budget 1 they come in the paper's order.")] = None
+    overwrite: Annotated[bool, option("--overwrite", panel=OUTPUT,
+        help="Replace an output that exists and is of another job.")] = False
+    retry_failed: Annotated[bool, option("--retry-failed", panel=OUTPUT,
+        help="From file to file: do lines that failed before once more.")] = False
 
 
 @dataclass(frozen=True)
@@ -326,6 +335,9 @@ class AllScoreOptions(ScoreOptions):
         "stopping criterion (stopping) or heuristic (heuristic), which promise nothing.")] = "exact"
     whole_sequence: Annotated[bool, option("--whole-sequence", panel=SCORE,
         help="mutual-information: --epsilon is for the whole output; not exact.")] = False
+
+
+SETTINGS = (AllSearchOptions, CompletionOptions, AllScoreOptions)
 
 
 @dataclass(frozen=True)

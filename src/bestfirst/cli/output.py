@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ..errors import reason
-from .failure import PARTLY, CommandError, usage
+from .console import PARTLY, CommandError, usage
 
 
 class Output:

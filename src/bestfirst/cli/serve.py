@@ -12,7 +12,7 @@ import typer
 
 from ..constraints.named import missing_file, named_constraint
 from . import options
-from .failure import reason, reports, say, usage
+from .console import reason, reports, say, usage
 from .settings import ModelChoice, decoding_from
 
 

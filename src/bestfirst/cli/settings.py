@@ -12,32 +12,19 @@ from ..drafting import MODEL
 from ..models.folder import check_folder, fingerprint, has_tokenizer
 from ..settings import DEFAULT, PACE, Decoding
 from . import options
-from .console import silence_libraries
-from .failure import reason, usage
+from .console import reason, silence_libraries, usage
 
 if TYPE_CHECKING:
     from ..models.text_model import TextModel
 
-WORDS = ("finished", "method", "score", "stop", "strategy")  # names that are words too: meant only where a value is given
-NAMES = (
-    *(
-        "allowed",
-        "alpha",
-        "beta",
-        "draft",
-        "epsilon",
-        "length_penalty",
-        "max_calls",
-        "max_length",
-        "min_length",
-        "must_contain",
-        "nbest",
-        "queue_capacity",
-        "ratio",
-    ),
-    *("row_budget", "temperature", "weight", "whole_sequence"),
-)
-FLAGS = {name: "--" + name.replace("_", "-") for name in (*WORDS, *NAMES)} | {"language_model": "--lm", "stop_strings": "--stop"}
+WORDS = ("beam", "finished", "method", "patience", "prefix", "score", "stop", "strategy")
+"""Settings whose names are words too: meant only where a value is given."""
+FLAGS = {
+    **{each.name: "--" + each.name.replace("_", "-") for group in options.SETTINGS for each in fields(group)},
+    "nbest": "--nbest",
+    "language_model": "--lm",
+    "stop_strings": "--stop",
+}
 
 
 def phrased(error: Exception) -> str:

@@ -14,7 +14,7 @@ from ..corpus.records import batches
 from ..corpus.worker import BEST_SO_FAR, OUT_OF_CALLS, UNFINISHED
 from ..errors import reason
 from ..search import HEADER, Result, Trace
-from .failure import CommandError, say, usage
+from .console import CommandError, say, usage
 from .output import Output
 from .progress import Bar
 from .stats import CostSummary

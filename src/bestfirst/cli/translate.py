@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import options
-from .failure import reports
+from .console import reports
 from .lines import Lines
 from .settings import ModelChoice, decoding_from
 
@@ -13,14 +13,9 @@ from .settings import ModelChoice, decoding_from
 def translate(
     file: options.InputFile = None,
     output: options.OutputFile = None,
-    nbest: options.NBest = 1,
-    as_json: options.AsJson = False,
     partial: options.Partial = False,
-    stats: options.ShowStats = False,
-    trace: options.TraceFile = None,
-    overwrite: options.Overwrite = False,
-    retry_failed: options.RetryFailed = False,
     *,
+    lines: Lines,
     search: options.AllSearchOptions,
     scoring: options.AllScoreOptions,
     corpora: options.CorpusOptions,
@@ -72,6 +67,5 @@ def translate(
            and is of another job (see --overwrite): nothing is translated
       130  interrupted with Ctrl-C
     """
-    decoding = decoding_from(nbest=nbest, **search.settings(), **scoring.settings())
-    how = Lines(nbest, as_json, partial, stats, trace, overwrite, retry_failed)
-    return how.run(file, output, decoding, choice, corpora)
+    decoding = decoding_from(nbest=lines.nbest, **search.settings(), **scoring.settings())
+    return lines.run(file, output, decoding, choice, corpora, partial=partial)

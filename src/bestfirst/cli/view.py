@@ -13,8 +13,7 @@ from ..page.trace_file import Events, split
 from ..search import HEADER
 from ..settings import Decoding
 from . import options
-from .console import drawn, say
-from .failure import PARTLY, CommandError, reason, reports, usage
+from .console import PARTLY, CommandError, drawn, reason, reports, say, usage
 from .options import OUTPUT, SEARCH, argument, count, option, words
 from .output import Output
 from .settings import ModelChoice, decoding_from
