@@ -81,15 +81,12 @@ class DeviceEngine:
 
     @property
     def wants(self) -> int:
-        """The first time a window, to see how much room is needed; then a batch whenever few wait. A device that has nothing to
-        do is not kept waiting for a whole one."""
+        """The first time a window, to see how much room is needed; then a batch whenever few wait."""
         if self._host is not None and self._broken:
             return self._host.wants
         if len(self._waiting) + len(self._fitting) >= BATCH:
             return 0
-        if self._known.session is None:
-            return WINDOW
-        return BATCH if self._unfinished else BATCH // 4
+        return BATCH if self._known.session is not None else WINDOW
 
     @property
     def slots(self) -> int:
