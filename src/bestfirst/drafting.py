@@ -7,7 +7,7 @@ Nothing a drafter says changes a result: what it guesses is scored as everything
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -80,9 +80,7 @@ class SourceLookup(Drafter):
         if prefix[-1] in prefix[:-1]:
             place = len(prefix) - 2 - prefix[-2::-1].index(prefix[-1])  # the last one before
             found.append((_agreeing(prefix, place, prefix), prefix, place + 1))
-        if (
-            not found and len(prefix) > 1 and prefix[-2] in places
-        ):  # it stands in place of a token of the input: go on behind that
+        if not found and len(prefix) > 1 and prefix[-2] in places:  # it stands in place of one of the input: go on behind that
             return [_following(tokens, places[prefix[-2]][0] + 2, most, "behind")]
         found.sort(key=lambda each: -each[0])
         return [_following(text, place, most, min(size, LONGEST)) for size, text, place in found[:ALTERNATIVES]]
@@ -164,30 +162,6 @@ class EarlierOutputs(Drafter):
 def _likeness(a: frozenset[int], b: frozenset[int]) -> int:
     """How much two inputs have in common, from 0 to 4; 4 for the same tokens."""
     return int(4 * len(a & b) / len(a | b)) if a and b else 0
-
-
-FIRST = 0.4  # the rate of a kind of which nothing is known
-
-
-class Rates:
-    """How often tokens of each kind were right, the latest counting most."""
-
-    FEW, MANY = 4, 64  # tries that the first guess at a rate counts as, and those that are remembered
-
-    def __init__(self) -> None:
-        self.idle = 0  # steps in a row for which nothing was guessed
-        self._tries: Counter[Hashable] = Counter()
-        self._rates: dict[Hashable, float] = {}
-
-    def rate(self, kind: Hashable) -> float:
-        """From 0 to 1; what is not known yet is worth a try."""
-        return self._rates.get(kind, FIRST)
-
-    def note(self, kind: Hashable, right: bool) -> None:
-        """One more try."""
-        self._tries[kind] += 1
-        rate = self.rate(kind)
-        self._rates[kind] = rate + (right - rate) / (self.FEW + min(self._tries[kind], self.MANY))
 
 
 DRAFTERS: dict[str, type[Drafter]] = {each.name: each for each in (SourceLookup, EarlierOutputs)}

@@ -97,9 +97,9 @@ def _on_device(model: Model, decoding: Decoding) -> tuple[Way | None, str | None
 
 def drafting_for(model: Model, scorer: Scorer, decoding: Decoding) -> Drafting | None:
     """Who guesses ahead; None where nobody is asked to, or rows cannot be scored with their parents."""
-    from ..drafting import Rates, named_drafter
+    from ..drafting import named_drafter
     from .drafts import Drafting
-    from .known import known
+    from .known import Rates, known
 
     drafter = named_drafter(decoding.draft)
     if drafter is None or not scorer.chains:

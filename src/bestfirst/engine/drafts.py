@@ -13,8 +13,9 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ..drafting import Drafter, Rates
+from ..drafting import Drafter
 from ..search import AnyOrderSearch, Hypothesis, LevelSearch, Result, Search, StrictSearch, Successors, Trace
+from .known import Rates
 
 if TYPE_CHECKING:
     from ..settings import Budget

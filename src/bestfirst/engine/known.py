@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..models import Model
 from ..settings import Budget
 
-if TYPE_CHECKING:
-    from ..drafting import Rates
+FIRST = 0.4  # the rate of a kind of which nothing is known
+
+
+class Rates:
+    """How often tokens of each kind were right, the latest counting most."""
+
+    FEW, MANY = 4, 64  # tries that the first guess at a rate counts as, and those that are remembered
+
+    def __init__(self) -> None:
+        self.idle = 0  # steps in a row for which nothing was guessed
+        self._tries: Counter[Hashable] = Counter()
+        self._rates: dict[Hashable, float] = {}
+
+    def rate(self, kind: Hashable, unknown: float = FIRST) -> float:
+        """From 0 to 1; what is not known yet is worth a try."""
+        return self._rates.get(kind, unknown)
+
+    def note(self, kind: Hashable, right: bool) -> None:
+        """One more try."""
+        self._tries[kind] += 1
+        rate = self.rate(kind)
+        self._rates[kind] = rate + (right - rate) / (self.FEW + min(self._tries[kind], self.MANY))
 
 
 class Ahead:
@@ -23,17 +44,14 @@ class Ahead:
     least as likely as 1 / (1 + b). What is not known yet of a row is taken to be as of the one before it.
     """
 
-    FIRST, FEW, MANY = 0.4, 4, 64  # the rate of which nothing is known, the tries that it counts as, those that are remembered
-
     def __init__(self) -> None:
-        self._rates: dict[tuple[Hashable, int], tuple[float, int]] = {}  # by kind of search and rank: the rate, and tries
+        self._rates = Rates()  # by kind of search and rank
 
     def rows(self, kind: Hashable, most: int, alone: int) -> int:
         """The rows of a step, at most `most`, which costs as much as one with `alone` rows less before it has any."""
-        rows = 1
-        rate = self.FIRST
+        rows, rate = 1, FIRST
         while rows < most:
-            rate, _ = self._rates.get((kind, rows), (rate, 0))
+            rate = self._rates.rate((kind, rows), rate)
             if rows >= alone and rate < 1 / alone:
                 break
             rows += 1
@@ -42,8 +60,7 @@ class Ahead:
     def learn(self, kind: Hashable, guessed: Sequence[tuple[int, bool]]) -> None:
         """A search is over, for which these were scored ahead: the rank of each, and whether it came to be needed."""
         for rank, needed in guessed:
-            rate, tries = self._rates.get((kind, rank), (self.FIRST, 0))
-            self._rates[kind, rank] = rate + (needed - rate) / (self.FEW + min(tries, self.MANY)), tries + 1
+            self._rates.note((kind, rank), needed)
 
 
 @dataclass
@@ -62,9 +79,7 @@ class Known:
     rates: dict[str, Rates] = field(default_factory=dict)  # by drafter, how often its guesses were right
     session: Any = None  # a GPU's room for whole searches
     modules: Any = None  # how a GPU runs the model by its own modules; with None in its place where it cannot
-    lock: Any = field(
-        default_factory=RLock
-    )  # one call of `generate`, one pass at a time: some steps hook into the model meanwhile
+    lock: Any = field(default_factory=RLock)  # one call of `generate` or pass at a time: some steps hook into the model meanwhile
 
 
 _known: WeakKeyDictionary[Any, dict[bool, Known]] = WeakKeyDictionary()

@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from transformers import GenerationMixin
 
+from ..drafting import Drafter, SourceLookup
+from ..engine.smaller_model import SmallerModel
+from ..models.transformers import TransformersModel
+
 GENERATE = inspect.unwrap(GenerationMixin.generate).__code__
 
 
@@ -18,6 +22,15 @@ class KeptBack(NamedTuple):
     streamer: Any = None
     synced_gpus: bool | None = None
     assistant_model: Any = None
+
+    def drafter(self, config: Any) -> Drafter | None:
+        """Who guesses ahead: `assistant_model`, or `prompt_lookup_num_tokens`; None where neither is asked for."""
+        if self.assistant_model is None:
+            most = getattr(config, "prompt_lookup_num_tokens", None)
+            return SourceLookup(most) if most else None
+        if not hasattr(self.assistant_model, "get_output_embeddings"):
+            raise ValueError(f"assistant_model must be a model of transformers, got {type(self.assistant_model).__name__}")
+        return SmallerModel(TransformersModel(self.assistant_model))
 
 
 def kept_back() -> KeptBack:

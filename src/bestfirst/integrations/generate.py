@@ -22,10 +22,9 @@ from ..search import Strategy, Trace
 from . import crossover
 from .call import Call
 from .caller import kept_back, stream
-from .drafters import drafter_of
 from .inputs import PreparedModel, read_inputs
 from .limits import read_limits
-from .outputs import Outputs, beam_output, beam_padding, greedy_output, greedy_padding
+from .outputs import Outputs, output_of, padding
 from .parity import hugging_face_strategy, own_score, own_strategy
 from .processors import NotMonotonic, banned_tokens
 from .refusals import OwnLoop, left_to_generate, refuse
@@ -76,7 +75,7 @@ def generate(
     caller = kept_back()
     refuse(config)
     own = score is not None or strategy is not None
-    draft = drafter_of(config, caller.assistant_model)
+    draft = caller.drafter(config)
     if dtype not in (None, INT8):
         raise ValueError(f"dtype must be {INT8!r} or None, got {dtype!r}: otherwise it is what the model was loaded in")
     ours = own or draft is not None or deterministic or dtype is not None
@@ -148,6 +147,5 @@ def generate(
         return own_loop(why_so)
     if stats is not None:
         vars(stats).update(vars(call.summary()))
-    output, padding = (greedy_output, greedy_padding) if call.greedy else (beam_output, beam_padding)
-    outputs = Outputs(inputs.ids, call.results, config.num_return_sequences, padding(config))
-    return streamed(output(outputs, config, call.record, wrapped.encoder_decoder))
+    outputs = Outputs(inputs.ids, call.results, config.num_return_sequences, padding(config, call.greedy))
+    return streamed(output_of(outputs, config, call.record, wrapped.encoder_decoder, call.greedy))

@@ -97,39 +97,24 @@ class Outputs:
         return tuple(out)
 
 
-def beam_output(outputs: Outputs, config: Any, record: ScoreRecord | None, encoder_decoder: bool) -> Any:
-    """What beam search returns: sequences, or with `return_dict_in_generate` their scores too."""
+def output_of(outputs: Outputs, config: Any, record: ScoreRecord | None, encoder_decoder: bool, greedy: bool) -> Any:
+    """What beam search, or greedy search, returns: sequences, or with `return_dict_in_generate` their scores too. Beyond the end
+    of one the scores of greedy search are 0, so that sums of transition scores are right."""
     if not config.return_dict_in_generate:
         return outputs.sequences()
     indices, beams = outputs.beams(config.num_beams)
-    kind: Any = GenerateBeamEncoderDecoderOutput if encoder_decoder else GenerateBeamDecoderOnlyOutput
-    return kind(
-        sequences=outputs.sequences(),
-        sequences_scores=outputs.sequences_scores(),
-        scores=None if record is None else outputs.scores(record, config.num_beams, beams, -inf),
-        beam_indices=indices,
-    )
+    scores = None if record is None else outputs.scores(record, config.num_beams, beams, 0.0 if greedy else -inf)
+    if greedy:
+        kind: Any = GenerateEncoderDecoderOutput if encoder_decoder else GenerateDecoderOnlyOutput
+        return kind(sequences=outputs.sequences(), scores=scores)
+    kind = GenerateBeamEncoderDecoderOutput if encoder_decoder else GenerateBeamDecoderOnlyOutput
+    worth = outputs.sequences_scores()
+    return kind(sequences=outputs.sequences(), sequences_scores=worth, scores=scores, beam_indices=indices)
 
 
-def greedy_output(outputs: Outputs, config: Any, record: ScoreRecord | None, encoder_decoder: bool) -> Any:
-    """What greedy search returns. Beyond an output's end its scores are 0, so that sums of transition scores are right."""
-    if not config.return_dict_in_generate:
-        return outputs.sequences()
-    _, beams = outputs.beams(1)
-    kind: Any = GenerateEncoderDecoderOutput if encoder_decoder else GenerateDecoderOnlyOutput
-    scores = None if record is None else outputs.scores(record, 1, beams, 0.0)
-    return kind(sequences=outputs.sequences(), scores=scores)
-
-
-def beam_padding(config: Any) -> int:
-    """What fills a beam search's outputs: Hugging Face takes EOS where the padding token is 0, and -1 where there is no EOS."""
-    eos, pad = config._eos_token_tensor, config._pad_token_tensor
-    if eos is None:
-        return -1
-    return int(pad) if pad is not None and int(pad) != 0 else int(eos[0])
-
-
-def greedy_padding(config: Any) -> int:
-    """What fills a greedy search's outputs."""
-    pad = config._pad_token_tensor
-    return 0 if pad is None else int(pad)
+def padding(config: Any, greedy: bool) -> int:
+    """What fills outputs: in beam search Hugging Face takes EOS where the padding token is 0, and -1 where there is no EOS."""
+    eos, pad = config._eos_token_tensor, 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
+    if greedy:
+        return pad
+    return -1 if eos is None else pad or int(eos[0])

@@ -15,23 +15,11 @@ from transformers.generation.logits_process import SynthIDTextWatermarkLogitsPro
 
 from ..engine.steps.choose import every_module
 
-USED = frozenset(
-    {
-        "attention_mask",
-        "decoder_attention_mask",
-        "encoder_outputs",
-        "position_ids",
-        # How Hugging Face would run the model; the engine has its own way, with the same result.
-        "cache_params",
-        "cache_position",
-        "logits_to_keep",
-        "past_key_values",
-        "use_cache",
-        # Of no use to `generate`, which drops it; a trainer that evaluates passes it all the same.
-        "labels",
-    }
-)
+USED = {"attention_mask", "decoder_attention_mask", "encoder_outputs", "position_ids"}
 """Model arguments that are honoured, or that change nothing here."""
+# How Hugging Face would run the model; the engine has its own way, with the same result.
+USED |= {"cache_params", "cache_position", "logits_to_keep", "past_key_values", "use_cache"}
+USED |= {"labels"}  # of no use to `generate`, which drops it; a trainer that evaluates passes it all the same
 
 ASSISTED = "assisted decoding is another algorithm; leave it out"
 CONSTRAINED = "constrained beam search is gone; use prefix_allowed_tokens_fn"
@@ -48,13 +36,11 @@ REASONS = {
 }
 """Settings that ask for another algorithm, and what to do instead."""
 
-OWN_LOOP = {
-    "do_sample": "it samples",
-    "guidance_scale": "it runs the model twice, with a cache for each row of a beam",
-    "output_logits": "it is asked for what the model said of every row of its beams",
-    "output_attentions": "it is asked for what the model said of every row of its beams",
-    "output_hidden_states": "it is asked for what the model said of every row of its beams",
-}
+OWN_LOOP = {"do_sample": "it samples", "guidance_scale": "it runs the model twice, with a cache for each row of a beam"}
+OWN_LOOP |= dict.fromkeys(
+    ("output_logits", "output_attentions", "output_hidden_states"),
+    "it is asked for what the model said of every row of its beams",
+)
 """Settings for which `generate`'s own loop runs, and why."""
 
 IDLE = {"num_beam_groups": 1, "guidance_scale": 1}
