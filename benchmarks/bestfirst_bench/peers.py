@@ -7,6 +7,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from importlib.util import find_spec
@@ -101,7 +102,8 @@ class BestFirstPeer(Peer):
 
     def __init__(self, *settings: Any) -> None:
         super().__init__(*settings)
-        self._silent = self.model.silent()  # no peer makes text of its tokens
+        self._silent = copy(self.model)
+        vars(self._silent).update(tokenizer=None, _texts=None)  # no peer makes text of its tokens
 
     def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
         stats = Stats()

@@ -189,11 +189,10 @@ def test_rows_of_inputs_may_come_in_any_order():
         queries = [Query(states[i], (token,)) for token in (20, 30, 40) for i in (3, 0, 2)]
         alone = numpy.array([model.score([query])[0].logprobs for query in queries])
         together = numpy.array([answer.logprobs for answer in model.score(queries)])
-        logits, _, banned = model.cached.logits(queries)
+        found = model.cached.best(queries, 3)
     assert together == pytest.approx(alone, abs=1e-4)
-    logits = logits - numpy.logaddexp.reduce(logits, 1, keepdims=True)
-    logits[:, banned] = -inf
-    assert logits == pytest.approx(alone, abs=1e-4)
+    assert found.values == pytest.approx(-numpy.sort(-alone, 1)[:, :3], abs=1e-4)
+    assert found.logprobs(found.tokens) == pytest.approx(numpy.take_along_axis(alone, found.tokens, 1), abs=1e-4)
 
 
 def test_an_ensemble_of_hugging_face_models_is_not_asked_twice(monkeypatch):

@@ -45,9 +45,6 @@ State = tuple[Held, int]
 """An input, and the slot of the last token that was scored of it; 0 before there is one."""
 
 
-COLUMNS = 256  # so many at a time: what is turned, a step's logits stand the other way round, stays in the cache
-
-
 class CachedModel:
     """Runs rows of one model for whoever asks it."""
 
@@ -83,16 +80,6 @@ class CachedModel:
         if self._banned:
             scores[:, self._banned] = -inf
         return [Scored(row, state) for row, state in zip(scores, states, strict=True)]
-
-    def logits(self, batch: Sequence[Query]) -> tuple[Any, list[State], list[int]]:
-        """As `score`: what log-softmax is to be taken of, (rows, vocabulary); the states; and the tokens that do not come."""
-        with self.at_work():
-            given, states = self.step(batch)
-            given = given.float().cpu().numpy() if hasattr(given, "detach") else given
-            logits = np.empty(given.shape, given.dtype)  # a copy: a step may use the memory of its logits again
-            for first in range(0, given.shape[1], COLUMNS):
-                logits[:, first : first + COLUMNS] = given[:, first : first + COLUMNS]
-        return logits, states, self._banned
 
     def best(self, batch: Sequence[Query], count: int) -> FewBest:
         """The first `count` tokens of each, and its logits, which hold until the next step."""

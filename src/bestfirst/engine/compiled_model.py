@@ -83,9 +83,6 @@ class CompiledModel(TextModel):
     def texts(self) -> Tokenizer | None:
         return self._texts
 
-    def _forget_texts(self) -> None:
-        self._texts = None
-
     @property
     def vocabulary(self) -> int:
         return self.decoder.vocabulary

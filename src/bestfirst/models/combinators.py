@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import inf, isfinite, log
-from typing import Any, NamedTuple
+from math import isfinite, log
+from typing import Any
 
 from ..search import BrokenLaw
 from .model import Model, Query, Scored, Source, as_model
@@ -69,18 +69,11 @@ class Ensemble(Combined):
     def score(self, batch: Sequence[Query]) -> list[Scored]:
         import numpy
 
-        parts, states = [], []
-        for i, model in enumerate(self.models):
-            queries = [Query(q.state[i], q.prefix) for q in batch]
-            running = getattr(model, "cached", None)
-            part, own = Part.of(model.score(queries)) if running is None else Part.of_logits(*running.logits(queries))
-            parts.append(part)
-            states.append(own)
-        _check_sizes([{part.scores.shape[1]} for part in parts])
-        rows = numpy.empty(parts[0].scores.shape, numpy.result_type(*(part.scores for part in parts)))
+        parts, states = self.answers(batch)
+        rows = numpy.empty(parts[0].shape, numpy.result_type(*parts))
         for some in few_rows(len(rows)):
-            _log_of_mean(parts, self.weights, some, rows[some])
-        return [Scored(row, list(state)) for row, *state in zip(rows, *states, strict=True)]
+            _log_of_mean([part[some] for part in parts], self.weights, rows[some])
+        return [Scored(row, state) for row, state in zip(rows, states, strict=True)]
 
     def best(self, batch: Sequence[Query], width: float) -> list[tuple[list[float], list[int], Any]] | None:
         """Of each hypothesis the best tokens, their log-probabilities, and the state to go on from, without the scores of all
@@ -120,47 +113,20 @@ class ShallowFusion(Combined):
         return [Scored(row, state) for row, state in zip(rows, states, strict=True)]
 
 
-class Part(NamedTuple):
-    """What one model of an ensemble gave: log-probabilities, (hypotheses, vocabulary), or, with `raw`, what becomes such by
-    log-softmax, to be used up. `banned` tokens count in the softmax, and do not come."""
-
-    scores: Any
-    raw: bool = False
-    banned: Sequence[int] = ()
-
-    @staticmethod
-    def of(answers: Sequence[Scored]) -> tuple[Part, list[Any]]:
-        _check_sizes([{len(answer.logprobs) for answer in answers}])
-        return Part(together([answer.logprobs for answer in answers])), [answer.state for answer in answers]
-
-    @staticmethod
-    def of_logits(logits: Any, states: list[Any], banned: Sequence[int]) -> tuple[Part, list[Any]]:
-        return Part(logits, True, banned), states
-
-
-def _log_of_mean(parts: Sequence[Part], weights: Sequence[float], some: slice, mean: Any) -> None:
-    """`mean` becomes the logarithm of the weighted mean of some rows' probabilities. Where these are too small for their type, it
-    is computed from their logarithms."""
+def _log_of_mean(parts: Sequence[Any], weights: Sequence[float], mean: Any) -> None:
+    """`mean` becomes the logarithm of the weighted mean of probabilities, from their logarithms. Where that is too small,
+    for its type, it is computed from these alone."""
     import numpy
 
-    logs: list[tuple[Any, Any]] = []
+    mean[...] = 0
     for part, weight in zip(parts, weights, strict=True):
-        x, total = part.scores[some], numpy.ones(1, part.scores.dtype)
-        if part.raw:
-            x -= x.max(-1, keepdims=True)
-        p = numpy.exp(x)
-        if part.raw:
-            total = p.sum(-1, keepdims=True)
-        if part.banned:
-            p[:, part.banned], x[:, part.banned] = 0, -inf
-        p *= weight / total
-        numpy.add(mean if logs else 0, p, out=mean)
-        logs.append((x, log(weight) - numpy.log(total)))
+        mean += weight * numpy.exp(part)
     small = numpy.flatnonzero(mean < numpy.finfo(mean.dtype).tiny)
     with numpy.errstate(divide="ignore"):
         numpy.log(mean, out=mean)
     if len(small):
-        mean.reshape(-1)[small] = numpy.logaddexp.reduce([(x + share).reshape(-1)[small] for x, share in logs])
+        each = [part.reshape(-1)[small] + log(weight) for part, weight in zip(parts, weights, strict=True)]
+        mean.reshape(-1)[small] = numpy.logaddexp.reduce(each)
     numpy.minimum(mean, 0, out=mean)  # rounding must not make p = 1 more than it is
 
 

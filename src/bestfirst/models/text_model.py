@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from copy import copy
 from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -153,16 +152,6 @@ class TextModel(Model):
         if self.texts is None:
             return [None] * len(outputs)
         return [*self.texts.decode_batch([[*_shown(source), *tokens] for source, tokens in outputs])]
-
-    def silent(self) -> TextModel:
-        """The same model, without a tokenizer."""
-        other = copy(self)
-        other._forget_texts()
-        return other
-
-    @abstractmethod
-    def _forget_texts(self) -> None:
-        """Go without a tokenizer from now on."""
 
     def piece(self, token: int) -> str | None:
         return None if self.texts is None else self.texts.piece(token)

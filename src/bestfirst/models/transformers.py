@@ -115,9 +115,6 @@ class TransformersModel(TextModel):
             self._texts = TransformersTokenizer(self.tokenizer, self.encoder_decoder)
         return self._texts
 
-    def _forget_texts(self) -> None:
-        self.tokenizer = None
-
     def config_value(self, name: str) -> Any:
         return getattr(self.model.config, name, None)
 
