@@ -205,47 +205,37 @@ class Engine(Protocol):
     @property
     def stats(self) -> Stats:
         """What it cost so far, but for `seconds`."""
-        ...
 
     @property
     def wants(self) -> int:
         """How many more jobs should be submitted now, for it to work well."""
-        ...
 
     @property
     def slots(self) -> int:
         """How many jobs can share a forward pass, where each needs one row of it."""
-        ...
 
     @property
     def in_flight(self) -> Sequence[Job]:
         """The jobs that were let in and are not over."""
-        ...
 
     def __bool__(self) -> bool:
         """Whether anything is left to do."""
-        ...
 
     @property
     def shares_context(self) -> bool:
         """Whether hypotheses share what was computed of their beginnings; if not, each is run from its first token."""
-        ...
 
     def submit(self, *jobs: Job) -> None:
         """Queue jobs. Those that are given together may be taken in any order, others come behind."""
-        ...
 
     def cancel(self, job: Job) -> None:
         """Give up a job that waits or is in flight, and what is held for it."""
-        ...
 
     def step(self) -> Iterator[tuple[Job, Result]]:
         """Yields the jobs that are over; then does a forward pass for those in flight."""
-        ...
 
     def certified(self, job: Job) -> list[Answer]:
         """The answers of a job in flight that are sure to be the first of its result."""
-        ...
 
 
 def run(engine: Engine, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:

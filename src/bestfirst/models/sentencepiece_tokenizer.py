@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -61,34 +62,28 @@ class Splitter:
             raise NeedsTransformers("its tokenizer has tokens that are words only by themselves")
 
 
+@dataclass(eq=False, repr=False)
 class SentencePieceTokenizer(Tokenizer):
     """A sentencepiece model whose pieces have ids of their own (`vocabulary`), and added tokens."""
 
-    def __init__(
-        self,
-        source: Any,
-        target: Any,
-        vocabulary: Mapping[str, int],
-        target_vocabulary: Mapping[str, int],
-        added: Sequence[AddedToken],
-        unknown: str,
-        before: Ids,
-        after: Ids,
-        shown: Any,
-        clean_up: bool = False,
-    ) -> None:
-        """`source`, `target`: sentencepiece processors; `shown`: the one that outputs are put together by."""
-        self._source, self._target, self._shown = source, target, shown
-        self._vocabulary, self._target_vocabulary = vocabulary, target_vocabulary
-        self._split = Splitter(added)
-        self._unknown = unknown
-        self.unknown = vocabulary[unknown]
-        self._before, self._after = list(before), list(after)
-        self._pieces = {token: piece for piece, token in target_vocabulary.items()}
-        self._pieces |= {token.id: token.content for token in added}
-        self._special_names = {token.content: token.id for token in added if token.special}
+    source: Any  # sentencepiece's processor
+    target: Any
+    vocabulary: Mapping[str, int]
+    target_vocabulary: Mapping[str, int]
+    added: Sequence[AddedToken]
+    unknown_piece: str
+    before: Ids
+    after: Ids
+    shown: Any  # the processor that outputs are put together by
+    cleans: bool = False
+
+    def __post_init__(self) -> None:
+        self._split = Splitter(self.added)
+        self.unknown = self.vocabulary[self.unknown_piece]
+        self._pieces = {token: piece for piece, token in self.target_vocabulary.items()}
+        self._pieces |= {token.id: token.content for token in self.added}
+        self._special_names = {token.content: token.id for token in self.added if token.special}
         self._special = {*self._special_names.values()}
-        self._clean_up = clean_up
         self._read: tuple[int, list[int]] | None = None  # of the vocabulary's size: tokens by sentencepiece's own numbers
         self._shown_as: dict[int, int] = {}  # sentencepiece's own numbers, by token
 
@@ -97,18 +92,18 @@ class SentencePieceTokenizer(Tokenizer):
         found = iter(self._ids([part for parts in split for part in parts if isinstance(part, str)]))
         out = []
         for parts in split:
-            ids = [*self._before]
+            ids = [*self.before]
             for part in parts:
                 if isinstance(part, str):
                     ids += next(found)
                 else:
                     ids.append(part.id)
-            out.append(ids + self._after)
+            out.append([*ids, *self.after])
         return out
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
         """Tokens of texts without added tokens."""
-        source, vocabulary, unknown = self._source, self._vocabulary, self._vocabulary[self._unknown]
+        source, vocabulary, unknown = self.source, self.vocabulary, self.vocabulary[self.unknown_piece]
 
         def one(text: str) -> list[int]:
             return [vocabulary.get(piece, unknown) for piece in source.encode(text, out_type=str)]
@@ -123,11 +118,11 @@ class SentencePieceTokenizer(Tokenizer):
         return [one(text) if odd in ids else [table[i] for i in ids] for text, ids in every]
 
     def encode_target(self, text: str) -> list[int]:
-        vocabulary = self._target_vocabulary
+        vocabulary = self.target_vocabulary
         ids: list[int] = []
         for part in self._cut(text):
             if isinstance(part, str):
-                ids += [vocabulary.get(piece, vocabulary[self._unknown]) for piece in self._target.encode(part, out_type=str)]
+                ids += [vocabulary.get(piece, vocabulary[self.unknown_piece]) for piece in self.target.encode(part, out_type=str)]
             else:
                 ids.append(part.id)
         return ids
@@ -138,7 +133,7 @@ class SentencePieceTokenizer(Tokenizer):
     def decode_batch(self, batch: Sequence[Ids]) -> list[str]:
         if len(batch) < FEW:
             return [self._text([token for token in ids if token not in self._special]) for ids in batch]
-        table, shown = self._shown_as, self._shown
+        table, shown = self._shown_as, self.shown
         for token in set(chain.from_iterable(batch)) - table.keys():
             table[token] = NONE if token in self._special else shown.PieceToId(self._name(token))
         rows = [[number for token in ids if (number := table[token]) != NONE] for ids in batch]
@@ -152,23 +147,23 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _text(self, ids: Ids) -> str:
         """One by one, by the pieces' names; of no pieces sentencepiece makes no text."""
-        return self._finish(self._shown.decode([*map(self._name, ids)])) if ids else ""
+        return self._finish(self.shown.decode([*map(self._name, ids)])) if ids else ""
 
     def _finish(self, text: str) -> str:
         text = text.strip()
-        return clean_up(text) if self._clean_up else text
+        return clean_up(text) if self.cleans else text
 
     def _name(self, token: int) -> str:
-        return self._pieces.get(token, self._unknown)
+        return self._pieces.get(token, self.unknown_piece)
 
     def piece(self, token: int) -> str:
         name = self._name(token)
         if token in self._special or "\u2581" in name:  # sentencepiece's mark of a space
             return name.replace("\u2581", " ")
-        return self._finish(self._shown.decode([name]))
+        return self._finish(self.shown.decode([name]))
 
     def special(self, text: str) -> int | None:
-        return None if text == self._unknown else self._special_names.get(text)
+        return None if text == self.unknown_piece else self._special_names.get(text)
 
     def language(self, code: str) -> int | None:
         return None
@@ -190,7 +185,7 @@ class MarianTokenizer(SentencePieceTokenizer):
         for part in self._split(text):
             if isinstance(part, str) and part.startswith(">>") and (end := part.find("<<")) != -1:
                 code = part[: end + 2]
-                cut.append(AddedToken(code, self._vocabulary.get(code, self.unknown or 0)))
+                cut.append(AddedToken(code, self.vocabulary.get(code, self.unknown or 0)))
                 part = part[end + 2 :]
             cut += [part] if part else []
         return cut
@@ -201,13 +196,14 @@ class MarianTokenizer(SentencePieceTokenizer):
     def _name(self, token: int) -> str:
         if token in self._pieces:
             return self._pieces[token]
-        return str(self._shown.IdToPiece(token)) or self._unknown  # as transformers has it
+        return str(self.shown.IdToPiece(token)) or self.unknown_piece  # as transformers has it
 
 
+@dataclass(eq=False, repr=False)
 class M2M100Tokenizer(SentencePieceTokenizer):
     """M2M100's: `__de__` stands for German, before the input and before the output. Their ids follow the vocabulary's."""
 
-    languages: Mapping[str, int]
+    languages: Mapping[str, int] = field(default_factory=dict)
 
     def language(self, code: str) -> int | None:
         return self.languages.get(code)
@@ -215,11 +211,9 @@ class M2M100Tokenizer(SentencePieceTokenizer):
     def _name(self, token: int) -> str:
         return self._codes.get(token) or super()._name(token)
 
-    def speak(self, languages: Mapping[str, int]) -> M2M100Tokenizer:
-        """With these languages' tokens."""
-        self.languages = languages
-        self._codes = {token: f"__{code}__" for code, token in languages.items()}
-        return self
+    @cached_property
+    def _codes(self) -> dict[int, str]:
+        return {token: f"__{code}__" for code, token in self.languages.items()}
 
 
 # -- from a folder's files ----------------------------------------------------------------------------------------------
@@ -258,17 +252,17 @@ def m2m100_tokenizer(folder: Path, config: Mapping[str, Any], source_lang: str |
     codes = WMT21_LANGUAGES if config.get("language_codes") == "wmt21" else M2M100_LANGUAGES
     languages = {code: len(vocabulary) + i for i, code in enumerate(codes)}
     named = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-    added = added_tokens(folder, config, {**vocabulary, **{f"__{code}__": n for code, n in languages.items()}}, named)
+    every = {**vocabulary, **{f"__{code}__": token for code, token in languages.items()}}
+    added = added_tokens(folder, config, every, named)
     speaking = source_lang or config.get("src_lang") or "en"
     if speaking not in languages:
         raise ModelNotFound(f"unknown source language {speaking!r}")
     eos = next(token.id for token in added if token.content == text_of(config.get("eos_token") or "</s>"))
     model = load_spm(folder / "sentencepiece.bpe.model", config)
     unknown = text_of(config.get("unk_token") or "<unk>")
-    every = {**vocabulary, **{f"__{code}__": token for code, token in languages.items()}}
     return M2M100Tokenizer(
-        model, model, every, every, added, unknown, [languages[speaking]], [eos], model, cleans_up(config)
-    ).speak(languages)  # fmt: skip
+        model, model, every, every, added, unknown, [languages[speaking]], [eos], model, cleans_up(config), languages
+    )
 
 
 def added_tokens(
@@ -289,7 +283,7 @@ def added_tokens(
     special = [settings[name] for name in NAMED if settings.get(name)]
     special += list(extra.values()) if isinstance(extra, dict) else list(extra)
     names = {text_of(token) for token in special}
-    found = {name: token if name not in names else _replaced(token) for name, token in found.items()}
+    found = {name: replace(token, special=token.special or name in names) for name, token in found.items()}
     beyond = len({*vocabulary, *found})
     for token in special:
         name = text_of(token)
@@ -305,10 +299,6 @@ def added_tokens(
 def _added(entry: Mapping[str, Any], token: int) -> AddedToken:
     flags = {name: bool(entry.get(name, False)) for name in ("special", "lstrip", "rstrip", "single_word")}
     return AddedToken(entry["content"], token, **flags)
-
-
-def _replaced(token: AddedToken) -> AddedToken:
-    return AddedToken(token.content, token.id, True, token.lstrip, token.rstrip, token.single_word)
 
 
 def load_spm(path: Path, config: Mapping[str, Any]) -> Any:

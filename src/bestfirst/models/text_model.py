@@ -140,10 +140,6 @@ class TextModel(Model):
         read = self.read(source)
         return int(min(read.max_length, read.limit))
 
-    @property
-    def known_as(self) -> Any:
-        return self
-
     def text(self, source: Any, tokens: Sequence[int]) -> str | None:
         return self.texts_of([(source, tokens)])[0]
 

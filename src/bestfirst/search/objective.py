@@ -20,19 +20,15 @@ class Objective(Protocol):
 
     def final(self, value: float, length: int, context: Context) -> float:
         """The score of a hypothesis whose increments sum to `value`."""
-        ...
 
     def bound(self, value: float, length: int, context: Context) -> float:
         """The best `final` that any longer continuation can reach."""
-        ...
 
     def exact(self, finished: Finished) -> bool:
         """Whether best-first search returns beam search's result under this rule."""
-        ...
 
     def check(self, strategy: Strategy) -> None:
         """Raise ValueError for a strategy that does not go with this score."""
-        ...
 
 
 def lowered(successors: Successors) -> Successors:

@@ -48,23 +48,18 @@ class Search(Protocol):
     @property
     def width(self) -> float:
         """How many successors of a hypothesis can matter: k and one for each EOS; infinite where nothing is pruned."""
-        ...
 
     def frontier(self, m: int) -> list[Hypothesis]:
         """Up to `m` hypotheses to score now: the needed one first. Empty when the search is over."""
-        ...
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
         """Take what the model said of `y`."""
-        ...
 
     def result(self) -> Result:
         """The answers so far; final once the frontier is empty."""
-        ...
 
     def dismantle(self) -> None:
         """Take apart what refers to itself, so that its memory is free at once. The search cannot go on."""
-        ...
 
 
 def begin(strategy: Strategy, *, score: Objective, **settings: Any) -> Search:

@@ -28,7 +28,6 @@ class Stop(Protocol):
 
     def __call__(self, search: AnyOrderSearch, y: Hypothesis) -> bool:
         """Whether to stop instead of scoring `y`, the first open hypothesis in the order."""
-        ...
 
 
 class Answered:

@@ -66,10 +66,6 @@ class HookedStep(DecoderStep):
     name = "hooked"
     needless = False  # whether the model can do without a mask that hides nothing; `choose` tries it where that is faster
 
-    @staticmethod
-    def takes(model: Any) -> bool:
-        return True
-
     def __init__(self, model: Any) -> None:
         self.model = model
         self.modules = list(model.modules())

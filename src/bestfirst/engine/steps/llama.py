@@ -69,9 +69,6 @@ class FusedLlama(DecoderStep):
     def copied(self, model: Any) -> Iterable[torch.Tensor]:
         return (weight for weight in model.parameters() if weight.numel() <= JOINED)
 
-    def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
-        raise TypeError("a decoder-only model has no encoder")
-
     def step(self, rows: MaskedRows, tree: Tree, sources: Sources) -> torch.Tensor:
         if rows.paths.shape[1] > len(self.rotary[0]):
             self.rotary = self._rotary(2 * rows.paths.shape[1])

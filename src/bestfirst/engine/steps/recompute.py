@@ -21,10 +21,6 @@ class RecomputeStep(DecoderStep):
     holds_model = True
     name = "recompute"
 
-    @staticmethod
-    def takes(model: Any) -> bool:
-        return True
-
     def __init__(self, model: Any) -> None:
         self.model = model
         self.modules = list(model.modules())

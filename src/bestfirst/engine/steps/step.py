@@ -30,13 +30,13 @@ class DecoderStep(ABC):
     encoder: Any = None  # what it has in place of the model's encoder; `choose` takes it away where that does not agree
     attention: torch.Tensor  # (rows, source) of the last step, mean over the heads of the last layer
 
-    @staticmethod
-    @abstractmethod
-    def takes(model: Any) -> bool:
-        """Whether this model looks like one it can run (`choose` then tries it against the model itself)."""
-
     @abstractmethod
     def __init__(self, model: Any) -> None: ...
+
+    @staticmethod
+    def takes(model: Any) -> bool:
+        """Whether this model looks like one it can run (`choose` then tries it against the model itself)."""
+        return True
 
     def room(self, model: TransformersModel, tokens: int = 0) -> tuple[Tree, Sources]:
         """A new tree and new sources; with `tokens`, and an encoder, one input of so many is there."""
@@ -61,9 +61,9 @@ class DecoderStep(ABC):
             places += sources.add(self.encode(hidden, mask.long()), lengths)
         return places
 
-    @abstractmethod
     def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
         """Each layer's keys and values for encoder output (batch, length, d), as (batch, 2, heads, length, head size)."""
+        raise TypeError("a decoder-only model has no encoder")
 
     @abstractmethod
     def step(self, rows: MaskedRows, tree: Tree, sources: Sources) -> torch.Tensor:
