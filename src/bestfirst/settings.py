@@ -235,8 +235,12 @@ class Decoding:
 
     def n_max(self, source: Source) -> int:
         """The most tokens that an output for this input may have."""
-        wanted = self._limit(source.length)
-        found = int(min(source.max_length if wanted is None else wanted, source.limit))
+        wanted = self.max_length
+        if wanted is not None and type(wanted) is not int:  # asked for every input: what is simplest comes first
+            wanted = self._limit(source.length)
+        found = source.max_length if wanted is None else wanted
+        if found > source.limit:
+            found = int(source.limit)
         if found < 1:
             raise ValueError(f"max_length must be at least 1, got {found}")
         return found

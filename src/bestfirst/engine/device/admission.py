@@ -50,7 +50,7 @@ class Admission:
 
     def __call__(self, jobs: Sequence[Job], slots: Sequence[int], rules: Sequence[Rules]) -> None:
         prompts = [job.source.payload for job in jobs]
-        lengths = np.fromiter((self.length(prompt) for prompt in prompts), np.int32, len(jobs))
+        lengths = np.array(self.lengths(prompts), np.int32)
         tokens = int(lengths.sum())
         starts = np.cumsum(lengths, dtype=np.int32) - lengths
         places = np.arange(tokens, dtype=np.int32) - np.repeat(starts, lengths)
@@ -81,9 +81,9 @@ class Admission:
         given = self._buffer(("numbers", room), send(numbers, self.weights.device), len(numbers))
         self.graphs.run(("admission", room, hidden is None), lambda: self._begin(given, hidden, inputs))
 
-    def length(self, prompt: Prompt) -> int:
-        """How many tokens of an input are read."""
-        return prompt.length
+    def lengths(self, prompts: Sequence[Prompt]) -> list[int]:
+        """How many tokens of each input are read."""
+        return [prompt.length for prompt in prompts]
 
     def tokens_of(self, prompts: Sequence[Prompt], many: int) -> np.ndarray:
         """All tokens that are read."""
@@ -93,15 +93,12 @@ class Admission:
         """What the encoder made of them, (tokens, d), where that is known."""
         if not isinstance(prompts[0], EncodedPrompt):
             return None if prompts[0].hidden is None else torch.cat([p.hidden for p in prompts if p.hidden is not None])
-        parts: list[tuple[Any, int, int]] = []  # of what holds many, where those that lie side by side begin and end
-        for prompt in prompts:
-            assert isinstance(prompt, EncodedPrompt)
-            packed, first = prompt.packed, prompt.start
-            if parts and parts[-1][0] is packed and parts[-1][2] == first:
-                _, first, _ = parts.pop()
-            parts.append((packed, first, prompt.start + prompt.length))
-        found = [packed[first:end] for packed, first, end in parts]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        packed, end = prompts[0].packed, prompts[0].start
+        for prompt in prompts:  # mostly those that one tensor holds side by side
+            if prompt.packed is not packed or prompt.start != end:  # type: ignore[attr-defined]
+                return torch.cat([each.hidden for each in prompts])
+            end += prompt.length
+        return packed[prompts[0].start : end]  # type: ignore[no-any-return]
 
     def _give(self, jobs: Sequence[Job], slots: Sequence[int]) -> None:
         """What is an input's own in its edits."""

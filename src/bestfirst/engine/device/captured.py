@@ -30,8 +30,8 @@ class Reading(Admission):
 
     weights: OwnModules
 
-    def length(self, prompt: Prompt) -> int:
-        return len(prompt.tokens) - 1 if self.weights.language_model else prompt.length
+    def lengths(self, prompts: Sequence[Prompt]) -> list[int]:
+        return [len(prompt.tokens) - 1 for prompt in prompts] if self.weights.language_model else super().lengths(prompts)
 
     def tokens_of(self, prompts: Sequence[Prompt], many: int) -> np.ndarray:
         if not self.weights.language_model:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from time import perf_counter
 from typing import Any
 
@@ -58,7 +59,7 @@ class Session:
         self.state = State(shape, self.weights)
         self.graphs = Graphs(self.weights.device)
         self.admission = step.admission(self.state, self.weights, self.graphs)
-        self._length = self.admission.length
+        self._lengths_of = self.admission.lengths
         self.step_of = step(self.state, self.weights)
         self.step_of.rows(self.buckets[-1])
         self.burst, self.ahead = (step.burst, AHEAD) if self.weights.device.type == "cuda" else (1, 0)
@@ -129,27 +130,28 @@ class Session:
     @torch.inference_mode()
     def _admit(self, waiting: deque[Job]) -> None:
         """Encode some of those that wait, as far as there is room, and put each in a free slot."""
-        jobs: list[Job] = []
-        tokens, room = 0, min(PIECE, self.most - self.in_flight)
-        while waiting and len(jobs) < room:
-            tokens += self._length(waiting[0].source.payload)
-            if tokens > TOKENS and jobs:
-                break
-            jobs.append(waiting.popleft())
+        jobs = [*islice(waiting, min(PIECE, self.most - self.in_flight))]
         if not jobs:
             return
+        sums = [*accumulate(self._lengths(jobs))]
+        jobs = jobs[: max(1, bisect(sums, TOKENS))]
+        for _ in jobs:
+            waiting.popleft()
         slots = list(islice((slot for slot, taken in enumerate(self._slots) if taken is None), len(jobs)))
-        rules = [self._rules_of(job) for job in jobs]
+        rules = self._rules_of(jobs)
         size = 1 if self.fixed else len(jobs)  # what is read together is multiplied together
         for i in range(0, len(jobs), size):
             self.admission(jobs[i : i + size], slots[i : i + size], rules[i : i + size])
         for slot, job in zip(slots, jobs, strict=True):
             self._slots[slot] = job
-        self._source_tokens += sum(self._length(job.source.payload) for job in jobs)
+        self._source_tokens += sums[len(jobs) - 1]
         self.in_flight += len(jobs)
         self._let_in += len(jobs)
         self._active += len(jobs)
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
+
+    def _lengths(self, jobs: Sequence[Job]) -> list[int]:
+        return self._lengths_of([job.source.payload for job in jobs])
 
     def has_tables_for(self, jobs: Sequence[Job]) -> bool:
         """Whether the scores and edits of these jobs have room beside those that are here."""
@@ -158,9 +160,19 @@ class Session:
         scores = {*self._tables, *(table_key(each.objective) for each in settings)}
         return len(scores) <= SCORES and len({*self._programs, *programs}) <= PROGRAMS
 
-    def _rules_of(self, job: Job) -> Rules:
-        """The settings as numbers; where a score is new, its tables are written, and so are edits."""
-        decoding, code = job.decoding, None if job.edits is None else job.edits.code
+    def _rules_of(self, jobs: Sequence[Job]) -> list[Rules]:
+        """The settings of each as numbers: nearly always those of the job before."""
+        found: list[Rules] = []
+        before = None
+        for job in jobs:
+            asked = job.decoding, None if job.edits is None else job.edits.code
+            if asked != before:
+                rules, before = self._rules_for(*asked), asked
+            found.append(rules)
+        return found
+
+    def _rules_for(self, decoding: Decoding, code: bytes | None) -> Rules:
+        """Where a score is new, its tables are written, and so are edits."""
         known = self._rules.get((id(decoding), code))
         if known is not None:
             return known[1]
@@ -251,7 +263,7 @@ class Session:
         for slot in slots:
             self._slots[slot] = None
         self.in_flight -= len(jobs)
-        self._source_tokens -= sum(self._length(job.source.payload) for job in jobs)
+        self._source_tokens -= sum(self._lengths(jobs))
         self._taken_out += 1
         return jobs
 
