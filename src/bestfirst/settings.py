@@ -311,17 +311,7 @@ class Decoding:
         k = int(self.plan.k) if self.plan.k < inf else self.beam  # of greedy search it is 1
         parts = [self.plan.name, f"k:{k}", f"score:{self.objective.name}" + (f"({named})" if named else "")]
         parts.append(f"finished:{self.plan.finished}")
-        others = {
-            "min_length": 0,
-            "eos": None,
-            "stop_strings": (),
-            "method": "exact",
-            "nbest": 1,
-            "max_calls": None,
-            "queue_capacity": None,
-            "accept_truncated": False,
-        }
-        parts += [f"{name}:{value}" for name, usual in others.items() if (value := getattr(self, name)) != usual]
+        parts += [f"{name}:{value}" for name in SIGNED if (value := getattr(self, name)) != getattr(DEFAULT, name)]
         if self.stop is not None:
             factors = ",".join(f"{value:g}" for value in self.stop_options.values())
             parts.append(f"stop:{self.plan.stop.name}" + (f"({factors})" if factors else ""))
@@ -338,8 +328,8 @@ class Decoding:
         return "|".join(parts)
 
 
+SIGNED = ("min_length", "eos", "stop_strings", "method", "nbest", "max_calls", "queue_capacity", "accept_truncated")
+"""Settings that a signature names by themselves, where they are not the usual ones."""
 PACE = ("row_budget", "max_cache_tokens", "draft")
 """Settings that change no result."""
-
-
 DEFAULT = Decoding()

@@ -13,8 +13,7 @@ import pytest
 from bestfirst import Decoding, Model, Scored
 from bestfirst.cli.console import silence_libraries
 from bestfirst.cli.output import Output
-from bestfirst.cli.progress import Bar
-from bestfirst.cli.stats import CostSummary
+from bestfirst.cli.progress import Bar, CostSummary
 from bestfirst.cli.stream import InOrder, Stream
 from bestfirst.corpus import Tally, Worker
 from bestfirst.corpus.records import batches, read_line

@@ -16,9 +16,8 @@ from ..errors import Conflict, InputChanged, Stopped
 from ..settings import Decoding
 from .console import INTERRUPTED, PARTLY, CommandError, say, tell, usage
 from .options import CorpusOptions
-from .progress import Bar
+from .progress import Bar, CostSummary
 from .settings import ModelChoice, identity, signature
-from .stats import CostSummary
 from .stream import say_failure
 
 

@@ -16,8 +16,7 @@ from ..errors import reason
 from ..search import HEADER, Result, Trace
 from .console import CommandError, say, usage
 from .output import Output
-from .progress import Bar
-from .stats import CostSummary
+from .progress import Bar, CostSummary
 
 ROWS = 500  # of a Parquet file at a time
 REMEDIES = {

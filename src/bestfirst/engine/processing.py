@@ -80,15 +80,8 @@ class Processing:
         self._apply = [_checked(each, _on_tensors(each) if hugging_face or _is_theirs(each) else each) for each in processors]
 
     def __call__(self, batch: Sequence[Hypothesis], scores: Any) -> Any:
-        groups: dict[int, list[int]] = defaultdict(list)
         ids = [[*self._prompt(y), *y.tokens] for y in batch]
-        for row, tokens in enumerate(ids):
-            groups[len(tokens)].append(row)
-        if len(groups) == 1:
-            scores = self._group(ids, scores)
-        else:
-            for rows in groups.values():
-                scores[rows] = self._group([ids[row] for row in rows], scores[rows])
+        scores = of_one_length(self._group, ids, [*map(len, ids)], scores)
         if self._bounded and (highest := float(scores.max())) > 0:
             if highest > ROUNDING:
                 after = batch[int((scores == scores.max()).any(1).nonzero()[0][0])].tokens
@@ -107,6 +100,18 @@ class Processing:
         for apply in self._apply:
             scores = apply(tokens, scores)
         return scores
+
+
+def of_one_length(group: Callable[[Any, Any], Any], items: Sequence[Any], lengths: Sequence[int], scores: Any) -> Any:
+    """What `group` makes of the scores (rows, vocabulary) of items, called with those of one length at a time."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    for row, length in enumerate(lengths):
+        groups[length].append(row)
+    if len(groups) == 1:
+        return group(items, scores)
+    for rows in groups.values():
+        scores[rows] = group([items[row] for row in rows], scores[rows])
+    return scores
 
 
 def _prompt_of(y: Hypothesis) -> Sequence[int]:

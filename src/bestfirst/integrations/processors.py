@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 from transformers.generation import logits_process
 
+from ..engine.processing import of_one_length
 from ..search import Hypothesis
 from .refusals import OwnLoop
 
@@ -70,14 +70,7 @@ class Processors:
     def __call__(self, batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
         device = scores.device
         scores = scores.to(self.ids.device)  # inputs may be elsewhere than the model
-        groups: dict[int, list[int]] = defaultdict(list)
-        for row, y in enumerate(batch):
-            groups[y.length].append(row)
-        if len(groups) == 1:
-            scores = self._group(batch, scores)
-        else:
-            for rows in groups.values():
-                scores[rows] = self._group([batch[row] for row in rows], scores[rows])
+        scores = of_one_length(self._group, batch, [y.length for y in batch], scores)
         if self.monotonic:
             highest = float(scores.max())
             if highest > ROUNDING:
