@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..constraints import allowed_after, check_vocabulary
 from ..models import Ensemble, Model, Query, Scored, Source
@@ -17,16 +17,11 @@ from ..search import BrokenLaw, Hypothesis, Successors
 from ..settings import Budget
 from .engine import collecting
 from .own_model import ModelFailure, OwnModel, ScoresAfter, warn_of_probabilities, wrong_in
-from .scorer import ON_THE_WAY, Scorer
+from .scorer import ON_THE_WAY, Beside, Scorer, check_same_vocabulary
 
-
-class States(NamedTuple):
-    """What belongs to a hypothesis: the model's state, and what a score needs beside it."""
-
-    model: Any
-    language_model: Any = None
-    reached: Any = None  # (vocabulary,): the language model's log-probability of the prefix and each next token
-    coverage: Any = 0.0  # (source,): attention so far
+State = tuple[Any, Beside]
+"""What belongs to a hypothesis: the model's state, and what a score needs beside it."""
+PLAIN = Beside()
 
 
 class ModelScorer(Scorer):
@@ -86,7 +81,7 @@ class ModelScorer(Scorer):
             states = self.own.start([source.payload for _, source in roots])
             for (root, _), state in zip(roots, states, strict=True):
                 beside = None if self.language_model is None else self.language_model.start(())
-                root.state = state if isinstance(state, ModelFailure) else States(state, beside)
+                root.state = state if isinstance(state, ModelFailure) else (state, Beside(beside))
 
     def expand(self, batch: Sequence[Hypothesis], width: float) -> list[Successors | ModelFailure]:
         out: list[Successors | ModelFailure] = [y.state for y in batch]  # of one that failed before, when it was not needed yet
@@ -96,8 +91,8 @@ class ModelScorer(Scorer):
         rows = [batch[i] for i in asked]
         if any(y.wanted for y in rows):
             width = inf
-        before: list[States] = [_state_before(y) for y in rows]
-        queries = [Query(states.model, y.tokens) for states, y in zip(before, rows, strict=True)]
+        before: list[State] = [_state_before(y) for y in rows]
+        queries = [Query(state, y.tokens) for (state, _), y in zip(before, rows, strict=True)]
         found = self._best_of_ensemble(rows, queries, width)
         if found is None:
             several = width > 1 + len(self.eos)  # else a state is used once, and may be overwritten
@@ -107,7 +102,7 @@ class ModelScorer(Scorer):
                 answers = self._processed(rows, answers)
             if (allowed := allowed_after(rows, self.eos)) is not None:
                 answers = [_restricted(*each) for each in zip(answers, allowed, rows, strict=True)]
-            found = self._all_successors(rows, before, answers, width)
+            found = self._all_successors(rows, [beside for _, beside in before], answers, width)
         for i, y, successors in zip(asked, rows, found, strict=True):
             out[i] = successors
             if isinstance(successors, ModelFailure):
@@ -125,7 +120,7 @@ class ModelScorer(Scorer):
             return None
         out: list[Successors | ModelFailure] = []
         for y, (values, tokens, state) in zip(batch, found, strict=True):
-            y.state = States(state)
+            y.state = (state, PLAIN)
             wrong = wrong_in(values, tokens, ScoresAfter(y))
             out.append(Successors(values, tokens) if wrong is None else self._given_up(wrong))
         return out
@@ -145,18 +140,18 @@ class ModelScorer(Scorer):
         return out
 
     def _all_successors(
-        self, batch: Sequence[Hypothesis], before: Sequence[States], answers: Sequence[Any], width: float
+        self, batch: Sequence[Hypothesis], before: Sequence[Beside], answers: Sequence[Any], width: float
     ) -> list[Successors | ModelFailure]:
         if self.score.plain and not self.score.needs & ON_THE_WAY:
             return self._plain(batch, answers, width)
         beside: Sequence[Scored | None] = [None] * len(batch)
         if self.language_model is not None:
-            queries = [Query(states.language_model, y.tokens) for states, y in zip(before, batch, strict=True)]
+            queries = [Query(each.language_model, y.tokens) for each, y in zip(before, batch, strict=True)]
             with self._running(self._trees):
                 beside = self.language_model.score(queries)
         return [
-            answer if isinstance(answer, ModelFailure) else self._successors(y, states, answer, lm, width)
-            for y, states, answer, lm in zip(batch, before, answers, beside, strict=True)
+            answer if isinstance(answer, ModelFailure) else self._successors(y, each, answer, lm, width)
+            for y, each, answer, lm in zip(batch, before, answers, beside, strict=True)
         ]
 
     def _plain(self, batch: Sequence[Hypothesis], answers: Sequence[Any], width: float) -> list[Successors | ModelFailure]:
@@ -166,7 +161,7 @@ class ModelScorer(Scorer):
         whats = [ScoresAfter(batch[i]) for i in good]
         for i, what in zip(good, whats, strict=True):
             self._check_size(answers[i].logprobs, what)
-            batch[i].state = States(answers[i].state)
+            batch[i].state = (answers[i].state, PLAIN)
         best = best_of_rows([answers[i].logprobs for i in good], whats, width)
         for i, what, (values, tokens) in zip(good, whats, best, strict=True):
             wrong = wrong_in(values, tokens, what)
@@ -194,7 +189,7 @@ class ModelScorer(Scorer):
         return ModelFailure(why)
 
     def _successors(
-        self, y: Hypothesis, before: States, answer: Scored, beside: Scored | None, width: float
+        self, y: Hypothesis, before: Beside, answer: Scored, beside: Scored | None, width: float
     ) -> Successors | ModelFailure:
         """The successors of `y`, and its state."""
         self._check_size(answer.logprobs, ScoresAfter(y))
@@ -208,14 +203,14 @@ class ModelScorer(Scorer):
         coverage = before.coverage
         if answer.attention is not None:
             coverage = coverage + numbers(answer.attention, f"the attention after {list(y.tokens)}")
-        y.state = States(answer.state, None if beside is None else beside.state, reached, coverage)
+        y.state = (answer.state, Beside(None if beside is None else beside.state, reached, coverage))
         ending = float(self.score.ending(coverage)) if "attention" in self.score.needs else 0.0
         ((best, tokens),) = best_of_each(values[None], width)
         if wrong := wrong_in(best, tokens, ScoresAfter(y)):
             return self._given_up(wrong)
         return Successors(best, tokens, None if self.score.plain else logprobs[tokens].tolist(), ending)
 
-    def _increments(self, y: Hypothesis, before: States, logprobs: Any, beside: Scored | None) -> tuple[Any, Any]:
+    def _increments(self, y: Hypothesis, before: Beside, logprobs: Any, beside: Scored | None) -> tuple[Any, Any]:
         """What each token adds to the value; and what the language model has reached, where the score asks for that."""
         import numpy
 
@@ -223,10 +218,7 @@ class ModelScorer(Scorer):
         past = {}
         if beside is not None:
             aux = numbers(beside.logprobs, f"the language model's scores after {list(y.tokens)}")
-            if aux.shape != logprobs.shape:
-                raise ValueError(
-                    f"the language model's vocabulary has {aux.size} tokens, the model's {logprobs.size}: they must be the same"
-                )
+            check_same_vocabulary(aux, logprobs)
         if "language_model_past" in self.score.needs:
             past["past"] = numpy.asarray([0.0 if y.parent is None else before.reached[y.token]])
             reached = past["past"] + aux
@@ -250,7 +242,7 @@ class ModelScorer(Scorer):
         return self.own.text(source.payload, tokens)
 
 
-def _state_before(y: Hypothesis) -> States:
+def _state_before(y: Hypothesis) -> State:
     """Of the prefix before it; where that is in the same step, of the last one that is not, for a model without states."""
     before = y if y.parent is None else y.parent
     while before.state is None:

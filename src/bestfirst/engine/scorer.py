@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..models import Source
 from ..scoring import Score
@@ -18,6 +18,21 @@ ON_THE_WAY = frozenset({"language_model", "language_model_past", "attention"})
 
 Process = Callable[[Sequence[Hypothesis], Any], Any]
 """Changes the log-probabilities (rows, vocabulary) that follow a batch of hypotheses, as Hugging Face's processors do."""
+
+
+class Beside(NamedTuple):
+    """What a score needs to know of a hypothesis beside the model's own state."""
+
+    language_model: Any = None  # the state of the model that is asked beside it
+    reached: Any = None  # (vocabulary,): that one's log-probability of the prefix and each next token
+    coverage: Any = 0.0  # (source,): attention so far
+
+
+def check_same_vocabulary(aux: Any, logprobs: Any) -> None:
+    """ValueError where a language model (..., vocabulary) has other tokens than the model that it is beside."""
+    if aux.shape[-1] != logprobs.shape[-1]:
+        sizes = f"the language model's vocabulary has {aux.shape[-1]} tokens, the model's {logprobs.shape[-1]}"
+        raise ValueError(f"{sizes}: they must be the same")
 
 
 class Scorer(ABC):

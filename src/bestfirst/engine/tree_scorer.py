@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,24 +17,16 @@ from ..scoring import Score
 from ..scoring.score import log_softmax
 from ..search import Hypothesis, Successors
 from ..settings import Budget
-from .cached_model import CachedModel, State
+from .cached_model import CachedModel
 from .known import known
 from .runner import Row, Runner, Sentence
-from .scorer import Scorer
+from .scorer import Beside, Scorer, check_same_vocabulary
 
 if TYPE_CHECKING:
     from ..models.text_model import TextModel
 
 
 LONG = 128  # successors of a hypothesis
-
-
-class Beside(NamedTuple):
-    """What a score needs to know of a hypothesis beside the model's keys and values."""
-
-    language_model: State | None = None
-    reached: Any = None  # (vocabulary,): the language model's log-probability of the prefix and each next token
-    coverage: Any = 0.0  # (source,): attention so far
 
 
 class TreeScorer(Scorer):
@@ -174,11 +166,7 @@ class TreeScorer(Scorer):
             queries = [Query(each.language_model, y.tokens) for y, each in zip(batch, before, strict=True)]
             logits, states = self.beside.step(queries)
             aux = self._own(log_softmax(logits.float() if hasattr(logits, "detach") else logits).clip(max=0))
-        if aux.shape != logprobs.shape:
-            raise ValueError(
-                f"the language model's vocabulary has {aux.shape[1]} tokens, the model's {logprobs.shape[1]}: "
-                "they must be the same"
-            )
+        check_same_vocabulary(aux, logprobs)
         past, reached = {}, [None] * len(batch)
         if "language_model_past" in self.score.needs:
             sums = [[0.0 if y.parent is None else float(each.reached[y.token])] for y, each in zip(batch, before, strict=True)]
