@@ -98,7 +98,7 @@ class Admission:
             if prompt.packed is not packed or prompt.start != end:  # type: ignore[attr-defined]
                 return torch.cat([each.hidden for each in prompts])
             end += prompt.length
-        return packed[prompts[0].start : end]  # type: ignore[no-any-return]
+        return packed[prompts[0].start : end]
 
     def _give(self, jobs: Sequence[Job], slots: Sequence[int]) -> None:
         """What is an input's own in its edits."""

@@ -59,12 +59,13 @@ def attend(
             where = memory + cells[:, None] * memory_stride + at[None, :]
             both = there[:, None] & valid[None, :]
             keys = tl.load(where, mask=both, other=0.0).to(tl.float32)
-            values = tl.load(where + width, mask=both, other=0.0).to(tl.float32)
+            values = tl.load(where + width, mask=both, other=0.0)
             weights = tl.where(there, tl.sum(keys * query[None, :], 1), -1e30)
             peak = tl.maximum(most, tl.max(weights, 0))
             fade = tl.exp(most - peak)
             weights = tl.where(there, tl.exp(weights - peak), 0.0)
-            mean = mean * fade + tl.sum(weights[:, None] * values, 0)
+            rounded = weights.to(values.dtype).to(tl.float32)  # as factors of half precision are
+            mean = mean * fade + tl.sum(rounded[:, None] * values.to(tl.float32), 0)
             total = total * fade + tl.sum(weights, 0)
             most = peak
             t += BLOCK

@@ -154,6 +154,7 @@ def add_norm(x, y, weight, bias, total, out, eps, D, FIRST: tl.constexpr, DP: tl
     valid = d < D
     z = tl.load(x + r * D + d, mask=valid, other=0.0).to(tl.float32)
     z += tl.load(y + r * D + d, mask=valid, other=0.0).to(tl.float32)
+    z = z.to(out.dtype.element_ty).to(tl.float32)  # where the model rounds too
     if FIRST:
         tl.store(total + r * D + d, z, mask=valid)
     mean = tl.sum(z, 0) / D

@@ -117,6 +117,7 @@ def embed(
     w, t, _ = enter(row_node, row_input, row_length, row_entry, counters, token, paths, node_token, node_input, hashes, L, W, LP)
     d = tl.arange(0, DP)
     x = tl.load(embedding + w.to(tl.int64) * D + d, mask=d < D, other=0.0).to(tl.float32) * scale
+    x = x.to(out.dtype.element_ty).to(tl.float32)  # where the model rounds too
     x += tl.load(positions + t * D + d, mask=d < D, other=0.0).to(tl.float32)
     tl.store(out + r.to(tl.int64) * D + d, x, mask=d < D)
 
