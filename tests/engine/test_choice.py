@@ -39,7 +39,7 @@ def spoil(decoder: type[DecoderStep], monkeypatch: pytest.MonkeyPatch) -> None:
 
     def wrong(self: Any, rows: Any, *others: Any) -> torch.Tensor:
         logits = right(self, rows, *others)
-        return logits + 0.05 * logits.roll(1, -1) * (rows.positions > 1)[:, None]
+        return logits + 0.05 * logits.roll(1, -1) * torch.as_tensor(rows.positions > 1)[:, None]
 
     monkeypatch.setattr(decoder, "step", wrong)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import bestfirst
 from bestfirst.engine import Job, engine_for, scorer_for, threads
@@ -77,7 +78,9 @@ def random_settings(rng: random.Random, longest: int, ends: list[int], vocabular
     }  # fmt: skip
     if rng.random() < 0.5:
         return Decoding(**shared, finished=rng.choice(["leave", "keep"]))
-    stop, score = rng.choice(["hf-true", "patience", "ctranslate2"]), rng.choice(SCORES)
+    stop, score = rng.choice(["hf-false", "hf-true", "patience", "ctranslate2"]), rng.choice(SCORES)
+    if stop == "hf-false":
+        return Decoding(**shared, stop=stop, score=bestfirst.LengthNormalized(1.0) if score.monotonic else score)
     return Decoding(
         **shared, stop=stop, score=score, stop_options={} if stop == "hf-true" else {"factor": rng.choice([0.5, 1, 2])}
     )
@@ -136,6 +139,26 @@ def test_what_is_not_compiled_is_searched_in_python(settings, embedded, monkeypa
     found = bestfirst.decode(embedded, LINES[:3], **settings)
     monkeypatch.setattr(CompiledEngine, "takes", staticmethod(lambda *_: False))
     assert bestfirst.decode(embedded, LINES[:3], **settings) == found
+
+
+@pytest.mark.parametrize("settings", [{}, {"early_stopping": True}, {"early_stopping": "never", "length_penalty": 0.0}])
+def test_generate_runs_them_too(settings, monkeypatch):
+    model, begun = ARCHITECTURES["marian"].build(seed=4), []
+    ids = torch.tensor([[5, 6, 7, EOS], [9, 8, EOS, 1], [4, EOS, 1, 1]])
+    asked = {"attention_mask": ids != 1, "num_beams": 4, "num_return_sequences": 2, "max_new_tokens": 12, **settings}
+
+    def found() -> tuple[Any, ...]:
+        stats = bestfirst.Stats()
+        output = model.generate(ids, **asked, custom_generate=bestfirst.generate, stats=stats)
+        return output.tolist(), stats.results, stats.calls, stats.rows, stats.steps
+
+    found()  # measures how many rows suit the model
+    begin = CompiledSearch.__init__
+    monkeypatch.setattr(CompiledSearch, "__init__", lambda self, *given: begun.append(self) or begin(self, *given))
+    compiled = found()
+    assert len(begun) == 3
+    monkeypatch.setattr(CompiledEngine, "takes", staticmethod(lambda *_: False))
+    assert found() == compiled
 
 
 def test_some_are_traced(embedded):

@@ -51,7 +51,7 @@ def engine_for(
             scorer.process = processing_for(model, decoding)
         if adapt is not None:
             adapt(scorer)
-        if decoding.draft is None and getattr(model, "decoder", None) is not None and (alone or threads() == 1):
+        if decoding.draft is None and model.hugging_face and not model.on_gpu and (alone or threads() == 1):
             from .compiled_engine import CompiledEngine
 
             if CompiledEngine.takes(scorer, decoding):

@@ -1,4 +1,4 @@
-"""CompiledEngine: a `HostEngine` whose searches are compiled with the forward pass, where they are strict or go level by level.
+"""CompiledEngine: a `HostEngine` whose searches are compiled with the forward pass, where they are usual ones.
 
 They run many steps in one call (`steps/native/searches.py`), so that Python is not waited for. Which rows share a step is decided
 as in `HostEngine`, so answers, calls, rows and steps are the same (`tests/engine/test_compiled_engine.py`). Whatever else is
@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from ..scoring import GNMT, LengthNormalized, Score
-from ..search import Answer, Context, LevelSearch, Patience, Result, Strategy, StrictSearch, check
+from ..search import Answer, Context, LevelSearch, Patience, Result, StepSearch, Strategy, StrictSearch, check
 from ..search.policy import Policy
 from ..settings import Decoding
-from ..toolkits import FirstFinished
+from ..toolkits import FirstFinished, HuggingFaceStep
 from .engine import Job, Running
 from .host import HostEngine, roomy
 from .steps.native import search_plan as s
@@ -71,9 +71,9 @@ class CompiledSearch(ABC):
 
     @property
     def answers(self) -> list[Answer]:
-        """Those that are certain: of one that goes level by level, none until it is over."""
-        levels, over = self.memory.head[[s.LEVELS, s.NEEDED]]
-        return [] if levels and over >= 0 else [self._answer(*each) for each in self.memory.answers]
+        """Those that are certain: of one that ranks them by score, none until it is over."""
+        levels, by_step, needed = self.memory.head[[s.LEVELS, s.BY_STEP, s.NEEDED]]
+        return [] if (levels or by_step) and needed >= 0 else [self._answer(*each) for each in self.memory.answers]
 
     def _answer(self, tokens: tuple[int, ...], value: float) -> Answer:
         return Answer(tokens, self.score.final(value, len(tokens), self.context) if tokens else value, value)
@@ -86,8 +86,11 @@ class CompiledSearch(ABC):
             rows=self.rows,
             exact=self.strategy.exact and self.score.exact(self.strategy.finished),
             status="complete" if answers else "incomplete",
-            partial=None if answers else self._answer(*self.memory.deepest),
+            partial=None if answers else self._partial(*self.memory.deepest),
         )
+
+    def _partial(self, tokens: tuple[int, ...], value: float) -> Answer:
+        return self._answer(tokens, value)
 
     def dismantle(self) -> None:
         """Nothing in it refers to itself but its root."""
@@ -102,6 +105,21 @@ class CompiledStrictSearch(CompiledSearch):
         return StrictSearch.takes(plan, score)
 
 
+class CompiledStepSearch(CompiledStrictSearch):
+    """A `StepSearch`, by scores that divide by what depends on the length."""
+
+    @staticmethod
+    def knows(plan: Strategy, score: Score) -> bool:
+        return type(plan.stop) is HuggingFaceStep and StepSearch.takes(plan, score) and type(score) in (LengthNormalized, GNMT)
+
+    def __init__(self, job: Job, eos: Collection[int]) -> None:
+        super().__init__(job, eos)
+        self.memory.until_step(norms(self.score, job.n_max), max(job.decoding.nbest, int(self.strategy.k)))
+
+    def _partial(self, tokens: tuple[int, ...], value: float) -> Answer:
+        return Answer(tokens, value, value)
+
+
 class CompiledLevelSearch(CompiledSearch):
     """A `LevelSearch`, in the order that relies on bounds, by scores that divide by what depends on the length."""
 
@@ -114,19 +132,23 @@ class CompiledLevelSearch(CompiledSearch):
 
     def __init__(self, job: Job, eos: Collection[int]) -> None:
         super().__init__(job, eos)
-        kind: Any = type(self.score)
-        scores, bounds = norms(kind, self.score.alpha, job.n_max) if isinstance(self.score, LengthNormalized) else (1.0, 1.0)
         enough = self.strategy.stop.enough(self)  # type: ignore[attr-defined]
         lead = isinstance(self.strategy.stop, FirstFinished) and self.score.value_only
-        self.memory.by_levels(scores, bounds, s.AT_LEAD if lead else s.AT_ENOUGH, 1 << 60 if enough == inf else ceil(enough))
+        self.memory.by_levels(
+            norms(self.score, job.n_max), s.AT_LEAD if lead else s.AT_ENOUGH, 1 << 60 if enough == inf else ceil(enough)
+        )
+
+
+def norms(score: Any, n_max: int) -> Any:
+    """By length, what a value is divided by for its score, and for its bound; and one more."""
+    return _norms(type(score), score.alpha, n_max) if isinstance(score, LengthNormalized) else np.ones((2, n_max + 2))
 
 
 @lru_cache(maxsize=256)
-def norms(kind: Any, alpha: float, n_max: int) -> tuple[list[float], list[float]]:
-    """By length, what a value is divided by for its score, and for its bound."""
+def _norms(kind: Any, alpha: float, n_max: int) -> Any:
     score, lengths = kind(alpha), range(n_max + 1)
     bounds = [score.norm(length + 1 if score.monotonic else n_max) for length in lengths]
-    return [score.norm(length) for length in lengths], bounds
+    return np.array([[*(score.norm(length) for length in lengths), 1.0], [*bounds, 1.0]])
 
 
 class CompiledEngine(HostEngine):
@@ -154,6 +176,7 @@ class CompiledEngine(HostEngine):
         self._native: NativeDecoder = scorer.runner.decoder.native
         self._banned = np.array(scorer.model.banned, np.int64) if scorer.model.banned else NOTHING
         self._memory = StepMemory(0)
+        self._longest = 1  # positions that there is room for
         self._compiles = True  # until something comes that is not compiled
 
     def submit(self, *jobs: Job) -> None:
@@ -165,7 +188,8 @@ class CompiledEngine(HostEngine):
                     self._waiting[place] = self._running[running.job] = self._begin(running.job)
 
     def _begin(self, job: Job) -> Running:
-        for kind in (CompiledStrictSearch, CompiledLevelSearch) if self._compiles and self._can_follow(job.decoding) else ():
+        kinds = CompiledStrictSearch, CompiledStepSearch, CompiledLevelSearch
+        for kind in kinds if self._compiles and self._can_follow(job.decoding) else ():
             if kind.takes(job):
                 return Running(job, kind(job, self.scorer.eos))  # type: ignore[arg-type]
         return super()._begin(job)
@@ -228,10 +252,9 @@ class CompiledEngine(HostEngine):
         runner, numbers = self.scorer.runner, self._numbers(searches)
         work, steps = self._native.workspace.of(self._memory.rows), 0
         while True:
-            longest = self._make_room_for(searches)
             begun = perf_counter()
             table = self._memory.table
-            last = self._native.whole.search(numbers, table, runner.tree, runner.sources, work, longest)  # type: ignore[union-attr]
+            last = self._native.whole.search(numbers, table, runner.tree, runner.sources, work, self._longest)  # type: ignore[union-attr]
             runner.seconds += perf_counter() - begun
             steps += int(numbers[s.STEPS_RUN])
             self._stats.rows += int(numbers[s.ROWS_RUN])
@@ -241,6 +264,7 @@ class CompiledEngine(HostEngine):
             if numbers[s.REASON] != s.MORE_ROOM or steps >= STEPS:
                 self._stats.steps += steps
                 return steps, last
+            self._make_room_for(searches)
 
     def _numbers(self, searches: list[SearchMemory]) -> Any:
         """What these searches share, as compiled code reads it."""
@@ -265,9 +289,10 @@ class CompiledEngine(HostEngine):
         )  # fmt: skip
         guesses = len(searches) * max(running.search.level_rows for running in self._active)
         numbers[[s.GUESS_COSTS_AT, s.GUESSES_AT]] = memory.room("gaps", guesses), memory.room("guesses", 3 * guesses, np.int32)
-        lengths = 2 * max(int(search.head[s.N_MAX]) + 2 for search in searches)
-        played = memory.room("counts", lengths, np.int64), memory.room("marks", lengths)
+        lengths = max(int(search.head[s.N_MAX]) + 2 for search in searches)
+        played = memory.room("counts", 2 * lengths, np.int64), memory.room("marks", 4 * lengths)
         numbers[[s.PLAYED_AT + s.COUNTS_AT, s.PLAYED_AT + s.MARKS_AT]] = played
+        self._make_room_for_answers(searches)
         return numbers
 
     def _describe(self, memory: StepMemory) -> None:
@@ -284,17 +309,23 @@ class CompiledEngine(HostEngine):
         numbers[s.TURNED_AT] = memory.room("turned", columns * native.width, np.float32)
         numbers[s.LOGITS_AT] = memory.room("logits", columns * len(native.head), np.float32)
 
-    def _make_room_for(self, searches: list[SearchMemory]) -> int:
-        """Memory for another step, whatever comes of it (`searches.is_room`). Returns how many positions there are to be."""
+    def _make_room_for(self, searches: list[SearchMemory]) -> None:
+        """Memory for another step, whatever comes of it (`searches.is_room`)."""
         memory, tree = self._memory, self.scorer.runner.tree
         if memory.spare < memory.rows:
             memory.give(tree.allocate(max(64, 2 * memory.rows)))
         for search in searches:
             search.make_room()
-        longest = max(search.longest for search in searches)
-        tree.reach(longest)
+        self._longest = max(self._longest, *(search.longest for search in searches))
+        tree.reach(self._longest)
         queued = max(int(search.head[s.ROW_ROOM]) for search in searches)
         memory.numbers[s.PLAYED] = queued
         played = memory.room("costs", queued), memory.room("cursors", 3 * queued, np.int32)
         memory.numbers[[s.PLAYED_AT + s.COSTS_AT, s.PLAYED_AT + s.CURSORS_AT]] = played
-        return longest
+        self._make_room_for_answers(searches)
+
+    def _make_room_for_answers(self, searches: list[SearchMemory]) -> None:
+        """As many as any of these has room for, where it plays on."""
+        memory, found = self._memory, max(int(search.head[s.ANSWER_ROOM]) for search in searches)
+        answers = memory.room("answers", 2 * found, np.int32), memory.room("answer values", found)
+        memory.numbers[[s.PLAYED_AT + s.ANSWERS_AT, s.PLAYED_AT + s.ANSWER_VALUES_AT]] = answers

@@ -48,6 +48,7 @@ class Runner:
         self.tree, self.sources = decoder.room(model)
         self.lock = getattr(decoder, "lock", None) or known(model).lock  # who runs the model: others wait, if on other threads
         self.seconds = 0.0  # spent in the model
+        self._watching = False  # whether steps are to tell their attention; the decoder is others' too
         self._places: list[Sentence] = []
 
     def budget(self) -> Budget:
@@ -105,7 +106,9 @@ class Runner:
                 counts.append(1)
                 before = sentence
         begun = perf_counter()
+        self.decoder.watching = self._watching
         logits = self.decoder.step(self.tree.rows(table, counts), self.tree, self.sources)
+        self.decoder.watching = False
         self.seconds += perf_counter() - begun
         return slots, logits
 
@@ -113,7 +116,7 @@ class Runner:
         """From now on, keep each step's attention to the source."""
         if not self.decoder.attends:
             raise ValueError(f"the attention of model {self.model.name!r} is not known here, and a coverage penalty needs it")
-        self.decoder.watching = True
+        self._watching = True
 
     def attention(self, rows: Sequence[Row]) -> list[Any]:
         """The last step's attention to each source token, for each row."""

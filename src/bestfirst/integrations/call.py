@@ -91,7 +91,7 @@ class Call:
             raise OwnLoop(why)
         try:
             hook = None if process is None else adapt
-            engine = engine_for(self.model, decoding, hook, edited=bool(self._edits), device=device)
+            engine = engine_for(self.model, decoding, hook, edited=bool(self._edits), device=device, alone=len(self.inputs) == 1)
         except ValueError as error:
             raise OwnLoop(error) if self.may_be_slower else error from error
         if self.may_be_slower and not engine.shares_context:

@@ -13,16 +13,14 @@ from .bart_modules import looks_like_bart, read_bart
 from .native.bart import NativeDecoder
 from .native.parts import ACTIVATIONS
 from .positions import PositionTable
-from .sources import Sources
-from .step import DecoderStep
-from .tree import MaskedRows, Tree
+from .step import DecoderStep, chunks
 
 if TYPE_CHECKING:
     from ...models.transformers import Prompt, TransformersModel
 
 
 class NativeBart(DecoderStep):
-    """A step of a BART-like decoder: torch's arrays, seen as numpy's, where they lie."""
+    """A step of a BART-like decoder: tree and sources are numpy's, only what it tells others is torch's."""
 
     name = "native"
     attends = True
@@ -38,24 +36,25 @@ class NativeBart(DecoderStep):
         self.native = NativeDecoder(as_numpy(read_bart(model)), eight_bits)
         self.encoder = self.native.encoder
 
-    def take_in(self, model: TransformersModel, prompts: Sequence[Prompt], sources: Sources) -> list[int]:
-        if self.encoder is not None and all(prompt.hidden is None for prompt in prompts):
-            return self.native.take_in([prompt.source for prompt in prompts], sources)
-        return super().take_in(model, prompts, sources)
+    def room(self, model: TransformersModel, tokens: int = 0) -> tuple[Any, Any]:
+        return self.native.room(tokens)
 
-    def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
-        batch, length, _ = hidden.shape
-        sources = Sources(hidden.device, hidden.dtype)
-        first = self.native.reserve([length] * batch, sources)[0]
-        self.native.put(hidden.detach().reshape(batch * length, -1).numpy(), [length] * batch, first, sources)
-        return [layer.transpose(0, 1) for layer in sources.layers]
+    def take_in(self, model: TransformersModel, prompts: Sequence[Prompt], sources: Any) -> list[int]:
+        encoded = [prompt.hidden for prompt in prompts]
+        if any(hidden is None for hidden in encoded):
+            if self.encoder is not None:
+                return self.native.take_in([prompt.source for prompt in prompts], sources)
+            batches = [model.encode(chunk) for chunk in chunks(prompts)]
+            encoded = [each[:n] for hidden, lengths in batches for each, n in zip(hidden, lengths, strict=True)]
+        return self.native.take_encoded(torch.cat(encoded).numpy(), [len(hidden) for hidden in encoded], sources)
 
-    def step(self, rows: MaskedRows, tree: Tree, sources: Sources) -> torch.Tensor:
+    def step(self, rows: Any, tree: Any, sources: Any) -> torch.Tensor:
         self.native.watching = self.watching
-        logits = torch.from_numpy(self.native.step(rows, tree, sources))
-        if self.watching:
-            self.attention = torch.from_numpy(self.native.attention)
-        return logits
+        return torch.from_numpy(self.native.step(rows, tree, sources))
+
+    @property
+    def attention(self) -> Any:  # type: ignore[override]
+        return self.native.attention
 
     def best(
         self, logits: torch.Tensor, width: int, banned: torch.Tensor | None, allowed: Sequence[np.ndarray | None] | None = None
@@ -73,7 +72,7 @@ class NumpyPositions:
         self._positions = positions
 
     def up_to(self, n: int) -> Any:
-        return self._positions.up_to(n).numpy()
+        return self._positions.up_to(n).detach().numpy()
 
 
 def as_numpy(weights: Any) -> Any:

@@ -136,6 +136,13 @@ class NativeDecoder:
             self.put(self.encoder(inputs[first:last]), lengths[first:last], places[first], sources)
         return list(places)
 
+    def take_encoded(self, hidden: Any, lengths: list[int], sources: Any) -> list[int]:
+        """The same for inputs that are encoded, `hidden` (tokens, d) one after another."""
+        starts, places = [0, *accumulate(lengths)], self.reserve(lengths, sources)
+        for first, last in batches(lengths):
+            self.put(hidden[starts[first] : starts[last]], lengths[first:last], places[first], sources)
+        return list(places)
+
     def reserve(self, lengths: list[int], sources: Any) -> Any:
         """Places for inputs of these lengths."""
         return sources.reserve(lengths, len(self.layers), self.layers[0].heads, self.layers[0].size)

@@ -13,13 +13,8 @@ import numpy as np
 from . import search_plan as s
 from .kernels import compiled
 from .memory_views import doubles, floats, ints
+from .search_answers import add_answer, answers_before, norm
 from .search_nodes import child_of, guessed, is_end, token_of, tokens_before
-
-
-@compiled()
-def norm(h: Any, what: int, length: int) -> float:
-    """What values of this length are divided by."""
-    return doubles(h[s.NORMS_AT], (2, h[s.N_MAX] + 2))[what, length]
 
 
 @compiled()
@@ -93,25 +88,6 @@ def kth_of_all(h: Any) -> float:
 
 
 @compiled()
-def answers_before(h: Any, worth: float, length: int, y: int) -> int:
-    """How many answers precede what is worth so much, of this length, with the tokens of `y`."""
-    values, whence = doubles(h[s.ANSWER_VALUES_AT], (h[s.ANSWER_ROOM],)), ints(h[s.ANSWERS_AT], (h[s.ANSWER_ROOM], 2))
-    nodes = ints(h[s.NODES_AT], (h[s.NODES], 5))
-    count = 0
-    for i in range(h[s.PROGRESS + s.FOUND]):
-        parent = whence[i, 0]
-        own = nodes[parent, s.LENGTH] + 1
-        score = values[i] / norm(h, s.SCORE, own)
-        if score != worth:
-            count += score > worth
-        elif own != length:
-            count += own < length
-        else:
-            count += tokens_before(h, parent, token_of(h, parent, whence[i, 1]), nodes[y, s.PARENT], nodes[y, s.TOKEN])
-    return count
-
-
-@compiled()
 def ends_before(h: Any, y: int, value: float) -> bool:
     """Whether the next length is the last, and the n-th answer precedes whatever `y` could finish as there."""
     answers, last = h[s.PROGRESS + s.FOUND], h[s.NOW] + 1
@@ -132,7 +108,7 @@ def ends_before(h: Any, y: int, value: float) -> bool:
         before += own / norm(h, s.SCORE, last) > worth  # those of equal worth are longer than `y`
     if last < h[s.N_MAX] and answers + sure < h[s.ENOUGH]:
         return False
-    return before + answers_before(h, worth, h[s.NOW], y) >= h[s.N]
+    return before + answers_before(h[s.PROGRESS :], h, worth, h[s.NOW], y) >= h[s.N]
 
 
 @compiled()
@@ -140,27 +116,6 @@ def is_needless(h: Any, y: int) -> bool:
     """Whether neither `y` nor what comes after it in its level need be scored, as far as better ones tell."""
     value = doubles(h[s.VALUES_AT], (h[s.NODES],))[y]
     return -value > doubles(h[s.BAR_AT], (1,))[0] or ends_before(h, y, value)
-
-
-@compiled()
-def add_answer(h: Any, cost: float, parent: int, j: int) -> None:
-    """To its place among the answers, by score, length and tokens."""
-    at, length = h[s.PROGRESS + s.FOUND], h[s.NOW] + 1
-    values, whence = doubles(h[s.ANSWER_VALUES_AT], (at + 1,)), ints(h[s.ANSWERS_AT], (at + 1, 2))
-    worth, token = -cost / norm(h, s.SCORE, length), token_of(h, parent, j)
-    nodes = ints(h[s.NODES_AT], (h[s.NODES], 5))
-    while at > 0:
-        other = whence[at - 1, 0]
-        own = nodes[other, s.LENGTH] + 1
-        score = values[at - 1] / norm(h, s.SCORE, own)
-        if score > worth or (score == worth and own < length):
-            break
-        if score == worth and own == length and tokens_before(h, other, token_of(h, other, whence[at - 1, 1]), parent, token):
-            break
-        values[at], whence[at, 0], whence[at, 1] = values[at - 1], whence[at - 1, 0], whence[at - 1, 1]
-        at -= 1
-    values[at], whence[at, 0], whence[at, 1] = -cost, parent, j
-    h[s.PROGRESS + s.FOUND] += 1
 
 
 @compiled()
@@ -180,7 +135,7 @@ def next_level(h: Any) -> None:
             continue
         if i + j < h[s.K]:
             whence = ints(h[s.ENDED_FROM_AT], (j + 1, 2))[j]
-            add_answer(h, doubles(h[s.ENDED_AT], (j + 1,))[j], whence[0], whence[1])
+            add_answer(h[s.PROGRESS :], h, -doubles(h[s.ENDED_AT], (j + 1,))[j], length, whence[0], whence[1])
         j += 1
     if i > 0:
         h[s.DEEPEST] = level[0]
@@ -198,7 +153,7 @@ def is_time_to_stop(h: Any, length: int) -> bool:
     if answers >= h[s.ENOUGH]:
         return True
     bound = doubles(h[s.VALUES_AT], (h[s.NODES],))[y] / norm(h, s.BOUND, length)
-    return answers >= h[s.N] and answers_before(h, bound, length, y) >= h[s.N]
+    return answers >= h[s.N] and answers_before(h[s.PROGRESS :], h, bound, length, y) >= h[s.N]
 
 
 @compiled()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,9 @@ class SearchMemory:
         head[s.COMPLETE] = -1 if complete is None else complete
         head[s.NODES], head[s.PROGRESS + s.LENGTHS], head[s.PROGRESS + s.IN_EARNEST] = 1, 1, 1
         self._answers, self._answer_values = np.zeros((n, 2), np.int32), np.zeros(n)
-        self._counts, self._marks = np.zeros((2, n_max + 2), np.int64), np.zeros((2, n_max + 2))
-        self._counts[:, 0], self._marks[:, 0] = 1, (inf, 0.0)
+        self._counts, self._marks = np.zeros((2, n_max + 2), np.int64), np.zeros((4, n_max + 2))
+        self._counts[:, 0], self._marks[:, 0] = 1, (inf, 0.0, 0.0, inf)
+        head[[s.PROGRESS + s.KNOWN, s.PROGRESS + s.LAST_STEP]] = 1, -1
         self._nodes, self._values = np.empty((0, 5), np.int32), np.empty(0)
         self._rows, self._costs, self._cursors = np.empty((0, 4), np.int32), np.empty(0), np.empty((0, 3), np.int32)
         self._best, self._tokens, self._children = (np.empty((0, self.width), kind) for kind in (np.float32, np.int32, np.int32))
@@ -38,19 +39,27 @@ class SearchMemory:
         self._grow(NODES + 16 * k, ROWS + head[s.LEVEL_ROWS])
         self._nodes[0], self._values[0] = (-1, -1, 0, -1, 0), 0.0
 
-    def by_levels(self, scores: Sequence[float] | float, bounds: Sequence[float] | float, stop: int, enough: int) -> None:
-        """Go level by level, until so many have finished. `scores`, `bounds`: by length, what a value is divided by for it."""
-        head = self.head
-        k, n_max = int(head[s.K]), int(head[s.N_MAX])
-        self._norms, self._bar = np.ones((2, n_max + 2)), np.array([inf])
-        self._norms[s.SCORE, : n_max + 1], self._norms[s.BOUND, : n_max + 1] = scores, bounds
+    def by_levels(self, norms: Any, stop: int, enough: int) -> None:
+        """Go level by level, until so many have finished."""
+        head, k = self.head, int(self.head[s.K])
+        self._rank(norms, enough)
+        self._bar = np.array([inf])
         self._level, self._going, self._ended = np.zeros(k, np.int32), np.empty(k), np.empty(k * self.width)
         self._going_from, self._ended_from = np.empty((k, 2), np.int32), np.empty((k * self.width, 2), np.int32)
-        head[[s.LEVELS, s.STOP, s.ENOUGH, s.LEVEL]] = 1, stop, enough, 1
-        head[[s.LEVEL_AT, s.GOING_AT, s.ENDED_AT, s.GOING_FROM_AT, s.ENDED_FROM_AT, s.BAR_AT, s.NORMS_AT]] = [
-            at(each)
-            for each in (self._level, self._going, self._ended, self._going_from, self._ended_from, self._bar, self._norms)
+        head[[s.LEVELS, s.STOP, s.LEVEL]] = 1, stop, 1
+        head[[s.LEVEL_AT, s.GOING_AT, s.ENDED_AT, s.GOING_FROM_AT, s.ENDED_FROM_AT, s.BAR_AT]] = [
+            at(each) for each in (self._level, self._going, self._ended, self._going_from, self._ended_from, self._bar)
         ]
+
+    def until_step(self, norms: Any, enough: int) -> None:
+        """Go on until the step at which Hugging Face stops, which looks at so many answers."""
+        self._rank(norms, enough)
+        self.head[[s.BY_STEP, s.LEAVES_OUT]] = 1
+
+    def _rank(self, norms: Any, enough: int) -> None:
+        """Answers by score. `norms` (2, n_max + 2): by length, what a value is divided by for it, and for its bound."""
+        self._norms = norms
+        self.head[[s.NORMS_AT, s.ENOUGH]] = at(norms), enough
 
     def under(self, trie: Trie, ends: Collection[int]) -> None:
         """Go on with what a trie has below a hypothesis, and these ends where an item is whole."""
@@ -62,18 +71,20 @@ class SearchMemory:
 
     @property
     def longest(self) -> int:
-        """Positions that the next step may reach."""
-        head = self.head
-        return int(head[s.OFFSET] + min(head[s.REACHED] + 1, head[s.N_MAX]))
+        """Positions that the next steps may reach."""
+        offset, reached, n_max = self.head[[s.OFFSET, s.REACHED, s.N_MAX]].tolist()
+        return offset + min(reached + 8, n_max)
 
     def make_room(self) -> None:
         """For the nodes and rows of another step, at least."""
         head = self.head
-        nodes = head[s.NODES] + 2 * head[s.K] * (head[s.REACHED] + 2)
+        nodes = head[s.NODES] + 3 * head[s.K] * (head[s.REACHED] + 2)
         rows = head[s.SCORED] + head[s.LEVEL_ROWS]
-        if head[s.LEVELS] and (answers := head[s.PROGRESS + s.FOUND] + 2 * head[s.K]) > head[s.ANSWER_ROOM]:
+        answers = head[s.K] * (head[s.REACHED] + 2) * (head[s.LEVELS] | head[s.BY_STEP])
+        if answers > head[s.ANSWER_ROOM]:
             self._answers, self._answer_values = _longer(self._answers, 2 * answers), _longer(self._answer_values, 2 * answers)
-            head[[s.ANSWER_ROOM, s.ANSWERS_AT, s.ANSWER_VALUES_AT]] = 2 * answers, at(self._answers), at(self._answer_values)
+            head[s.ANSWER_ROOM] = 2 * answers
+            self._name_progress()
         if nodes > head[s.NODE_ROOM] or rows > head[s.ROW_ROOM]:
             self._grow(max(2 * nodes, head[s.NODE_ROOM]), max(2 * rows, head[s.ROW_ROOM]))
 
@@ -90,9 +101,11 @@ class SearchMemory:
         head[[s.ENDS_AT, s.NODES_AT, s.VALUES_AT, s.ROWS_AT, s.BEST_AT, s.TOKENS_AT, s.CHILDREN_AT]] = [
             at(each) for each in (self._ends, self._nodes, self._values, self._rows, self._best, self._tokens, self._children)
         ]
-        head[[s.ANSWERS_AT, s.ANSWER_VALUES_AT]] = at(self._answers), at(self._answer_values)
-        progress = self._costs, self._cursors, self._counts, self._marks
-        head[s.PROGRESS : s.PROGRESS + 4] = [at(each) for each in progress]
+        self._name_progress()
+
+    def _name_progress(self) -> None:
+        progress = self._costs, self._cursors, self._counts, self._marks, self._answers, self._answer_values
+        self.head[s.PROGRESS : s.PROGRESS + len(progress)] = [at(each) for each in progress]
 
     # -- what came of it -------------------------------------------------------------------------------------------------
 

@@ -63,3 +63,11 @@ def guessed(e: Any, place: int, y: int, gap: float, guesses: int) -> int:
     guess = ints(e[s.GUESSES_AT], (guesses + 1, 3))[guesses]
     guess[0], guess[1], guess[2] = place, y, 0
     return guesses + 1
+
+
+@compiled()
+def enter(h: Any, counts: Any, marks: Any, length: int, value: float) -> None:
+    """One more on the beam of this length."""
+    counts[s.MEMBERS, length] += 1
+    if counts[s.MEMBERS, length] == h[s.K]:
+        marks[s.KTH, length] = value

@@ -8,20 +8,28 @@ from __future__ import annotations
     # how far it has come; REACHED: the length of the longest that was scored, and one
     NODES, SCORED, CALLS, STEPS, GUESSED, NEEDED, DEEPEST, REACHED, OVER,
     # where its memory is, and how much there is of it
-    NODES_AT, VALUES_AT, NODE_ROOM, ROWS_AT, BEST_AT, TOKENS_AT, CHILDREN_AT, ROW_ROOM, ANSWERS_AT, ANSWER_VALUES_AT,
-    # where it goes level by level (`search/level.py`); NORMS_AT: what scores and bounds are divided by
-    LEVELS, STOP, ENOUGH, LED, LEVEL_AT, LEVEL, TURN, NOW, GOING_AT, GOING_FROM_AT, GOING, ENDED_AT, ENDED_FROM_AT, ENDED, BAR_AT,
-    NORMS_AT, ANSWER_ROOM,
+    NODES_AT, VALUES_AT, NODE_ROOM, ROWS_AT, BEST_AT, TOKENS_AT, CHILDREN_AT, ROW_ROOM,
+    # where answers are ranked by score (`search_answers`); NORMS_AT: what scores and bounds are divided by
+    ANSWER_ROOM, NORMS_AT, ENOUGH,
+    # where it goes level by level (`search/level.py`)
+    LEVELS, STOP, LED, LEVEL_AT, LEVEL, TURN, NOW, GOING_AT, GOING_FROM_AT, GOING, ENDED_AT, ENDED_FROM_AT, ENDED, BAR_AT,
+    # where it goes on until a step (`search/step.py`)
+    BY_STEP, LEAVES_OUT,
     # under a `Trie`, its arrays (TRIE_AT: its tokens; 0 where there is none), the state of each scored node, and its ends
     TRIE_AT, FIRST_AT, ITEMS_AT, TRIE_ENDS_AT, TRIE_ENDS, STATES_AT,
-    # its progress (`search/strict.py`): the queue, and of each length how many are on the beam and two values
+    # its progress (`search/strict.py`): the queue, of each length how many are on the beam and some values, and the answers
     PROGRESS,
 ) = range(57)  # fmt: skip
-COSTS_AT, CURSORS_AT, COUNTS_AT, MARKS_AT, QUEUED, LENGTHS, FOUND, IN_EARNEST = range(8)  # of a progress
-SEARCH = PROGRESS + 8  # numbers of a search
+(
+    COSTS_AT, CURSORS_AT, COUNTS_AT, MARKS_AT, ANSWERS_AT, ANSWER_VALUES_AT, QUEUED, LENGTHS, FOUND, IN_EARNEST,
+    # until a step: the lengths of which the best is known, the step (-1: not known), the greatest length that is full
+    KNOWN, LAST_STEP, FULL, SETTLED,
+) = range(14)  # of a progress  # fmt: skip
+SEARCH = PROGRESS + 14  # numbers of a search
 PARENT, TOKEN, LENGTH, ROW, ON_BEAM = range(5)  # of a node; ROW: -1 until it is scored
 NODE, SLOT, COUNT, RANK = range(4)  # of a scored node; RANK: 0 if it was needed, else which guess it was
-MEMBERS, UNFINISHED = KTH, LAST = SCORE, BOUND = range(2)  # of a length
+MEMBERS, UNFINISHED = SCORE, BOUND = range(2)  # of a length
+KTH, LAST, FIRST, HIDDEN = range(4)  # values of a length; HIDDEN: inf where nothing was left out (`search/step.py`)
 AT_ENOUGH, AT_LEAD = range(2)  # stops: so many have finished; n have, and the best of some beam
 
 # -- of all that share a step; MOST_ROWS: that there is memory for, which is as many as there can be
@@ -32,6 +40,6 @@ AT_ENOUGH, AT_LEAD = range(2)  # stops: so many have finished; n have, and the b
     # what came of a call
     REASON, STEPS_RUN, ROWS_RUN, BROKEN,
 ) = range(32)  # fmt: skip
-STEP = BROKEN + 9  # numbers of a step; those from PLAYED_AT on are a progress that is played on with
+STEP = BROKEN + 15  # numbers of a step; those from PLAYED_AT on are a progress that is played on with
 PLAYED_AT = BROKEN + 1
 SOME_OVER, STEPS_DONE, MORE_ROOM, NOT_FINITE = range(4)  # why a call came to its end

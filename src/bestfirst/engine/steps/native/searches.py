@@ -165,8 +165,8 @@ def is_room(e: Any, p: Any) -> bool:
         h = search_at(e, place)
         if (
             h[s.SCORED] + h[s.LEVEL_ROWS] > min(h[s.ROW_ROOM], e[s.PLAYED])
-            or h[s.NODES] + 2 * h[s.K] * (h[s.REACHED] + 2) > h[s.NODE_ROOM]  # once ahead and once in earnest, each beam full
-            or h[s.PROGRESS + s.FOUND] + 2 * h[s.K] * h[s.LEVELS] > h[s.ANSWER_ROOM]
+            or h[s.NODES] + 3 * h[s.K] * (h[s.REACHED] + 2) > h[s.NODE_ROOM]  # ahead, in earnest and again, each beam full
+            or h[s.K] * (h[s.REACHED] + 2) * (h[s.LEVELS] | h[s.BY_STEP]) > h[s.ANSWER_ROOM]  # one for each place on a beam
             or h[s.OFFSET] + min(h[s.REACHED] + 1, h[s.N_MAX]) > min(p[19], p[14])
         ):
             return False

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from . import search_plan as s
+from . import step_searches
 from .kernels import compiled
 from .memory_views import doubles, floats, ints, longs
-from .search_nodes import child_of, guessed, is_end, token_of, tokens_before
+from .search_nodes import child_of, enter, guessed, is_end, token_of, tokens_before
 
 
 @compiled()
@@ -63,14 +64,6 @@ def drop_first(q: Any, h: Any) -> None:
 
 
 @compiled()
-def enter(h: Any, counts: Any, marks: Any, length: int, value: float) -> None:
-    """One more on the beam of this length."""
-    counts[s.MEMBERS, length] += 1
-    if counts[s.MEMBERS, length] == h[s.K]:
-        marks[s.KTH, length] = value
-
-
-@compiled()
 def finish(q: Any, h: Any, counts: Any, marks: Any, parent: int, j: int, length: int, value: float) -> None:
     """A finished hypothesis: an answer if there is a slot for it; under `keep`, at every later length as well."""
     last = q[s.LENGTHS] if h[s.KEEP] else length + 1
@@ -79,10 +72,11 @@ def finish(q: Any, h: Any, counts: Any, marks: Any, parent: int, j: int, length:
             return
         enter(h, counts, marks, at, value)
     if q[s.IN_EARNEST]:
-        answer = ints(h[s.ANSWERS_AT], (h[s.N], 2))[q[s.FOUND]]
+        answer = ints(q[s.ANSWERS_AT], (h[s.N], 2))[q[s.FOUND]]
         answer[0], answer[1] = parent, j
-        doubles(h[s.ANSWER_VALUES_AT], (h[s.N],))[q[s.FOUND]] = value
+        doubles(q[s.ANSWER_VALUES_AT], (h[s.N],))[q[s.FOUND]] = value
     q[s.FOUND] += 1
+    q[s.SETTLED] = q[s.FOUND] >= h[s.N]
 
 
 @compiled()
@@ -105,9 +99,9 @@ def is_hopeless(q: Any, h: Any, counts: Any, marks: Any, length: int, value: flo
 def pop(q: Any, h: Any) -> int:
     """The next unfinished hypothesis that must be scored, or -1 when the search is over (Alg. 2, lines 5 to 10)."""
     k, n_max = h[s.K], h[s.N_MAX]
-    counts, marks = longs(q[s.COUNTS_AT], (2, n_max + 2)), doubles(q[s.MARKS_AT], (2, n_max + 2))
+    counts, marks = longs(q[s.COUNTS_AT], (2, n_max + 2)), doubles(q[s.MARKS_AT], (4, n_max + 2))
     taken = counts[s.MEMBERS] if h[s.KEEP] else counts[s.UNFINISHED]
-    while q[s.QUEUED] > 0 and q[s.FOUND] < h[s.N]:
+    while q[s.QUEUED] > 0 and q[s.SETTLED] == 0:
         value = -doubles(q[s.COSTS_AT], (1,))[0]
         cursor = ints(q[s.CURSORS_AT], (1, 3))[0]
         length, parent, j = cursor[0], cursor[1], cursor[2]
@@ -120,7 +114,10 @@ def pop(q: Any, h: Any) -> int:
             push(q, h, -(doubles(h[s.VALUES_AT], (h[s.NODES],))[parent] + more), length, parent, j + 1)
         token = ints(h[s.TOKENS_AT], (h[s.SCORED], h[s.WIDTH]))[row, j]
         if is_end(h, length, token):
-            finish(q, h, counts, marks, parent, j, length, value)
+            if h[s.BY_STEP]:
+                step_searches.finish(q, h, counts, marks, parent, j, length, value)
+            else:
+                finish(q, h, counts, marks, parent, j, length, value)
             continue
         counts[s.UNFINISHED, length] += 1
         marks[s.LAST, length] = value
@@ -128,7 +125,12 @@ def pop(q: Any, h: Any) -> int:
         y = child_of(h, parent, row, j, token, length, value)
         if q[s.IN_EARNEST] and length > ints(h[s.NODES_AT], (h[s.NODES], 5))[h[s.DEEPEST], s.LENGTH]:
             h[s.DEEPEST] = y
-        if length < n_max and not is_hopeless(q, h, counts, marks, length, value):
+        if length == n_max:
+            continue
+        if h[s.BY_STEP]:
+            if not step_searches.is_hopeless(q, h, counts, marks, y, length, value):
+                return y
+        elif not is_hopeless(q, h, counts, marks, length, value):
             return y
     return -1
 
@@ -139,10 +141,10 @@ def open_(q: Any, h: Any, y: int) -> None:
     node = ints(h[s.NODES_AT], (h[s.NODES], 5))[y]
     length = node[s.LENGTH] + 1
     if length == q[s.LENGTHS]:
-        counts, marks = longs(q[s.COUNTS_AT], (2, h[s.N_MAX] + 2)), doubles(q[s.MARKS_AT], (2, h[s.N_MAX] + 2))
+        counts, marks = longs(q[s.COUNTS_AT], (2, h[s.N_MAX] + 2)), doubles(q[s.MARKS_AT], (4, h[s.N_MAX] + 2))
         carried = counts[s.MEMBERS, length - 1] - counts[s.UNFINISHED, length - 1] if h[s.KEEP] else 0
         counts[s.MEMBERS, length], counts[s.UNFINISHED, length] = carried, 0
-        marks[s.KTH, length], marks[s.LAST, length] = -inf, inf
+        marks[s.KTH, length], marks[s.LAST, length], marks[s.HIDDEN, length] = -inf, inf, inf
         q[s.LENGTHS] = length + 1
     row = node[s.ROW]
     if ints(h[s.ROWS_AT], (row + 1, 4))[row, s.COUNT] > 0:
@@ -163,6 +165,8 @@ def advance(h: Any) -> None:
             h[s.CALLS] += 1
         open_(q, h, y)
         y = pop(q, h)
+        if y < 0 and h[s.BY_STEP]:
+            y = step_searches.end(q, h)
     h[s.NEEDED] = y
 
 
@@ -176,11 +180,18 @@ def copy(numbers: Any, to: Any) -> None:
 def look_ahead(e: Any, h: Any, place: int, m: int, guesses: int) -> int:
     """Add up to `m` hypotheses that would be needed next, if what is not scored had no children, to the guesses of a step."""
     q, played, n = h[s.PROGRESS :], e[s.PLAYED_AT :], h[s.N_MAX] + 2
-    played[s.QUEUED], played[s.LENGTHS], played[s.FOUND], played[s.IN_EARNEST] = q[s.QUEUED], q[s.LENGTHS], q[s.FOUND], 0
+    for number in (s.QUEUED, s.LENGTHS, s.FOUND, s.KNOWN, s.LAST_STEP, s.FULL, s.SETTLED):
+        played[number] = q[number]
+    played[s.IN_EARNEST] = 0
     copy(longs(q[s.COSTS_AT], (q[s.QUEUED],)), longs(played[s.COSTS_AT], (q[s.QUEUED],)))
     copy(ints(q[s.CURSORS_AT], (3 * q[s.QUEUED],)), ints(played[s.CURSORS_AT], (3 * q[s.QUEUED],)))
-    copy(longs(q[s.COUNTS_AT], (2 * n,)), longs(played[s.COUNTS_AT], (2 * n,)))
-    copy(longs(q[s.MARKS_AT], (2 * n,)), longs(played[s.MARKS_AT], (2 * n,)))
+    for i in range(2):
+        copy(longs(q[s.COUNTS_AT], (2, n))[i, : q[s.LENGTHS]], longs(played[s.COUNTS_AT], (2, n))[i, : q[s.LENGTHS]])
+    for i in range(4 if h[s.BY_STEP] else 2):
+        copy(longs(q[s.MARKS_AT], (4, n))[i, : q[s.LENGTHS]], longs(played[s.MARKS_AT], (4, n))[i, : q[s.LENGTHS]])
+    if h[s.BY_STEP]:
+        copy(longs(q[s.ANSWERS_AT], (q[s.FOUND],)), longs(played[s.ANSWERS_AT], (q[s.FOUND],)))  # two integers each
+        copy(longs(q[s.ANSWER_VALUES_AT], (q[s.FOUND],)), longs(played[s.ANSWER_VALUES_AT], (q[s.FOUND],)))
     best = doubles(h[s.VALUES_AT], (h[s.NODES],))[h[s.NEEDED]]
     while m > 0:
         y = pop(played, h)

@@ -1,0 +1,153 @@
+"""Step searches: what `search/step.py` does otherwise than `search/strict.py`, compiled. Names are those of that file."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from . import search_plan as s
+from .kernels import compiled
+from .memory_views import doubles, ints, longs
+from .search_answers import add_answer, length_of, norm, precedes, score_of
+from .search_nodes import enter
+
+
+@compiled()
+def finish(q: Any, h: Any, counts: Any, marks: Any, parent: int, j: int, length: int, value: float) -> None:
+    """A finished hypothesis: an answer if there is a slot for it, and nothing of its length was left out."""
+    if counts[s.MEMBERS, length] >= h[s.K]:
+        return
+    enter(h, counts, marks, length, value)
+    if marks[s.HIDDEN, length] == inf:
+        add_answer(q, h, value, length, parent, j)
+
+
+@compiled()
+def is_hopeless(q: Any, h: Any, counts: Any, marks: Any, y: int, length: int, value: float) -> bool:
+    """Whether `y`, on its turn, need not be scored: the search is over, or nothing that matters can come of it."""
+    if is_over(q, h, marks, y, length, value):
+        q[s.SETTLED] = 1
+        return True
+    if length == q[s.KNOWN]:
+        marks[s.FIRST, length] = value
+        q[s.KNOWN] += 1
+    if counts[s.UNFINISHED, length] >= h[s.K]:
+        q[s.FULL] = max(q[s.FULL], length)
+    if q[s.FULL] <= length and q[s.LENGTHS] <= h[s.N_MAX]:
+        return False
+    return is_left_out(q, h, counts, marks, y, length, value)
+
+
+@compiled()
+def is_free(h: Any, counts: Any, marks: Any, at: int, value: float) -> bool:
+    """Whether what has this value may still come onto the beam of a length."""
+    return counts[s.MEMBERS, at] < h[s.K] or marks[s.KTH, at] <= value
+
+
+@compiled()
+def is_left_out(q: Any, h: Any, counts: Any, marks: Any, y: int, length: int, value: float) -> bool:
+    """Whether every continuation of `y` falls off a beam, and none can be an answer before the n-th until then."""
+    free = 0  # the greatest length at which one may finish before that
+    end = length + 1
+    while end < q[s.LENGTHS] and not (counts[s.UNFINISHED, end] >= h[s.K] and marks[s.LAST, end] > value):
+        if is_free(h, counts, marks, end, value):
+            free = end
+        end += 1
+    if end == q[s.LENGTHS]:
+        return free == 0 and q[s.LENGTHS] > h[s.N_MAX]
+    if free == 0:
+        return True
+    node = ints(h[s.NODES_AT], (h[s.NODES], 5))[y]
+    if not h[s.LEAVES_OUT] or q[s.FOUND] < h[s.N]:
+        return False
+    if not precedes(q, h, h[s.N] - 1, value / norm(h, s.SCORE, free), length, node[s.PARENT], node[s.TOKEN]):
+        return False
+    for at in range(length + 1, end):
+        if is_free(h, counts, marks, at, value) and marks[s.HIDDEN, at] == inf:
+            marks[s.HIDDEN, at] = value / norm(h, s.SCORE, at)
+    return True
+
+
+@compiled()
+def is_over(q: Any, h: Any, marks: Any, y: int, length: int, value: float) -> bool:
+    """Whether it is settled before `y` has its turn what the n best answers are, or the step."""
+    if q[s.FOUND] < h[s.N]:
+        return False
+    q[s.LAST_STEP] = step(q, h, marks, value, length)
+    node = ints(h[s.NODES_AT], (h[s.NODES], 5))[y]
+    bound = value / norm(h, s.SCORE, h[s.N_MAX])
+    return q[s.LAST_STEP] >= 0 or precedes(q, h, h[s.N] - 1, bound, length, node[s.PARENT], node[s.TOKEN])
+
+
+@compiled()
+def enough_of(q: Any, h: Any, length: int) -> float:
+    """The score of the last of enough answers that are no longer than this; without end below any where there are not so many."""
+    count = 0
+    for i in range(q[s.FOUND]):
+        count += length_of(q, h, i) <= length
+        if count == h[s.ENOUGH]:
+            return score_of(q, h, i)
+    return -inf
+
+
+@compiled()
+def step(q: Any, h: Any, marks: Any, value: float, length: int) -> int:
+    """The step at which Hugging Face stops, if what precedes an open hypothesis of this value and length settles it; else -1."""
+    last = q[s.KNOWN] - 1
+    if q[s.FOUND] < h[s.ENOUGH]:
+        return -1
+    answer, best = score_of(q, h, h[s.ENOUGH] - 1), marks[s.FIRST, last]
+    rival = best / norm(h, s.SCORE, last)
+    if answer >= rival:
+        there = enough_of(q, h, last)
+        if there > rival or (there == rival and (value < best or length >= last)):
+            return last
+    rival = value / norm(h, s.SCORE, last + 1)  # without end below any if the value is
+    return last + 1 if answer > rival or (answer == rival and length > last) else -1
+
+
+@compiled()
+def end(q: Any, h: Any) -> int:
+    """Nothing is open: keep the n best answers of at most as many tokens as the step. If what was left out could have stopped
+    Hugging Face before, begin again: returns the root, and -1 otherwise."""
+    n_max = h[s.N_MAX]
+    marks = doubles(q[s.MARKS_AT], (4, n_max + 2))
+    last = q[s.LAST_STEP] if q[s.SETTLED] else step(q, h, marks, -inf, 0)
+    found = longest = 0
+    for i in range(q[s.FOUND]):
+        if found < h[s.N] and (last < 0 or length_of(q, h, i) <= last):
+            found, longest = found + 1, max(longest, length_of(q, h, i))
+    if h[s.LEAVES_OUT] and not is_certain(q, h, marks, min(longest, q[s.KNOWN])):
+        begin_again(q, h, longs(q[s.COUNTS_AT], (2, n_max + 2)), marks)
+        return 0
+    values, whence = doubles(q[s.ANSWER_VALUES_AT], (q[s.FOUND],)), ints(q[s.ANSWERS_AT], (q[s.FOUND], 2))
+    found = 0
+    for i in range(q[s.FOUND]):
+        if found < h[s.N] and (last < 0 or length_of(q, h, i) <= last):
+            values[found], whence[found, 0], whence[found, 1] = values[i], whence[i, 0], whence[i, 1]
+            found += 1
+    q[s.FOUND] = found
+    return -1
+
+
+@compiled()
+def is_certain(q: Any, h: Any, marks: Any, steps: int) -> bool:
+    """Whether no answer below what was left out could have stopped Hugging Face at one of these steps."""
+    hidden = -inf
+    for at in range(steps):
+        if marks[s.HIDDEN, at] != inf:
+            hidden = max(hidden, marks[s.HIDDEN, at])
+        if hidden > -inf and hidden >= marks[s.FIRST, at] / norm(h, s.SCORE, at) and enough_of(q, h, at) < hidden:
+            return False
+    return True
+
+
+@compiled()
+def begin_again(q: Any, h: Any, counts: Any, marks: Any) -> None:
+    """From what is scored, leaving nothing out."""
+    h[s.LEAVES_OUT] = 0
+    q[s.QUEUED] = q[s.FOUND] = q[s.FULL] = q[s.SETTLED] = 0
+    q[s.LENGTHS] = q[s.KNOWN] = 1
+    q[s.LAST_STEP] = -1
+    counts[s.MEMBERS, 0] = counts[s.UNFINISHED, 0] = 1
+    marks[s.KTH, 0], marks[s.LAST, 0], marks[s.FIRST, 0], marks[s.HIDDEN, 0] = inf, 0.0, 0.0, inf

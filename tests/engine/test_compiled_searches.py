@@ -1,0 +1,96 @@
+"""Compiled searches by themselves, on small trees of increments: what a model seldom gives them, such as beginning again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bestfirst.engine.compiled_engine import norms
+from bestfirst.engine.steps.native import search_plan as s
+from bestfirst.engine.steps.native.calls import at
+from bestfirst.engine.steps.native.search_memory import SearchMemory, StepMemory
+from bestfirst.scoring import GNMT, LengthNormalized
+from bestfirst.search import Context, StepSearch, Successors, best_first_beam
+from bestfirst.toolkits import HuggingFaceStep
+from search.audit import EOS, World
+from search.test_step import random_world, recovering
+
+pytest.importorskip("numba")
+
+from bestfirst.engine.steps.native import searches
+
+SCORES = [LengthNormalized(0.3), LengthNormalized(1.0), LengthNormalized(2.0), GNMT(0.6)]
+
+
+def successors(world: World, prefix: tuple[int, ...]) -> tuple[list[float], list[int]]:
+    """As a model gives them, in float32: so many as can matter, the best first."""
+    values = np.array(world.increments(prefix), np.float32)
+    order = [t for t in np.lexsort((np.arange(len(values)), -values)).tolist() if values[t] > -np.inf][: world.k + 1]
+    return values[order].tolist(), order
+
+
+def in_python(world: World, score: Any, rows: int) -> tuple[Any, ...]:
+    plan, context = best_first_beam(world.k).using(stop=HuggingFaceStep()), Context(world.n_max, 4)
+    search = StepSearch(plan, score=score, eos={EOS}, context=context, n=world.n, accept_truncated=world.truncated)
+    while ready := search.frontier(min(rows, search.level_rows)):
+        for y in ready:
+            search.commit(y, Successors(*successors(world, y.tokens)))
+    found = search.result()
+    return [(each.tokens, each.logprob) for each in found.hypotheses], found.calls, found.rows, search._leaves_out
+
+
+def compiled(world: World, score: Any, rows: int) -> tuple[Any, ...]:
+    complete = world.n_max if world.truncated else None
+    one = SearchMemory(k=world.k, n=world.n, n_max=world.n_max, keep=False, complete=complete, ends={EOS})
+    one.until_step(norms(score, world.n_max), max(world.n, world.k))
+    step, width = StepMemory(rows), one.width
+    e, p, heads = step.numbers, np.zeros(10, np.int64), np.array([at(one.head)])
+    best, tokens, slots = np.empty((rows, width), np.float32), np.zeros((rows, width), np.int64), np.zeros(rows, np.int32)
+    e[[s.SEARCHES, s.SEARCHES_AT, s.BUDGET, s.FREE, s.BEST_OF_AT, s.TOKENS_OF_AT]] = (
+        1,
+        at(heads),
+        rows,
+        rows,
+        at(best),
+        at(tokens),
+    )
+    p[9] = at(slots)
+    while True:
+        one.make_room()
+        guesses = [step.room("gaps", rows), step.room("guesses", 3 * rows, np.int32)]
+        e[[s.GUESS_COSTS_AT, s.GUESSES_AT]] = guesses
+        queued, found, lengths = one.head[s.ROW_ROOM], one.head[s.ANSWER_ROOM], world.n_max + 2
+        e[s.PLAYED_AT + s.COSTS_AT : s.PLAYED_AT + s.ANSWER_VALUES_AT + 1] = [
+            step.room("costs", queued), step.room("cursors", 3 * queued, np.int32), step.room("counts", 2 * lengths, np.int64),
+            step.room("marks", 4 * lengths), step.room("answers", 2 * found, np.int32), step.room("values", found),
+        ]  # fmt: skip
+        n = searches.plan(e)
+        if one.head[s.OVER] > 0:
+            return one.answers, one.head[s.CALLS], one.head[s.SCORED], one.head[s.LEAVES_OUT] == 1
+        best[:] = -np.inf
+        for row, node in enumerate(step._about[0, :n].tolist()):
+            values, ids = successors(world, one.tokens(node))
+            best[row, : len(ids)], tokens[row, : len(ids)] = values, ids
+        assert searches.commit(e, p, n, width)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_one_that_begins_again(ends, rows):
+    found = compiled(recovering(ends), LengthNormalized(1.0), rows)
+    assert found == in_python(recovering(ends), LengthNormalized(1.0), rows)
+    assert not found[-1]
+
+
+def test_random_trees(cases, tally):
+    faults = searched = 0
+    for seed in cases(400, full=20_000):
+        _, _, world = random_world(seed)
+        score, rows = SCORES[seed % len(SCORES)], (1, 2, world.k, 16)[seed % 4]
+        found = compiled(world, score, rows)
+        searched += 1
+        faults += found != in_python(world, score, rows)
+    tally("compiled searches = searches in Python", searched, faults)
+    assert faults == 0
