@@ -31,8 +31,9 @@ def survey(
                 tl.store(counters + 6, 1)
             tl.store(total + r, sum_all)
         if ANY_BANNED:
-            x = tl.where(tl.load(banned + at, mask=at < V, other=1) != 0, -INF, x)
-            tl.store(logits + r * V + at, x, mask=at < V)
+            none = tl.load(banned + at, mask=at < V, other=0) != 0
+            x = tl.where(none, -INF, x)
+            tl.store(logits + r * V + at, x, mask=none)
         tl.store(maxima + r * G + group, tl.max(x, 1))
 
 

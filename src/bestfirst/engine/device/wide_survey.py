@@ -22,8 +22,9 @@ def survey_part(logits, sums, maxima, banned, counters, V, P, ANY_BANNED: tl.con
         low = tl.where(peak > -INF, peak, 0.0)
         tl.store(sums + r * P + part, low + tl.log(tl.sum(tl.sum(tl.exp(x - low), 1), 0)))
         if ANY_BANNED:
-            x = tl.where(tl.load(banned + at, mask=at < V, other=1) != 0, -INF, x)
-            tl.store(logits + r * V + at, x, mask=at < V)
+            none = tl.load(banned + at, mask=at < V, other=0) != 0
+            x = tl.where(none, -INF, x)
+            tl.store(logits + r * V + at, x, mask=none)
         tl.store(maxima + r * P * G + group, tl.max(x, 1))
 
 
