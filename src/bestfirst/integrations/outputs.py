@@ -9,12 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers.generation.utils import (
-    GenerateBeamDecoderOnlyOutput,
-    GenerateBeamEncoderDecoderOutput,
-    GenerateDecoderOnlyOutput,
-    GenerateEncoderDecoderOutput,
-)
+from transformers.generation import utils
 
 from ..search import Hypothesis, Result
 
@@ -105,9 +100,9 @@ def output_of(outputs: Outputs, config: Any, record: ScoreRecord | None, encoder
     indices, beams = outputs.beams(config.num_beams)
     scores = None if record is None else outputs.scores(record, config.num_beams, beams, 0.0 if greedy else -inf)
     if greedy:
-        kind: Any = GenerateEncoderDecoderOutput if encoder_decoder else GenerateDecoderOnlyOutput
+        kind: Any = utils.GenerateEncoderDecoderOutput if encoder_decoder else utils.GenerateDecoderOnlyOutput
         return kind(sequences=outputs.sequences(), scores=scores)
-    kind = GenerateBeamEncoderDecoderOutput if encoder_decoder else GenerateBeamDecoderOnlyOutput
+    kind = utils.GenerateBeamEncoderDecoderOutput if encoder_decoder else utils.GenerateBeamDecoderOnlyOutput
     worth = outputs.sequences_scores()
     return kind(sequences=outputs.sequences(), sequences_scores=worth, scores=scores, beam_indices=indices)
 

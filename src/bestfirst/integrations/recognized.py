@@ -11,22 +11,8 @@ from typing import Any
 import torch
 from transformers.generation import logits_process as hf
 
-from ..engine.edits import (
-    ALWAYS,
-    BAN,
-    BIAS,
-    FORCE,
-    NO_REPEAT,
-    NORMALIZE,
-    PENALTY,
-    SCALE,
-    Edits,
-    Operation,
-    bias_operations,
-    bits,
-    edits,
-    sequences,
-)  # fmt: skip
+from ..engine import edits
+from ..engine.edits import Edits, Operation
 from .processors import Processors
 
 MOST_OPERATIONS = 64  # above it, nothing is gained over `generate`'s own loop
@@ -46,19 +32,19 @@ def recognized(processors: Sequence[Any], ids: torch.Tensor, vocabulary: int, pr
         operations += found
     if len(operations) > MOST_OPERATIONS:
         raise NotData("the logits processors are too many for the searches of the device")
-    return edits(operations, len(ids), process.one)
+    return edits.edits(operations, len(ids), process.one)
 
 
 def _usual(operation: Operation, inputs: int, vocabulary: int) -> bool:
     """Whether it is about these inputs and, where that is `generate`'s to complain about, about tokens that there are."""
     if operation.own is not None:
         return len(operation.own) == inputs
-    return operation.kind not in (FORCE, BIAS) or _within(operation, vocabulary)
+    return operation.kind not in (edits.FORCE, edits.BIAS) or _within(operation, vocabulary)
 
 
 def _within(operation: Operation, vocabulary: int) -> bool:
     """Whether all tokens of an operation are in the vocabulary, and no more than a kernel takes at once are certain."""
-    if operation.kind == FORCE:
+    if operation.kind == edits.FORCE:
         return len(operation.data) <= 16 and all(0 <= token < vocabulary for token in operation.data)
     many = len(operation.data) // (2 + operation.first)
     return all(0 <= token < vocabulary for token in (*operation.data[many : 2 * many], *operation.data[3 * many :]))
@@ -69,43 +55,43 @@ def _numbers(tokens: Any) -> list[int]:
 
 
 def _ban(tokens: Any, first: int, last: int) -> list[Operation]:
-    return [Operation(BAN, first, last, _numbers(tokens))] if last >= first else []
+    return [Operation(edits.BAN, first, last, _numbers(tokens))] if last >= first else []
 
 
 def _bias(processor: Any) -> list[Operation]:
-    return bias_operations(list(processor.sequence_bias.items()))
+    return edits.bias_operations(list(processor.sequence_bias.items()))
 
 
 def _repetition(processor: Any) -> list[Operation]:
-    return [Operation(PENALTY, bits(processor.penalty), processor.prompt_ignore_length or 0)]
+    return [Operation(edits.PENALTY, edits.bits(processor.penalty), processor.prompt_ignore_length or 0)]
 
 
 def _encoder_repetition(processor: Any) -> list[Operation]:
     own = [sorted(set(row)) for row in processor.encoder_input_ids.tolist()]
-    return [Operation(PENALTY, bits(processor.penalty), own=own)]
+    return [Operation(edits.PENALTY, edits.bits(processor.penalty), own=own)]
 
 
 def _encoder_ngrams(processor: Any) -> list[Operation]:
     n, own = processor.ngram_size, []
     for known in processor.generated_ngrams:
         ngrams = sorted({(*before, after) for before, tokens in known.items() for after in tokens})
-        own.append(sequences([(ngram, -torch.inf) for ngram in ngrams], n))
-    return [Operation(BIAS, n, own=own)]
+        own.append(edits.sequences([(ngram, -torch.inf) for ngram in ngrams], n))
+    return [Operation(edits.BIAS, n, own=own)]
 
 
 KNOWN: dict[type, Callable[[Any], list[Operation] | None]] = {
     hf.MinLengthLogitsProcessor: lambda p: _ban(p.eos_token_id, 0, p.min_length - 1),
     hf.MinNewTokensLengthLogitsProcessor: lambda p: _ban(p.eos_token_id, 0, p.prompt_length_to_skip + p.min_new_tokens - 1),
-    hf.SuppressTokensLogitsProcessor: lambda p: _ban(p.suppress_tokens, 0, ALWAYS),
+    hf.SuppressTokensLogitsProcessor: lambda p: _ban(p.suppress_tokens, 0, edits.ALWAYS),
     hf.SuppressTokensAtBeginLogitsProcessor: lambda p: _ban(p.begin_suppress_tokens, p.begin_index, p.begin_index),
-    hf.ForcedBOSTokenLogitsProcessor: lambda p: [Operation(FORCE, 1, data=[int(p.bos_token_id)])],
-    hf.ForcedEOSTokenLogitsProcessor: lambda p: [Operation(FORCE, p.max_length - 1, data=_numbers(p.eos_token_id))],
+    hf.ForcedBOSTokenLogitsProcessor: lambda p: [Operation(edits.FORCE, 1, data=[int(p.bos_token_id)])],
+    hf.ForcedEOSTokenLogitsProcessor: lambda p: [Operation(edits.FORCE, p.max_length - 1, data=_numbers(p.eos_token_id))],
     hf.NoBadWordsLogitsProcessor: _bias,
     hf.SequenceBiasLogitsProcessor: _bias,
-    hf.NoRepeatNGramLogitsProcessor: lambda p: [Operation(NO_REPEAT, p.ngram_size)],
+    hf.NoRepeatNGramLogitsProcessor: lambda p: [Operation(edits.NO_REPEAT, p.ngram_size)],
     hf.EncoderNoRepeatNGramLogitsProcessor: _encoder_ngrams,
     hf.RepetitionPenaltyLogitsProcessor: _repetition,
     hf.EncoderRepetitionPenaltyLogitsProcessor: _encoder_repetition,
-    hf.TemperatureLogitsWarper: lambda p: [Operation(SCALE, bits(p.temperature))],
-    hf.LogitNormalization: lambda p: [Operation(NORMALIZE)],
+    hf.TemperatureLogitsWarper: lambda p: [Operation(edits.SCALE, edits.bits(p.temperature))],
+    hf.LogitNormalization: lambda p: [Operation(edits.NORMALIZE)],
 }

@@ -187,20 +187,11 @@ class Completion(BaseModel):
     usage: Usage
 
 
-def _finish(answer: Answer) -> str:
-    return "length" if answer.truncated else "stop"
-
-
-def _choice(index: int, answer: Answer, chat: bool) -> dict[str, Any]:
-    text = answer.text or ""
-    said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-    return {"index": index, **said, "finish_reason": _finish(answer), "logprobs": None, "score": answer.score}
-
-
-def _chunk(index: int, answer: Answer, chat: bool) -> dict[str, Any]:
-    text = answer.text or ""
-    said = {"delta": {"role": "assistant", "content": text}} if chat else {"text": text}
-    return {"index": index, **said, "finish_reason": _finish(answer), "logprobs": None}
+def _choice(index: int, answer: Answer, chat: str | None) -> dict[str, Any]:
+    """`chat`: what a conversation's answer stands under: "message", or "delta" in a stream."""
+    text, finish = answer.text or "", "length" if answer.truncated else "stop"
+    said = {chat: {"role": "assistant", "content": text}} if chat else {"text": text}
+    return {"index": index, **said, "finish_reason": finish, "logprobs": None}
 
 
 def _usage(model: Model, inputs: Sequence[Any], results: Sequence[Result]) -> dict[str, int]:
@@ -220,7 +211,8 @@ async def _events(submission: Submission, head: dict[str, Any], n: int, chat: bo
     try:
         async for event in submission.events():
             if isinstance(event, Certified):
-                yield _event({**head, "choices": [_chunk(event.index * n + event.rank - 1, event.answer, chat)]})
+                choice = _choice(event.index * n + event.rank - 1, event.answer, "delta" if chat else None)
+                yield _event({**head, "choices": [choice]})
             elif event.result.status == "error":
                 yield _event({"error": ErrorObject(message=event.result.message or "").model_dump()})
     except (DeadlinePassed, EngineStopped) as error:
@@ -267,7 +259,7 @@ def add_openai(
             if result.status == "error":
                 return refused(422, result.message or "the prompt cannot be completed")
         choices = [
-            _choice(i * asked.n + rank, each, chat)
+            {**_choice(i * asked.n + rank, each, "message" if chat else None), "score": each.score}
             for i, result in enumerate(results)
             for rank, each in enumerate(result.hypotheses)
         ]
