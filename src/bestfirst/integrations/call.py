@@ -19,9 +19,8 @@ from ..engine.steps import checksum
 from ..scoring import Score
 from ..search import AnyOrderSearch, Groups, Hypothesis, Result, Search, Strategy, Trace
 from ..settings import Decoding
-from .candidates import Candidates
 from .inputs import Inputs, PreparedModel
-from .limits import CallLimits
+from .limits import CallLimits, Candidates
 from .outputs import ScoreRecord
 from .processors import Processors
 from .recognized import NotData, recognized
