@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..engine import Engine, Job, Stats, engine_for
 from ..models import Model, Source
@@ -25,8 +25,7 @@ TOGETHER = 256  # texts that are read at a time, while others wait
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Certified:
+class Certified(NamedTuple):
     """An answer that is sure to be the text's `rank`-th, before its search is over."""
 
     index: int
@@ -34,8 +33,7 @@ class Certified:
     answer: Answer
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(NamedTuple):
     """A text's search is over."""
 
     index: int
@@ -43,8 +41,7 @@ class Done:
     trace: Trace | None = None
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(NamedTuple):
     """The work cannot be carried out, through no fault of its own."""
 
     message: str
