@@ -280,7 +280,7 @@ class CompiledEngine(HostEngine):
             search.head[s.START : s.PAUSED + 1] = (
                 sentence.start, sentence.offset, sentence.prompt_slot, sentence.place, running.job.paused
             )  # fmt: skip
-        self._heads = np.array([at(search.head) for search in searches], np.int64)
+        self._heads = np.array([search.address for search in searches], np.int64)
         numbers = memory.numbers
         numbers[[s.SEARCHES, s.SEARCHES_AT, s.BUDGET, s.LIMIT]] = len(searches), at(self._heads), self.budget.rows, STEPS
         numbers[s.FREE] = min(free, self.budget.rows)
@@ -313,7 +313,7 @@ class CompiledEngine(HostEngine):
         """Memory for another step, whatever comes of it (`searches.is_room`)."""
         memory, tree = self._memory, self.scorer.runner.tree
         if memory.spare < memory.rows:
-            memory.give(tree.allocate(max(64, 2 * memory.rows)))
+            memory.give(tree.allocate(max(64, STEPS * memory.rows)))
         for search in searches:
             search.make_room()
         self._longest = max(self._longest, *(search.longest for search in searches))

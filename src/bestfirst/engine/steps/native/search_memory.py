@@ -14,7 +14,7 @@ from .calls import at
 if TYPE_CHECKING:
     from ....constraints.trie import Trie
 
-ROWS, NODES = 64, 256  # that a search has room for at first
+ROWS, NODES, LENGTHS = 128, 512, 32  # that a search has room for at first
 
 
 class SearchMemory:
@@ -22,6 +22,7 @@ class SearchMemory:
 
     def __init__(self, *, k: int, n: int, n_max: int, keep: bool, complete: int | None, ends: Collection[int]) -> None:
         self.head = head = np.zeros(s.SEARCH, np.int64)
+        self.address = at(head)
         self.width = k + len(ends)
         self._ends = np.array([*ends], np.int64)
         head[[s.K, s.N, s.N_MAX, s.KEEP, s.WIDTH, s.LEVEL_ROWS, s.ENDS]] = k, n, n_max, keep, self.width, min(k, 1024), len(ends)
@@ -36,7 +37,7 @@ class SearchMemory:
         self._best, self._tokens, self._children = (np.empty((0, self.width), kind) for kind in (np.float32, np.int32, np.int32))
         self._states = np.empty(0, np.int32)
         head[s.ANSWER_ROOM] = n
-        self._grow(NODES + 16 * k, ROWS + head[s.LEVEL_ROWS])
+        self._grow(NODES + 32 * k, ROWS + head[s.LEVEL_ROWS])
         self._nodes[0], self._values[0] = (-1, -1, 0, -1, 0), 0.0
 
     def by_levels(self, norms: Any, stop: int, enough: int) -> None:
@@ -60,6 +61,7 @@ class SearchMemory:
         """Answers by score. `norms` (2, n_max + 2): by length, what a value is divided by for it, and for its bound."""
         self._norms = norms
         self.head[[s.NORMS_AT, s.ENOUGH]] = at(norms), enough
+        self._make_room_for_answers(max(len(self._answers), int(self.head[s.K]) * min(norms.shape[1], LENGTHS)))
 
     def under(self, trie: Trie, ends: Collection[int]) -> None:
         """Go on with what a trie has below a hypothesis, and these ends where an item is whole."""
@@ -73,7 +75,7 @@ class SearchMemory:
     def longest(self) -> int:
         """Positions that the next steps may reach."""
         offset, reached, n_max = self.head[[s.OFFSET, s.REACHED, s.N_MAX]].tolist()
-        return offset + min(reached + 8, n_max)
+        return offset + min(reached + 32, n_max)
 
     def make_room(self) -> None:
         """For the nodes and rows of another step, at least."""
@@ -82,11 +84,14 @@ class SearchMemory:
         rows = head[s.SCORED] + head[s.LEVEL_ROWS]
         answers = head[s.K] * (head[s.REACHED] + 2) * (head[s.LEVELS] | head[s.BY_STEP])
         if answers > head[s.ANSWER_ROOM]:
-            self._answers, self._answer_values = _longer(self._answers, 2 * answers), _longer(self._answer_values, 2 * answers)
-            head[s.ANSWER_ROOM] = 2 * answers
-            self._name_progress()
+            self._make_room_for_answers(2 * answers)
         if nodes > head[s.NODE_ROOM] or rows > head[s.ROW_ROOM]:
             self._grow(max(2 * nodes, head[s.NODE_ROOM]), max(2 * rows, head[s.ROW_ROOM]))
+
+    def _make_room_for_answers(self, n: int) -> None:
+        self._answers, self._answer_values = _longer(self._answers, n), _longer(self._answer_values, n)
+        self.head[s.ANSWER_ROOM] = n
+        self._name_progress()
 
     def _grow(self, nodes: int, rows: int) -> None:
         self._nodes, self._values = _longer(self._nodes, nodes), _longer(self._values, nodes)
