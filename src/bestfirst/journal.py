@@ -115,7 +115,6 @@ class Journal:
             os.fsync(self._file.fileno())
 
     def clear(self) -> None:
-        """Take all lines away."""
         os.ftruncate(self._file.fileno(), 0)
         os.fsync(self._file.fileno())
         self.end = 0

@@ -277,7 +277,6 @@ class Decoding:
     # -- written down ----------------------------------------------------------------------------------------------------
 
     def using(self, **changes: Any) -> Decoding:
-        """These settings with others."""
         return replace(self, **changes)
 
     def json(self) -> dict[str, Any]:

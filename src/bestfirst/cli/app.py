@@ -45,7 +45,6 @@ def with_values(arguments: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Run the command line and exit."""
     sys.exit(run())
 
 

@@ -102,7 +102,6 @@ def _as_text(text: str, want: str, found: Explanation, styled: bool) -> str:
 
 
 def sentences(want: str, found: Explanation) -> list[str]:
-    """The explanation in words."""
     answer = found.answers[0] if found.answers else None
     instead = "nothing finished" if answer is None else f"the answer is {printable(answer.text or '')!r}, {answer.score:.4f}"
     told = []

@@ -30,7 +30,6 @@ def option(*flags: str, kind: Any = None, metavar: str | None = None, panel: str
 
 
 def argument(metavar: str, help: str, kind: Any = None) -> Any:  # noqa: A002
-    """An argument, for `Annotated`."""
     return typer.Argument(metavar=metavar, help=help, parser=kind, show_default=False)
 
 
@@ -120,8 +119,6 @@ def words(value: object) -> str:
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """One of these names."""
-
     def choose(value: str) -> str:
         if value not in names:
             raise typer.BadParameter(f"{value!r} is not one of {', '.join(names)}")

@@ -98,8 +98,6 @@ class Stream:
         return self.summary.tally.failed
 
     def translate(self, records: Sequence[Record]) -> None:
-        """Translate these records."""
-
         def done(record: Record, result: Result) -> None:
             self._results.put(record.number, (record, result))
 

@@ -29,7 +29,6 @@ UNREADABLE = (OSError, EOFError, zlib.error, *([] if zstandard is None else [zst
 
 
 def format_of(name: str | None) -> str:
-    """The format of a file of this name."""
     path = Path(name or "")
     bare = path.stem if path.suffix in COMPRESSIONS else path.name
     return next((form for ending, form in ENDINGS.items() if bare.endswith(ending)), "text")

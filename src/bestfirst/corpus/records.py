@@ -155,6 +155,5 @@ def _refuse(constant: str) -> Any:
 
 
 def _kind(value: Any) -> str:
-    """What a JSON value is."""
     names = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object"}
     return names.get(type(value)) or json.dumps(value)

@@ -138,7 +138,6 @@ class CachedModel:
                 self.runner.release(self._dead.popleft())
 
     def cache_tokens(self) -> int:
-        """Tokens held."""
         self._let_go()
         return self.runner.cache_tokens()
 

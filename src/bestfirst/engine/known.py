@@ -30,7 +30,6 @@ class Rates:
         return self._rates.get(kind, unknown)
 
     def note(self, kind: Hashable, right: bool) -> None:
-        """One more try."""
         self._tries[kind] += 1
         rate = self.rate(kind)
         self._rates[kind] = rate + (right - rate) / (self.FEW + min(self._tries[kind], self.MANY))

@@ -93,7 +93,6 @@ class Processing:
         return scores
 
     def _group(self, ids: list[list[int]], scores: Any) -> Any:
-        """Of one length."""
         import numpy as np
 
         tokens = np.array(ids, np.int64).reshape(len(ids), -1)

@@ -102,9 +102,7 @@ class Candidates:
         return heapq.nsmallest(int(self.width), candidates, key=lambda each: (-each[0], each[1].tokens, each[2]))
 
     def result(self) -> Result:
-        """As the search's own."""
         return self.search.result()
 
     def dismantle(self) -> None:
-        """As the search's own."""
         self.search.dismantle()

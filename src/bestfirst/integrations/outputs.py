@@ -28,7 +28,6 @@ class ScoreRecord:
         self._scored.setdefault(i, {})[y.tokens] = scores
 
     def close(self, i: int, result: Result) -> None:
-        """Input `i` is done."""
         scored = self._scored.pop(i, {})
         for answer in result.hypotheses:
             for t in range(len(answer.tokens)):

@@ -88,7 +88,6 @@ class Processors:
         return out.to(scores.device)
 
     def _group(self, batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
-        """Hypotheses of one length."""
         inputs = [self.input_of(y) for y in batch]
         tokens = torch.tensor([y.tokens for y in batch], dtype=self.ids.dtype, device=self.ids.device).view(len(batch), -1)
         ids = torch.cat([self.ids[inputs], tokens], 1)

@@ -302,7 +302,6 @@ def _added(entry: Mapping[str, Any], token: int) -> AddedToken:
 
 
 def load_spm(path: Path, config: Mapping[str, Any]) -> Any:
-    """A sentencepiece model."""
     from sentencepiece import SentencePieceProcessor
 
     if config.get("sp_model_kwargs"):

@@ -64,7 +64,6 @@ def cleans_up(config: Mapping[str, Any]) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -99,7 +99,6 @@ class TransformersModel(TextModel):
 
     @cached_property
     def vocabulary(self) -> int:
-        """How many tokens there are."""
         head = self.model.get_output_embeddings()
         return int(self.model.config.get_text_config(decoder=True).vocab_size if head is None else len(head.weight))
 

@@ -34,7 +34,6 @@ class Page:
     trouble: tuple[str, ...] = ()
 
     def save(self, path: str | Path) -> Path:
-        """Write it to a file."""
         path = Path(path)
         path.write_text(self.html, encoding="utf-8")
         return path

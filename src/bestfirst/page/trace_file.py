@@ -36,7 +36,6 @@ class TraceFile:
     trouble: list[str] = field(default_factory=list)
 
     def of(self, label: Any) -> list[Events]:
-        """The searches of one input."""
         return [events for each, events in self.searches if each == label]
 
     @property

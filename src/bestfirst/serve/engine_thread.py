@@ -92,11 +92,9 @@ class EngineThread:
     # -- from other threads ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def submit(self, work: Work) -> None:
-        """Carry out this work."""
         self._inbox.put(partial(self._enter, work))
 
     def cancel(self, work: Work) -> None:
@@ -112,7 +110,6 @@ class EngineThread:
 
     @property
     def alive(self) -> bool:
-        """Whether it takes work."""
         return self._thread.is_alive()
 
     @property

@@ -59,13 +59,11 @@ class FairShare(Generic[AnyFlow]):
         self._pausing = False  # whether some of them may be paused
 
     def enter(self, flow: AnyFlow) -> None:
-        """Another request."""
         flow.used = self._now
         self.flows.append(flow)
         self._requests[flow.client] += 1
 
     def leave(self, flow: AnyFlow) -> None:
-        """It is over."""
         self.flows.remove(flow)
         self._requests[flow.client] -= 1
         self._requests += Counter()  # forgets clients that have none
@@ -78,7 +76,6 @@ class FairShare(Generic[AnyFlow]):
         self._free -= use.tokens
 
     def end(self, flow: AnyFlow, job: Job) -> Use:
-        """It is there no more."""
         use = flow.running.pop(job)
         self._needed -= use.rows
         self._free += use.tokens

@@ -32,13 +32,11 @@ class Metrics:
         self._saved = Counter("calls_saved", "Calls that beam search would have made beyond these, at the very least.", **own)
 
     def request(self, path: str, code: int, seconds: float) -> None:
-        """A request is answered."""
         path = path if path in self.paths else "other"
         self._requests.labels(path, str(code)).inc()
         self._seconds.labels(path).observe(seconds)
 
     def text(self, result: Result, decoding: Decoding) -> None:
-        """A text is done."""
         self._texts.labels(result.status).inc()
         self._calls.inc(result.calls)
         if decoding.strategy == "best-first":

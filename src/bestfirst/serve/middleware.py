@@ -127,7 +127,6 @@ def replay(body: bytes, receive: Any) -> Any:
 
 
 async def refuse(send: Any, status: int, detail: str, *headers: tuple[bytes, bytes], more_body: bool = False) -> None:
-    """Answer with an error."""
     body = json.dumps({"detail": detail}).encode()
     kind = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*kind, *headers]})

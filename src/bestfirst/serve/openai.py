@@ -108,7 +108,6 @@ class CompletionRequest(SearchedRequest):
 
     @property
     def inputs(self) -> list[Any]:
-        """What is decoded."""
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
     @property

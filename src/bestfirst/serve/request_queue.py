@@ -46,7 +46,6 @@ class Throughput:
         self._done: deque[float] = deque(maxlen=256)
 
     def count(self) -> None:
-        """One more is done."""
         self._done.append(monotonic())
 
     def seconds_for(self, texts: int) -> int:
@@ -144,7 +143,6 @@ class Submission:
     # -- from the engine ---------------------------------------------------------------------------------------------------
 
     def receive(self, event: Event) -> None:
-        """Something has happened."""
         if not self._left:
             return  # it was given up in the meantime
         if isinstance(event, Failed):

@@ -163,7 +163,6 @@ class TranslateRequest(SearchSettings):
 
     @property
     def texts(self) -> list[str]:
-        """All of them."""
         return [self.text] if isinstance(self.text, str) else self.text
 
 
@@ -206,7 +205,6 @@ class ResultSummary(BaseModel):
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """Its fields."""
     return {name: getattr(result, name) for name in ResultSummary.model_fields}
 
 

@@ -96,7 +96,6 @@ class Slots:
         return taken
 
     def release(self, slots: list[int]) -> None:
-        """Take slots back."""
         self._free += slots
         self.used -= len(slots)
 

@@ -33,7 +33,6 @@ class Sources:
         return len(self.lengths)
 
     def longest(self) -> int:
-        """The longest source in flight."""
         return max(self.lengths)
 
     def reserve(self, lengths: list[int], layers: int, heads: int, size: int) -> range:

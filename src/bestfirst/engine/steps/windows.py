@@ -35,7 +35,6 @@ class Windows:
         return not set(self.kinds) - {FULL, SLIDING, CHUNKED}
 
     def of_layer(self, index: int) -> str:
-        """The kind of a layer."""
         return self.kinds[index] if self.named else self.kinds[0]
 
     def masks(self, rows: MaskedRows, needless: bool) -> dict[str, torch.Tensor | None]:
