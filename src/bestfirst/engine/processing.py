@@ -75,7 +75,7 @@ class Processing:
         for each in processors:
             if type(each).__module__ == THEIRS and (why := OF_ONE_CALL.get(type(each).__name__)) is not None:
                 raise ValueError(f"{_name(each)} goes by {why}: give it to generate(..., custom_generate=bestfirst.generate)")
-        self._prompt: Callable[[Hypothesis], Sequence[int]] = _prompt_of if hugging_face else lambda y: ()
+        self._prompt: Callable[[Hypothesis], Sequence[int]] = (lambda y: y.state[0].prompt) if hugging_face else (lambda y: ())
         self._bounded = bounded
         self._apply = [_checked(each, _on_tensors(each) if hugging_face or _is_theirs(each) else each) for each in processors]
 
@@ -111,10 +111,6 @@ def of_one_length(group: Callable[[Any, Any], Any], items: Sequence[Any], length
     for rows in groups.values():
         scores[rows] = group([items[row] for row in rows], scores[rows])
     return scores
-
-
-def _prompt_of(y: Hypothesis) -> Sequence[int]:
-    return y.state[0].prompt
 
 
 def _name(processor: Any) -> str:

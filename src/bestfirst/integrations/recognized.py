@@ -62,10 +62,6 @@ def _bias(processor: Any) -> list[Operation]:
     return edits.bias_operations(list(processor.sequence_bias.items()))
 
 
-def _repetition(processor: Any) -> list[Operation]:
-    return [Operation(edits.PENALTY, edits.bits(processor.penalty), processor.prompt_ignore_length or 0)]
-
-
 def _encoder_repetition(processor: Any) -> list[Operation]:
     own = [sorted(set(row)) for row in processor.encoder_input_ids.tolist()]
     return [Operation(edits.PENALTY, edits.bits(processor.penalty), own=own)]
@@ -90,7 +86,7 @@ KNOWN: dict[type, Callable[[Any], list[Operation] | None]] = {
     hf.SequenceBiasLogitsProcessor: _bias,
     hf.NoRepeatNGramLogitsProcessor: lambda p: [Operation(edits.NO_REPEAT, p.ngram_size)],
     hf.EncoderNoRepeatNGramLogitsProcessor: _encoder_ngrams,
-    hf.RepetitionPenaltyLogitsProcessor: _repetition,
+    hf.RepetitionPenaltyLogitsProcessor: lambda p: [Operation(edits.PENALTY, edits.bits(p.penalty), p.prompt_ignore_length or 0)],
     hf.EncoderRepetitionPenaltyLogitsProcessor: _encoder_repetition,
     hf.TemperatureLogitsWarper: lambda p: [Operation(edits.SCALE, edits.bits(p.temperature))],
     hf.LogitNormalization: lambda p: [Operation(edits.NORMALIZE)],

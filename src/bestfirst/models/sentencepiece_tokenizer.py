@@ -111,7 +111,8 @@ class SentencePieceTokenizer(Tokenizer):
         if len(texts) < FEW:
             return [one(text) for text in texts]
         if self._read is None or self._read[0] != len(vocabulary):
-            self._read = len(vocabulary), [vocabulary.get(piece, unknown) for piece in _pieces_of(source)]
+            pieces = map(source.IdToPiece, range(source.GetPieceSize()))
+            self._read = len(vocabulary), [vocabulary.get(piece, unknown) for piece in pieces]
         table, odd = self._read[1], source.unk_id()
         # a piece that sentencepiece does not know may be in the vocabulary all the same
         every = zip(texts, source.encode(texts, out_type=int), strict=True)
@@ -171,10 +172,6 @@ class SentencePieceTokenizer(Tokenizer):
 
 NONE = -1  # the number of a token that is not shown
 FEW = 64  # below that, sentencepiece's threads take longer to begin than it takes without them
-
-
-def _pieces_of(processor: Any) -> list[str]:
-    return [processor.IdToPiece(i) for i in range(processor.GetPieceSize())]
 
 
 class MarianTokenizer(SentencePieceTokenizer):
