@@ -1,20 +1,21 @@
 """StepSearch: strict order by value, until the step at which Hugging Face stops by default, for scores that rise with length.
 
 Beams rank by value, so in order of value they fill from the top, as in `StrictSearch`. What differs is when the search is over,
-and that a member whose continuations all fall off a longer beam, and can be no answer before the n-th until then, is left out.
-`docs/algorithm.md` has the proof, `tests/search/test_step.py` the properties.
+and that a member whose continuations all fall off a longer beam is set aside until what is longer is searched: then most of these
+can be no answer before the n-th, and are left out. `docs/algorithm.md` has the proof, `tests/search/test_step.py` the properties.
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from heapq import heapify
 from math import inf
 from typing import Any
 
 from .hypothesis import Hypothesis, Successors
 from .objective import Objective
 from .result import Answer
-from .strict import Progress, StrictSearch, logprob_of
+from .strict import NextChild, Progress, StrictSearch, logprob_of
 from .table_1 import BestFirst, Strategy
 
 Found = tuple[float, int, tuple[int, ...], float]
@@ -24,7 +25,7 @@ Found = tuple[float, int, tuple[int, ...], float]
 class StepProgress(Progress):
     """What tells the step, besides."""
 
-    __slots__ = ("best", "found", "full", "hidden", "step")
+    __slots__ = ("aside", "attains", "away", "best", "found", "full", "hidden", "next", "off", "over", "shorter", "step")
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,12 +34,25 @@ class StepProgress(Progress):
         self.hidden: dict[int, float] = {}  # by length, the greatest score of an answer below what was left out
         self.step = inf  # no longer answer counts
         self.full = 0  # the greatest length, the last one aside, of which there are k unfinished
+        self.over = False  # whether the n best answers are known, or the step, but for what is set aside
+        self.aside: list[Hypothesis] = []  # neither scored nor left out yet: all that comes of them falls off a longer beam
+        self.off = 0  # the greatest length at which it does
+        self.attains = -inf  # no answer below them is worth more
+        self.shorter = False  # whether they, and what is shorter than `off`, have their turn
+        self.away: list[NextChild] = []  # what has not: what is shorter, or, if that has, what is not
+        self.next: Hypothesis | None = None  # and who is the first of those
 
     def copy(self) -> StepProgress:
         other: StepProgress = super().copy()  # type: ignore[assignment]
         other.best, other.found, other.hidden = self.best[:], self.found[:], self.hidden.copy()
-        other.step, other.full = self.step, self.full
+        other.step, other.full, other.over, other.off, other.attains = self.step, self.full, self.over, self.off, self.attains
+        other.aside, other.shorter, other.away, other.next = self.aside[:], self.shorter, self.away[:], self.next
         return other
+
+    def switch(self) -> None:
+        """From what is shorter to what is not, or back."""
+        self.heap, self.away, self.shorter = self.away, self.heap, not self.shorter
+        heapify(self.heap)
 
 
 class StepSearch(StrictSearch):
@@ -72,6 +86,30 @@ class StepSearch(StrictSearch):
 
     # -- whose turn it is ----------------------------------------------------------------------------------------------------
 
+    def _pop(self, progress: StepProgress) -> Hypothesis | None:  # type: ignore[override]
+        while True:
+            if not progress.shorter:
+                y = super()._pop(progress)
+                if not progress.aside or (y is not None and self._settles(progress, y)):
+                    return y
+                progress.next, progress.answers = y, 0
+                progress.switch()
+            while progress.aside:
+                if not self._left_out(progress, y := progress.aside.pop(0)):
+                    return y
+            y, next_ = super()._pop(progress), progress.next
+            if y is not None and (next_ is None or y.value >= next_.value):
+                return y
+            progress.switch()
+            progress.aside, progress.attains = ([], -inf) if y is None else ([y], self._final(y.value, progress.off))
+            if next_ is None or not self._ends(progress, next_):
+                return next_
+
+    def _settles(self, progress: StepProgress, y: Hypothesis) -> bool:
+        """Whether no answer below what is set aside could stop Hugging Face at the step that is decided on at the turn of `y`."""
+        first = progress.unfinished[y.length] == 1
+        return progress.attains < self._final(y.value, y.length if first else len(progress.best))
+
     def _finish(self, progress: StepProgress, parent: Hypothesis, j: int, value: float) -> None:  # type: ignore[override]
         length = parent.length + 1
         if progress.members[length] >= self.k:
@@ -83,8 +121,7 @@ class StepSearch(StrictSearch):
 
     def _hopeless(self, progress: StepProgress, y: Hypothesis) -> bool:  # type: ignore[override]
         """Whether `y`, on its turn, need not be scored: the search is over, or nothing that matters can come of it."""
-        if self._over(progress, y):
-            progress.answers = self.n
+        if not progress.shorter and self._ends(progress, y):
             return True
         if y.length == len(progress.best):
             progress.best.append(y.value)
@@ -94,7 +131,8 @@ class StepSearch(StrictSearch):
         return some_longer_is_full and self._left_out(progress, y)
 
     def _left_out(self, progress: StepProgress, y: Hypothesis) -> bool:
-        """Whether every continuation of `y` falls off a beam, and none can be an answer before the n-th until then."""
+        """Whether every continuation of `y` falls off a beam, and none can be an answer before the n-th until then; as far as is
+        known, and else it is set aside."""
         members, unfinished, kth, value, k = progress.members, progress.unfinished, progress.kth, y.value, self.k
         free: list[int] = []
         for at in range(y.length + 1, len(members)):
@@ -106,23 +144,36 @@ class StepSearch(StrictSearch):
             return not free and len(members) > self.n_max
         if not free:
             return True
-        if not self._leaves_out or len(progress.found) < self.n:
+        if not self._leaves_out:
             return False
-        if progress.found[self.n - 1][:3] > (-self._final(value, free[-1]), y.length, y.tokens):
-            return False
+        attains = self._final(value, free[-1])
+        if len(progress.found) < self.n or progress.found[self.n - 1][:3] > (-attains, y.length, y.tokens):
+            return not progress.shorter and self._set_aside(progress, y, attains, at)
         for at in free:
             progress.hidden.setdefault(at, self._final(value, at))
         return True
 
+    def _set_aside(self, progress: StepProgress, y: Hypothesis, attains: float, off: int) -> bool:
+        """Until what is longer had its turn, which does not depend on it: what comes of `y` is off the beam at `off`."""
+        progress.aside.append(y)
+        progress.attains, progress.off = max(progress.attains, attains), off
+        progress.away += [each for each in progress.heap if each[1] < off]
+        progress.heap[:] = [each for each in progress.heap if each[1] >= off]
+        heapify(progress.heap)
+        return True
+
     # -- when it is over -----------------------------------------------------------------------------------------------------
 
-    def _over(self, progress: StepProgress, y: Hypothesis) -> bool:
+    def _ends(self, progress: StepProgress, y: Hypothesis) -> bool:
         """Whether it is settled before `y` has its turn what the n best answers are, or the step."""
         found = progress.found
         if len(found) < self.n:
             return False
         progress.step = self._step(progress, y.value, y.length)
-        return progress.step < inf or found[self.n - 1][:3] < (-self._final(y.value, self.n_max), y.length, y.tokens)
+        certain = found[self.n - 1][:3] < (-self._final(y.value, self.n_max), y.length, y.tokens)
+        progress.over = progress.step < inf or certain
+        progress.answers = self.n if progress.over else 0
+        return progress.over
 
     def _step(self, progress: StepProgress, value: float, length: int) -> float:
         """The step at which Hugging Face stops, if what precedes an open hypothesis of this value and length settles it.
@@ -146,18 +197,18 @@ class StepSearch(StrictSearch):
 
     def _counted(self, progress: StepProgress) -> list[Found]:
         """The n best answers of at most as many tokens as the step."""
-        step = progress.step if progress.answers else self._step(progress, -inf, 0)
+        step = progress.step if progress.over else self._step(progress, -inf, 0)
         return [each for each in progress.found if each[1] <= step][: self.n]
 
     def _certain(self, progress: StepProgress) -> bool:
-        """Whether no answer below what was left out could have stopped Hugging Face before the longest of the n best."""
+        """Whether no answer, neither those below what was left out nor those below what was set aside, could have stopped Hugging
+        Face before the longest of the n best."""
         longest = max((each[1] for each in self._counted(progress)), default=0)
         for step, value in enumerate(progress.best[:longest]):
+            rival = self._final(value, step) if step else inf
             hidden = max((score for at, score in progress.hidden.items() if at <= step), default=-inf)
-            if hidden > -inf and hidden >= self._final(value, step):
-                there = [-each[0] for each in progress.found if each[1] <= step]
-                if len(there) < self.enough or there[self.enough - 1] < hidden:
-                    return False
+            if hidden >= rival or sum(each[0] <= -rival for each in progress.found if each[1] <= step) >= self.enough:
+                return False
         return True
 
     def _final(self, value: float, length: int) -> float:
