@@ -90,7 +90,7 @@ class StepSearch(StrictSearch):
         while True:
             if not progress.shorter:
                 y = super()._pop(progress)
-                if not progress.aside or (y is not None and self._settles(progress, y)):
+                if not progress.aside or (y is not None and progress.attains < self._rival(progress, y)):
                     return y
                 progress.next, progress.answers = y, 0
                 progress.switch()
@@ -105,10 +105,10 @@ class StepSearch(StrictSearch):
             if next_ is None or not self._ends(progress, next_):
                 return next_
 
-    def _settles(self, progress: StepProgress, y: Hypothesis) -> bool:
-        """Whether no answer below what is set aside could stop Hugging Face at the step that is decided on at the turn of `y`."""
+    def _rival(self, progress: StepProgress, y: Hypothesis) -> float:
+        """What answers must be worth to count for the step that is decided on at the turn of `y`."""
         first = progress.unfinished[y.length] == 1
-        return progress.attains < self._final(y.value, y.length if first else len(progress.best))
+        return self._final(y.value, y.length if first else len(progress.best))
 
     def _finish(self, progress: StepProgress, parent: Hypothesis, j: int, value: float) -> None:  # type: ignore[override]
         length = parent.length + 1
@@ -147,7 +147,10 @@ class StepSearch(StrictSearch):
         if not self._leaves_out:
             return False
         attains = self._final(value, free[-1])
-        if len(progress.found) < self.n or progress.found[self.n - 1][:3] > (-attains, y.length, y.tokens):
+        behind = len(progress.found) >= self.n and progress.found[self.n - 1][:3] <= (-attains, y.length, y.tokens)
+        w = progress.next if progress.shorter else None
+        counts = w is not None and progress.unfinished[w.length] == 1 and attains >= self._final(w.value, w.length)
+        if counts or not behind:
             return not progress.shorter and self._set_aside(progress, y, attains, at)
         for at in free:
             progress.hidden.setdefault(at, self._final(value, at))
