@@ -290,7 +290,7 @@ class CompiledEngine(HostEngine):
         guesses = len(searches) * max(running.search.level_rows for running in self._active)
         numbers[[s.GUESS_COSTS_AT, s.GUESSES_AT]] = memory.room("gaps", guesses), memory.room("guesses", 3 * guesses, np.int32)
         lengths = max(int(search.head[s.N_MAX]) + 2 for search in searches)
-        played = memory.room("counts", 2 * lengths, np.int64), memory.room("marks", 4 * lengths)
+        played = memory.room("counts", 3 * lengths, np.int64), memory.room("marks", 5 * lengths)
         numbers[[s.PLAYED_AT + s.COUNTS_AT, s.PLAYED_AT + s.MARKS_AT]] = played
         self._make_room_for_answers(searches)
         return numbers
@@ -322,6 +322,8 @@ class CompiledEngine(HostEngine):
         memory.numbers[s.PLAYED] = queued
         played = memory.room("costs", queued), memory.room("cursors", 3 * queued, np.int32)
         memory.numbers[[s.PLAYED_AT + s.COSTS_AT, s.PLAYED_AT + s.CURSORS_AT]] = played
+        away = memory.room("away costs", queued), memory.room("away cursors", 3 * queued, np.int32)
+        memory.numbers[[s.PLAYED_AT + s.AWAY_COSTS_AT, s.PLAYED_AT + s.AWAY_CURSORS_AT]] = away
         self._make_room_for_answers(searches)
 
     def _make_room_for_answers(self, searches: list[SearchMemory]) -> None:

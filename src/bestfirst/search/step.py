@@ -149,8 +149,8 @@ class StepSearch(StrictSearch):
         attains = self._final(value, free[-1])
         behind = len(progress.found) >= self.n and progress.found[self.n - 1][:3] <= (-attains, y.length, y.tokens)
         w = progress.next if progress.shorter else None
-        counts = w is not None and progress.unfinished[w.length] == 1 and attains >= self._final(w.value, w.length)
-        if counts or not behind:
+        may_stop = w is not None and progress.unfinished[w.length] == 1 and attains >= self._final(w.value, w.length)
+        if may_stop or not behind:
             return not progress.shorter and self._set_aside(progress, y, attains, at)
         for at in free:
             progress.hidden.setdefault(at, self._final(value, at))

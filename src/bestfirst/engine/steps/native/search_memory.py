@@ -29,8 +29,8 @@ class SearchMemory:
         head[s.COMPLETE] = -1 if complete is None else complete
         head[s.NODES], head[s.PROGRESS + s.LENGTHS], head[s.PROGRESS + s.IN_EARNEST] = 1, 1, 1
         self._answers, self._answer_values = np.zeros((n, 2), np.int32), np.zeros(n)
-        self._counts, self._marks = np.zeros((2, n_max + 2), np.int64), np.zeros((4, n_max + 2))
-        self._counts[:, 0], self._marks[:, 0] = 1, (inf, 0.0, 0.0, inf)
+        self._counts, self._marks = np.zeros((3, n_max + 2), np.int64), np.zeros((5, n_max + 2))
+        self._counts[:, 0], self._marks[:, 0] = 1, (inf, 0.0, 0.0, inf, -inf)
         head[[s.PROGRESS + s.KNOWN, s.PROGRESS + s.LAST_STEP]] = 1, -1
         self._nodes, self._values = np.empty((0, 5), np.int32), np.empty(0)
         self._rows, self._costs, self._cursors = np.empty((0, 4), np.int32), np.empty(0), np.empty((0, 3), np.int32)
@@ -56,6 +56,8 @@ class SearchMemory:
         """Go on until the step at which Hugging Face stops, which looks at so many answers."""
         self._rank(norms, enough)
         self.head[[s.BY_STEP, s.LEAVES_OUT]] = 1
+        self._away_costs, self._away_cursors = np.empty(len(self._costs)), np.empty((len(self._costs), 3), np.int32)
+        self._name_progress()
 
     def _rank(self, norms: Any, enough: int) -> None:
         """Answers by score. `norms` (2, n_max + 2): by length, what a value is divided by for it, and for its bound."""
@@ -102,6 +104,8 @@ class SearchMemory:
         if head[s.TRIE_AT]:
             self._states = _longer(self._states, rows)
             head[s.STATES_AT] = at(self._states)
+        if head[s.BY_STEP]:
+            self._away_costs, self._away_cursors = _longer(self._away_costs, rows), _longer(self._away_cursors, rows)
         head[[s.NODE_ROOM, s.ROW_ROOM]] = nodes, rows
         head[[s.ENDS_AT, s.NODES_AT, s.VALUES_AT, s.ROWS_AT, s.BEST_AT, s.TOKENS_AT, s.CHILDREN_AT]] = [
             at(each) for each in (self._ends, self._nodes, self._values, self._rows, self._best, self._tokens, self._children)
@@ -109,7 +113,9 @@ class SearchMemory:
         self._name_progress()
 
     def _name_progress(self) -> None:
-        progress = self._costs, self._cursors, self._counts, self._marks, self._answers, self._answer_values
+        progress: tuple[Any, ...] = self._costs, self._cursors, self._counts, self._marks, self._answers, self._answer_values
+        if self.head[s.BY_STEP]:
+            progress = *progress, self._away_costs, self._away_cursors
         self.head[s.PROGRESS : s.PROGRESS + len(progress)] = [at(each) for each in progress]
 
     # -- what came of it -------------------------------------------------------------------------------------------------

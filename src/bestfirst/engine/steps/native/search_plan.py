@@ -21,15 +21,18 @@ from __future__ import annotations
     PROGRESS,
 ) = range(57)  # fmt: skip
 (
-    COSTS_AT, CURSORS_AT, COUNTS_AT, MARKS_AT, ANSWERS_AT, ANSWER_VALUES_AT, QUEUED, LENGTHS, FOUND, IN_EARNEST,
-    # until a step: the lengths of which the best is known, the step (-1: not known), the greatest length that is full
-    KNOWN, LAST_STEP, FULL, SETTLED,
-) = range(14)  # of a progress  # fmt: skip
-SEARCH = PROGRESS + 14  # numbers of a search
+    COSTS_AT, CURSORS_AT, COUNTS_AT, MARKS_AT, ANSWERS_AT, ANSWER_VALUES_AT, AWAY_COSTS_AT, AWAY_CURSORS_AT,
+    QUEUED, LENGTHS, FOUND, IN_EARNEST, SETTLED,
+    # until a step: the lengths of which the best is known, the step (-1: not known), the greatest length that is full, whether
+    # all is known but for what is set aside; how many are, where that is off the beam, whether it has its turn, what has not
+    KNOWN, LAST_STEP, FULL, DECIDED, ASIDES, OFF, SHORTER, AWAY, NEXT,
+) = range(22)  # of a progress  # fmt: skip
+SEARCH = PROGRESS + 22  # numbers of a search
 PARENT, TOKEN, LENGTH, ROW, ON_BEAM = range(5)  # of a node; ROW: -1 until it is scored
 NODE, SLOT, COUNT, RANK = range(4)  # of a scored node; RANK: 0 if it was needed, else which guess it was
-MEMBERS, UNFINISHED = SCORE, BOUND = range(2)  # of a length
-KTH, LAST, FIRST, HIDDEN = range(4)  # values of a length; HIDDEN: inf where nothing was left out (`search/step.py`)
+SCORE, BOUND = range(2)  # of a length
+MEMBERS, UNFINISHED, ASIDE = range(3)  # of a length; ASIDE: the hypotheses that are set aside, in their order
+KTH, LAST, FIRST, HIDDEN, ATTAINS = range(5)  # values of a length; HIDDEN: inf where nothing was left out; ATTAINS: one, of all
 AT_ENOUGH, AT_LEAD = range(2)  # stops: so many have finished; n have, and the best of some beam
 
 # -- of all that share a step; MOST_ROWS: that there is memory for, which is as many as there can be
@@ -40,6 +43,6 @@ AT_ENOUGH, AT_LEAD = range(2)  # stops: so many have finished; n have, and the b
     # what came of a call
     REASON, STEPS_RUN, ROWS_RUN, BROKEN,
 ) = range(32)  # fmt: skip
-STEP = BROKEN + 15  # numbers of a step; those from PLAYED_AT on are a progress that is played on with
+STEP = BROKEN + 23  # numbers of a step; those from PLAYED_AT on are a progress that is played on with
 PLAYED_AT = BROKEN + 1
 SOME_OVER, STEPS_DONE, MORE_ROOM, NOT_FINITE = range(4)  # why a call came to its end

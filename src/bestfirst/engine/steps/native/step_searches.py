@@ -10,6 +10,7 @@ from .kernels import compiled
 from .memory_views import doubles, ints, longs
 from .search_answers import add_answer, length_of, norm, precedes, score_of
 from .search_nodes import enter
+from .search_queue import put_away
 
 
 @compiled()
@@ -25,8 +26,7 @@ def finish(q: Any, h: Any, counts: Any, marks: Any, parent: int, j: int, length:
 @compiled()
 def is_hopeless(q: Any, h: Any, counts: Any, marks: Any, y: int, length: int, value: float) -> bool:
     """Whether `y`, on its turn, need not be scored: the search is over, or nothing that matters can come of it."""
-    if is_over(q, h, marks, y, length, value):
-        q[s.SETTLED] = 1
+    if not q[s.SHORTER] and ends(q, h, marks, y):
         return True
     if length == q[s.KNOWN]:
         marks[s.FIRST, length] = value
@@ -35,7 +35,7 @@ def is_hopeless(q: Any, h: Any, counts: Any, marks: Any, y: int, length: int, va
         q[s.FULL] = max(q[s.FULL], length)
     if q[s.FULL] <= length and q[s.LENGTHS] <= h[s.N_MAX]:
         return False
-    return is_left_out(q, h, counts, marks, y, length, value)
+    return is_left_out(q, h, counts, marks, y)
 
 
 @compiled()
@@ -45,8 +45,23 @@ def is_free(h: Any, counts: Any, marks: Any, at: int, value: float) -> bool:
 
 
 @compiled()
-def is_left_out(q: Any, h: Any, counts: Any, marks: Any, y: int, length: int, value: float) -> bool:
-    """Whether every continuation of `y` falls off a beam, and none can be an answer before the n-th until then."""
+def final(h: Any, value: float, length: int) -> float:
+    return value / norm(h, s.SCORE, length)
+
+
+@compiled()
+def rival(q: Any, h: Any, counts: Any, y: int) -> float:
+    """What answers must be worth to count for the step that is decided on at the turn of `y`."""
+    length = ints(h[s.NODES_AT], (h[s.NODES], 5))[y, s.LENGTH]
+    return final(h, doubles(h[s.VALUES_AT], (h[s.NODES],))[y], length if counts[s.UNFINISHED, length] == 1 else q[s.KNOWN])
+
+
+@compiled()
+def is_left_out(q: Any, h: Any, counts: Any, marks: Any, y: int) -> bool:
+    """Whether every continuation of `y` falls off a beam, and none can be an answer before the n-th until then; as far as is
+    known, and else it is set aside."""
+    nodes, values = ints(h[s.NODES_AT], (h[s.NODES], 5)), doubles(h[s.VALUES_AT], (h[s.NODES],))
+    length, value = nodes[y, s.LENGTH], values[y]
     free = 0  # the greatest length at which one may finish before that
     end = length + 1
     while end < q[s.LENGTHS] and not (counts[s.UNFINISHED, end] >= h[s.K] and marks[s.LAST, end] > value):
@@ -57,26 +72,37 @@ def is_left_out(q: Any, h: Any, counts: Any, marks: Any, y: int, length: int, va
         return free == 0 and q[s.LENGTHS] > h[s.N_MAX]
     if free == 0:
         return True
-    node = ints(h[s.NODES_AT], (h[s.NODES], 5))[y]
-    if not h[s.LEAVES_OUT] or q[s.FOUND] < h[s.N]:
+    if not h[s.LEAVES_OUT]:
         return False
-    if not precedes(q, h, h[s.N] - 1, value / norm(h, s.SCORE, free), length, node[s.PARENT], node[s.TOKEN]):
-        return False
+    attains = final(h, value, free)
+    behind = q[s.FOUND] >= h[s.N] and precedes(q, h, h[s.N] - 1, attains, length, nodes[y, s.PARENT], nodes[y, s.TOKEN])
+    w = q[s.NEXT] if q[s.SHORTER] else -1
+    may_stop = w >= 0 and counts[s.UNFINISHED, nodes[w, s.LENGTH]] == 1 and attains >= final(h, values[w], nodes[w, s.LENGTH])
+    if may_stop or not behind:
+        if q[s.SHORTER]:
+            return False
+        counts[s.ASIDE, q[s.ASIDES]] = y
+        q[s.ASIDES], q[s.OFF] = q[s.ASIDES] + 1, end
+        marks[s.ATTAINS, 0] = max(marks[s.ATTAINS, 0], attains)
+        put_away(q, h, end)
+        return True
     for at in range(length + 1, end):
         if is_free(h, counts, marks, at, value) and marks[s.HIDDEN, at] == inf:
-            marks[s.HIDDEN, at] = value / norm(h, s.SCORE, at)
+            marks[s.HIDDEN, at] = final(h, value, at)
     return True
 
 
 @compiled()
-def is_over(q: Any, h: Any, marks: Any, y: int, length: int, value: float) -> bool:
+def ends(q: Any, h: Any, marks: Any, y: int) -> bool:
     """Whether it is settled before `y` has its turn what the n best answers are, or the step."""
     if q[s.FOUND] < h[s.N]:
         return False
-    q[s.LAST_STEP] = step(q, h, marks, value, length)
-    node = ints(h[s.NODES_AT], (h[s.NODES], 5))[y]
-    bound = value / norm(h, s.SCORE, h[s.N_MAX])
-    return q[s.LAST_STEP] >= 0 or precedes(q, h, h[s.N] - 1, bound, length, node[s.PARENT], node[s.TOKEN])
+    node, value = ints(h[s.NODES_AT], (h[s.NODES], 5))[y], doubles(h[s.VALUES_AT], (h[s.NODES],))[y]
+    q[s.LAST_STEP] = step(q, h, marks, value, node[s.LENGTH])
+    bound = final(h, value, h[s.N_MAX])
+    certain = precedes(q, h, h[s.N] - 1, bound, node[s.LENGTH], node[s.PARENT], node[s.TOKEN])
+    q[s.DECIDED] = q[s.SETTLED] = q[s.LAST_STEP] >= 0 or certain
+    return q[s.SETTLED] != 0
 
 
 @compiled()
@@ -111,14 +137,14 @@ def end(q: Any, h: Any) -> int:
     """Nothing is open: keep the n best answers of at most as many tokens as the step. If what was left out could have stopped
     Hugging Face before, begin again: returns the root, and -1 otherwise."""
     n_max = h[s.N_MAX]
-    marks = doubles(q[s.MARKS_AT], (4, n_max + 2))
-    last = q[s.LAST_STEP] if q[s.SETTLED] else step(q, h, marks, -inf, 0)
+    marks = doubles(q[s.MARKS_AT], (5, n_max + 2))
+    last = q[s.LAST_STEP] if q[s.DECIDED] else step(q, h, marks, -inf, 0)
     found = longest = 0
     for i in range(q[s.FOUND]):
         if found < h[s.N] and (last < 0 or length_of(q, h, i) <= last):
             found, longest = found + 1, max(longest, length_of(q, h, i))
     if h[s.LEAVES_OUT] and not is_certain(q, h, marks, min(longest, q[s.KNOWN])):
-        begin_again(q, h, longs(q[s.COUNTS_AT], (2, n_max + 2)), marks)
+        begin_again(q, h, longs(q[s.COUNTS_AT], (3, n_max + 2)), marks)
         return 0
     values, whence = doubles(q[s.ANSWER_VALUES_AT], (q[s.FOUND],)), ints(q[s.ANSWERS_AT], (q[s.FOUND], 2))
     found = 0
@@ -132,12 +158,14 @@ def end(q: Any, h: Any) -> int:
 
 @compiled()
 def is_certain(q: Any, h: Any, marks: Any, steps: int) -> bool:
-    """Whether no answer below what was left out could have stopped Hugging Face at one of these steps."""
+    """Whether no answer, neither those below what was left out nor those below what was set aside, could have stopped Hugging
+    Face at one of these steps."""
     hidden = -inf
-    for at in range(steps):
+    for at in range(1, steps):
         if marks[s.HIDDEN, at] != inf:
             hidden = max(hidden, marks[s.HIDDEN, at])
-        if hidden > -inf and hidden >= marks[s.FIRST, at] / norm(h, s.SCORE, at) and enough_of(q, h, at) < hidden:
+        least = final(h, marks[s.FIRST, at], at)
+        if hidden >= least or enough_of(q, h, at) >= least:
             return False
     return True
 
@@ -146,7 +174,7 @@ def is_certain(q: Any, h: Any, marks: Any, steps: int) -> bool:
 def begin_again(q: Any, h: Any, counts: Any, marks: Any) -> None:
     """From what is scored, leaving nothing out."""
     h[s.LEAVES_OUT] = 0
-    q[s.QUEUED] = q[s.FOUND] = q[s.FULL] = q[s.SETTLED] = 0
+    q[s.QUEUED] = q[s.FOUND] = q[s.FULL] = q[s.SETTLED] = q[s.DECIDED] = q[s.ASIDES] = q[s.SHORTER] = q[s.AWAY] = 0
     q[s.LENGTHS] = q[s.KNOWN] = 1
     q[s.LAST_STEP] = -1
     counts[s.MEMBERS, 0] = counts[s.UNFINISHED, 0] = 1

@@ -11,56 +11,8 @@ from . import search_plan as s
 from . import step_searches
 from .kernels import compiled
 from .memory_views import doubles, floats, ints, longs
-from .search_nodes import child_of, enter, guessed, is_end, token_of, tokens_before
-
-
-@compiled()
-def is_before(q: Any, h: Any, a: int, b: int) -> bool:
-    """Whether cursor `a` of a queue comes before `b`: by value, length, tokens."""
-    costs, cursors = doubles(q[s.COSTS_AT], (q[s.QUEUED],)), ints(q[s.CURSORS_AT], (q[s.QUEUED], 3))
-    if costs[a] != costs[b]:
-        return costs[a] < costs[b]
-    if cursors[a, 0] != cursors[b, 0]:
-        return cursors[a, 0] < cursors[b, 0]
-    one, other = cursors[a, 1], cursors[b, 1]
-    return tokens_before(h, one, token_of(h, one, cursors[a, 2]), other, token_of(h, other, cursors[b, 2]))
-
-
-@compiled()
-def swap(q: Any, a: int, b: int) -> None:
-    costs, cursors = doubles(q[s.COSTS_AT], (q[s.QUEUED],)), ints(q[s.CURSORS_AT], (q[s.QUEUED], 3))
-    costs[a], costs[b] = costs[b], costs[a]
-    for i in range(3):
-        cursors[a, i], cursors[b, i] = cursors[b, i], cursors[a, i]
-
-
-@compiled()
-def push(q: Any, h: Any, cost: float, length: int, parent: int, j: int) -> None:
-    """The j-th child of `parent` waits for its turn."""
-    at = q[s.QUEUED]
-    q[s.QUEUED] = at + 1
-    doubles(q[s.COSTS_AT], (at + 1,))[at] = cost
-    cursor = ints(q[s.CURSORS_AT], (at + 1, 3))[at]
-    cursor[0], cursor[1], cursor[2] = length, parent, j
-    while at > 0 and is_before(q, h, at, (at - 1) // 2):
-        swap(q, at, (at - 1) // 2)
-        at = (at - 1) // 2
-
-
-@compiled()
-def drop_first(q: Any, h: Any) -> None:
-    last = q[s.QUEUED] - 1
-    swap(q, 0, last)
-    q[s.QUEUED] = last
-    at = 0
-    while 2 * at + 1 < last:
-        child = 2 * at + 1
-        if child + 1 < last and is_before(q, h, child + 1, child):
-            child += 1
-        if not is_before(q, h, child, at):
-            return
-        swap(q, at, child)
-        at = child
+from .search_nodes import child_of, enter, is_end
+from .search_queue import drop_first, push
 
 
 @compiled()
@@ -99,7 +51,7 @@ def is_hopeless(q: Any, h: Any, counts: Any, marks: Any, length: int, value: flo
 def pop(q: Any, h: Any) -> int:
     """The next unfinished hypothesis that must be scored, or -1 when the search is over (Alg. 2, lines 5 to 10)."""
     k, n_max = h[s.K], h[s.N_MAX]
-    counts, marks = longs(q[s.COUNTS_AT], (2, n_max + 2)), doubles(q[s.MARKS_AT], (4, n_max + 2))
+    counts, marks = longs(q[s.COUNTS_AT], (3, n_max + 2)), doubles(q[s.MARKS_AT], (5, n_max + 2))
     taken = counts[s.MEMBERS] if h[s.KEEP] else counts[s.UNFINISHED]
     while q[s.QUEUED] > 0 and q[s.SETTLED] == 0:
         value = -doubles(q[s.COSTS_AT], (1,))[0]
@@ -141,7 +93,7 @@ def open_(q: Any, h: Any, y: int) -> None:
     node = ints(h[s.NODES_AT], (h[s.NODES], 5))[y]
     length = node[s.LENGTH] + 1
     if length == q[s.LENGTHS]:
-        counts, marks = longs(q[s.COUNTS_AT], (2, h[s.N_MAX] + 2)), doubles(q[s.MARKS_AT], (4, h[s.N_MAX] + 2))
+        counts, marks = longs(q[s.COUNTS_AT], (3, h[s.N_MAX] + 2)), doubles(q[s.MARKS_AT], (5, h[s.N_MAX] + 2))
         carried = counts[s.MEMBERS, length - 1] - counts[s.UNFINISHED, length - 1] if h[s.KEEP] else 0
         counts[s.MEMBERS, length], counts[s.UNFINISHED, length] = carried, 0
         marks[s.KTH, length], marks[s.LAST, length], marks[s.HIDDEN, length] = -inf, inf, inf
@@ -150,56 +102,3 @@ def open_(q: Any, h: Any, y: int) -> None:
     if ints(h[s.ROWS_AT], (row + 1, 4))[row, s.COUNT] > 0:
         best = np.float64(floats(h[s.BEST_AT], (h[s.SCORED], h[s.WIDTH]))[row, 0])
         push(q, h, -(doubles(h[s.VALUES_AT], (h[s.NODES],))[y] + best), length, y, 0)
-
-
-@compiled()
-def advance(h: Any) -> None:
-    """On to the next that must be scored and is not."""
-    q, y = h[s.PROGRESS :], h[s.NEEDED]
-    while y >= 0:
-        node = ints(h[s.NODES_AT], (h[s.NODES], 5))[y]
-        if node[s.ROW] < 0:
-            break
-        if node[s.ON_BEAM] == 0:
-            node[s.ON_BEAM] = 1
-            h[s.CALLS] += 1
-        open_(q, h, y)
-        y = pop(q, h)
-        if y < 0 and h[s.BY_STEP]:
-            y = step_searches.end(q, h)
-    h[s.NEEDED] = y
-
-
-@compiled()
-def copy(numbers: Any, to: Any) -> None:
-    for i in range(numbers.shape[0]):  # an array at once would need Python's errors
-        to[i] = numbers[i]
-
-
-@compiled()
-def look_ahead(e: Any, h: Any, place: int, m: int, guesses: int) -> int:
-    """Add up to `m` hypotheses that would be needed next, if what is not scored had no children, to the guesses of a step."""
-    q, played, n = h[s.PROGRESS :], e[s.PLAYED_AT :], h[s.N_MAX] + 2
-    for number in (s.QUEUED, s.LENGTHS, s.FOUND, s.KNOWN, s.LAST_STEP, s.FULL, s.SETTLED):
-        played[number] = q[number]
-    played[s.IN_EARNEST] = 0
-    copy(longs(q[s.COSTS_AT], (q[s.QUEUED],)), longs(played[s.COSTS_AT], (q[s.QUEUED],)))
-    copy(ints(q[s.CURSORS_AT], (3 * q[s.QUEUED],)), ints(played[s.CURSORS_AT], (3 * q[s.QUEUED],)))
-    for i in range(2):
-        copy(longs(q[s.COUNTS_AT], (2, n))[i, : q[s.LENGTHS]], longs(played[s.COUNTS_AT], (2, n))[i, : q[s.LENGTHS]])
-    for i in range(4 if h[s.BY_STEP] else 2):
-        copy(longs(q[s.MARKS_AT], (4, n))[i, : q[s.LENGTHS]], longs(played[s.MARKS_AT], (4, n))[i, : q[s.LENGTHS]])
-    if h[s.BY_STEP]:
-        copy(longs(q[s.ANSWERS_AT], (q[s.FOUND],)), longs(played[s.ANSWERS_AT], (q[s.FOUND],)))  # two integers each
-        copy(longs(q[s.ANSWER_VALUES_AT], (q[s.FOUND],)), longs(played[s.ANSWER_VALUES_AT], (q[s.FOUND],)))
-    best = doubles(h[s.VALUES_AT], (h[s.NODES],))[h[s.NEEDED]]
-    while m > 0:
-        y = pop(played, h)
-        if y < 0:
-            break
-        if ints(h[s.NODES_AT], (h[s.NODES], 5))[y, s.ROW] >= 0:
-            open_(played, h, y)
-            continue
-        guesses = guessed(e, place, y, best - doubles(h[s.VALUES_AT], (h[s.NODES],))[y], guesses)
-        m -= 1
-    return guesses
