@@ -141,7 +141,7 @@ class CompiledLevelSearch(CompiledSearch):
 
 def norms(score: Any, n_max: int) -> Any:
     """By length, what a value is divided by for its score, and for its bound; and one more."""
-    return _norms(type(score), score.alpha, n_max) if isinstance(score, LengthNormalized) else np.ones((2, n_max + 2))
+    return _norms(type(score), score.alpha, n_max) if isinstance(score, LengthNormalized) else np.ones((2, n_max + 2))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=256)

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 class Certified(NamedTuple):
     """An answer that is sure to be the text's `rank`-th, before its search is over."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # which text, from 0
     rank: int
     answer: Answer
 
@@ -36,7 +36,7 @@ class Certified(NamedTuple):
 class Done(NamedTuple):
     """A text's search is over."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # which text, from 0
     result: Result
     trace: Trace | None = None
 
