@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -242,3 +243,14 @@ def test_a_session_kept_from_few_inputs_or_another_beam_is_not_used_for_many(on_
         assert stats.in_flight == len(some)
     assert kept[0] is not kept[1]
     assert kept[1] is kept[2]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_threads_decode_with_one_model():
+    """Each finds what it finds alone; who comes while a session is in use gets one of its own."""
+    model = load_transformers(embedded_folder(), device=DEVICE)
+    parts = [LINES[i::3] for i in range(3)]
+    alone = [summary(bestfirst.decode(model, part, beam=3)) for part in parts]
+    with ThreadPoolExecutor(3) as pool:
+        together = pool.map(lambda part: [summary(bestfirst.decode(model, part, beam=3)) for _ in range(4)], parts)
+        assert [*together] == [[each] * 4 for each in alone]

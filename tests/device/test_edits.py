@@ -91,7 +91,9 @@ def test_the_kernel_does_what_the_processors_do(name, block):
     out, counters = torch.full((rows, VOCABULARY), torch.nan), torch.tensor([rows - 1, *[0] * 7], dtype=torch.int32)
     arrays = (logits, out, counters, *place, rules, programs, given, paths, node_token)
     arrays = tuple(array.to(DEVICE) for array in arrays)
-    edit[(rows,)](*arrays, VOCABULARY, lengths, 1, programs.shape[1], given.shape[1], LP=8, BLOCK=block, num_warps=1)
+    logits_there, out_there, *others = arrays
+    tables = logits_there, VOCABULARY, out_there, VOCABULARY
+    edit[(rows,)](*tables, *others, VOCABULARY, lengths, 1, programs.shape[1], given.shape[1], LP=8, BLOCK=block, num_warps=1)
     found = arrays[1].cpu()
     assert bool(found[-1].isnan().all())  # a row that is not in use
     for row in range(rows - 1):

@@ -10,9 +10,9 @@ from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
 from bestfirst.engine.device.answers import ENDS
 from bestfirst.engine.device.attention import attend, attend_own, attend_source, best
-from bestfirst.engine.device.products import add_norm, product
+from bestfirst.engine.device.products import add_norm, product, table
 from bestfirst.engine.device.rows import reclaim
-from bestfirst.engine.device.successors import keep_best, survey
+from bestfirst.engine.device.successors import bits_of, keep_best, survey
 from bestfirst.engine.device.weights import Weights
 from engine.builders import ARCHITECTURES
 
@@ -79,7 +79,7 @@ def test_sum_and_norm(random, first):
 def test_best_successors(random, banned):
     """Ties, also across groups, go to the smaller token; the last group is not full; what ends an output is marked."""
     vocabulary, width = 150, 6
-    logits = random(ROWS, vocabulary)
+    logits = table(ROWS, vocabulary, random(1)).copy_(random(ROWS, vocabulary))
     logits[0, [70, 7, 140, 9]] = 5.0
     forbidden = torch.zeros(vocabulary, dtype=torch.int8, device=DEVICE)
     forbidden[list(banned)] = 1
@@ -90,10 +90,13 @@ def test_best_successors(random, banned):
     logprob, token, child = torch.full((20,), torch.nan, device=DEVICE), numbers(*[-7] * 20), numbers(*[-7] * 20)
     nodes, lengths, counters = numbers(2, 1, 0), numbers(5, 5, 0), numbers(ROWS, *[0] * 7)
     total, maxima = torch.empty(ROWS, device=DEVICE), torch.empty(ROWS, 4, device=DEVICE)
-    survey[(ROWS,)](logits, total, maxima, forbidden, counters, vocabulary, ANY_BANNED=bool(banned), EDITED=False, G=4, C=64)
+    bits = bits_of(banned, vocabulary).to(DEVICE)
+    sizes = {"ANY_BANNED": bool(banned), "EDITED": False, "G": 4, "C": 64}
+    survey[(ROWS,)](logits, logits.stride(0), total, maxima, bits, counters, vocabulary, **sizes)
     torch.testing.assert_close(total, expected)
     keep_best[(ROWS,)](
         logits,
+        logits.stride(0),
         total,
         maxima,
         counters,

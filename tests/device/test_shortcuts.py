@@ -13,6 +13,7 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
 from bestfirst.engine.device.shortcuts import Shortcuts, gated, new_gelu, rms_norm, rotate
+from bestfirst.engine.device.successors import bits_of
 from bestfirst.engine.device.wide_survey import sum_parts, survey_part
 from device.tiny import build
 
@@ -57,17 +58,18 @@ def test_shortcuts_are_taken_and_given_back():
 
 
 def test_a_large_vocabulary_in_parts():
-    vocabulary, group, groups, parts = 200, 16, 4, 4
+    vocabulary, group, groups, parts = 800, 64, 4, 4
     logits = torch.randn(3, vocabulary, device=DEVICE)
-    banned = torch.zeros(vocabulary, dtype=torch.int8, device=DEVICE)
-    banned[7] = 1
+    banned = bits_of([7, 63, 700], vocabulary).to(DEVICE)
     counters = torch.tensor([2, 0, 0, 0, 0, 0, 0, 0], dtype=torch.int32, device=DEVICE)
     sums, maxima = torch.zeros(3, parts, device=DEVICE), torch.zeros(3, groups * parts, device=DEVICE)
     total, seen = torch.zeros(3, device=DEVICE), logits.clone()
-    survey_part[(3, parts)](seen, sums, maxima, banned, counters, vocabulary, parts, ANY_BANNED=True, G=groups, C=group)
+    sizes = {"ANY_BANNED": True, "G": groups, "C": group}
+    survey_part[(3, parts)](seen, vocabulary, sums, maxima, banned, counters, vocabulary, parts, **sizes)
     sum_parts[(3,)](sums, total, counters, parts, EDITED=False, PP=parts)
     torch.testing.assert_close(total[:2], logits.logsumexp(-1)[:2])
-    logits[:, 7] = -torch.inf
+    logits[:, [7, 63, 700]] = -torch.inf
+    assert torch.equal(seen[:2], logits[:2])
     padded = F.pad(logits, (0, group * groups * parts - vocabulary), value=-torch.inf)
     assert torch.equal(maxima[:2], padded.view(3, -1, group).amax(-1)[:2])
     assert total[2] == 0  # a row without a use

@@ -88,8 +88,11 @@ def _on_device(model: Model, decoding: Decoding) -> tuple[Way | None, str | None
         return None, "Triton is not installed"
     from .device.engine import way_of
     from .device.rules import unknown_to_device
+    from .known import known
 
-    if (way := way_of(model)) is None:  # type: ignore[arg-type]
+    with known(model).lock:  # it may try whether the model's modules agree with it there
+        way = way_of(model)  # type: ignore[arg-type]
+    if way is None:
         return None, "the searches of the device do not know this architecture, or its modules were changed"
     unknown = unknown_to_device(decoding)
     return way, None if unknown is None else f"the searches of the device do not know {unknown}"

@@ -28,7 +28,7 @@ def child_of(place, w, trie_tokens, trie_first):
 
 @triton.jit
 def keep_children(
-    logits, total, counters, row_input, rules, row_node, row_length, logprob, token, child, ends, prompt, row_entry,
+    logits, logits_row, total, counters, row_input, rules, row_node, row_length, logprob, token, child, ends, prompt, row_entry,
     trie_tokens, trie_first, trie_items, node_place, eos, V, W, P, WP: tl.constexpr,
 ):  # fmt: skip
     """As `successors.keep_best`, of a row's children in the trie, and of what ends an output where an item ends.
@@ -47,7 +47,7 @@ def keep_children(
         many = tl.load(trie_first + place + 1) - begin
         item = tl.load(trie_items + place) >= 0
         every = many + tl.where(item, tl.load(eos), 0)
-        row = logits + r.to(tl.int64) * V
+        row = logits + r.to(tl.int64) * logits_row
         j = tl.arange(0, 2 * WP)
         best = tl.full([2 * WP], LOWEST, tl.int64)
         seen = 0

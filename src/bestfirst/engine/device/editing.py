@@ -90,18 +90,18 @@ def multiply(row, w, there, factor):
 
 @triton.jit
 def edit(
-    logits, out, counters, row_node, row_input, row_length, rules, programs, given, paths, node_token,
+    logits, logits_row, out, out_row, counters, row_node, row_input, row_length, rules, programs, given, paths, node_token,
     V, L, P, CODE, GIVEN, LP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A row's log-probabilities, with the edits of its input, into `out` (rows, V). Within the prompt there are none."""
     r = tl.program_id(0).to(tl.int64)
     if r < tl.load(counters):
         lanes = tl.arange(0, BLOCK)
-        row = out + r * V
-        total = log_sum_exp(logits + r * V, V, BLOCK)
+        row = out + r * out_row
+        total = log_sum_exp(logits + r * logits_row, V, BLOCK)
         if total != total:
             tl.store(counters + 6, 1)
-        subtract(logits + r * V, row, total, 1.0, V, BLOCK)
+        subtract(logits + r * logits_row, row, total, 1.0, V, BLOCK)
         s = tl.load(row_input + r).to(tl.int64)
         t = tl.load(row_length + r)
         path = paths + tl.load(row_node + r).to(tl.int64) * L

@@ -138,7 +138,8 @@ class DeviceEngine:
     def step(self) -> Iterator[tuple[Job, Result]]:
         if self._unfinished:
             try:
-                found = self._step()
+                with self._known.lock:  # other threads may decode with this model, in its session when this engine is done
+                    found = self._step()
             except ValueError:
                 self._session = self._known.session = None
                 raise

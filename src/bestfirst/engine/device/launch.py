@@ -33,7 +33,7 @@ class Graphs:
             work()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):  # others go on meanwhile
             work()
         self._pool = graph.pool()
         return graph

@@ -18,6 +18,7 @@ from .editing import PROGRAMS
 from .own_modules import OwnModules
 from .products import power
 from .rows import CAP, FREE, reclaim
+from .successors import GROUP, bits_of
 from .weights import Weights
 
 BLOCK = 1024  # nodes that one program takes back
@@ -120,6 +121,7 @@ class State:
         self.source_start = torch.arange(S, dtype=torch.int32, device=device) * shape.source
         # what ends an output, what may not come, what every output starts from
         self.ends, self.banned = zeros(weights.vocabulary, dtype=torch.int8), zeros(weights.vocabulary, dtype=torch.int8)
+        self.banned_bits = zeros(-(-weights.vocabulary // GROUP), dtype=torch.int64)
         self.prompt = zeros(shape.prompt)
         self.programs, self.given = zeros(PROGRAMS, shape.code), zeros(S, shape.given)  # edits
         # what may come: a trie, and where in it each node is
@@ -138,6 +140,7 @@ class State:
             marks.zero_()
             if tokens:
                 marks[torch.tensor(sorted(tokens), device=marks.device)] = 1
+        self.banned_bits.copy_(bits_of(banned, len(self.banned)))
         self.eos[: 1 + len(eos)] = torch.tensor([len(eos), *sorted(eos)], dtype=torch.int32)
         self.prompt.copy_(torch.tensor(prompt, dtype=torch.int32))
         self.token[self.shape.nodes * self.shape.successors :] = prompt[0]

@@ -13,16 +13,15 @@ from .attention import attend, attend_own, attend_source, best
 from .beams import grow
 from .children import keep_children
 from .editing import edit
-from .products import add, normed, power
+from .products import add, normed, power, table
 from .rows import BROKEN, ROWS, assign, embed, share
 from .state import State
-from .successors import keep_best, keep_given, survey
+from .successors import GROUP, keep_best, keep_given, survey
 from .weights import DeviceLayer as Layer
 from .wide_survey import sum_parts, survey_part
 
 LARGEST_VOCABULARY = 16384  # that one program looks through; above it, a row is looked through in parts
 MOST_SUCCESSORS = 128
-GROUP = 64  # tokens that are looked through together
 BLOCK = 1024  # of a row that is edited
 
 
@@ -127,8 +126,9 @@ class DeviceStep:
             logits = self._edited(logits)
         where = (self.row_node, self.row_length, st.logprob, st.token, st.child, st.ends)
         if shape.trie:
+            logits, total = self._summed(logits, edited)
             keep_children[(R,)](
-                *self._summed(logits, edited), st.counters, self.row_input, st.rules, *where, st.prompt, self.row_entry,
+                logits, logits.stride(0), total, st.counters, self.row_input, st.rules, *where, st.prompt, self.row_entry,
                 st.trie_tokens, st.trie_first, st.trie_items, st.node_place, st.eos, V, W, P,
                 WP=power(W), num_warps=4 if W <= 1024 else 16,
             )  # fmt: skip
@@ -137,7 +137,7 @@ class DeviceStep:
             total, maxima = self._survey(logits, edited)
             rows, groups = (st.counters, self.row_input, st.rules), maxima.shape[1]
             keep_best[(R,)](
-                logits, total, maxima, *rows, *where, st.prompt, V, W, P,
+                logits, logits.stride(0), total, maxima, *rows, *where, st.prompt, V, W, P,
                 G=groups, C=GROUP, WP=power(W), num_warps=1 if groups <= 256 else 4,
             )  # fmt: skip
             return
@@ -167,14 +167,16 @@ class DeviceStep:
         total, maxima = torch.empty(R, device=device), torch.empty(R, groups, device=device)
         if V <= LARGEST_VOCABULARY:
             survey[(R,)](
-                logits, total, maxima, st.banned, st.counters, V, ANY_BANNED=banned, EDITED=edited, G=groups, C=GROUP, num_warps=8
-            )
+                logits, logits.stride(0), total, maxima, st.banned_bits, st.counters, V,
+                ANY_BANNED=banned, EDITED=edited, G=groups, C=GROUP, num_warps=8,
+            )  # fmt: skip
             return total, maxima
         parts = power(V) // LARGEST_VOCABULARY
         sums = torch.empty(R, parts, device=device)
         survey_part[(R, parts)](
-            logits, sums, maxima, st.banned, st.counters, V, parts, ANY_BANNED=banned, G=groups // parts, C=GROUP, num_warps=8
-        )
+            logits, logits.stride(0), sums, maxima, st.banned_bits, st.counters, V, parts,
+            ANY_BANNED=banned, G=groups // parts, C=GROUP, num_warps=8,
+        )  # fmt: skip
         sum_parts[(R,)](sums, total, st.counters, parts, EDITED=edited, PP=power(parts), num_warps=1)
         return total, maxima
 
@@ -182,9 +184,10 @@ class DeviceStep:
         """Log-probabilities of the rows, with the edits of their inputs."""
         st, shape = self.state, self.state.shape
         R, V = logits.shape
-        out = torch.empty(R, V, device=logits.device)
+        out = table(R, V, self.state.logprob)
         edit[(R,)](
-            logits, out, st.counters, self.row_node, self.row_input, self.row_length, st.rules, st.programs, st.given,
+            logits, logits.stride(0), out, out.stride(0), st.counters,
+            self.row_node, self.row_input, self.row_length, st.rules, st.programs, st.given,
             st.paths, st.node_token, V, shape.lengths, shape.prompt, shape.code, shape.given,
             LP=power(shape.lengths), BLOCK=min(BLOCK, power(V)), num_warps=4,
         )  # fmt: skip

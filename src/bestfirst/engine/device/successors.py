@@ -3,25 +3,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+import torch
 import triton
 import triton.language as tl
 
 from .answers import ENDS, INF, OPEN, RULES, WIDTH
 
+GROUP = 64  # tokens that are looked through together
+
+
+def bits_of(tokens: Sequence[int], vocabulary: int) -> torch.Tensor:
+    """Tokens as `survey` looks them up: an integer a group, a bit a token."""
+    bits = np.zeros(-(-vocabulary // GROUP), np.uint64)
+    for token in tokens:
+        bits[token // GROUP] |= np.uint64(1 << token % GROUP)
+    return torch.from_numpy(bits.view(np.int64))
+
 
 @triton.jit
 def survey(
-    logits, total, maxima, banned, counters, V, ANY_BANNED: tl.constexpr, EDITED: tl.constexpr, G: tl.constexpr, C: tl.constexpr
+    logits, logits_row, total, maxima, banned, counters, V,
+    ANY_BANNED: tl.constexpr, EDITED: tl.constexpr, G: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """A row's log-sum-exp, if it is one of the rows in use, and the greatest logit of each of its G groups of C tokens.
 
-    Edited rows are log-probabilities already: their log-sum-exp counts as 0.
+    Edited rows are log-probabilities already: their log-sum-exp counts as 0. `banned`: a bit for each token of a group.
     """
     r = tl.program_id(0).to(tl.int64)
     if r < tl.load(counters):
         group = tl.arange(0, G)
         at = group[:, None] * C + tl.arange(0, C)[None, :]
-        x = tl.load(logits + r * V + at, mask=at < V, other=-INF).to(tl.float32)
+        x = tl.load(logits + r * logits_row + at, mask=at < V, other=-INF).to(tl.float32)
         if EDITED:
             tl.store(total + r, 0.0)
         else:
@@ -31,15 +46,16 @@ def survey(
                 tl.store(counters + 6, 1)
             tl.store(total + r, sum_all)
         if ANY_BANNED:
-            none = tl.load(banned + at, mask=at < V, other=0) != 0
+            bits = tl.load(banned + group, mask=group * C < V, other=0)
+            none = ((bits[:, None] >> tl.arange(0, C)[None, :]) & 1) != 0
             x = tl.where(none, -INF, x)
-            tl.store(logits + r * V + at, x, mask=none)
+            tl.store(logits + r * logits_row + at, x, mask=none)
         tl.store(maxima + r * G + group, tl.max(x, 1))
 
 
 @triton.jit
 def keep_best(
-    logits, total, maxima, counters, row_input, rules, row_node, row_length, logprob, token, child, ends, prompt,
+    logits, logits_row, total, maxima, counters, row_input, rules, row_node, row_length, logprob, token, child, ends, prompt,
     V, W, P, G: tl.constexpr, C: tl.constexpr, WP: tl.constexpr,
 ):  # fmt: skip
     """Top of a row, as many as its input's width, ties to the smaller token. Within the prompt: its next token, for nothing.
@@ -49,7 +65,7 @@ def keep_best(
     """
     r = tl.program_id(0)
     if r < tl.load(counters):
-        row = logits + r.to(tl.int64) * V
+        row = logits + r.to(tl.int64) * logits_row
         group = tl.arange(0, G)
         c = tl.arange(0, C)
         most = tl.load(maxima + r.to(tl.int64) * G + group)

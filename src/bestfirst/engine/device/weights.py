@@ -112,6 +112,7 @@ class Weights:
         self.positions = side.positions.up_to(positions).detach().contiguous()
         self.first_norm, self.last_norm = side.first_norm, side.last_norm
         self.head = DeviceLinear.join(weights.head)
+        self.head.aligned = True
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
         if weights.encoder is None:
             raise TypeError(f"the encoder of {type(model).__name__} is not built as this architecture's are")

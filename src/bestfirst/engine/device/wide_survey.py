@@ -10,21 +10,24 @@ from .answers import INF
 
 
 @triton.jit
-def survey_part(logits, sums, maxima, banned, counters, V, P, ANY_BANNED: tl.constexpr, G: tl.constexpr, C: tl.constexpr):
+def survey_part(
+    logits, logits_row, sums, maxima, banned, counters, V, P, ANY_BANNED: tl.constexpr, G: tl.constexpr, C: tl.constexpr
+):  # fmt: skip
     """A part's log-sum-exp, and the greatest logit of each of its G groups of C tokens."""
     r = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     if r < tl.load(counters):
         group = part * G + tl.arange(0, G)
         at = group[:, None] * C + tl.arange(0, C)[None, :]
-        x = tl.load(logits + r * V + at, mask=at < V, other=-INF).to(tl.float32)
+        x = tl.load(logits + r * logits_row + at, mask=at < V, other=-INF).to(tl.float32)
         peak = tl.max(tl.max(x, 1), 0)
         low = tl.where(peak > -INF, peak, 0.0)
         tl.store(sums + r * P + part, low + tl.log(tl.sum(tl.sum(tl.exp(x - low), 1), 0)))
         if ANY_BANNED:
-            none = tl.load(banned + at, mask=at < V, other=0) != 0
+            bits = tl.load(banned + group, mask=group * C < V, other=0)
+            none = ((bits[:, None] >> tl.arange(0, C)[None, :]) & 1) != 0
             x = tl.where(none, -INF, x)
-            tl.store(logits + r * V + at, x, mask=none)
+            tl.store(logits + r * logits_row + at, x, mask=none)
         tl.store(maxima + r * P * G + group, tl.max(x, 1))
 
 
