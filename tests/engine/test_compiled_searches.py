@@ -62,9 +62,11 @@ def compiled(world: World, score: Any, rows: int) -> tuple[Any, ...]:
         guesses = [step.room("gaps", rows), step.room("guesses", 3 * rows, np.int32)]
         e[[s.GUESS_COSTS_AT, s.GUESSES_AT]] = guesses
         queued, found, lengths = one.head[s.ROW_ROOM], one.head[s.ANSWER_ROOM], world.n_max + 2
+        away = step.room("away costs", queued), step.room("away cursors", 3 * queued, np.int32)
+        e[[s.PLAYED_AT + s.AWAY_COSTS_AT, s.PLAYED_AT + s.AWAY_CURSORS_AT]] = away
         e[s.PLAYED_AT + s.COSTS_AT : s.PLAYED_AT + s.ANSWER_VALUES_AT + 1] = [
-            step.room("costs", queued), step.room("cursors", 3 * queued, np.int32), step.room("counts", 2 * lengths, np.int64),
-            step.room("marks", 4 * lengths), step.room("answers", 2 * found, np.int32), step.room("values", found),
+            step.room("costs", queued), step.room("cursors", 3 * queued, np.int32), step.room("counts", 3 * lengths, np.int64),
+            step.room("marks", 5 * lengths), step.room("answers", 2 * found, np.int32), step.room("values", found),
         ]  # fmt: skip
         n = searches.plan(e)
         if one.head[s.OVER] > 0:
