@@ -7,7 +7,7 @@ import torch
 
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
-from bestfirst.engine.steps import weighing
+from bestfirst.engine.device import weighing
 from bestfirst.engine.steps.checksum import Checksum
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -126,7 +126,7 @@ def weighers(weights: list[torch.Tensor]) -> list[Callable[[], Any]]:
         numbers = _numbers(_whole(each))
         alike.setdefault((numbers.device, numbers.dtype), []).append(numbers)
     with suppress(ImportError):
-        from .weighing import Weighing
+        from ..device.weighing import Weighing
 
         return [Weighing(some) if device.type == "cuda" else partial(_fetched, some) for (device, _), some in alike.items()]
     return [partial(_fetched, some) for some in alike.values()]
