@@ -12,11 +12,12 @@ import pytest
 
 from bestfirst import Decoding, Model, Scored
 from bestfirst.cli.console import silence_libraries
+from bestfirst.cli.lines import Stream
 from bestfirst.cli.output import Output
 from bestfirst.cli.progress import Bar, CostSummary
-from bestfirst.cli.stream import InOrder, Stream
-from bestfirst.corpus import Tally, Worker
+from bestfirst.corpus import Record, Tally, Worker
 from bestfirst.corpus.records import batches, read_line
+from bestfirst.search import Answer, Result
 
 
 class Upper(Model):
@@ -83,12 +84,12 @@ def test_a_line_end_in_an_output_does_not_end_its_line(translated):
     assert out == ["A B C"]
 
 
-def test_results_are_handed_on_in_order_as_soon_as_they_can_be():
-    seen = []
-    in_order = InOrder(lambda number, item: seen.append((number, item)))
+def test_results_are_written_in_order_as_soon_as_they_can_be(tmp_path: Path):
+    out = Output(str(tmp_path / "out"))
+    run = Stream(Worker(Upper(), Decoding()), out, None, Bar(lambda: None, hidden=True))
     for number, after in ((2, []), (1, [1, 2]), (4, [1, 2]), (5, [1, 2]), (3, [1, 2, 3, 4, 5])):
-        in_order.put(number, str(number))
-        assert seen == [(n, str(n)) for n in after]
+        run.done(Record(number, ""), Result([Answer((), 0.0, 0.0, str(number))], status="complete"))
+        assert (tmp_path / "out").read_text().split() == [str(n) for n in after]
 
 
 def test_lines_are_cut_at_line_feeds_alone_whatever_the_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

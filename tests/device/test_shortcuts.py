@@ -13,8 +13,7 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
 from bestfirst.engine.device.shortcuts import Shortcuts, gated, new_gelu, rms_norm, rotate
-from bestfirst.engine.device.successors import bits_of
-from bestfirst.engine.device.wide_survey import sum_parts, survey_part
+from bestfirst.engine.device.successors import bits_of, sum_parts, survey_part
 from device.tiny import build
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -15,10 +15,11 @@ import torch
 import bestfirst
 from bestfirst.engine.runner import Runner
 from bestfirst.engine.steps import choose
-from bestfirst.engine.steps.bart import FusedBart
-from bestfirst.engine.steps.hooked import HookedStep
+from bestfirst.engine.steps.bart import FusedBart, read_bart
+from bestfirst.engine.steps.hooked import HookedStep, RecomputeStep
 from bestfirst.engine.steps.llama import FusedLlama
-from bestfirst.engine.steps.recompute import RecomputeStep
+from bestfirst.engine.steps.native.bart import NativeEncoder
+from bestfirst.engine.steps.native_bart import as_numpy
 from bestfirst.engine.steps.step import DecoderStep
 from bestfirst.models.transformers import TransformersModel
 from engine.builders import ARCHITECTURES, PAD, VOCABULARY
@@ -154,3 +155,20 @@ def test_a_step_beyond_the_first_tables(name: str, decoder: type[DecoderStep]) -
         growth = Growth(model, decoder(model.model), seed=0)
         growth.admit([[5, 6], [7]], [long, []])
         assert max(growth.step() for _ in range(3)) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
+def test_the_compiled_encoder_is_the_modules(name: str) -> None:
+    """Inputs of many lengths at once, beyond the positions that were tabled first."""
+    model: Any = ARCHITECTURES[name].build(seed=3, max_position_embeddings=200)
+    side = read_bart(model).encoder
+    assert side is not None
+    lengths = [1, 7, 100, 2, 33]
+    inputs = [torch.randint(4, 40, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in lengths]
+    encoder = NativeEncoder(as_numpy(side))
+    for _ in range(2):  # its memory is used again
+        found = torch.from_numpy(encoder(inputs)).clone().split(lengths)
+        for tokens, mine in zip(inputs, found, strict=True):
+            with torch.inference_mode():
+                its = model.get_encoder()(input_ids=torch.tensor([tokens])).last_hidden_state[0]
+            torch.testing.assert_close(mine, its, rtol=1e-3, atol=1e-4)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import bestfirst
-from bestfirst.engine.steps.bart_modules import read_bart
+from bestfirst.engine.steps.bart import read_bart
 from bestfirst.engine.steps.native import calls, registers
 from bestfirst.engine.steps.native.bart import NativeDecoder
 from bestfirst.engine.steps.native_bart import as_numpy

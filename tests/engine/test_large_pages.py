@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bestfirst.engine.steps.memory import CHUNK, Pages
 from bestfirst.engine.steps.operations import zeros
+from bestfirst.engine.steps.rows import CHUNK, Pages
 from bestfirst.engine.steps.tree import Tree
 
 CPU = torch.device("cpu")

@@ -14,8 +14,7 @@ from transformers import (
 import bestfirst
 from bestfirst.engine.known import known as known_of
 from bestfirst.engine.steps import choose
-from bestfirst.engine.steps.hooked import HookedStep
-from bestfirst.engine.steps.recompute import RecomputeStep
+from bestfirst.engine.steps.hooked import HookedStep, RecomputeStep
 from engine.builders import ARCHITECTURES
 from engine.searches import assert_correct, decode, hypotheses, same
 

@@ -1,9 +1,8 @@
-"""Every compiled kernel against torch, on random shapes; the compiled encoder against the module whose weights it reads."""
+"""Every compiled kernel against torch, on random shapes."""
 
 from __future__ import annotations
 
 from math import inf, nan
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +10,13 @@ import torch
 from torch.nn import functional as F
 
 import bestfirst
-from bestfirst.engine.steps.bart_modules import read_bart
+from bestfirst.engine.steps.bart import read_bart
 from bestfirst.engine.steps.bart_weights import Affine
-from bestfirst.engine.steps.memory import Pages
 from bestfirst.engine.steps.native import calls, parts, registers
 from bestfirst.engine.steps.native.bart import NativeEncoder, batches, wide_top
 from bestfirst.engine.steps.native.parts import Product
 from bestfirst.engine.steps.native_bart import as_numpy
+from bestfirst.engine.steps.rows import Pages
 from bestfirst.engine.steps.sources import Sources
 from bestfirst.engine.steps.tree import Tree
 from engine.builders import ARCHITECTURES
@@ -339,20 +338,3 @@ def test_batches_hold_so_many_tokens_and_every_input_once():
     assert list(batches([], 10)) == []
     assert list(batches([30], 10)) == [(0, 1)]
     assert list(batches([4, 4, 4, 30, 1, 9], 10)) == [(0, 2), (2, 3), (3, 4), (4, 6)]
-
-
-@pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
-def test_the_encoder_is_the_modules(name):
-    """Inputs of many lengths at once, beyond the positions that were tabled first."""
-    model: Any = ARCHITECTURES[name].build(seed=3, max_position_embeddings=200)
-    side = read_bart(model).encoder
-    assert side is not None
-    lengths = [1, 7, 100, 2, 33]
-    inputs = [torch.randint(4, 40, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in lengths]
-    encoder = NativeEncoder(as_numpy(side))
-    for _ in range(2):  # its memory is used again
-        found = torch.from_numpy(encoder(inputs)).clone().split(lengths)
-        for tokens, mine in zip(inputs, found, strict=True):
-            with torch.inference_mode():
-                its = model.get_encoder()(input_ids=torch.tensor([tokens])).last_hidden_state[0]
-            torch.testing.assert_close(mine, its, rtol=1e-3, atol=1e-4)

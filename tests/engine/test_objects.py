@@ -23,7 +23,7 @@ BYTES = {"quantise", "pack_bytes", "multiply_bytes"}
 
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
 def test_all_layers_at_once_are_the_layers_one_by_one(name):
-    from bestfirst.engine.steps.bart_modules import read_bart
+    from bestfirst.engine.steps.bart import read_bart
     from bestfirst.engine.steps.native.bart import NativeDecoder
     from bestfirst.engine.steps.native_bart import as_numpy
     from engine.builders import ARCHITECTURES

@@ -9,8 +9,7 @@ import torch
 import bestfirst
 from bestfirst.engine.known import known
 from bestfirst.engine.steps import checksum
-from bestfirst.engine.steps.checksum import Checksum
-from bestfirst.engine.steps.pages import WrittenPages, whole_pages
+from bestfirst.engine.steps.checksum import Checksum, WrittenPages, whole_pages
 from engine.builders import ARCHITECTURES
 from generate.differences import padded
 

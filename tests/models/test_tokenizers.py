@@ -17,7 +17,7 @@ from bestfirst.engine.compiled_model import read_tokenizer
 from bestfirst.models.folder import ModelNotFound, NeedsTransformers, embedded_folder
 from bestfirst.models.sentencepiece_tokenizer import AddedToken, Splitter
 from bestfirst.models.tokenizer import Tokenizer
-from bestfirst.models.transformers_tokenizer import TransformersTokenizer
+from bestfirst.models.transformers import TransformersTokenizer
 from models.odd_texts import odd_texts
 
 LINES = Path(__file__).parents[1].joinpath("data", "tatoeba-200.de").read_text(encoding="utf-8").splitlines()

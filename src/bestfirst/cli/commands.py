@@ -13,7 +13,8 @@ from .console import usage
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 ABOUT = "Beam search's answer for a fraction of the model calls: best-first beam search for any sequence model."
-NAMES = ("translate", "complete", "compare", "view", "explain", "serve")  # each is its module's
+NAMES = ("translate", "complete", "compare", "view", "explain", "serve")
+HOMES = {"complete": "translate"}  # the module of a command, where it is not of the same name
 
 
 def commands_for(name: str) -> typer.Typer:
@@ -26,7 +27,7 @@ def commands_for(name: str) -> typer.Typer:
     known = name in (*NAMES, *HERE)
     for each in NAMES:
         if each == name or not known:
-            app.command()(getattr(import_module(f".{each}", __package__), each))
+            app.command()(getattr(import_module(f".{HOMES.get(each, each)}", __package__), each))
     for function, settings in HERE.values():
         app.command(**settings)(function)
     return app

@@ -11,14 +11,24 @@ from functools import partial
 from typing import Any
 
 from ..corpus import Checkpoint, Input, ShardResult, Survey, Target, Worker
-from ..corpus.worker import fixed_budget, shard_lines
+from ..corpus.worker import BEST_SO_FAR, OUT_OF_CALLS, UNFINISHED, fixed_budget, shard_lines
 from ..errors import Conflict, InputChanged, Stopped
 from ..settings import Decoding
 from .console import INTERRUPTED, PARTLY, CommandError, say, tell, usage
 from .options import CorpusOptions
 from .progress import Bar, CostSummary
 from .settings import ModelChoice, identity, signature
-from .stream import say_failure
+
+REMEDIES = {
+    UNFINISHED: "raise --max-length, or see what there is with --partial",
+    OUT_OF_CALLS: "raise --max-calls, or see what there is with --partial",
+    BEST_SO_FAR: "raise --max-calls, or be content with it by --partial",
+}
+
+
+def say_failure(number: int, why: str) -> None:
+    """Name a line that has no output, and what may help."""
+    say(f"line {number}: {why}" + (f"; {REMEDIES[why]}" if why in REMEDIES else ""))
 
 
 def is_job(file: str | None, output: str | None) -> bool:

@@ -1,22 +1,31 @@
-"""Lines: text in, text out, line for line: from file to file as a job that can be broken off, else as a stream."""
+"""Lines: text in, text out, line for line: from file to file as a job that can be broken off; else as a stream, whose lines are
+decoded as they come and written at once, in order."""
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import stat
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
-from ..corpus import Input, Target
-from ..corpus.input import compression_of, format_of
+from ..corpus import Input, Record, Target, Worker
+from ..corpus.input import UNREADABLE, compression_of, decompressed, format_of
+from ..corpus.records import batches
+from ..errors import reason
+from ..search import HEADER, Result, Trace
 from ..settings import Decoding
-from .console import INTERRUPTED, PARTLY, CommandError, tell, usage
-from .corpus import CorpusJob, build_worker, is_job
+from .console import INTERRUPTED, PARTLY, CommandError, say, tell, usage
+from .corpus import CorpusJob, build_worker, is_job, say_failure
 from .options import CorpusOptions, LineOptions
 from .output import Output
-from .progress import Bar
+from .progress import Bar, CostSummary
 from .settings import ModelChoice
-from .stream import Stream, open_input, records
+
+ROWS = 500  # of a Parquet file at a time
 
 
 @dataclass(frozen=True)
@@ -83,3 +92,81 @@ def _check_stream(source: Input, target: Target, ray: str | None) -> None:
         raise usage("Parquet goes from file to file: name an input file and, with -o, an output file; and no --trace")
     if target.compression is not None:
         raise usage("a compressed output goes from file to file; here, write to standard output and compress that ('| gzip')")
+
+
+def open_input(path: str | None) -> io.FileIO:
+    """The file of this name; standard input without one, or for `-`."""
+    if path in (None, "-"):
+        if sys.stdin is None:
+            raise usage("standard input is closed; name an input file")
+        stream = io.FileIO(sys.stdin.fileno(), closefd=False)
+        if stream.isatty():
+            say("reading from the terminal; end with Ctrl-D")
+        return stream
+    try:
+        return io.FileIO(str(path))
+    except OSError as error:
+        text = isinstance(error, FileNotFoundError) and " " in str(path)
+        hint = "; a text itself comes by standard input: echo TEXT | bestfirst translate" if text else ""
+        raise usage(f"cannot read {path!r}: {reason(error)}{hint}") from error
+
+
+def records(source: Input, stream: io.FileIO) -> Iterator[Sequence[Record]]:
+    """All records, as many at a time as are there."""
+    if source.form == "parquet":
+        yield from (shard.records for shard in source.shards(ROWS))
+        return
+    try:
+        yield from batches(decompressed(stream, source.path), source.parse)
+    except UNREADABLE as error:
+        raise CommandError(f"cannot read on: {reason(error)}") from error
+
+
+class Stream:
+    """Batches of records go in, results are written in the order of the records."""
+
+    def __init__(self, worker: Worker, output: Output, events: Output | None, bar: Bar) -> None:
+        self.worker = worker
+        self.output = output
+        self.events = events
+        self.bar = bar
+        self.summary = CostSummary()
+        self._done: dict[int, tuple[Record, Result]] = {}  # those that wait for one before them
+        self._next = 1
+        self._traces: dict[int, Trace] = {}
+        for target in filter(None, (output, events)):
+            target.begin()
+        if events is not None:
+            events.write(json.dumps(HEADER) + "\n")
+        bar.begin()
+
+    @property
+    def failed(self) -> int:
+        return self.summary.tally.failed
+
+    def translate(self, records: Sequence[Record]) -> None:
+        cost = self.worker.decode(records, self.done, None if self.events is None else self._trace)
+        self.summary.tally.include(cost)
+        self.bar.saved(self.summary.tally)
+
+    def done(self, record: Record, result: Result) -> None:
+        """Write a result as soon as all before it are there."""
+        self._done[record.number] = (record, result)
+        while self._next in self._done:
+            self._next += 1
+            self._write(*self._done.pop(self._next - 1))
+
+    def _trace(self, record: Record) -> Trace:
+        trace = self._traces[record.number] = Trace(line=record.number)
+        return trace
+
+    def _write(self, record: Record, result: Result) -> None:
+        self.output.write(self.worker.target.line(record, result))
+        trace = self._traces.pop(record.number, None)
+        if self.events is not None and trace is not None:
+            self.events.write("".join(json.dumps(event) + "\n" for event in trace.events))
+        why = self.worker.failure(result)
+        if why is not None:
+            self.summary.tally.failed += 1
+            say_failure(record.number, why)
+        self.bar.advance()

@@ -136,13 +136,12 @@ def given(**named: Any) -> dict[str, Any]:
 
 # -- options that stand alone --------------------------------------------------------------------------------------------
 
-InputFile = Annotated[str | None, argument("FILE",
-    "Text, one sentence a line, in UTF-8; or JSON lines (.jsonl), or Parquet (.parquet). Any of the first two may be "
-    "compressed (.gz, .zst). Without it, or for -, standard input.")]
+FILE = ("in UTF-8; or JSON lines (.jsonl), or Parquet (.parquet). Any of the first two may be compressed (.gz, .zst). "
+    "Without it, or for -, standard input.")
+InputFile = Annotated[str | None, argument("FILE", f"Text, one sentence a line, {FILE}")]
+PromptFile = Annotated[str | None, argument("FILE", f"Prompts, one a line, {FILE}")]
 OutputFile = Annotated[str | None, option("--output", "-o", metavar="OUT", panel=OUTPUT,
     help="Write to this file, not to standard output.")]
-NBest = Annotated[int, option(kind=count, metavar="N", panel=OUTPUT,
-    help="Print the N best of every line (for N > 1), each as 'i ||| text ||| score', i from 0, as Moses and Marian do.")]
 AsJson = Annotated[bool, option("--json", panel=OUTPUT, help="Print JSON, one object a line.")]
 Partial = Annotated[bool, option("--partial", panel=OUTPUT,
     help="Where nothing finished, print the best unfinished hypothesis; where --max-calls did not suffice, take what there is.")]
@@ -152,23 +151,14 @@ MaxLength = Annotated[Any, option(kind=length, metavar="N", panel=SEARCH,
     help="Most tokens to generate, end of sentence included; 2x: twice as many as the input has. By default the model's own "
     "limit, else 2 |input| + 10.")]
 RowBudget = Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
-    help="Rows in one forward pass, shared by the lines in flight: larger is faster until the machine is full. "
-    "Changes no result.")]
+    help="Rows in one forward pass, shared by the lines in flight: more is faster until the machine is full. Changes no result.")]
 Draft = Annotated[str | None, option(kind=words, metavar="WHO", panel=SEARCH,
     help="Who guesses how outputs go on, so that a forward pass scores several tokens of one: source (what the input says "
     "there), outputs (what was written before), model:FOLDER (a smaller model), none. Changes no result.")]
 Prefix = Annotated[str | None, option(kind=words, metavar="TEXT", panel=SEARCH, help="Make every output start with this text.")]
-Allowed = Annotated[str | None, option("--allowed", kind=words, metavar="WHAT", panel=SEARCH,
-    help="Write only what is in this file: a text, one output a line, or a trie saved by bestfirst.Trie; --json tells the number "
-    "of the line that was found, from 0. Or only what is of a form: regex:PATTERN, schema:FILE (a JSON schema), grammar:FILE "
-    "(context-free, as Lark writes them).")]
 ModelName = Annotated[str | None, option("--model", "-m", metavar="FOLDER", panel=MODEL,
     help="A Hugging Face model: a folder, or a name for transformers to find. By default the German-English translator that "
     "comes with bestfirst.")]
-
-PromptFile = Annotated[str | None, argument("FILE",
-    "Prompts, one a line, in UTF-8; or JSON lines (.jsonl), or Parquet (.parquet). Any of the first two may be compressed "
-    "(.gz, .zst). Without it, or for -, standard input.")]
 Chat = Annotated[bool, option("--chat", panel=MODEL,
     help="Prompts are what is said to a chat model: its own chat template makes of it what it goes on with.")]
 
@@ -179,7 +169,8 @@ Chat = Annotated[bool, option("--chat", panel=MODEL,
 class LineOptions:
     """What is written for each line, and what beside."""
 
-    nbest: NBest = 1
+    nbest: Annotated[int, option(kind=count, metavar="N", panel=OUTPUT,
+        help="Print the N best of every line (for N > 1), each as 'i ||| text ||| score', i from 0, as Moses and Marian do.")] = 1
     as_json: AsJson = False
     stats: Annotated[bool, option("--stats", panel=OUTPUT, help="At the end, print what it cost to standard error.")] = False
     trace: Annotated[str | None, option(metavar="OUT", panel=OUTPUT,
@@ -237,7 +228,10 @@ class AllSearchOptions(SearchOptions):
         help=f"What to expand first: {', '.join(STRATEGIES)}. The last three prune nothing: give "
         "them --max-calls.")] = "best-first"
     prefix: Prefix = None
-    allowed: Allowed = None
+    allowed: Annotated[str | None, option("--allowed", kind=words, metavar="WHAT", panel=SEARCH,
+        help="Write only what is in this file: a text, one output a line, or a trie saved by bestfirst.Trie; --json tells the "
+        "number of the line that was found, from 0. Or only what is of a form: regex:PATTERN, schema:FILE (a JSON schema), "
+        "grammar:FILE (context-free, as Lark writes them).")] = None
     must_contain: Annotated[list[str] | None, option("--must-contain", metavar="WORD", panel=SEARCH,
         help="Every output must contain this word; 'a|b': one of these. May be given several times, for words in any "
         "order.")] = None

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..scoring import GNMT, LengthNormalized, Score
 from ..search import Answer, Context, LevelSearch, Patience, Result, StepSearch, Strategy, StrictSearch, check
-from ..search.policy import Policy
+from ..search.objective import Policy
 from ..settings import Decoding
 from ..toolkits import FirstFinished, HuggingFaceStep
 from .engine import Job, Running

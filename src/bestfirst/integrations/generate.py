@@ -2,26 +2,33 @@
 
     model.generate(**inputs, num_beams=5, custom_generate=bestfirst.generate)
 
-`docs/from-transformers.md` has what happens to each argument of `generate`.
+`docs/from-transformers.md` has what happens to each argument of `generate`. At the end: what `generate` keeps back from a
+callable, and the folder route.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from transformers import GenerationMixin
+from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 
 from ..constraints import Constraint
+from ..drafting import Drafter, SourceLookup
 from ..engine import Stats, no_garbage_collection
 from ..engine.processing import never_rise
+from ..engine.smaller_model import SmallerModel
 from ..models.text_model import INT8
+from ..models.transformers import TransformersModel
 from ..scoring import Score
 from ..search import Strategy, Trace
 from . import crossover
 from .call import Call
-from .caller import kept_back, stream
 from .inputs import PreparedModel, read_inputs
 from .limits import read_limits
 from .outputs import Outputs, output_of, padding
@@ -149,3 +156,67 @@ def generate(
         vars(stats).update(vars(call.summary()))
     outputs = Outputs(inputs.ids, call.results, config.num_return_sequences, padding(config, call.greedy))
     return streamed(output_of(outputs, config, call.record, wrapped.encoder_decoder, call.greedy))
+
+
+GENERATE = inspect.unwrap(GenerationMixin.generate).__code__
+
+
+class KeptBack(NamedTuple):
+    """What `generate` was given; None where nobody gave it."""
+
+    streamer: Any = None
+    synced_gpus: bool | None = None
+    assistant_model: Any = None
+
+    def drafter(self, config: Any) -> Drafter | None:
+        """Who guesses ahead: `assistant_model`, or `prompt_lookup_num_tokens`; None where neither is asked for."""
+        if self.assistant_model is None:
+            most = getattr(config, "prompt_lookup_num_tokens", None)
+            return SourceLookup(most) if most else None
+        if not hasattr(self.assistant_model, "get_output_embeddings"):
+            raise ValueError(f"assistant_model must be a model of transformers, got {type(self.assistant_model).__name__}")
+        return SmallerModel(TransformersModel(self.assistant_model))
+
+
+def kept_back() -> KeptBack:
+    """Read from the frame of the `generate` that called us. Else a streamer's consumer would wait for its end for ever."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code is not GENERATE:
+        frame = frame.f_back  # type: ignore[assignment]
+    return KeptBack() if frame is None else KeptBack(*map(frame.f_locals.get, KeptBack._fields))
+
+
+def stream(streamer: Any, output: Any, n: int, prompt_length: int) -> None:
+    """Each input's best of `n` outputs, a token at a time as greedy search would have given it: none was final before the end."""
+    sequences: torch.Tensor = output if isinstance(output, torch.Tensor) else output.sequences
+    for tokens in sequences[::n, prompt_length:].cpu().unbind(1):
+        streamer.put(tokens)
+    streamer.end()
+
+
+def generate_with(model: Any, arguments: dict[str, Any]) -> Any:
+    """The folder route: `custom_generate="<folder>"` hands over the arguments of `generate` before anything was done with them.
+    What a callable would not be given is honoured or refused, stop strings meet their tokenizer."""
+    refuse(None, **arguments)
+    kept = {name: value for name, value in arguments.items() if value is not None}
+    if "streamer" in kept:
+        kept["streamer"] = OnePrompt(kept["streamer"])
+    tokenizer, strings = kept.pop("tokenizer", None), kept.get("stop_strings")
+    if tokenizer is not None and strings is not None:
+        del kept["stop_strings"]
+        kept["stopping_criteria"] = StoppingCriteriaList(
+            [*kept.get("stopping_criteria", ()), StopStringCriteria(tokenizer, strings)]
+        )
+    return model.generate(**kept, custom_generate=generate)
+
+
+class OnePrompt:
+    """A streamer that sees a prompt once: `generate` has copied it for every row of the beam by then."""
+
+    def __init__(self, streamer: Any) -> None:
+        self._streamer = streamer
+        self.end = streamer.end
+
+    def put(self, tokens: torch.Tensor) -> None:
+        copies = tokens.dim() == 2 and bool((tokens == tokens[0]).all())
+        self._streamer.put(tokens[:1] if copies else tokens)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..scoring import LengthNormalized, LogProbability, Score, named_score
+from ..scoring import Score, by_length_penalty, named_score
 from ..search import AnyOrderSearch, LevelStop, Patience, Stop, Strategy, beam, best_first_beam, greedy
 from ..strategies import named_strategy, stopping
 from ..toolkits import BestIsWorse, HuggingFaceStep, ShortestFirstPruned
@@ -36,12 +36,6 @@ class NeverAsWritten(LevelStop):
             return False
         best = search.score.final(search.best_unfinished(length).value, self.length or length, search.context)
         return best <= search.answers[k - 1].worth
-
-
-def hugging_face_score(config: Any) -> Score:
-    """log p / N^length_penalty."""
-    penalty = float(config.length_penalty)
-    return LogProbability() if penalty == 0 else LengthNormalized(penalty)
 
 
 def hugging_face_strategy(config: Any, n_max: int, bounded: bool) -> Strategy:
@@ -87,4 +81,4 @@ def own_strategy(config: Any, score: str | Score | None, strategy: str | Strateg
 
 def own_score(config: Any, score: str | Score | None) -> Score:
     """The score that was asked for, by default Hugging Face's."""
-    return hugging_face_score(config) if score is None else named_score(score)
+    return by_length_penalty(float(config.length_penalty)) if score is None else named_score(score)

@@ -86,7 +86,7 @@ def log_softmax(x: Any) -> Any:
     return x - numpy.log(numpy.exp(x).sum(-1, keepdims=True))
 
 
-def log(x: Any) -> Any:
+def logs(x: Any) -> Any:
     """The natural logarithm of each element of an array or a tensor."""
     if hasattr(x, "log"):
         return x.log()

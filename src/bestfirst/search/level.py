@@ -15,8 +15,7 @@ from math import inf
 
 from .agenda import by_key
 from .hypothesis import Context, Hypothesis, Successors
-from .objective import TOLERANCE, BrokenLaw, Objective, lowered
-from .policy import Policy
+from .objective import TOLERANCE, BrokenLaw, Objective, Policy, lowered
 from .result import Answer, Result
 from .stops import Patience
 from .strict import logprob_of

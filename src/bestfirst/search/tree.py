@@ -8,8 +8,7 @@ from math import inf
 
 from .agenda import Agenda, Beam, by_key
 from .hypothesis import Context, Hypothesis
-from .objective import TOLERANCE, BrokenLaw, Objective
-from .policy import Policy
+from .objective import TOLERANCE, BrokenLaw, Objective, Policy
 from .table_1 import Strategy, check
 from .trace import Event, Trace
 

@@ -11,14 +11,12 @@ import torch
 from .admission import Admission
 from .attention import attend, attend_own, attend_source, best
 from .beams import grow
-from .children import keep_children
 from .editing import edit
 from .products import add, normed, power, table
 from .rows import BROKEN, ROWS, assign, embed, share
 from .state import State
-from .successors import GROUP, keep_best, keep_given, survey
+from .successors import GROUP, keep_best, keep_children, keep_given, sum_parts, survey, survey_part
 from .weights import DeviceLayer as Layer
-from .wide_survey import sum_parts, survey_part
 
 LARGEST_VOCABULARY = 16384  # that one program looks through; above it, a row is looked through in parts
 MOST_SUCCESSORS = 128

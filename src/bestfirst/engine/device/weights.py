@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from ..steps.bart import normed
-from ..steps.bart_modules import looks_like_bart, read_bart
+from ..steps.bart import looks_like_bart, normed, read_bart
 from ..steps.bart_weights import BartLayer, BartSide
 from ..steps.trial import encoder_agrees
 from .attention import attend, attend_source

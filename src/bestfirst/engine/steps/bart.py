@@ -1,4 +1,5 @@
-"""FusedBart: the decoders of Marian, BART, mBART, Pegasus, M2M100, NLLB and Whisper, straight from their modules' weights.
+"""FusedBart: the decoders of Marian, BART, mBART, Pegasus, M2M100, NLLB and Whisper, straight from their modules' weights
+(`read_bart`).
 
 What it saves over the modules themselves: one product for query, key and value; keys and values written and gathered once a
 layer, together; the encoder's keys used where they lie, one copy for each input; no masks rebuilt, no per-module Python.
@@ -11,9 +12,9 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from .bart_modules import looks_like_bart, read_bart
-from .bart_weights import BartLayer, BartSide, LayerNorm
+from .bart_weights import NORM_FIRST, Affine, BartAttention, BartLayer, BartSide, BartWeights, LayerNorm
 from .operations import Linear
+from .positions import PositionTable
 from .sources import Sources
 from .step import DecoderStep
 from .tree import MaskedRows, Tree
@@ -142,3 +143,68 @@ def embedded(side: BartSide, tokens: torch.Tensor, positions: torch.Tensor, long
 def normed(x: torch.Tensor, norm: Any) -> torch.Tensor:
     """x normalised, where there is a norm."""
     return x if norm is None else F.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
+
+
+def looks_like_bart(model: Any) -> bool:
+    """Whether this looks like one of these models."""
+    return model.config.model_type in NORM_FIRST and hasattr(model.get_decoder(), "layers")
+
+
+def read_bart(model: Any) -> BartWeights:
+    """The weights of a model that looks like one, where they lie."""
+    try:
+        encoder = _side(model.get_encoder())
+    except AttributeError:
+        encoder = None
+    head, bias = _affine(model.get_output_embeddings()), getattr(model, "final_logits_bias", None)
+    return BartWeights(encoder, _side(model.get_decoder()), head if bias is None else Affine(head.weight, bias[0]))
+
+
+def _side(module: Any) -> BartSide:
+    return BartSide(
+        layers=tuple(_layer(layer, str(module.config.activation_function)) for layer in module.layers),
+        norm_first=NORM_FIRST[module.config.model_type],
+        embedding=module.embed_tokens.weight.detach(),
+        embed_scale=_embed_scale(module),
+        positions=PositionTable(module),
+        first_norm=_norm(getattr(module, "layernorm_embedding", None)),
+        last_norm=_norm(getattr(module, "layer_norm", None)),
+    )
+
+
+def _layer(module: Any, name: str) -> BartLayer:
+    cross = getattr(module, "encoder_attn", None)
+    own_norm, norm = _norm(module.self_attn_layer_norm), _norm(module.final_layer_norm)
+    if own_norm is None or norm is None:
+        raise AttributeError(f"{type(module).__name__} lacks a norm")
+    return BartLayer(
+        own=_attention(module.self_attn),
+        own_norm=own_norm,
+        cross=None if cross is None else _attention(cross),
+        cross_norm=None if cross is None else _norm(module.encoder_attn_layer_norm),
+        fc1=_affine(module.fc1),
+        fc2=_affine(module.fc2),
+        activation=module.activation_fn,
+        norm=norm,
+        activation_name=name,
+    )
+
+
+def _attention(module: Any) -> BartAttention:
+    query, key, value, out = (_affine(part) for part in (module.q_proj, module.k_proj, module.v_proj, module.out_proj))
+    return BartAttention(query, key, value, out, module.num_heads, module.head_dim, float(module.scaling))
+
+
+def _affine(module: Any) -> Affine:
+    return Affine(module.weight.detach(), None if module.bias is None else module.bias.detach())
+
+
+def _norm(module: Any) -> LayerNorm | None:
+    return None if module is None else LayerNorm(module.weight.detach(), module.bias.detach(), float(module.eps))
+
+
+def _embed_scale(module: Any) -> float:
+    """An embedding module's own scale, or that of the side; Whisper has one that it does not use."""
+    if module.config.model_type == "whisper":
+        return 1.0
+    return float(getattr(module.embed_tokens, "embed_scale", getattr(module, "embed_scale", 1.0)))

@@ -14,11 +14,10 @@ import torch
 
 from ..known import known
 from .bart import FusedBart
-from .hooked import HookedStep, MaskedLayersStep
+from .hooked import HookedStep, MaskedLayersStep, RecomputeStep
 from .llama import FusedLlama
 from .native.libraries import available
 from .native_bart import NativeBart
-from .recompute import RecomputeStep
 from .step import DecoderStep
 from .t5 import FusedT5
 from .trial import agrees, agrees_without_masks, encoder_agrees

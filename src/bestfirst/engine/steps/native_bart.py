@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .bart_modules import looks_like_bart, read_bart
+from .bart import looks_like_bart, read_bart
 from .native.bart import NativeDecoder
 from .native.parts import ACTIVATIONS
 from .positions import PositionTable

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..bart_weights import BartSide, BartWeights
-from ..memory import Pages
-from ..rows import Rows, check_range
+from ..rows import Pages, Rows, check_range
 from . import calls as kernels
 from . import calls as tiles
 from .packed import Packed, room

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..bart_weights import Affine, BartLayer, BartSide, LayerNorm
-from ..memory import Pages
+from ..rows import Pages
 from . import calls as kernels
 from . import calls as tiles
 from .packed import Packed

@@ -1,6 +1,6 @@
 """Best-first beam search as a `custom_generate` repository: hands all of `generate`'s arguments to `bestfirst.generate`."""
 
-from bestfirst.integrations.folder import generate_with
+from bestfirst.integrations.generate import generate_with
 
 
 def generate(model, **arguments):  # noqa: ANN001, ANN003, ANN201

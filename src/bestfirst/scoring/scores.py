@@ -1,0 +1,292 @@
+"""Scores: log-probability, which the paper starts from; corrections for the length of an output; what the input tells beyond a
+language model; scores that change another one. And all of them by name, as `decode(score=...)` and the command know them."""
+
+from __future__ import annotations
+
+from inspect import Parameter, signature
+from math import inf, isfinite, log
+from typing import TYPE_CHECKING, Any
+
+from ..search import AnyOrderSearch, Context, Finished, Groups, Strategy
+from ..search import check as check_settings
+from .score import Score, log_softmax, logs, nonnegative
+
+if TYPE_CHECKING:
+    from ..models import Model
+
+
+class LogProbability(Score):
+    """The sum of log-probabilities (the paper's Eq. 4): monotonic, for no log-probability is positive.
+
+    A temperature other than 1 divides them before they are normalised again; `Answer.logprob` stays the model's own.
+    """
+
+    name = "logprob"
+    monotonic = True
+    value_only = True
+
+    def __init_subclass__(cls) -> None:
+        cls.value_only = cls.final is Score.final and cls.bound is LogProbability.bound
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        if not 0 < temperature < inf:
+            raise ValueError(f"temperature must be a number above 0, got {temperature}")
+        self.temperature = temperature
+
+    @property
+    def plain(self) -> bool:
+        return self.temperature == 1
+
+    def increment(self, logprobs: Any, aux: Any = None) -> Any:
+        return logprobs if self.plain else log_softmax(logprobs / self.temperature)
+
+    def bound(self, value: float, length: int, context: Context) -> float:
+        return value
+
+
+class LengthNormalized(Score):
+    """log p(y|x) / N^alpha (Hugging Face's `length_penalty`, fairseq's `lenpen`): monotonic for alpha <= 0.
+
+    A value below 0 gets better with every token of the same value if alpha > 0, worse if alpha < 0: the best continuation is the
+    longest or the shortest.
+    """
+
+    name = "length-normalized"
+    one_way = True
+
+    def __init__(self, alpha: float) -> None:
+        if not isfinite(alpha):
+            raise ValueError(f"alpha must be a number, got {alpha}")
+        self.alpha = alpha
+        self.monotonic = alpha <= 0
+
+    def norm(self, length: int) -> float:
+        """What the value is divided by; the empty hypothesis, worth 0 whatever it is, counts as one token."""
+        return float(max(length, 1) ** self.alpha)
+
+    def final(self, value: float, length: int, context: Context) -> float:
+        return value / self.norm(length)
+
+    def bound(self, value: float, length: int, context: Context) -> float:
+        return value / self.norm(length + 1 if self.monotonic else context.n_max)
+
+
+class GNMT(LengthNormalized):
+    """log p(y|x) / ((5 + N) / 6)^alpha (Wu et al. 2016, Eq. 14): grows more gently with the length than N^alpha."""
+
+    name = "gnmt"
+
+    def norm(self, length: int) -> float:
+        return float(((5 + length) / 6) ** self.alpha)
+
+
+class LengthReward(Score):
+    """log p(y|x) + beta * N (He et al. 2016; the paper's Eq. 12). The best that can happen is n_max tokens at no cost."""
+
+    name = "length-reward"
+    one_way = True
+
+    def __init__(self, beta: float) -> None:
+        self.beta = nonnegative("beta", beta)
+        self.monotonic = beta == 0
+
+    def final(self, value: float, length: int, context: Context) -> float:
+        return value + self.beta * length
+
+    def bound(self, value: float, length: int, context: Context) -> float:
+        return self.final(value, context.n_max, context)
+
+
+class BoundedLengthReward(LengthReward):
+    """log p(y|x) + beta * min(r|x|, N) (Huang et al. 2017; the paper's Eq. 11): only up to the length that one may expect.
+
+    The paper asks for r|x| < n_max; where that fails, no output reaches r|x| and n_max takes its place.
+    """
+
+    name = "bounded-length-reward"
+    needs = frozenset({"source_length"})
+
+    def __init__(self, beta: float, ratio: float) -> None:
+        super().__init__(beta)
+        self.ratio = nonnegative("ratio", ratio)
+
+    def final(self, value: float, length: int, context: Context) -> float:
+        return value + self.beta * min(self.ratio * context.source_length, length)
+
+
+def by_length_penalty(alpha: float) -> Score:
+    """log p / N^alpha, as `length_penalty` means it everywhere; 0 is the plain log-probability, whose search is the cheapest."""
+    return LogProbability() if alpha == 0 else LengthNormalized(alpha)
+
+
+class MutualInformation(Score):
+    """log p(y|x) - weight * log max(p(y), epsilon), clipped at every step (Li et al. 2016; the paper's Eq. 15).
+
+    A token can add at most u = weight * log(1/epsilon). Increments are kept less u, so that none is positive, and `final` gives u
+    back for every token: a length reward with beta = u, and exact like one.
+
+    With `whole_sequence` the probability of all of y is clipped once, as the paper's equation reads. What a hypothesis can still
+    gain then depends on more than its value and length, so best-first search gives no guarantee. With epsilon = 0 nothing is
+    clipped and nothing bounded: beam search only (the paper's baseline).
+    """
+
+    name = "mutual-information"
+    one_way = True
+
+    def __init__(self, language_model: Model, weight: float, epsilon: float, whole_sequence: bool = False) -> None:
+        if not 0 <= epsilon <= 1:
+            raise ValueError(f"epsilon must be above 0 and at most 1 (or 0, for beam search), got {epsilon}")
+        self.language_model = language_model
+        self.weight = nonnegative("weight", weight)
+        self.epsilon = epsilon
+        self.whole_sequence = whole_sequence
+        self.needs = frozenset({"language_model", "language_model_past"} if whole_sequence else {"language_model"})
+        self._floor = log(epsilon) if epsilon > 0 else 0.0
+        self._unit = -weight * self._floor  # u
+        self.monotonic = epsilon > 0 and self._unit == 0
+
+    def _clip(self, logprobs: Any) -> Any:
+        return logprobs.clip(min=self._floor) if self.epsilon > 0 else logprobs
+
+    def increment(self, logprobs: Any, aux: Any = None, past: Any = None) -> Any:
+        before = self._clip(past) if self.whole_sequence else self._floor
+        after = self._clip(past + aux) if self.whole_sequence else self._clip(aux)
+        return logprobs - self.weight * (after - before)
+
+    def final(self, value: float, length: int, context: Context) -> float:
+        return value if self.whole_sequence else value + self._unit * length
+
+    def bound(self, value: float, length: int, context: Context) -> float:
+        if self.epsilon == 0:
+            return inf
+        return value + self._unit * (1 if self.whole_sequence else context.n_max)
+
+    def exact(self, finished: Finished) -> bool:
+        return not self.whole_sequence
+
+    def check(self, strategy: Strategy) -> None:
+        if self.epsilon == 0 and not strategy.level_by_level:
+            raise ValueError("epsilon = 0 leaves mutual information without a bound; use strategy='beam', or an epsilon above 0")
+
+
+LEAST = 1e-10  # stands for no attention at all, so that scores stay finite
+
+
+class WrappedScore(Score):
+    """Everything as the score inside has it (log-probability where none is named); subclasses say what differs."""
+
+    def __init__(self, score: Score | None = None) -> None:
+        self.score = score or LogProbability()
+        self.monotonic = self.score.monotonic
+        self.one_way = self.score.one_way
+        self.needs = self.score.needs
+        self.language_model = self.score.language_model
+
+    @property
+    def plain(self) -> bool:
+        return self.score.plain
+
+    def increment(self, logprobs: Any, aux: Any = None, **past: Any) -> Any:
+        return self.score.increment(logprobs, aux, **past)
+
+    def final(self, value: float, length: int, context: Context) -> float:
+        return self.score.final(value, length, context)
+
+    def bound(self, value: float, length: int, context: Context) -> float:
+        return self.score.bound(value, length, context)
+
+    def ending(self, coverage: Any) -> Any:
+        return self.score.ending(coverage)
+
+    def exact(self, finished: Finished) -> bool:
+        return self.score.exact(finished)
+
+    def check(self, strategy: Strategy) -> None:
+        self.score.check(strategy)
+
+
+class Coverage(WrappedScore):
+    """A score plus beta * sum_i log min(sum_j p_ij, 1) (Wu et al. 2016, Eq. 14): an output must attend to all of its input.
+
+    p_ij is the attention to source token i when token j was chosen. GNMT's own score is `Coverage(beta, GNMT(alpha))`. The
+    penalty comes in when a hypothesis finishes; beams rank without it. It is never positive, so the bound of the score inside
+    still holds, and best-first search is exact under `leave`.
+    """
+
+    name = "coverage"
+
+    def __init__(self, beta: float, score: Score | None = None) -> None:
+        super().__init__(score)
+        self.beta = nonnegative("beta", beta)
+        self.needs |= {"attention"}
+
+    def ending(self, coverage: Any) -> Any:
+        return super().ending(coverage) + self.beta * logs(coverage.clip(LEAST, 1.0)).sum(-1)
+
+    def check(self, strategy: Strategy) -> None:
+        super().check(strategy)
+        if strategy.finished == "keep":
+            raise ValueError("a coverage penalty comes in when a hypothesis finishes, too late for finished='keep'; use 'leave'")
+
+
+class Diverse(WrappedScore):
+    """Diverse beam search with the Hamming penalty (Vijayakumar et al. 2018): a beam in groups.
+
+    A token costs `penalty` for every hypothesis of an earlier group that chose it at the same length. Groups go one after
+    another, level by level: no best-first search, and no claim to be exact.
+    """
+
+    name = "diverse"
+
+    def __init__(self, groups: int, penalty: float, score: Score | None = None) -> None:
+        super().__init__(score)
+        if groups < 1:
+            raise ValueError(f"groups must be at least 1, got {groups}")
+        self.groups = groups
+        self.penalty = nonnegative("penalty", penalty)
+
+    def exact(self, finished: Finished) -> bool:
+        return False
+
+    def check(self, strategy: Strategy) -> None:
+        super().check(strategy)
+        if not strategy.level_by_level or not strategy.any_order:
+            raise ValueError(f"diverse groups go level by level, strategy {strategy.name!r} does not; use strategy='beam'")
+        if strategy.k % self.groups:
+            raise ValueError(f"{self.groups} groups do not divide a beam of {strategy.k}; use a multiple of {self.groups}")
+
+    def search(self, strategy: Strategy, *, n: int = 1, max_calls: int | None = None, **settings: Any) -> Groups:
+        check_settings(strategy, self, settings["context"], n, max_calls)
+        each = strategy.using(k=strategy.k // self.groups)
+        settings |= {"score": self.score, "n": min(n, int(each.k))}
+        return Groups([AnyOrderSearch(each, **settings) for _ in range(self.groups)], self.penalty, n, max_calls)
+
+
+SCORES: dict[str, type[Score]] = {
+    score.name: score for score in (LogProbability, LengthReward, BoundedLengthReward, LengthNormalized, GNMT, MutualInformation)
+}
+
+
+def score_parameters(name: str) -> dict[str, bool]:
+    """The parameters of the score of this name, and whether each is required."""
+    if name not in SCORES:
+        raise ValueError(f"unknown score {name!r}; choose from {', '.join(SCORES)}")
+    return {p.name: p.default is Parameter.empty for p in signature(SCORES[name]).parameters.values()}
+
+
+def named_score(score: str | Score, **parameters: Any) -> Score:
+    """The score of this name, with its parameters; one that is an object already is returned as it is."""
+    if isinstance(score, Score):
+        if parameters:
+            raise ValueError(f"score {score.name!r} is an object already: give it {', '.join(parameters)} where it is made")
+        return score
+    if isinstance(score, type) and issubclass(score, Score):
+        raise TypeError(f"the score is the class {score.__name__}; make one of it: {score.__name__}(...)")
+    if not isinstance(score, str):
+        raise TypeError(f"a score is a name or an object of a subclass of bestfirst.scoring.Score, got {type(score).__name__}")
+    known = score_parameters(score)
+    if unknown := [name for name in parameters if name not in known]:
+        raise ValueError(f"score {score!r} has no parameter {unknown[0]!r}; it has {', '.join(known)}")
+    if missing := [name for name, required in known.items() if required and name not in parameters]:
+        raise ValueError(f"score {score!r} needs {' and '.join(missing)}")
+    return SCORES[score](**parameters)
