@@ -27,6 +27,7 @@ from .call import Call
 from .inputs import PreparedModel
 from .limits import CallLimits
 from .parity import hugging_face_strategy
+from .unencoded import encoded
 
 _log = logging.getLogger(__name__)
 INPUTS, TOKENS, TURNS = 4, 16, 3
@@ -122,7 +123,7 @@ def _measured(
     def theirs(tokens: int) -> None:
         few.config.max_length = prompt + tokens
         search = call.model.model._sample if k == 1 else call.model.model._beam_search
-        given = {name: _first(value, n * k) for name, value in model_kwargs.items()}
+        given = {name: _first(value, n * k) for name, value in encoded(model_kwargs, len(input_ids)).items()}
         criteria = StoppingCriteriaList([MaxLengthCriteria(prompt + tokens), *others])
         search(input_ids[: n * k], processors, criteria, few.config, **given)
 

@@ -8,14 +8,12 @@ callable, and the folder route.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from transformers import GenerationMixin
 from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 
 from ..constraints import Constraint
@@ -35,10 +33,12 @@ from .outputs import Outputs, output_of, padding
 from .parity import hugging_face_strategy, own_score, own_strategy
 from .processors import NotMonotonic, banned_tokens
 from .refusals import OwnLoop, left_to_generate, refuse
+from .unencoded import GENERATE, WithoutEncoder, encoded
 
 _log = logging.getLogger(__name__)
 
 
+@WithoutEncoder
 @torch.no_grad()
 @no_garbage_collection()
 def generate(
@@ -93,7 +93,7 @@ def generate(
         _log.info("generate runs its own loop: %s", why)
         if stats is not None:
             stats.engine, stats.search = "generate", f"level by level, by generate itself: {why}"
-        given = {"synced_gpus": bool(caller.synced_gpus), **model_kwargs}
+        given = {"synced_gpus": bool(caller.synced_gpus), **encoded(model_kwargs, len(input_ids))}
         if config.num_beams == 1:
             return model._sample(input_ids, logits_processor, stopping_criteria, config, streamer=caller.streamer, **given)
         return streamed(model._beam_search(input_ids, logits_processor, stopping_criteria, config, **given))
@@ -156,9 +156,6 @@ def generate(
         vars(stats).update(vars(call.summary()))
     outputs = Outputs(inputs.ids, call.results, config.num_return_sequences, padding(config, call.greedy))
     return streamed(output_of(outputs, config, call.record, wrapped.encoder_decoder, call.greedy))
-
-
-GENERATE = inspect.unwrap(GenerationMixin.generate).__code__
 
 
 class KeptBack(NamedTuple):

@@ -13,6 +13,7 @@ import torch
 from ..models import Source
 from ..models.reader import EncodedPrompts, Prompt
 from ..models.transformers import TransformersModel
+from .unencoded import Unencoded
 
 
 class PreparedModel(TransformersModel):
@@ -77,6 +78,14 @@ def read_inputs(
         return Inputs(ids, prompts, lengths, positions)
     mask = _every(arguments.get("decoder_attention_mask"), k)
     output = arguments["encoder_outputs"]
+    if isinstance(output, Unencoded):
+        assert inputs_tensor is not None
+        prompts = [
+            Prompt(read, tokens)
+            for read, tokens in zip(_unpadded(inputs_tensor, _every(given, k)), _unpadded(ids, mask), strict=True)
+        ]
+        lengths = [sum(token not in model.eos for token in prompt.source) for prompt in prompts]
+        return Inputs(ids, prompts, lengths, positions)
     hidden = output.last_hidden_state  # (batch * k, source length, d)
     own = getattr(output, "attention_mask", None)  # Moonshine's, of frames where the input's is of samples
     given = given if own is None else own
