@@ -52,7 +52,14 @@ class HuggingFaceStep:
     strict = StepSearch  # which finds this step by itself, and leaves out what cannot matter
 
     def __call__(self, search: AnyOrderSearch, y: Hypothesis) -> bool:
-        return _ANSWERED(search, y) or self._step(search, y.value, y.length) is not None
+        return _ANSWERED(search, y) or self._step(search, y.value, y.length) is not None or self._equal(search, y)
+
+    def _equal(self, search: AnyOrderSearch, y: Hypothesis) -> bool:
+        """Whether the n-th answer is worth no less than what can follow `y`, and no longer: it precedes that, if not `y`."""
+        if not search.score.monotonic or len(search.answers) < search.n:
+            return False
+        answer = search.answers[search.n - 1]
+        return answer.worth >= y.bound and answer.length <= y.length
 
     def _step(self, search: AnyOrderSearch, value: float, length: int) -> int | None:
         """The step at which Hugging Face stops, if what precedes an open hypothesis of this value and length settles it."""

@@ -18,7 +18,6 @@ from bestfirst_bench.certificate import FullBeams
 from bestfirst_bench.row import Row
 from bestfirst_bench.stopped_beams import StoppedBeams, follow
 from search.audit import (
-    EOS,
     Stopped,
     Tokens,
     World,
@@ -70,7 +69,7 @@ def with_stop(plan: Strategy, stop: str, case: Case) -> Strategy:
 def otherwise(world: World, y: Tokens) -> Iterator[World]:
     """Worlds that differ below `y` alone: nothing is there; or a chain that costs nothing, by itself or beside what is there."""
     for length in range(len(y), world.n_max + 1):
-        chain = (*y, *[NEW] * (length - len(y) - 1), EOS) if length > len(y) else y
+        chain = (*y, *[NEW] * (length - len(y) - 1), world.eos) if length > len(y) else y
         for beside in (False, True):
 
             def increments(prefix: Tokens, chain: Tokens = chain, beside: bool = beside) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ from bestfirst.engine.steps.native.search_memory import SearchMemory, StepMemory
 from bestfirst.scoring import GNMT, LengthNormalized
 from bestfirst.search import Context, StepSearch, Successors, best_first_beam
 from bestfirst.toolkits import HuggingFaceStep
-from search.audit import EOS, World
+from search.audit import World
 from search.test_step import random_world, recovering
 
 pytest.importorskip("numba")
@@ -33,7 +33,7 @@ def successors(world: World, prefix: tuple[int, ...]) -> tuple[list[float], list
 
 def in_python(world: World, score: Any, rows: int) -> tuple[Any, ...]:
     plan, context = best_first_beam(world.k).using(stop=HuggingFaceStep()), Context(world.n_max, 4)
-    search = StepSearch(plan, score=score, eos={EOS}, context=context, n=world.n, accept_truncated=world.truncated)
+    search = StepSearch(plan, score=score, eos={world.eos}, context=context, n=world.n, accept_truncated=world.truncated)
     while ready := search.frontier(min(rows, search.level_rows)):
         for y in ready:
             search.commit(y, Successors(*successors(world, y.tokens)))
@@ -43,7 +43,7 @@ def in_python(world: World, score: Any, rows: int) -> tuple[Any, ...]:
 
 def compiled(world: World, score: Any, rows: int) -> tuple[Any, ...]:
     complete = world.n_max if world.truncated else None
-    one = SearchMemory(k=world.k, n=world.n, n_max=world.n_max, keep=False, complete=complete, ends={EOS})
+    one = SearchMemory(k=world.k, n=world.n, n_max=world.n_max, keep=False, complete=complete, ends={world.eos})
     one.until_step(norms(score, world.n_max), max(world.n, world.k))
     step, width = StepMemory(rows), one.width
     e, p, heads = step.numbers, np.zeros(10, np.int64), np.array([at(one.head)])

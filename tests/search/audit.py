@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 Tokens = tuple[int, ...]
 Answers = list[tuple[Tokens, float]]
-EOS = 0
 
 
 class Node(NamedTuple):
@@ -37,10 +36,11 @@ class World(NamedTuple):
     n: int
     n_max: int
     truncated: bool = False  # does what reaches n_max count as finished?
+    eos: int = 0  # where it is among the tokens decides equal scores
 
     def node(self, tokens: Tokens, value: float) -> Node:
         length = len(tokens)
-        done = tokens[-1:] == (EOS,) or (self.truncated and length == self.n_max)
+        done = tokens[-1:] == (self.eos,) or (self.truncated and length == self.n_max)
         return Node(-self.score(value, length), length, tokens, value, done)
 
     def children(self, y: Node) -> list[Node]:
@@ -127,25 +127,23 @@ def kept_scores(world: World, whole: Full, y: Node) -> list[float]:
 def changes(world: World, whole: Full) -> set[Tokens]:
     """The same by trial: prefixes below which one chain that costs nothing, and nothing else, gives other n best answers."""
     expected = best(whole.answers, world.n)
+    other = 0 if world.eos else 1  # the token of such a chain
     found = set()
     for y in (y for beam in whole.beams[: world.n_max] for y in beam if not y.done):
         for length in range(y.length + 1, world.n_max + 1):
-            chain = (*y.tokens, *[CHAIN] * (length - y.length - 1), EOS)
+            chain = (*y.tokens, *[other] * (length - y.length - 1), world.eos)
 
             def increments(prefix: Tokens, chain: Tokens = chain, at: int = y.length) -> tuple[float, ...]:
                 if prefix[:at] != chain[:at]:
                     return world.increments(prefix)
                 if prefix != chain[: len(prefix)] or len(prefix) >= len(chain):
                     return ()
-                return tuple(0.0 if token == chain[len(prefix)] else -inf for token in range(CHAIN + 1))
+                return tuple(0.0 if token == chain[len(prefix)] else -inf for token in range(max(other, world.eos) + 1))
 
             if best(full(world._replace(increments=increments)).answers, world.n) != expected:
                 found.add(y.tokens)
                 break
     return found
-
-
-CHAIN = 1  # the token of such a chain
 
 
 # -- level by level, with the stops of the field ----------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from bestfirst.search import Context, Hypothesis, Search, Strategy, Successors, 
 from bestfirst.strategies import stopping
 from bestfirst.toolkits import ShortestFirstPruned, as_ctranslate2
 from search.audit import (
-    EOS,
     KINDS,
     Answers,
     Full,
@@ -60,7 +59,7 @@ def bounded(beta: float, ratio: float) -> tuple[Score, Formula]:
 
 def information(weight: float, clip: float) -> tuple[Score, Formula]:
     """Each token's gain is clipped at `clip`; values are less by as much a token, so that they fall."""
-    score = MutualInformation(FunctionModel(lambda prefix: [], EOS), weight, exp(-clip))
+    score = MutualInformation(FunctionModel(lambda prefix: [], 0), weight, exp(-clip))
     return score, lambda v, t: v + weight * -log(exp(-clip)) * t
 
 
@@ -88,7 +87,7 @@ class Case:
         increments = random_increments(self.kind, vocabulary, seed)
         if self.name == "mutual information":
             increments = self.informed(increments, random_increments(self.kind, vocabulary, f"{seed} beside"))
-        self.world = World(increments, formula, keep, k, n, n_max, rng.random() < 0.3)
+        self.world = World(increments, formula, keep, k, n, n_max, rng.random() < 0.3, rng.choice((0, vocabulary - 1)))
         self.whole: Full = full(self.world)
 
     def informed(self, increments: Callable, beside: Callable) -> Callable[[Tokens], tuple[float, ...]]:
@@ -104,7 +103,9 @@ class Case:
         """Run one: so many at a time, or, without a number, any part of what may be scored, in any order."""
         world = self.world
         context = Context(world.n_max, SOURCE)
-        search = self.score.search(strategy, eos={EOS}, context=context, n=world.n, accept_truncated=world.truncated, **settings)
+        search = self.score.search(
+            strategy, eos={world.eos}, context=context, n=world.n, accept_truncated=world.truncated, **settings
+        )
         while ready := search.frontier(rows or self.rng.choice((1, 3, 100))):
             for y in ready if rows else self.rng.sample(ready, self.rng.randint(1, len(ready))):
                 search.commit(y, self.successors(y))
@@ -134,7 +135,7 @@ def wrong(case: Case, stop: str) -> tuple[int, list[str]]:
         fewest = most = len(least(world, case.whole))
     elif stop == "hf-false":
         theirs = hugging_faces(world, False)
-        expected, most = best(theirs.answers, world.n), theirs.calls if case.kind != "ties" else inf
+        expected, most = best(theirs.answers, world.n), theirs.calls
         plans = [(stopping(first, stop), {})]
     elif stop == "hf-true":
         theirs = hugging_faces(world._replace(n=1), True)

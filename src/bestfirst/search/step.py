@@ -7,7 +7,7 @@ can be no answer before the n-th, and are left out. `docs/algorithm.md` has the 
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left
 from heapq import heapify
 from math import inf
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from .hypothesis import Hypothesis, Successors
 from .objective import Objective
 from .result import Answer
-from .strict import NextChild, Progress, StrictSearch, logprob_of
+from .strict import NextChild, Progress, StrictSearch, logprob_of, tokens_of
 from .table_1 import BestFirst, Strategy
 
 Found = tuple[float, int, tuple[int, ...], float]
@@ -115,9 +115,18 @@ class StepSearch(StrictSearch):
         if progress.members[length] >= self.k:
             return
         self._enter(progress, length, value)
-        if length not in progress.hidden:  # else it comes after the n-th answer, and what was left out may displace it
-            tokens = (*parent.tokens, parent.successors.tokens[j])  # type: ignore[union-attr]
-            insort(progress.found, (-self._final(value, length), length, tokens, logprob_of(parent, j)))
+        self._find(progress, parent, j, value)
+
+    def _find(self, progress: StepProgress, parent: Hypothesis, j: int, value: float) -> None:
+        """An answer, unless it is known already."""
+        length = parent.length + 1
+        if length in progress.hidden:  # it comes after the n-th answer, and what was left out may displace it
+            return
+        tokens = (*parent.tokens, parent.successors.tokens[j])  # type: ignore[union-attr]
+        answer = (-self._final(value, length), length, tokens, logprob_of(parent, j))
+        at = bisect_left(progress.found, answer)
+        if progress.found[at : at + 1] != [answer]:
+            progress.found.insert(at, answer)
 
     def _hopeless(self, progress: StepProgress, y: Hypothesis) -> bool:  # type: ignore[override]
         """Whether `y`, on its turn, need not be scored: the search is over, or nothing that matters can come of it."""
@@ -169,6 +178,7 @@ class StepSearch(StrictSearch):
 
     def _ends(self, progress: StepProgress, y: Hypothesis) -> bool:
         """Whether it is settled before `y` has its turn what the n best answers are, or the step."""
+        self._find_equals(progress, y)
         found = progress.found
         if len(found) < self.n:
             return False
@@ -177,6 +187,24 @@ class StepSearch(StrictSearch):
         progress.over = progress.step < inf or certain
         progress.answers = self.n if progress.over else 0
         return progress.over
+
+    def _find_equals(self, progress: StepProgress, y: Hypothesis) -> None:
+        """The answers that have the value and the length of `y`, come after it by their tokens, and have a slot.
+
+        They count on its turn: if they make Hugging Face stop, it does so before it scores `y`.
+        """
+        heap, same, slots = progress.heap, (-y.value, y.length), self.k - progress.members[y.length]
+        if not heap or heap[0][:2] != same or slots <= 0:
+            return
+        equals: list[NextChild] = []
+        for *key, serial, parent, j in heap:
+            values = parent.successors.values if tuple(key) == same else ()  # type: ignore[union-attr]
+            while j < len(values) and parent.value + values[j] == y.value:
+                equals.append((*same, serial, parent, j))
+                j += 1
+        for _, _, _, parent, j in sorted(equals, key=tokens_of)[: int(slots)]:
+            if parent.successors.tokens[j] in self.eos:  # type: ignore[union-attr]
+                self._find(progress, parent, j, y.value)
 
     def _step(self, progress: StepProgress, value: float, length: int) -> float:
         """The step at which Hugging Face stops, if what precedes an open hypothesis of this value and length settles it.

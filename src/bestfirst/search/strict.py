@@ -254,7 +254,7 @@ def logprob_of(parent: Hypothesis, j: int) -> float:
     return parent.logprob + (successors.values if successors.logprobs is None else successors.logprobs)[j]
 
 
-def _tokens(child: NextChild) -> tuple[int, ...]:
+def tokens_of(child: NextChild) -> tuple[int, ...]:
     _, _, _, parent, j = child
     return (*parent.tokens, parent.successors.tokens[j])  # type: ignore[union-attr]
 
@@ -264,7 +264,7 @@ def _first_of_equals(cursor: NextChild, heap: list[NextChild]) -> NextChild:
     equals = [cursor]
     while heap and heap[0][:2] == cursor[:2]:
         equals.append(heappop(heap))
-    equals.sort(key=_tokens)
+    equals.sort(key=tokens_of)
     for other in equals[1:]:
         heappush(heap, other)
     return equals[0]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+import numpy as np
+
 from . import search_plan as s
 from .kernels import compiled
-from .memory_views import doubles, ints, longs
+from .memory_views import doubles, floats, ints, longs
 from .search_answers import add_answer, length_of, norm, precedes, score_of
-from .search_nodes import enter
+from .search_nodes import enter, is_end, token_of, tokens_before
 from .search_queue import put_away
 
 
@@ -19,14 +21,66 @@ def finish(q: Any, h: Any, counts: Any, marks: Any, parent: int, j: int, length:
     if counts[s.MEMBERS, length] >= h[s.K]:
         return
     enter(h, counts, marks, length, value)
+    find(q, h, marks, parent, j, length, value)
+
+
+@compiled()
+def find(q: Any, h: Any, marks: Any, parent: int, j: int, length: int, value: float) -> None:
+    """An answer, unless it is known already."""
+    whence = ints(q[s.ANSWERS_AT], (q[s.FOUND], 2))
+    for i in range(q[s.FOUND]):
+        if whence[i, 0] == parent and whence[i, 1] == j:
+            return
     if marks[s.HIDDEN, length] == inf:
         add_answer(q, h, value, length, parent, j)
 
 
 @compiled()
+def find_equals(q: Any, h: Any, counts: Any, marks: Any, y: int) -> None:
+    """The answers that have the value and the length of `y`, come after it by their tokens, and have a slot."""
+    length, value = ints(h[s.NODES_AT], (h[s.NODES], 5))[y, s.LENGTH], doubles(h[s.VALUES_AT], (h[s.NODES],))[y]
+    n, slots = q[s.QUEUED], h[s.K] - counts[s.MEMBERS, length]
+    costs, cursors = doubles(q[s.COSTS_AT], (n,)), ints(q[s.CURSORS_AT], (n, 3))
+    if n == 0 or costs[0] != -value or cursors[0, 0] != length:
+        return
+    for at in range(n):
+        if costs[at] == -value and cursors[at, 0] == length:
+            parent, j = cursors[at, 1], cursors[at, 2]
+            while is_worth(h, parent, j, value):
+                token = token_of(h, parent, j)
+                if is_end(h, length, token) and equals_before(q, h, value, length, parent, token) < slots:
+                    find(q, h, marks, parent, j, length, value)
+                j += 1
+
+
+@compiled()
+def equals_before(q: Any, h: Any, value: float, length: int, parent: int, token: int) -> int:
+    """How many of this value and length wait for their turn before the child of `parent` with this token."""
+    costs, cursors = doubles(q[s.COSTS_AT], (q[s.QUEUED],)), ints(q[s.CURSORS_AT], (q[s.QUEUED], 3))
+    count = 0
+    for at in range(q[s.QUEUED]):
+        if costs[at] == -value and cursors[at, 0] == length:
+            other, j = cursors[at, 1], cursors[at, 2]
+            while is_worth(h, other, j, value) and tokens_before(h, other, token_of(h, other, j), parent, token):
+                count += 1
+                j += 1
+    return count
+
+
+@compiled()
+def is_worth(h: Any, parent: int, j: int, value: float) -> bool:
+    """Whether there is a j-th child, and it has this value."""
+    row = ints(h[s.NODES_AT], (h[s.NODES], 5))[parent, s.ROW]
+    if j >= ints(h[s.ROWS_AT], (row + 1, 4))[row, s.COUNT]:
+        return False
+    more = np.float64(floats(h[s.BEST_AT], (h[s.SCORED], h[s.WIDTH]))[row, j])
+    return doubles(h[s.VALUES_AT], (h[s.NODES],))[parent] + more == value
+
+
+@compiled()
 def is_hopeless(q: Any, h: Any, counts: Any, marks: Any, y: int, length: int, value: float) -> bool:
     """Whether `y`, on its turn, need not be scored: the search is over, or nothing that matters can come of it."""
-    if not q[s.SHORTER] and ends(q, h, marks, y):
+    if not q[s.SHORTER] and ends(q, h, counts, marks, y):
         return True
     if length == q[s.KNOWN]:
         marks[s.FIRST, length] = value
@@ -93,8 +147,9 @@ def is_left_out(q: Any, h: Any, counts: Any, marks: Any, y: int) -> bool:
 
 
 @compiled()
-def ends(q: Any, h: Any, marks: Any, y: int) -> bool:
+def ends(q: Any, h: Any, counts: Any, marks: Any, y: int) -> bool:
     """Whether it is settled before `y` has its turn what the n best answers are, or the step."""
+    find_equals(q, h, counts, marks, y)
     if q[s.FOUND] < h[s.N]:
         return False
     node, value = ints(h[s.NODES_AT], (h[s.NODES], 5))[y], doubles(h[s.VALUES_AT], (h[s.NODES],))[y]

@@ -42,7 +42,7 @@ def next_of(q: Any, h: Any) -> int:
         q[s.ASIDES], marks[s.ATTAINS, 0] = 0, -inf
         if y >= 0:
             q[s.ASIDES], counts[s.ASIDE, 0], marks[s.ATTAINS, 0] = 1, y, step_searches.final(h, values[y], q[s.OFF])
-        if later < 0 or not step_searches.ends(q, h, marks, later):
+        if later < 0 or not step_searches.ends(q, h, counts, marks, later):
             return later
 
 
