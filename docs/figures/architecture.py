@@ -138,10 +138,11 @@ def gpu() -> Flow:
     """The same search by a GPU's kernels, which Triton's interpreter runs here: the first four tokens, with a beam of 2."""
     os.environ["TRITON_INTERPRET"] = "1"
     import bestfirst
-    from bestfirst.models.transformers import TransformersModel
+    from bestfirst.models.folder import embedded_folder
+    from bestfirst.models.transformers import TransformersModel, load_transformers
 
     TransformersModel.on_gpu = True  # type: ignore[assignment,method-assign]
-    model = bestfirst.load()
+    model = load_transformers(embedded_folder())
     bestfirst.decode(model, [SENTENCE], beam=2, max_length=4)
     return follow(lambda: bestfirst.decode(model, [SENTENCE], beam=2, max_length=4))
 

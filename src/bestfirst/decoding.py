@@ -159,10 +159,8 @@ def _read(model: Model, inputs: Iterable[Any], prefix: Any) -> Iterator[tuple[An
 def _show_settings(function: Any) -> None:
     """Let `help` and editors see the settings as keyword arguments."""
     own = [each for each in signature(function).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
-    named = [
-        Parameter(each.name, Parameter.KEYWORD_ONLY, default=getattr(Decoding, each.name, None)) for each in fields(Decoding)
-    ]
-    function.__signature__ = Signature([*own, *named])
+    more = [Parameter(each.name, Parameter.KEYWORD_ONLY, default=getattr(Decoding, each.name, None)) for each in fields(Decoding)]
+    function.__signature__ = Signature([*own, *more])
 
 
 for _function in (decode, decode_iter):

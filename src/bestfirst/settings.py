@@ -114,9 +114,7 @@ class Decoding:
         if not isinstance(self.allowed, (Constraint, str, type(None))):
             raise ValueError(f"allowed must be a Trie, another Constraint or a file's name, got {type(self.allowed).__name__}")
         if self.allowed is not None and self.prefix:
-            raise ValueError(
-                "allowed names outputs from their first token on: leave prefix out, and allow only what begins with it"
-            )
+            raise ValueError("allowed names outputs from their first token on: leave prefix out, allow only what begins with it")
         if self.draft is not None:
             from .drafting import check_draft
 
@@ -178,9 +176,8 @@ class Decoding:
             f"finished={plan.finished!r}": plan.finished != "leave",
             f"strategy {plan.name!r}": plan.name not in ("best-first", "beam", "greedy") or plan.k == inf,
             f"score {score.name!r}": not score.plain or bool(score.needs & {"attention", "language_model"}),
-            "queue_capacity, accept_truncated or draft": bool(
-                plan.queue_capacity or self.accept_truncated or self.draft not in (None, "none")
-            ),
+            "queue_capacity or accept_truncated": bool(plan.queue_capacity or self.accept_truncated),
+            "draft": self.draft not in (None, "none"),
         }
         for name, given in others.items():
             if given:

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from bestfirst import Decoding, Model, Scored
-from bestfirst.cli.console import silence_libraries
+from bestfirst.cli.console import Output, silence_libraries
 from bestfirst.cli.lines import Stream
-from bestfirst.cli.output import Output
 from bestfirst.cli.progress import Bar, CostSummary
 from bestfirst.corpus import Record, Tally, Worker
 from bestfirst.corpus.records import batches, read_line

@@ -1,6 +1,7 @@
 """Triton's interpreter: the kernels run on a CPU, one program after the other. Import this before anything that imports Triton.
 
 It patches a module's language at every call of a helper; once for each launch will do, and is several times faster.
+Attention, which is most of the work, is plain torch's here (`plain`); its kernels have tests of their own.
 """
 
 from __future__ import annotations
@@ -40,3 +41,9 @@ if not torch.cuda.is_available():
     triton.language.sort = sort
     interpreter._patch_lang = patch_once
     interpreter.GridExecutor.__call__ = launch_anew
+
+    from bestfirst.engine.device import own_modules, step, weights
+    from device import plain
+
+    step.attend = weights.attend = plain.PlainAttend()
+    own_modules.attend_tree, own_modules.attend_packed = plain.attend_tree, plain.attend_packed

@@ -17,8 +17,7 @@ import bestfirst
 from bestfirst import Stats
 from bestfirst.engine.device.answers import PROGRAM, RULES
 from bestfirst.engine.device.editing import edit
-from bestfirst.integrations.processors import Processors
-from bestfirst.integrations.recognized import NotData, recognized
+from bestfirst.integrations.processors import NotData, Processors, recognized
 from bestfirst.models.transformers import TransformersModel
 from bestfirst.search import Successors
 from device.test_search import SCORES, STOPS, Toys, job, reference, run, same, session_of

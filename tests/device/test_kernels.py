@@ -9,11 +9,13 @@ from torch.nn import functional as F
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
 from bestfirst.engine.device.answers import ENDS
-from bestfirst.engine.device.attention import attend, attend_own, attend_source, best
 from bestfirst.engine.device.products import add_norm, product, table
 from bestfirst.engine.device.rows import reclaim
+from bestfirst.engine.device.step import best
 from bestfirst.engine.device.successors import bits_of, keep_best, survey
+from bestfirst.engine.device.tree_kernels import attend
 from bestfirst.engine.device.weights import Weights
+from device.plain import attend_own, attend_source
 from engine.builders import ARCHITECTURES
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -16,8 +16,8 @@ from bestfirst.engine.device import engine as engines
 from bestfirst.engine.device import session as sessions
 from bestfirst.engine.device import tree_attention
 from bestfirst.engine.device.agreement import own_modules
-from bestfirst.engine.device.captured import CapturedStep
 from bestfirst.engine.device.own_modules import NAME
+from bestfirst.engine.device.step import CapturedStep
 from bestfirst.models.transformers import TransformersModel
 from device.tiny import ENCODER_DECODERS, EVERYTHING, build, inputs
 
@@ -118,8 +118,8 @@ def test_memory_that_is_refused_in_a_step_means_fewer_inputs_at_a_time(monkeypat
 def test_deterministic_the_same_bits_alone_and_in_a_batch(monkeypatch):
     """By the kernels: what a CPU does in plain torch depends on the longest of a batch."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(tree_attention, "attend_plainly", tree_attention.launch_tree)
-        monkeypatch.setattr("bestfirst.engine.device.own_modules.attend_packed", tree_attention.launch_packed)
+        for name in ("attend_tree", "attend_packed"):
+            monkeypatch.setattr(f"bestfirst.engine.device.own_modules.{name}", getattr(tree_attention, name))
         monkeypatch.setattr(sessions, "FIXED_ROWS", 4)
     model = bestfirst.wrap(build("Llama").to(DEVICE))
     prompts = [[5, 6, 7, 8, 9], [10, 11]]

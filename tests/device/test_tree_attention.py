@@ -8,7 +8,8 @@ import torch
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
 from bestfirst.engine.device import tree_attention
-from bestfirst.engine.device.tree_attention import Kind, TreeRows, attend_packed, attend_plainly, launch_packed, launch_tree
+from bestfirst.engine.device.tree_attention import Kind, TreeRows
+from device import plain
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HEADS, GROUPS, SIZE, VALUE_SIZE = 2, 3, 20, 12
@@ -68,7 +69,7 @@ def test_rows_read_their_tree(name, what, monkeypatch):
         [(HEADS * GROUPS, SIZE), (HEADS, SIZE), (HEADS, VALUE_SIZE)]
     ))  # fmt: skip
     found = []
-    for attend in (launch_tree, attend_plainly):
+    for attend in (tree_attention.attend_tree, plain.attend_tree):
         nodes = None if what == "a source" else memory(24, 3)
         source = None if what == "a path" else memory(37, 5)
         out = attend(q, k, v, nodes, source, tree_rows(), kind_of(name))
@@ -90,10 +91,10 @@ def test_prompts_are_read_one_behind_the_other(name):
     if asked.bias is not None:
         asked.bias = numbers(HEADS * GROUPS, 80, seed=9)
     given = (integers(tokens), number, integers(0, 70, 71), asked)
-    mine = launch_packed(q, k, v, *given)
+    mine = tree_attention.attend_packed(q, k, v, *given)
     cpu = [x.cpu() if isinstance(x, torch.Tensor) else x for x in (q, k, v, *given[:3])]
     if asked.bias is not None:
         asked.bias = asked.bias.cpu()
     if asked.sinks is not None:
         asked.sinks = asked.sinks.cpu()
-    torch.testing.assert_close(mine.cpu(), attend_packed(*cpu, asked), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(mine.cpu(), plain.attend_packed(*cpu, asked), atol=1e-5, rtol=1e-5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 
@@ -71,14 +70,13 @@ def test_all_events_occur():
     assert events == EVENTS
 
 
-def test_a_trace_with_a_file_writes_one_json_object_a_line():
+def test_labels_are_on_every_event():
     case = Case("flat", 5, 1, k=3, n_max=6, n=2, finished="leave")
-    file = io.StringIO()
-    run(case.toy, best_first_beam(3), 6, n=2, trace=Trace(file, input=7))
-    header, *lines = [json.loads(line) for line in file.getvalue().splitlines()]
-    assert header == {"format": "bestfirst-trace", "version": 2}
-    assert all(line.pop("input") == 7 for line in lines)
-    assert lines == traced(case)[1]
+    trace = Trace(input=7)
+    run(case.toy, best_first_beam(3), 6, n=2, trace=trace)
+    assert all(event.pop("input") == 7 for event in trace.events)
+    assert trace.events == traced(case)[1]
+    assert json.loads(json.dumps(trace.events)) == trace.events
 
 
 def test_a_trace_changes_nothing_and_is_off_by_default(for_all):

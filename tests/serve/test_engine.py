@@ -11,7 +11,7 @@ import pytest
 
 import bestfirst
 from bestfirst import Decoding
-from bestfirst.serve.engine_thread import Certified, Done, EngineThread, Event, Failed, Work
+from bestfirst.serve.engine_thread import Certified, Done, EngineStopped, EngineThread, Event, Work
 from bestfirst.serve.limits import Limits
 from serve.served import PATIENCE, until
 
@@ -129,7 +129,7 @@ def test_when_it_is_stopped_those_who_wait_are_told(engine):
     stopping.start()
     until(lambda: not engine._inbox.empty())
     engine.model.go.set()
-    assert isinstance(events.get(timeout=PATIENCE), Failed)
+    assert isinstance(events.get(timeout=PATIENCE), EngineStopped)
     stopping.join()
     assert not engine.alive
 

@@ -30,8 +30,8 @@ def drive(engine: EngineThread, until: Callable[[], bool]) -> None:
 
 def submit(engine: EngineThread, texts: list[str], decoding: Decoding, client: str = "one") -> list[int]:
     """Returns the list that its steps go into: after how many forward passes each text was done."""
-    begun, done = engine.steps, []
-    tell = lambda event: done.append(engine.steps - begun) if isinstance(event, Done) else None  # noqa: E731
+    begun, done = engine.stats.steps, []
+    tell = lambda event: done.append(engine.stats.steps - begun) if isinstance(event, Done) else None  # noqa: E731
     engine.submit(Work(client, texts=[(text, decoding) for text in texts], tell=tell))
     return done
 
@@ -43,7 +43,7 @@ def test_a_small_request_is_not_held_up_by_large_ones_that_came_before():
 
     crowded = engine_of(max_beam=8)
     large = [submit(crowded, ["abcdefgh" + "abcdefgh"[i:] for i in range(8)] * 8, LONG) for _ in range(4)]
-    drive(crowded, lambda: crowded.steps >= 40)
+    drive(crowded, lambda: crowded.stats.steps >= 40)
     taken = []
     for _ in range(10):
         done = submit(crowded, ["hello"], USUAL)
@@ -66,7 +66,7 @@ def test_large_requests_are_done_too_while_small_ones_keep_coming():
 def test_a_request_alone_has_all_there_is():
     engine = engine_of(max_beam=8)
     done = submit(engine, ["hello", "world", "alone", "there"] * 4, USUAL)
-    drive(engine, lambda: engine.steps >= 2)
+    drive(engine, lambda: engine.stats.steps >= 2)
     assert engine.in_flight == 16 == engine._engine.slots
     drive(engine, lambda: len(done) == 16)
     assert engine._share.flows == []
@@ -132,9 +132,9 @@ def test_a_wide_search_is_started_while_small_ones_keep_coming():
     """It needs a level's rows at a time, which are never free by themselves: those that come after it wait for once."""
     engine = engine_of(max_beam=16)
     small = [submit(engine, ["hello"], USUAL) for _ in range(20)]
-    drive(engine, lambda: engine.steps >= 5)
+    drive(engine, lambda: engine.stats.steps >= 5)
     wide = submit(engine, ["abc"], Decoding(strategy="beam", beam=16))
     while not wide:
         small.append(submit(engine, ["hello"], USUAL))
-        drive(engine, lambda done=engine.steps: engine.steps > done)
+        drive(engine, lambda done=engine.stats.steps: engine.stats.steps > done)
         assert len(small) < 2000

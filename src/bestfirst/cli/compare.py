@@ -14,8 +14,7 @@ from ..search import Result
 from ..settings import Decoding
 from ..strategies import STRATEGIES, UNPRUNED
 from . import options
-from .console import PARTLY, drawn, reason, reports, say, usage
-from .output import Output
+from .console import PARTLY, Output, drawn, reason, reports, say, usage
 from .settings import ModelChoice, decoding_from
 
 if TYPE_CHECKING:

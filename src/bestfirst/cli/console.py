@@ -1,13 +1,15 @@
-"""Console: lines on standard error, what rich draws for a terminal or a file, and how a command ends: what ends it early is
-one line and an exit code, never a traceback."""
+"""Console: lines on standard error, what rich draws for a terminal or a file, text that is written at once, so that nothing is
+lost when the command ends early; and how it ends: what ends it early is one line and an exit code, never a traceback."""
 
 from __future__ import annotations
 
 import functools
+import io
 import os
+import stat
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,6 +17,7 @@ from ..errors import Stopped, Unusable, reason
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
 
 __all__ = ["CommandError", "reason", "reports", "say", "tell", "usage"]
 
@@ -111,3 +114,63 @@ def reports(command: Command) -> Command:
             return INTERRUPTED
 
     return reporting  # type: ignore[return-value]
+
+
+class Output:
+    """A file, or standard output, without a buffer. A file keeps its old content until `begin`, for much may fail before."""
+
+    def __init__(self, path: str | None, *, apart_from: Sequence[io.FileIO] = (), overwrite: bool = True) -> None:
+        named = path not in (None, "-")
+        self._new = str(path) if named and not os.path.lexists(str(path)) else None  # to be taken away if nothing is begun
+        self.name = repr(path) if named else "standard output"
+        self._named = named
+        self.file = _open(str(path), self.name) if named else _standard_output()
+        status = os.fstat(self.file.fileno())
+        self._regular = stat.S_ISREG(status.st_mode)
+        if self._regular and any(os.path.samestat(status, os.fstat(other.fileno())) for other in apart_from):
+            raise usage(f"{self.name} is a file that this command reads or writes already; name another")
+        if named and self._regular and status.st_size and not overwrite:
+            raise usage(f"{self.name} exists, and is of another job; replace it with --overwrite, or name another output")
+
+    def begin(self) -> None:
+        """Now the work starts: a file's old content goes."""
+        self._new = None
+        if self._named and self._regular:
+            self.file.truncate(0)
+
+    def write(self, text: str) -> None:
+        """Write lines, each with its end, whole."""
+        data = memoryview(text.encode("utf-8", "replace"))
+        try:
+            while data:
+                data = data[os.write(self.file.fileno(), data) :]
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def close(self) -> None:
+        try:
+            self.file.close()
+        except OSError as error:
+            raise self._failure(error) from error
+        if self._new is not None:
+            with suppress(OSError):
+                os.unlink(self._new)
+            self._new = None
+
+    def _failure(self, error: OSError) -> CommandError:
+        return CommandError(f"cannot write to {self.name}: {reason(error)}", PARTLY)
+
+
+def _open(path: str, name: str) -> io.FileIO:
+    try:
+        return io.FileIO(path, "a")
+    except OSError as error:
+        raise usage(f"cannot write to {name}: {reason(error)}") from error
+
+
+def _standard_output() -> io.FileIO:
+    if sys.stdout is None:
+        raise usage("standard output is closed; name an output file with -o")
+    return io.FileIO(sys.stdout.fileno(), "w", closefd=False)

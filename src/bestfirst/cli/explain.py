@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from ..page.terminal import printable
 from . import options
-from .console import CommandError, drawn, reason, reports, usage
-from .output import Output
-from .progress import counting
+from .console import CommandError, Output, drawn, reason, reports, usage
+from .progress import Bar
 from .settings import ModelChoice, decoding_from
 
 if TYPE_CHECKING:
@@ -68,9 +67,9 @@ def explain(
         model, decoding = choice.load(decoding)
         from ..explaining import explain as explained
 
-        with counting(max_beam, "beams tried") as progress:
+        with Bar(lambda: max_beam, what="beams tried", transient=True) as bar:
             try:
-                found = explained(model, text, want, decoding, max_beam=max_beam, progress=progress)
+                found = explained(model, text, want, decoding, max_beam=max_beam, progress=bar.reach)
             except ValueError as error:
                 raise CommandError(reason(error).replace("max_length", "--max-length")) from error
         out.begin()

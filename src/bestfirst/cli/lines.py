@@ -18,10 +18,9 @@ from ..corpus.records import batches
 from ..errors import reason
 from ..search import HEADER, Result, Trace
 from ..settings import Decoding
-from .console import INTERRUPTED, PARTLY, CommandError, say, tell, usage
+from .console import INTERRUPTED, PARTLY, CommandError, Output, say, tell, usage
 from .corpus import CorpusJob, build_worker, is_job, say_failure
 from .options import CorpusOptions, LineOptions
-from .output import Output
 from .progress import Bar, CostSummary
 from .settings import ModelChoice
 
@@ -59,10 +58,8 @@ class Lines(LineOptions):
             stream = stack.enter_context(open_input(file))
             out = stack.enter_context(closing(Output(output, apart_from=[stream], overwrite=self.overwrite)))
             events = stack.enter_context(closing(Output(self.trace, apart_from=[stream, out.file]))) if self.trace else None
-            total = (
-                (lambda: source.survey().lines) if stat.S_ISREG(os.fstat(stream.fileno()).st_mode) and file else (lambda: None)
-            )
-            bar = stack.enter_context(Bar(total, hidden=out.file.isatty()))
+            counted = file and stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+            bar = stack.enter_context(Bar(lambda: source.survey().lines if counted else None, hidden=out.file.isatty()))
             run = Stream(build_worker(choice, decoding, target, chat), out, events, bar)
             try:
                 for batch in records(source, stream):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -19,7 +18,7 @@ class Bar:
     def __init__(
         self, total: Callable[[], int | None], hidden: bool = False, what: str = "loading the model", transient: bool = False
     ) -> None:
-        """`total` tells how many lines there are, and is not asked if there is no bar."""
+        """`total` tells how many lines there are, and is not asked if there is no bar. `transient`: gone when it is done."""
         self._progress: Any = None
         if hidden or sys.stderr is None or not sys.stderr.isatty():
             return
@@ -62,13 +61,6 @@ class Bar:
         """What of beam search's calls was not made so far."""
         if self._progress is not None and tally.beam_calls:
             self._progress.update(self._task, saved=f"{tally.saved:.0%} of calls saved")
-
-
-@contextmanager
-def counting(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """A bar for work that is counted, gone when it is done: call what this yields with how far it is."""
-    with Bar(lambda: total, what=what, transient=True) as bar:
-        yield bar.reach
 
 
 @dataclass

@@ -44,11 +44,12 @@ def named_file(text: str) -> tuple[str, str]:
 
 limit = partial(options.option, kind=options.count, metavar="N", panel="Limits")
 network = partial(options.option, metavar="N", panel="Network")
+asked = partial(options.option, panel=options.SEARCH)
 TOKEN = "Ask for 'Authorization: Bearer TEXT'. Others see command lines: better set BESTFIRST_TOKEN."
 HOST = "A name to answer to beside those of the address, such as a proxy's. May be repeated."
 QUEUE = "Texts accepted and not done; beyond that, requests get 429 and Retry-After."
 DRAIN = "Seconds to finish what was accepted, on SIGTERM or Ctrl-C."
-
+CACHE = "Tokens held in memory for all texts in flight. By default 32768, on a GPU 262144."
 ALLOWED = "What requests may ask for by this name ('allowed'): WHAT as --allowed of translate takes it. May be repeated."
 GRAMMARS = "Requests may bring regular expressions, JSON schemas and grammars of what is to be written."
 
@@ -66,17 +67,13 @@ def serve(
     max_bytes: Annotated[int, limit(help="Bytes of a request.")] = 1 << 20,
     max_beam: Annotated[int, limit(help="The widest beam, and n-best.", metavar="K")] = 50,
     max_rows: Annotated[int, limit(help="Hypotheses of a request at worst: texts x beam x tokens.")] = 1 << 18,
-    max_cache_tokens: Annotated[
-        int | None, limit(help="Tokens held in memory for all texts in flight. By default 32768, on a GPU 262144.")
-    ] = None,
+    max_cache_tokens: Annotated[int | None, limit(help=CACHE)] = None,
     deadline: Annotated[float, limit(help="Seconds that a request may take.", kind=seconds, metavar="S")] = 60.0,
     drain: Annotated[float, limit(help=DRAIN, kind=seconds, metavar="S")] = 60.0,
     row_budget: options.RowBudget = None,
     draft: options.Draft = None,
-    allowed: Annotated[
-        list[str] | None, options.option("--allowed", metavar="NAME=WHAT", panel=options.SEARCH, help=ALLOWED)
-    ] = None,
-    grammars: Annotated[bool, options.option("--grammars", panel=options.SEARCH, help=GRAMMARS)] = False,
+    allowed: Annotated[list[str] | None, asked("--allowed", metavar="NAME=WHAT", help=ALLOWED)] = None,
+    grammars: Annotated[bool, asked("--grammars", help=GRAMMARS)] = False,
     *,
     choice: ModelChoice,
 ) -> int:

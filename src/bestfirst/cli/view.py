@@ -13,9 +13,8 @@ from ..page.trace_file import Events, split
 from ..search import HEADER
 from ..settings import Decoding
 from . import options
-from .console import PARTLY, CommandError, drawn, reason, reports, say, usage
+from .console import PARTLY, CommandError, Output, drawn, reason, reports, say, usage
 from .options import OUTPUT, SEARCH, argument, count, option, words
-from .output import Output
 from .settings import ModelChoice, decoding_from
 
 GUESSES = 32  # rows of a step with drafts

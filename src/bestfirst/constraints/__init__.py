@@ -1,9 +1,71 @@
-"""What may follow: tries of the outputs there are, and whatever else says which tokens may come next.
+"""What may follow: which tokens may come next (`Constraint`), for many hypotheses at once; tries of outputs, grammars.
 
 A constraint only forbids: it lifts no score, so every bound still holds, and best-first search under it is exact
 (`tests/constraints`).
 """
 
-from .constraint import Constraint, allowed_after, check_vocabulary
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy import ndarray
+
+    from ..search import Hypothesis
 
 __all__ = ["Constraint", "allowed_after", "check_vocabulary"]
+
+
+class Constraint(ABC):
+    """What is allowed after a prefix, by a state of its own: bring another by writing these methods.
+
+    Engines hold the state of every hypothesis that they score, and ask for a whole step at a time.
+    """
+
+    signature: str
+    """What it allows, in a few letters: results under constraints of one signature are the same."""
+
+    @abstractmethod
+    def start(self) -> Any:
+        """The state before the first token."""
+
+    @abstractmethod
+    def advance(self, states: Sequence[Any], tokens: Sequence[int]) -> Sequence[Any]:
+        """The states after one allowed token each; those given are used again."""
+
+    @abstractmethod
+    def allowed(self, states: Sequence[Any], eos: Collection[int]) -> Sequence[ndarray]:
+        """The tokens that may come next, of each state; one of `eos` where an output may end. None: a dead end."""
+
+    def item(self, tokens: Sequence[int]) -> int | None:
+        """The number of the item that an output without EOS is, where outputs are numbered."""
+        return None
+
+
+def allowed_after(batch: Sequence[Hypothesis], eos: Collection[int]) -> list[ndarray | None] | None:
+    """The tokens that may follow each hypothesis, None for any; None for all of them where nothing is constrained.
+
+    `node`, of a root, is its search's constraint and the state to begin with; of what was scored, the state it has reached.
+    """
+    before = [y.node if y.parent is None else y.parent.node for y in batch]
+    constraints = dict.fromkeys(node[0] for node in before if node is not None)
+    if not constraints:
+        return None
+    found: list[ndarray | None] = [None] * len(batch)
+    for constraint in constraints:
+        rows = [i for i, node in enumerate(before) if node is not None and node[0] is constraint]
+        later = [i for i in rows if batch[i].parent is not None]
+        states = constraint.advance([before[i][1] for i in later], [batch[i].token for i in later])
+        for i, state in zip(later, states, strict=True):
+            batch[i].node = (constraint, state)
+        for i, tokens in zip(rows, constraint.allowed([batch[i].node[1] for i in rows], eos), strict=True):
+            found[i] = tokens
+    return found
+
+
+def check_vocabulary(allowed: Any, size: int) -> None:
+    """ValueError for a token that the model does not have."""
+    if len(allowed) and allowed[-1] >= size:
+        raise ValueError(f"token {allowed[-1]} is allowed, and the model has the tokens 0 to {size - 1}")

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from .constraint import Constraint
+from . import Constraint
 
 if TYPE_CHECKING:
     from ..models import Model

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..models import Model
-    from .constraint import Constraint
+    from . import Constraint
 
 KINDS = ("regex", "schema", "grammar")
 

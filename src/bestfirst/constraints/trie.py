@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .constraint import Constraint
+from . import Constraint
 
 if TYPE_CHECKING:
     from ..models import Model

@@ -19,12 +19,11 @@ import numpy as np
 
 from ..models import Query, Scored
 from ..models.folder import ModelNotFound, NeedsTransformers
-from ..models.json_tokenizer import json_tokenizer
 from ..models.reader import Prompt
 from ..models.sentencepiece_tokenizer import m2m100_tokenizer, marian_tokenizer
 from ..models.tensors import Tensors
 from ..models.text_model import INT8, TextModel
-from ..models.tokenizer import Tokenizer, read_json
+from ..models.tokenizer import Tokenizer, json_tokenizer, read_json
 from ..scoring.score import log_softmax
 from .steps.rows import Rows
 

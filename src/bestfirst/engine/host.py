@@ -200,9 +200,8 @@ class HostEngine:
             search = running.search
             # With k rows a step, a search takes no more steps than beam search: more would not make it faster.
             m = left if search.whole_levels else min(1 + each, search.level_rows)
-            work = (
-                search.frontier(m) if running.drafts is None else running.drafts.named(search, m, partial(self._commit, running))
-            )
+            drafts, commit = running.drafts, partial(self._commit, running)
+            work = search.frontier(m) if drafts is None else drafts.named(search, m, commit)
             if ahead and not search.whole_levels:
                 guesses += [(work[0].bound - y.bound, place, y) for y in work[1:]]
                 work = work[:1]

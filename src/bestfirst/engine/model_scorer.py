@@ -178,10 +178,8 @@ class ModelScorer(Scorer):
         self.vocabulary = size
         warn_of_probabilities(row, what)
         if not self.eos or not 0 <= min(self.eos) <= max(self.eos) < size:
-            name = self.own.name
-            raise BrokenLaw(
-                f"{what} are {size}, for the tokens 0 to {size - 1}, and {name}.eos is {sorted(self.eos)}: not one of them"
-            )
+            ends = f"{self.own.name}.eos is {sorted(self.eos)}: not one of them"
+            raise BrokenLaw(f"{what} are {size}, for the tokens 0 to {size - 1}, and {ends}")
 
     def _given_up(self, why: str) -> ModelFailure:
         if not self.own.lenient:

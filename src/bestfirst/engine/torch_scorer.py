@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +11,7 @@ from ..models import Source
 from ..scoring import Score
 from ..search import Hypothesis
 from .steps.choose import step_for, warn_of_recomputing
-from .steps.operations import only, top
+from .steps.operations import top
 from .tree_scorer import TreeScorer
 
 if TYPE_CHECKING:
@@ -20,10 +19,9 @@ if TYPE_CHECKING:
 
 
 class TorchScorer(TreeScorer):
-    """With `normalized` unset, `process` gets the model's scores as they are, as in Hugging Face's greedy search."""
+    """Works with tensors, where the model is."""
 
     mode = torch.inference_mode
-    normalized = True
 
     def __init__(self, model: TransformersModel, score: Score) -> None:
         super().__init__(model, score, step_for(model))
@@ -35,30 +33,11 @@ class TorchScorer(TreeScorer):
             warn_of_recomputing(self.model)  # type: ignore[arg-type]
         super().start(roots)
 
-    def _best(self, batch: Sequence[Hypothesis], logits: Any, width: int) -> tuple[Any, Any, Any]:
-        logits = logits.float()
-        allowed, width = self._allowed(batch, logits, width)
-        wanted = any(y.wanted for y in batch)
-        if self.score.plain and self.process is None and not wanted:
-            return *self.runner.decoder.best(logits, width, self._banned, allowed), None
-        logits = logits.contiguous()
-        logprobs = torch.log_softmax(logits, -1).clamp_(max=0) if self.normalized else logits
-        if self._banned is not None:
-            logprobs[:, self._banned] = -inf
-        if self.process is not None:
-            logprobs = self.process(batch, logprobs)
-        if allowed is not None:
-            logprobs = only(logprobs, allowed)
-        increments = ranked = self._increments(batch, logprobs)
-        if wanted:
-            ranked = increments.clone()
-            for row, y in enumerate(batch):
-                ranked[row, list(y.wanted)] = inf
-        best, tokens = top(ranked, width)
-        if wanted:
-            best, order = increments.gather(1, tokens).sort(dim=1, descending=True, stable=True)
-            tokens = tokens.gather(1, order)
-        return best, tokens, None if self.score.plain else logprobs.gather(1, tokens)
+    def _whole(self, logits: Any) -> Any:
+        return logits.float().contiguous()
+
+    def _top(self, ranked: Any, width: int) -> Any:
+        return top(ranked, width)[1]
 
     def _own(self, array: Any) -> torch.Tensor:
         return torch.as_tensor(array, device=self.model.model.device)  # type: ignore[attr-defined]

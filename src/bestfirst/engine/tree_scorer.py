@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ class TreeScorer(Scorer):
     """
 
     mode: type[Any] = nullcontext  # in which all of it is done
+    normalized = True  # unset, `process` gets the model's scores as they are, as in Hugging Face's greedy search
 
     def __init__(self, model: TextModel, score: Score, decoder: Any) -> None:
         """`decoder`: a `DecoderStep` or what has its methods."""
@@ -111,10 +113,9 @@ class TreeScorer(Scorer):
     def _expand(self, batch: Sequence[Hypothesis], rows: Sequence[Row], slots: list[int], width: float) -> list[Successors]:
         _, logits = self.runner.step(rows, slots)
         begun = perf_counter()
-        best, tokens, own = self._best(batch, logits, int(min(width, logits.shape[1])))
-        found = [x if x is None or isinstance(x, np.ndarray) else x.cpu().numpy() for x in (best, tokens, own)]
+        best, tokens, own = map(_array, self._best(batch, logits, int(min(width, logits.shape[1]))))
         self._top_seconds += perf_counter() - begun
-        successors = _successors(batch, *found)
+        successors = _successors(batch, best, tokens, own)
         return self._with_endings(batch, rows, successors) if self._attends else successors
 
     def _best(self, batch: Sequence[Hypothesis], logits: Any, width: int) -> tuple[Any, Any, Any]:
@@ -126,26 +127,36 @@ class TreeScorer(Scorer):
         wanted = any(y.wanted for y in batch)
         if self.score.plain and not wanted and self.process is None:
             return *self.runner.decoder.best(logits, width, self._banned, allowed), None
-        logprobs = log_softmax(np.ascontiguousarray(logits)).clip(max=0)
+        logprobs = self._whole(logits)
+        if self.normalized:
+            logprobs = log_softmax(logprobs).clip(max=0)
         if self._banned is not None:
             logprobs[:, self._banned] = -inf
         if self.process is not None:
             logprobs = self.process(batch, logprobs)
-        for row, tokens in enumerate(allowed or ()):
-            if tokens is not None:
-                kept = logprobs[row, tokens]
+        for row, some in enumerate(allowed or ()):
+            if some is not None:
+                kept = logprobs[row, some]
                 logprobs[row] = -inf
-                logprobs[row, tokens] = kept
-        increments = ranked = logprobs if self.score.plain else self._increments(batch, logprobs)
+                logprobs[row, some] = kept
+        increments = ranked = self._increments(batch, logprobs)
         if wanted:
-            ranked = increments.copy()
+            ranked = deepcopy(increments)
             for row, y in enumerate(batch):
                 ranked[row, list(y.wanted)] = inf
-        tokens = np.argpartition(-ranked, width - 1, 1)[:, :width]
-        best = np.take_along_axis(increments, tokens, 1)
-        order = np.lexsort((tokens, -best))
-        best, tokens = np.take_along_axis(best, order, 1), np.take_along_axis(tokens, order, 1)
-        return best, tokens, None if self.score.plain else np.take_along_axis(logprobs, tokens, 1)
+        tokens = self._top(ranked, width)
+        best, which = _array(_at(increments, tokens)), _array(tokens)
+        order = np.lexsort((which, -best))
+        own = None if self.score.plain else np.take_along_axis(_array(_at(logprobs, tokens)), order, 1)
+        return np.take_along_axis(best, order, 1), np.take_along_axis(which, order, 1), own
+
+    def _whole(self, logits: Any) -> Any:
+        """Logits as they can be worked with: what a step gives may be turned on its side, or in half precision."""
+        return np.ascontiguousarray(logits)
+
+    def _top(self, ranked: Any, width: int) -> Any:
+        """The tokens of the greatest numbers of each row, (rows, width), in any order."""
+        return np.argpartition(-ranked, width - 1, 1)[:, :width]
 
     def _allowed(self, batch: Sequence[Hypothesis], logits: Any, width: int) -> tuple[Any, int]:
         """What a constraint lets each row go on with, if there is one; and no more than that of it."""
@@ -180,7 +191,7 @@ class TreeScorer(Scorer):
 
     def _own(self, array: Any) -> Any:
         """An array or a tensor as what this scorer works with."""
-        return array.cpu().numpy() if hasattr(array, "detach") else array
+        return _array(array)
 
     def _with_endings(self, batch: Sequence[Hypothesis], rows: Sequence[Row], found: list[Successors]) -> list[Successors]:
         """What finishing adds for a score that looks at attention: known only when a hypothesis ends."""
@@ -190,6 +201,15 @@ class TreeScorer(Scorer):
             y.state = (*y.state[:2], y.state[2]._replace(coverage=coverage))
             out.append(successors._replace(ending=float(self.score.ending(coverage))))
         return out
+
+
+def _array(x: Any) -> Any:
+    return x.cpu().numpy() if hasattr(x, "detach") else x
+
+
+def _at(x: Any, tokens: Any) -> Any:
+    """Of x (rows, vocabulary) what stands at these tokens (rows, any)."""
+    return x.gather(1, tokens) if hasattr(x, "detach") else np.take_along_axis(x, tokens, 1)
 
 
 def _before(y: Hypothesis) -> tuple[Sentence, int, Beside]:

@@ -22,8 +22,7 @@ from ..settings import Decoding
 from .inputs import Inputs, PreparedModel
 from .limits import CallLimits, Candidates
 from .outputs import ScoreRecord
-from .processors import Processors
-from .recognized import NotData, recognized
+from .processors import NotData, Processors, recognized
 from .refusals import OwnLoop
 
 

@@ -201,9 +201,8 @@ def generate_with(model: Any, arguments: dict[str, Any]) -> Any:
     tokenizer, strings = kept.pop("tokenizer", None), kept.get("stop_strings")
     if tokenizer is not None and strings is not None:
         del kept["stop_strings"]
-        kept["stopping_criteria"] = StoppingCriteriaList(
-            [*kept.get("stopping_criteria", ()), StopStringCriteria(tokenizer, strings)]
-        )
+        others = kept.get("stopping_criteria", ())
+        kept["stopping_criteria"] = StoppingCriteriaList([*others, StopStringCriteria(tokenizer, strings)])
     return model.generate(**kept, custom_generate=generate)
 
 

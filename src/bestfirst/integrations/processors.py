@@ -1,8 +1,9 @@
-"""Processors: Hugging Face's logits processors, called for hypotheses of mixed lengths and inputs.
+"""Processors: Hugging Face's logits processors, called for hypotheses of mixed lengths and inputs; or, for the searches of a GPU,
+as data (`recognized`).
 
 A processor looks at `input_ids` and their length, so rows are handed over in groups of one length, prompt and padding included:
 log-probabilities for beam search, the model's scores as they are for greedy search. One that maps a row to its input by its
-place in the batch is asked for one input at a time.
+place in the batch is asked for one input at a time. As data they are known by their exact type: a subclass may do something else.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from math import inf
 from typing import Any
 
 import torch
-from transformers.generation import logits_process
+from transformers.generation import logits_process as hf
 
+from ..engine import edits
+from ..engine.edits import Edits, Operation
 from ..engine.processing import of_one_length
 from ..search import Hypothesis
 from .refusals import OwnLoop
@@ -34,11 +39,9 @@ def banned_tokens(processors: Sequence[Any]) -> frozenset[int] | None:
     """What these processors forbid, if forbidding tokens everywhere is all they do; the engine then needs none of them."""
     banned: set[int] = set()
     for processor in processors:
-        if type(processor) is logits_process.SuppressTokensLogitsProcessor:
+        if type(processor) is hf.SuppressTokensLogitsProcessor:
             banned.update(processor.suppress_tokens.tolist())
-        elif type(processor) is logits_process.NoBadWordsLogitsProcessor and all(
-            len(word) == 1 for word in processor.sequence_bias
-        ):
+        elif type(processor) is hf.NoBadWordsLogitsProcessor and all(len(word) == 1 for word in processor.sequence_bias):
             banned.update(word[0] for word in processor.sequence_bias)
         else:
             return None
@@ -96,12 +99,12 @@ class Processors:
         return scores
 
     def _adapt(self, processor: Any, k: int) -> Callable[[list[int], torch.Tensor, torch.Tensor], torch.Tensor]:
-        if isinstance(processor, logits_process.PrefixConstrainedLogitsProcessor):
-            return AllowedTokens(processor, self.ids.shape[1], k, self.drops)
-        if isinstance(processor, logits_process.WhisperNoSpeechDetection):
+        if isinstance(processor, hf.PrefixConstrainedLogitsProcessor):
+            return AllowedTokens(processor._prefix_allowed_tokens_fn, self.ids.shape[1], k, self.drops)
+        if isinstance(processor, hf.WhisperNoSpeechDetection):
             return NoSpeech(processor, self.ids)
         if isinstance(processor, tuple(OF_ONE_INPUT)):
-            return OneInputAtATime(processor)
+            return one_input_at_a_time(processor)
         if len(inspect.signature(processor.__call__).parameters) > 2:
             raise ValueError(
                 f"{type(processor).__name__} takes more than input_ids and scores, which `generate` does not give it"
@@ -109,6 +112,7 @@ class Processors:
         return lambda inputs, ids, scores: processor(ids, scores)
 
 
+@dataclass
 class AllowedTokens:
     """`prefix_allowed_tokens_fn`: only what it allows. For the empty hypothesis, and in greedy search, where one hypothesis is
     all there is, what it allows is forced where other processors forbid it, as Hugging Face does.
@@ -117,69 +121,53 @@ class AllowedTokens:
     whole beam, Hugging Face forces what is allowed, and what else is in the beam decides.
     """
 
-    def __init__(self, processor: Any, prompt_length: int, k: int, drops: bool) -> None:
-        self._drops = drops
-        self._processor = processor
-        self._allowed = processor._prefix_allowed_tokens_fn
-        self._prompt_length = prompt_length
-        self._k = k
+    allowed: Callable[[int, torch.Tensor], list[int]]
+    prompt_length: int
+    k: int
+    drops: bool
 
     def __call__(self, inputs: list[int], ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         mask = torch.full_like(scores, -inf)
         for row, i in enumerate(inputs):
-            allowed = self._allowed(i, ids[row])
+            allowed = self.allowed(i, ids[row])
             if len(allowed) == 0:
                 raise ValueError(
                     f"prefix_allowed_tokens_fn allows nothing after {ids[row].tolist()} of input {i}; "
                     "it must return at least one token, say the end of sequence"
                 )
             mask[row, allowed] = 0
-        if self._k > 1 and ids.shape[1] > self._prompt_length:
+        if self.k > 1 and ids.shape[1] > self.prompt_length:
             scores = scores + mask
-            if not self._drops and bool(scores.amax(1).isneginf().any()):
+            if not self.drops and bool(scores.amax(1).isneginf().any()):
                 raise OwnLoop("prefix_allowed_tokens_fn allows what another processor forbids")
             return scores
         return torch.cat([self._one(i, ids[row], scores[row]) for row, i in enumerate(inputs)])
 
     def _one(self, i: int, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        own = logits_process.PrefixConstrainedLogitsProcessor(lambda _, prefix: self._allowed(i, prefix), 1)
+        own = hf.PrefixConstrainedLogitsProcessor(lambda _, prefix: self.allowed(i, prefix), 1)
         return own(ids[None], scores[None])
 
 
-def _encoder_repetition(processor: Any, i: int) -> Any:
-    one = copy.copy(processor)
-    one.encoder_input_ids = processor.encoder_input_ids[i : i + 1]
-    return one
-
-
-def _encoder_ngrams(processor: Any, i: int) -> Any:
-    one = copy.copy(processor)
-    one.batch_size, one.generated_ngrams = 1, processor.generated_ngrams[i : i + 1]
-    return one
+def _changed(processor: Any, **own: Any) -> Any:
+    other = copy.copy(processor)
+    vars(other).update(own)
+    return other
 
 
 OF_ONE_INPUT: dict[type, Callable[[Any, int], Any]] = {
-    logits_process.EncoderRepetitionPenaltyLogitsProcessor: _encoder_repetition,
-    logits_process.EncoderNoRepeatNGramLogitsProcessor: _encoder_ngrams,
+    hf.EncoderRepetitionPenaltyLogitsProcessor: lambda p, i: _changed(p, encoder_input_ids=p.encoder_input_ids[i : i + 1]),
+    hf.EncoderNoRepeatNGramLogitsProcessor: lambda p, i: _changed(
+        p, batch_size=1, generated_ngrams=p.generated_ngrams[i : i + 1]
+    ),
 }
 """Processors that know the inputs, and how to make one that knows the i-th only."""
 
 
-class OneInputAtATime:
+def one_input_at_a_time(processor: Any) -> Callable[[list[int], torch.Tensor, torch.Tensor], torch.Tensor]:
     """A processor that knows the inputs: each row is handed to one that knows its own."""
-
-    def __init__(self, processor: Any) -> None:
-        self._processor = processor
-        self._make = next(make for kind, make in OF_ONE_INPUT.items() if isinstance(processor, kind))
-        self._made: dict[int, Any] = {}
-
-    def __call__(self, inputs: list[int], ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self._of(i)(ids[row, None], scores[row, None]) for row, i in enumerate(inputs)])
-
-    def _of(self, i: int) -> Any:
-        if i not in self._made:
-            self._made[i] = self._make(self._processor, i)
-        return self._made[i]
+    make = next(make for kind, make in OF_ONE_INPUT.items() if isinstance(processor, kind))
+    of = cache(partial(make, processor))
+    return lambda inputs, ids, scores: torch.cat([of(i)(ids[row, None], scores[row, None]) for row, i in enumerate(inputs)])
 
 
 class NoSpeech:
@@ -199,3 +187,81 @@ class NoSpeech:
             for i, probability in zip(inputs, probabilities.tolist(), strict=True):
                 processor._no_speech_prob[i] = probability
         return scores
+
+
+MOST_OPERATIONS = 64  # above it, nothing is gained over `generate`'s own loop
+
+
+class NotData(Exception):
+    """A processor that has no counterpart among `Edits`."""
+
+
+def recognized(processors: Sequence[Any], ids: torch.Tensor, vocabulary: int, process: Processors) -> list[Edits]:
+    """The edits of each input; NotData where a processor is not known. `ids` (batch, prompt length), without padding."""
+    operations: list[Operation] = []
+    for processor in processors:
+        found = KNOWN.get(type(processor), lambda _: None)(processor)
+        if found is None or not all(_usual(each, len(ids), vocabulary) for each in found):
+            raise NotData(f"{type(processor).__name__} is not known to the searches of the device")
+        operations += found
+    if len(operations) > MOST_OPERATIONS:
+        raise NotData("the logits processors are too many for the searches of the device")
+    return edits.edits(operations, len(ids), process.one)
+
+
+def _usual(operation: Operation, inputs: int, vocabulary: int) -> bool:
+    """Whether it is about these inputs and, where that is `generate`'s to complain about, about tokens that there are."""
+    if operation.own is not None:
+        return len(operation.own) == inputs
+    return operation.kind not in (edits.FORCE, edits.BIAS) or _within(operation, vocabulary)
+
+
+def _within(operation: Operation, vocabulary: int) -> bool:
+    """Whether all tokens of an operation are in the vocabulary, and no more than a kernel takes at once are certain."""
+    if operation.kind == edits.FORCE:
+        return len(operation.data) <= 16 and all(0 <= token < vocabulary for token in operation.data)
+    many = len(operation.data) // (2 + operation.first)
+    return all(0 <= token < vocabulary for token in (*operation.data[many : 2 * many], *operation.data[3 * many :]))
+
+
+def _numbers(tokens: Any) -> list[int]:
+    return [int(token) for token in torch.as_tensor(tokens).flatten().tolist()]
+
+
+def _ban(tokens: Any, first: int, last: int) -> list[Operation]:
+    return [Operation(edits.BAN, first, last, _numbers(tokens))] if last >= first else []
+
+
+def _bias(processor: Any) -> list[Operation]:
+    return edits.bias_operations(list(processor.sequence_bias.items()))
+
+
+def _encoder_repetition(processor: Any) -> list[Operation]:
+    own = [sorted(set(row)) for row in processor.encoder_input_ids.tolist()]
+    return [Operation(edits.PENALTY, edits.bits(processor.penalty), own=own)]
+
+
+def _encoder_ngrams(processor: Any) -> list[Operation]:
+    n, own = processor.ngram_size, []
+    for known in processor.generated_ngrams:
+        ngrams = sorted({(*before, after) for before, tokens in known.items() for after in tokens})
+        own.append(edits.sequences([(ngram, -torch.inf) for ngram in ngrams], n))
+    return [Operation(edits.BIAS, n, own=own)]
+
+
+KNOWN: dict[type, Callable[[Any], list[Operation] | None]] = {
+    hf.MinLengthLogitsProcessor: lambda p: _ban(p.eos_token_id, 0, p.min_length - 1),
+    hf.MinNewTokensLengthLogitsProcessor: lambda p: _ban(p.eos_token_id, 0, p.prompt_length_to_skip + p.min_new_tokens - 1),
+    hf.SuppressTokensLogitsProcessor: lambda p: _ban(p.suppress_tokens, 0, edits.ALWAYS),
+    hf.SuppressTokensAtBeginLogitsProcessor: lambda p: _ban(p.begin_suppress_tokens, p.begin_index, p.begin_index),
+    hf.ForcedBOSTokenLogitsProcessor: lambda p: [Operation(edits.FORCE, 1, data=[int(p.bos_token_id)])],
+    hf.ForcedEOSTokenLogitsProcessor: lambda p: [Operation(edits.FORCE, p.max_length - 1, data=_numbers(p.eos_token_id))],
+    hf.NoBadWordsLogitsProcessor: _bias,
+    hf.SequenceBiasLogitsProcessor: _bias,
+    hf.NoRepeatNGramLogitsProcessor: lambda p: [Operation(edits.NO_REPEAT, p.ngram_size)],
+    hf.EncoderNoRepeatNGramLogitsProcessor: _encoder_ngrams,
+    hf.RepetitionPenaltyLogitsProcessor: lambda p: [Operation(edits.PENALTY, edits.bits(p.penalty), p.prompt_ignore_length or 0)],
+    hf.EncoderRepetitionPenaltyLogitsProcessor: _encoder_repetition,
+    hf.TemperatureLogitsWarper: lambda p: [Operation(edits.SCALE, edits.bits(p.temperature))],
+    hf.LogitNormalization: lambda p: [Operation(edits.NORMALIZE)],
+}

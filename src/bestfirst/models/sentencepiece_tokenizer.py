@@ -238,9 +238,7 @@ def marian_tokenizer(folder: Path, config: Mapping[str, Any]) -> MarianTokenizer
     eos, unknown = (text_of({**named, **config}[name]) for name in ("eos_token", "unk_token"))
     after = [next(token.id for token in added if token.content == eos)]
     shown = target if separate else source
-    return MarianTokenizer(
-        source, target, vocabulary, target_vocabulary, added, unknown, [], after, shown, cleans_up(config)
-    )  # fmt: skip
+    return MarianTokenizer(source, target, vocabulary, target_vocabulary, added, unknown, [], after, shown, cleans_up(config))
 
 
 def m2m100_tokenizer(folder: Path, config: Mapping[str, Any], source_lang: str | None) -> M2M100Tokenizer:

@@ -1,14 +1,20 @@
-"""Tokenizer: texts to token ids and back, many at a time; and what its files say, whatever kind it is."""
+"""Tokenizer: texts to token ids and back, many at a time; and what its files say. JsonTokenizer: a tokenizer.json, run by
+`tokenizers`, as transformers sets it up for BART, mBART, NLLB and Pegasus.
+
+transformers takes vocabulary, merges and added tokens from the file, and for these architectures makes the rest anew: how a text
+is normalised and cut, how it is put together, what stands before and after it. So does this.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .folder import ModelNotFound
+from .folder import ModelNotFound, NeedsTransformers
 
 Ids = Sequence[int]
 
@@ -73,3 +79,144 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ModelNotFound(f"{path.name} must be a JSON object, and is a {type(found).__name__}")
     return found
+
+
+KINDS = {
+    "bart": "bart", "roberta": "bart", "mbart": "mbart", "mbart50": "mbart50", "nllb": "nllb", "pegasus": "pegasus",
+    "pretrained": "file", "tokenizersbackend": "file",
+}  # fmt: skip
+"""By the class that a tokenizer's config names, without `Tokenizer` and `Fast`."""
+
+BY_MODEL = {"bart": "bart", "mbart": "mbart", "pegasus": "pegasus"}
+LANGUAGE = {"mbart": "en_XX", "mbart50": "en_XX", "nllb": "eng_Latn"}  # of an input, unless another is asked for
+SPACE = "\u2581"
+
+
+class JsonTokenizer(Tokenizer):
+    """One of `tokenizers`."""
+
+    def __init__(self, tokenizer: Any, unknown: int | None, bos: str, cleans: bool) -> None:
+        self._tokenizer = tokenizer
+        self._cleans = cleans
+        self.unknown = unknown
+        begins = tokenizer.token_to_id(bos)
+        self.bos = None if begins is None else (int(begins), bos)
+        self._special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [found.ids for found in self._tokenizer.encode_batch_fast(list(texts))]
+
+    def encode_target(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode_batch(self, batch: Sequence[Ids]) -> list[str]:
+        texts = self._tokenizer.decode_batch([list(ids) for ids in batch], skip_special_tokens=True)
+        return [clean_up(text) for text in texts] if self._cleans else list(texts)
+
+    def piece(self, token: int) -> str:
+        name = str(self._tokenizer.id_to_token(token))
+        if token in self._special or SPACE in name:
+            return name.replace(SPACE, " ")
+        decoder = self._tokenizer.decoder
+        return str(decoder.decode([name]) if decoder is not None else name)
+
+    def special(self, text: str) -> int | None:
+        token = self._tokenizer.token_to_id(text)
+        return int(token) if token in self._special and token != self.unknown else None
+
+    def language(self, code: str) -> int | None:
+        token = self._tokenizer.token_to_id(code)
+        added = token is not None and token in self._tokenizer.get_added_tokens_decoder()
+        return int(token) if added and token != self.unknown else None
+
+
+def json_tokenizer(folder: Path, config: Mapping[str, Any], model_type: str, source_lang: str | None) -> JsonTokenizer:
+    """The tokenizer of a folder with a tokenizer.json."""
+    from tokenizers import Tokenizer as Backend
+
+    kind = kind_of(config, model_type)
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise NeedsTransformers("its tokenizer has no tokenizer.json")
+    written = read_json(path)
+    try:
+        backend = Backend.from_file(str(path))
+    except Exception as error:  # of whatever kind `tokenizers` raises
+        raise ModelNotFound(f"tokenizer.json is damaged: {str(error).splitlines()[0]}") from error
+    backend.no_padding()
+    backend.no_truncation()
+    if (config.get("add_prefix_space") and kind != "bart") or config.get("split_special_tokens"):
+        raise NeedsTransformers("its tokenizer's config asks for what only transformers does")
+    if kind != "file":
+        _set_up(backend, kind, config, written, source_lang)
+    unknown = config.get("unk_token", "<unk>")
+    token = None if unknown is None else backend.token_to_id(text_of(unknown))
+    merges = written.get("model", {}).get("type") == "BPE"  # whose spaces are left alone
+    return JsonTokenizer(backend, token, text_of(config.get("bos_token") or "<s>"), cleans_up(config) and not merges)
+
+
+def kind_of(config: Mapping[str, Any], model_type: str) -> str:
+    named = config.get("tokenizer_class")
+    if named is None:
+        if model_type in BY_MODEL:
+            return BY_MODEL[model_type]
+        raise NeedsTransformers("its tokenizer's config does not name its class")
+    kind = KINDS.get(str(named).lower().removesuffix("fast").removesuffix("tokenizer"))
+    if kind is None:
+        raise NeedsTransformers(f"its tokenizer is a {named}")
+    return kind
+
+
+def _set_up(backend: Any, kind: str, config: Mapping[str, Any], written: Mapping[str, Any], source_lang: str | None) -> None:
+    from tokenizers import Regex, decoders, normalizers, pre_tokenizers, processors
+
+    charsmap = _charsmap(written.get("normalizer"))
+    precompiled = [] if charsmap is None else [normalizers.Precompiled(charsmap)]
+    spaces = normalizers.Replace(Regex(r" {2,}"), " ")
+    metaspace: dict[str, Any] = {"replacement": SPACE, "prepend_scheme": "always", "split": True}
+    words = [pre_tokenizers.WhitespaceSplit()] if kind == "mbart" else []
+    eos = text_of(config.get("eos_token") or "</s>")
+    if kind == "bart":
+        first = bool(config.get("add_prefix_space", False))
+        backend.normalizer = None
+        backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=first), decoders.ByteLevel()
+        ends = [text_of(config.get(name) or usual) for name, usual in (("sep_token", "</s>"), ("cls_token", "<s>"))]
+        trim = bool(config.get("trim_offsets", True))
+        sep, cls = ((end, _id(backend, end)) for end in ends)
+        backend.post_processor = processors.RobertaProcessing(sep, cls, trim, first)
+        return
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*words, pre_tokenizers.Metaspace(**metaspace)])
+    backend.decoder = decoders.Metaspace(**metaspace)
+    if kind == "mbart":
+        backend.normalizer = None
+    elif kind == "nllb":
+        backend.normalizer = normalizers.Sequence([*precompiled, spaces]) if precompiled else None
+    else:
+        lines = [] if precompiled or kind == "mbart50" else [normalizers.Replace(Regex(r"\n"), " ")]
+        backend.normalizer = normalizers.Sequence([*precompiled, *lines, spaces])
+    template = ["$A", eos]
+    if kind in LANGUAGE:
+        code = source_lang or config.get("src_lang") or LANGUAGE[kind]
+        if backend.token_to_id(code) is None:
+            raise ModelNotFound(f"unknown source language {code!r}")
+        behind = kind == "mbart" or (kind == "nllb" and config.get("legacy_behaviour"))
+        template = ["$A", eos, code] if behind else [code, "$A", eos]
+    named = [(token, _id(backend, token)) for token in template if token != "$A"]
+    backend.post_processor = processors.TemplateProcessing(single=template, pair=[*template, "$B"], special_tokens=named)
+
+
+def _id(backend: Any, token: str) -> int:
+    found = backend.token_to_id(token)
+    if found is None:
+        raise NeedsTransformers(f"its tokenizer's vocabulary has no {token!r}")
+    return int(found)
+
+
+def _charsmap(normalizer: Any) -> bytes | None:
+    """sentencepiece's own normalisation, where a tokenizer.json holds it."""
+    if not normalizer:
+        return None
+    for each in normalizer.get("normalizers", [normalizer]):
+        if each.get("type") == "Precompiled" and each.get("precompiled_charsmap"):
+            return base64.b64decode(each["precompiled_charsmap"])
+    return None

@@ -300,11 +300,7 @@ class TransformersTokenizer(Tokenizer):
             vocabulary: Any = its.encoder
             target: Any = its.target_encoder if its.separate_vocabs else vocabulary
             shown = its.spm_target if its.separate_vocabs else its.spm_source
-            words, cleaning = str(its.unk_token), bool(its.clean_up_tokenization_spaces)
-            self._faster = (
-                state,
-                MarianTokenizer(
-                    its.spm_source, its.spm_target, vocabulary, target, tokens, words, [], [its.eos_token_id], shown, cleaning
-                ),
-            )
+            parts = (its.spm_source, its.spm_target, vocabulary, target, tokens, str(its.unk_token))
+            cleaning = bool(its.clean_up_tokenization_spaces)
+            self._faster = state, MarianTokenizer(*parts, [], [its.eos_token_id], shown, cleaning)
         return self._faster[1]

@@ -79,7 +79,7 @@ def _events(recorded: Result | Trace | Iterable[Mapping[str, Any]]) -> Iterable[
     if not isinstance(trace, Trace):
         return trace
     if not trace.events:
-        raise ValueError("this trace has no events: nothing was searched yet, or it wrote them to a file; view that file")
+        raise ValueError("this trace has no events: nothing was searched yet")
     return trace.events
 
 

@@ -140,9 +140,7 @@ class AnyOrderSearch(SearchTree):
         """The beam at which everything that `y` could become is sure to fall off, if there is one (the paper's Theorem 4.4)."""
         if not self.policy.prunes:
             return None
-        if (
-            not self.strategy.order.relies_on_bound
-        ):  # Algorithm 2 as it is, in an order of its own: what was popped holds its slot
+        if not self.strategy.order.relies_on_bound:  # Algorithm 2 as it is, in an order of its own: what was popped holds a slot
             for beam in self.agenda.beams[y.length + 1 :]:
                 if beam.full and all(z.key < y.key if z.finished else z.successors is not None for z in beam.members):
                     return beam

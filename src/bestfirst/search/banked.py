@@ -14,32 +14,28 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection
+from typing import Any
 
-from .hypothesis import Context, Hypothesis, Successors
+from .hypothesis import Hypothesis, Successors
 from .objective import Objective, lowered
 from .result import Answer, Result
-from .table_1 import Strategy, check
+from .strict import ValueSearch
+from .table_1 import Strategy
 from .words import State, Words
 
 Order = tuple[float, float, tuple[int, ...]]
 
 
-class BankedSearch:
+class BankedSearch(ValueSearch):
     """One input's search. It is driven as every `Search` is."""
 
-    def __init__(
-        self, strategy: Strategy, *, score: Objective, eos: Collection[int], context: Context, words: Words, n: int = 1
-    ) -> None:
-        check(strategy, score, context, n)
-        self.score, self.context, self.words, self.n, self.k = score, context, words, n, int(strategy.k)
-        self.eos = frozenset(eos)
+    def __init__(self, strategy: Strategy, *, score: Objective, words: Words, **settings: Any) -> None:
+        super().__init__(strategy, score=score, **settings)
+        self.words, self.k = words, int(strategy.k)
         self.exact = strategy.exact
         self.whole_levels = not score.value_only or strategy.level_by_level
         self.level_rows = min(self.k * (1 + words.missing(words.start)), 1024)
         self.width = self.k + len(self.eos) + words.most_helpful
-        self.rows = self.calls = 0
-        self.root = Hypothesis(None, -1, 0.0, 0.0, False)
         self._states: dict[Hypothesis, State] = {}
         self._waiting: list[tuple[Order, Hypothesis]] = []
         self._came: Counter[tuple[int, int]] = Counter()  # by length and bank, how many came to the front

@@ -10,22 +10,22 @@ the properties.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection
 from math import inf
+from typing import Any
 
 from .agenda import by_key
-from .hypothesis import Context, Hypothesis, Successors
+from .hypothesis import Hypothesis, Successors
 from .objective import TOLERANCE, BrokenLaw, Objective, Policy, lowered
 from .result import Answer, Result
 from .stops import Patience
-from .strict import logprob_of
-from .table_1 import Strategy, check
+from .strict import ValueSearch, logprob_of
+from .table_1 import Strategy
 
 Candidate = tuple[float, tuple[int, ...], int, Hypothesis, int]
 """A child, not made yet: its value, negated; its parent's tokens; its own; the parent; which child it is. Sorts by rank."""
 
 
-class LevelSearch:
+class LevelSearch(ValueSearch):
     """One input's search. It is driven as every `Search` is, and asks its stop once a level as `AnyOrderSearch` does."""
 
     @staticmethod
@@ -35,29 +35,13 @@ class LevelSearch:
         plain = strategy.heuristic is None and strategy.queue_capacity is None and strategy.k < inf
         return usual and plain and score.exact("leave")
 
-    def __init__(
-        self,
-        strategy: Strategy,
-        *,
-        score: Objective,
-        eos: Collection[int],
-        context: Context,
-        n: int = 1,
-        accept_truncated: bool = False,
-    ) -> None:
-        check(strategy, score, context, n)
-        self.strategy, self.score, self.context, self.n = strategy, score, context, n
-        self.eos = frozenset(eos)
+    def __init__(self, strategy: Strategy, *, score: Objective, **settings: Any) -> None:
+        super().__init__(strategy, score=score, **settings)
         self.policy = Policy.of(strategy, score, None, traced=False)
         self.whole_levels = self.policy.whole_levels
-        self.k = int(strategy.k)
-        self.level_rows = min(self.k, 1024)
-        self.width = self.k + len(self.eos)
-        self.complete = context.n_max if accept_truncated else None  # the length at which a hypothesis is finished as it is
-        self.rows = 0  # hypotheses scored, those ahead of their turn included
-        self.calls = 0  # and those that had to be
+        self.k: int = int(strategy.k)
         self.answers: list[Hypothesis] = []  # best first
-        self.root = self._placed(Hypothesis(None, -1, 0.0, 0.0, False))
+        self._placed(self.root)
         self.led_by_answer = False  # whether the best of some beam was
         self._enough = strategy.stop.enough(self)  # type: ignore[attr-defined]
         self._partial = self.root

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from heapq import heappop, heappush
 from math import inf
+from typing import Any
 
 from .hypothesis import Context, Hypothesis, Successors
 from .objective import TOLERANCE, BrokenLaw, Objective, lowered
@@ -53,17 +54,8 @@ class Progress:
         self.last.append(inf)
 
 
-class StrictSearch:
-    """One input's search. It is driven as every `Search` is."""
-
-    whole_levels = False
-    remembers = False  # whether children stay with their parents, so that the search can begin again from what is scored
-
-    @staticmethod
-    def takes(strategy: Strategy, score: Objective) -> bool:
-        """Whether this is the common case: best first, by a value that is its own bound, until n have finished."""
-        usual = type(strategy.order) is BestFirst and type(strategy.stop) is Answered and strategy.finished != "shrink"
-        return usual and score.value_only and strategy.heuristic is None and strategy.queue_capacity is None
+class ValueSearch:
+    """One input's search on beams that rank by value: what was asked for, and what it has cost."""
 
     def __init__(
         self,
@@ -76,18 +68,35 @@ class StrictSearch:
         accept_truncated: bool = False,
     ) -> None:
         check(strategy, score, context, n)
+        self.strategy, self.score, self.context, self.n = strategy, score, context, n
         self.eos = frozenset(eos)
-        self.n, self.n_max = n, context.n_max
         self.complete = context.n_max if accept_truncated else None  # the length at which a hypothesis is finished as it is
         self.k = strategy.k
-        self.keep = strategy.finished == "keep"
-        self.exact = strategy.exact and score.exact(strategy.finished)
-        self.rows = 0  # hypotheses scored, those ahead of their turn included
-        self.calls = 0  # and those that had to be
         self.level_rows = int(min(strategy.k, 1024))
         self.width = strategy.k + len(self.eos)
+        self.rows = 0  # hypotheses scored, those ahead of their turn included
+        self.calls = 0  # and those that had to be
         self.root = Hypothesis(None, -1, 0.0, 0.0, False)
         self.root.worth = self.root.bound = 0.0
+
+
+class StrictSearch(ValueSearch):
+    """One input's search. It is driven as every `Search` is."""
+
+    whole_levels = False
+    remembers = False  # whether children stay with their parents, so that the search can begin again from what is scored
+
+    @staticmethod
+    def takes(strategy: Strategy, score: Objective) -> bool:
+        """Whether this is the common case: best first, by a value that is its own bound, until n have finished."""
+        usual = type(strategy.order) is BestFirst and type(strategy.stop) is Answered and strategy.finished != "shrink"
+        return usual and score.value_only and strategy.heuristic is None and strategy.queue_capacity is None
+
+    def __init__(self, strategy: Strategy, *, score: Objective, **settings: Any) -> None:
+        super().__init__(strategy, score=score, **settings)
+        self.n_max = self.context.n_max
+        self.keep = strategy.finished == "keep"
+        self.exact = strategy.exact and score.exact(strategy.finished)
         self.root.children = NO_CHILDREN
         self._needed: Hypothesis | None = self.root
         self.answers: list[Answer] = []  # best first; each is sure as soon as it is there

@@ -19,10 +19,9 @@ A file of traces begins with a line that names the format and its version (`HEAD
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from math import inf, isfinite
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .hypothesis import Hypothesis
 
@@ -36,21 +35,18 @@ HEADER: dict[str, Any] = {"format": FORMAT, "version": VERSION}
 
 
 class Trace:
-    """Collects events, or writes them to `file` as they come. A search without a trace pays one comparison an event.
+    """Collects events. A search without a trace pays one comparison an event.
 
     What is known of the input and its model (`describe`) goes into the `begin` line, and names tokens.
     """
 
-    def __init__(self, file: IO[str] | None = None, **labels: Any) -> None:
+    def __init__(self, **labels: Any) -> None:
         self.events: list[dict[str, Any]] = []
         self.about: dict[str, Any] = {}
         self.piece: Callable[[int], str | None] | None = None
-        self._file = file
         self._labels = labels  # on every line, say the number of the input
         self._ids: dict[tuple[int, int], int] = {}  # by parent and token
         self._last = 0
-        if file is not None:
-            file.write(json.dumps(HEADER) + "\n")
 
     def describe(self, model: Any, source: Any) -> None:
         """What is decoded by what, before the search begins: an input that is a text, and a model that can name tokens."""
@@ -118,8 +114,4 @@ class Trace:
         return {**about, "length": length, "score": score, "logprob": logprob, "finished": finished}
 
     def _add(self, event: Event, **fields: Any) -> None:
-        line = {**self._labels, "event": event, **fields}
-        if self._file is None:
-            self.events.append(line)
-        else:
-            self._file.write(json.dumps(line) + "\n")
+        self.events.append({**self._labels, "event": event, **fields})

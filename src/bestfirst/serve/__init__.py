@@ -8,7 +8,6 @@
     request_queue.py  what is accepted, and how events reach the request that waits for them
     engine_thread.py  one thread that runs the engine; requests come in and events go out while it runs
     fair_share.py     whose texts take part in the next forward pass
-    recorded.py       a search that can be repeated in the paper's order
     metrics.py        what it did, for Prometheus
 
 `bestfirst serve` starts it; `docs/serve.md` explains it to those who call it.

@@ -17,12 +17,12 @@ from ..models import Model
 from ..page import component
 from . import openai, schemas
 from .allowed import ServedConstraints
-from .engine_thread import Certified, EngineThread
+from .engine_thread import Certified, EngineStopped, EngineThread
 from .exchange import CLIENT_LEFT, bearer, client, json_line, json_response, left, of_work, refusals
 from .limits import Limits
 from .metrics import Metrics
 from .middleware import CheckRequests, Hosts, MeasureRequests
-from .request_queue import DeadlinePassed, EngineStopped, QueueFull, RequestQueue, Submission, TooMuch
+from .request_queue import DeadlinePassed, QueueFull, RequestQueue, Submission, TooMuch
 from .server import body_seconds
 
 GUARDED = frozenset({"/translate", "/search", "/metrics"}) | openai.PATHS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 from ..engine import Engine, Job, Stats, engine_for
 from ..models import Model, Source
-from ..search import Answer, Result, Trace
+from ..search import Answer, Hypothesis, Result, Search, Successors, Trace
 from ..settings import Decoding
 from .fair_share import FairShare, Flow, Use
 from .limits import Limits
-from .recorded import RecordedSearch
 
 TOGETHER = 256  # texts that are read at a time, while others wait
 
@@ -41,13 +40,11 @@ class Done(NamedTuple):
     trace: Trace | None = None
 
 
-class Failed(NamedTuple):
-    """The work cannot be carried out, through no fault of its own."""
-
-    message: str
+class EngineStopped(Exception):
+    """Nothing can be decoded any more."""
 
 
-Event = Certified | Done | Failed
+Event = Certified | Done | EngineStopped
 
 
 @dataclass(eq=False, kw_only=True)
@@ -76,12 +73,11 @@ class EngineThread:
         self.model = model
         self.flush: Callable[[], None] = lambda: None
         # For every score that adds up log-probabilities as they are: what a request can ask for.
-        self._settings = Decoding(
-            beam=limits.max_beam, row_budget=row_budget, max_cache_tokens=limits.max_cache_tokens, draft=draft
-        )
+        tokens = limits.max_cache_tokens
+        self._settings = Decoding(beam=limits.max_beam, row_budget=row_budget, max_cache_tokens=tokens, draft=draft)
         self._engine: Engine = engine_for(model, self._settings)
         self._before = Stats()  # of engines that were given up
-        self._share: FairShare[Work] = FairShare(self._engine.slots, limits.max_cache_tokens)
+        self._share: FairShare[Work] = FairShare(self._engine.slots, tokens)
         self._read = model.reader()
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._work: dict[Job, Work] = {}  # of the jobs that were started
@@ -118,14 +114,11 @@ class EngineThread:
         return len(self._engine.in_flight)
 
     @property
-    def steps(self) -> int:
-        """Forward passes so far."""
-        return self._before.steps + self._engine.stats.steps
-
-    @property
-    def rows(self) -> int:
-        """Hypotheses scored so far."""
-        return self._before.rows + self._engine.stats.rows
+    def stats(self) -> Stats:
+        """What it cost so far."""
+        total = replace(self._before)
+        total.add(self._engine.stats)
+        return total
 
     # -- the thread --------------------------------------------------------------------------------------------------------
 
@@ -140,7 +133,7 @@ class EngineThread:
                 self.flush()
         finally:
             for work in self._share.flows:
-                work.tell(Failed("the server is stopping"))
+                work.tell(EngineStopped("the server is stopping"))
             self.flush()
 
     def _calls(self) -> Iterator[Callable[[], None] | None]:
@@ -232,7 +225,11 @@ class EngineThread:
             read = self._next_job(work)
             if isinstance(read, Result):  # there is nothing to ask the model
                 self._tell(work, work.waiting.popleft(), read)
-            elif self._make_room(work, use := use_of(read, work.set_aside.get(read.index))):
+                continue
+            rows = read.decoding.beam if read.decoding.plan.level_by_level else 1
+            # How much memory a search needs is known when it is over: to begin with, what most need.
+            use = Use(rows, work.set_aside.get(read.index) or 3 * rows * (read.source.length + 1))
+            if self._make_room(work, use):
                 work.waiting.popleft()
                 self._share.start(work, read, use)
                 self._work[read] = work
@@ -325,7 +322,28 @@ class EngineThread:
             self._suspects.extend(failed)
 
 
-def use_of(job: Job, tokens: int | None) -> Use:
-    """What a job takes. How much memory a search needs is known when it is over: to begin with, what most need."""
-    rows = job.decoding.beam if job.decoding.plan.level_by_level else 1
-    return Use(rows, tokens or 3 * rows * (job.source.length + 1))
+class RecordedSearch:
+    """Search as the search it holds; with others, and ahead of turn. `replay` then repeats it one hypothesis at a time.
+
+    Strict order needs nothing that was not scored: whatever the order, those hypotheses had to be (`docs/algorithm.md`).
+    """
+
+    def __init__(self, search: Search) -> None:
+        self.search = search
+        self._successors: dict[tuple[int, ...], Successors] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.search, name)
+
+    def commit(self, y: Hypothesis, successors: Successors) -> None:
+        self._successors[y.tokens] = successors
+        self.search.commit(y, successors)
+
+    def replay(self, search: Search) -> None:
+        """Run another search of the same input, in strict order, without asking the model, for the sake of its trace."""
+        width = int(self.search.width)  # the model may have been asked for more, on behalf of others
+        while needed := search.frontier(1):
+            values, tokens, logprobs, ending = self._successors[needed[0].tokens]
+            search.commit(needed[0], Successors(values[:width], tokens[:width], logprobs and logprobs[:width], ending))
+        search.result()
+        search.dismantle()

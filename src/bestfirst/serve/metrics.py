@@ -58,5 +58,5 @@ class Gauges(Collector):
         yield GaugeMetricFamily("bestfirst_queue", "Texts accepted and not done.", self.queue.queued)
         yield GaugeMetricFamily("bestfirst_queue_limit", "How many there may be.", self.queue.limits.max_queue)
         yield GaugeMetricFamily("bestfirst_in_flight", "Texts that share the forward passes.", engine.in_flight)
-        yield CounterMetricFamily("bestfirst_rows", "Hypotheses scored, ahead of need included.", engine.rows)
-        yield CounterMetricFamily("bestfirst_steps", "Forward passes.", engine.steps)
+        yield CounterMetricFamily("bestfirst_rows", "Hypotheses scored, ahead of need included.", engine.stats.rows)
+        yield CounterMetricFamily("bestfirst_steps", "Forward passes.", engine.stats.steps)

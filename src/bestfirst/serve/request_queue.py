@@ -11,7 +11,7 @@ from typing import Any
 
 from ..search import Result
 from ..settings import Decoding
-from .engine_thread import Certified, Done, EngineThread, Event, Failed, Work
+from .engine_thread import Certified, Done, EngineStopped, EngineThread, Event, Work
 from .limits import Limits
 
 MOST_UNREAD = 2048  # events of a stream that wait for its client; one that is further behind does not read
@@ -33,10 +33,6 @@ class QueueFull(Exception):
 
 class DeadlinePassed(Exception):
     """The request took too long."""
-
-
-class EngineStopped(Exception):
-    """Nothing can be decoded any more."""
 
 
 class Throughput:
@@ -145,8 +141,8 @@ class Submission:
     def receive(self, event: Event) -> None:
         if not self._left:
             return  # it was given up in the meantime
-        if isinstance(event, Failed):
-            self._end(EngineStopped(event.message))
+        if isinstance(event, EngineStopped):
+            self._end(event)
             return
         self._events.put_nowait(event)
         if isinstance(event, Done):

@@ -1,4 +1,5 @@
-"""Admission: inputs are let in. They are encoded without padding, and their searches begin."""
+"""Admission: inputs are let in. They are encoded without padding, and their searches begin. Reading: of a model that runs by its
+own modules."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from ...models.reader import EncodedPrompt
 from ..engine import Job
 from .answers import RULES
 from .launch import Graphs, send
+from .own_modules import OwnModules
 from .products import power
 from .rules import Rules
 from .state import State
@@ -127,11 +129,49 @@ class Admission:
         caps = given[2 : 2 + 2 * inputs].view(torch.float64)
         slots, limits, lengths, starts, *_ = numbers = given[2 + 2 * inputs : 2 + (2 + NUMBERS) * inputs].view(NUMBERS, -1)
         token, place, number, cell = given[2 + (2 + NUMBERS) * inputs :].view(4, -1).unbind(0)
-        self.read(token, place, number, cell, starts, lengths, used, hidden)
+        self.read(Packed(token, place, number, starts, lengths, used), cell.long(), hidden)
         self.state.begin(many, caps, slots, limits, lengths, numbers[4:])
 
-    def read(self, tokens: Any, place: Any, number: Any, cell: Any, starts: Any, lengths: Any, used: Any, hidden: Any) -> None:
+    def read(self, given: Packed, cells: torch.Tensor, hidden: torch.Tensor | None) -> None:
         """The inputs' keys and values go to their cells."""
         if hidden is None:
-            hidden = self.weights.encoder(Packed(tokens, place, number, starts, lengths, used))
-        self.state.source.index_copy_(0, cell.long(), self.weights.source_keys(hidden, used))
+            hidden = self.weights.encoder(given)
+        self.state.source.index_copy_(0, cells, self.weights.source_keys(hidden, given.used))
+
+
+class Reading(Admission):
+    """Prompts of a language model are read as they are, but for their last token, which the root's own row brings; what an
+    encoder made of inputs is told to the decoder."""
+
+    weights: OwnModules
+
+    def lengths(self, prompts: Sequence[Prompt]) -> list[int]:
+        return [len(prompt.tokens) - 1 for prompt in prompts] if self.weights.language_model else super().lengths(prompts)
+
+    def tokens_of(self, prompts: Sequence[Prompt], many: int) -> np.ndarray:
+        if not self.weights.language_model:
+            return np.zeros(many, np.int32)
+        return np.fromiter(chain.from_iterable(prompt.tokens[:-1] for prompt in prompts), np.int32, many)
+
+    def hidden_of(self, prompts: Sequence[Prompt]) -> torch.Tensor | None:
+        if self.weights.language_model:
+            return None
+        if (found := super().hidden_of(prompts)) is not None:
+            return found
+        hidden, lengths = self.encode(prompts)
+        return torch.cat([each[:n] for each, n in zip(hidden, lengths, strict=True)])
+
+    def __call__(self, jobs: Sequence[Job], slots: Sequence[int], rules: Sequence[Rules]) -> None:
+        super().__call__(jobs, slots, rules)
+        if self.weights.language_model:
+            given = send(np.array([slots, [job.source.payload.tokens[-1] for job in jobs]]), self.weights.device)
+            roots = given[0].long() + self.state.shape.nodes * self.state.shape.successors  # may be beyond 32 bits
+            self.state.token.index_copy_(0, roots, given[1])
+
+    def read(self, given: Packed, cells: torch.Tensor, hidden: torch.Tensor | None) -> None:
+        if not len(cells):
+            return
+        if self.weights.language_model:
+            self.weights.read_prompts(given, cells, self.state.source)
+        else:
+            self.weights.read_hidden(hidden, cells, self.state.source)  # type: ignore[arg-type]

@@ -4,20 +4,22 @@ hypotheses and the measure). No kernel is trusted by name."""
 from __future__ import annotations
 
 import logging
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from ..known import known
-from ..steps.choose import Fingerprint, untouched
-from ..steps.trial import PROMISED, Hypotheses, branches, differences, precise, trial_prompts, within
-from .captured import CapturedStep, Reading
+from ..steps.choose import Fingerprint, turns_otherwise, untouched
+from ..steps.trial import Hypotheses, branches, close, trial_prompts
+from ..steps.windows import FULL, SLIDING
+from .admission import Reading
 from .launch import Graphs, send
 from .own_modules import OwnModules
 from .rows import ROWS
 from .state import Shape, State
+from .step import CapturedStep
+from .weights import Packed
 
 if TYPE_CHECKING:
     from ...models.reader import Prompt
@@ -33,7 +35,7 @@ def own_modules(model: TransformersModel) -> OwnModules | None:
         found: OwnModules | None = shared.modules[1]
         return found
     found = None
-    if untouched(model.model) and not changes_unseen(model):
+    if untouched(model.model) and not changes_unseen(model.model.config.get_text_config(decoder=True)):
         try:
             found = OwnModules(model.model)
             if not windows_are_told(found, model) or not agrees(found, model):
@@ -45,13 +47,9 @@ def own_modules(model: TransformersModel) -> OwnModules | None:
     return found
 
 
-def changes_unseen(model: TransformersModel) -> bool:
+def changes_unseen(config: Any) -> bool:
     """Whether attention or positions change beyond some length in a way that no argument of attention tells."""
-    config = model.model.config.get_text_config(decoder=True)
-    if set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
-        return True
-    rope = getattr(config, "rope_parameters", None) or {}
-    return any(each.get("rope_type") in ("dynamic", "longrope") for each in (rope, *rope.values()) if isinstance(each, dict))
+    return bool(set(getattr(config, "layer_types", None) or ()) - {FULL, SLIDING}) or turns_otherwise(config)
 
 
 def windows_are_told(modules: OwnModules, model: TransformersModel) -> bool:
@@ -63,7 +61,7 @@ def windows_are_told(modules: OwnModules, model: TransformersModel) -> bool:
     if getattr(config, "attention_chunk_size", None) is not None:
         return False
     if layers is not None:
-        expected = [window if kind == "sliding_attention" else None for kind in layers[: len(own)]]
+        expected = [window if kind == SLIDING else None for kind in layers[: len(own)]]
         return [each.window for each in own] == expected
     return all(each.window == window for each in own)
 
@@ -73,11 +71,7 @@ def agrees(modules: OwnModules, model: TransformersModel) -> bool:
     """Whether two inputs get the model's own numbers: one branches at every length, one does not."""
     prompts = trial_prompts(model)
     trees = [branches(model, 2), branches(model, 1)]
-    answers = Trial(modules, prompts)(trees)
-    compared = [differences(model, *each) for each in zip(prompts, trees, answers, strict=True)]
-    found = [distance for distances, _ in compared for distance in distances]
-    noise = max(own for _, own in compared)
-    return within("OwnModules", model.model, found, max(PROMISED, 4 * noise) if precise(model.model) else inf)
+    return close("OwnModules", model, prompts, trees, Trial(modules, prompts)(trees))
 
 
 class Trial:
@@ -122,11 +116,9 @@ class Trial:
         tokens = self.reading.tokens_of(self.prompts, len(numbers))
         cells = numbers * self.state.shape.source + places
         self.state.source_length.copy_(torch.tensor(lengths, dtype=torch.int32))
-        sent: Any = [self._send(each) for each in (tokens, places, numbers, cells, starts, lengths, [len(numbers)])]
-        self.reading.read(*sent, hidden)  # type: ignore[call-arg]
-
-    def _send(self, numbers: Any) -> torch.Tensor:
-        return send(np.asarray(numbers, dtype=np.int32), self.modules.device)
+        given = (tokens, places, numbers, starts, lengths, [len(numbers)], cells)
+        *packed, sent = (send(np.asarray(each, dtype=np.int32), self.modules.device) for each in given)
+        self.reading.read(Packed(*packed), sent.long(), hidden)
 
     def _ask(self, rows: list[tuple[int, int, int, int]]) -> list[tuple[int, int, torch.Tensor]]:
         """Rows of (input, parent's node, parent's length, token), those of an input together; each one's node, length, logits."""

@@ -23,8 +23,10 @@ from ...models.transformers import encoder_output, evaluating
 from ..steps.positions import RelativePositions, positions_of
 from .shortcuts import Shortcuts
 from .tree_attention import Kind, Memory, TreeRows, attend_packed, attend_tree
+from .weights import Packed
 
 NAME = "bestfirst_tree"
+Memories = list[Memory | None]  # by attention module
 _now = local()  # what attention is while a model runs here
 
 
@@ -157,7 +159,7 @@ class OwnModules:
             found = [RelativePositions._bias(module(), distances)[0, :, 0] for module in self._biased]
         self._bias = [table.float().contiguous() for table in found]
 
-    def room(self, tokens: int, source: bool) -> list[Memory | None]:
+    def room(self, tokens: int, source: bool) -> Memories:
         """Keys and values for so many tokens, by attention module: of inputs (the encoder's, or a prompt's), or of nodes."""
         cross = source and not self.language_model
         return [each.room(tokens, self.like) if each.cross is cross else None for each in self.heads]
@@ -169,12 +171,7 @@ class OwnModules:
     # -- running it --------------------------------------------------------------------------------------------------------
 
     def logits(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        rows: TreeRows,
-        memory: list[Memory | None],
-        source: list[Memory | None],
+        self, tokens: torch.Tensor, positions: torch.Tensor, rows: TreeRows, memory: Memories, source: Memories
     ) -> torch.Tensor:
         """Of the next token, (rows, vocabulary); the rows' own keys and values go to their nodes."""
 
@@ -200,27 +197,18 @@ class OwnModules:
             )
             return output.logits[:, -1]
 
-    def read_prompts(
-        self,
-        tokens: torch.Tensor,
-        places: torch.Tensor,
-        number: torch.Tensor,
-        starts: torch.Tensor,
-        used: torch.Tensor,
-        cells: torch.Tensor,
-        source: list[Memory | None],
-    ) -> None:
+    def read_prompts(self, given: Packed, cells: torch.Tensor, source: Memories) -> None:
         """Prompts of a language model, one behind the other: each token's keys and values go to its cell."""
 
         def attend(module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: dict[str, Any]) -> torch.Tensor:
             at = self._number[id(module)]
             _store(source[at], cells, k[:, :, 0], v[:, :, 0])
-            return attend_packed(q, k, v, used, number, starts, self._kind(at, q, asked))
+            return attend_packed(q, k, v, given.used, given.inputs, given.starts, self._kind(at, q, asked))
 
-        with self._running(attend), self._standing(places) as arguments:
-            self.model.base_model(input_ids=tokens[:, None], use_cache=False, **arguments)
+        with self._running(attend), self._standing(given.places.long()) as arguments:
+            self.model.base_model(input_ids=given.tokens.long()[:, None], use_cache=False, **arguments)
 
-    def read_hidden(self, hidden: torch.Tensor, cells: torch.Tensor, source: list[Memory | None]) -> None:
+    def read_hidden(self, hidden: torch.Tensor, cells: torch.Tensor, source: Memories) -> None:
         """What the encoder made of some inputs, (tokens, d): each token's keys and values go to its cell."""
 
         def attend(module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: dict[str, Any]) -> torch.Tensor:
@@ -230,10 +218,8 @@ class OwnModules:
             return q.new_zeros(1, q.shape[1], v.shape[3])
 
         zero = torch.zeros(1, dtype=torch.int32, device=self.device)
-        with self._running(attend), self._standing(zero) as arguments:
-            self.model(
-                decoder_input_ids=zero[None].long(), encoder_outputs=encoder_output(hidden[None]), use_cache=False, **arguments
-            )
+        with self._running(attend), self._standing(zero) as more:
+            self.model(decoder_input_ids=zero[None].long(), encoder_outputs=encoder_output(hidden[None]), use_cache=False, **more)
 
     def _kind(self, number: int, q: torch.Tensor, asked: dict[str, Any]) -> Kind:
         scale, window = asked.get("scaling"), asked.get("sliding_window")
@@ -259,7 +245,8 @@ class OwnModules:
         model = self.model
         modules = list(model.modules())
         configs = {id(config): config for module in modules if (config := getattr(module, "config", None)) is not None}.values()
-        before = [(config, config._attn_implementation_internal) for config in configs if _has_attention(config)]
+        named = [config for config in configs if hasattr(config, "_attn_implementation_internal")]
+        before = [(config, config._attn_implementation_internal) for config in named]
         _now.attend = attend
         try:
             for config, _ in before:
@@ -270,10 +257,6 @@ class OwnModules:
             for config, name in before:
                 config._attn_implementation_internal = name
             del _now.attend
-
-
-def _has_attention(config: Any) -> bool:
-    return hasattr(config, "_attn_implementation_internal")
 
 
 def _store(memory: Memory | None, cells: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:

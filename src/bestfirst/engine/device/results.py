@@ -65,9 +65,7 @@ def stops_before(x, t, first, last, kth_of, best, norms, gains, cap, LP: tl.cons
 
 
 @triton.jit
-def attainable(
-    x, t, kths, lasts, deep, end, rises, norms, gains, cap, LP: tl.constexpr, WIDE: tl.constexpr
-):  # fmt: skip
+def attainable(x, t, kths, lasts, deep, end, rises, norms, gains, cap, LP: tl.constexpr, WIDE: tl.constexpr):
     """The best score that a continuation of each hypothesis of length t and value x can be accepted with.
 
     `AnyOrderSearch` has the argument. `kths`, `lasts`: of each length, the value of the k-th member, and of the k-th unfinished.
@@ -254,12 +252,7 @@ class Collected:
 
 
 def result_of(
-    job: Job,
-    counts: list[int],
-    lengths: list[int],
-    worth: list[tuple[float, float]],
-    tokens: list[list[int]],
-    items: Sequence[int],
+    job: Job, counts: list[int], lengths: list[int], worth: list[list[float]], tokens: list[list[int]], items: Sequence[int]
 ) -> tuple[Job, Result]:
     """A length is negative where it is that of the best hypothesis that did not finish, 0 where there is no answer."""
     calls, rows, steps = counts

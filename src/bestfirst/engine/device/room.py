@@ -10,11 +10,10 @@ import torch
 from ...constraints.trie import Trie
 from ...models.transformers import TransformersModel
 from ..engine import Job
-from .captured import CapturedStep
 from .own_modules import OwnModules
 from .products import power
 from .state import WIDE, Shape, bytes_each
-from .step import DeviceStep
+from .step import CapturedStep, DeviceStep
 from .weights import Weights
 
 MOST_INPUTS = 2048  # in flight

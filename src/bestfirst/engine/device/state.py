@@ -100,9 +100,8 @@ class State:
         self.rules = zeros(S, RULES.value)
         self.caps = torch.full((S,), inf, dtype=torch.float64, device=device)  # the most that a length reward is worth
         self.bars = zeros(S, 2, dtype=torch.float64)  # the n-th answer's score and length
-        self.norm, self.gain = (
-            torch.ones(SCORES, power(L), dtype=torch.float64, device=device) for _ in range(2)
-        )  # by score and length
+        # by score and length
+        self.norm, self.gain = (torch.ones(SCORES, power(L), dtype=torch.float64, device=device) for _ in range(2))
         self.answers = zeros(S, shape.n, 2)
         self.answer_value = zeros(S, shape.n, dtype=torch.float64)
         self.kept = zeros(S, L)  # answers of each length, where they are many

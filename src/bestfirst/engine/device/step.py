@@ -8,14 +8,16 @@ from typing import Any
 
 import torch
 
-from .admission import Admission
-from .attention import attend, attend_own, attend_source, best
+from .admission import Admission, Reading
 from .beams import grow
 from .editing import edit
+from .own_modules import OwnModules
 from .products import add, normed, power, table
-from .rows import BROKEN, ROWS, assign, embed, share
+from .rows import BROKEN, ROWS, assign, embed, place, share
 from .state import State
 from .successors import GROUP, keep_best, keep_children, keep_given, sum_parts, survey, survey_part
+from .tree_attention import TreeRows
+from .tree_kernels import attend
 from .weights import DeviceLayer as Layer
 
 LARGEST_VOCABULARY = 16384  # that one program looks through; above it, a row is looked through in parts
@@ -99,13 +101,6 @@ class DeviceStep:
 
     def _attend(self, q: torch.Tensor, memory: torch.Tensor, index: int, layer: Layer, own: bool) -> torch.Tensor:
         st, w = self.state, self.weights
-        if not q.is_cuda:
-            layer_memory = memory.unflatten(-1, (len(w.layers), 2, w.width))[..., index, :, :]
-            rows = slice(0, len(q))
-            if own:
-                nodes, lengths = self.row_node[rows], self.row_length[rows]
-                return attend_own(q, layer_memory, nodes, lengths, st.paths, w.heads, layer.scaling)
-            return attend_source(q, layer_memory, self.row_input[rows], st.source_start, st.source_length, w.heads, layer.scaling)
         out = torch.empty(len(q), w.width, dtype=w.dtype, device=w.device)
         attend[(len(q), w.heads)](
             st.counters, q, q.shape[1], memory, memory.shape[-1], index,
@@ -190,3 +185,48 @@ class DeviceStep:
             LP=power(shape.lengths), BLOCK=min(BLOCK, power(V)), num_warps=4,
         )  # fmt: skip
         return out
+
+
+def best(logits: torch.Tensor, width: int, banned: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The `width` best logits of each row and their tokens, ties to the smaller, and the log-sum-exp of all."""
+    logits = logits.float()
+    total = logits.logsumexp(-1)
+    if banned is not None:
+        logits = logits.masked_fill(banned.bool(), float("-inf"))
+    if logits.device.type == "cpu":
+        values, tokens = logits.sort(dim=-1, descending=True, stable=True)
+        return values[:, :width].contiguous(), tokens[:, :width].contiguous(), total
+    return (*logits.topk(width, -1), total)
+
+
+class CapturedStep(DeviceStep):
+    """The model's own modules on the rows of a step."""
+
+    admission = Reading
+    burst = 1
+    buckets = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 1024, 1536, 2048)
+    weights: OwnModules
+
+    def rows(self, most: int) -> None:
+        super().rows(most)
+        self.weights.reach(self.state.shape.lengths, self.state.shape.source)
+        self.row_token, self.row_position = (torch.zeros(most, dtype=torch.long, device=self.weights.device) for _ in range(2))
+
+    def decoder(self, R: int) -> torch.Tensor:
+        st, shape = self.state, self.state.shape
+        place[(R,)](
+            self.row_node, self.row_input, self.row_length, self.row_entry,
+            st.counters, st.token, st.paths, st.node_token, st.node_input, st.hashes,
+            st.source_length, self.row_token, self.row_position, shape.lengths, shape.successors,
+            BEHIND=self.weights.language_model, LP=power(shape.lengths), num_warps=2,
+        )  # fmt: skip
+        return self.logits(R)
+
+    def logits(self, R: int) -> torch.Tensor:
+        """Of the first R rows, whose tokens and positions are known."""
+        st = self.state
+        rows = TreeRows(
+            st.counters, self.row_node, self.row_input, self.row_length, st.paths, st.first, st.grant,
+            st.source_start, st.source_length, st.shape.source, st.shape.picks,
+        )  # fmt: skip
+        return self.weights.logits(self.row_token[:R], self.row_position[:R], rows, st.memory, st.source)

@@ -105,9 +105,7 @@ def write(best, which, total, r, row_node, row_length, logprob, token, child, en
 
 
 @triton.jit
-def keep_given(
-    best, which, total, row_node, row_length, logprob, token, child, ends, prompt, W, P, WP: tl.constexpr
-):  # fmt: skip
+def keep_given(best, which, total, row_node, row_length, logprob, token, child, ends, prompt, W, P, WP: tl.constexpr):
     """The same for what was found elsewhere: best logits and tokens (rows, W), sorted, and their log-sum-exp."""
     r = tl.program_id(0)
     j = tl.arange(0, WP)

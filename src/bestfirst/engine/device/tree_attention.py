@@ -18,7 +18,6 @@ from .tree_kernels import read_packed, read_path, read_source
 
 PART = 128  # tokens of an input that one program reads
 BLOCK = 32  # tokens at a time
-FAR = -1e30
 
 
 @dataclass
@@ -58,13 +57,6 @@ def attend_tree(
 ) -> torch.Tensor:
     """Of q (rows, heads, 1, size): what each row reads of its path in `memory`, where its key and value go, and of its input in
     `source`; (rows, heads, value size)."""
-    return (launch_tree if q.is_cuda else attend_plainly)(q, k, v, memory, source, rows, kind)
-
-
-def launch_tree(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, memory: Memory | None, source: Memory | None, rows: TreeRows, kind: Kind
-) -> torch.Tensor:
-    """As `attend_tree`, by kernels."""
     its = memory or source
     assert its is not None
     (_, key_heads, size), value_size = its[0].shape, its[1].shape[2]
@@ -99,19 +91,6 @@ def attend_packed(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, used: torch.Tensor, number: torch.Tensor, starts: torch.Tensor, kind: Kind
 ) -> torch.Tensor:
     """Of q (tokens, heads, 1, size): what each token reads of its own input, which is its `number`, up to itself."""
-    if q.is_cuda:
-        return launch_packed(q, k, v, used, number, starts, kind)
-    at = torch.arange(len(q), device=q.device)
-    seen = (number[:, None] == number) & (at[:, None] >= at) & (at[:, None] - at < kind.window)
-    distances = (at[:, None] - at).clamp(min=0)
-    keys, values = (x[:, :, 0].transpose(0, 1).expand(len(q), -1, -1, -1) for x in (k, v))
-    return _plain(q[:, :, 0], keys, values, seen, distances, kind)
-
-
-def launch_packed(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, used: torch.Tensor, number: torch.Tensor, starts: torch.Tensor, kind: Kind
-) -> torch.Tensor:
-    """As `attend_packed`, by kernels."""
     T, H, _, size = q.shape
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     value_size = v.shape[3]
@@ -125,62 +104,3 @@ def launch_packed(
         QUERIES=64, STEP=BLOCK, PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=4, num_stages=2,
     )  # fmt: skip
     return out
-
-
-# -- plain torch -------------------------------------------------------------------------------------------------------
-
-
-def attend_plainly(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, memory: Memory | None, source: Memory | None, rows: TreeRows, kind: Kind
-) -> torch.Tensor:
-    """As `attend_tree`; rows without a use read node 0."""
-    R = len(q)
-    nodes, lengths, inputs = (x[:R].long() for x in (rows.node, rows.length, rows.input))
-    keys, values, seen, distances = [], [], [], []
-    before = torch.zeros_like(lengths)
-    if source is not None:
-        many = rows.source_length[inputs].long()
-        places = torch.arange(int(many.max()) if R else 0, device=q.device)
-        there = places < many[:, None]
-        cells = torch.where(there, rows.source_start[inputs].long()[:, None] + places, 0)
-        keys.append(torch.where(there[..., None, None], source[0][cells], 0))
-        values.append(torch.where(there[..., None, None], source[1][cells], 0))
-        before = many if memory is not None else before
-        far = (before + lengths)[:, None] - places
-        seen.append(there & (far < kind.window) if memory is not None else there)
-        distances.append(far)
-    if memory is not None:
-        memory[0][nodes], memory[1][nodes] = k[:, :, 0].to(memory[0]), v[:, :, 0].to(memory[1])
-        places = torch.arange(int(lengths.max()) + 1, device=q.device)
-        there = places <= lengths[:, None]
-        cells = torch.where(there, rows.paths[nodes, : len(places)], 0).long()
-        cells = torch.where(places == lengths[:, None], nodes[:, None], cells)
-        keys.append(torch.where(there[..., None, None], memory[0][cells], 0))
-        values.append(torch.where(there[..., None, None], memory[1][cells], 0))
-        far = lengths[:, None] - places
-        seen.append(there & (far < kind.window))
-        distances.append(far)
-    context = (torch.cat(keys, 1).transpose(1, 2), torch.cat(values, 1).transpose(1, 2))
-    return _plain(q[:, :, 0], *context, torch.cat(seen, 1), torch.cat(distances, 1).clamp(min=0), kind)
-
-
-def _plain(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: torch.Tensor, distances: torch.Tensor, kind: Kind
-) -> torch.Tensor:
-    """q (rows, heads, size), keys and values (rows, key heads, context, size); `seen` and `distances` are (rows, context)."""
-    rows, heads, size = q.shape
-    groups = heads // keys.shape[1]
-    query = q.view(rows, -1, groups, size).float()
-    weights = query @ keys.float().transpose(2, 3) * kind.scale  # (rows, key heads, groups, context)
-    if kind.cap:
-        weights = kind.cap * torch.tanh(weights / kind.cap)
-    if kind.bias is not None:
-        weights += kind.bias[:, distances].transpose(0, 1).reshape(rows, -1, groups, seen.shape[1])
-    weights = weights.masked_fill(~seen[:, None, None], FAR)
-    if kind.sinks is not None:
-        sinks = kind.sinks.float().view(1, -1, groups, 1).expand(rows, -1, -1, 1)
-        weights = torch.cat([weights, sinks], -1).softmax(-1)[..., :-1]
-    else:
-        weights = weights.softmax(-1)
-    weights = weights * seen[:, None, None]
-    return (weights @ values.float()).reshape(rows, heads, -1).to(q.dtype)

@@ -1,5 +1,6 @@
 # ruff: noqa: ANN001, ANN201, N803  a kernel's arguments are pointers and numbers; capitals are sizes
-"""Kernels of attention on the tree; `tree_attention` launches them and says what they do."""
+"""Kernels of attention on the tree, which read keys and values where they lie: that of a BART-like model's rows (`attend`), and
+those of models that run by their own modules (`tree_attention` launches them and says what they do)."""
 
 from __future__ import annotations
 
@@ -180,9 +181,7 @@ def read_packed(
     if i0 < many:
         row = i.to(tl.int64)
         begin = tl.load(starts + tl.load(number + i, mask=there, other=0))
-        query = tl.load(
-            q + row[:, None] * q_row + h * q_head + d[None, :], mask=there[:, None] & (d[None, :] < D), other=0.0
-        )  # fmt: skip
+        query = tl.load(q + row[:, None] * q_row + h * q_head + d[None, :], mask=there[:, None] & (d[None, :] < D), other=0.0)
         peak = tl.full([QUERIES], -1e30, tl.float32)
         total = tl.zeros([QUERIES], tl.float32)
         lanes = tl.arange(0, STEP)
@@ -219,3 +218,63 @@ def read_packed(
         mean = mean / tl.maximum(total, 1e-30)[:, None]
     to = (i.to(tl.int64) * H + h)[:, None] * E + e[None, :]
     tl.store(out + to, mean, mask=(i[:, None] < T) & (e[None, :] < E))
+
+
+@triton.jit
+def attend(
+    used, q, q_stride, memory, memory_stride, layer, row_node, row_input, row_length, paths, source_start, source_length,
+    out, scale, L, H, D, OWN: tl.constexpr, DP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row and head, of the first `used` rows. `memory`: (tokens, layers, 2, H D), keys then values.
+
+    OWN: q holds the row's own key and value too; these go to its node, and its ancestors are the nodes on its path.
+    Otherwise: to the `source_length` tokens of its input, which lie side by side from `source_start` on.
+    """
+    r = tl.program_id(0)
+    if r < tl.load(used):
+        h = tl.program_id(1)
+        d = tl.arange(0, DP)
+        valid = d < D
+        width = H * D
+        at = layer * 2 * width + h * D + d
+        row = q + r.to(tl.int64) * q_stride + h * D + d
+        query = tl.load(row, mask=valid, other=0.0).to(tl.float32) * scale
+        if OWN:
+            new = tl.load(row_node + r).to(tl.int64)
+            key = tl.load(row + width, mask=valid, other=0.0)
+            own = tl.load(row + 2 * width, mask=valid, other=0.0)
+            tl.store(memory + new * memory_stride + at, key, mask=valid)
+            tl.store(memory + new * memory_stride + at + width, own, mask=valid)
+            count = tl.load(row_length + r)
+            most = tl.sum(query * key.to(tl.float32), 0)
+            total = tl.full([], 1.0, tl.float32)
+            mean = own.to(tl.float32)
+            first = new * L
+        else:
+            s = tl.load(row_input + r).to(tl.int64)
+            count = tl.load(source_length + s)
+            most = tl.full([], -1e30, tl.float32)
+            total = tl.full([], 0.0, tl.float32)
+            mean = tl.zeros([DP], tl.float32)
+            first = tl.load(source_start + s).to(tl.int64)
+        lanes = tl.arange(0, BLOCK)
+        t = 0
+        while t < count:
+            there = t + lanes < count
+            cells = first + t + lanes
+            if OWN:
+                cells = tl.load(paths + cells, mask=there, other=0).to(tl.int64)
+            where = memory + cells[:, None] * memory_stride + at[None, :]
+            both = there[:, None] & valid[None, :]
+            keys = tl.load(where, mask=both, other=0.0).to(tl.float32)
+            values = tl.load(where + width, mask=both, other=0.0)
+            weights = tl.where(there, tl.sum(keys * query[None, :], 1), -1e30)
+            peak = tl.maximum(most, tl.max(weights, 0))
+            fade = tl.exp(most - peak)
+            weights = tl.where(there, tl.exp(weights - peak), 0.0)
+            rounded = weights.to(values.dtype).to(tl.float32)  # as factors of half precision are
+            mean = mean * fade + tl.sum(rounded[:, None] * values.to(tl.float32), 0)
+            total = total * fade + tl.sum(weights, 0)
+            most = peak
+            t += BLOCK
+        tl.store(out + r.to(tl.int64) * width + h * D + d, mean / tl.maximum(total, 1e-30), mask=valid)

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from ..steps.bart import looks_like_bart, normed, read_bart
 from ..steps.bart_weights import BartLayer, BartSide
 from ..steps.trial import encoder_agrees
-from .attention import attend, attend_source
 from .products import DeviceLinear, add, power
+from .tree_kernels import attend
 
 
 @dataclass
@@ -68,9 +68,6 @@ class DeviceEncoder:
     def _attend(self, qkv: torch.Tensor, layer: DeviceLayer, given: Packed) -> torch.Tensor:
         """Each token to all of its input."""
         tokens, width = len(qkv), qkv.shape[1] // 3
-        if not qkv.is_cuda:
-            memory = qkv[:, width:].unflatten(1, (2, width))
-            return attend_source(qkv[:, :width], memory, given.inputs, given.starts, given.lengths, self.heads, layer.scaling)
         out = torch.empty(tokens, width, dtype=qkv.dtype, device=qkv.device)
         size, unused = width // self.heads, given.inputs
         attend[(tokens, self.heads)](

@@ -61,11 +61,9 @@ class Checksum:
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         every = [parameter.detach() for parameter in parameters if parameter.numel()]
         here = [_numbers(_whole(each)).numpy() for each in every if each.device.type == "cpu"]
-        pages = [whole_pages(numbers) for numbers in here]
-        self._large = [numbers[inner] for numbers, inner in zip(here, pages, strict=True) if inner.stop]
-        rest = [
-            part for numbers, inner in zip(here, pages, strict=True) for part in (numbers[: inner.start], numbers[inner.stop :])
-        ]
+        pages = [(numbers, whole_pages(numbers)) for numbers in here]
+        self._large = [numbers[inner] for numbers, inner in pages if inner.stop]
+        rest = [part for numbers, inner in pages for part in (numbers[: inner.start], numbers[inner.stop :])]
         self._small = [part.view(np.uint8) for part in rest if part.size]
         self._small.append(np.zeros(-sum(map(len, self._small)) % 4, np.uint8))
         self._weighers = weighers([each for each in every if each.device.type != "cpu"])

@@ -180,13 +180,16 @@ def changes_with_length(model: TransformersModel) -> bool:
     Windows do not count: the trial narrows them.
     """
     config, windows = model.model.config.get_text_config(decoder=True), Windows(model.model)
-    if not windows.known():
-        return True
-    rope = getattr(config, "rope_parameters", None) or {}
-    if any(each.get("rope_type") in ("dynamic", "longrope") for each in (rope, *rope.values()) if isinstance(each, dict)):
+    if not windows.known() or turns_otherwise(config):
         return True
     window = getattr(config, "window_size", None)  # GPT-Neo's, of its own making
     return isinstance(window, int) and window < model.positions
+
+
+def turns_otherwise(config: Any) -> bool:
+    """Whether rotary positions depend on how long the input is."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    return any(each.get("rope_type") in ("dynamic", "longrope") for each in (rope, *rope.values()) if isinstance(each, dict))
 
 
 def untouched(module: Any) -> bool:

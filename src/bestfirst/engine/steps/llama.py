@@ -72,26 +72,18 @@ class FusedLlama(DecoderStep):
     def step(self, rows: MaskedRows, tree: Tree, sources: Sources) -> torch.Tensor:
         if rows.paths.shape[1] > len(self.rotary[0]):
             self.rotary = self._rotary(2 * rows.paths.shape[1])
-        cos, sin = (table[rows.positions][:, None] for table in self.rotary)  # (rows, 1, head size)
+        angles = tuple(table[rows.positions][:, None] for table in self.rotary)  # (rows, 1, head size) each
         masks = self.windows.masks(rows, needless=True)
         x = self.embedding(rows.tokens)
         for index, layer in enumerate(self.layers):
             mask = masks[self.windows.of_layer(index)]
-            x = x + self._attention(layer.own_norm(x), layer, tree, index, cos, sin, rows, mask)
+            x = x + self._attention(layer.own_norm(x), layer, tree, index, angles, rows, mask)
             gate, up = layer.gate_up(layer.norm(x)).chunk(2, -1)
             x = x + layer.down(layer.activation(gate) * up)
         return self.head(self.last_norm(x))
 
     def _attention(
-        self,
-        x: torch.Tensor,
-        layer: LlamaLayer,
-        tree: Tree,
-        index: int,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        rows: MaskedRows,
-        mask: torch.Tensor | None,
+        self, x: torch.Tensor, layer: LlamaLayer, tree: Tree, index: int, angles: tuple[Any, ...], rows: MaskedRows, mask: Any
     ) -> torch.Tensor:
         """Self-attention over each row's ancestors, gathered from the tree."""
         n, heads, shared, size = len(x), layer.heads, layer.shared, layer.size
@@ -101,7 +93,7 @@ class FusedLlama(DecoderStep):
         if layer.q_norm is not None:
             parts[:, :heads] = layer.q_norm(parts[:, :heads])
             parts[:, heads:turned] = layer.k_norm(parts[:, heads:turned])
-        parts[:, :turned] = rotate(parts[:, :turned], cos, sin)
+        parts[:, :turned] = rotate(parts[:, :turned], *angles)
         context = tree.extend(index, rows, qkv[:, heads * size :]).unflatten(2, (2, shared, size)).permute(2, 0, 3, 1, 4)
         # Heads that share keys stand on the query axis: (rows, shared, heads / shared, head size).
         q = qkv[:, : heads * size].view(n, shared, -1, size)

@@ -91,9 +91,8 @@ class RelativePositions:
 
     @staticmethod
     def _bias(attention: Any, distances: torch.Tensor) -> torch.Tensor:
-        return attention.relative_attention_bias(buckets(attention, distances)).transpose(1, 2)[
-            :, :, None
-        ]  # (rows, heads, 1, context)
+        bias = attention.relative_attention_bias(buckets(attention, distances))  # (rows, context, heads)
+        return bias.transpose(1, 2)[:, :, None]
 
 
 def buckets(attention: Any, distances: torch.Tensor) -> torch.Tensor:

@@ -82,7 +82,6 @@ class Slots:
         self.capacity = capacity
         self._free = list(range(capacity - 1, 0, -1))
         self.used = 0
-        self.most_used = 0
 
     def allocate(self, n: int) -> list[int]:
         """`n` slots, more room being made when there is none."""
@@ -91,7 +90,6 @@ class Slots:
             self._free = [*range(2 * old - 1, old - 1, -1), *self._free]
             self.grown(old)
         self.used += n
-        self.most_used = max(self.most_used, self.used)
         taken = self._free[-n:]
         del self._free[-n:]
         return taken

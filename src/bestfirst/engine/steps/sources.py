@@ -25,9 +25,7 @@ class Sources:
         self.layers: list[torch.Tensor] = []  # (2, capacity, heads, source length, head size)
         self.mask = torch.zeros(0, 0, dtype=dtype, device=device)  # (capacity, source length)
         self.lengths: list[int] = []
-        self.gathered: tuple[Any, list[Any]] | None = (
-            None  # for which rows, and what a step made of them; until inputs come or go
-        )
+        self.gathered: tuple[Any, list[Any]] | None = None  # for which rows, and what a step made of them, while inputs stay
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -77,6 +77,7 @@ class DecoderStep(ABC):
         `allowed`: of each row, the tokens that may follow. As Hugging Face does it: what is banned or not allowed counts in the
         sum. The logits are used up.
         """
+        logits = logits.float()
         total = logits.logsumexp(-1, keepdim=True)
         if banned is not None:
             logits[:, banned] = -inf

@@ -48,14 +48,10 @@ def agrees(candidate: type[DecoderStep], model: TransformersModel) -> bool:
         trees = [branches(model, 2), branches(model, 1)]
         with narrow(model.model, 3):
             answers = grow(candidate(model.model), model, prompts, trees)
-            compared = [differences(model, *each) for each in zip(prompts, trees, answers, strict=True)]
+            return close(candidate.__name__, model, prompts, trees, answers)
     except Exception:  # whatever it stumbles over, the next step may not
         _log.debug("%s cannot run %s", candidate.__name__, type(model.model).__name__, exc_info=True)
         return False
-    found = [distance for distances, _ in compared for distance in distances]
-    noise = max(own for _, own in compared)
-    limit = max(PROMISED, 4 * noise) if precise(model.model) else inf
-    return within(candidate.__name__, model.model, found, limit)
 
 
 @torch.inference_mode()
@@ -180,6 +176,16 @@ def differences(
         found.append(distance(answer.float().log_softmax(-1), its[leaf, len(y)]))
     alone = distance(logprobs(whole[:1])[0], its[0]).most
     return found, alone if alone < inf else 0.0
+
+
+def close(
+    name: str, model: TransformersModel, prompts: list[Prompt], trees: list[Hypotheses], answers: list[dict[tuple[int, ...], Any]]
+) -> bool:
+    """Whether the answers after all hypotheses of each input are the model's own, but for rounding."""
+    compared = [differences(model, *each) for each in zip(prompts, trees, answers, strict=True)]
+    found = [distance for distances, _ in compared for distance in distances]
+    noise = max(own for _, own in compared)
+    return within(name, model.model, found, max(PROMISED, 4 * noise) if precise(model.model) else inf)
 
 
 def distance(mine: torch.Tensor, its: torch.Tensor) -> Distance:
