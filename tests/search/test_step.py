@@ -8,7 +8,7 @@ from math import inf, log
 
 import pytest
 
-from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, Score
+from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, Score
 from bestfirst.search import AnyOrderSearch, Context, Search, StepSearch, Successors, best_first_beam
 from bestfirst.toolkits import HuggingFaceStep
 from search.audit import KINDS, Tokens, World, best, full, hugging_faces, random_increments
@@ -78,11 +78,12 @@ def test_answers_are_hugging_faces_from_no_more_calls_than_precede_its_step(case
 
 
 @pytest.mark.parametrize("eos", [0, 1])
-def test_equal_scores_settle_the_step(eos):
+@pytest.mark.parametrize(("kind", "score"), [(StepSearch, LengthNormalized(1.0)), (AnyOrderSearch, LogProbability())])
+def test_equal_scores_settle_the_step(kind, score, eos):
     """Two tokens at one half each, both answers wanted: no more calls than beam search, although all have one score."""
-    world = World(lambda prefix: (log(0.5), log(0.5)), lambda v, t: v / max(t, 1), False, 2, 2, 5, eos=eos)
+    world = World(lambda prefix: (log(0.5), log(0.5)), lambda v, t: score.final(v, t, Context(5)), False, 2, 2, 5, eos=eos)
     theirs = hugging_faces(world, False)
-    search = searched(StepSearch, LengthNormalized(1.0), world, 1, 0)
+    search = searched(kind, score, world, 1, 0)
     assert answers(search) == best(theirs.answers, 2)
     assert search.result().calls == theirs.calls == 2
 
