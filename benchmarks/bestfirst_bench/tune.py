@@ -13,7 +13,7 @@ from bestfirst.settings import Decoding
 from .bootstrap import Interval
 from .race import Race, TimedText
 from .row import ParallelText
-from .setting import Setting
+from .setting import TODAYS, Setting
 from .summary import mean
 
 EARLY = {None: "hf-false", False: "hf-false", True: "hf-true", "never": "hf-never"}
@@ -28,7 +28,7 @@ def length_penalty(alpha: float, stop: str, beam: int, **decoding: Any) -> Setti
     """Scores divided by length ** alpha; "exact" stops when the answer is proven, `hf-*` as Hugging Face does."""
     if alpha == 0 or beam == 1:  # every stop has the same best answer then
         return Setting("best-first", Decoding(beam=beam, **decoding))
-    level_by_level = stop not in ("exact", "hf-false", "hf-never")
+    level_by_level = stop not in ("exact", *TODAYS)
     strategy = "beam" if level_by_level else "best-first"
     stops: dict[str, Any] = {} if stop == "exact" else {"stop": stop}
     search = stop if level_by_level else "best-first"

@@ -185,7 +185,7 @@ def test_every_combination_is_compared_once():
         ({}, "best-first|k:5|score:length-normalized(length_penalty=1.0)|finished:leave|stop:hf-false"),
         (
             {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True},
-            "beam|k:4|score:length-normalized(length_penalty=2.0)|",
+            "best-first|k:4|score:length-normalized(length_penalty=2.0)|finished:leave|stop:hf-true",
         ),
         ({"num_beams": 6, "length_penalty": 0.0}, "best-first|k:6|score:logprob|finished:leave"),
         ({"num_beams": 1}, "best-first|k:5|score:length-normalized(length_penalty=1.0)|finished:leave|stop:hf-false"),
