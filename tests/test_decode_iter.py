@@ -29,11 +29,27 @@ def consume(results, done):
         done.append(index)
 
 
+def broken_off():
+    yield from [None] * 7
+    raise OSError("the disk is gone")
+
+
 def test_decode_is_its_list():
     stats, total = Stats(), Stats()
     found = dict(bestfirst.decode_iter(TOY, [None] * 9, beam=3, nbest=2, stats=stats))
     assert [found[i] for i in range(9)] == bestfirst.decode(TOY, [None] * 9, Decoding(beam=3, nbest=2), stats=total)
     assert (stats.calls, stats.rows) == (total.calls, total.rows)
+
+
+def test_stats_are_there_if_the_results_are_not_all_asked_for():
+    stats = Stats()
+    for _ in bestfirst.decode_iter(TOY, [None] * 50, beam=2, stats=stats):
+        break
+    assert stats.calls > 0
+    left = stats.calls
+    with pytest.raises(OSError, match="the disk is gone"):
+        consume(bestfirst.decode_iter(TOY, broken_off(), beam=2, stats=stats), [])
+    assert stats.calls > left
 
 
 def test_inputs_are_read_as_they_are_needed():
@@ -44,13 +60,9 @@ def test_inputs_are_read_as_they_are_needed():
 
 
 def test_what_was_read_is_finished_before_an_exception_of_the_inputs_goes_on():
-    def inputs():
-        yield from [None] * 7
-        raise OSError("the disk is gone")
-
     done = []
     with pytest.raises(OSError, match="the disk is gone"):
-        consume(bestfirst.decode_iter(TOY, inputs(), beam=2), done)
+        consume(bestfirst.decode_iter(TOY, broken_off(), beam=2), done)
     assert sorted(done) == list(range(7))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from bestfirst.engine import Job, no_garbage_collection, run
@@ -64,8 +64,8 @@ class SharedScorer:
             del self._to_come[id(shared)]
             self._roots = {key: each for key, each in self._roots.items() if each is not shared}
 
-    def advice(self, root: Hypothesis, n_max: int) -> str | None:
-        return self.scorer.advice(root.state, n_max)
+    def advice(self, root: Hypothesis, n_max: int, eos: Collection[int] | None) -> str | None:
+        return self.scorer.advice(root.state, n_max, eos)
 
     def _found(self, y: Hypothesis) -> Hypothesis:
         if y.parent is None:

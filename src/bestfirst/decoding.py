@@ -80,6 +80,8 @@ def decode_iter(
         near = ELSEWHERE.get(unknown[0]) or next(iter(get_close_matches(unknown[0], SETTINGS)), None)
         hint = f"; did you mean {near!r}?" if near else f"; there are {', '.join(SETTINGS)}"
         raise TypeError(f"unknown setting {unknown[0]!r}{hint}")
+    if not isinstance(decoding, (Decoding, type(None))):
+        raise TypeError(f"settings are given by name, such as beam=5, or as a bestfirst.Decoding, got {decoding!r:.60}")
     if decoding is not None and settings:
         raise TypeError(f"settings are given twice: as an object, and as {', '.join(settings)}; use decoding.using(...)")
     if errors not in get_args(Errors):
@@ -116,14 +118,16 @@ def _results(
                     job.trace.describe(model, raw)
             yield job
 
-    for job, result in run(engine, jobs()):
-        if job.trace is not None:
-            result.trace = job.trace
-            job.trace.text(result)
-        yield job.index, result
-    if stats is not None:
-        stats.add(engine.stats)
-        stats.seconds += perf_counter() - begun
+    try:
+        for job, result in run(engine, jobs()):
+            if job.trace is not None:
+                result.trace = job.trace
+                job.trace.text(result)
+            yield job.index, result
+    finally:
+        if stats is not None:
+            stats.add(engine.stats)
+            stats.seconds += perf_counter() - begun
 
 
 NOTHING = Source(None, 0, 0)

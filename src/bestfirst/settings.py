@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -109,6 +110,12 @@ class Decoding:
         """Find contradictions now, by beginning a search on nothing."""
         if self.stop is None and self.stop_options:
             raise ValueError(f"{', '.join(self.stop_options)} goes with a stopping rule; name one with stop")
+        if self.stop_options and not isinstance(self.stop, str):
+            raise ValueError(f"{', '.join(self.stop_options)} goes with a stopping rule by name, not with {self.stop!r:.60}")
+        if self.row_budget is not None and not isinstance(self.row_budget, (int, Budget)):
+            raise ValueError(f"row_budget must be a whole number, got {self.row_budget!r}")
+        if not isinstance(self.max_cache_tokens, (int, float)) or not self.max_cache_tokens > 0:
+            raise ValueError(f"max_cache_tokens must be a number above 0, got {self.max_cache_tokens!r}")
         if isinstance(self.max_length, int) and self.max_length < 1:
             raise ValueError(f"max_length must be at least 1, got {self.max_length}")
         if not isinstance(self.allowed, (Constraint, str, type(None))):
@@ -123,7 +130,8 @@ class Decoding:
         self._check_endings()
         self._check_processors()
         self._check_words()
-        self._limit(1)
+        if isinstance(self.max_length, str):
+            self._limit(1)
         _ = self.budget
         self.objective.check(self.plan)
         blind = self.plan if self.plan.heuristic is None else self.plan.using(heuristic=None)  # it may look at the input
@@ -143,6 +151,8 @@ class Decoding:
         if not all(isinstance(string, str) and string for string in strings):
             raise ValueError(f"stop_strings must be texts that are not empty, got {list(strings)}")
         object.__setattr__(self, "stop_strings", strings)
+        if inside := [each for each in strings if isinstance(self.prefix, str) and each in self.prefix]:
+            raise ValueError(f"the prefix {self.prefix!r} has the stop string {inside[0]!r} in it; leave one of them out")
         if self.eos is not None:
             object.__setattr__(self, "eos", tuple(sorted(eos_of(self.eos, "Decoding"))))
         if not isinstance(self.min_length, int) or self.min_length < 0:
@@ -163,9 +173,7 @@ class Decoding:
             object.__setattr__(self, "must_contain", ())
             return
         if isinstance(self.must_contain, str):
-            raise ValueError(
-                f"must_contain is a list of words, got the text {self.must_contain!r}; write [{self.must_contain!r}]"
-            )
+            raise ValueError(f"must_contain is a list of words, got {self.must_contain!r}; write [{self.must_contain!r}]")
         if isinstance(self.must_contain, (list, tuple)):
             object.__setattr__(self, "must_contain", words_of(self.must_contain))
         plan, score = self.plan, self.objective
@@ -189,7 +197,7 @@ class Decoding:
     def plan(self) -> Strategy:
         """The strategy, with its stopping rule, method and queue."""
         plan = named_strategy(self.strategy, beam=self.beam, finished=self.finished, heuristic=self.heuristic)
-        if self.stop == FirstFinished.name:
+        if self.stop == FirstFinished.name and not self.stop_options.keys() - {"factor"}:
             plan = as_ctranslate2(plan, self.objective, self.nbest, **self.stop_options)
         elif self.stop is not None:
             plan = stopping(plan, self.stop, **self.stop_options)
@@ -215,8 +223,9 @@ class Decoding:
         return eos if self.eos is None else self.eos  # type: ignore[return-value]
 
     def read(self, model: Model) -> Decoding:
-        """These settings as the model has them: what `allowed` names is in place of its
-        name; stop strings that are tokens of their own, which have no text, are among those that end an output."""
+        """As the model has them: what `allowed` names, and stop strings that are tokens of their own among those that end."""
+        if isinstance(self.objective.language_model, str):
+            raise TypeError(f"the language model is the text {self.objective.language_model!r}; load it: bestfirst.load(...)")
         tokens = {string: token for string in self.stop_strings if (token := model.special_token(string)) is not None}
         if tokens:
             strings = tuple(string for string in self.stop_strings if string not in tokens)
@@ -235,6 +244,8 @@ class Decoding:
         wanted = self.max_length
         if wanted is not None and type(wanted) is not int:  # asked for every input: what is simplest comes first
             wanted = self._limit(source.length)
+            if not hasattr(wanted, "__index__"):
+                raise ValueError(f"max_length must be a whole number, got {wanted!r} for an input of length {source.length}")
         found = source.max_length if wanted is None else wanted
         if found > source.limit:
             found = int(source.limit)
@@ -244,11 +255,15 @@ class Decoding:
 
     def _limit(self, length: int) -> int | None:
         if isinstance(self.max_length, str):
-            try:
-                return max(1, ceil(float(self.max_length.removesuffix("x")) * length))
-            except ValueError:
-                raise ValueError(f"max_length is a number, or a multiple of |x| such as '2x', got {self.max_length!r}") from None
-        return self.max_length(length) if callable(self.max_length) else self.max_length
+            if not re.fullmatch(r"(\d+\.?\d*|\.\d+)x", self.max_length, re.ASCII):
+                raise ValueError(f"max_length is a number, or a multiple of |x| such as '2x', got {self.max_length!r}")
+            return max(1, ceil(float(self.max_length[:-1]) * length))
+        if not callable(self.max_length):
+            return self.max_length
+        try:
+            return self.max_length(length)
+        except Exception as error:  # of the user's own code: it is about this input
+            raise ValueError(f"max_length({length}) raised {type(error).__name__}: {error}") from error
 
     def search(self, source: Source, eos: Collection[int], trace: Trace | None = None, **more: Any) -> Search:
         """The search of one input, ready to be driven by an engine."""
@@ -303,12 +318,16 @@ class Decoding:
     def signature(self) -> str:
         """What makes a result what it is, in one line, but for the model: `best-first|k:10|score:logprob|finished:leave`."""
         options = {**self.score_options} if self.length_penalty is None else {"length_penalty": self.length_penalty}
+        if not isinstance(self.score, str):
+            options = {name: value for name, value in vars(self.score).items() if isinstance(value, (bool, int, float, str))}
         named = ",".join(f"{name}={getattr(value, 'name', value)}" for name, value in options.items())
         k = int(self.plan.k) if self.plan.k < inf else self.beam  # of greedy search it is 1
         parts = [self.plan.name, f"k:{k}", f"score:{self.objective.name}" + (f"({named})" if named else "")]
         parts.append(f"finished:{self.plan.finished}")
         parts += [f"{name}:{value}" for name in SIGNED if (value := getattr(self, name)) != getattr(DEFAULT, name)]
-        if self.stop is not None:
+        if self.heuristic is not None:
+            parts.append(f"heuristic:{getattr(self.heuristic, '__name__', type(self.heuristic).__name__)}")
+        if self.stop is not None or not isinstance(self.strategy, str):
             factors = ",".join(f"{value:g}" for value in self.stop_options.values())
             parts.append(f"stop:{self.plan.stop.name}" + (f"({factors})" if factors else ""))
         if self.max_length is not None:

@@ -10,7 +10,7 @@ import torch
 
 import bestfirst
 import chat_models
-from bestfirst.engine.engine import cut
+from bestfirst.engine.engine import Job, cut
 
 WORDS = chat_models.TEXT.replace(".", "").replace(",", "").replace("!", "").replace("?", "").split()
 PROMPTS = [" ".join(random.Random(seed).choices(WORDS, k=1 + seed % 6)) for seed in range(50)]
@@ -176,3 +176,14 @@ def test_eos_can_be_another_and_minimum_lengths_hold_for_any_model():
     assert [answer.tokens for answer in longer.hypotheses] == [(2, 2, 0), (2, 2, 2, 0)]
     assert bestfirst.Decoding(eos=[5, 3]).signature.endswith("|eos:(3, 5)")
     assert bestfirst.Decoding(**bestfirst.Decoding(eos=3, stop_strings="x").json()) == bestfirst.Decoding(eos=3, stop_strings="x")
+
+
+def test_a_stop_string_is_not_made_of_a_prefix_and_what_comes_long_after():
+    model = bestfirst.load()
+    job = Job(0, model.reader("The")("Wo ist der Bahnhof?"), bestfirst.Decoding(beam=1, stop_strings=["The station"]))
+    ends = job.search(model.eos, lambda source, tokens: model.text(source.payload, tokens)).ends
+    cat, (station,) = model.target("cat") * 30, model.target("station")
+    assert ends((station,))
+    assert not ends((*cat, station))
+    assert not ends((*cat, station, *cat[: ends._last - 1]))
+    assert ends((*cat, *model.target("The station")))

@@ -8,7 +8,9 @@ import pytest
 import bestfirst
 from bestfirst import FunctionModel
 from bestfirst.scoring import Score
-from bestfirst.search import BrokenLaw
+from bestfirst.search import Answered, BrokenLaw
+from bestfirst.search.table_1 import beam
+from bestfirst.strategies import STOPS
 from bestfirst.testing import check_score
 from strict import no_warnings
 
@@ -63,6 +65,9 @@ class Forgetful(Score):
         value / length
 
 
+FUSED = bestfirst.MutualInformation("lm", 0.5, 0.1)
+
+
 class NoEos(bestfirst.Model):
     def start(self, source):
         return None
@@ -84,12 +89,59 @@ class NoEos(bestfirst.Model):
         (lambda: bestfirst.decode(MODEL, [None], max_lenght=3), r"unknown setting 'max_lenght'; did you mean 'max_length'\?"),
         (lambda: bestfirst.decode(MODEL, [None], zzz=3), r"unknown setting 'zzz'; there are strategy, beam,"),
         (lambda: bestfirst.decode(MODEL, None), r"inputs must be a list of inputs, got None; write decode\(model, \[input\]\)"),
+        (lambda: bestfirst.decode(MODEL, [None], 5), r"settings are given by name, such as beam=5, or as a .*Decoding, got 5"),
+        (lambda: bestfirst.decode(MODEL, [None], row_budget=2.5), r"row_budget must be a whole number, got 2\.5"),
+        (lambda: bestfirst.decode(MODEL, [None], max_cache_tokens=None), r"max_cache_tokens must be a number above 0, got None"),
+        (lambda: bestfirst.decode(MODEL, [None], max_cache_tokens=-3), r"max_cache_tokens must be a number above 0, got -3"),
+        (
+            lambda: bestfirst.decode(MODEL, [None], stop="ctranslate2", stop_options={"foo": 1}),
+            r"stop 'ctranslate2' has no option 'foo'",
+        ),
+        (
+            lambda: bestfirst.decode(MODEL, [None], stop=Answered(), stop_options={"factor": 3}),
+            r"factor goes with a stopping rule by name",
+        ),
+        (lambda: bestfirst.decode(MODEL, [None], max_length="50"), r"a multiple of \|x\| such as '2x', got '50'"),
+        (lambda: bestfirst.decode(MODEL, [None], max_length="-1x"), r"a multiple of \|x\| such as '2x', got '-1x'"),
+        (lambda: bestfirst.decode(MODEL, [None], max_length="infx"), r"a multiple of \|x\| such as '2x', got 'infx'"),
+        (
+            lambda: bestfirst.decode(MODEL, [None], prefix="Where", stop_strings="her"),
+            r"the prefix 'Where' has the stop string 'her' in it",
+        ),
+        (lambda: bestfirst.decode(MODEL, [None], score=FUSED), r"the language model is the text 'lm'; load it: bestfirst\.load"),
         (lambda: bestfirst.decode(NoEos(), [None]), r"NoEos has no eos; set it to the token that ends a hypothesis"),
     ],
 )
 def test_a_line_says_what_to_do(asked, says):
     with pytest.raises((TypeError, ValueError), match=says):
         asked()
+
+
+@pytest.mark.parametrize("ids", [[float("inf")], [1.7, 2.2]])
+def test_numbers_that_are_not_whole_are_no_token_ids(ids):
+    model = bestfirst.load()
+    wrong, right = bestfirst.decode(model, [ids, "Ja."])
+    assert (wrong.status, right.text) == ("error", "Yes.")
+    assert wrong.message == "the input must be a text or token ids, got list"
+
+
+@pytest.mark.parametrize("limit", [lambda n: n if n > 2 else 1.5 * n, lambda n: 6 // (n - 2)])
+def test_a_limit_that_is_wrong_for_one_input_is_that_inputs_error(limit):
+    wrong, right = bestfirst.decode(MODEL, ["ab", "abcd"], max_length=limit)
+    assert (wrong.status, right.status) == ("error", "complete")
+    assert "max_length" in wrong.message
+
+
+def test_results_are_told_apart_by_their_settings():
+    """By a score's parameters, a strategy's stop and a heuristic, which may all be objects."""
+    names = [
+        {"score": bestfirst.LengthNormalized(0.5)},
+        {"score": bestfirst.LengthNormalized(1.0)},
+        {"strategy": beam(5).using(stop=STOPS["opennmt"]())},
+        {"strategy": beam(5)},
+        {"strategy": "a-star-beam", "heuristic": lambda y, context: 0.0},
+    ]
+    assert len({bestfirst.Decoding(**each).signature for each in names}) == len(names)
 
 
 def test_bytes_are_no_token_ids():

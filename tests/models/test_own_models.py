@@ -6,6 +6,7 @@ import gc
 import weakref
 from itertools import product
 from math import inf
+from threading import Event, Thread
 
 import numpy
 import pytest
@@ -14,6 +15,8 @@ import torch
 import bestfirst
 import chat_models
 from bestfirst import FunctionModel, Model, Scored, Stats, decode
+from bestfirst.engine import no_garbage_collection
+from bestfirst.models.model import as_model
 from bestfirst.search import ROUNDING
 from bestfirst.testing import check_model
 from models.ducks import Duck, bigram
@@ -36,6 +39,9 @@ def test_ducks_and_functions_are_models():
         for result, other in zip(decode(model, [3, 5], beam=3, nbest=2), expected, strict=True):
             assert [(y.tokens, y.score) for y in result.hypotheses] == [(y.tokens, y.score) for y in other.hypotheses]
     assert decode(Duck(), [3])[0].text.startswith("3: [")
+    stateless = Duck()
+    stateless.stateful = False
+    assert (as_model(Duck()).stateful, as_model(stateless).stateful) == (True, False)
     one_argument = FunctionModel(lambda prefixes: spread([bigram(3, prefix) for prefix in prefixes]), 0, batched=True)
     assert decode(one_argument, [None], beam=3)[0].hypotheses == expected[0].hypotheses[:1]
 
@@ -114,6 +120,8 @@ def test_nothing_that_is_possible_and_nothing_that_ends_are_told():
     assert endless.message == (
         "nothing finished within 3 tokens; raise max_length, or see whether FunctionModel.eos [0] is what ends"
     )
+    (otherwise,) = decode(FunctionModel(lambda prefix: [0.0, -inf], eos=0), [None], max_length=3, eos=1)
+    assert otherwise.message.endswith("or see whether eos [1] is what ends")
 
 
 @pytest.mark.parametrize("excess", [3e-8, 5e-5])
@@ -220,6 +228,29 @@ def test_memory_that_cycles_hold_is_collected_while_a_model_is_decoded():
     assert gc.isenabled()
     assert stats.steps > 60
     assert most < 50 * stats.steps / 2
+
+
+def test_garbage_is_collected_again_whichever_thread_is_done_first():
+    """One searches without asking a model; another asks its own; the first is done while the second asks."""
+    asked, over, done = Event(), Event(), Event()
+
+    def search():
+        with no_garbage_collection():
+            asked.wait(10)
+        over.set()
+
+    def scores(prefix):
+        asked.set()
+        over.wait(10)
+        done.set()
+        return [-0.1, -3.0]
+
+    first = Thread(target=search)
+    first.start()
+    decode(FunctionModel(scores, eos=0), [None], max_length=2)
+    first.join()
+    assert done.is_set()
+    assert gc.isenabled()
 
 
 def test_inputs_that_are_a_tokenizers_output_are_refused():

@@ -6,6 +6,7 @@ from math import exp, inf, log
 
 import pytest
 
+import bestfirst
 from bestfirst import FunctionModel, decode
 from bestfirst.models import Ensemble, Query, ShallowFusion
 from bestfirst.scoring import GNMT
@@ -91,3 +92,15 @@ def test_hugging_face_models_combine_like_any_other():
 def test_models_that_do_not_go_together(make, message):
     with pytest.raises(ValueError, match=message):
         decode(make(FunctionModel(ONE, EOS), FunctionModel(TWO, EOS)), [None])
+
+
+def test_text_is_the_first_ones_in_every_way():
+    """Words that must occur, names of tokens, written outputs. A prefix is refused: it was left out without a word."""
+    model = bestfirst.load()
+    both = Ensemble([model, model])
+    line = "Wo ist der Bahnhof?"
+    assert decode(both, [line], must_contain=["train"])[0].text == decode(model, [line], must_contain=["train"])[0].text
+    assert (both.special_token("</s>"), both.piece(5)) == (model.special_token("</s>"), model.piece(5))
+    assert both.target("a train") == model.target("a train")
+    (refused,) = decode(both, [line], prefix="The station")
+    assert (refused.status, "a forced prefix needs a Hugging Face model by itself" in refused.message) == ("error", True)

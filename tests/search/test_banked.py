@@ -9,6 +9,7 @@ import pytest
 
 import bestfirst
 from bestfirst import FunctionModel, decode
+from bestfirst.search import BrokenLaw
 from bestfirst.search.words import Words
 from cli.process import only_line
 from cli.process import run as command
@@ -112,10 +113,18 @@ def test_by_the_command():
     assert (wrong.returncode, "--must-contain does not go with --allowed" in only_line(wrong.stderr)) == (2, True)
 
 
+@pytest.mark.parametrize("strategy", ["best-first", "beam"])
+def test_scores_that_rise_are_refused(strategy):
+    """Bounds rely on it, level by level too: what is sure could be wrong, and was called exact."""
+    model = FunctionModel(lambda prefix: [-1.0, 0.5, -2.0], 0)
+    with pytest.raises(BrokenLaw, match="log-probabilities are at most"):
+        decode(model, [None], must_contain=[[2]], max_length=4, strategy=strategy)
+
+
 def test_what_does_not_go_with_it():
     model = FunctionModel(lambda prefix: [-1.0, -1.0], 0)
     for settings, message in (
-        ({"must_contain": "a"}, "is a list of words, got the text 'a'"),
+        ({"must_contain": "a"}, "is a list of words, got 'a'"),
         ({"must_contain": [3.5]}, "got 3.5"),
         ({"must_contain": [[]]}, r"got \[\]"),
         ({"must_contain": [[1]], "finished": "keep"}, "does not go with finished='keep'"),

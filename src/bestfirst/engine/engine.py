@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from threading import Lock, local
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..constraints import Constraint
@@ -30,6 +31,10 @@ from .scorer import ON_THE_WAY
 if TYPE_CHECKING:
     from .drafts import Drafts
     from .edits import Edits
+
+
+Text = Callable[[Sequence[int]], str | None]
+"""The text of an output's tokens."""
 
 
 @dataclass(eq=False, slots=True)
@@ -67,7 +72,9 @@ class Job:
             search = self.begin()
         else:
             strings = self.decoding.stop_strings
-            more: dict[str, Any] = {"ends": StopStrings(strings, partial(text, self.source))} if strings else {}
+            more: dict[str, Any] = {}
+            if strings:
+                more["ends"] = StopStrings(strings, partial(text, self.source), self._tail(text))
             if merge is not None:
                 more["merge"] = partial(merge, self.source.payload)
             search = self.decoding.search(self.source, self.decoding.ending(eos), self.trace, **more)
@@ -76,18 +83,25 @@ class Job:
                 each.root.node = (allowed, allowed.start())
         return search
 
+    def _tail(self, text: Callable[[Source, Sequence[int]], str | None]) -> Text:
+        """The text of tokens that do not follow a forced prefix at once."""
+        payload = self.source.payload
+        if not getattr(payload, "shown", 0):
+            return partial(text, self.source)
+        return partial(text, replace(self.source, payload=replace(payload, shown=0)))
+
 
 class StopStrings:
-    """Whether tokens are complete because a stop string is in their text. Only the last tokens are looked at: before them there
-    was none, or the output would have ended."""
+    """Whether tokens are complete because a stop string is in their `text`. Only the last tokens are looked at, by themselves
+    (`tail`): before them there was none, or the output would have ended."""
 
-    def __init__(self, strings: Sequence[str], text: Callable[[Sequence[int]], str | None]) -> None:
+    def __init__(self, strings: Sequence[str], text: Text, tail: Text) -> None:
         self._strings = strings
-        self._text = text
+        self._text, self._tail = text, tail
         self._last = max(len(string.encode()) for string in strings) + 4  # a token has a byte at least, a character up to four
 
     def __call__(self, tokens: tuple[int, ...]) -> bool:
-        text = self._text(tokens[-self._last :])
+        text = self._text(tokens) if len(tokens) <= self._last else self._tail(tokens[-self._last :])
         if text is None:
             raise ValueError("stop_strings need a model that gives text; name tokens instead, with eos")
         return any(string in text for string in self._strings)
@@ -268,35 +282,46 @@ def run(engine: Engine, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
         raise failure
 
 
-_paused = 0  # how many `no_garbage_collection` are entered that found it on
+class _Collection(local):
+    """Garbage collection, which is off while any thread searches and is not asking a model. Threads come and go in any order."""
+
+    off = False  # this thread's wish
+    lock, threads, was_on = Lock(), 0, True  # how many wish it off, and whether it was on before
+
+    @contextmanager
+    def turned(self, off: bool) -> Iterator[None]:
+        before = self.off
+        self._turn(off)
+        try:
+            yield
+        finally:
+            self._turn(before)
+
+    def _turn(self, off: bool) -> None:
+        shared = _Collection
+        with shared.lock:
+            before, shared.threads = shared.threads, shared.threads + off - self.off
+            self.off = off
+            if not before and shared.threads:
+                shared.was_on = gc.isenabled()
+                gc.disable()
+            elif before and not shared.threads and shared.was_on:
+                gc.enable()
+
+
+_COLLECTION = _Collection()
 
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
     """Searches make many objects and take them apart themselves; looking for garbage among them costs more than the search."""
-    global _paused
-    enabled = gc.isenabled()
-    gc.disable()
-    _paused += enabled
-    try:
+    with _COLLECTION.turned(off=True):
         yield
-    finally:
-        if enabled:
-            _paused -= 1
-            gc.enable()
 
 
-@contextmanager
-def collecting() -> Iterator[None]:
+def collecting() -> AbstractContextManager[None]:
     """A model of the user's own may leave cycles behind, as large as it likes: while it runs they are collected as usual."""
-    again = _paused > 0 and not gc.isenabled()
-    if again:
-        gc.enable()
-    try:
-        yield
-    finally:
-        if again:
-            gc.disable()
+    return _COLLECTION.turned(off=False)
 
 
 def check_together(decoding: Decoding, engine: Decoding) -> None:

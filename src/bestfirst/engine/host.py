@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..search import Answer, Hypothesis, Result, StrictSearch, Successors, certified
 from ..settings import Budget, Decoding
@@ -307,7 +307,8 @@ class HostEngine:
         if self.scorer.ahead is not None:
             self.scorer.ahead.learn(running.kind, self._looked_ahead(running))
         if result.status == "incomplete":
-            result.message = self.scorer.advice(running.search.root, running.job.n_max)
+            ends: Any = running.job.decoding.eos
+            result.message = self.scorer.advice(running.search.root, running.job.n_max, ends)
         held = 1 + (result.rows - running.guessed) / (running.length + 1) / running.rows_each
         self._tokens_each[running.kind] = max(self._tokens_each.get(running.kind, 3.0), held)
         for answer in [*result.hypotheses, *([result.partial] if result.partial else [])]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import Any
@@ -230,11 +230,11 @@ class ModelScorer(Scorer):
             )
         return values, reached
 
-    def advice(self, root: Hypothesis, n_max: int) -> str | None:
+    def advice(self, root: Hypothesis, n_max: int, eos: Collection[int] | None) -> str | None:
         if root.successors is not None and not root.successors.tokens:
             return f"{ScoresAfter(root)} are all -inf: {self.own.name} allows no first token"
-        ends = sorted(self.eos)[:8]
-        return f"nothing finished within {n_max} tokens; raise max_length, or see whether {self.own.name}.eos {ends} is what ends"
+        ends = f"{self.own.name}.eos {sorted(self.eos)[:8]}" if eos is None else f"eos {sorted(eos)[:8]}"
+        return f"nothing finished within {n_max} tokens; raise max_length, or see whether {ends} is what ends"
 
     def text(self, source: Source, tokens: Sequence[int]) -> str | None:
         return self.own.text(source.payload, tokens)

@@ -87,8 +87,8 @@ class Scorer(ABC):
         """The search that began at `root` is over: give back what it held."""
         return
 
-    def advice(self, root: Hypothesis, n_max: int) -> str | None:
-        """What may be the matter where nothing finished."""
+    def advice(self, root: Hypothesis, n_max: int, eos: Collection[int] | None) -> str | None:
+        """What may be the matter where nothing finished; `eos`: what was asked for to end an output, in place of the model's."""
         return None
 
     @abstractmethod

@@ -33,7 +33,9 @@ class Combined(Model):
         return arrays, [[answer.state for answer in row] for row in zip(*each, strict=True)]
 
     def reader(self, prefix: Any = None) -> Callable[[Any], Source]:
-        read = self.models[0].reader(prefix)
+        if prefix:
+            raise ValueError("a forced prefix needs a Hugging Face model by itself, not models that are combined")
+        read = self.models[0].reader()
         return lambda raw: replace(read(raw), payload=raw)
 
     def source_length(self, source: Any) -> int:
@@ -44,6 +46,18 @@ class Combined(Model):
 
     def text(self, source: Any, tokens: Sequence[int]) -> str | None:
         return self.models[0].text(source, tokens)
+
+    def piece(self, token: int) -> str | None:
+        return self.models[0].piece(token)
+
+    def special_token(self, text: str) -> int | None:
+        return self.models[0].special_token(text)
+
+    def target(self, text: str) -> tuple[int, ...]:
+        return self.models[0].target(text)
+
+    def targets(self, texts: Sequence[str]) -> list[tuple[int, ...] | None]:
+        return self.models[0].targets(texts)
 
 
 class Ensemble(Combined):

@@ -202,7 +202,7 @@ def eos_of(eos: Any, whose: str) -> frozenset[int]:
 
 OPTIONAL = (
     *("attend", "batch_key", "max_length", "merge_key", "piece", "reader", "source_length", "special_token"),
-    *("start_batch", "target", "text"),
+    *("start_batch", "target", "targets", "text"),
 )
 
 
@@ -212,6 +212,7 @@ class AdaptedModel(Model):
     def __init__(self, given: Any) -> None:
         self.given = given
         self.eos = eos_of(given.eos, type(given).__name__)
+        self.stateful, self.chats = bool(getattr(given, "stateful", True)), bool(getattr(given, "chats", False))
         for name in OPTIONAL:
             if callable(method := getattr(given, name, None)):
                 setattr(self, name, method)

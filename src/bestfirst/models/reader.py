@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from .model import Source
@@ -171,8 +172,8 @@ def token_ids(model: TextModel, raw: Any, what: str) -> tuple[int, ...]:
             raise ValueError(f"model {model.name!r} has no tokenizer: give token ids instead of text")
         return _once(model.texts.bos, raw, model.texts.encode_batch([readable(raw, what)])[0])
     try:
-        ids = tuple(map(int, raw))
-    except (TypeError, ValueError):
+        ids = tuple(map(index, raw))
+    except TypeError:
         raise ValueError(f"the {what} must be a text or token ids, got {type(raw).__name__}") from None
     model.check_tokens(ids, f"the {what}'s tokens")
     return ids

@@ -17,7 +17,7 @@ from collections import Counter
 from typing import Any
 
 from .hypothesis import Hypothesis, Successors
-from .objective import Objective, lowered
+from .objective import Objective
 from .result import Answer, Result
 from .strict import ValueSearch
 from .table_1 import Strategy
@@ -61,7 +61,7 @@ class BankedSearch(ValueSearch):
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
         """Take what the model said of `y`; when all that was needed is there, go on to what is needed next."""
-        y.successors = lowered(successors)
+        y.successors = self.lawful(y, successors)
         self.rows += 1
         if y in self._needed and all(each.successors is not None for each in self._needed):
             self._go_on()
@@ -76,34 +76,37 @@ class BankedSearch(ValueSearch):
         for y in self._needed:
             self._scored(y)
         self._needed = []
-        level = self._waiting[0][1].length if self._waiting else 0
-        while self._waiting and not self._over(level):
-            if self.whole_levels and self._waiting[0][1].length > level:
-                if self._needed:
-                    return
-                level = self._waiting[0][1].length
-                continue
+        if self.whole_levels:
+            while self._waiting and not self._needed and not self._is_over():
+                self._needed = self._next_level()
+            if self._is_over():
+                self._needed = []
+            return
+        while self._waiting and len(self._answers) < self.n:
             y = heapq.heappop(self._waiting)[1]
             if not self._enters(y):
                 continue
-            if y.successors is not None:
-                self._scored(y)
-                continue
-            self._needed.append(y)
-            if not self.whole_levels:
+            if y.successors is None:
+                self._needed = [y]
                 return
-        if self._over(level):
-            self._needed = []
+            self._scored(y)
 
-    def _over(self, level: int) -> bool:
-        """Whether n answers are sure: they precede whatever anything that waits could become."""
+    def _next_level(self) -> list[Hypothesis]:
+        """Those of the next length that have a place on their beam and are to be scored."""
+        length, found = self._waiting[0][1].length, []
+        while self._waiting and self._waiting[0][1].length == length:
+            y = heapq.heappop(self._waiting)[1]
+            if self._enters(y):
+                found.append(y)
+        return found
+
+    def _is_over(self) -> bool:
+        """Level by level, whether n answers are sure: they precede whatever anything that waits could become."""
         if len(self._answers) < self.n:
             return False
-        if not self.whole_levels:
-            return True
         last = self._best()[-1].worth
         open_ = [y for _, y in self._waiting] + self._needed
-        return all(max(y.worth if y.finished else y.bound, y.bound) < last for y in open_)
+        return all((y.worth if y.finished else y.bound) < last for y in open_)
 
     def _enters(self, y: Hypothesis) -> bool:
         """Whether a hypothesis that comes to the front is to be scored: it is unfinished, and has a place on its beam."""

@@ -79,6 +79,16 @@ class ValueSearch:
         self.root = Hypothesis(None, -1, 0.0, 0.0, False)
         self.root.worth = self.root.bound = 0.0
 
+    def lawful(self, y: Hypothesis, successors: Successors) -> Successors:
+        """What the model said of `y`, without what rounding lifted above 0. BrokenLaw if values rise: bounds rely on it."""
+        if not successors.values or successors.values[0] <= 0:
+            return successors
+        successors = lowered(successors)
+        if successors.values[0] > TOLERANCE * (1 + abs(y.value)):
+            logprobs = successors.values if successors.logprobs is None else successors.logprobs
+            raise BrokenLaw.above_bound(y, successors.tokens[0], y.value + successors.values[0], logprobs[0])
+        return successors
+
 
 class StrictSearch(ValueSearch):
     """One input's search. It is driven as every `Search` is."""
@@ -126,13 +136,7 @@ class StrictSearch(ValueSearch):
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
         """Take what the model said of `y`; if that was needed, go on to the next that is."""
-        if successors.values and successors.values[0] > 0:
-            successors = lowered(successors)
-        values = successors.values
-        if values and values[0] > 0 and values[0] > TOLERANCE * (1 + abs(y.value)):
-            own = values if successors.logprobs is None else successors.logprobs
-            raise BrokenLaw.above_bound(y, successors.tokens[0], y.value + values[0], own[0])
-        y.successors = successors
+        y.successors = self.lawful(y, successors)
         self.rows += 1
         self._advance()
 
