@@ -34,6 +34,22 @@ class BestIsWorse(stops.LevelStop):
         return search.best_unfinished(length).worth <= search.answers[enough - 1].worth
 
 
+class NeverAsWritten(stops.LevelStop):
+    """Hugging Face's `early_stopping="never"`, for scores that may rise above 0, where it is no bound."""
+
+    name = "hf-never"
+
+    def __init__(self, length: int | None) -> None:
+        self.length = length  # the length at which it takes a running hypothesis to be worth most; None: its own
+
+    def at_level(self, search: AnyOrderSearch, length: int) -> bool:
+        k = int(search.strategy.k)
+        if len(search.answers) < k:
+            return False
+        best = search.score.final(search.best_unfinished(length).value, self.length or length, search.context)
+        return best <= search.answers[k - 1].worth
+
+
 class HuggingFaceStep:
     """Hugging Face's `early_stopping=False`, its default, found best-first: the same answers, fewer calls.
 
@@ -49,7 +65,7 @@ class HuggingFaceStep:
     name = "hf-false"
     exact = False
     depends_on_past = False
-    strict = StepSearch  # which finds this step by itself, and leaves out what cannot matter
+    own_search = StepSearch  # which finds this step by itself, and leaves out what cannot matter
 
     def __call__(self, search: AnyOrderSearch, y: Hypothesis) -> bool:
         return _ANSWERED(search, y) or self._step(search, y.value, y.length) is not None or self._equal(search, y)

@@ -155,7 +155,7 @@ class CompiledEngine(HostEngine):
     """Runs searches on a compiled decoder."""
 
     scorer: TreeScorer
-    strict = (*HostEngine.strict, CompiledStrictSearch)
+    learned_of = (*HostEngine.learned_of, CompiledStrictSearch)
 
     @staticmethod
     def takes(scorer: Any, decoding: Decoding) -> bool:

@@ -39,7 +39,7 @@ class HostEngine:
     exceeds the bound; nothing is ever given up. A search that is traced cannot begin again.
     """
 
-    strict: tuple[type, ...] = (StrictSearch,)  # searches of which is learned what is worth scoring ahead
+    learned_of: tuple[type, ...] = (StrictSearch,)  # searches of which is learned what is worth scoring ahead
 
     def __init__(self, scorer: Scorer, decoding: Decoding, drafting: Drafting | None = None) -> None:
         self.scorer = scorer
@@ -229,7 +229,7 @@ class HostEngine:
 
     def _alone(self, running: Running, most: int) -> int:
         """The rows of a step that no other input is in."""
-        if self.budget.alone is None or self.scorer.ahead is None or not isinstance(running.search, self.strict):
+        if self.budget.alone is None or self.scorer.ahead is None or not isinstance(running.search, self.learned_of):
             return self.budget.alone or most
         return self.scorer.ahead.rows(running.kind, most, self.budget.alone)
 

@@ -17,25 +17,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..scoring import Score, by_length_penalty, named_score
-from ..search import AnyOrderSearch, LevelStop, Patience, Stop, Strategy, beam, best_first_beam, greedy
+from ..search import Patience, Stop, Strategy, beam, best_first_beam, greedy
 from ..strategies import named_strategy, stopping
-from ..toolkits import BestIsWorse, HuggingFaceStep, ShortestFirstPruned
-
-
-class NeverAsWritten(LevelStop):
-    """Hugging Face's `early_stopping="never"`, for scores that may rise above 0, where it is no bound."""
-
-    name = "hf-never"
-
-    def __init__(self, length: int | None) -> None:
-        self.length = length  # the length at which it takes a running hypothesis to be worth most; None: its own
-
-    def at_level(self, search: AnyOrderSearch, length: int) -> bool:
-        k = int(search.strategy.k)
-        if len(search.answers) < k:
-            return False
-        best = search.score.final(search.best_unfinished(length).value, self.length or length, search.context)
-        return best <= search.answers[k - 1].worth
+from ..toolkits import BestIsWorse, HuggingFaceStep, NeverAsWritten, ShortestFirstPruned
 
 
 def hugging_face_strategy(config: Any, n_max: int, bounded: bool) -> Strategy:

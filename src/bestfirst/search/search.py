@@ -64,8 +64,8 @@ class Search(Protocol):
 
 def begin(strategy: Strategy, *, score: Objective, **settings: Any) -> Search:
     """`StrictSearch`, the stop's own or `LevelSearch` where they can do what is asked for, `AnyOrderSearch` elsewhere."""
-    levels, strict = strategy.level_by_level, getattr(strategy.stop, "strict", StrictSearch)
-    cheap: type[LevelSearch] | type[StrictSearch] = LevelSearch if levels else strict
+    by_value: type[StrictSearch] = getattr(strategy.stop, "own_search", StrictSearch)
+    cheap: type[LevelSearch] | type[StrictSearch] = LevelSearch if strategy.level_by_level else by_value
     if not cheap.takes(strategy, score) or any(settings.get(name) is not None for name in ANY_ORDER_ONLY):
         return AnyOrderSearch(strategy, score=score, **settings)
     return cheap(strategy, score=score, **{name: x for name, x in settings.items() if name not in ANY_ORDER_ONLY})

@@ -21,6 +21,7 @@ class Stop(Protocol):
 
     A rule with an attribute `depends_on_past = False` claims that it stops with the same result whatever was scored ahead of its
     turn; with any other, nothing is. One that does not count all answers has a method `counted(search)`, which returns those.
+    One for which there is a cheaper search than `AnyOrderSearch` names it as `own_search`.
     """
 
     name: str
