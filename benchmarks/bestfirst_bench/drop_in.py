@@ -103,7 +103,8 @@ def compare_generate(
 
 def _run(model: TransformersModel, inputs: Sequence[Tokens], size: int, stats: Stats | None = None, **asked: Any) -> PeerRun:
     """Once through all inputs; with `stats`, our way."""
-    own = {} if stats is None else {"custom_generate": counting_generate(stats)}
+    eight = {"dtype": "int8"} if model.eight_bits else {}
+    own = {} if stats is None else {"custom_generate": counting_generate(stats), **eight}
     run = timed_generate(model, inputs, size, perf_counter if model.on_gpu else process_time, **asked, **own)
     run.outputs = [_ended(model, tokens) for tokens in run.outputs]
     return run

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from bench.conftest import GERMAN, call
+from bestfirst.engine.known import known
 from bestfirst.models.transformers import wrap
 from bestfirst_bench.costs import fastest_batch
 from bestfirst_bench.drop_in import compare_generate
@@ -87,3 +88,10 @@ def test_bad_input_is_one_clear_line(tmp_path, capsys):
     for arguments, message in asked.items():
         assert call("bench", "generate", *arguments) == 2
         assert message in only_line(capsys.readouterr().err)
+
+
+def test_a_model_in_eight_bits_is_searched_in_them():
+    model = wrap(ARCHITECTURES["marian"].build())
+    model.eight_bits = True
+    next(compare_generate(model, [[5, 6, 1]], [2], {"defaults": {}}, repeat=1, max_new_tokens=4))
+    assert known(model).step is not None

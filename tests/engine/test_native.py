@@ -21,7 +21,7 @@ from bestfirst.engine.steps.sources import Sources
 from bestfirst.engine.steps.tree import Tree
 from engine.builders import ARCHITECTURES
 
-SHAPES = [(1, 1, 4), (3, 2, 8), (17, 4, 16), (50, 3, 64)]  # rows, heads, head size
+SHAPES = [(1, 1, 4), (3, 2, 8), (5, 2, 12), (17, 4, 16), (9, 2, 32), (50, 3, 64), (2, 2, 128)]  # rows, heads, head size
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 

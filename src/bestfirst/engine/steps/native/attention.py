@@ -7,28 +7,17 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .kernels import REORDER, _exp, _largest, compiled, f32
+from .heads import look
+from .kernels import REORDER, compiled, f32
+from .registers import LANES
 
 
-@njit(inline="always", fastmath=REORDER)
-def _dot(a: Any, b: Any) -> Any:
-    total = f32(0)
-    for i in range(a.shape[0]):
-        total += a[i] * b[i]
-    return total
-
-
-@njit(inline="always", fastmath=REORDER)
-def _softmax(x: Any) -> None:
-    """In place."""
-    largest = _largest(x)
-    total = f32(0)
-    for i in range(x.shape[0]):
-        x[i] = _exp(x[i] - largest)
-        total += x[i]
-    factor = f32(1) / total
-    for i in range(x.shape[0]):
-        x[i] *= factor
+@njit(inline="always")
+def _one_after_another(n: int) -> Any:
+    path = np.empty(n, np.int32)
+    for i in range(n):
+        path[i] = i
+    return path
 
 
 @compiled(fastmath=REORDER)
@@ -42,7 +31,7 @@ def own_attention(
     """
     rows, d = out.shape
     size = d // heads
-    weights = np.empty(paths.shape[1], f32)
+    weights = np.empty(paths.shape[1] + LANES, f32)
     for r in range(rows):
         mine = pool[slots[r]]
         for i in range(d):
@@ -50,22 +39,13 @@ def own_attention(
         for i in range(2 * d):
             mine[i] = qkv[r, d + i] + bias[d + i]
     for r in range(rows):
-        n = positions[r] + 1
-        path = paths[slots[r]]
-        w = weights[:n]
         for h in range(heads):
-            first, last = h * size, (h + 1) * size
-            q = qkv[r, first:last]
-            for j in range(n):
-                w[j] = _dot(q, pool[path[j], first:last])
-            _softmax(w)
-            o = out[r, first:last]
-            for i in range(size):
-                o[i] = f32(0)
-            for j in range(n):
-                v = pool[path[j], d + first : d + last]
-                for i in range(size):
-                    o[i] += w[j] * v[i]
+            first = 4 * h * size
+            keys = pool.ctypes.data + first
+            look(
+                qkv[r].ctypes.data + first, keys, keys + 4 * d, paths[slots[r]].ctypes.data, pool.strides[0], positions[r] + 1,
+                weights.ctypes.data, out[r].ctypes.data + first, size,
+            )  # fmt: skip
 
 
 @compiled(fastmath=REORDER)
@@ -76,26 +56,17 @@ def cross_attention(q: Any, bias: Any, keys_values: Any, lengths: Any, places: A
     """
     rows, d = out.shape
     heads, size = keys_values.shape[2], keys_values.shape[4]
-    weights = np.empty(keys_values.shape[3], f32)
+    weights, path = np.empty(keys_values.shape[3] + LANES, f32), _one_after_another(keys_values.shape[3])
     scaled = np.empty(d, f32)
     for r in range(rows):
         place = places[r]
-        n = lengths[place]
-        w = weights[:n]
         for i in range(d):
             scaled[i] = (q[r, i] + bias[i]) * scale
         for h in range(heads):
-            keys, values = keys_values[0, place, h], keys_values[1, place, h]
-            mine = scaled[h * size : (h + 1) * size]
-            for j in range(n):
-                w[j] = _dot(mine, keys[j])
-            _softmax(w)
-            o = out[r, h * size : (h + 1) * size]
-            for i in range(size):
-                o[i] = f32(0)
-            for j in range(n):
-                for i in range(size):
-                    o[i] += w[j] * values[j, i]
+            look(
+                scaled.ctypes.data + 4 * h * size, keys_values[0, place, h].ctypes.data, keys_values[1, place, h].ctypes.data,
+                path.ctypes.data, 4 * size, lengths[place], weights.ctypes.data, out[r].ctypes.data + 4 * h * size, size,
+            )  # fmt: skip
 
 
 @compiled(fastmath=REORDER)
@@ -111,23 +82,19 @@ def self_attention(qkv: Any, bias: Any, starts: Any, heads: int, scale: Any, out
             qkv[t, i] += bias[i]
         for i in range(d):
             qkv[t, i] *= scale
+    longest = 0
     for s in range(starts.shape[0] - 1):
-        begin, end = starts[s], starts[s + 1]
-        w = np.empty(end - begin, f32)
+        longest = max(longest, starts[s + 1] - starts[s])
+    weights, path = np.empty(longest + LANES, f32), _one_after_another(longest)
+    for s in range(starts.shape[0] - 1):
+        n = starts[s + 1] - starts[s]
         for h in range(heads):
-            first, last = h * size, (h + 1) * size
-            for t in range(begin, end):
-                q = qkv[t, first:last]
-                for j in range(end - begin):
-                    w[j] = _dot(q, qkv[begin + j, d + first : d + last])
-                _softmax(w)
-                o = out[t, first:last]
-                for i in range(size):
-                    o[i] = f32(0)
-                for j in range(end - begin):
-                    v = qkv[begin + j, 2 * d + first : 2 * d + last]
-                    for i in range(size):
-                        o[i] += w[j] * v[i]
+            keys = qkv[starts[s]].ctypes.data + 4 * (d + h * size)
+            for t in range(starts[s], starts[s + 1]):
+                look(
+                    qkv[t].ctypes.data + 4 * h * size, keys, keys + 4 * d, path.ctypes.data, qkv.strides[0], n,
+                    weights.ctypes.data, out[t].ctypes.data + 4 * h * size, size,
+                )  # fmt: skip
 
 
 @compiled()

@@ -16,9 +16,9 @@ from .registers import LEVEL
 
 HERE = Path(__file__).parent
 SOURCES = (
-    "attention.py", "code.py", "entries.py", "int8.py", "kernels.py", "level_searches.py", "memory_views.py", "mixing.py",
-    "registers.py", "search_answers.py", "search_nodes.py", "search_plan.py", "search_queue.py", "search_tops.py", "searches.py",
-    "signatures.py", "step_searches.py", "strict_searches.py", "tiles.py", "tops.py", "turns.py",
+    "attention.py", "code.py", "entries.py", "heads.py", "int8.py", "kernels.py", "level_searches.py", "memory_views.py",
+    "mixing.py", "registers.py", "search_answers.py", "search_nodes.py", "search_plan.py", "search_queue.py", "search_tops.py",
+    "searches.py", "signatures.py", "step_searches.py", "strict_searches.py", "tiles.py", "tops.py", "turns.py",
 )  # fmt: skip
 SHIPPED = HERE / "built"
 PREFIX = "bestfirst_"  # of an entry's symbol

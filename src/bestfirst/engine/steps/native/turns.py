@@ -73,6 +73,8 @@ def copy(numbers: Any, to: Any) -> None:
 @compiled()
 def look_ahead(e: Any, h: Any, place: int, m: int, guesses: int) -> int:
     """Add up to `m` hypotheses that would be needed next, if what is not scored had no children, to the guesses of a step."""
+    if m < 1:
+        return guesses
     q, played, n = h[s.PROGRESS :], e[s.PLAYED_AT :], h[s.N_MAX] + 2
     copy(q[s.QUEUED : s.NEXT + 1], played[s.QUEUED : s.NEXT + 1])
     played[s.IN_EARNEST] = 0
