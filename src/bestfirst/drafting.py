@@ -9,16 +9,30 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 Continuation = Sequence[tuple[int, Hashable]]
 """Tokens that may follow a prefix, each with its kind: tokens of a kind are trusted as far as such tokens were right so far."""
+
+
+MOST = 128  # tokens of one input that are guessed at a time
+FIRST = 0.4  # how likely a guess is right of which nothing is known: worth a try
 
 
 class Drafter(ABC):
     """Guesses continuations. One object may serve many decodes, of one model."""
 
     name = "own"
+    optional = True  # whether it may be left out where inputs take longer with it
+
+    def outlook(self, source: Any) -> Hashable:
+        """What can be said of an input beforehand: whether drafts pay is measured for inputs of which the same is said."""
+        return None
+
+    def trust(self, kind: Hashable) -> float:
+        """How likely a token of this kind is right, while nothing is known of such tokens."""
+        return FIRST
 
     def start(self, source: Any) -> Any:
         """What is remembered of an input (a `Source`) while it is decoded."""
@@ -31,6 +45,11 @@ class Drafter(ABC):
     def guess_all(self, memory: Any, prefixes: Sequence[tuple[int, ...]], n: int) -> Iterable[Iterable[Continuation]]:
         """As `guess`, for several prefixes of one input, the likeliest first. To be written where that is faster."""
         return (self.guess(memory, prefix, n) for prefix in prefixes)
+
+    def needed(self, memory: Any, prefixes: Iterable[tuple[int, ...]]) -> None:
+        """An input is about to be over, and these are the first prefixes whose successors its search had to know, parents first.
+        They can be read once, now or later."""
+        return
 
     def finish(self, memory: Any, outputs: Sequence[tuple[int, ...]]) -> None:
         """An input is over, and these are its outputs, best first; none where it was given up."""
@@ -98,17 +117,27 @@ def _following(text: tuple[int, ...], place: int, most: int, why: int | str) -> 
     return [(token, (why, min(j, LONGEST))) for j, token in enumerate(text[place : place + most])]
 
 
-class Earlier(NamedTuple):
-    """An output of before, and the tokens of its input."""
+@dataclass(slots=True)
+class Earlier:
+    """An input, its output, and the prefixes that its search looked at. `likeness`: to those of earlier outputs."""
 
-    tokens: tuple[int, ...]
     source: frozenset[int]
+    tokens: tuple[int, ...] = ()
+    needed: Iterable[tuple[int, ...]] = ()
+    likeness: dict[int, int] = field(default_factory=dict)
+
+    def ways(self) -> list[tuple[int, ...]]:
+        """The output, and the longest of the prefixes beside it."""
+        self.needed = prefixes = [*self.needed]
+        within = {prefix[:-1] for prefix in prefixes}
+        return [self.tokens, *(y for y in prefixes if y not in within and y != self.tokens[: len(y)])]
 
 
 class EarlierOutputs(Drafter):
     """What this run has produced so far: texts repeat themselves, and so do their translations.
 
-    What followed the last few tokens in earlier outputs; of these, the ones whose inputs had most in common with this one.
+    Of an input that came before, all that was looked at then. Of others, what followed the last few tokens in earlier outputs; of
+    these, the ones whose inputs had most in common with this one.
     `capacity`: outputs that are remembered, the latest ones.
     """
 
@@ -118,13 +147,28 @@ class EarlierOutputs(Drafter):
         self.capacity = capacity
         self._outputs: dict[int, Earlier] = {}
         self._next = 0
+        self._latest: dict[frozenset[int], int] = {}  # by tokens of an input, its output
         self._places: dict[tuple[int, ...], deque[tuple[int, int]]] = {}  # by last tokens: outputs, and where they came in these
+        self._indexed = 0  # outputs that are found there: not before something is to be guessed
 
-    def start(self, source: Any) -> tuple[frozenset[int], dict[int, int]]:
-        return frozenset(tokens_of(source)), {}
+    def outlook(self, source: Any) -> bool:
+        """Whether there was an input of the same tokens."""
+        return frozenset(tokens_of(source)) in self._latest
 
-    def guess(self, memory: Any, prefix: tuple[int, ...], n: int) -> Iterable[Continuation]:
-        source, alike = memory
+    def trust(self, kind: Hashable) -> float:
+        return AGAIN if isinstance(kind, tuple) and kind[0] == "again" else FIRST
+
+    def start(self, source: Any) -> Earlier:
+        return Earlier(frozenset(tokens_of(source)))
+
+    def guess(self, memory: Earlier, prefix: tuple[int, ...], n: int) -> Iterable[Continuation]:
+        source, alike = memory.source, memory.likeness
+        if (same := self._latest.get(source)) is not None:
+            known = self._outputs[same]
+            ways = [tokens for tokens in known.ways() if tokens[: len(prefix)] == prefix]
+            if ways:
+                return [[(token, ("again", tokens is known.tokens)) for token in tokens[len(prefix) :]] for tokens in ways]
+        self._index()
         before = (-1, *prefix)
         for size in range(min(LONGEST, len(before)), 0, -1):
             places = self._places.get(before[-size:])
@@ -147,21 +191,38 @@ class EarlierOutputs(Drafter):
         tokens = self._outputs[output].tokens[place : place + n]
         return [(token, (min(size + j, LONGEST), likeness, rank if j == 0 else 0)) for j, token in enumerate(tokens)]
 
-    def finish(self, memory: Any, outputs: Sequence[tuple[int, ...]]) -> None:
+    def needed(self, memory: Earlier, prefixes: Iterable[tuple[int, ...]]) -> None:
+        memory.needed = prefixes
+
+    def finish(self, memory: Earlier, outputs: Sequence[tuple[int, ...]]) -> None:
         for tokens in outputs[:1]:
             number, self._next = self._next, self._next + 1
-            self._outputs[number] = Earlier(tokens, memory[0])
-            before = (-1, *tokens)
-            for place in range(len(tokens)):
+            memory.tokens, memory.likeness = tokens, {}
+            self._outputs[number] = memory
+            if memory.source:
+                self._latest[memory.source] = number
+            forgotten = self._outputs.pop(number - self.capacity, None)
+            if forgotten is not None and self._latest.get(forgotten.source) == number - self.capacity:
+                del self._latest[forgotten.source]
+
+    def _index(self) -> None:
+        """Where tokens came, in the outputs since the last time."""
+        for number in range(max(self._indexed, self._next - self.capacity), self._next):
+            before = (-1, *self._outputs[number].tokens)
+            for place in range(len(before) - 1):
                 for size in range(1, min(LONGEST, place + 1) + 1):
                     found = self._places.setdefault(before[place + 1 - size : place + 1], deque(maxlen=8))
                     found.append((number, place))
-            self._outputs.pop(number - self.capacity, None)
+        self._indexed = self._next
+
+
+SAME = 4  # the likeness of inputs that have the same tokens
+AGAIN = 0.95  # how likely what was needed of one is needed of the other
 
 
 def _likeness(a: frozenset[int], b: frozenset[int]) -> int:
-    """How much two inputs have in common, from 0 to 4; 4 for the same tokens."""
-    return int(4 * len(a & b) / len(a | b)) if a and b else 0
+    """How much two inputs have in common, from 0 to SAME."""
+    return int(SAME * len(a & b) / len(a | b)) if a and b else 0
 
 
 DRAFTERS: dict[str, type[Drafter]] = {each.name: each for each in (SourceLookup, EarlierOutputs)}

@@ -120,9 +120,9 @@ def test_small_models_of_each_architecture(name, tied, tmp_path, tally, cases):
 
 def test_it_is_taken_where_one_thread_is_asked_for_or_one_input_is_alone(monkeypatch):
     model = bestfirst.load()
-    for taken in (Decoding(), Decoding(length_penalty=1, stop="ctranslate2")):
+    for taken in (Decoding(), Decoding(length_penalty=1, stop="ctranslate2"), Decoding(draft="source")):
         assert isinstance(engine_for(model, taken), CompiledEngine)
-    for other in (Decoding(draft="source"), Decoding(max_cache_tokens=500), Decoding(score=bestfirst.Coverage(0.3))):
+    for other in (Decoding(max_cache_tokens=500), Decoding(score=bestfirst.Coverage(0.3))):
         assert not isinstance(engine_for(model, other), CompiledEngine)
     monkeypatch.setattr(threads, "_asked", 2)
     assert not isinstance(engine_for(model, Decoding()), CompiledEngine)

@@ -79,6 +79,17 @@ class Malicious(Drafter):
             )
         )
 
+    def outlook(self, source):
+        self._maybe_raise("outlook", 0.3)
+        return self.rng.choice((None, 1, [], "x"))
+
+    def trust(self, kind):
+        self._maybe_raise("trust", 0.02)
+        return self.rng.choice((0.5, 0.0, 1e9, -1.0, float("nan"), "much"))
+
+    def needed(self, memory, prefixes):
+        self._maybe_raise("needed", 0.3)
+
     def finish(self, memory, outputs):
         self._maybe_raise("finish", 0.3)
 

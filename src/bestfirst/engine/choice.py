@@ -51,12 +51,13 @@ def engine_for(
             scorer.process = processing_for(model, decoding)
         if adapt is not None:
             adapt(scorer)
-        if decoding.draft is None and model.hugging_face and not model.on_gpu and (alone or threads() == 1):
+        drafting = None if decoding.draft is None else drafting_for(model, scorer, decoding)
+        if model.hugging_face and not model.on_gpu and (alone or threads() == 1):
             from .compiled_engine import CompiledEngine
 
             if CompiledEngine.takes(scorer, decoding):
-                return CompiledEngine(scorer, decoding)  # type: ignore[arg-type]
-        return HostEngine(scorer, decoding, None if decoding.draft is None else drafting_for(model, scorer, decoding))
+                return CompiledEngine(scorer, decoding, drafting)  # type: ignore[arg-type]
+        return HostEngine(scorer, decoding, drafting)
 
     way, why = _on_device(model, decoding)
     if why is not None and decoding.deterministic:
@@ -102,12 +103,14 @@ def drafting_for(model: Model, scorer: Scorer, decoding: Decoding) -> Drafting |
     """Who guesses ahead; None where nobody is asked to, or rows cannot be scored with their parents."""
     from ..drafting import named_drafter
     from .drafts import Drafting
-    from .known import Rates, known
+    from .known import Gains, Rates, known
 
     drafter = named_drafter(decoding.draft)
     if drafter is None or not scorer.chains:
         return None
-    return Drafting(drafter, known(model).rates.setdefault(drafter.name, Rates()), frozenset(decoding.ending(scorer.eos)))
+    about, name = known(model), drafter.name
+    rates, gains = about.rates.setdefault(name, Rates()), about.gains.setdefault(name, Gains())
+    return Drafting(drafter, rates, gains, frozenset(decoding.ending(scorer.eos)))
 
 
 def scorer_for(model: Model, score: Score, lenient: bool = False) -> Scorer:

@@ -2,20 +2,21 @@
 
 They run many steps in one call (`steps/native/searches.py`), so that Python is not waited for. Which rows share a step is decided
 as in `HostEngine`, so answers, calls, rows and steps are the same (`tests/engine/test_compiled_engine.py`). Whatever else is
-submitted, such as a search that is traced, runs as it does there.
+submitted, such as a search that is traced, runs as it does there; so do inputs that are drafted for, where that pays.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from math import ceil, inf
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..drafting import MOST
 from ..scoring import GNMT, LengthNormalized, Score
 from ..search import Answer, Context, LevelSearch, Patience, Result, StepSearch, Strategy, StrictSearch, check
 from ..search.objective import Policy
@@ -28,6 +29,9 @@ from .steps.native.bart import MULTIPLE, NOTHING, WIDE, NativeDecoder
 from .steps.native.calls import at
 from .steps.native.search_memory import SearchMemory, StepMemory
 from .tree_scorer import TreeScorer, not_finite
+
+if TYPE_CHECKING:
+    from .drafts import Drafting
 
 WIDEST = WIDE - 16  # beam: there are more successors than that, for some may end
 STEPS = 8  # in one call: whoever interrupts is heard after that
@@ -171,8 +175,8 @@ class CompiledEngine(HostEngine):
             and decoding.max_cache_tokens == inf
         )
 
-    def __init__(self, scorer: TreeScorer, decoding: Decoding) -> None:
-        super().__init__(scorer, decoding)
+    def __init__(self, scorer: TreeScorer, decoding: Decoding, drafting: Drafting | None = None) -> None:
+        super().__init__(scorer, decoding, drafting)
         self._native: NativeDecoder = scorer.runner.decoder.native
         self._banned = np.array(scorer.model.banned, np.int64) if scorer.model.banned else NOTHING
         self._memory = StepMemory(0)
@@ -180,18 +184,25 @@ class CompiledEngine(HostEngine):
         self._compiles = True  # until something comes that is not compiled
 
     def submit(self, *jobs: Job) -> None:
+        if self.drafting is not None and jobs:
+            alone = not self._running
+            drafts = self.drafting.pays(jobs, self.budget, alone=alone, measured=self.decoding.budget is None)
+            self._compiles = not drafts if alone else self._compiles
         super().submit(*jobs)
         if self._compiles and not all(isinstance(running.search, CompiledSearch) for running in self._running.values()):
             self._compiles = False
             for place, running in enumerate(self._waiting):
                 if isinstance(running.search, CompiledSearch):  # the others have begun, and what is traced begins once
+                    if running.drafts is not None:
+                        running.drafts.finish(())
                     self._waiting[place] = self._running[running.job] = self._begin(running.job)
 
     def _begin(self, job: Job) -> Running:
         kinds = CompiledStrictSearch, CompiledStepSearch, CompiledLevelSearch
         for kind in kinds if self._compiles and self._can_follow(job.decoding) else ():
             if kind.takes(job):
-                return Running(job, kind(job, self.scorer.eos))  # type: ignore[arg-type]
+                drafts = None if self.drafting is None else self.drafting.follow(job)
+                return Running(job, kind(job, self.scorer.eos), drafts=drafts)  # type: ignore[arg-type]
         return super()._begin(job)
 
     def _can_follow(self, asked: Decoding) -> bool:
@@ -238,7 +249,13 @@ class CompiledEngine(HostEngine):
         if isinstance(running.search, CompiledSearch):
             head = running.search.memory.head
             running.steps, running.guessed = int(head[s.STEPS]), int(head[s.GUESSED])
-        return super()._result(running)
+        result = super()._result(running)
+        if self.drafting is not None:
+            self.drafting.took(result, last=not self._running, drafted=not self._compiles)
+        return result
+
+    def _needed(self, running: Running) -> Iterable[tuple[int, ...]]:
+        return running.search.memory.needed(MOST) if isinstance(running.search, CompiledSearch) else super()._needed(running)
 
     def _release(self, running: Running) -> None:
         if isinstance(running.search, CompiledSearch):

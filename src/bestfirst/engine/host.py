@@ -8,12 +8,13 @@ on the budget, on who shares it or on when they came (`tests/engine/test_host.py
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ..search import Answer, Hypothesis, Result, StrictSearch, Successors, certified
+from ..drafting import MOST
+from ..search import Answer, Hypothesis, LevelSearch, Result, StrictSearch, Successors, certified
 from ..settings import Budget, Decoding
 from .engine import Job, Running, Stats, check_together, item_of, shown, without, write
 from .own_model import ModelFailure
@@ -271,6 +272,8 @@ class HostEngine:
         """A search takes what was scored for it. Where the model failed on what is needed, it is over; what was to be
         scored ahead may never be needed, and is left as it is."""
         search, decoding = running.search, running.job.decoding
+        if running.drafts is not None:
+            running.drafts.asked += work
         for y, successors in zip(work, found, strict=True):
             if not isinstance(successors, ModelFailure):
                 early = y.length < decoding.min_length
@@ -297,12 +300,17 @@ class HostEngine:
         """Of what was scored ahead for an input by itself, its rank, and whether it came to be needed."""
         return [(rank, y.on_beam) for rank, y in running.ahead]
 
+    def _needed(self, running: Running) -> Iterable[tuple[int, ...]]:
+        """The first prefixes whose successors a search had to know that was drafted for."""
+        asked, levels = running.drafts.asked, isinstance(running.search, LevelSearch)  # type: ignore[union-attr]
+        return [y.tokens for y in asked if levels or y.on_beam][:MOST]
+
     def _result(self, running: Running) -> Result:
         result = running.search.result()
         result.steps = running.steps
         if running.drafts is not None:
             self._stats.accepted += running.drafts.accepted
-            running.drafts.count(result)
+            running.drafts.count(result, self._needed(running))
         result.exact = result.exact and self.scorer.exact and (not self.decoding.processors or bounds_hold(running.job.decoding))
         if self.scorer.ahead is not None:
             self.scorer.ahead.learn(running.kind, self._looked_ahead(running))

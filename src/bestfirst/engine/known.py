@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ..drafting import FIRST
 from ..models import Model
 from ..settings import Budget
-
-FIRST = 0.4  # the rate of a kind of which nothing is known
 
 
 class Rates:
@@ -29,9 +29,9 @@ class Rates:
         """From 0 to 1; what is not known yet is worth a try."""
         return self._rates.get(kind, unknown)
 
-    def note(self, kind: Hashable, right: bool) -> None:
+    def note(self, kind: Hashable, right: bool, unknown: float = FIRST) -> None:
         self._tries[kind] += 1
-        rate = self.rate(kind)
+        rate = self.rate(kind, unknown)
         self._rates[kind] = rate + (right - rate) / (self.FEW + min(self._tries[kind], self.MANY))
 
 
@@ -62,6 +62,33 @@ class Ahead:
             self._rates.note((kind, rank), needed)
 
 
+class Gains:
+    """Whether drafts pay, by kind of input: seconds for a token of the output, with drafts and without.
+
+    Searches in Python can be drafted for, compiled ones cannot, so that drafts have to save more than the difference. Of each the
+    median of the latest counts; the slower one is tried again now and then, and at once where it was faster the last time.
+    """
+
+    LATEST, TRIES, SELDOM = 5, 2, 64  # times that are remembered, those that it takes to tell, inputs after which to try again
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=self.LATEST))
+        self._asked: Counter[Hashable] = Counter()
+
+    def pay(self, kind: Hashable) -> bool:
+        """Whether to draft for an input of this kind."""
+        drafted, plain = (self._seconds[kind, way] for way in (True, False))
+        if min(len(drafted), len(plain)) < self.TRIES:
+            return len(drafted) <= len(plain)
+        pays = median(drafted) < median(plain)
+        slower, best = (plain, median(drafted)) if pays else (drafted, median(plain))
+        self._asked[kind] += 1
+        return pays != (self._asked[kind] % self.SELDOM == 0 or slower[-1] < best)
+
+    def note(self, kind: Hashable, drafted: bool, seconds: float) -> None:
+        self._seconds[kind, drafted].append(seconds)
+
+
 @dataclass
 class Known:
     """Shared by all that decode with the same Hugging Face model, wrapped or through `generate`.
@@ -76,6 +103,7 @@ class Known:
     budget: Budget | None = None  # what suits the model, once it was measured
     ahead: Ahead = field(default_factory=Ahead)
     rates: dict[str, Rates] = field(default_factory=dict)  # by drafter, how often its guesses were right
+    gains: dict[str, Gains] = field(default_factory=dict)  # by drafter, whether it pays
     session: Any = None  # a GPU's room for whole searches
     modules: Any = None  # how a GPU runs the model by its own modules; with None in its place where it cannot
     lock: Any = field(default_factory=RLock)  # one call of `generate` or pass at a time: some steps hook into the model meanwhile

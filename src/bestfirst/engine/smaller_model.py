@@ -39,6 +39,7 @@ class SmallerModel(Drafter):
     """
 
     name = "model"
+    optional = False  # whoever trains one for it knows what for
 
     def __init__(self, model: TextModel, depth: int = 6) -> None:
         if not model.hugging_face:

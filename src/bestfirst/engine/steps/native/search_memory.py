@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +132,12 @@ class SearchMemory:
         rows = rows[rows[:, s.RANK] > 0]
         return [*zip(rows[:, s.RANK].tolist(), (self._nodes[rows[:, s.NODE], s.ON_BEAM] > 0).tolist(), strict=True)]
 
+    def needed(self, most: int) -> Iterator[tuple[int, ...]]:
+        """The tokens of the first so many whose scores were. They are put together when they are asked for."""
+        rows = self._rows[: self.head[s.SCORED], s.NODE]
+        rows = rows[(self._nodes[rows, s.ON_BEAM] > 0) | (self.head[s.LEVELS] > 0)][:most]
+        return _tokens(rows, self._nodes[rows, : s.TOKEN + 1])
+
     @property
     def answers(self) -> list[tuple[tuple[int, ...], float]]:
         """The tokens and the value of each, best first."""
@@ -197,6 +203,13 @@ class StepMemory:
         """Whose scores were not finite: which search, and which node of it."""
         row = self.numbers[s.BROKEN]
         return int(self._about[1, row]), int(self._about[0, row])
+
+
+def _tokens(rows: Any, nodes: Any) -> Iterator[tuple[int, ...]]:
+    tokens: dict[int, tuple[int, ...]] = {}
+    for row, (parent, token) in zip(rows.tolist(), nodes.tolist(), strict=True):
+        tokens[row] = (*tokens[parent], token) if row else ()  # parents come first
+        yield tokens[row]
 
 
 def _longer(array: Any, n: int) -> Any:
