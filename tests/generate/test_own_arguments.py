@@ -37,6 +37,12 @@ def test_score_takes_the_place_of_length_penalty(score, run, small):
     assert ours.sequences_scores.tolist() == pytest.approx(scores, abs=1e-4)
 
 
+def test_a_score_may_be_a_name_with_its_parameters(run):
+    asked = {"num_return_sequences": 2, "return_dict_in_generate": True}
+    named = run(score="length-reward", score_options={"beta": 0.7}, **asked)
+    assert torch.equal(named.sequences_scores, run(score=LengthReward(0.7), **asked).sequences_scores)
+
+
 @pytest.mark.parametrize("early_stopping", [False, "never"])
 def test_best_first_and_beam_return_the_same(early_stopping, run):
     stats = {"best-first": Stats(), "beam": Stats()}
@@ -88,6 +94,19 @@ def test_stats_tell_what_it_cost(run):
     assert (total.rows, total.steps) == (stats.rows, stats.steps)
 
 
+def test_stats_add_up_over_calls_as_those_of_decode_do(run):
+    """`search` and `results` are the last call's; what `generate`'s own loop costs is not known."""
+    stats = Stats()
+    run(stats=stats)
+    once = stats.calls
+    run(stats=stats, strategy="beam")
+    last = sum(result.calls for result in stats.results)
+    assert (stats.calls, len(stats.results), stats.search) == (once + last, len(INPUTS), "level by level")
+    run(stats=stats, do_sample=True)
+    assert (stats.calls, stats.results, stats.engine) == (once + last, [], "host+generate")
+    assert stats.search == "by generate itself: do_sample=True: it samples"
+
+
 def test_trace_records_each_inputs_search(run):
     traces = {}
     run(trace=lambda i: traces.setdefault(i, Trace()), num_beams=3)
@@ -99,6 +118,8 @@ def test_trace_records_each_inputs_search(run):
     ("asked", "message"),
     [
         ({"score": "best"}, "unknown score 'best'; choose from logprob"),
+        ({"score_options": {"alpha": 0.6}}, "alpha goes with a score; name one with score"),
+        ({"score": "gnmt"}, "score 'gnmt' needs alpha"),
         ({"strategy": "worst-first"}, "unknown strategy 'worst-first'; choose from greedy"),
         ({"row_budget": 0}, "row_budget must be at least 1, got 0"),
     ],

@@ -16,6 +16,7 @@ from scale import FULL
 from serve.served import ENVIRONMENT, Served
 
 PROMPT = "once upon a time"
+FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "boolean"}}}
 TALK = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "tell me a story"}]
 
 
@@ -74,6 +75,14 @@ def test_a_conversation(client, model):
     assert [choice.message.content for choice in again.choices] == [choice.message.content for choice in found.choices]
 
 
+@pytest.mark.parametrize("prompt", ["\n", ["the cat", "  "]])
+def test_blanks_are_prompts_as_others_are(client, model, prompt):
+    found = client.completions.create(model="chat", prompt=prompt, n=2, max_tokens=8)
+    results = [expected(model, each, beam=5, nbest=2, max_length=8) for each in ([prompt] if isinstance(prompt, str) else prompt)]
+    assert [choice.text for choice in found.choices] == [answer.text for result in results for answer in result.hypotheses]
+    assert [choice.index for choice in found.choices] == list(range(2 * len(results)))
+
+
 def test_streams(client, model):
     whole = expected(model, TALK, beam=5, nbest=3, max_length=10)
     chunks = [*client.chat.completions.create(model="chat", messages=TALK, n=3, max_tokens=10, stream=True)]
@@ -100,6 +109,11 @@ def test_the_model_has_a_name(client):
         ({"n": 1000}, openai.UnprocessableEntityError, "n: "),
         ({"max_tokens": 0}, openai.UnprocessableEntityError, "max_tokens: "),
         ({"prompt": "the cat " * 300}, openai.UnprocessableEntityError, "at most 60 characters"),
+        (
+            {"extra_body": {"allowed": {"outputs": ["a"]}, "response_format": FORMAT}},
+            openai.UnprocessableEntityError,
+            "response_format says what is allowed, so does allowed; leave one of them out",
+        ),
         ({"extra_body": {"beams": 4}}, openai.UnprocessableEntityError, "beams: there is no such field"),
     ],
 )

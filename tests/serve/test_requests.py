@@ -10,6 +10,7 @@ import pytest
 import bestfirst
 from bestfirst.corpus.worker import beam_calls
 from bestfirst.search import OptimalStop
+from bestfirst.serve.schemas import StreamLine
 from serve.served import until
 
 NEAR_TIE = 1e-4
@@ -81,6 +82,8 @@ def test_a_stream_brings_each_answer_once_in_order_and_as_soon_as_it_is_certain(
         assert [line["rank"] for line in found] == list(range(1, len(found) + 1))
         assert [line["text"] for line in found] == [each["text"] for each in result["hypotheses"]]
         assert [last[name] for name in ("status", "exact", "calls")] == [result[name] for name in ("status", "exact", "calls")]
+        assert [line.keys() - {"index", "rank"} for line in found] == [each.keys() for each in result["hypotheses"]]
+        assert all(line.keys() <= StreamLine.model_fields.keys() for line in mine)  # what the OpenAPI document knows
 
 
 def test_answers_come_before_the_search_is_over(server):

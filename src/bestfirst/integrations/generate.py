@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -49,6 +49,7 @@ def generate(
     generation_config: Any = None,
     *,
     score: str | Score | None = None,
+    score_options: Mapping[str, Any] | None = None,
     strategy: str | Strategy | None = None,
     allowed: Constraint | None = None,
     dtype: str | None = None,
@@ -63,14 +64,16 @@ def generate(
 
     `generate` itself fills in all arguments but these:
 
-    score       what a hypothesis is worth, an object of `bestfirst.scoring` or a name, instead of `length_penalty`
+    score       what a hypothesis is worth instead of `length_penalty`: an object of `bestfirst.scoring`, or its name and
+                parameters (`score_options`)
     strategy    how to search, by name or as a `Strategy`, instead of what `early_stopping` asks for
     allowed     what may be written: a `bestfirst.Trie` of the outputs there are, or another `Constraint`
     dtype       "int8": products are taken in eight bits, of models that are compiled; the answers are then those of that model
     row_budget  rows in a forward pass; by default what suits the model, measured at its first call
     deterministic  the same bits for an input whatever shares its batch (`Decoding`); on a GPU
     trace       called with an input's number, returns where its search is recorded
-    stats       a `bestfirst.Stats`, filled with what it cost, how it was searched, and `results`, one for each input
+    stats       a `bestfirst.Stats`: what it cost is added to it, as by `decode`; `search`, how it was searched, and `results`,
+                one for each input, are the last call's
 
     Where `generate`'s own loop is faster, that runs: `stats.engine` says so. Raises ValueError for whatever cannot be honoured.
     """
@@ -91,12 +94,16 @@ def generate(
     def own_loop(why: object) -> Any:
         """Hugging Face's own search; it gets what we got."""
         _log.info("generate runs its own loop: %s", why)
-        if stats is not None:
-            stats.engine, stats.search = "generate", f"level by level, by generate itself: {why}"
+        count(Stats(engine="generate", search=f"by generate itself: {why}"))
         given = {"synced_gpus": bool(caller.synced_gpus), **encoded(model_kwargs, len(input_ids))}
         if config.num_beams == 1:
             return model._sample(input_ids, logits_processor, stopping_criteria, config, streamer=caller.streamer, **given)
         return streamed(model._beam_search(input_ids, logits_processor, stopping_criteria, config, **given))
+
+    def count(cost: Stats) -> None:
+        if stats is not None:
+            stats.add(cost)
+            stats.search, stats.results = cost.search, cost.results
 
     def streamed(output: Any) -> Any:
         if caller.streamer is not None:
@@ -127,7 +134,7 @@ def generate(
         config=config,
         inputs=inputs,
         limits=limits,
-        score=own_score(config, score),
+        score=own_score(config, score, score_options or {}),
         processors=() if banned is not None else logits_processor,
         greedy=config.num_beams == 1 and not own,
         allowed=allowed,
@@ -152,8 +159,7 @@ def generate(
             run(bounded=False)
     except OwnLoop as why_so:
         return own_loop(why_so)
-    if stats is not None:
-        vars(stats).update(vars(call.summary()))
+    count(call.summary())
     outputs = Outputs(inputs.ids, call.results, config.num_return_sequences, padding(config, call.greedy))
     return streamed(output_of(outputs, config, call.record, wrapped.encoder_decoder, call.greedy))
 

@@ -14,6 +14,7 @@ not known, and with stopping criteria of the user's own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..scoring import Score, by_length_penalty, named_score
@@ -63,6 +64,8 @@ def own_strategy(config: Any, score: str | Score | None, strategy: str | Strateg
     return plan if score is not None or config.early_stopping == "never" else stopping(plan, "hf-false")
 
 
-def own_score(config: Any, score: str | Score | None) -> Score:
+def own_score(config: Any, score: str | Score | None, options: Mapping[str, Any]) -> Score:
     """The score that was asked for, by default Hugging Face's."""
-    return by_length_penalty(float(config.length_penalty)) if score is None else named_score(score)
+    if score is None and options:
+        raise ValueError(f"{', '.join(options)} goes with a score; name one with score")
+    return by_length_penalty(float(config.length_penalty)) if score is None else named_score(score, **options)

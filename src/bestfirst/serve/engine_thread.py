@@ -54,6 +54,7 @@ class Work(Flow):
     texts: Sequence[tuple[Any, Decoding]]  # or conversations
     tell: Callable[[Event], None]
     stream: bool = False  # tell of answers as they are certified
+    blanks: bool = False  # decode texts of nothing but blanks, too
     recorded: bool = False  # tell every event of every search, in strict order
     cancelled: bool = False
     jobs: dict[int, Job] = field(default_factory=dict)  # of the texts that were read, by number
@@ -244,7 +245,7 @@ class EngineThread:
         text, decoding = work.texts[index]
         if index in work.jobs:
             return work.jobs[index]
-        if isinstance(text, str) and not text.strip():
+        if isinstance(text, str) and not text.strip() and not work.blanks:
             return Result(status="complete", exact=True)
         try:
             job = Job(index, self._source(work, index), decoding)

@@ -7,7 +7,8 @@ from uuid import uuid4
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel, BeforeValidator, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
+from pydantic_core import PydanticCustomError
 
 from ..models import Model
 from ..search import Answer, Result
@@ -21,6 +22,12 @@ from .schemas import ABOUT_ALLOWED, Allowed, Error, Schema, Strict, count, text_
 
 PATHS = frozenset({"/v1/models", "/v1/completions", "/v1/chat/completions"})
 NOT_SAMPLED = "Outputs are searched for, not sampled: only 0 and 1 are known, and make no difference."
+
+ONE_OF = {
+    "allowed": {"not": {"type": "null"}},
+    "response_format": {"type": "object", "properties": {"type": {"const": "json_schema"}}, "required": ["type"]},
+}
+"""Both of these together are refused, as `_one_constraint` says it."""
 
 Unsampled = Annotated[int, Field(ge=0, le=1), BeforeValidator(whole)]
 
@@ -62,6 +69,7 @@ class SchemaFormat(Strict):
 class SearchedRequest(Strict):
     """What both kinds of requests may say. `beam_width` is ours (and vLLM's), the rest is OpenAI's."""
 
+    model_config = ConfigDict(json_schema_extra={"not": {"required": [*ONE_OF], "properties": ONE_OF}})
     model: str | None = Field(None, description="The model's name, as /v1/models has it; there is only one.")
     n: int = 1
     best_of: int | None = None
@@ -85,6 +93,13 @@ class SearchedRequest(Strict):
     top_p: Unsampled | None = Field(None, description=NOT_SAMPLED)
     seed: int | None = Field(None, description="Makes no difference: outputs are the same every time.")
     user: str | None = None
+
+    @model_validator(mode="after")
+    def _one_constraint(self) -> "SearchedRequest":
+        if self.allowed is not None and isinstance(self.response_format, SchemaFormat):
+            said = "response_format says what is allowed, so does allowed; leave one of them out"
+            raise PydanticCustomError("two_constraints", said)
+        return self
 
     @property
     def constraint(self) -> Any:
@@ -245,7 +260,8 @@ def add_openai(
             decoding = decoding.using(max_length=max(1, min(asked.tokens, most)), allowed=allowed)
         except ValueError as error:
             return refused(422, str(error))
-        submission = queue.submit([(each, decoding) for each in inputs], client=client(request), stream=asked.stream)
+        texts = [(each, decoding) for each in inputs]
+        submission = queue.submit(texts, client=client(request), stream=asked.stream, blanks=True)
         head = {"id": f"{kind}-{uuid4().hex}", "created": int(time()), "model": name}
         if asked.stream:
             head["object"] = "chat.completion.chunk" if chat else "text_completion"
@@ -270,8 +286,8 @@ def add_openai(
     events = {"text/event-stream": {"schema": event}}
     shared["responses"][200] = {"model": Completion, "content": events}
     text = text_within(limits, 1)
-    texts = Annotated[list[text], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
-    Prompts = _within(CompletionRequest, limits, prompt=(text | texts, Field(examples=["Once upon a time"])))  # noqa: N806
+    several = Annotated[list[text], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
+    Prompts = _within(CompletionRequest, limits, prompt=(text | several, Field(examples=["Once upon a time"])))  # noqa: N806
 
     @app.get("/v1/models", dependencies=bearer(token), responses=refusals(401) if token else {})
     async def models() -> dict[str, Any]:

@@ -85,13 +85,13 @@ class RequestQueue:
         if not self.engine.alive:
             raise EngineStopped("the engine has stopped; start the server again")
 
-    def submit(self, texts: Texts, *, client: str, stream: bool = False, recorded: bool = False) -> Submission:
-        """Accept a request, or raise `TooMuch` or `QueueFull`."""
+    def submit(self, texts: Texts, *, client: str, **how: bool) -> Submission:
+        """Accept a request, or raise `TooMuch` or `QueueFull`. `how`: `stream`, `blanks` and `recorded` of `Work`."""
         self.check_engine()
         self._check(texts)
         submission = Submission(self, len(texts))
         tell = lambda event: self._outbox.append((submission, event))  # noqa: E731
-        submission.work = Work(client, texts=texts, tell=tell, stream=stream, recorded=recorded)
+        submission.work = Work(client, texts=texts, tell=tell, **how)
         self.engine.submit(submission.work)
         return submission
 

@@ -188,6 +188,7 @@ class Translation(BaseModel):
     score: float = Field(description="The value it was ranked by.")
     logprob: float = Field(description="The plain sum of log-probabilities.")
     tokens: list[int]
+    truncated: bool = Field(False, description="Whether nothing ended it: it is as long as it may be.")
     item: int | None = Field(None, description="Where only certain outputs were allowed: which it is, from 0.")
 
 
@@ -236,6 +237,7 @@ class StreamLine(BaseModel):
     score: float | None = None
     logprob: float | None = None
     tokens: list[int] | None = None
+    truncated: bool | None = None
     item: int | None = None
     status: Literal["complete", "incomplete", "error"] | None = None
     message: str | None = None
