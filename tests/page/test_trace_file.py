@@ -9,6 +9,7 @@ import pytest
 
 import bestfirst
 from bestfirst.page import RecordedTree, read
+from bestfirst.page.terminal import draw
 from bestfirst.page.trace_file import read_lines, split
 from bestfirst.search import HEADER, Trace, best_first_beam
 from toys import Case, random_cases, run
@@ -80,6 +81,41 @@ def test_damage_in_the_middle_costs_only_what_it_hit():
         "2 lines of 'it' are no events of a search, the first is line 7; the others are shown",
     ]
     assert RecordedTree(found.of(None)[0]).nodes
+
+
+BORN = {"parent": None, "length": 0, "score": 0.0, "logprob": 0.0}
+RESULT = {"event": "result", "answers": [0], "calls": 1, "rows": 1}
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {**RESULT, "answers": [{}]},
+        {**RESULT, "answers": [], "called": 5},
+        {**RESULT, "called": [[]]},
+        {"event": "push", "line": {}, "id": 1, **BORN},
+        {"event": "pop", "id": 0, "texts": 5},
+        {"event": "text", "texts": [7]},
+        {"event": "text", "texts": ["so"], "drafted": "x"},
+    ],
+)
+def test_an_event_whose_parts_are_of_another_type_is_left_out(damaged):
+    sound = [{"event": "begin", "strategy": "beam"}, {"event": "push", "id": 0, **BORN}, RESULT]
+    where = 4 if damaged["event"] == "text" else 3
+    lines = [json.dumps(event) for event in [HEADER, *sound]]
+    found = read_lines([*lines[:where], json.dumps(damaged), *lines[where:]], "'it'")
+    assert found.trouble == [f"1 lines of 'it' are no events of a search, the first is line {where + 1}; the others are shown"]
+    assert found.of(None) == [sound]
+    draw([RecordedTree(sound)])
+
+
+def test_only_what_enters_a_beam_or_is_refused_introduces_a_hypothesis():
+    sound = [{"event": "begin", "strategy": "beam"}, {"event": "push", "id": 0, **BORN}, RESULT]
+    lines = [json.dumps(event) for event in [HEADER, *sound]]
+    lines[3:3] = ['{"event": "pop", "id": 9, "parent": 0}', '{"event": "pop", "id": 9, "parent": []}']
+    found = read_lines(lines, "it")
+    assert found.of(None) == [sound]
+    RecordedTree(found.of(None)[0])
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "hello\n", json.dumps(HEADER), '{"event": "pop", "id": 3}\n', "\xff\xfe"])

@@ -12,8 +12,9 @@ from ..search.trace import FORMAT, VERSION
 
 Events = list[dict[str, Any]]
 LABELS = ("line", "input")  # what tells inputs apart that share a file
+NOTHING = type(None)
 NUMBER = (int, float)
-BORN = {"parent": (int, type(None)), "length": int, "score": NUMBER, "logprob": NUMBER}
+BORN = {"parent": (int, NOTHING), "length": int, "score": NUMBER, "logprob": NUMBER}
 FIELDS: dict[str, dict[str, Any]] = {  # what each event must have, and of which type
     "begin": {"strategy": str},
     "push": {"id": int, **BORN},
@@ -26,6 +27,8 @@ FIELDS: dict[str, dict[str, Any]] = {  # what each event must have, and of which
     "result": {"answers": list, "calls": int, "rows": int},
     "text": {"texts": list},
 }
+ELEMENTS: dict[str, Any] = {"answers": int, "called": int, "texts": (str, NOTHING)}  # of lists
+OPTIONAL: dict[str, Any] = {**dict.fromkeys(LABELS, (int, str)), **dict.fromkeys(ELEMENTS, (list, NOTHING)), "drafted": int}
 
 
 @dataclass
@@ -102,8 +105,8 @@ class Searches:
             self._home[label, event["id"]] = home
             home.append(event)
         else:
-            known = event["id"] if (label, event["id"]) in self._home else event.get("parent")
-            known_home = self._home.get((label, known))  # type: ignore[arg-type]
+            born = kind in ("push", "refuse") and (label, event["id"]) not in self._home
+            known_home = self._home.get((label, event["parent" if born else "id"]))
             if known_home is not None:
                 self._home[label, event["id"]] = known_home
                 known_home.append(event)
@@ -165,9 +168,18 @@ def _sound(objects: Iterable[tuple[int, Any]], name: str, trouble: list[str]) ->
         fields = FIELDS.get(kind) if isinstance(kind, str) else None
         if fields is None and isinstance(kind, str):
             continue
-        if fields is None or not all(isinstance(value.get(field), types) for field, types in fields.items()):
+        if fields is None or not _typed(value, fields):
             odd.append(number)
         else:
             yield value
     if odd:
         trouble.append(f"{len(odd)} lines of {name} are no events of a search, the first is line {odd[0]}; the others are shown")
+
+
+def _typed(event: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
+    """Whether an event has these fields, and all that is read of it is of its type."""
+    return (
+        all(isinstance(event.get(name), types) for name, types in fields.items())
+        and all(isinstance(event[name], types) for name, types in OPTIONAL.items() if name in event)
+        and all(isinstance(each, types) for name, types in ELEMENTS.items() for each in event.get(name) or ())
+    )
