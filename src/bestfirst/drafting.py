@@ -149,7 +149,7 @@ class EarlierOutputs(Drafter):
         self._next = 0
         self._latest: dict[frozenset[int], int] = {}  # by tokens of an input, its output
         self._places: dict[tuple[int, ...], deque[tuple[int, int]]] = {}  # by last tokens: outputs, and where they came in these
-        self._indexed = 0  # outputs that are found there: not before something is to be guessed
+        self._indexed = self._since = 0  # outputs that are found there: not before something is to be guessed
 
     def outlook(self, source: Any) -> bool:
         """Whether there was an input of the same tokens."""
@@ -206,7 +206,10 @@ class EarlierOutputs(Drafter):
                 del self._latest[forgotten.source]
 
     def _index(self) -> None:
-        """Where tokens came, in the outputs since the last time."""
+        """Where tokens came, in the outputs since the last time; once in a while without those that are forgotten."""
+        if self._next - self._since > 2 * self.capacity:
+            self._places.clear()
+            self._indexed = self._since = self._next - self.capacity
         for number in range(max(self._indexed, self._next - self.capacity), self._next):
             before = (-1, *self._outputs[number].tokens)
             for place in range(len(before) - 1):

@@ -7,7 +7,7 @@ returns beam search's answers, so this explains both. `tests/page/test_explain.p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import Any
 
@@ -15,10 +15,11 @@ from .engine import scorer_for
 from .engine.scorer import Scorer
 from .models import Model, Source
 from .search import Answer, AnyOrderSearch, Context, Exhausted, Finished, Hypothesis, Strategy, Successors, beam, best_first_beam
-from .settings import DEFAULT, Decoding
+from .settings import DEFAULT, PACE, Decoding
 
 ROWS = 32  # scored in one forward pass
-UNUSED = ("prefix", "heuristic", "stop", "method", "max_calls", "queue_capacity", "accept_truncated")
+USED = ("strategy", "beam", "score", "score_options", "length_penalty", "finished", "max_length", "nbest", "deterministic", *PACE)
+"""Settings that are taken; those of the last line change no answer's place."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def explain(
     if settings.get("finished", "leave") not in ("keep", "leave"):
         raise ValueError(f"finished must be 'keep' or 'leave', got {settings['finished']!r}")
     asked = decoding or Decoding(**settings)
-    if unused := [name for name in UNUSED if getattr(asked, name) != getattr(DEFAULT, name)]:
+    others = [each.name for each in fields(asked) if each.name not in USED]
+    if unused := [name for name in others if getattr(asked, name) != getattr(DEFAULT, name)]:
         raise ValueError(f"{unused[0]} cannot be explained: leave it out")
     if not asked.objective.exact(asked.finished):
         told = f"score {asked.objective.name!r} and finished={asked.finished!r}"

@@ -108,10 +108,8 @@ class Decoding:
 
     def __post_init__(self) -> None:
         """Find contradictions now, by beginning a search on nothing."""
-        if self.stop is None and self.stop_options:
-            raise ValueError(f"{', '.join(self.stop_options)} goes with a stopping rule; name one with stop")
         if self.stop_options and not isinstance(self.stop, str):
-            raise ValueError(f"{', '.join(self.stop_options)} goes with a stopping rule by name, not with {self.stop!r:.60}")
+            raise ValueError(f"{', '.join(self.stop_options)} goes with a stopping rule; name one with stop")
         if self.row_budget is not None and not isinstance(self.row_budget, (int, Budget)):
             raise ValueError(f"row_budget must be a whole number, got {self.row_budget!r}")
         if not isinstance(self.max_cache_tokens, (int, float)) or not self.max_cache_tokens > 0:
@@ -233,6 +231,8 @@ class Decoding:
             return self.using(eos=ends, stop_strings=strings).read(model)
         if isinstance(self.must_contain, tuple) and self.must_contain:
             return self.using(must_contain=Words([spelled(some, model) for some in self.must_contain])).read(model)
+        if isinstance(self.allowed, Constraint):
+            self.allowed.check(self.ending(eos_of(model.eos, "Model")))
         if not isinstance(self.allowed, str):
             return self
         from .constraints.named import named_constraint

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
 
 import bestfirst
-from bestfirst import Grammar, decode
+from bestfirst import Constraint, Grammar, decode
 
 pytest.importorskip("llguidance")
 torch = pytest.importorskip("torch")
@@ -92,6 +93,37 @@ def test_a_sentencepiece_model_begins_with_a_space():
     assert found.text == "Good morning!"
     assert all(re.fullmatch(r"(Good|Nice) [a-z]+!", answer.text) for answer in found.hypotheses)
     assert decode(model, ["Ja."], allowed=Grammar.lark(model, 'start: "Yes" "."? | "No"'))[0].text in ("Yes.", "Yes")
+
+
+@pytest.mark.parametrize("start", ["start", "?start", "  start"])
+def test_a_grammar_may_call_its_start_again(start):
+    """No space comes in between: that is for the beginning alone."""
+    model = bestfirst.load()
+    grammar = Grammar.lark(model, f'{start}: "Yes" | "No" start "."')
+    texts = [each.text for each in decode(model, ["Nein. Ja."], allowed=grammar, nbest=6, beam=6, max_length=16)[0].hypotheses]
+    assert len(texts) > 2
+    assert all(re.fullmatch(r"(No)*Yes\.*", text) and text.count("No") == text.count(".") for text in texts)
+
+
+class Twice(Constraint):
+    """Allows some tokens, in no order, and names them again."""
+
+    signature = "twice"
+
+    def start(self):
+        return None
+
+    def advance(self, states, tokens):
+        return [None for _ in states]
+
+    def allowed(self, states, eos):
+        return [np.array([4739, 0, 2, 2, 50, 696, 696]) for _ in states]
+
+
+def test_tokens_that_are_named_twice_are_allowed_once():
+    model = bestfirst.load()
+    answers = decode(model, ["Guten Morgen!"], allowed=Twice(), nbest=3)[0].hypotheses
+    assert len({answer.tokens for answer in answers}) == 3
 
 
 def test_by_name(tmp_path):

@@ -203,3 +203,10 @@ def test_one_that_was_looked_into_can_be_sent_to_another_process():
     assert trie.item([4, 8]) == 1
     again = pickle.loads(pickle.dumps(trie))
     assert (again.signature, again.item([4, 8]), [5] in again, [6] in again) == (trie.signature, 1, True, False)
+
+
+def test_an_end_inside_a_sequence_is_refused():
+    model = bestfirst.load()
+    (end,) = model.eos
+    with pytest.raises(ValueError, match=f"token {end} ends an output, and a sequence of the trie has it; leave it out"):
+        bestfirst.decode(model, ["Ja."], allowed=Trie([[4739, 696], [4739, end, 696]]))

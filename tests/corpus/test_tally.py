@@ -66,3 +66,10 @@ def test_a_count_beyond_all_bounds_is_not_one():
     numbers = {**asdict(Tally()), "calls": 10**400}
     with pytest.raises(ValueError, match="a count is not a number from 0 up"):
         Tally.load(numbers)
+
+
+def test_nothing_is_said_to_be_saved_where_beams_are_not_full():
+    """Of what is allowed there may be less than a beam has room for."""
+    model = bestfirst.load()
+    decoding = bestfirst.Decoding(allowed=bestfirst.Trie.of_texts(model, ["Good morning!"]))
+    assert (Worker(model, bestfirst.Decoding()).beam, Worker(model, decoding).beam) == (5, 0)

@@ -7,8 +7,9 @@ import random
 import pytest
 
 import bestfirst
-from bestfirst.drafting import DRAFTERS, Drafter
+from bestfirst.drafting import DRAFTERS, Drafter, EarlierOutputs
 from bestfirst.engine.steps.native.room import NativeTree
+from bestfirst.models import Source
 from toys import KINDS, random_toy
 
 VOCABULARY = 6
@@ -248,3 +249,14 @@ def test_a_copy_of_the_source_takes_less_than_half_the_steps(settings):
     assert [outcome(result) for result in drafted] == [outcome(result) for result in plain]
     length = sum(len(result.best.tokens) for result in drafted)
     assert sum(result.steps for result in drafted) <= 0.5 * length
+
+
+def test_what_is_forgotten_is_not_looked_up_any_more():
+    dice, drafter = random.Random(0), EarlierOutputs(capacity=10)
+    sizes = []
+    for i in range(200):
+        memory = drafter.start(Source((i,), 1, 30))
+        list(drafter.guess(memory, (), 4))
+        drafter.finish(memory, [tuple(dice.randrange(10_000) for _ in range(20))])
+        sizes.append(len(drafter._places))
+    assert max(sizes[100:]) < 1.1 * max(sizes[:50])

@@ -99,7 +99,7 @@ class NoEos(bestfirst.Model):
         ),
         (
             lambda: bestfirst.decode(MODEL, [None], stop=Answered(), stop_options={"factor": 3}),
-            r"factor goes with a stopping rule by name",
+            r"factor goes with a stopping rule; name one with stop",
         ),
         (lambda: bestfirst.decode(MODEL, [None], max_length="50"), r"a multiple of \|x\| such as '2x', got '50'"),
         (lambda: bestfirst.decode(MODEL, [None], max_length="-1x"), r"a multiple of \|x\| such as '2x', got '-1x'"),

@@ -8,6 +8,7 @@ from math import exp, inf
 import pytest
 
 import bestfirst
+from bestfirst import Trie
 from bestfirst.explaining import explain
 from bestfirst.search import best_first_beam
 from toys import Case, random_cases, run
@@ -131,6 +132,15 @@ def test_what_cannot_be_explained_says_why(model):
         explain(model, "Ja.", "Yes, sir", max_length=3)
     with pytest.raises(ValueError, match="finished must be 'keep' or 'leave', got 'shrink'"):
         explain(model, "Ja.", "Yes.", finished="shrink")
+    for settings in (
+        {"allowed": Trie([[4, 5]])},
+        {"must_contain": ["a"]},
+        {"min_length": 9},
+        {"stop_strings": ["a"]},
+        {"eos": 5},
+    ):
+        with pytest.raises(ValueError, match=f"{next(iter(settings))} cannot be explained: leave it out"):
+            explain(model, "Ja.", "Yes.", **settings)
     with pytest.raises(ValueError, match="max_calls cannot be explained: leave it out"):
         explain(model, "Ja.", "Yes.", max_calls=3)
     with pytest.raises(TypeError, match="settings are given twice: as an object, and as beam"):

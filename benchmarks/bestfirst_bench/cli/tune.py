@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from typing import Annotated
 from bestfirst.cli import options as common
 from bestfirst.cli.console import PARTLY, CommandError, reason, say, usage
 from bestfirst.cli.options import DTYPES, MODEL
+from bestfirst.corpus.records import to_json
 
 from .. import tune as tuning
 from ..bootstrap import LIBRARIES, LineMetric, line_metrics
@@ -219,7 +219,7 @@ def _report(
     signatures = [f"{metric.title}: {metric.signature}" for metric in metrics]
     if as_json:
         said = [{"question": a.question, "why": a.why, "command": None if a.point is None else typed(a)} for a in answers]
-        print(json.dumps({"points": [point.json() for point in found.points], "advice": said, "metrics": signatures}))
+        print(to_json({"points": [point.json() for point in found.points], "advice": said, "metrics": signatures}))
         return
     race = found.races[0]
     raced = f"{len(found.points)} settings, {len(race.stopped)} stopped on the way"

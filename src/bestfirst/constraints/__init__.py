@@ -26,6 +26,8 @@ class Constraint(ABC):
 
     signature: str
     """What it allows, in a few letters: results under constraints of one signature are the same."""
+    ordered = False
+    """Whether `allowed` names each token once, in rising order. It is put in order elsewhere."""
 
     @abstractmethod
     def start(self) -> Any:
@@ -39,6 +41,10 @@ class Constraint(ABC):
     def allowed(self, states: Sequence[Any], eos: Collection[int]) -> Sequence[ndarray]:
         """The tokens that may come next, of each state; one of `eos` where an output may end. None: a dead end."""
 
+    def check(self, eos: Collection[int]) -> None:
+        """ValueError where this cannot be for a model whose outputs end with `eos`."""
+        return
+
     def item(self, tokens: Sequence[int]) -> int | None:
         """The number of the item that an output without EOS is, where outputs are numbered."""
         return None
@@ -49,6 +55,8 @@ def allowed_after(batch: Sequence[Hypothesis], eos: Collection[int]) -> list[nda
 
     `node`, of a root, is its search's constraint and the state to begin with; of what was scored, the state it has reached.
     """
+    from numpy import unique
+
     before = [y.node if y.parent is None else y.parent.node for y in batch]
     constraints = dict.fromkeys(node[0] for node in before if node is not None)
     if not constraints:
@@ -61,7 +69,7 @@ def allowed_after(batch: Sequence[Hypothesis], eos: Collection[int]) -> list[nda
         for i, state in zip(later, states, strict=True):
             batch[i].node = (constraint, state)
         for i, tokens in zip(rows, constraint.allowed([batch[i].node[1] for i in rows], eos), strict=True):
-            found[i] = tokens
+            found[i] = tokens if constraint.ordered or tokens is None else unique(tokens)
     return found
 
 

@@ -34,6 +34,8 @@ class Grammar(Constraint):
     Grammar.lark(model, 'start: "yes" | "no"')     a context-free grammar, as Lark writes them
     """
 
+    ordered = True
+
     def __init__(self, model: Model, grammar: str) -> None:
         """`grammar` as `llguidance.LLMatcher` takes it; use one of the three."""
         library = _library()
@@ -65,7 +67,7 @@ class Grammar(Constraint):
     def lark(cls, model: Model, text: str) -> Grammar:
         """What a context-free grammar derives from `start`."""
         if _begins_with_space(model):
-            text = f"start: {OPTIONAL}whole\n" + re.sub(r"(?m)^start\s*:", "whole:", text)
+            text = f"start: {OPTIONAL}whole\nwhole: %lark {{\n{text}\n}}\n"  # whose `start` is its own
         return cls(model, _from(lambda library: library.grammar_from_lark(text)))
 
     # -- as a constraint -----------------------------------------------------------------------------------------------------

@@ -35,6 +35,9 @@ class Trie(Constraint):
     trie.save(path); Trie.load(path) by memory map: processes share it, and only what is looked at is read
     """
 
+    ordered = True
+    _without: frozenset[int] = frozenset()  # tokens that are known to be in no sequence
+
     def __init__(self, sequences: Iterable[Sequence[int]] | np.ndarray) -> None:
         flat, ends = _flattened(sequences)
         if not len(ends):
@@ -43,6 +46,14 @@ class Trie(Constraint):
             odd = flat.min() if flat.min() < 0 else flat.max()
             raise ValueError(f"the tokens of a trie are numbers from 0 on, got {odd}")
         self.tokens, self.first, self.items = _built(flat, ends)
+
+    def check(self, eos: Collection[int]) -> None:
+        """An output that ends inside a sequence would be none of them."""
+        if not self._without.issuperset(eos):
+            if len(inside := np.flatnonzero(np.isin(self.tokens[1:], sorted(eos)))):
+                found = self.tokens[1 + inside[0]]
+                raise ValueError(f"token {found} ends an output, and a sequence of the trie has it; leave it out")
+            self._without = frozenset(eos)
 
     @classmethod
     def of_texts(cls, model: Model, texts: Iterable[str]) -> Trie:

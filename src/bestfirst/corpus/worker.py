@@ -124,8 +124,10 @@ class Worker:
     @property
     def beam(self) -> int:
         """The beam by which calls are compared; 0 where beam search's cost is not known."""
-        comparable = self.decoding.finished == "leave" and self.decoding.strategy == "best-first"
-        return self.decoding.beam if comparable else 0
+        decoding = self.decoding
+        full = decoding.allowed is None and not decoding.processors  # where few tokens are allowed, beams are not
+        comparable = decoding.finished == "leave" and decoding.strategy == "best-first" and full
+        return decoding.beam if comparable else 0
 
     def decode_shard(self, shard: Shard, budget: Budget | None = None, notice: Callable[[], None] | None = None) -> ShardResult:
         """Decode a shard by itself. With the same budget the bytes are the same, whatever was decoded before and where."""
