@@ -23,7 +23,7 @@ from .schemas import ABOUT_ALLOWED, Allowed, Error, Schema, Strict, count, text_
 PATHS = frozenset({"/v1/models", "/v1/completions", "/v1/chat/completions"})
 NOT_SAMPLED = "Outputs are searched for, not sampled: only 0 and 1 are known, and make no difference."
 
-ONE_OF = {
+ONE_OF: dict[str, Any] = {
     "allowed": {"not": {"type": "null"}},
     "response_format": {"type": "object", "properties": {"type": {"const": "json_schema"}}, "required": ["type"]},
 }

@@ -85,7 +85,7 @@ class RequestQueue:
         if not self.engine.alive:
             raise EngineStopped("the engine has stopped; start the server again")
 
-    def submit(self, texts: Texts, *, client: str, **how: bool) -> Submission:
+    def submit(self, texts: Texts, *, client: str, **how: Any) -> Submission:
         """Accept a request, or raise `TooMuch` or `QueueFull`. `how`: `stream`, `blanks` and `recorded` of `Work`."""
         self.check_engine()
         self._check(texts)
