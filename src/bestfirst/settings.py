@@ -119,7 +119,9 @@ class Decoding:
         if not isinstance(self.allowed, (Constraint, str, type(None))):
             raise ValueError(f"allowed must be a Trie, another Constraint or a file's name, got {type(self.allowed).__name__}")
         if self.allowed is not None and self.prefix:
-            raise ValueError("allowed names outputs from their first token on: leave prefix out, allow only what begins with it")
+            raise ValueError(
+                "allowed does not go with prefix: it is of whole outputs; leave prefix out, allow what begins with it"
+            )
         if self.draft is not None:
             from .drafting import check_draft
 
@@ -177,12 +179,11 @@ class Decoding:
         plan, score = self.plan, self.objective
         others = {
             "allowed": self.allowed is not None,
-            "prefix": bool(self.prefix),
-            "stop, stop_strings or max_calls": self.stop is not None or bool(self.stop_strings) or self.max_calls is not None,
+            **{each: bool(getattr(self, each)) for each in ("prefix", "stop", "stop_strings", "max_calls", "accept_truncated")},
             f"finished={plan.finished!r}": plan.finished != "leave",
             f"strategy {plan.name!r}": plan.name not in ("best-first", "beam", "greedy") or plan.k == inf,
             f"score {score.name!r}": not score.plain or bool(score.needs & {"attention", "language_model"}),
-            "queue_capacity or accept_truncated": bool(plan.queue_capacity or self.accept_truncated),
+            "queue_capacity": bool(plan.queue_capacity),
             "draft": self.draft not in (None, "none"),
         }
         for name, given in others.items():

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from bestfirst.cli.app import run as command
+from bestfirst.cli.console import CommandError
+from bestfirst.cli.settings import decoding_from
+from bestfirst.strategies import STOPS
 from cli.process import COMMAND, ENVIRONMENT, only_line, run
 
 
@@ -42,7 +45,7 @@ from cli.process import COMMAND, ENVIRONMENT, only_line, run
             ["view", "ja", "--length-penalty", "1", "--score", "gnmt"],
             "--length-penalty is a score of its own, so is --score gnmt",
         ),
-        (["view", "ja", "--score", "mutual-information"], "score 'mutual-information' needs --lm and --weight and --epsilon"),
+        (["view", "ja", "--score", "mutual-information"], "--score mutual-information needs --lm and --weight and --epsilon"),
         (["view", "ja", "--device", "meta"], "cannot use device 'meta': it computes nothing; choose cpu, cuda or mps"),
         (["view", "ja", "--alpha", "1e308"], "Invalid value for '--alpha': '1e308' is out of range; use a number from -50 to 50"),
         (["view", "ja", "--beta", "nan"], "Invalid value for '--beta': 'nan' is out of range; use a number from -1e+09 to 1e+09"),
@@ -51,8 +54,14 @@ from cli.process import COMMAND, ENVIRONMENT, only_line, run
         (["translate", "--patience", "0"], "--patience goes with --stop patience"),
         (
             ["translate", "--strategy", "beam", "--stop", "patience", "--patience", "0"],
-            "the patience factor must be a number above 0, got 0.0",
+            "--patience must be a number above 0, got 0.0",
         ),
+        (["translate", "--stop", "hf-true", "--patience", "2"], "--patience goes with --stop patience or ctranslate2"),
+        (
+            ["translate", "--must-contain", "a", "--trace", "t"],
+            "--must-contain does not go with --trace: its searches leave none",
+        ),
+        (["view", "ja", "--must-contain", "a"], "searches with --must-contain leave no trace to view; leave it out"),
         (["view", "\udcff"], "Invalid value for '[TEXT]': '\\udcff' is not valid UTF-8; check the encoding of your terminal"),
         (["compare", "\udcff"], "Invalid value for 'TEXT...': '\\udcff' is not valid UTF-8"),
         (["explain", "ja", "--want", "\udcff"], "Invalid value for '--want': '\\udcff' is not valid UTF-8"),
@@ -65,6 +74,35 @@ def test_a_wrong_command_line_is_named_in_one_line(arguments: list[str], said: s
     assert only_line(process.stderr).startswith(said)
     assert process.returncode == 2
     assert process.stdout == b""
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"must_contain": ["a"], "stop": "hf-true"}, "--must-contain does not go with --stop; leave one of them out"),
+        ({"must_contain": ["a"], "max_calls": 9}, "--must-contain does not go with --max-calls; leave one of them out"),
+        ({"must_contain": ["a"], "prefix": "a b"}, "--must-contain does not go with --prefix; leave one of them out"),
+        ({"must_contain": ["a"], "strategy": "a-star"}, "--must-contain does not go with --strategy a-star; leave one of them"),
+        ({"allowed": "x", "prefix": "a"}, "--allowed does not go with --prefix: it is of whole outputs"),
+        ({"stop": "shrinking"}, "--stop shrinking goes level by level, --strategy best-first does not; use --strategy beam"),
+        ({"score": "gnmt", "score_options": {"beta": 1}}, "--score gnmt has no parameter --beta; it has --alpha"),
+        ({"draft": "x"}, "--draft must be one of 'source', 'outputs', 'model:FOLDER', 'none', got 'x'"),
+    ],
+)
+def test_settings_are_spelt_as_options(settings, said):
+    with pytest.raises(CommandError) as caught:
+        decoding_from(**settings)
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_the_help_says_which_stops_go_level_by_level(stop):
+    if stop in ("opennmt", "shrinking", "huang"):
+        with pytest.raises(CommandError, match="use --strategy beam"):
+            decoding_from(stop=stop)
+    else:
+        decoding_from(stop=stop)
+    decoding_from(stop=stop, strategy="beam")
 
 
 def test_the_input_is_never_overwritten(tmp_path: Path):

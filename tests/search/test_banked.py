@@ -129,7 +129,7 @@ def test_what_does_not_go_with_it():
         ({"must_contain": [[]]}, r"got \[\]"),
         ({"must_contain": [[1]], "finished": "keep"}, "does not go with finished='keep'"),
         ({"must_contain": [[1]], "strategy": "best-first-unpruned"}, "does not go with strategy"),
-        ({"must_contain": [[1]], "max_calls": 3}, "does not go with stop, stop_strings or max_calls"),
+        ({"must_contain": [[1]], "max_calls": 3}, "does not go with max_calls"),
         ({"must_contain": ["a"]}, "cannot write 'a', which must occur"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -44,6 +44,8 @@ class Lines(LineOptions):
     ) -> int:
         """Decode every line; returns the exit code. `partial`: take unfinished outputs. `chat`: what is said to a chat model."""
         choice.check(decoding)
+        if self.trace is not None and decoding.must_contain:
+            raise usage("--must-contain does not go with --trace: its searches leave none; leave one of them out")
         fields = corpora.input_field, corpora.output_field
         source = Input(file or "-", corpora.input_format or format_of(file), *fields)
         form = _form(corpora.output_format or format_of(output), self.as_json, self.nbest)

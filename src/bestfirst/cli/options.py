@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from ..scoring import SCORES
-from ..strategies import METHODS, STOPS, STRATEGIES
+from ..strategies import METHODS, STOPS, STRATEGIES, WITH_FACTOR
 from .console import Command, usage
 
 SEARCH, SCORE, MODEL, OUTPUT, CORPUS = "Search", "Score", "Model", "Output", "Corpora"  # the help's panels
@@ -242,15 +242,15 @@ class AllSearchOptions(SearchOptions):
     queue_capacity: Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
         help="Memory-reduced search: at most N hypotheses wait. What it must drop costs the guarantee of exactness.")] = None
     stop: Annotated[str | None, option(kind=one_of(*STOPS), metavar="RULE", panel=SEARCH,
-        help=f"When to stop, if not when the answer is proven: {', '.join(STOPS)}. Those other than "
-        "ctranslate2, hf-false and hf-never go with --strategy beam.")] = None
+        help=f"When to stop, if not when the answer is proven: {', '.join(STOPS)}. opennmt, "
+        "shrinking and huang go with --strategy beam; so does patience where --finished is keep.")] = None
     patience: Annotated[float | None, option(kind=number, metavar="F", panel=SEARCH,
         help="For --stop patience and ctranslate2: stop at F * K.")] = None
 
     def settings(self) -> dict[str, Any]:
         named = super().settings()
         factor = named.pop("patience")
-        if factor is not None and self.stop is None:
+        if factor is not None and self.stop not in WITH_FACTOR:
             raise usage("--patience goes with --stop patience or ctranslate2")
         named["must_contain"] = [words(each).split("|") for each in self.must_contain or ()]
         return {**named, "stop_options": given(factor=factor)}

@@ -18,26 +18,32 @@ if TYPE_CHECKING:
     from ..models.text_model import TextModel
 
 WORDS = ("beam", "finished", "method", "patience", "prefix", "score", "stop", "strategy")
-"""Settings whose names are words too: meant only where a value is given."""
+"""Settings whose names are words too: meant where a value is given, or where one is to be left out."""
 FLAGS = {
     **{each.name: "--" + each.name.replace("_", "-") for group in options.SETTINGS for each in fields(group)},
     "nbest": "--nbest",
     "language_model": "--lm",
     "stop_strings": "--stop",
 }
+ELSEWHERE = {"the patience factor": "--patience", "finished='shrink'": "stop='shrinking'", "a Drafter or one": "one"}
+"""What the library says of things that have another name on a command line, or none."""
 
 
 def phrased(error: Exception) -> str:
     """What the library says of its settings, as it concerns the command line: `max_length must` becomes `--max-length must`."""
 
     def flag(match: re.Match[str]) -> str:
-        name, value = match.groups()
-        if value is None:
-            return str(name) if name in WORDS else FLAGS[name]
-        return f"{FLAGS[name]} {value}"
+        _, name, value = match.groups()
+        if value is not None:
+            return f"{FLAGS[name]} {value}"
+        meant = name not in WORDS or said[: match.start()].endswith(("go with ", "leave "))
+        return FLAGS[name] if meant else match[0]
 
-    named = rf"(?<![\w-])({'|'.join(FLAGS)})(?![\w-])(?:='?([\w-]+)'?)?"
-    return re.sub(named, flag, reason(error)).replace("beam (", "--beam (")
+    said = reason(error)
+    for text, instead in ELSEWHERE.items():
+        said = said.replace(text, instead)
+    named = rf"(?<![\w-])('?)({'|'.join(FLAGS)})\1(?![\w-])(?:(?:=| (?='))'?([\w-]+)'?)?"
+    return re.sub(named, flag, said).replace("beam (", "--beam (")
 
 
 def decoding_from(**settings: Any) -> Decoding:

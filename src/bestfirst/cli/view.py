@@ -78,6 +78,8 @@ def view(
     if search.draft not in (None, "none") and search.row_budget == 1:
         asked["row_budget"] = GUESSES  # a guess needs a row of its own
     decoding = decoding_from(nbest=nbest, **asked)
+    if decoding.must_contain:
+        raise usage("searches with --must-contain leave no trace to view; leave it out")
     with closing(Output(output)) as out:
         if not as_text and not as_json and output in (None, "-") and out.file.isatty():
             raise usage("a page is for a browser: name a file with -o page.html, or draw it here with --text")
