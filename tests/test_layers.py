@@ -14,7 +14,7 @@ import bestfirst
 ROOT = Path(bestfirst.__file__).parent
 LAYERS = (
     *("__main__", "cli", "cluster", "serve", "corpus", "integrations", "explaining", "page", "testing"),  # doors
-    *("decoding", "loading", "engine", "settings", "strategies", "drafting", "toolkits"),  # the street and below
+    *("decoding", "loading", "engine", "settings", "strategies", "drafting"),  # the street and below
     *("scoring", "constraints", "models", "search", "journal", "errors"),
 )
 """From top to bottom: each may import those after it. The package's own `__init__` is a face: it names everything."""

@@ -26,7 +26,7 @@ from bestfirst.search.objective import Objective
 from bestfirst.search.stops import TopFinished
 from bestfirst.search.trace import Event
 from bestfirst.search.tree import SearchTree
-from bestfirst.toolkits import BestIsWorse, FirstFinished
+from bestfirst.strategies import BestIsWorse, FirstFinished
 
 from .certificate import FullBeams
 

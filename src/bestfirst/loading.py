@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .drafting import MODEL
 from .models.folder import FilesDiffer, ModelNotFound, NeedsTransformers, check_folder, embedded_folder
 from .models.text_model import INT8, TextModel
-
-if TYPE_CHECKING:
-    from .settings import Decoding
+from .settings import Decoding
 
 INSTALL = "pip install 'bestfirst[transformers]'"
 PLAIN = ("fp32", "float32", "torch.float32")

@@ -7,20 +7,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import ceil, inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .constraints import Constraint
+from .constraints.named import named_constraint
+from .drafting import Drafter, check_draft
+from .models import Model, Source
 from .models.model import eos_of
 from .scoring import Score, by_length_penalty, named_score
-from .search import Context, Finished, Heuristic, Stop, Strategy, Trace
-from .search.words import Words, spelled, words_of
-from .strategies import by_method, named_strategy, stopping
-from .toolkits import FirstFinished, as_ctranslate2
-
-if TYPE_CHECKING:
-    from .drafting import Drafter
-    from .models import Model, Source
-    from .search import Search
+from .search import Context, Finished, Heuristic, Search, Stop, Strategy, Trace
+from .search.banked import BankedSearch, Words, spelled, words_of
+from .strategies import FirstFinished, as_ctranslate2, by_method, named_strategy, stopping
 
 
 @dataclass(frozen=True)
@@ -123,8 +120,6 @@ class Decoding:
                 "allowed does not go with prefix: it is of whole outputs; leave prefix out, allow what begins with it"
             )
         if self.draft is not None:
-            from .drafting import check_draft
-
             check_draft(self.draft)
         self._check_final()
         self._check_endings()
@@ -236,8 +231,6 @@ class Decoding:
             self.allowed.check(self.ending(eos_of(model.eos, "Model")))
         if not isinstance(self.allowed, str):
             return self
-        from .constraints.named import named_constraint
-
         return self.using(allowed=named_constraint(self.allowed, model))
 
     def n_max(self, source: Source) -> int:
@@ -269,8 +262,6 @@ class Decoding:
     def search(self, source: Source, eos: Collection[int], trace: Trace | None = None, **more: Any) -> Search:
         """The search of one input, ready to be driven by an engine."""
         if self.must_contain:
-            from .search.banked import BankedSearch
-
             words: Any = self.must_contain
             if trace is not None:
                 raise ValueError("must_contain is searched without a trace; leave one of them out")

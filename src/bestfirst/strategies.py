@@ -1,15 +1,162 @@
-"""Strategies, stopping rules and the paper's methods by name, as `decode` and the command know them."""
+"""Strategies, stopping rules and the paper's methods by name, as `decode` and the command know them; and the stops and orders
+that only Hugging Face or CTranslate2 know, of which searches know nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
+from math import floor, inf
 from typing import Any
 
-from .search import METHODS, Answered, BestFirst, Finished, Heuristic, Stop, Strategy, by_method, stops, table_1
-from .toolkits import BestIsWorse, FirstFinished, HuggingFaceStep, ShortestFirstPruned
+from .scoring import Score
+from .search import AnyOrderSearch, Hypothesis, LevelSearch, StepSearch, stops, table_1
+from .search.stops import Answered, Stop
+from .search.table_1 import METHODS, BestFirst, Finished, Heuristic, ShortestFirst, Strategy, by_method
 
 __all__ = ["METHODS", "STOPS", "STRATEGIES", "UNPRUNED", "by_method", "named_strategy", "stopping"]
+
+# -- Hugging Face ----------------------------------------------------------------------------------------------------------
+
+
+class ShortestFirstPruned(ShortestFirst):
+    """Level by level, the better first, but for what cannot matter: once k children precede a parent, none of its own can enter.
+
+    For scores whose bounds hold, the same result from fewer calls, whatever the stop. What `early_stopping=True` is searched by.
+    """
+
+    relies_on_bound = True
+
+
+class BestIsWorse(stops.LevelStop):
+    """The best unfinished hypothesis, as long as it is, does not beat the k-th answer: Hugging Face's `early_stopping=False`."""
+
+    name = "hf-false"
+
+    def at_level(self, search: AnyOrderSearch, length: int) -> bool:
+        enough = int(max(search.n, search.strategy.k))  # of n, where more are asked for than Hugging Face collects
+        if len(search.answers) < enough:
+            return False
+        return search.best_unfinished(length).worth <= search.answers[enough - 1].worth
+
+
+class NeverAsWritten(stops.LevelStop):
+    """Hugging Face's `early_stopping="never"`, for scores that may rise above 0, where it is no bound."""
+
+    name = "hf-never"
+
+    def __init__(self, length: int | None) -> None:
+        self.length = length  # the length at which it takes a running hypothesis to be worth most; None: its own
+
+    def at_level(self, search: AnyOrderSearch, length: int) -> bool:
+        k = int(search.strategy.k)
+        if len(search.answers) < k:
+            return False
+        best = search.score.final(search.best_unfinished(length).value, self.length or length, search.context)
+        return best <= search.answers[k - 1].worth
+
+
+class HuggingFaceStep:
+    """Hugging Face's `early_stopping=False`, its default, found best-first: the same answers, fewer calls.
+
+    Its beam search ends with the first step t at which the best unfinished hypothesis of length t is worth no more than the k-th
+    answer of at most t tokens. Nothing open has a greater value than `y`, so what precedes `y` settles t: the best of a length is
+    known if its value is no less than that of `y`; where it is less, it stays so, and `y` at that length is the most it could be
+    worth. Answers that pass the test have a greater value than `y`, too, so they stay; what is still open can only finish below
+    them. All this looks at what precedes `y` alone, so it does not matter what was scored ahead; longer answers that were found
+    that way do not count. Needs best-first order, `leave`, and a score that rises with length for a fixed value; a monotonic one
+    stops exactly.
+    """
+
+    name = "hf-false"
+    exact = False
+    depends_on_past = False
+    own_search = StepSearch  # which finds this step by itself, and leaves out what cannot matter
+
+    def __call__(self, search: AnyOrderSearch, y: Hypothesis) -> bool:
+        return _ANSWERED(search, y) or self._step(search, y.value, y.length) is not None or self._equal(search, y)
+
+    def _equal(self, search: AnyOrderSearch, y: Hypothesis) -> bool:
+        """Whether the n-th answer is worth no less than what can follow `y`, and no longer: it precedes that, if not `y`."""
+        if not search.score.monotonic or len(search.answers) < search.n:
+            return False
+        answer = search.answers[search.n - 1]
+        return answer.worth >= y.bound and answer.length <= y.length
+
+    def _step(self, search: AnyOrderSearch, value: float, length: int) -> int | None:
+        """The step at which Hugging Face stops, if what precedes an open hypothesis of this value and length settles it."""
+        enough = int(max(search.n, search.strategy.k))
+        if search.score.monotonic or len(search.answers) < enough:
+            return None
+        answers = search.answers
+        first = sorted(z.length for z in answers)[enough - 1]  # no shorter step has so many answers
+        if _best_value(search, first - 1) < value:
+            return None  # the best of a length is no better than that of a shorter one: all of those are known, or none here
+        for t in range(first, min(len(search.agenda.beams), search.context.n_max) + 1):
+            best = _best_value(search, t)
+            known = best >= value
+            answer = [z for z in answers if z.length <= t][enough - 1].worth
+            rival = search.score.final(best if known else value, t, search.context)
+            # An equal one that is open and shorter could still finish at this step, and precede the k-th answer in the order.
+            if answer > rival or (answer == rival and known and (value < best or length >= t)):
+                return t
+            if not known:
+                return None
+        return None
+
+    def counted(self, search: AnyOrderSearch) -> list[Hypothesis]:
+        """The answers that Hugging Face had found by then."""
+        y = search.first()
+        step = self._step(search, -inf, 0) if y is None else self._step(search, y.value, y.length)
+        return search.answers if step is None else [y for y in search.answers if y.length <= step]
+
+
+_ANSWERED = Answered()
+
+
+def _best_value(search: AnyOrderSearch, length: int) -> float:
+    """The value of the best unfinished hypothesis of this length that is known."""
+    beams = search.agenda.beams
+    return next((y.value for y in beams[length].members if not y.finished), -inf) if length < len(beams) else -inf
+
+
+# -- CTranslate2 -----------------------------------------------------------------------------------------------------------
+
+
+class FirstFinished(stops.Patience):
+    """There are `factor` times k answers; of a plain log-probability, n, and the beam's best has finished at some length:
+    CTranslate2's rule, of version 4 (`tests/scoring/test_ctranslate2.py` holds it against CTranslate2 itself).
+
+    An output's length counts its EOS there as here. An empty output is one, which there needs `min_decoding_length=0`.
+    """
+
+    name = "ctranslate2"
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__(factor, self.name)
+
+    def at_level(self, search: AnyOrderSearch, length: int) -> bool:
+        if search.score.value_only:
+            return len(search.answers) >= search.n and search.led_by_answer
+        return super().at_level(search, length)
+
+    def enough(self, search: AnyOrderSearch | LevelSearch) -> float:
+        return inf if search.score.value_only else max(1, floor(self.factor * search.strategy.k + 0.5))
+
+
+def as_ctranslate2(plan: Strategy, score: Score, n: int, factor: float = 1.0) -> Strategy:
+    """This strategy with CTranslate2's stop. Best-first, it leaves out what cannot matter.
+
+    The best of all that has finished when the beam's best has is beam search's answer, which best-first search finds soonest.
+    """
+    if plan.finished != "leave":
+        raise ValueError(f"stop={FirstFinished.name!r} is for finished='leave', CTranslate2's rule, not {plan.finished!r}")
+    best_first = isinstance(plan.order, BestFirst) and plan.k < inf
+    stop = FirstFinished(factor)
+    if best_first and score.value_only and n == 1:
+        return plan.using(stop=Answered())
+    return plan.using(stop=stop, order=ShortestFirstPruned() if best_first else plan.order)
+
+
+# -- by name ---------------------------------------------------------------------------------------------------------------
 
 STRATEGIES = ("greedy", "beam", "best-first", "a-star-beam", "breadth-first", "best-first-unpruned", "a-star")
 UNPRUNED = ("breadth-first", "best-first-unpruned", "a-star")

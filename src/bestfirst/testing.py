@@ -13,15 +13,14 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import exp, inf, isnan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .engine.own_model import OwnModel
 from .models import Model, Query, Scored, as_model
 from .models.numbers import numbers
+from .scoring import Score
+from .scoring.score import log_softmax
 from .search import ROUNDING, TOLERANCE, BrokenLaw, Context
-
-if TYPE_CHECKING:
-    from .scoring import Score
 
 Prefix = tuple[int, ...]
 
@@ -205,8 +204,6 @@ def _check_increments(score: Score, rng: random.Random, tolerance: float) -> Non
 def _increments(score: Score, rng: random.Random) -> Iterator[tuple[list[float], list[float]]]:
     """Log-probabilities, from flat to certain, and what the score makes of them."""
     import numpy
-
-    from .scoring.score import log_softmax
 
     for sharpness in (0.0, 1.0, 5.0, 50.0):
         for _ in range(10):

@@ -19,8 +19,7 @@ from bestfirst.models import Source
 from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability
 from bestfirst.search import AnyOrderSearch, Context, Patience, Successors, beam, best_first_beam
 from bestfirst.settings import Decoding
-from bestfirst.strategies import stopping
-from bestfirst.toolkits import ShortestFirstPruned
+from bestfirst.strategies import ShortestFirstPruned, stopping
 from toys import random_toy
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="toys are asked by the host: nothing for a graph")

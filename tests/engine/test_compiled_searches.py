@@ -13,7 +13,7 @@ from bestfirst.engine.steps.native.calls import at
 from bestfirst.engine.steps.native.search_memory import SearchMemory, StepMemory
 from bestfirst.scoring import GNMT, LengthNormalized
 from bestfirst.search import Context, StepSearch, Successors, best_first_beam
-from bestfirst.toolkits import HuggingFaceStep
+from bestfirst.strategies import HuggingFaceStep
 from search.audit import World
 from search.test_step import random_world, recovering
 

@@ -8,7 +8,7 @@ import pytest
 
 import bestfirst
 from bestfirst.settings import Decoding
-from bestfirst.toolkits import FirstFinished
+from bestfirst.strategies import FirstFinished
 
 LINES = (Path(__file__).parents[1] / "data" / "tatoeba-200.de").read_text(encoding="utf-8").splitlines()
 LIMIT = 60

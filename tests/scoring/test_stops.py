@@ -9,8 +9,7 @@ import pytest
 from bestfirst import FunctionModel, decode
 from bestfirst.scoring import LengthNormalized, LogProbability
 from bestfirst.search import beam, best_first_beam
-from bestfirst.strategies import STOPS, stopping
-from bestfirst.toolkits import ShortestFirstPruned
+from bestfirst.strategies import STOPS, ShortestFirstPruned, stopping
 from reference import EOS
 from scoring.references import hugging_face, step_synchronous
 from scoring.setups import SCORES, outcome, setup

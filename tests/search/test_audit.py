@@ -17,8 +17,7 @@ import pytest
 from bestfirst import FunctionModel
 from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, MutualInformation, Score
 from bestfirst.search import Context, Hypothesis, Search, Strategy, Successors, beam, best_first_beam
-from bestfirst.strategies import stopping
-from bestfirst.toolkits import ShortestFirstPruned, as_ctranslate2
+from bestfirst.strategies import ShortestFirstPruned, as_ctranslate2, stopping
 from search.audit import (
     KINDS,
     Answers,

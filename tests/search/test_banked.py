@@ -10,7 +10,7 @@ import pytest
 import bestfirst
 from bestfirst import FunctionModel, decode
 from bestfirst.search import BrokenLaw
-from bestfirst.search.words import Words
+from bestfirst.search.banked import Words
 from cli.process import only_line
 from cli.process import run as command
 from reference import EOS

@@ -9,7 +9,7 @@ import pytest
 
 from bestfirst.scoring import LengthNormalized
 from bestfirst.search import AnyOrderSearch, BrokenLaw, Context, LevelSearch, Patience, Search, Strategy, beam, greedy
-from bestfirst.toolkits import ShortestFirstPruned, as_ctranslate2
+from bestfirst.strategies import ShortestFirstPruned, as_ctranslate2
 from reference import EOS
 from scoring.setups import SCORES, Setup, setup
 from toys import Chooser, late_answers, one_at_a_time, random_cases, random_subsets, successors

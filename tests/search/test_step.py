@@ -10,7 +10,7 @@ import pytest
 
 from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, Score
 from bestfirst.search import AnyOrderSearch, Context, Search, StepSearch, Successors, best_first_beam
-from bestfirst.toolkits import HuggingFaceStep
+from bestfirst.strategies import HuggingFaceStep
 from search.audit import KINDS, Tokens, World, best, full, hugging_faces, random_increments
 
 SOURCE = 4

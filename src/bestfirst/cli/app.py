@@ -69,10 +69,10 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int:
-    if given == ["--version"]:
+    if given[:1] == ["--version"]:
         print(f"bestfirst {__version__}")
         return 0
-    if given in ([], ["--help"], ["-h"]):
+    if given[:1] in ([], ["--help"], ["-h"]):
         print(OVERVIEW)
         return 0 if given else USAGE
     from .commands import commands_for

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from .. import __version__
 from .console import usage
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
-ABOUT = "Beam search's answer for a fraction of the model calls: best-first beam search for any sequence model."
 NAMES = ("translate", "complete", "compare", "view", "explain", "serve")
 HOMES = {"complete": "translate"}  # the module of a command, where it is not of the same name
 
@@ -20,10 +18,10 @@ HOMES = {"complete": "translate"}  # the module of a command, where it is not of
 def commands_for(name: str) -> typer.Typer:
     """What runs the command of this name: it alone, or all of them for a name that none has."""
     app = typer.Typer(
-        help=ABOUT, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )  # fmt: skip
-    app.callback(epilog="'bestfirst COMMAND --help' explains a command, with examples.")(options)
+    app.callback()(lambda: None)  # so that the name of a command is asked for, also where there is but one
     known = name in (*NAMES, *HERE)
     for each in NAMES:
         if each == name or not known:
@@ -73,15 +71,3 @@ def _benchmark(name: str, context: typer.Context) -> int:
         return COMMANDS[name](context.args, prog_name=name, parent=context.parent, standalone_mode=False)
     except ModuleNotFoundError as error:  # the base has neither torch nor what measures quality
         raise usage(f"bestfirst {name} needs {error.name}: pip install 'bestfirst[bench]'") from error
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"bestfirst {__version__}")
-        raise typer.Exit
-
-
-def options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
-) -> None:
-    """Beam search's answer for a fraction of the model calls: best-first beam search for any sequence model."""

@@ -7,18 +7,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from ..corpus.target import one_line
+from ..decoding import decode
+from ..models import Model
 from ..search import Result
 from ..settings import Decoding
 from ..strategies import STRATEGIES, UNPRUNED
 from . import options
 from .console import PARTLY, Output, drawn, reason, reports, say, usage
 from .settings import ModelChoice, decoding_from
-
-if TYPE_CHECKING:
-    from ..models import Model
 
 UNPRUNED_CALLS = f"Model calls after which the strategies that prune nothing ({', '.join(UNPRUNED)}) give up."
 
@@ -131,8 +130,6 @@ def _outcomes(model: Model, decoding: Decoding, text: str, max_calls: int) -> It
 
 
 def _decode(model: Model, decoding: Decoding, text: str, **changes: Any) -> Result:
-    from ..decoding import decode
-
     try:
         return decode(model, [text], decoding.using(**changes))[0]
     except Exception as error:  # of the model's own code, or a score that this strategy cannot search with

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-from ..page.terminal import printable
+from ..page.recorded_tree import printable
 from . import options
 from .console import CommandError, Output, drawn, reason, reports, usage
 from .progress import Bar

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import __version__
 from ..constraints import named as constraints
 from ..drafting import MODEL
 from ..models.folder import check_folder, fingerprint, has_tokenizer
+from ..models.text_model import TextModel
 from ..settings import DEFAULT, PACE, Decoding
 from . import options
 from .console import reason, silence_libraries, usage
-
-if TYPE_CHECKING:
-    from ..models.text_model import TextModel
 
 WORDS = ("beam", "finished", "method", "patience", "prefix", "score", "stop", "strategy")
 """Settings whose names are words too: meant where a value is given, or where one is to be left out."""

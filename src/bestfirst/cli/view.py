@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ..page import RecordedTree, read, render
-from ..page.terminal import draw
+from ..page.recorded_tree import draw
 from ..page.trace_file import Events, split
 from ..search import HEADER
 from ..settings import Decoding

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..corpus import Record, Worker
 from ..corpus.worker import SHARD_LINES, fixed_budget
+from ..engine.threads import use_threads
+from ..loading import load
 from ..search import Result
 from ..settings import Decoding
 from .pool import require, room
@@ -71,9 +73,6 @@ class RowDecoder:
     """An actor: a model, loaded once, that decodes batches of rows."""
 
     def __init__(self, loading: dict[str, Any], threads: int, field: str, into: str, decoding: Decoding) -> None:
-        from ..engine.threads import use_threads
-        from ..loading import load
-
         model = load(**loading)
         use_threads(threads)
         self.worker = Worker(model, decoding)

@@ -100,14 +100,11 @@ class Pool:
         try:
             self.signature = self._get([actor.load.remote() for actor in self.actors])[0]
         except BaseException:
-            self.close()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         for actor in self.actors:
             self.ray.kill(actor)
         if self._started:

@@ -10,15 +10,13 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ..models import Model
 from . import Constraint
-
-if TYPE_CHECKING:
-    from ..models import Model
 
 WHITESPACE = {"whitespace_pattern": " ?"}  # without a bound, outputs of nothing but line ends would be allowed
 OPTIONAL = '" "? '

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ..models import Model
-    from . import Constraint
+from ..models import Model
+from . import Constraint
 
 KINDS = ("regex", "schema", "grammar")
 

@@ -9,14 +9,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ..models import Model
 from . import Constraint
-
-if TYPE_CHECKING:
-    from ..models import Model
 
 NO_ITEM = -1
 

@@ -64,6 +64,13 @@ def zstd() -> ModuleType:
     return zstandard
 
 
+def parquet() -> ModuleType:
+    """What reads and writes Parquet; it needs pyarrow."""
+    from . import parquet
+
+    return parquet
+
+
 @dataclass(frozen=True)
 class Survey:
     """What an input holds: how many lines, and a digest of its content (decompressed), by which it is known again."""
@@ -86,10 +93,8 @@ class Input:
         """Read it once, a block at a time."""
         try:
             if self.form == "parquet":
-                from . import parquet
-
                 path = Path(self.path)
-                return Survey(parquet.count(self.path, self.field, self.into), path.stat().st_size, digest(path))
+                return Survey(parquet().count(self.path, self.field, self.into), path.stat().st_size, digest(path))
             with FileIO(self.path) as raw:
                 found, size, lines, last = sha256(), 0, 0, b"\n"
                 for block in blocks(decompressed(raw, self.path), found):
@@ -105,9 +110,7 @@ class Input:
         saw, which is known at the end."""
         try:
             if self.form == "parquet":
-                from . import parquet
-
-                yield from parquet.shards(self.path, self.field, lines)
+                yield from parquet().shards(self.path, self.field, lines)
                 changed = survey is not None and self.survey() != survey
             else:
                 with FileIO(self.path) as raw:

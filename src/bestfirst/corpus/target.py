@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, BinaryIO
 
 from ..search import Answer, Result
-from .input import compress
+from .input import compress, parquet
 from .records import Record, Shard, to_json
 
 
@@ -96,7 +95,7 @@ class Target:
         fields = record.fields
         if self.form != "parquet" or fields is None or not isinstance(record.row, str):
             return record
-        odd = _parquet().unfit(fields)
+        odd = parquet().unfit(fields)
         if not odd:
             return record
         name, why = next(iter(odd.items()))
@@ -108,7 +107,7 @@ class Target:
         each = zip(shard.records, results, strict=True)
         if self.form == "parquet":
             values = [self._translation(record, result) for record, result in each]
-            return _parquet().encode(shard, values, self.field, self.into, self.nbest > 1)
+            return parquet().encode(shard, values, self.field, self.into, self.nbest > 1)
         text = "".join(self.line(record, result) for record, result in each)
         return compress(text.encode("utf-8", "replace"), self.compression)
 
@@ -117,23 +116,17 @@ class Target:
         if next(pieces(), None) is None:
             out.write(self.encode(Shard(0, ()), ()))
         elif self.form == "parquet":
-            _parquet().join(pieces, out)
+            parquet().join(pieces, out)
         else:
             out.writelines(pieces())
 
     def split(self, path: Path, sizes: Sequence[int], rows: int) -> Iterator[bytes]:
         """The pieces that `join` made this file of, by their sizes; of a Parquet file, by the rows of each."""
         if self.form == "parquet":
-            yield from _parquet().split(str(path), rows)
+            yield from parquet().split(str(path), rows)
             return
         with open(path, "rb") as stream:
             yield from (stream.read(size) for size in sizes)
-
-
-def _parquet() -> ModuleType:
-    from . import parquet
-
-    return parquet
 
 
 def one_line(text: str | None) -> str:

@@ -10,7 +10,10 @@ from functools import partial
 from threading import Event
 from typing import Any
 
+from ..decoding import decode
 from ..engine import Stats
+from ..engine.choice import two_at_once
+from ..engine.threads import side_by_side
 from ..errors import Stopped, reason
 from ..models.reader import conversation
 from ..search import Result, Trace
@@ -151,8 +154,6 @@ class Worker:
 
     def work(self, budget: Budget | None, notice: Callable[[int], None]) -> Work:
         """Shard after shard, in this process; two at a time where threads can."""
-        from ..engine.choice import two_at_once
-
         if two_at_once(self.model, self.decoding):
             return partial(self._two_at_a_time, budget, notice)
         return lambda shards: (self.decode_shard(shard, budget, partial(notice, 1)) for shard in shards)
@@ -160,8 +161,6 @@ class Worker:
     def _two_at_a_time(
         self, budget: Budget | None, notice: Callable[[int], None], shards: Iterator[Shard]
     ) -> Iterator[ShardResult]:
-        from ..engine.threads import side_by_side
-
         free = [replace(self, model=self.model.second), self]
         over = Event()
 
@@ -262,7 +261,5 @@ class Worker:
             raise Stopped(f"the model fails on everything ({reason(error)})") from error
 
     def _call(self, texts: Sequence[str], **watching: Any) -> None:
-        from ..decoding import decode
-
         inputs = [conversation(text) for text in texts] if self.chat else texts
         decode(self.model, inputs, self.decoding, errors="raise", **watching)  # for who is at fault is found out here

@@ -13,17 +13,15 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..models import Model, Query, Scored
 from ..models.numbers import FewBest, few_rows
+from ..models.reader import Prompt
+from ..models.text_model import TextModel
 from .runner import Row, Runner, Sentence
-
-if TYPE_CHECKING:
-    from ..models.reader import Prompt
-    from ..models.text_model import TextModel
 
 
 class Held:

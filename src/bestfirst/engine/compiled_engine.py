@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..constraints.trie import Trie
 from ..drafting import MOST
 from ..scoring import GNMT, LengthNormalized, Score
 from ..search import Answer, Context, LevelSearch, Patience, Result, StepSearch, Strategy, StrictSearch, check
 from ..search.objective import Policy
 from ..settings import Decoding
-from ..toolkits import FirstFinished, HuggingFaceStep
+from ..strategies import FirstFinished, HuggingFaceStep
 from .engine import Job, Running
 from .host import HostEngine, roomy
 from .steps.native import search_plan as s
@@ -210,8 +211,6 @@ class CompiledEngine(HostEngine):
         trie = asked.allowed
         if trie is None:
             return True
-        from ..constraints.trie import Trie
-
         ended = self.scorer.eos and set(asked.ending(self.scorer.eos)) >= set(self.scorer.eos)
         return bool(ended) and type(trie) is Trie and trie.narrow and trie.largest < self.scorer.vocabulary
 

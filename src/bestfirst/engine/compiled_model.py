@@ -60,14 +60,15 @@ class CompiledModel(TextModel):
         """NeedsTransformers for a folder whose model is not of these kinds; ModelNotFound for one that is damaged."""
         self.folder = Path(folder)
         self.name = self.folder.name
-        self.eight_bits = eight_bits
+        self.eight_bits, self.dtype_name = eight_bits, INT8 if eight_bits else "float32"
         self.languages = {"source_lang": source_lang, "target_lang": target_lang}
         try:
             self.config = read_config(self.folder)
             own = self.folder / "generation_config.json"
             self.generation: Mapping[str, Any] = read_json(own) if own.is_file() else self.config
-            self._texts = read_tokenizer(self.folder, self.config["model_type"], source_lang)
+            self.texts = read_tokenizer(self.folder, self.config["model_type"], source_lang)
             self.decoder = CompiledStep(self.config, Tensors(self.folder), eight_bits)
+            self.vocabulary = self.decoder.vocabulary
         except (ValueError, TypeError, LookupError, AttributeError) as error:  # a value that is not what it should be
             raise error if isinstance(error, ModelNotFound) else ModelNotFound(str(error)) from error
         self.read_files(target_lang)
@@ -77,18 +78,6 @@ class CompiledModel(TextModel):
 
     def generation_value(self, name: str) -> Any:
         return self.generation.get(name)
-
-    @property
-    def texts(self) -> Tokenizer | None:
-        return self._texts
-
-    @property
-    def vocabulary(self) -> int:
-        return self.decoder.vocabulary
-
-    @property
-    def dtype_name(self) -> str:
-        return INT8 if self.eight_bits else "float32"
 
     @cached_property
     def second(self) -> CompiledModel:

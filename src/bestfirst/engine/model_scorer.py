@@ -17,11 +17,11 @@ from ..search import BrokenLaw, Hypothesis, Successors
 from ..settings import Budget
 from .engine import collecting
 from .own_model import ModelFailure, OwnModel, ScoresAfter, warn_of_probabilities, wrong_in
-from .scorer import ON_THE_WAY, Beside, Scorer, check_same_vocabulary
+from .scorer import ON_THE_WAY, Scorer, ScoreState, check_same_vocabulary
 
-State = tuple[Any, Beside]
+State = tuple[Any, ScoreState]
 """What belongs to a hypothesis: the model's state, and what a score needs beside it."""
-PLAIN = Beside()
+PLAIN = ScoreState()
 
 
 class ModelScorer(Scorer):
@@ -54,11 +54,11 @@ class ModelScorer(Scorer):
             )
 
     @property
-    def chains(self) -> bool:
+    def chains(self) -> bool:  # type: ignore[override]
         return not self.model.stateful and self.score.plain and not self.score.needs & ON_THE_WAY
 
     @property
-    def model_seconds(self) -> float:
+    def model_seconds(self) -> float:  # type: ignore[override]
         return self.own.seconds
 
     @property
@@ -81,7 +81,7 @@ class ModelScorer(Scorer):
             states = self.own.start([source.payload for _, source in roots])
             for (root, _), state in zip(roots, states, strict=True):
                 beside = None if self.language_model is None else self.language_model.start(())
-                root.state = state if isinstance(state, ModelFailure) else (state, Beside(beside))
+                root.state = state if isinstance(state, ModelFailure) else (state, ScoreState(beside))
 
     def expand(self, batch: Sequence[Hypothesis], width: float) -> list[Successors | ModelFailure]:
         out: list[Successors | ModelFailure] = [y.state for y in batch]  # of one that failed before, when it was not needed yet
@@ -140,7 +140,7 @@ class ModelScorer(Scorer):
         return out
 
     def _all_successors(
-        self, batch: Sequence[Hypothesis], before: Sequence[Beside], answers: Sequence[Any], width: float
+        self, batch: Sequence[Hypothesis], before: Sequence[ScoreState], answers: Sequence[Any], width: float
     ) -> list[Successors | ModelFailure]:
         if self.score.plain and not self.score.needs & ON_THE_WAY:
             return self._plain(batch, answers, width)
@@ -187,7 +187,7 @@ class ModelScorer(Scorer):
         return ModelFailure(why)
 
     def _successors(
-        self, y: Hypothesis, before: Beside, answer: Scored, beside: Scored | None, width: float
+        self, y: Hypothesis, before: ScoreState, answer: Scored, beside: Scored | None, width: float
     ) -> Successors | ModelFailure:
         """The successors of `y`, and its state."""
         self._check_size(answer.logprobs, ScoresAfter(y))
@@ -201,14 +201,14 @@ class ModelScorer(Scorer):
         coverage = before.coverage
         if answer.attention is not None:
             coverage = coverage + numbers(answer.attention, f"the attention after {list(y.tokens)}")
-        y.state = (answer.state, Beside(None if beside is None else beside.state, reached, coverage))
+        y.state = (answer.state, ScoreState(None if beside is None else beside.state, reached, coverage))
         ending = float(self.score.ending(coverage)) if "attention" in self.score.needs else 0.0
         ((best, tokens),) = best_of_each(values[None], width)
         if wrong := wrong_in(best, tokens, ScoresAfter(y)):
             return self._given_up(wrong)
         return Successors(best, tokens, None if self.score.plain else logprobs[tokens].tolist(), ending)
 
-    def _increments(self, y: Hypothesis, before: Beside, logprobs: Any, beside: Scored | None) -> tuple[Any, Any]:
+    def _increments(self, y: Hypothesis, before: ScoreState, logprobs: Any, beside: Scored | None) -> tuple[Any, Any]:
         """What each token adds to the value; and what the language model has reached, where the score asks for that."""
         import numpy
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..search import ROUNDING, BrokenLaw
-
-if TYPE_CHECKING:
-    from ..models import Model
-    from ..search import Hypothesis
-    from ..settings import Decoding
+from ..models import Model
+from ..search import ROUNDING, BrokenLaw, Hypothesis
+from ..settings import Decoding
 
 THEIRS = "transformers.generation.logits_process"
 FALLING = frozenset({

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import ceil
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..models.reader import Prompt
+from ..models.text_model import TextModel
 from ..settings import Budget
 from .known import known
-
-if TYPE_CHECKING:
-    from ..models.reader import Prompt
-    from ..models.text_model import TextModel
 
 
 class Sentence:

@@ -20,7 +20,7 @@ Process = Callable[[Sequence[Hypothesis], Any], Any]
 """Changes the log-probabilities (rows, vocabulary) that follow a batch of hypotheses, as Hugging Face's processors do."""
 
 
-class Beside(NamedTuple):
+class ScoreState(NamedTuple):
     """What a score needs to know of a hypothesis beside the model's own state."""
 
     language_model: Any = None  # the state of the model that is asked beside it
@@ -48,24 +48,12 @@ class Scorer(ABC):
     merge: Callable[[Any, tuple[int, ...]], Hashable] | None = None
     """What of an input and tokens decides on how they may go on, where the model says so (`Model.merge_key`)."""
 
+    chains: bool  # whether rows of a step may be each other's ancestors; those come first
+    vocabulary: int  # how many tokens there are; 0 while nobody knows
+    model_seconds: float  # spent in the model so far: in the encoder, in forward passes, and in finding the best tokens
     shares_context: bool = True  # whether a hypothesis goes on from what was computed of its beginning
     exact: bool = True
     """Whether the model gives what exactness needs, as far as was seen: scores that do not depend on the batch."""
-
-    @property
-    @abstractmethod
-    def chains(self) -> bool:
-        """Whether rows of a step may be each other's ancestors; those come first."""
-
-    @property
-    @abstractmethod
-    def vocabulary(self) -> int:
-        """How many tokens there are; 0 while nobody knows."""
-
-    @property
-    @abstractmethod
-    def model_seconds(self) -> float:
-        """Spent in the model so far: in the encoder, in forward passes, and in finding the best tokens."""
 
     @abstractmethod
     def budget(self) -> Budget:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from math import exp, log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..drafting import Continuation, Drafter
 from ..models.reader import Prompt
+from ..models.text_model import TextModel
 from .cached_model import CachedModel
 from .runner import Sentence
-
-if TYPE_CHECKING:
-    from ..models.text_model import TextModel
 
 WIDTH = 4  # rows of a step that guesses
 SEVERAL = 4  # successors of a hypothesis that are looked at

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..models import Source
+from ..models.transformers import TransformersModel
 from ..scoring import Score
 from ..search import Hypothesis
 from .steps.choose import step_for, warn_of_recomputing
 from .steps.operations import top
 from .tree_scorer import TreeScorer
-
-if TYPE_CHECKING:
-    from ..models.transformers import TransformersModel
 
 
 class TorchScorer(TreeScorer):

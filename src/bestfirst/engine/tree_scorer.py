@@ -8,12 +8,13 @@ from contextlib import nullcontext
 from copy import deepcopy
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..constraints import allowed_after, check_vocabulary
 from ..models import Query, Source
+from ..models.text_model import TextModel
 from ..scoring import Score
 from ..scoring.score import log_softmax
 from ..search import Hypothesis, Successors
@@ -21,19 +22,14 @@ from ..settings import Budget
 from .cached_model import CachedModel
 from .known import known
 from .runner import Row, Runner, Sentence
-from .scorer import Beside, Scorer, check_same_vocabulary
-
-if TYPE_CHECKING:
-    from ..models.text_model import TextModel
-
+from .scorer import Scorer, ScoreState, check_same_vocabulary
 
 LONG = 128  # successors of a hypothesis
 
 
 class TreeScorer(Scorer):
-    """`start` admits inputs, `expand` is one forward pass. A hypothesis' state is (sentence, slot, `Beside`); a root's slot is 0
-    before it is scored.
-    """
+    """`start` admits inputs, `expand` is one forward pass. A hypothesis' state is (sentence, slot, `ScoreState`); before it is
+    scored, a root's slot is 0."""
 
     mode: type[Any] = nullcontext  # in which all of it is done
     normalized = True  # unset, `process` gets the model's scores as they are, as in Hugging Face's greedy search
@@ -45,7 +41,7 @@ class TreeScorer(Scorer):
         self.eos = model.eos
         self.runner = Runner(model, decoder)
         self.ahead = known(model).ahead
-        self.beside = None if score.language_model is None else CachedModel(score.language_model)  # type: ignore[arg-type]
+        self.language_model = None if score.language_model is None else CachedModel(score.language_model)  # type: ignore[arg-type]
         self._attends = "attention" in score.needs
         if self._attends:
             self.runner.watch()
@@ -58,15 +54,15 @@ class TreeScorer(Scorer):
         return self.runner.decoder.name != "recompute"
 
     @property
-    def model_seconds(self) -> float:
+    def model_seconds(self) -> float:  # type: ignore[override]
         return self.runner.seconds + self._top_seconds
 
     @property
-    def chains(self) -> bool:
-        return self.beside is None
+    def chains(self) -> bool:  # type: ignore[override]
+        return self.language_model is None
 
     @property
-    def vocabulary(self) -> int:
+    def vocabulary(self) -> int:  # type: ignore[override]
         return self.model.vocabulary
 
     def budget(self) -> Budget:
@@ -85,7 +81,7 @@ class TreeScorer(Scorer):
         with self.mode(), self.runner.lock:
             sentences = self.runner.admit([source.payload for _, source in roots])
         for (root, _), sentence in zip(roots, sentences, strict=True):
-            root.state = (sentence, 0, Beside(None if self.beside is None else self.beside.start(())))
+            root.state = (sentence, 0, ScoreState(None if self.language_model is None else self.language_model.start(())))
 
     def release(self, root: Hypothesis) -> None:
         with self.mode():
@@ -170,12 +166,12 @@ class TreeScorer(Scorer):
         return allowed, min(width, max(1, most))
 
     def _increments(self, batch: Sequence[Hypothesis], logprobs: Any) -> Any:
-        if self.beside is None:
+        if self.language_model is None:
             return self.score.increment(logprobs)
-        before: list[Beside] = [_before(y)[2] for y in batch]
-        with self.beside.at_work():
+        before: list[ScoreState] = [_before(y)[2] for y in batch]
+        with self.language_model.at_work():
             queries = [Query(each.language_model, y.tokens) for y, each in zip(batch, before, strict=True)]
-            logits, states = self.beside.step(queries)
+            logits, states = self.language_model.step(queries)
             aux = self._own(log_softmax(logits.float() if hasattr(logits, "detach") else logits).clip(max=0))
         check_same_vocabulary(aux, logprobs)
         past, reached = {}, [None] * len(batch)
@@ -184,7 +180,7 @@ class TreeScorer(Scorer):
             past = {"past": self._own(np.array(sums, np.float32))}
             reached = past["past"] + aux
         for y, state, sums_after in zip(batch, states, reached, strict=True):
-            y.state = (*y.state[:2], Beside(state, sums_after))
+            y.state = (*y.state[:2], ScoreState(state, sums_after))
         increments = self.score.increment(logprobs, aux, **past)
         increments[logprobs == -inf] = -inf
         return increments
@@ -212,7 +208,7 @@ def _at(x: Any, tokens: Any) -> Any:
     return x.gather(1, tokens) if hasattr(x, "detach") else np.take_along_axis(x, tokens, 1)
 
 
-def _before(y: Hypothesis) -> tuple[Sentence, int, Beside]:
+def _before(y: Hypothesis) -> tuple[Sentence, int, ScoreState]:
     """The state of what a hypothesis continues; of a root, its own before it is scored."""
     return (y if y.parent is None else y.parent).state
 

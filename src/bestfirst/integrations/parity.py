@@ -19,8 +19,7 @@ from typing import Any
 
 from ..scoring import Score, by_length_penalty, named_score
 from ..search import Patience, Stop, Strategy, beam, best_first_beam, greedy
-from ..strategies import named_strategy, stopping
-from ..toolkits import BestIsWorse, HuggingFaceStep, NeverAsWritten, ShortestFirstPruned
+from ..strategies import BestIsWorse, HuggingFaceStep, NeverAsWritten, ShortestFirstPruned, named_strategy, stopping
 
 
 def hugging_face_strategy(config: Any, n_max: int, bounded: bool) -> Strategy:

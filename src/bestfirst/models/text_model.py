@@ -6,13 +6,11 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .model import Model, Source
 from .reader import Prompt, Reader, prefix_ids
-
-if TYPE_CHECKING:
-    from .tokenizer import Tokenizer
+from .tokenizer import Tokenizer
 
 INT8 = "int8"  # the dtype whose products are taken in eight bits
 
@@ -28,6 +26,9 @@ class TextModel(Model):
     decoder: Any = None  # the compiled step that runs it; without one, an engine chooses
     name: str
     eos: frozenset[int]
+    texts: Tokenizer | None  # its tokenizer, where it has one
+    vocabulary: int  # how many tokens there are
+    dtype_name: str  # what its weights are computed with: float32, float16, bfloat16, int8
 
     # -- what its files say --------------------------------------------------------------------------------------------
 
@@ -38,21 +39,6 @@ class TextModel(Model):
     @abstractmethod
     def generation_value(self, name: str) -> Any:
         """What its generation config says; None for nothing."""
-
-    @property
-    @abstractmethod
-    def texts(self) -> Tokenizer | None:
-        """Its tokenizer, where it has one."""
-
-    @property
-    @abstractmethod
-    def vocabulary(self) -> int:
-        """How many tokens there are."""
-
-    @property
-    @abstractmethod
-    def dtype_name(self) -> str:
-        """What its weights are computed with: float32, float16, bfloat16, int8."""
 
     def read_files(self, target_lang: str | None) -> None:
         """Look up what does not change. ValueError where something is missing."""

@@ -99,16 +99,16 @@ class TransformersModel(TextModel):
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     @cached_property
-    def vocabulary(self) -> int:
+    def vocabulary(self) -> int:  # type: ignore[override]
         head = self.model.get_output_embeddings()
         return int(self.model.config.get_text_config(decoder=True).vocab_size if head is None else len(head.weight))
 
     @property
-    def dtype_name(self) -> str:
+    def dtype_name(self) -> str:  # type: ignore[override]
         return INT8 if self.eight_bits else str(self.model.dtype).removeprefix("torch.")
 
     @property
-    def texts(self) -> TransformersTokenizer | None:
+    def texts(self) -> TransformersTokenizer | None:  # type: ignore[override]
         if self.tokenizer is None:
             return None
         if self._texts is None or self._texts.tokenizer is not self.tokenizer:
@@ -285,8 +285,6 @@ class TransformersTokenizer(Tokenizer):
 
     def _marian(self) -> Tokenizer | None:
         """Marian's own goes through texts one by one in Python; the same from its parts is ten times as fast."""
-        import transformers
-
         its: Any = self.tokenizer
         if type(its) is not transformers.MarianTokenizer or its.split_special_tokens:
             return None

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..models import Model
 from ..search import Context, Finished, Search, Strategy, begin
-
-if TYPE_CHECKING:
-    from ..models import Model
 
 
 class Score:

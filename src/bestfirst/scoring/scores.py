@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from inspect import Parameter, signature
 from math import inf, isfinite, log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..models import Model
 from ..search import AnyOrderSearch, Context, Finished, Groups, Strategy
 from ..search import check as check_settings
 from .score import Score, log_softmax, logs, nonnegative
-
-if TYPE_CHECKING:
-    from ..models import Model
 
 
 class LogProbability(Score):

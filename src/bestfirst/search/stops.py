@@ -1,7 +1,7 @@
 """Choice point 2 of Algorithm 2: when to stop. A rule is asked before a hypothesis that is on its turn is scored.
 
 Best-first search stops by `Answered`. The others are the field's rules for beam search, each of them asked once a level, so that
-it does not matter how a level was scored. `bestfirst.toolkits` has those that only Hugging Face or CTranslate2 know.
+it does not matter how a level was scored. `bestfirst.strategies` has those that only Hugging Face or CTranslate2 know.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from ..constraints import Constraint
+from ..constraints.grammar import Grammar
+from ..constraints.trie import Trie
 from ..models import Model
 
 KEPT = 64  # constraints of requests that are kept, for those who ask for the same again
@@ -30,8 +32,6 @@ class ServedConstraints:
         self._named = dict(named or {})
         self._grammars = grammars
         if grammars:
-            from ..constraints.grammar import Grammar
-
             Grammar.regex(model, "a")
         self._kept = lru_cache(KEPT)(self._made)
 
@@ -57,8 +57,6 @@ class ServedConstraints:
             raise _refused(str(error)[:LONGEST]) from None
 
     def _made(self, kind: str, value: str) -> Constraint:
-        from ..constraints.grammar import Grammar
-
         makers: dict[str, Callable[[Model, Any], Constraint]] = {
             "outputs": _trie, "regex": Grammar.regex, "json_schema": Grammar.json, "grammar": Grammar.lark,
         }  # fmt: skip
@@ -67,8 +65,6 @@ class ServedConstraints:
 
 def _trie(model: Model, outputs: Sequence[str]) -> Constraint:
     """Unwritable for an output that would never be found."""
-    from ..constraints.trie import Trie
-
     for text, tokens in zip(outputs, model.targets(outputs), strict=True):
         if not tokens:
             raise Unwritable(f"the model cannot write {text!r:.60}")

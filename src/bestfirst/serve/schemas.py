@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
+from ..scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, Score
 from ..search import Result
 from ..settings import Decoding
 from .limits import Limits
@@ -32,42 +33,26 @@ def count(most: int) -> Any:
     return Annotated[int, Field(ge=1, le=most), BeforeValidator(whole)]
 
 
-Alpha = Annotated[float, Field(ge=-5, le=5, allow_inf_nan=False)]
-Beta = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+def number(least: float, most: float) -> Any:
+    return Annotated[float, Field(ge=least, le=most, allow_inf_nan=False)]
 
 
-class LengthNormalized(Strict):
-    """The log-probability divided by N^alpha, N tokens."""
-
-    name: Literal["length-normalized"]
-    alpha: Alpha
-
-
-class GNMT(Strict):
-    """The log-probability divided by ((5 + N) / 6)^alpha."""
-
-    name: Literal["gnmt"]
-    alpha: Alpha
+def parametrized(kind: type[Score], about: str, **parameters: Any) -> Any:
+    """How a request asks for a score: its name, and its parameters within these limits."""
+    fields: dict[str, Any] = {"name": (Literal[kind.name], ...), **{name: (limits, ...) for name, limits in parameters.items()}}
+    return create_model(kind.__name__, __base__=Strict, __doc__=about, **fields)
 
 
-class LengthReward(Strict):
-    """The log-probability plus beta for every token."""
-
-    name: Literal["length-reward"]
-    beta: Beta
-
-
-class BoundedLengthReward(Strict):
-    """The log-probability plus beta for each of the first ratio * |input| tokens."""
-
-    name: Literal["bounded-length-reward"]
-    beta: Beta
-    ratio: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
-
-
-Parametrized = Annotated[LengthNormalized | GNMT | LengthReward | BoundedLengthReward, Field(discriminator="name")]
-
-
+Alpha, Beta, Ratio = number(-5, 5), number(0, 100), number(0, 10)
+Parametrized: Any = Annotated[
+    parametrized(LengthNormalized, "The log-probability divided by N^alpha, N tokens.", alpha=Alpha)
+    | parametrized(GNMT, "The log-probability divided by ((5 + N) / 6)^alpha.", alpha=Alpha)
+    | parametrized(LengthReward, "The log-probability plus beta for every token.", beta=Beta)
+    | parametrized(
+        BoundedLengthReward, "The log-probability plus beta for the first ratio * |input| tokens.", beta=Beta, ratio=Ratio
+    ),
+    Field(discriminator="name"),
+]
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -109,7 +94,7 @@ class SearchSettings(Strict):
     beam: int = 5
     nbest: int = 1
     score: Literal["logprob"] | Parametrized = Field("logprob", description="What a translation is worth.")
-    length_penalty: Alpha | None = Field(None, description="Instead of a score: divide by the length to this power.")
+    length_penalty: Alpha | None = Field(None, description="Instead of a score: divide by the length to this power.")  # type: ignore[valid-type]
     max_length: count(10_000) | None = Field(None, description="Most tokens of a translation, its end included.")  # type: ignore[valid-type]
 
     @model_validator(mode="after")

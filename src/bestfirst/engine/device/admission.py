@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from ...models.reader import EncodedPrompt
+from ...models.reader import EncodedPrompt, Prompt
 from ..engine import Job
 from .answers import RULES
 from .launch import Graphs, send
@@ -20,9 +20,6 @@ from .products import power
 from .rules import Rules
 from .state import State
 from .weights import Packed
-
-if TYPE_CHECKING:
-    from ...models.reader import Prompt
 
 PIECE = 512  # inputs that are let in together, at most
 TOKENS = 1 << 15  # of theirs, unless one alone has more

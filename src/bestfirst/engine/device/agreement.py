@@ -4,11 +4,13 @@ hypotheses and the measure). No kernel is trusted by name."""
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from ...models.reader import Prompt
+from ...models.transformers import TransformersModel
 from ..known import known
 from ..steps.choose import Fingerprint, turns_otherwise, untouched
 from ..steps.trial import Hypotheses, branches, close, trial_prompts
@@ -20,10 +22,6 @@ from .rows import ROWS
 from .state import Shape, State
 from .step import CapturedStep
 from .weights import Packed
-
-if TYPE_CHECKING:
-    from ...models.reader import Prompt
-    from ...models.transformers import TransformersModel
 
 _log = logging.getLogger(__name__)
 

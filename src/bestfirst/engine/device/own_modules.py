@@ -108,7 +108,6 @@ class OwnModules:
         self._columns = self.like.new_empty(0, 1)
         self._plain = model.get_decoder().config._attn_implementation == "sdpa"  # which knows neither caps nor sinks
         self._look(model)
-        self.vocabulary = int(self._vocabulary)
         if not any(not each.cross for each in self.heads) or (any(each.cross for each in self.heads) is self.language_model):
             raise TypeError(f"the attention of {type(model).__name__} is not asked for by name")
 
@@ -145,7 +144,7 @@ class OwnModules:
                 logits = model(decoder_input_ids=ids, encoder_outputs=encoder_output(hidden), use_cache=False).logits
         if len(self._number) != len(self.heads):
             raise TypeError(f"{type(model).__name__} runs an attention module twice")
-        self._vocabulary = logits.shape[-1]
+        self.vocabulary = int(logits.shape[-1])
         self._biased = [ref(module) for module in biased]
 
     def reach(self, lengths: int, source: int) -> None:

@@ -109,6 +109,8 @@ class Weights:
         self.first_norm, self.last_norm = side.first_norm, side.last_norm
         self.head = DeviceLinear.join(weights.head)
         self.head.aligned = True
+        self.vocabulary = len(self.head.weight)
+        self.width = self.heads * self.size  # numbers in a row
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
         if weights.encoder is None:
             raise TypeError(f"the encoder of {type(model).__name__} is not built as this architecture's are")
@@ -123,12 +125,3 @@ class Weights:
     def source_keys(self, hidden: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
         """Every layer's keys and values for the encoder's output (tokens, d), (tokens, layers * 2 * d)."""
         return self.cross(hidden, used)
-
-    @property
-    def vocabulary(self) -> int:
-        return len(self.head.weight)
-
-    @property
-    def width(self) -> int:
-        """Numbers in a row."""
-        return self.heads * self.size

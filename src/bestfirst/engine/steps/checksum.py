@@ -15,18 +15,16 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import torch
 
+from ...models.transformers import TransformersModel
 from ..known import known
 from .native import calls
 from .native.libraries import available
-
-if TYPE_CHECKING:
-    from ...models.transformers import TransformersModel
 
 
 def mixed(numbers: Any) -> int:

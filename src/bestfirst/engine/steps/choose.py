@@ -6,12 +6,14 @@ None is trusted by name: the first time a model is decoded with, a candidate is 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import torch
 
+from ...models.transformers import TransformersModel
 from ..known import known
 from .bart import FusedBart
 from .hooked import HookedStep, MaskedLayersStep, RecomputeStep
@@ -22,9 +24,6 @@ from .step import DecoderStep
 from .t5 import FusedT5
 from .trial import agrees, agrees_without_masks, encoder_agrees
 from .windows import FULL, Windows
-
-if TYPE_CHECKING:
-    from ...models.transformers import TransformersModel
 
 _warned: set[str] = set()
 
@@ -95,14 +94,12 @@ def choose(model: TransformersModel, agreed: dict[Any, bool]) -> DecoderStep:
     if model.eight_bits:
         return in_eight_bits(model, agreed)
     for candidate in candidates(model):
-        if candidate not in agreed:
-            agreed[candidate] = agrees(candidate, model)
-        if agreed[candidate]:
+        if _once(agreed, candidate, partial(agrees, candidate, model)):
             step = candidate(model.model)
             if step.encoder is not None and not _takes_the_place(step.encoder, model, agreed):
                 step.encoder = None
             if isinstance(step, HookedStep) and step.repeats:
-                step.needless = _can_do_without(step, model, agreed)
+                step.needless = _once(agreed, (type(step), "without masks"), partial(agrees_without_masks, step, model))
             return step
     raise ValueError(
         f"{type(model.model).__name__} ({model.model.config.model_type}) cannot be decoded with by this engine: "
@@ -130,17 +127,14 @@ def _takes_the_place(encoder: Any, model: TransformersModel, agreed: dict[Any, b
     """Whether a step's own encoder may stand in for the model's: nobody has changed that, and they agree."""
     if not untouched(model.model.get_encoder()):
         return False
-    if type(encoder) not in agreed:
-        agreed[type(encoder)] = encoder_agrees(lambda tokens: torch.from_numpy(encoder([tokens])), model.model)
-    return agreed[type(encoder)]
+    return _once(agreed, type(encoder), lambda: encoder_agrees(lambda ids: torch.from_numpy(encoder([ids])), model.model))
 
 
-def _can_do_without(step: HookedStep, model: TransformersModel, agreed: dict[Any, bool]) -> bool:
-    """Whether a step gives the same without masks that hide nothing."""
-    verdict = type(step), "without masks"
-    if verdict not in agreed:
-        agreed[verdict] = agrees_without_masks(step, model)
-    return agreed[verdict]
+def _once(agreed: dict[Any, bool], what: Any, tried: Callable[[], bool]) -> bool:
+    """The verdict on something, which is tried if there is none."""
+    if what not in agreed:
+        agreed[what] = tried()
+    return agreed[what]
 
 
 def warn_of_recomputing(model: TransformersModel) -> None:

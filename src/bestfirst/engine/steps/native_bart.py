@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from ...models.transformers import Prompt, TransformersModel
 from .bart import looks_like_bart, read_bart
 from .native.bart import NativeDecoder
 from .native.parts import ACTIVATIONS
 from .positions import PositionTable
 from .step import DecoderStep, chunks
-
-if TYPE_CHECKING:
-    from ...models.transformers import Prompt, TransformersModel
 
 
 class NativeBart(DecoderStep):

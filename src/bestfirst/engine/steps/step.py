@@ -5,18 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from ...models.reader import Prompt
+from ...models.transformers import TransformersModel
 from .operations import only, top
 from .sources import Sources, source_width
 from .tree import MaskedRows, Tree
-
-if TYPE_CHECKING:
-    from ...models.reader import Prompt
-    from ...models.transformers import TransformersModel
 
 
 class DecoderStep(ABC):

@@ -10,18 +10,17 @@ import logging
 import random
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from ...models.reader import Prompt
+from ...models.transformers import TransformersModel, evaluating
+from ..runner import Runner
+from .hooked import HookedStep
 from .sources import source_width
 from .step import DecoderStep
 from .windows import narrow
-
-if TYPE_CHECKING:
-    from ...models.reader import Prompt
-    from ...models.transformers import TransformersModel
-    from .hooked import HookedStep
 
 PROMISED = 1e-4
 """How far off a log-probability may be where products are exact."""
@@ -72,8 +71,6 @@ def agrees_without_masks(step: HookedStep, model: TransformersModel) -> bool:
 @torch.inference_mode()
 def encoder_agrees(encode: Callable[[list[int]], torch.Tensor], model: Any) -> bool:
     """Whether `encode`, from token ids to hidden states (length, d), gives what the encoder of a Hugging Face model gives."""
-    from ...models.transformers import evaluating
-
     encoder, config = model.get_encoder(), model.config
     some = random.Random(0).sample(range(config.vocab_size), min(64, config.vocab_size))
     usual = [token for token in some if token != getattr(config, "pad_token_id", None)]
@@ -116,8 +113,6 @@ def trial_tokens(model: TransformersModel, n: int) -> list[int]:
 
 def trial_prompts(model: TransformersModel) -> list[Prompt]:
     """Two inputs of unequal lengths, the first with a prompt of several tokens."""
-    from ...models.reader import Prompt
-
     first, second = (*model.start_tokens, *trial_tokens(model, 3)), model.start_tokens or tuple(trial_tokens(model, 1))
     if not model.encoder_decoder:
         return [Prompt(None, first), Prompt(None, second)]
@@ -142,8 +137,6 @@ def grow(
     step: DecoderStep, model: TransformersModel, prompts: list[Prompt], trees: list[Hypotheses]
 ) -> list[dict[tuple[int, ...], torch.Tensor]]:
     """The step's logits after every hypothesis of each input's tree, level by level, all inputs at once."""
-    from ..runner import Runner
-
     runner = Runner(model, step)
     sentences = runner.admit(prompts)
     slots: list[dict[tuple[int, ...], int]] = [{} for _ in prompts]
