@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from bestfirst.page.terminal import draw
 
 import bestfirst
 from bestfirst.page import RecordedTree, read
+from bestfirst.page.recorded_tree import draw
 from bestfirst.page.trace_file import read_lines, split
 from bestfirst.search import HEADER, Trace, best_first_beam
 from toys import Case, random_cases, run
