@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from ..corpus import Checkpoint, Input, ShardResult, Survey, Target, Worker
-from ..corpus.worker import BEST_SO_FAR, OUT_OF_CALLS, UNFINISHED, fixed_budget, shard_lines
+from ..corpus.worker import BEST_SO_FAR, NOTHING_ALLOWED, OUT_OF_CALLS, UNFINISHED, fixed_budget, shard_lines
 from ..errors import Conflict, InputChanged, Stopped
 from ..settings import Decoding
 from .console import INTERRUPTED, PARTLY, CommandError, say, tell, usage
@@ -21,6 +21,7 @@ from .settings import ModelChoice, identity, signature
 
 REMEDIES = {
     UNFINISHED: "raise --max-length, or see what there is with --partial",
+    NOTHING_ALLOWED: "raise --max-length, if the model can write what is allowed at all",
     OUT_OF_CALLS: "raise --max-calls, or see what there is with --partial",
     BEST_SO_FAR: "raise --max-calls, or be content with it by --partial",
 }

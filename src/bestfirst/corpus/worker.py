@@ -23,6 +23,7 @@ from .target import Target
 
 SHARD_LINES = 500
 """Lines that are decoded and kept together: a few seconds' work on a CPU. Larger shards are no faster there (docs/corpus.md)."""
+NOTHING_ALLOWED = "nothing that is allowed finished within the maximum length"
 UNFINISHED, OUT_OF_CALLS = "nothing finished within the maximum length", "nothing finished within the calls allowed"
 BEST_SO_FAR = "the calls allowed did not suffice; what had finished by then is written, and may not be the best"
 
@@ -213,7 +214,7 @@ class Worker:
             return None
         if result.status == "budget":
             return BEST_SO_FAR if result.hypotheses else OUT_OF_CALLS
-        return UNFINISHED
+        return UNFINISHED if self.decoding.allowed is None else NOTHING_ALLOWED
 
     def _decode_together(
         self, records: Sequence[Record], done: Done, trace: Tracer | None, tally: Tally, last_try: bool = False
