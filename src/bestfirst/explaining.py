@@ -72,7 +72,8 @@ def explain(
     """Say where beam search lost `want`, a text or token ids without EOS, and the smallest beam that would have kept it.
 
     Of the settings of `bestfirst.Decoding`, by name or as an object, those count that beam search depends on: beam, finished,
-    score, score_options, length_penalty, max_length. `progress` is called with each beam that was tried.
+    score, score_options, length_penalty, max_length. Beams up to `max_beam` are tried, and never fewer than up to `beam`;
+    `progress` is called with each.
     """
     if decoding is not None and settings:
         raise TypeError(f"settings are given twice: as an object, and as {', '.join(settings)}; use decoding.using(...)")
@@ -85,7 +86,8 @@ def explain(
     if not asked.objective.exact(asked.finished):
         told = f"score {asked.objective.name!r} and finished={asked.finished!r}"
         raise ValueError(f"beam search with {told} cannot be explained: it is not exact")
-    wanted = Wanted(model, source, want, asked, max(asked.beam, max_beam))
+    max_beam = max(asked.beam, max_beam)
+    wanted = Wanted(model, source, want, asked, max_beam)
     try:
         found = wanted.explanation(asked.beam, max_beam)
         for k in range(1, max_beam + 1):

@@ -95,6 +95,20 @@ def test_damaged_and_older_traces_are_named_and_shown_all_the_same(call, tmp_pat
         (["view", "Ja.", "--trace", "x"], "give a text to translate, or a file with --trace; one of them"),
         (["view", "Ja.", "--line", "2"], "--line chooses an input of a --trace"),
         (["view", " "], "the text is empty"),
+        (["view", "Ja.", "--text", "--json"], "--text and --json are two ways to write a search; choose one of them"),
+        *(
+            (["view", "--trace", "x", *option], f"{option[0]} is for a search, and what is in a --trace was searched already")
+            for option in (
+                ["--beam", "20"],
+                ["--row-budget", "2"],
+                ["--must-contain", "a"],
+                ["--alpha", "1"],
+                ["--whole-sequence"],
+                ["--nbest", "2"],
+                ["--model", "m"],
+                ["--threads", "1"],
+            )
+        ),
         (["view", "--trace", "no/such/file"], "cannot read 'no/such/file': No such file or directory"),
         (["view", "Ja.", "--beam", "0"], "Invalid value for '--beam' / '-k': '0' is not a whole number from 1 up"),
         (["explain", "Ja."], "Missing option '--want'"),
@@ -105,6 +119,17 @@ def test_wrong_usage_is_one_line(call, arguments, said):
     ended = call(*arguments)
     assert only_line(ended.said).startswith(said)
     assert (ended.code, ended.out) == (2, "")
+
+
+def test_the_trace_is_never_overwritten(call, tmp_path, capsys):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(recorded := call("view", "--json", "--max-length", 3, "Ja.").out, encoding="utf-8")
+    (tmp_path / "link").hardlink_to(trace)
+    for name in ("trace.jsonl", "link"):
+        assert run(["view", "--trace", str(trace), "-o", str(tmp_path / name)]) == 2
+        said = only_line(capsys.readouterr().err)
+        assert said == f"'{tmp_path / name}' is a file that this command reads or writes already; name another"
+        assert trace.read_text(encoding="utf-8") == recorded
 
 
 def test_where_there_is_nothing_to_show_no_page_is_left_behind(call, tmp_path):
@@ -145,6 +170,14 @@ def test_explain_of_an_answer_and_of_a_runner_up(call):
     second = call("explain", "Wo ist der Bahnhof?", "--want", "Where is the train station?").out
     assert "was not lost: it is answer number 2" in second
     assert "--nbest 2" in second
+
+
+def test_explain_tries_at_least_the_beam_that_was_asked_for(call):
+    asked = ["explain", "Guten Morgen!", "--want", "Have a nice morning!", "--beam", 7]
+    narrow = call(*asked, "--max-beam", 1)
+    assert "was not lost: it is answer number 9" in narrow.out
+    assert "No beam up to" not in narrow.out
+    assert narrow.out == call(*asked).out
 
 
 def test_explain_names_what_the_model_cannot_write(call):

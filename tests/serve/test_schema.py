@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+from bestfirst.serve.schemas import TranslateRequest, Translation
 from scale import FULL
 from serve.served import ENVIRONMENT
 
@@ -25,3 +27,11 @@ def test_schemathesis_finds_nothing(server, tmp_path):
     done = subprocess.run(line, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     assert server.health["queue"] == 0
+
+
+def test_the_documentation_names_every_field_of_translate():
+    told = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    table = told.split("What `/translate` takes:")[1].split("No other field")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(TranslateRequest.model_fields)
+    answer = told.split("The answer has one entry")[1].split("**")[0]
+    assert set(Translation.model_fields) <= set(re.findall(r"\w+", answer))

@@ -16,7 +16,7 @@ from .settings import ModelChoice, decoding_from
 if TYPE_CHECKING:
     from ..explaining import Explanation
 
-MAX_BEAM = "Look for a beam that keeps it up to this one."
+MAX_BEAM = "Look for a beam that keeps it up to this one, or up to --beam."
 
 
 @reports
@@ -67,7 +67,7 @@ def explain(
         model, decoding = choice.load(decoding)
         from ..explaining import explain as explained
 
-        with Bar(lambda: max_beam, what="beams tried", transient=True) as bar:
+        with Bar(lambda: max(search.beam, max_beam), what="beams tried", transient=True) as bar:
             try:
                 found = explained(model, text, want, decoding, max_beam=max_beam, progress=bar.reach)
             except ValueError as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
-from contextlib import closing
-from dataclasses import dataclass
-from typing import Annotated
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
 from ..page import RecordedTree, read, render
 from ..page.recorded_tree import draw
@@ -72,6 +73,13 @@ def view(
         raise usage("give a text to translate, or a file with --trace; one of them")
     if line is not None and trace is None:
         raise usage("--line chooses an input of a --trace")
+    if as_text and as_json:
+        raise usage("--text and --json are two ways to write a search; choose one of them")
+    groups: tuple[Any, ...] = (search, scoring, choice)
+    set_here = [each.name for group in groups for each in fields(group) if getattr(group, each.name) not in (each.default, [])]
+    if trace is not None and (set_here or nbest != 1):
+        flag = "--" + (set_here or ["nbest"])[0].replace("_", "-")
+        raise usage(f"{flag} is for a search, and what is in a --trace was searched already; leave it out")
     if text is not None and not text.strip():
         raise usage("the text is empty")
     asked = {**search.settings(), **scoring.settings()}
@@ -80,7 +88,9 @@ def view(
     decoding = decoding_from(nbest=nbest, **asked)
     if decoding.must_contain:
         raise usage("searches with --must-contain leave no trace to view; leave it out")
-    with closing(Output(output)) as out:
+    with ExitStack() as stack:
+        reads = [] if trace is None else [stack.enter_context(_opened(trace))]
+        out = stack.enter_context(closing(Output(output, apart_from=reads)))
         if not as_text and not as_json and output in (None, "-") and out.file.isatty():
             raise usage("a page is for a browser: name a file with -o page.html, or draw it here with --text")
         searches, trouble = _read(trace, line) if trace is not None else (_record(choice, decoding, str(text)), [])
@@ -112,6 +122,13 @@ def _record(choice: ModelChoice, decoding: Decoding, text: str) -> list[Events]:
             raise CommandError(result.message or "the text cannot be decoded")
         recorded += split(result.trace.events)
     return recorded
+
+
+def _opened(path: str) -> io.FileIO:
+    try:
+        return io.FileIO(path)
+    except OSError as error:
+        raise usage(f"cannot read {path!r}: {reason(error)}") from error
 
 
 def _read(path: str, line: int | None) -> tuple[list[Events], list[str]]:
