@@ -116,9 +116,7 @@ class Decoding:
         if not isinstance(self.allowed, (Constraint, str, type(None))):
             raise ValueError(f"allowed must be a Trie, another Constraint or a file's name, got {type(self.allowed).__name__}")
         if self.allowed is not None and self.prefix:
-            raise ValueError(
-                "allowed does not go with prefix: it is of whole outputs; leave prefix out, allow what begins with it"
-            )
+            raise ValueError("allowed does not go with prefix: it is of whole outputs; leave prefix out, allow what begins so")
         if self.draft is not None:
             check_draft(self.draft)
         self._check_final()
