@@ -8,7 +8,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from ..search import HEADER, Result, Trace
 from ..settings import Decoding
 from .console import INTERRUPTED, PARTLY, CommandError, Output, say, tell, usage
 from .corpus import CorpusJob, build_worker, is_job, say_failure
-from .options import CorpusOptions, LineOptions
+from .options import CorpusOptions, LineOptions, given
 from .progress import Bar, CostSummary
 from .settings import ModelChoice
 
@@ -50,12 +50,13 @@ class Lines(LineOptions):
         source = Input(file or "-", corpora.input_format or format_of(file), *fields)
         form = _form(corpora.output_format or format_of(output), self.as_json, self.nbest)
         target = Target(form, compression_of(output or ""), self.nbest, partial, *fields)
+        _check_options(source, target, corpora)
         if "parquet" in (source.form, form):
             from ..corpus import parquet  # noqa: F401  now, if its library is missing
         if self.trace is None and is_job(file, output):
             job = CorpusJob(source, target, str(output), decoding, choice, corpora, self.overwrite, self.retry_failed, chat)
             return job.run(self.stats)
-        _check_stream(source, target, corpora.ray)
+        _check_stream(source, target, given(ray=corpora.ray, shard_lines=corpora.shard_lines, retry_failed=self.retry_failed))
         with ExitStack() as stack:
             stream = stack.enter_context(open_input(file))
             out = stack.enter_context(closing(Output(output, apart_from=[stream], overwrite=self.overwrite)))
@@ -81,10 +82,23 @@ def _form(named: str, as_json: bool, nbest: int) -> str:
     return "nbest" if named == "text" and nbest > 1 else named
 
 
-def _check_stream(source: Input, target: Target, ray: str | None) -> None:
+def _check_options(source: Input, target: Target, corpora: CorpusOptions) -> None:
+    """What would change nothing is refused."""
+    if corpora.workers is not None and corpora.ray is None:
+        raise usage("--workers goes with --ray")
+    if not {source.form, target.form} & {"jsonl", "parquet"}:
+        for name in ("input_field", "output_field"):
+            if getattr(corpora, name) != getattr(type(corpora), name):
+                flag = "--" + name.replace("_", "-")
+                raise usage(f"{flag} is for records: name a .jsonl or .parquet file, or say --input-format or --output-format")
+
+
+def _check_stream(source: Input, target: Target, asked: Iterable[str]) -> None:
     """What only goes from file to file."""
-    if ray is not None:
-        raise usage("--ray goes from file to file: name an input file and, with -o, an output file; and no --trace")
+    there = source.path == "-" or os.path.exists(source.path)  # a missing file is named when it is opened
+    for name in asked if there else ():
+        flag = "--" + name.replace("_", "-")
+        raise usage(f"{flag} goes from file to file: name an input file and, with -o, an output file; and no --trace")
     if source.form == "parquet" and source.path == "-":
         raise usage("Parquet cannot be read from standard input; name an input file")
     if target.form == "parquet":
