@@ -101,9 +101,10 @@ def test_compose_mounts_files_that_are_there_and_the_dashboard_asks_for_metrics_
     pytest.importorskip("prometheus_client")
     from types import SimpleNamespace
 
+    from bestfirst import Stats
     from bestfirst.serve.metrics import Metrics
 
-    queue = SimpleNamespace(queued=0, limits=SimpleNamespace(max_queue=1), engine=SimpleNamespace(in_flight=0, rows=0, steps=0))
+    queue = SimpleNamespace(queued=0, limits=SimpleNamespace(max_queue=1), engine=SimpleNamespace(in_flight=0, stats=Stats()))
     text = Metrics(queue, frozenset()).read().decode()
     known = {re.sub(r"_total$", "", name) for name in re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)}
     board = json.loads((ROOT / "deploy" / "grafana" / "bestfirst.json").read_text(encoding="utf-8"))

@@ -132,7 +132,7 @@ def test_it_is_taken_where_one_thread_is_asked_for_or_one_input_is_alone(monkeyp
 @pytest.mark.parametrize(
     "settings", [{"length_penalty": 1}, {"strategy": "beam"}, {"stop": "patience", "strategy": "beam"},
                  {"min_length": 3}, {"stop_strings": ["."]}, {"prefix": "I "},
-                 {"max_calls": 9}, {"allowed": bestfirst.Trie([[5, 6, 0], [5, 7, 0]])}, {"beam": 600}],
+                 {"max_calls": 9}, {"allowed": bestfirst.Trie([[5, 6], [5, 7]])}, {"beam": 600}],
 )  # fmt: skip
 def test_what_is_not_compiled_is_searched_in_python(settings, embedded, monkeypatch):
     """And what has a prefix is compiled, and finds the same."""

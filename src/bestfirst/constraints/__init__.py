@@ -55,12 +55,12 @@ def allowed_after(batch: Sequence[Hypothesis], eos: Collection[int]) -> list[nda
 
     `node`, of a root, is its search's constraint and the state to begin with; of what was scored, the state it has reached.
     """
-    from numpy import unique
-
     before = [y.node if y.parent is None else y.parent.node for y in batch]
     constraints = dict.fromkeys(node[0] for node in before if node is not None)
     if not constraints:
         return None
+    from numpy import unique
+
     found: list[ndarray | None] = [None] * len(batch)
     for constraint in constraints:
         rows = [i for i, node in enumerate(before) if node is not None and node[0] is constraint]
