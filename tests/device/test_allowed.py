@@ -105,19 +105,20 @@ def test_many_answers_are_selected_as_they_would_be_looked_for(monkeypatch, case
 
 @pytest.mark.parametrize("stop", STOPS)
 def test_wide_beams_are_merged_as_narrow_ones(monkeypatch, cases, stop):
-    """Every stop and score, where a beam of two counts as wide: two parents at a time, one or two children of each, two cells at
-    a time."""
-    for name, size in {"WIDE": 1, "TILE": 2, "FEW": 1}.items():
-        monkeypatch.setattr(state, name, size)
+    """Every stop and score, where a beam of two counts as wide: two or four children at a time, two cells at a time."""
     for number in cases(2, full=60):
         rng = random.Random(f"wide {stop} {number}")
-        monkeypatch.setattr(state, "TOGETHER", (2, rng.choice((1, 2))))
         k, n_max, kind = rng.choice((3, 5, 8, 13)), rng.randint(3, 6), rng.choice(("peaked", "flat", "dead-ends"))
         n, score, truncated, rows = rng.randint(1, k), rng.choice(list(SCORES)), rng.random() < 0.5, rng.choice((1, 5, 16))
         rules = {"strategy": STOPS[stop](k), "score": SCORES[score]}
-        toys = Toys([random_toy(kind, 5, f"wide {stop} {number}")])
-        found = decode(toys, 5, k, n, n_max, rows=rows, accept_truncated=truncated, **rules)
-        same(found[0], reference(toys, 0, k, n, n_max, 5, truncated, rules))
+        toys = [Toys([random_toy(kind, 5, f"wide {stop} {number}")]) for kind in ("ties", kind)]
+        narrow = decode(toys[0], 5, k, n, n_max, rows=rows, accept_truncated=truncated, **rules)
+        with monkeypatch.context() as patch:
+            for name, size in {"WIDE": 1, "TILE": 2, "FEW": 1, "CROWD": rng.choice((2, 4))}.items():
+                patch.setattr(state, name, size)
+            tied, found = (decode(each, 5, k, n, n_max, rows=rows, accept_truncated=truncated, **rules) for each in toys)
+        same(found[0], reference(toys[1], 0, k, n, n_max, 5, truncated, rules))
+        same(tied[0], narrow[0])
 
 
 def test_a_wide_beam_with_many_answers():

@@ -2,9 +2,9 @@
 
     python tests/device/wide_beams.py [--beam 100,1000,5000] [--inputs 256,256,32] [--peer 16,2,0] [--dtype bfloat16,float32]
 
-Items are four random tokens out of 32,000, a million of them; the model is a Llama of 135 million random weights: what is measured
-is time. `--peer`: inputs for `generate`, a number for each beam; 0 leaves it out. Both have run once before they are timed. The
-least that it could take is told as well: the products of all rows at the rate that one large product of this kind reaches here.
+Items are a million times four random tokens out of 32,000, the model is a Llama of 135 million random weights: times count.
+`--peer`: inputs for `generate`, a number for each beam; 0 leaves it out. Both have run once before they are timed. The least
+that it could take is told as well: the products of all rows at the rate that one large product of this kind reaches here.
 """
 
 import argparse
@@ -130,7 +130,7 @@ for dtype in asked.dtype.split(","):
         seconds, results, stats = ours(beam, many)
         memory = f", {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB" if device == "cuda" else ""
         print(
-            f"{dtype}, k = {beam}, {many} inputs: {seconds:.2f} s (the first {min(many, 64)}, with all that is made once, {first:.1f} s; "
+            f"{dtype}, k = {beam}, {many} inputs: {seconds:.2f} s (the first {min(many, 64)}, compiling too, {first:.1f} s; "
             f"products alone {stats.rows * each / fastest:.2f} s); {stats.calls} calls, {stats.rows} rows, {stats.steps} steps, "
             f"{stats.in_flight} in flight, by the {stats.engine}{memory}; {sum(len(r.hypotheses) for r in results)} items",
             flush=True,

@@ -76,8 +76,7 @@ def begin(
 @triton.jit
 def push_all(
     s, value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark, turns, places, deepest, end,
-    truncated, k, L, W, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr, TILE: tl.constexpr, PARENTS: tl.constexpr,
-    NEXT: tl.constexpr,
+    truncated, k, L, W, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr, TILE: tl.constexpr, CROWD: tl.constexpr,
 ):  # fmt: skip
     """Push what the last step scored, from the shortest length that has news; returns the longest beam's length.
 
@@ -113,13 +112,15 @@ def push_all(
             x_pushed = tl.zeros_like(x_pushed)
             tl.debug_barrier()
         todo = (x_node >= 0) & (x_pushed == 0)
+        tl.store(pushed + cells, tl.full([KP], 1, tl.int8), mask=x_node >= 0)
+        tl.store(head + s * L + t, tl.max(tl.where(x_node == OPEN, x_value, -INF), 0))
         last_length = ((truncated != 0) & (t + 1 == end)).to(tl.int32)
         fell = 0
         again = 0
-        if PARENTS > 1:
+        if CROWD > 1:
             fell, again = push_many(
-                value, entry, tie, node, pushed, count, logprob, token, child, hashes, turns + s * KP,
-                places + s * PARENTS * NEXT, at, below, todo, last_length, k, W, KP, TILE, PARENTS, NEXT,
+                value, entry, tie, node, pushed, count, logprob, token, child, hashes, turns + s * KP, places + s * CROWD,
+                at, below, todo, last_length, k, W, KP, TILE, CROWD,
             )  # fmt: skip
         else:
             left = tl.sum(todo.to(tl.int32), 0)
@@ -135,8 +136,6 @@ def push_all(
                 again = again | b
                 todo = todo & (lanes != i)
                 left -= 1
-        tl.store(pushed + cells, tl.full([KP], 1, tl.int8), mask=x_node >= 0)
-        tl.store(head + s * L + t, tl.max(tl.where(x_node == OPEN, x_value, -INF), 0))
         m = tl.load(count + below)
         y_value = tl.load(value + below.to(tl.int64) * KP + lanes, mask=lanes < m, other=-INF)
         y_node = tl.load(node + below.to(tl.int64) * KP + lanes, mask=lanes < m, other=OPEN)
@@ -167,7 +166,7 @@ def grow(
     value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark, turns, places,
     status, deepest, limit, rules, caps, norm, gain, answers, kept, bars, pick_length, pick_place, wants, counters,
     most, L, W, MANY: tl.constexpr, PICKS: tl.constexpr, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr,
-    TILE: tl.constexpr, PARENTS: tl.constexpr, NEXT: tl.constexpr,
+    TILE: tl.constexpr, CROWD: tl.constexpr,
 ):  # fmt: skip
     """Push what the last step scored, find the n best answers, and pick the open hypotheses that come first.
 
@@ -190,7 +189,7 @@ def grow(
         lengths = tl.arange(0, LP)
         deep = push_all(
             s, value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark, turns, places,
-            deepest, end, tl.load(mine + TRUNCATED), k, L, W, KP, CP, LP, TILE, PARENTS, NEXT,
+            deepest, end, tl.load(mine + TRUNCATED), k, L, W, KP, CP, LP, TILE, CROWD,
         )  # fmt: skip
         lists = 2 * (s * L + lengths)
         known = lengths <= deep

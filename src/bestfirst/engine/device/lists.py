@@ -177,18 +177,22 @@ def merge_many(
 @triton.jit
 def push_many(
     value, entry, tie, node, pushed, count, logprob, token, child, hashes, turns, places, at, below, todo, last_length, k, W,
-    KP: tl.constexpr, TILE: tl.constexpr, PARENTS: tl.constexpr, NEXT: tl.constexpr,
+    KP: tl.constexpr, TILE: tl.constexpr, CROWD: tl.constexpr,
 ):  # fmt: skip
-    """As `push`, for all members `todo` of list `at`: of so many parents at a time, so many of their next children."""
+    """As `push`, for all members `todo` of list `at`: a CROWD at a time, the next child of each or, of fewer parents, the next few.
+    """
     tl.store(turns + tl.cumsum(todo.to(tl.int32), 0) - 1, tl.arange(0, KP), mask=todo)
     tl.debug_barrier()
     many = tl.sum(todo.to(tl.int32), 0)
-    c = tl.arange(0, PARENTS * NEXT)
+    c = tl.arange(0, CROWD)
     fell = 0
     again = 0
     begun = 0
     while begun < many:
-        turn = begun + c // NEXT
+        few = 1
+        while few * 2 * (many - begun) <= CROWD:
+            few *= 2
+        turn = begun + c // few
         has = turn < many
         cell = at.to(tl.int64) * KP + tl.load(turns + turn, mask=has, other=0)
         v = tl.load(value + cell, mask=has, other=-INF)
@@ -196,14 +200,14 @@ def push_many(
         c_tie = tl.load(hashes + p, mask=has, other=0)
         j0 = 0
         while j0 < W:
-            j = j0 + c % NEXT
+            j = j0 + c % few
             c_entry = p * W + j
             c_logprob = tl.load(logprob + c_entry, mask=has & (j < W), other=-INF)
             c_value = v + c_logprob.to(tl.float64)
             full = tl.load(count + below) >= k
             last = tl.load(value + below.to(tl.int64) * KP + k - 1, mask=full, other=-INF)
             may = (c_logprob > -INF) & (c_value >= last)
-            j0 += NEXT
+            j0 += few
             if tl.max(may.to(tl.int32), 0) > 0:
                 c_token = tl.load(token + c_entry, mask=may, other=0)
                 c_node = tl.load(child + c_entry, mask=may, other=OPEN)
@@ -221,5 +225,5 @@ def push_many(
                     )  # fmt: skip
             else:
                 j0 = W
-        begun += PARENTS
+        begun += CROWD // few
     return fell, again

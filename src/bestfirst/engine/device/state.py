@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, prod
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,8 @@ from .weights import Weights
 
 BLOCK = 1024  # nodes that one program takes back
 SCORES = 8  # different ones that jobs may have at a time
-WIDE = 256  # a beam beyond which an input may name more rows, and children of many parents are merged together:
-TOGETHER = (32, 4)  # of so many, and so many children of each
+WIDE = 256  # a beam beyond which an input may name more rows, and children of many parents are merged together,
+CROWD = 64  # so many at a time
 TILE = 1024  # of a list that is moved at a time
 MOST_PICKS = 1024  # rows that an input may name
 FEW = 16  # answers that are looked for one by one at every step
@@ -68,9 +68,9 @@ class Shape:
         return min(TILE, power(self.k))
 
     @property
-    def together(self) -> tuple[int, int]:
-        """Parents whose children are merged together, and how many children of each."""
-        return TOGETHER if self.wide else (1, 1)
+    def crowd(self) -> int:
+        """Children that are merged together; 1: siblings alone."""
+        return CROWD if self.wide else 1
 
     @property
     def many(self) -> bool:
@@ -109,7 +109,7 @@ class State:
         self.value, self.entry = empty(cells, dtype=torch.float64), empty(cells, dtype=torch.int64)
         self.tie, self.node, self.pushed = empty(cells), empty(cells), empty(cells, dtype=torch.int8)
         self.count = zeros(S, L, 2)
-        self.turns, self.places = empty(S, power(shape.k) if shape.wide else 0), empty(S, prod(shape.together))
+        self.turns, self.places = empty(S, power(shape.k) if shape.wide else 0), empty(S, shape.crowd)
         self.head = torch.full((S, L), -inf, dtype=torch.float64, device=device)
         self.scored = zeros(S, L)
         # inputs

@@ -235,11 +235,11 @@ def keep_children(
         first = tl.load(row_node + r).to(tl.int64) * W
         if every <= FEW:
             f = tl.arange(0, FEW)
-            x, w = of_key(tl.sort(keys_of(f, row, begin, many, every, item, trie_tokens, eos, ends), 0, True))
+            of_few = tl.sort(keys_of(f, row, begin, many, every, item, trie_tokens, eos, ends), 0, True)
+            x, w = of_key(tl.where(f < wanted, of_few, LOWEST))
+            write(x, w, sum_all, r, row_node, row_length, logprob, token, child, ends, prompt, W, P, FEW)
             rest = FEW + tl.arange(0, WP)
             tl.store(logprob + first + rest, tl.full([WP], -INF, tl.float32), mask=rest < W)
-            x = tl.where(f < wanted, x, -INF)
-            write(x, w, sum_all, r, row_node, row_length, logprob, token, child, ends, prompt, W, P, FEW)
         elif WP < LANES:
             j = tl.arange(0, LANES)
             best = tl.full([LANES], LOWEST, tl.int64)
@@ -250,9 +250,8 @@ def keep_children(
                 key = keys_of(i, row, begin, many, every, item, trie_tokens, eos, ends)
                 best = tl.sort(tl.where(fresh, key, best), 0, True)
                 seen += tl.where(seen == 0, LANES, LANES - WP)
-            x, w = of_key(best)
-            x = tl.where(j < wanted, x, -INF)
-            write(x, w, sum_all, r, row_node, row_length, logprob, token, child, ends, prompt, W, P, LANES)
+            logit, which = of_key(tl.where(j < wanted, best, LOWEST))
+            write(logit, which, sum_all, r, row_node, row_length, logprob, token, child, ends, prompt, W, P, LANES)
         else:
             lanes = tl.arange(0, LANES)
             m = 0
@@ -262,10 +261,10 @@ def keep_children(
                 m = merge_keys(tl.sort(key, 0, True), logprob + first, token + first, child + first, m, W, LANES)
                 seen += LANES
             j = tl.arange(0, WP)
-            x = tl.load(logprob + first + j, mask=(j < m) & (j < wanted), other=-INF)
-            w = tl.load(token + first + j, mask=j < m, other=0)
+            logit = tl.load(logprob + first + j, mask=(j < m) & (j < wanted), other=-INF)
+            which = tl.load(token + first + j, mask=j < m, other=0)
             tl.debug_barrier()
-            write(x, w, sum_all, r, row_node, row_length, logprob, token, child, ends, prompt, W, P, WP)
+            write(logit, which, sum_all, r, row_node, row_length, logprob, token, child, ends, prompt, W, P, WP)
 
 
 @triton.jit
