@@ -36,7 +36,8 @@ class Shape:
 
     `k` and `n` are the largest beam and n-best, `successors` those kept of each node, `prompt` the tokens that all outputs start
     from. `any_banned`: whether tokens are looked up among those that may not come. `code` and `given`: the longest edits, and an
-    input's own part of them. `trie`: nodes of the trie that says what may come; 0: there is none.
+    input's own part of them. `trie`: nodes of the trie that says what may come; 0: there is none. `keep`: whether finished
+    hypotheses may be kept.
     """
 
     k: int
@@ -51,6 +52,7 @@ class Shape:
     code: int = 0
     given: int = 0
     trie: int = 0
+    keep: bool = False
 
     @property
     def picks(self) -> int:
@@ -79,7 +81,7 @@ class Shape:
 
     def fits(self, other: Shape) -> bool:
         """Whether `other` can be decoded in this room."""
-        room = ("k", "n", "inputs", "source", "lengths", "nodes", "successors", "any_banned", "code", "given", "trie")
+        room = ("k", "n", "inputs", "source", "lengths", "nodes", "successors", "any_banned", "code", "given", "trie", "keep")
         alike = self.prompt == other.prompt and (self.trie > 0) is (other.trie > 0)
         return alike and all(getattr(self, name) >= getattr(other, name) for name in room)
 
@@ -110,6 +112,7 @@ class State:
         self.tie, self.node, self.pushed = empty(cells), empty(cells), empty(cells, dtype=torch.int8)
         self.count = zeros(S, L, 2)
         self.turns, self.places = empty(S, power(shape.k) if shape.wide else 0), empty(S, shape.crowd)
+        self.inside = zeros(S, L)  # unfinished members of each beam, where finished ones are kept
         self.head = torch.full((S, L), -inf, dtype=torch.float64, device=device)
         self.scored = zeros(S, L)
         # inputs
