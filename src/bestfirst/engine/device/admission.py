@@ -170,5 +170,6 @@ class Reading(Admission):
             return
         if self.weights.language_model:
             self.weights.read_prompts(given, cells, self.state.source)
+            self.state.source_tokens.index_copy_(0, cells, given.tokens)
         else:
             self.weights.read_hidden(hidden, cells, self.state.source)  # type: ignore[arg-type]

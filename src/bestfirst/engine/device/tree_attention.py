@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from .products import power
-from .tree_kernels import read_packed, read_path, read_source
+from .tree_kernels import read_packed, read_path, read_source, store_rows
 
 PART = 128  # tokens of an input that one program reads
 BLOCK = 32  # tokens at a time
@@ -50,6 +50,7 @@ class TreeRows:
     source_length: torch.Tensor
     room: int  # tokens that an input may have
     most: int  # rows that an input may have
+    chained: bool = False  # whether some of them are the ancestors of others
 
 
 def attend_tree(
@@ -75,6 +76,11 @@ def attend_tree(
             peaks, totals, means, kind.scale, kind.cap, kind.window, R,
             OWN=memory is not None, CAP=kind.cap != 0, QUERIES=max(16, min(64, power(rows.most * G))), **sizes, **more,
             num_warps=4, num_stages=2,
+        )  # fmt: skip
+    if memory is not None and rows.chained:  # else each row stores its own, which nobody reads yet
+        store_rows[(R, key_heads)](
+            rows.used, k, k.stride(0), k.stride(1), v, v.stride(0), v.stride(1), *memory, rows.node, key_heads,
+            D=size, E=value_size, DP=sizes["DP"], EP=sizes["EP"], num_warps=1,
         )  # fmt: skip
     bias, sinks = (q if x is None else x for x in (kind.bias, kind.sinks))
     read_path[(R, key_heads)](
