@@ -28,6 +28,7 @@ parser.add_argument("--vocabulary", type=int, default=128_256)
 parser.add_argument("--tokens", type=int, default=48)
 parser.add_argument("--inputs", type=int, default=4)
 parser.add_argument("--dtype", default="bfloat16")
+parser.add_argument("--profile", action="store_true", help="kernels by time, of one decode with the last draft")
 asked = parser.parse_args()
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -131,3 +132,7 @@ for k in map(int, asked.beam.split(",")):
                 flush=True,
             )
     print(f"  generate, defaults: {timed(generated, num_beams=k, max_new_tokens=asked.tokens)[0]:.4f} s", flush=True)
+if asked.profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        decoded(bestfirst.SmallerModel(helper, depth=depth), **settings)
+    print(profile.key_averages().table(sort_by="cuda_time_total", row_limit=28, max_name_column_width=60))

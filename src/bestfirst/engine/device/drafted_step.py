@@ -151,7 +151,7 @@ class DraftedStep(CapturedStep):
         self.depth = Depth(drafts.depth, drafts.cost)
         shape, device = state.shape, drafts.device
         S, N = shape.inputs, shape.nodes
-        self.width = min(shape.k, WIDEST)
+        self.width = min(2 * shape.k, WIDEST)
         self.candidates = min(CANDIDATES, drafts.vocabulary)
         self.said = torch.empty(N * self.candidates + S, device=device)
         self.words = torch.zeros(N * self.candidates + S, dtype=torch.int32, device=device)
