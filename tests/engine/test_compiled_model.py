@@ -170,8 +170,8 @@ print(*sorted({{name.partition(".")[0] for name in sys.modules}} & heavy))
         ("import bestfirst.cli", ""),
         ("bestfirst.Decoding(beam=5)", ""),
         ("assert bestfirst.decode(bestfirst.load(), ['Guten Morgen!'])[0].text == 'Good morning.'", "numpy"),
-        ("from bestfirst.cli.app import run; assert run(['--version']) == 0", ""),
-        ("from bestfirst.cli.app import run; assert run(['--help']) == 0", ""),
+        ("from bestfirst.cli import run; assert run(['--version']) == 0", ""),
+        ("from bestfirst.cli import run; assert run(['--help']) == 0", ""),
     ],
 )
 def test_what_a_new_process_loads(code, loaded):

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bestfirst.cli.console import INTERRUPTED, PARTLY, CommandError, error_console, reason, say, usage
-from bestfirst.cli.lines import open_input
 from bestfirst.cli.settings import ModelChoice
+from bestfirst.cli.translate import open_input
 from bestfirst.corpus.records import batches
 from bestfirst.settings import Decoding
 

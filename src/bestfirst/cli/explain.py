@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ..page.recorded_tree import printable
 from . import options
-from .console import CommandError, Output, drawn, reason, reports, usage
-from .progress import Bar
+from .console import Bar, CommandError, Output, drawn, reason, reports, usage
 from .settings import ModelChoice, decoding_from
 
 if TYPE_CHECKING:
