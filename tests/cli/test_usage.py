@@ -12,8 +12,8 @@ import pytest
 
 from bestfirst.cli import run as command
 from bestfirst.cli.console import CommandError
+from bestfirst.cli.model_choice import decoding_from
 from bestfirst.cli.options import AllSearchOptions
-from bestfirst.cli.settings import decoding_from
 from bestfirst.strategies import STOPS
 from cli.process import COMMAND, ENVIRONMENT, only_line, run
 

@@ -16,8 +16,7 @@ import torch
 
 import bestfirst
 from bestfirst.engine.compiled_model import DEFAULTS, CompiledModel
-from bestfirst.models.folder import ModelNotFound, NeedsTransformers, embedded_folder
-from bestfirst.models.tensors import Tensors
+from bestfirst.models.folder import ModelNotFound, NeedsTransformers, Tensors, embedded_folder
 from bestfirst.models.transformers import load_transformers
 from engine.builders import ARCHITECTURES, EOS
 

@@ -36,7 +36,7 @@ def prepare() -> None:
     import typer.main
 
     from bestfirst.cli import run
-    from bestfirst.cli.settings import ModelChoice
+    from bestfirst.cli.model_choice import ModelChoice
     from bestfirst.models.folder import embedded_folder
     from bestfirst.models.transformers import load_transformers
 

@@ -17,7 +17,7 @@ from ..settings import Decoding
 from ..strategies import STRATEGIES, UNPRUNED
 from . import options
 from .console import PARTLY, Output, drawn, reason, reports, say, usage
-from .settings import ModelChoice, decoding_from
+from .model_choice import ModelChoice, decoding_from
 
 UNPRUNED_CALLS = f"Model calls after which the strategies that prune nothing ({', '.join(UNPRUNED)}) give up."
 

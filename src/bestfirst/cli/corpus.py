@@ -18,8 +18,8 @@ from ..corpus.worker import BEST_SO_FAR, NOTHING_ALLOWED, OUT_OF_CALLS, UNFINISH
 from ..errors import Conflict, InputChanged, Stopped
 from ..settings import Decoding
 from .console import INTERRUPTED, PARTLY, Bar, CommandError, say, tell, usage
+from .model_choice import ModelChoice, identity, signature
 from .options import CorpusOptions
-from .settings import ModelChoice, identity, signature
 
 REMEDIES = {
     UNFINISHED: "raise --max-length, or see what there is with --partial",

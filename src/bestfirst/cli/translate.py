@@ -13,16 +13,15 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from ..corpus import Input, Record, Target, Worker
-from ..corpus.input import UNREADABLE, compression_of, decompressed, format_of
-from ..corpus.records import batches
+from ..corpus.records import UNREADABLE, batches, compression_of, decompressed, format_of
 from ..errors import reason
 from ..search import HEADER, Result, Trace
 from ..settings import Decoding
 from . import options
 from .console import INTERRUPTED, PARTLY, Bar, CommandError, Output, reports, say, tell, usage
 from .corpus import CorpusJob, CostSummary, build_worker, is_job, say_failure
+from .model_choice import ModelChoice, decoding_from
 from .options import CorpusOptions, LineOptions, given
-from .settings import ModelChoice, decoding_from
 
 ROWS = 500  # of a Parquet file at a time
 

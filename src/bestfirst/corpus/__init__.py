@@ -6,9 +6,8 @@ gives the same job again goes on with the shards that are missing. `tests/corpus
 """
 
 from .checkpoint import Checkpoint
-from .input import Input, Survey
 from .manifest import Manifest
-from .records import Record, Shard
+from .records import Input, Record, Shard, Survey
 from .target import Target
 from .worker import ShardResult, Tally, Worker
 

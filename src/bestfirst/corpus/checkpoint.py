@@ -26,9 +26,8 @@ from typing import Any, Literal
 from ..errors import Conflict, Stopped, Unusable, reason
 from ..journal import Journal, digest, replacing, sync_folder, write
 from ..settings import Budget
-from .input import Input, Survey
 from .manifest import WRONG, Complete, Entry, Manifest
-from .records import Shard
+from .records import Input, Shard, Survey
 from .target import Target
 from .worker import SHARD_LINES, ShardResult, Tally, Work
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..search import Answer, Result
-from .input import compress, parquet
-from .records import Record, Shard, to_json
+from .records import Record, Shard, compress, parquet, to_json
 
 
 @dataclass(frozen=True)

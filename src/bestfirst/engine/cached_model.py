@@ -21,7 +21,20 @@ from ..models import Model, Query, Scored
 from ..models.numbers import FewBest, few_rows
 from ..models.reader import Prompt
 from ..models.text_model import TextModel
+from .known import known
 from .runner import Row, Runner, Sentence
+
+
+def decoder_of(model: TextModel) -> tuple[Any, Any]:
+    """What runs a model's decoder, a `DecoderStep` or what has its methods, and the context in which it is done."""
+    if model.decoder is not None:
+        return model.decoder, nullcontext
+    import torch
+
+    from .steps.choose import step_for
+
+    with known(model).lock:  # it may try which step agrees with the model
+        return step_for(model), torch.inference_mode  # type: ignore[arg-type]
 
 
 class Held:
@@ -48,14 +61,7 @@ class CachedModel:
 
     def __init__(self, model: TextModel) -> None:
         self.model = model
-        decoder = model.decoder
-        self._mode: Any = nullcontext
-        if decoder is None:
-            import torch
-
-            from .steps.choose import step_for
-
-            decoder, self._mode = step_for(model), torch.inference_mode  # type: ignore[arg-type]
+        decoder, self._mode = decoder_of(model)
         self.runner = Runner(model, decoder)
         self._banned = list(model.banned)
         self._dead: deque[Sentence] = deque()

@@ -16,9 +16,8 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 from ...models.transformers import encoder_output, evaluating
 from .positions import positions_of
-from .sources import Sources, source_width
 from .step import DecoderStep
-from .tree import MaskedRows, Tree
+from .tree import MaskedRows, Sources, Tree, source_width
 from .windows import Windows
 
 

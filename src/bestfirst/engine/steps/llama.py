@@ -15,9 +15,8 @@ from torch.nn import functional as F
 from ...models.transformers import evaluating
 from .hooked import prefill
 from .operations import JOINED, product
-from .sources import Sources
 from .step import DecoderStep
-from .tree import MaskedRows, Tree
+from .tree import MaskedRows, Sources, Tree
 from .windows import Windows
 
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
