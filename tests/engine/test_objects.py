@@ -93,7 +93,7 @@ def test_a_cpu_that_nothing_is_shipped_for_compiles_once(tmp_path, monkeypatch, 
         assert ("compiling kernels for this CPU" in capsys.readouterr().err) is said
         kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 4)
         x = np.array([[-1.0, 2.0, 3.0]], np.float32)
-        kind(address)(libraries.NOWHERE, libraries.NOWHERE, calls.at(x), calls.at(np.zeros(3, np.float32)), 1, 3)
+        kind(address)(calls.NOWHERE, calls.NOWHERE, calls.at(x), calls.at(np.zeros(3, np.float32)), 1, 3)
         assert x.tolist() == [[0, 2, 3]]
     assert len(list((tmp_path / "kept").iterdir())) == 1
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Annotated, Any
 
-from ..corpus.target import one_line
+from ..corpus.formats import one_line
 from ..decoding import decode
 from ..models import Model
 from ..search import Result

@@ -13,7 +13,8 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from ..corpus import Input, Record, Target, Worker
-from ..corpus.records import UNREADABLE, batches, compression_of, decompressed, format_of
+from ..corpus.formats import UNREADABLE, compression_of, decompressed, format_of
+from ..corpus.records import batches
 from ..errors import reason
 from ..search import HEADER, Result, Trace
 from ..settings import Decoding

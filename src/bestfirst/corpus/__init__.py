@@ -6,9 +6,9 @@ gives the same job again goes on with the shards that are missing. `tests/corpus
 """
 
 from .checkpoint import Checkpoint
+from .formats import Input, Survey, Target
 from .manifest import Manifest
-from .records import Input, Record, Shard, Survey
-from .target import Target
+from .records import Record, Shard
 from .worker import ShardResult, Tally, Worker
 
 __all__ = ["Checkpoint", "Input", "Manifest", "Record", "Shard", "ShardResult", "Survey", "Tally", "Target", "Worker"]

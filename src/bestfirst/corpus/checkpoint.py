@@ -26,9 +26,9 @@ from typing import Any, Literal
 from ..errors import Conflict, Stopped, Unusable, reason
 from ..journal import Journal, digest, replacing, sync_folder, write
 from ..settings import Budget
+from .formats import Input, Survey, Target
 from .manifest import WRONG, Complete, Entry, Manifest
-from .records import Input, Shard, Survey
-from .target import Target
+from .records import Shard
 from .worker import SHARD_LINES, ShardResult, Tally, Work
 
 State = Literal["new", "begun", "complete"]

@@ -6,18 +6,47 @@ finds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from ...threads import cuts, share
-from .libraries import NOWHERE, entries
-from .registers import BLOCK, HERE, LANES, ZEROS, suit  # noqa: F401
+from .libraries import PREFIX, shipped
+from .registers import BLOCK, HERE, LANES, LEVEL, SIGNATURES, ZEROS, suit  # noqa: F401
 
 LEAST, MANY, FEW = 1024, 48, 8  # outputs, rows of a product, rows to find the best of, that are worth a thread
 
 f32 = ZEROS.dtype.type
+C_KINDS: dict[str, Any] = {"i": ctypes.c_int64, "f": ctypes.c_float}
+RESULT = ctypes.create_string_buffer(64)  # where an entry puts that it returns nothing, and why it failed, which it does not
+NOWHERE = ctypes.addressof(RESULT)
+
+
+@cache
+def entries() -> Mapping[str, Any]:
+    """Each entry (`entries.py`) as a function of Python's numbers; it lets other threads run meanwhile."""
+    try:
+        library = ctypes.CDLL(str(shipped(LEVEL)))
+    except OSError:  # none for this CPU, or a disk from which nothing may be run
+        if find_spec("numba") is None:
+            raise
+        from .compiling import compiled_here
+
+        return linked(compiled_here().get_function_address)
+    return linked(lambda symbol: ctypes.cast(library[symbol], ctypes.c_void_p).value)
+
+
+def linked(address: Callable[[str], Any]) -> dict[str, Any]:
+    """Functions of what lies at the address of each entry's symbol."""
+    made = {}
+    for name, letters in SIGNATURES.items():
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *(C_KINDS[each] for each in letters))
+        made[name] = kind(address(PREFIX + name))
+    return made
 
 
 def at(array: Any) -> int:

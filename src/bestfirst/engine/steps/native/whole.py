@@ -12,8 +12,7 @@ import numpy as np
 
 from ...threads import cuts, share
 from ..bart_weights import BartSide, LayerNorm
-from .calls import at
-from .libraries import NOWHERE, entries
+from .calls import NOWHERE, at, entries
 from .parts import KINDS
 from .registers import BLOCK, ZEROS
 
