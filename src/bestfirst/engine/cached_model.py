@@ -25,16 +25,14 @@ from .known import known
 from .runner import Row, Runner, Sentence
 
 
-def decoder_of(model: TextModel) -> tuple[Any, Any]:
-    """What runs a model's decoder, a `DecoderStep` or what has its methods, and the context in which it is done."""
-    if model.decoder is not None:
-        return model.decoder, nullcontext
+def step_of(model: Any) -> tuple[Any, Any]:
+    """What runs the decoder of a model that is not compiled, a `DecoderStep`, and the context in which it is done."""
     import torch
 
     from .steps.choose import step_for
 
     with known(model).lock:  # it may try which step agrees with the model
-        return step_for(model), torch.inference_mode  # type: ignore[arg-type]
+        return step_for(model), torch.inference_mode
 
 
 class Held:
@@ -59,9 +57,11 @@ State = tuple[Held, int]
 class CachedModel:
     """Runs rows of one model for whoever asks it."""
 
+    _mode: Any
+
     def __init__(self, model: TextModel) -> None:
         self.model = model
-        decoder, self._mode = decoder_of(model)
+        decoder, self._mode = step_of(model) if model.decoder is None else (model.decoder, nullcontext)
         self.runner = Runner(model, decoder)
         self._banned = list(model.banned)
         self._dead: deque[Sentence] = deque()

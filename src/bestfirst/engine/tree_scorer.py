@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from math import inf
 from time import perf_counter
@@ -21,7 +22,7 @@ from ..scoring import Score
 from ..scoring.score import log_softmax
 from ..search import Hypothesis, Successors
 from ..settings import Budget
-from .cached_model import CachedModel, decoder_of
+from .cached_model import CachedModel, step_of
 from .known import known
 from .runner import Row, Runner, Sentence
 from .scorer import Scorer, ScoreState, check_same_vocabulary
@@ -33,10 +34,12 @@ class TreeScorer(Scorer):
     """`start` admits inputs, `expand` is one forward pass. A hypothesis' state is (sentence, slot, `ScoreState`); before it is
     scored, a root's slot is 0."""
 
+    mode: Any
     normalized = True  # unset, `process` gets the model's scores as they are, as in Hugging Face's greedy search
 
     def __init__(self, model: TextModel, score: Score) -> None:
-        decoder, self.mode = decoder_of(model)  # and the context in which all of it is done
+        # what runs it, and the context in which all of it is done
+        decoder, self.mode = step_of(model) if model.decoder is None else (model.decoder, nullcontext)
         self.model = model
         self.score = score
         self.eos = model.eos
