@@ -16,7 +16,7 @@ from transformers import (
 
 import bestfirst
 from bestfirst.engine.steps import choose
-from bestfirst.engine.steps.step import DecoderStep
+from bestfirst.engine.steps.decoder_step import DecoderStep
 from engine.builders import ARCHITECTURES, EOS, SEQ2SEQ, START
 from engine.searches import FUSED, NAMES, assert_correct, decode, generate, hypotheses, same
 from generate.tiny import tiny

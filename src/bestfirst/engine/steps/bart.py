@@ -13,9 +13,9 @@ import torch
 from torch.nn import functional as F
 
 from .bart_weights import NORM_FIRST, Affine, BartAttention, BartLayer, BartSide, BartWeights, LayerNorm
+from .decoder_step import DecoderStep
 from .operations import Linear
 from .positions import PositionTable
-from .step import DecoderStep
 from .tree import MaskedRows, Sources, Tree
 
 

@@ -13,9 +13,9 @@ import torch
 from torch.nn import functional as F
 
 from ...models.transformers import evaluating
+from .decoder_step import DecoderStep
 from .hooked import prefill
 from .operations import JOINED, product
-from .step import DecoderStep
 from .tree import MaskedRows, Sources, Tree
 from .windows import Windows
 

@@ -11,10 +11,10 @@ import torch
 
 from ...models.transformers import Prompt, TransformersModel
 from .bart import looks_like_bart, read_bart
+from .decoder_step import DecoderStep, chunks
 from .native.decoder import NativeDecoder
 from .native.parts import KINDS
 from .positions import PositionTable
-from .step import DecoderStep, chunks
 
 
 class NativeBart(DecoderStep):

@@ -17,8 +17,8 @@ import torch
 from ...models.reader import Prompt
 from ...models.transformers import TransformersModel, evaluating
 from ..runner import Runner
+from .decoder_step import DecoderStep
 from .hooked import HookedStep
-from .step import DecoderStep
 from .tree import source_width
 from .windows import narrow
 
