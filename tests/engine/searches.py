@@ -10,8 +10,8 @@ from transformers import GenerationMixin
 
 import bestfirst
 from bestfirst.engine.steps.bart import FusedBart
+from bestfirst.engine.steps.decoder_step import DecoderStep
 from bestfirst.engine.steps.llama import FusedLlama
-from bestfirst.engine.steps.step import DecoderStep
 from bestfirst.engine.steps.t5 import FusedT5
 from bestfirst.models import Model, Query, Scored
 from bestfirst.models.transformers import TransformersModel

@@ -117,12 +117,6 @@ def scorer_for(model: Model, score: Score, lenient: bool = False) -> Scorer:
     """Who asks this model on behalf of searches: Hugging Face models run on a tree of keys and values, others as they are."""
     if not model.hugging_face:
         return ModelScorer(model, score, lenient)
-    if (decoder := getattr(model, "decoder", None)) is not None:
-        from .tree_scorer import TreeScorer
+    from .tree_scorer import TreeScorer
 
-        return TreeScorer(model, score, decoder)  # type: ignore[arg-type]
-    from .known import known
-    from .torch_scorer import TorchScorer
-
-    with known(model).lock:  # it may try which step agrees with the model
-        return TorchScorer(model, score)  # type: ignore[arg-type]
+    return TreeScorer(model, score)  # type: ignore[arg-type]

@@ -16,11 +16,11 @@ import torch
 from ...models.transformers import TransformersModel
 from ..known import known
 from .bart import FusedBart
+from .decoder_step import DecoderStep
 from .hooked import HookedStep, MaskedLayersStep, RecomputeStep
 from .llama import FusedLlama
 from .native.libraries import available
 from .native_bart import NativeBart
-from .step import DecoderStep
 from .t5 import FusedT5
 from .trial import agrees, agrees_without_masks, encoder_agrees
 from .windows import FULL, Windows

@@ -15,10 +15,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 from ...models.transformers import encoder_output, evaluating
+from .decoder_step import DecoderStep
 from .positions import positions_of
-from .sources import Sources, source_width
-from .step import DecoderStep
-from .tree import MaskedRows, Tree
+from .tree import MaskedRows, Sources, Tree, source_width
 from .windows import Windows
 
 
