@@ -12,9 +12,10 @@ from transformers.activations import NewGELUActivation
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
-from bestfirst.engine.device import shortcuts
+from bestfirst.engine.device import rotary, shortcuts
 from bestfirst.engine.device.joined import groups
-from bestfirst.engine.device.shortcuts import Shortcuts, Sums, gated, new_gelu, rms_norm, rotate
+from bestfirst.engine.device.rotary import rotate
+from bestfirst.engine.device.shortcuts import Shortcuts, Sums, gated, new_gelu, rms_norm
 from bestfirst.engine.device.successors import bits_of, sum_parts, survey_part
 from device.tiny import build
 
@@ -51,6 +52,7 @@ def test_rotary_positions():
 
 @pytest.fixture
 def on_device(monkeypatch):
+    monkeypatch.setattr(rotary, "DEVICES", {DEVICE})
     monkeypatch.setattr(shortcuts, "DEVICES", {DEVICE})
 
 
@@ -58,7 +60,7 @@ def test_shortcuts_are_taken_and_given_back(on_device):
     model = build("Llama").to(DEVICE)
     some = Shortcuts(model)
     with some.taken():
-        assert sum("forward" in vars(module) for module in model.modules()) == 13  # five norms, two gated layers, six products
+        assert sum("forward" in vars(module) for module in model.modules()) == 14  # norms, gates, products, positions
     assert not any("forward" in vars(module) for module in model.modules())
 
 
@@ -71,9 +73,12 @@ def test_models_with_shortcuts(on_device, monkeypatch, name, sums):
     given = {"input_ids": torch.tensor([[5], [6], [7]], device=DEVICE)}
     if sums is None:
         given["decoder_input_ids"] = given["input_ids"]
+    else:
+        given["position_ids"] = torch.tensor([[9], [0], [3]], device=DEVICE)
     with torch.inference_mode():
         expected = model(**given).logits
         some = Shortcuts(model)
+        some.reach(10)
         added.clear()
         with some.taken():
             torch.testing.assert_close(model(**given).logits, expected, atol=1e-4, rtol=1e-4)

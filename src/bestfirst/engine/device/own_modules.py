@@ -156,6 +156,7 @@ class OwnModules:
         """Outputs and inputs will have so many tokens: biases by distance are looked up now."""
         columns = lengths + source if self.language_model else lengths
         self._columns = self.like.new_empty(0, max(columns, self._columns.shape[1]))
+        self.shortcuts.reach(columns)
         if self._bias and self._bias[0].shape[1] >= lengths:
             return
         distances = -torch.arange(lengths, device=self.device)[None]

@@ -8,7 +8,7 @@ None is trusted by name: each is held against the module itself on random number
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import local
 from typing import Any
@@ -22,10 +22,9 @@ from torch.overrides import TorchFunctionMode
 from ..steps.trial import precise
 from .joined import Joined, groups
 from .products import power
+from .rotary import DEVICES, Angles, Way, rotary_of, same
 
 ROTARY = "apply_rotary_pos_emb"
-DEVICES = {"cuda"}
-Way = Callable[..., Any]
 Sum = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _now = local()  # sums while shortcuts are taken
 
@@ -36,12 +35,16 @@ class Shortcuts:
     def __init__(self, model: Any) -> None:
         self._ways: list[tuple[Any, Way]] = []  # a module, and what takes the place of its `forward`
         self._rotary: list[tuple[Any, Way, Way]] = []  # a file, its own function and ours
+        self._angles: list[Angles] = []
         if model.device.type not in DEVICES:
             return
         tolerance = 1e-5 if precise(model) else 2e-2
         joined = {} if model.config.is_encoder_decoder else {id(each.parts[0]): each for each in groups(model)}
         with torch.inference_mode():
             for module in model.modules():
+                if type(module).__name__.endswith("RotaryEmbedding") and (angles := Angles(module)).agrees(model):
+                    self._angles.append(angles)
+                    self._ways.append((ref(module), angles))
                 if (way := _way_of(module, model, tolerance, joined)) is not None:
                     self._ways.append((ref(module), way))
             for each in joined.values():
@@ -50,8 +53,13 @@ class Shortcuts:
             for file in {sys.modules[type(module).__module__] for module in model.modules()}:
                 own = getattr(file, ROTARY, None)
                 own = getattr(own, "own", own)
-                if own is not None and (mine := _rotary_of(own, model, tolerance)) is not None:
+                if own is not None and (mine := rotary_of(own, model, tolerance)) is not None:
                     self._rotary.append((file, own, mine))
+
+    def reach(self, positions: int) -> None:
+        """There will be so many positions."""
+        for each in self._angles:
+            each.positions = max(each.positions, positions)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -125,25 +133,18 @@ def _way_of(module: Any, model: Any, tolerance: float, joined: dict[int, Joined]
     else:
         return None
     x = torch.randn(5, 1, size, device=model.device, dtype=model.dtype, generator=torch.Generator(model.device).manual_seed(0))
-    return next((way for way in ways if _same(way(x), module(x), tolerance)), None)
+    return next((way for way in ways if same(way(x), module(x), tolerance)), None)
 
 
 def _agrees(joined: Joined, model: Any, tolerance: float) -> bool:
     """Whether the products of a group are those of its parts."""
     parts = joined.parts
     x = torch.randn(5, 1, parts[0].in_features, device=model.device, dtype=model.dtype)
-    return _same(joined(x), torch.cat([part(x) for part in parts], -1), tolerance)
+    return same(joined(x), torch.cat([part(x) for part in parts], -1), tolerance)
 
 
 def _t5(module: Any) -> str:
     return "RMSNorm" if type(module).__name__ in ("T5LayerNorm", "MT5LayerNorm", "UMT5LayerNorm") else ""
-
-
-def _same(mine: torch.Tensor, its: torch.Tensor, tolerance: float) -> bool:
-    if mine.shape != its.shape or mine.dtype != its.dtype:
-        return False
-    mine, its = mine.float(), its.float()
-    return bool(((mine - its).abs() <= tolerance * (its.abs() + its.abs().mean())).all())
 
 
 # -- norms and activations ---------------------------------------------------------------------------------------------------
@@ -255,64 +256,3 @@ def activate(gate, up, row, out, N, GELU: tl.constexpr, BLOCK: tl.constexpr):
         x = x / (1.0 + tl.exp(-x))
     x = x.to(raw.dtype).to(tl.float32)
     tl.store(out + r * N + i, x * tl.load(up + r * row + i, mask=i < N, other=0.0).to(tl.float32), mask=i < N)
-
-
-# -- rotary positions --------------------------------------------------------------------------------------------------------
-
-
-def _rotary_of(own: Way, model: Any, tolerance: float) -> Way | None:
-    """A file's function that turns queries and keys, in one launch, where it turns halves of the head against each other."""
-
-    def turned(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *more: Any, **others: Any) -> Any:
-        usual = not more and not others and q.device.type in DEVICES and q.dim() == 4 and q.shape[2] == 1 and cos.shape[1] == 1
-        if not usual or cos.dim() != 3 or cos.shape[2] != q.shape[3] or q.stride(3) != 1 or k.stride(3) != 1:
-            return own(q, k, cos, sin, *more, **others)
-        return rotate(q, k, cos.expand(len(q), -1, -1), sin.expand(len(q), -1, -1))
-
-    dice = torch.Generator(model.device).manual_seed(0)
-    q, k, cos, sin = (
-        torch.randn(*size, device=model.device, dtype=model.dtype, generator=dice)
-        for size in ((3, 4, 1, 32), (3, 2, 1, 32), (3, 1, 32), (3, 1, 32))
-    )
-    try:
-        found = zip(turned(q, k, cos, sin), own(q, k, cos, sin), strict=True)
-        agree = all(_same(mine, its, 2 * tolerance) for mine, its in found)
-    except Exception:  # another signature
-        return None
-    turned.own = own  # type: ignore[attr-defined]
-    return turned if agree else None
-
-
-def rotate(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """q and k (rows, heads, 1, size), turned by angles (rows, 1, size)."""
-    R, H, _, D = q.shape
-    turned_q, turned_k = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k))
-    turn[(R, H + k.shape[1])](
-        q, q.stride(0), q.stride(1), k, k.stride(0), k.stride(1), cos, cos.stride(0), sin, sin.stride(0), turned_q, turned_k,
-        H, k.shape[1], D, DP=power(D), num_warps=1,
-    )  # fmt: skip
-    return turned_q, turned_k
-
-
-@triton.jit
-def turn(q, q_row, q_head, k, k_row, k_head, cos, cos_row, sin, sin_row, out_q, out_k, H, HK, D, DP: tl.constexpr):
-    """One row and head, of the queries' first, then of the keys'."""
-    r = tl.program_id(0).to(tl.int64)
-    h = tl.program_id(1)
-    d = tl.arange(0, DP)
-    other = tl.where(d < D // 2, d + D // 2, d - D // 2)
-    sign = tl.where(d < D // 2, -1.0, 1.0)
-    c = tl.load(cos + r * cos_row + d, mask=d < D, other=0.0).to(tl.float32)
-    s = tl.load(sin + r * sin_row + d, mask=d < D, other=0.0).to(tl.float32) * sign
-    if h < H:
-        at = q + r * q_row + h * q_head
-        to = out_q + (r * H + h) * D
-    else:
-        at = k + r * k_row + (h - H) * k_head
-        to = out_k + (r * HK + h - H) * D
-    x = tl.load(at + d, mask=d < D, other=0.0)
-    y = tl.load(at + other, mask=d < D, other=0.0)
-    kind = x.dtype
-    a = (x.to(tl.float32) * c).to(kind).to(tl.float32)  # rounded wherever the model rounds
-    b = (y.to(tl.float32) * s).to(kind).to(tl.float32)
-    tl.store(to + d, a + b, mask=d < D)
