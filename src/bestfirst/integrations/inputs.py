@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..engine.steps.hooked import FRAMES
 from ..models import Source
 from ..models.reader import EncodedPrompts, Prompt
 from ..models.transformers import TransformersModel
@@ -89,6 +90,9 @@ def read_inputs(
     hidden = output.last_hidden_state  # (batch * k, source length, d)
     own = getattr(output, "attention_mask", None)  # Moonshine's, of frames where the input's is of samples
     given = given if own is None else own
+    heard = next((module for module in (model.model.get_encoder(), model.model.base_model) if hasattr(module, FRAMES)), None)
+    if given is not None and heard is not None:  # a mask of sounds, as the model itself makes one of frames of it
+        given = getattr(heard, FRAMES)(hidden.shape[1], given)
     if given is not None and given.shape[1:] == hidden.shape[1:2]:
         attended = given[::k].bool().cpu().numpy()
     else:

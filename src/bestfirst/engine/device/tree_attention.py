@@ -17,7 +17,7 @@ from .products import power
 from .tree_kernels import read_packed, read_path, read_source, store_rows
 
 PART = 128  # tokens of an input that one program reads
-BLOCK = 32  # tokens at a time
+BLOCK = 32  # tokens at a time; twice as many where they are small
 
 
 @dataclass
@@ -65,7 +65,7 @@ def attend_tree(
     R, H = q.shape[:2]
     G, parts = H // key_heads, -(-rows.room // PART)
     sizes = {"G": G, "H": H, "D": size, "E": value_size, "DP": max(16, power(size)), "EP": max(16, power(value_size))}
-    more = {"SIZE": PART, "STEP": BLOCK, "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32"}
+    more = {"SIZE": PART, "STEP": block(q), "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32"}
     out = torch.empty(R, H, value_size, dtype=q.dtype, device=q.device)
     peaks = totals = means = out
     if source is not None:
@@ -91,6 +91,11 @@ def attend_tree(
         SINKS=kind.sinks is not None, GP=max(16, power(G)), **sizes, **more, num_warps=4, num_stages=2,
     )  # fmt: skip
     return out
+
+
+def block(q: torch.Tensor) -> int:
+    """Tokens that are read at a time."""
+    return BLOCK if q.dtype == torch.float32 or q.shape[-1] > 128 else 2 * BLOCK
 
 
 def attend_packed(
