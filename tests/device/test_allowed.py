@@ -13,7 +13,7 @@ from device import interpreter  # noqa: F401  isort: skip  before any kernel
 import bestfirst
 from bestfirst import Trie
 from bestfirst.engine import Job, engine_for
-from bestfirst.engine.device import state
+from bestfirst.engine.device import state, step
 from bestfirst.engine.device.rules import unknown_to_device
 from bestfirst.models.transformers import TransformersModel
 from bestfirst.search import Successors
@@ -75,14 +75,18 @@ def test_under_a_trie_searches_are_those_of_search(cases, tally):
     tally("searches under a trie on the device", 2 * len(numbers), 0)
 
 
-def test_of_many_children_the_best_are_sorted_in_chunks():
-    """More children than are sorted at a time; ties go to the smaller token."""
+@pytest.mark.parametrize(("k", "sorted_at_once", "few"), [(3, 8, 2), (3, 16, 64), (9, 4, 2), (9, 8, 4)])
+def test_of_many_children_the_best_are_kept_in_chunks(monkeypatch, k, sorted_at_once, few):
+    """More children than are sorted at a time, beside the best so far or merged into them; ties go to the smaller token."""
+    monkeypatch.setattr(step, "SORTED", sorted_at_once)
+    monkeypatch.setattr(step, "FEW", few)
     vocabulary = 40
+    items = [*([w] for w in range(1, 40)), *([5, w] for w in range(1, 14)), *([7, w] for w in range(3, 6))]
     toys = Restricted(
-        [lambda prefix: [-float(token % 7) - len(prefix) for token in range(vocabulary)]], Trie([[w] for w in range(1, 40)])
-    )
-    found = decode(toys, vocabulary, 3, 3, 3, toys.trie)
-    same(found[0], reference(toys, 0, 3, 3, 3, 4))
+        [lambda prefix: [-float(w * w % 7) - (w % 5) * sum(prefix) / 99 for w in range(vocabulary)]], Trie(items)
+    )  # fmt: skip
+    found = decode(toys, vocabulary, k, k, 3, toys.trie)
+    same(found[0], reference(toys, 0, k, k, 3, k + 1))
 
 
 @pytest.mark.parametrize("stop", STOPS)
@@ -99,20 +103,38 @@ def test_many_answers_are_selected_as_they_would_be_looked_for(monkeypatch, case
         same(found[0], reference(toys, 0, k, n, 5, 5, truncated, rules))
 
 
-def test_a_wide_beam_with_as_many_answers():
+@pytest.mark.parametrize("stop", STOPS)
+def test_wide_beams_are_merged_as_narrow_ones(monkeypatch, cases, stop):
+    """Every stop and score, where a beam of two counts as wide: two or four children at a time, two cells at a time."""
+    for number in cases(2, full=60):
+        rng = random.Random(f"wide {stop} {number}")
+        k, n_max, kind = rng.choice((3, 5, 8, 13)), rng.randint(3, 6), rng.choice(("peaked", "flat", "dead-ends"))
+        n, score, truncated, rows = rng.randint(1, k), rng.choice(list(SCORES)), rng.random() < 0.5, rng.choice((1, 5, 16))
+        rules = {"strategy": STOPS[stop](k), "score": SCORES[score]}
+        toys = [Toys([random_toy(kind, 5, f"wide {stop} {number}")]) for kind in ("ties", kind)]
+        narrow = decode(toys[0], 5, k, n, n_max, rows=rows, accept_truncated=truncated, **rules)
+        with monkeypatch.context() as patch:
+            for name, size in {"WIDE": 1, "TILE": 2, "FEW": 1, "CROWD": rng.choice((2, 4))}.items():
+                patch.setattr(state, name, size)
+            tied, found = (decode(each, 5, k, n, n_max, rows=rows, accept_truncated=truncated, **rules) for each in toys)
+        same(found[0], reference(toys[1], 0, k, n, n_max, 5, truncated, rules))
+        same(tied[0], narrow[0])
+
+
+def test_a_wide_beam_with_many_answers():
     items = list(product(range(1, 5), repeat=2))
     trie = Trie(items)
     toys = Restricted([random_toy("flat", 5, "wide")], trie)
-    found = decode(toys, 5, 600, 600, 4, trie, 64, 1)
-    same(found[0], reference(toys, 0, 600, 600, 4, 5))
+    found = decode(toys, 5, 5000, 500, 4, trie, 24, 1)
+    same(found[0], reference(toys, 0, 5000, 500, 4, 5))
     assert len(found[0].hypotheses) == 16
     assert all(items[answer.item] == answer.tokens[:-1] for answer in found[0].hypotheses)
 
 
 def test_what_the_kernels_know():
     trie = Trie([[1, 2]])
-    assert unknown_to_device(Decoding(beam=1000, nbest=1000, allowed=trie), 3) is None
-    assert unknown_to_device(Decoding(beam=1001, allowed=trie), 3) == "a beam above 1000"
+    assert unknown_to_device(Decoding(beam=5000, nbest=5000, allowed=trie), 3) is None
+    assert unknown_to_device(Decoding(beam=5001, allowed=trie), 3) == "a beam above 5000"
     assert unknown_to_device(Decoding(allowed=trie), 2) == "tokens that the model does not have"
     assert unknown_to_device(Decoding(allowed="regex:a")) == "allowed, unless it is a trie"
     assert unknown_to_device(Decoding(strategy="best-first-unpruned"))

@@ -101,7 +101,7 @@ def best_by_length(n, found, lists, value, norms, gains, cap, KP: tl.constexpr, 
 
 @triton.jit
 def best_answers(
-    n, s, lists, unfinished, finished, value, entry, tie, answers, answer_value, norms, gains, cap, k, most,
+    n, s, lists, unfinished, finished, value, entry, tie, answers, norms, gains, cap, k, most,
     KP: tl.constexpr, LP: tl.constexpr,
 ):  # fmt: skip
     """Write down the n best answers; returns the n-th's score and length, -inf where there are fewer."""
@@ -119,7 +119,6 @@ def best_answers(
         if bar > -INF:
             tl.store(answers + (s * most + i) * 2, bar_length)
             tl.store(answers + (s * most + i) * 2 + 1, tl.sum(tl.where(here, taken, 0), 0))
-            tl.store(answer_value + s * most + i, tl.sum(tl.where(here, f_value, 0.0), 0))
         else:
             tl.store(answers + (s * most + i) * 2, -1)
         i += 1
@@ -128,8 +127,40 @@ def best_answers(
 
 
 @triton.jit
+def rank_answers(n, s, taken, value, answers, norms, gains, cap, most, L, KP: tl.constexpr, LP: tl.constexpr, KQ: tl.constexpr):
+    """Write down many answers: of each length the first so many finished ones. Each finds its place by bisection."""
+    lengths = tl.arange(0, LP)
+    lanes = tl.arange(0, KQ)
+    all_taken = tl.sum(taken, 0)
+    tl.store(answers + (s * most + lanes) * 2, tl.full([KQ], -1, tl.int32), mask=(lanes >= all_taken) & (lanes < n))
+    t = tl.min(tl.where(taken > 0, lengths, LP), 0)
+    while t < LP:
+        mine = lanes < tl.sum(tl.where(lengths == t, taken, 0), 0)
+        first = (2 * (s * L + t) + 1).to(tl.int64) * KP
+        score = final(tl.load(value + first + lanes, mask=mine, other=-INF), t, norms, gains, cap)
+        rank = lanes
+        u = tl.min(tl.where(taken > 0, lengths, LP), 0)
+        while u < LP:
+            other = (2 * (s * L + u) + 1).to(tl.int64) * KP
+            low = tl.zeros_like(lanes)
+            high = tl.where(mine & (u != t), tl.sum(tl.where(lengths == u, taken, 0), 0), 0)
+            while tl.max(high - low, 0) > 0:
+                half = (low + high) // 2
+                asked = low < high
+                rival = final(tl.load(value + other + half, mask=asked, other=-INF), u, norms, gains, cap)
+                ahead = (rival > score) | ((rival == score) & (u < t))
+                low = tl.where(asked & ahead, half + 1, low)
+                high = tl.where(asked & (ahead == 0), half, high)
+            rank += low
+            u = tl.min(tl.where((taken > 0) & (lengths > u), lengths, LP), 0)
+        tl.store(answers + (s * most + rank) * 2, t + tl.zeros_like(rank), mask=mine)
+        tl.store(answers + (s * most + rank) * 2 + 1, lanes, mask=mine)
+        t = tl.min(tl.where((taken > 0) & (lengths > t), lengths, LP), 0)
+
+
+@triton.jit
 def n_best(
-    n, s, lists, unfinished, finished, value, entry, tie, answers, answer_value, kept, norms, gains, cap, k, most, L,
+    n, s, lists, unfinished, finished, value, entry, tie, answers, kept, norms, gains, cap, k, most, L,
     MANY: tl.constexpr, KP: tl.constexpr, LP: tl.constexpr,
 ):  # fmt: skip
     """The n-th best answer's score and length. MANY answers are only counted, by length; they are written down when the input is
@@ -140,7 +171,7 @@ def n_best(
         tl.store(kept + s * L + tl.arange(0, LP), taken, mask=tl.arange(0, LP) < L)
     else:
         bar, bar_length = best_answers(
-            n, s, lists, unfinished, finished, value, entry, tie, answers, answer_value, norms, gains, cap, k, most, KP, LP
+            n, s, lists, unfinished, finished, value, entry, tie, answers, norms, gains, cap, k, most, KP, LP
         )
     return bar, bar_length
 

@@ -22,7 +22,6 @@ from .answers import (
     BEAM,
     BY_LEVEL,
     CHOSEN,
-    ENDS,
     ENOUGH,
     INF,
     NBEST,
@@ -38,88 +37,8 @@ from .answers import (
     final,
     hugging_face_step,
     n_best,
-    precedes,
 )  # fmt: skip
-
-
-@triton.jit
-def merge(value, entry, tie, node, pushed, count, at, c_value, c_entry, c_tie, c_node, c_in, k, KP: tl.constexpr):
-    """Merge siblings, sorted, into list `at`; says whether a member fell off whose children had been pushed, and whether one
-    entered that is scored already."""
-    lanes = tl.arange(0, KP)
-    cells = at.to(tl.int64) * KP + lanes
-    m = tl.load(count + at)
-    there = lanes < m
-    x_value = tl.load(value + cells, mask=there, other=-INF)
-    x_entry = tl.load(entry + cells, mask=there, other=0)
-    x_tie = tl.load(tie + cells, mask=there, other=0)
-    x_node = tl.load(node + cells, mask=there, other=OPEN)
-    x_pushed = tl.load(pushed + cells, mask=there, other=0)
-    tl.debug_barrier()  # all is read before any of it is overwritten
-    ahead = precedes(c_value[None, :], c_tie, c_entry[None, :], x_value[:, None], x_tie[:, None], x_entry[:, None])
-    before_x = tl.sum((ahead & c_in[None, :]).to(tl.int32), 1)
-    before_c = tl.sum(((ahead == 0) & there[:, None]).to(tl.int32), 0)
-    x_place = lanes + before_x
-    c_place = tl.cumsum(c_in.to(tl.int32), 0) - 1 + before_c
-    moves = there & (x_place < k) & (before_x > 0)
-    to = at.to(tl.int64) * KP + x_place
-    tl.store(value + to, x_value, mask=moves)
-    tl.store(entry + to, x_entry, mask=moves)
-    tl.store(tie + to, x_tie, mask=moves)
-    tl.store(node + to, x_node, mask=moves)
-    tl.store(pushed + to, x_pushed, mask=moves)
-    enters = c_in & (c_place < k)
-    to = at.to(tl.int64) * KP + c_place
-    tl.store(value + to, c_value, mask=enters)
-    tl.store(entry + to, c_entry, mask=enters)
-    tl.store(tie + to, c_tie + tl.zeros_like(c_place), mask=enters)
-    tl.store(node + to, c_node, mask=enters)
-    tl.store(pushed + to, tl.zeros_like(c_place).to(tl.int8), mask=enters)
-    tl.store(count + at, tl.minimum(k, m + tl.sum(c_in.to(tl.int32), 0)))
-    tl.debug_barrier()
-    fell = tl.max(tl.where(there & (x_place >= k), x_pushed, 0).to(tl.int32), 0)
-    again = tl.max((enters & (c_node >= 0)).to(tl.int32), 0)
-    return fell, again
-
-
-@triton.jit
-def push(
-    value, entry, tie, node, pushed, count, logprob, token, child, hashes, parent, v, below, last_length, k, W,
-    KP: tl.constexpr, CP: tl.constexpr,
-):  # fmt: skip
-    """Let the children of node `parent`, whose value is v, onto the beam whose lists begin at `below`.
-
-    They come best first, CP at a time, until the beam refuses one. `last_length`: the unfinished count as finished, if 1.
-    """
-    fell = 0
-    again = 0
-    j0 = 0
-    p = parent.to(tl.int64)
-    c_tie = tl.load(hashes + p)
-    while j0 < W:
-        j = j0 + tl.arange(0, CP)
-        c_entry = p * W + j
-        c_logprob = tl.load(logprob + c_entry, mask=j < W, other=-INF)
-        c_token = tl.load(token + c_entry, mask=j < W, other=0)
-        c_node = tl.load(child + c_entry, mask=j < W, other=OPEN)
-        c_value = v + c_logprob.to(tl.float64)
-        possible = c_logprob > -INF
-        best = tl.max(tl.where(possible, c_value, -INF), 0)
-        full = tl.load(count + below) >= k
-        last = tl.load(value + below.to(tl.int64) * KP + k - 1, mask=full, other=-INF)
-        j0 += CP
-        if best >= last and best > -INF:
-            ends = possible & (((c_token & ENDS) != 0) | (last_length != 0))
-            a, b = merge(
-                value, entry, tie, node, pushed, count, below, c_value, c_entry, c_tie, c_node, possible & (ends == 0), k, KP
-            )
-            fell = fell | a
-            again = again | b
-            if tl.max(ends.to(tl.int32), 0) > 0:
-                merge(value, entry, tie, node, pushed, count, below + 1, c_value, c_entry, c_tie, c_node, ends, k, KP)
-        else:
-            j0 = W
-    return fell, again
+from .lists import push, push_many
 
 
 @triton.jit
@@ -158,8 +77,8 @@ def begin(
 
 @triton.jit
 def push_all(
-    s, value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark, deepest, end, truncated,
-    k, L, W, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr,
+    s, value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark, turns, places, deepest, end,
+    truncated, k, L, W, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr, TILE: tl.constexpr, CROWD: tl.constexpr,
 ):  # fmt: skip
     """Push what the last step scored, from the shortest length that has news; returns the longest beam's length.
 
@@ -195,24 +114,30 @@ def push_all(
             x_pushed = tl.zeros_like(x_pushed)
             tl.debug_barrier()
         todo = (x_node >= 0) & (x_pushed == 0)
-        left = tl.sum(todo.to(tl.int32), 0)
-        fell = 0
-        again = 0
-        while left > 0:
-            i = tl.min(tl.where(todo, lanes, KP), 0)
-            parent = tl.sum(tl.where(lanes == i, x_node, 0), 0)
-            v = tl.sum(tl.where(lanes == i, x_value, 0.0), 0)
-            last_length = ((truncated != 0) & (t + 1 == end)).to(tl.int32)
-            a, b = push(
-                value, entry, tie, node, pushed, count, logprob, token, child, hashes,
-                parent, v, below, last_length, k, W, KP, CP,
-            )  # fmt: skip
-            fell = fell | a
-            again = again | b
-            todo = todo & (lanes != i)
-            left -= 1
         tl.store(pushed + cells, tl.full([KP], 1, tl.int8), mask=x_node >= 0)
         tl.store(head + s * L + t, tl.max(tl.where(x_node == OPEN, x_value, -INF), 0))
+        last_length = ((truncated != 0) & (t + 1 == end)).to(tl.int32)
+        fell = 0
+        again = 0
+        if CROWD > 1:
+            fell, again = push_many(
+                value, entry, tie, node, pushed, count, logprob, token, child, hashes, turns + s * KP, places + s * CROWD,
+                at, below, todo, last_length, k, W, KP, TILE, CROWD,
+            )  # fmt: skip
+        else:
+            left = tl.sum(todo.to(tl.int32), 0)
+            while left > 0:
+                i = tl.min(tl.where(todo, lanes, KP), 0)
+                parent = tl.sum(tl.where(lanes == i, x_node, 0), 0)
+                v = tl.sum(tl.where(lanes == i, x_value, 0.0), 0)
+                a, b = push(
+                    value, entry, tie, node, pushed, count, logprob, token, child, hashes,
+                    parent, v, below, last_length, k, W, KP, CP,
+                )  # fmt: skip
+                fell = fell | a
+                again = again | b
+                todo = todo & (lanes != i)
+                left -= 1
         m = tl.load(count + below)
         y_value = tl.load(value + below.to(tl.int64) * KP + lanes, mask=lanes < m, other=-INF)
         y_node = tl.load(node + below.to(tl.int64) * KP + lanes, mask=lanes < m, other=OPEN)
@@ -240,9 +165,10 @@ def push_all(
 
 @triton.jit
 def grow(
-    value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark,
-    status, deepest, limit, rules, caps, norm, gain, answers, answer_value, kept, bars, pick_length, pick_place, wants, counters,
+    value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark, turns, places,
+    status, deepest, limit, rules, caps, norm, gain, answers, kept, bars, pick_length, pick_place, wants, counters,
     most, L, W, MANY: tl.constexpr, PICKS: tl.constexpr, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr,
+    TILE: tl.constexpr, CROWD: tl.constexpr,
 ):  # fmt: skip
     """Push what the last step scored, find the n best answers, and pick the open hypotheses that come first.
 
@@ -264,8 +190,8 @@ def grow(
         lanes = tl.arange(0, KP)
         lengths = tl.arange(0, LP)
         deep = push_all(
-            s, value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark, deepest, end,
-            tl.load(mine + TRUNCATED), k, L, W, KP, CP, LP,
+            s, value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark, turns, places,
+            deepest, end, tl.load(mine + TRUNCATED), k, L, W, KP, CP, LP, TILE, CROWD,
         )  # fmt: skip
         lists = 2 * (s * L + lengths)
         known = lengths <= deep
@@ -290,7 +216,7 @@ def grow(
             heads = tl.where((lengths == level) & (over == 0), heads, -INF)
         bounds = bound(heads, lengths, end, rises, norms, gains, cap)
         bar, bar_length = n_best(
-            n, s, lists, unfinished, finished, value, entry, tie, answers, answer_value, kept, norms, gains, cap, k, most, L,
+            n, s, lists, unfinished, finished, value, entry, tie, answers, kept, norms, gains, cap, k, most, L,
             MANY, KP, LP,
         )  # fmt: skip
         tl.store(bars + s * 2, bar)
@@ -311,7 +237,7 @@ def grow(
                 if step < LP:
                     finished = tl.where(lengths <= step, finished, 0)
                     n_best(
-                        n, s, lists, unfinished, finished, value, entry, tie, answers, answer_value, kept, norms, gains, cap, k,
+                        n, s, lists, unfinished, finished, value, entry, tie, answers, kept, norms, gains, cap, k,
                         most, L, MANY, KP, LP,
                     )  # fmt: skip
                     best = tl.full([], -INF, tl.float64)

@@ -24,7 +24,7 @@ from .step import CapturedStep
 from .weights import Packed
 
 CANDIDATES = 8  # tokens that are looked at behind a hypothesis
-WIDEST = 16  # guesses of a level and input
+WIDEST = 16  # guesses of a level and input, and the largest beam that is drafted for
 LOOKED_UP = 8  # levels where guesses cost nothing
 CHEAP = 96  # rows of a step up to which one more costs next to nothing
 LIKELY, LEARNED = 0.8, 0.25  # how likely a guess is right at first, and the weight of each input in what is known of that
@@ -89,7 +89,7 @@ def drafts_for(modules: OwnModules | None, decoding: Decoding) -> Drafts | None:
     draft = decoding.draft
     if modules is None or not modules.language_model or decoding.deterministic or decoding.allowed is not None:
         return None
-    if kind_of(decoding.plan) == BY_LEVEL.value:
+    if kind_of(decoding.plan) == BY_LEVEL.value or decoding.plan.k > WIDEST:
         return None
     if isinstance(draft, SourceLookup) or draft == SourceLookup.name:
         return Drafts(modules, None, min(getattr(draft, "most", LOOKED_UP), LOOKED_UP))

@@ -30,10 +30,10 @@ from .answers import (
     SCORE,
     SEARCH,
     answers_by_length,
-    best_answers,
     best_by_length,
     bound,
     final,
+    rank_answers,
 )  # fmt: skip
 from .draft_kernels import count_used
 from .launch import Transfer
@@ -88,11 +88,10 @@ def attainable(x, t, kths, lasts, deep, end, rises, norms, gains, cap, LP: tl.co
 
 @triton.jit
 def settle(
-    slots, value, entry, tie, node, count, token, paths, node_token, deepest, limit, rules, caps, norm, gain, bars, rows, steps,
-    answers, answer_value, kept, node_place, trie_items, status, out, out_values, out_tokens, most, L, W, P,
-    MANY: tl.constexpr, TRIE: tl.constexpr, KP: tl.constexpr, LP: tl.constexpr,
+    slots, value, entry, tie, node, count, deepest, limit, rules, caps, norm, gain, bars, rows, steps, answers, kept, status,
+    out, most, L, P, MANY: tl.constexpr, KP: tl.constexpr, LP: tl.constexpr, KQ: tl.constexpr,
 ):  # fmt: skip
-    """An input's calls, rows, steps, the lengths and items of its n answers into `out`; their values, scores and tokens.
+    """An input's calls, rows and steps into `out`; many answers are put in order. KQ: more than any beam.
 
     Calls: the closed members that precede what stopped the search and are not hopeless (`AnyOrderSearch.calls`).
 
@@ -111,7 +110,7 @@ def settle(
     norms = norm + tl.load(mine + SCORE) * LP
     gains = gain + tl.load(mine + SCORE) * LP
     cap = tl.load(caps + s)
-    lanes = tl.arange(0, 2 * KP)
+    lanes = tl.arange(0, KQ)
     lengths = tl.arange(0, LP)
     deep = tl.load(deepest + s)
     end = tl.load(limit + s)
@@ -157,11 +156,11 @@ def settle(
         reach = bound(x_value, t, end, rises, norms, gains, cap)
         counts = (x_node >= 0) & ((reach >= hope) | (prunes == 0))
         if by_length:
-            reach = attainable(x_value, t, kths, lasts, deep, end, rises, norms, gains, cap, LP, 2 * KP)
+            reach = attainable(x_value, t, kths, lasts, deep, end, rises, norms, gains, cap, LP, KQ)
         if search != BY_LEVEL:
             counts = counts & ((reach > bar) | ((reach == bar) & (t < bar_length)))
         if asks != 0:
-            before = stops_before(x_value, t, first, final_step, kth_of, best, norms, gains, cap, LP, 2 * KP)
+            before = stops_before(x_value, t, first, final_step, kth_of, best, norms, gains, cap, LP, KQ)
             counts = counts & (before == 0)
         calls += tl.where(t < end, tl.sum(counts.to(tl.int32), 0), 0)
         # The k-th of both lists together is the best over i of the lesser of the i-th unfinished and the (k - i)-th finished.
@@ -185,19 +184,31 @@ def settle(
     tl.store(numbers + 1, tl.load(rows + s))
     tl.store(numbers + 2, tl.load(steps + s))
     if MANY:
-        many = tl.load(count + lists, mask=known, other=0)
-        some = tl.load(kept + s * L + lengths, mask=known, other=0)
-        best_answers(n, s, lists, many, some, value, entry, tie, answers, answer_value, norms, gains, cap, k, most, KP, LP)
-        tl.debug_barrier()
-    # Tokens: the parent's path, and the last one. Nothing finished: the first of the longest beam instead, its length negative.
-    a = 0
-    while a < n:
+        taken = tl.load(kept + s * L + lengths, mask=known, other=0)
+        rank_answers(n, s, taken, value, answers, norms, gains, cap, most, L, KP, LP, KQ)
+
+
+@triton.jit
+def spell(
+    slots, value, entry, token, paths, node_token, deepest, rules, caps, norm, gain, answers, node_place, trie_items,
+    out, out_values, out_tokens, most, L, W, P, TRIE: tl.constexpr, KP: tl.constexpr, LP: tl.constexpr,
+):  # fmt: skip
+    """One answer of an input: its length and item into `out`, its value and score, its tokens.
+
+    Tokens: the parent's path, and the last one. Nothing finished: the first of the longest beam instead, its length negative.
+    """
+    i = tl.program_id(0)
+    a = tl.program_id(1)
+    s = tl.load(slots + i)
+    mine = rules + s * RULES
+    if a < tl.load(mine + NBEST):
+        lengths = tl.arange(0, LP)
         length = tl.load(answers + (s * most + a) * 2)
         sign = 1
         cell = (2 * (s * L + length) + 1).to(tl.int64) * KP + tl.load(answers + (s * most + a) * 2 + 1)
         if length < 0:
             sign = tl.where(a == 0, -1, 0)
-            length = deep
+            length = tl.load(deepest + s)
             cell = (2 * (s * L + length)).to(tl.int64) * KP
         if sign != 0:
             e = tl.load(entry + cell)
@@ -206,13 +217,15 @@ def settle(
             words = tl.load(node_token + path, mask=lengths < length, other=0)
             words = tl.where(lengths == length, tl.load(token + e) & (ENDS - 1), words)
             tl.store(out_tokens + (i * most + a) * L + lengths - P, words, mask=(lengths >= P) & (lengths <= length))
-            tl.store(out_values + (i * most + a) * 2, tl.load(value + cell))
-            tl.store(out_values + (i * most + a) * 2 + 1, final(tl.load(value + cell), length, norms, gains, cap))
+            worth = tl.load(value + cell)
+            score = tl.load(mine + SCORE) * LP
+            tl.store(out_values + (i * most + a) * 2, worth)
+            tl.store(out_values + (i * most + a) * 2 + 1, final(worth, length, norm + score, gain + score, tl.load(caps + s)))
             if TRIE:
                 item = tl.load(trie_items + tl.load(node_place + parent))
-                tl.store(numbers + 3 + most + a, tl.where((tl.load(token + e) & ENDS) != 0, item, -1))
-        tl.store(numbers + 3 + a, tl.where(sign == 0, 0, sign * (length - P + 1)))
-        a += 1
+                item = tl.where((tl.load(token + e) & ENDS) != 0, item, -1)
+                tl.store(out + i * (3 + 2 * most) + 3 + most + a, item)
+        tl.store(out + i * (3 + 2 * most) + 3 + a, tl.where(sign == 0, 0, sign * (length - P + 1)))
 
 
 class Collected:
@@ -232,13 +245,18 @@ class Collected:
                 slots, state.node, state.count, state.deepest, state.guessed, state.drafted, drafts, shape.lengths,
                 KP=power(shape.k), num_warps=1,
             )  # fmt: skip
+        sizes = {"KP": power(shape.k), "LP": power(shape.lengths)}
         settle[(many,)](
-            slots, state.value, state.entry, state.tie, state.node, state.count, state.token, state.paths, state.node_token,
-            state.deepest, state.limit, state.rules, state.caps, state.norm, state.gain, state.bars, state.rows, state.steps,
-            state.answers, state.answer_value, state.kept, state.node_place, state.trie_items, state.status,
+            slots, state.value, state.entry, state.tie, state.node, state.count, state.deepest, state.limit, state.rules,
+            state.caps, state.norm, state.gain, state.bars, state.rows, state.steps, state.answers, state.kept, state.status,
+            numbers, shape.n, shape.lengths, shape.prompt,
+            MANY=shape.many, KQ=power(shape.k + 1), **sizes, num_warps=4 if shape.k <= 512 else 16,
+        )  # fmt: skip
+        spell[(many, shape.n)](
+            slots, state.value, state.entry, state.token, state.paths, state.node_token, state.deepest, state.rules,
+            state.caps, state.norm, state.gain, state.answers, state.node_place, state.trie_items,
             numbers, values.view(torch.float64), tokens, shape.n, shape.lengths, shape.successors, shape.prompt,
-            MANY=shape.many, TRIE=shape.trie > 0, KP=power(shape.k), LP=power(shape.lengths),
-            num_warps=4 if shape.k <= 512 else 16,
+            TRIE=shape.trie > 0, **sizes, num_warps=1,
         )  # fmt: skip
         self._transfer = Transfer(out)
         self.results = self._results()

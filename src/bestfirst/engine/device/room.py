@@ -15,13 +15,14 @@ from ..engine import Job
 from .drafted_step import DraftedStep, Drafts, drafts_for
 from .own_modules import OwnModules
 from .products import power
-from .state import WIDE, Shape, bytes_each
+from .state import Shape, bytes_each
 from .step import CapturedStep, DeviceStep
 from .weights import Weights
 
 _log = logging.getLogger(__name__)
 
 MOST_INPUTS = 2048  # in flight
+MOST_WIDE = 64  # with wide beams: while the next are searched, thousands of answers of the ones before are made
 ROOMS = (4, 32, 256)  # inputs that a session is made for where no more wait
 MOST_NODES = 1 << 24
 MOST_MEMORY = 0.4  # of what is free on the device
@@ -77,7 +78,7 @@ class Room:
         """Room for as many of these at a time as the memory allows, and for inputs that are a little longer."""
         needs = self.needs(jobs)
         inputs = min(most, room_for(len(jobs)))
-        longer = 64 if needs.k <= WIDE or needs.lengths > 16 else 16
+        longer = 16 if needs.wide and needs.lengths <= 16 else 64
         shape = replace(needs, source=-(-needs.source // 32) * 32, lengths=-(-needs.lengths // longer) * longer)
         shape = replace(shape, trie=power(needs.trie) if needs.trie else 0)
         if needs.code:
@@ -85,11 +86,11 @@ class Room:
         drafts = self.drafts(jobs[0].decoding)
         each, node = bytes_each(shape, self._bytes_of_a_token(drafts))
         room = free_memory(self.model.model.device) * MOST_MEMORY
-        alive = min(shape.k * (needs if shape.k > WIDE else shape).lengths, NODES_EACH + 24 * shape.k)
-        if shape.k > WIDE:  # few such inputs fill a step: all that are in flight have room for all of their search
-            inputs = min(inputs, max(1, int(room / (each + alive * node))))
+        alive = min(shape.k * (needs if shape.wide else shape).lengths, NODES_EACH + 24 * shape.k)
+        if shape.wide:  # few such inputs fill a step: all that are in flight have room for all of their search
+            inputs = min(inputs, MOST_WIDE, max(1, int(room / (each + alive * node))))
         inputs = max(1, min(inputs, int(room / 2 / each)))
-        nodes = inputs * alive * shape.times + self.step(drafts).buckets[-1]
+        nodes = inputs * alive * shape.times + self.step(drafts).buckets_for(shape, self.model.vocabulary)[-1]
         return replace(shape, inputs=inputs, nodes=int(min(nodes, (room - inputs * each) / node, MOST_NODES)))
 
     def _bytes_of_a_token(self, drafts: Drafts | None) -> int:

@@ -11,9 +11,11 @@ from ...scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward
 from ...search import Patience, Strategy
 from ...settings import Decoding
 from .answers import AS_HUGGING_FACE, BEAM, BEST_FIRST, BY_LEVEL, FULL, RULES
+from .state import WIDE
 
-LARGEST_BEAM = 1000  # with as many answers; what is sorted at once, twice a beam, was seen to go wrong on a GPU at 5,000
-BUSY, BUSY_RISING = 2048, 4096  # rows of a step; where a score rises with length, most of what is scored ahead is needed
+LARGEST_BEAM = 5000  # with as many answers: a program holds a number of each member, up to 8192
+BUSY, BUSY_RISING = 2048, 4096  # rows of a step; where a score rises with length, most of what is scored ahead is needed,
+BUSY_WIDE = 8192  # and where hundreds of answers are returned, nearly everything
 KNOWN = (LogProbability, LengthNormalized, GNMT, LengthReward, BoundedLengthReward)  # value / norm(length) + gain(length)
 
 
@@ -64,7 +66,7 @@ class Rules:
             kind = BEST_FIRST.value  # there the two stop alike
         enough = ceil(plan.stop.factor * k) if isinstance(plan.stop, Patience) else max(decoding.nbest, k)
         limits, rises = (decoding.nbest, int(decoding.accept_truncated)), not score.monotonic
-        prunes, busy = plan.order.relies_on_bound, BUSY_RISING if rises else BUSY
+        prunes, busy = plan.order.relies_on_bound, BUSY_WIDE if decoding.nbest > WIDE else BUSY_RISING if rises else BUSY
         some = (k, width, *limits, kind, table, int(rises), enough, busy, program, int(prunes))
         return cls((*some, *[0] * (RULES.value - len(some))), score)
 

@@ -34,7 +34,7 @@ FEW = 64  # jobs that are not worth collecting while many others run,
 ENOUGH = 8  # and the part of those in flight that is
 BEHIND = 4  # collections whose results may wait for a better time
 MOST_RULES = 1024  # settings that are remembered
-SLICE = 32  # results that are made between two glances at the device
+SLICE = 32, 1024  # results, and answers of theirs, that are made between two glances at the device
 
 
 @dataclass
@@ -54,8 +54,8 @@ class Session:
     ) -> None:
         self.shape = shape
         self.fixed = fixed  # whether the bits of an input's scores depend on that input alone
-        self.buckets = (FIXED_ROWS,) if fixed else step.buckets
         self.weights = weights or Weights(model, shape.lengths, shape.source)
+        self.buckets = (FIXED_ROWS,) if fixed else step.buckets_for(shape, self.weights.vocabulary)
         self.state = State(shape, self.weights)
         self.graphs = Graphs(self.weights.device)
         self.admission = step.admission(self.state, self.weights, self.graphs)
@@ -275,10 +275,11 @@ class Session:
 
     def _some_results(self) -> list[tuple[Job, Result]]:
         """The next few of what was collected."""
-        found = list(islice(self._collections[0].results, SLICE))
+        some = max(1, min(SLICE[0], SLICE[1] // self.shape.n))
+        found = list(islice(self._collections[0].results, some))
         if self.drafts is not None:
             for _, result in found:
                 self.step_of.learn(result)
-        if len(found) < SLICE:
+        if len(found) < some:
             self._collections.popleft()
         return found

@@ -21,7 +21,10 @@ from .successors import GROUP, bits_of
 
 BLOCK = 1024  # nodes that one program takes back
 SCORES = 8  # different ones that jobs may have at a time
-WIDE = 256  # a beam beyond which an input may name more rows
+WIDE = 256  # a beam beyond which an input may name more rows, and children of many parents are merged together,
+CROWD = 64  # so many at a time
+TILE = 1024  # of a list that is moved at a time
+MOST_PICKS = 1024  # rows that an input may name
 FEW = 16  # answers that are looked for one by one at every step
 
 
@@ -52,7 +55,22 @@ class Shape:
     @property
     def picks(self) -> int:
         """Most hypotheses an input names for one step."""
-        return power(min(self.times * self.k, 64)) if self.k <= WIDE else WIDE
+        return power(min(self.times * self.k, MOST_PICKS if self.wide else 64))
+
+    @property
+    def wide(self) -> bool:
+        """Whether lists are merged by tiles."""
+        return self.k > WIDE
+
+    @property
+    def tile(self) -> int:
+        """Cells of a list that are moved at a time."""
+        return min(TILE, power(self.k))
+
+    @property
+    def crowd(self) -> int:
+        """Children that are merged together; 1: siblings alone."""
+        return CROWD if self.wide else 1
 
     @property
     def many(self) -> bool:
@@ -68,7 +86,7 @@ class Shape:
 
 def bytes_each(shape: Shape, token: int) -> tuple[int, int]:
     """What an input and a node take, where a token's keys and values take `token` bytes."""
-    beams = shape.lengths * (2 * power(shape.k) * 25 + 24)
+    beams = shape.lengths * (2 * power(shape.k) * 25 + 24) + 4 * power(shape.k)
     return shape.source * token + beams + 4 * shape.given, token + 4 * shape.lengths + 12 * shape.successors + 28
 
 
@@ -91,6 +109,7 @@ class State:
         self.value, self.entry = empty(cells, dtype=torch.float64), empty(cells, dtype=torch.int64)
         self.tie, self.node, self.pushed = empty(cells), empty(cells), empty(cells, dtype=torch.int8)
         self.count = zeros(S, L, 2)
+        self.turns, self.places = empty(S, power(shape.k) if shape.wide else 0), empty(S, shape.crowd)
         self.head = torch.full((S, L), -inf, dtype=torch.float64, device=device)
         self.scored = zeros(S, L)
         # inputs
@@ -103,7 +122,6 @@ class State:
         # by score and length
         self.norm, self.gain = (torch.ones(SCORES, power(L), dtype=torch.float64, device=device) for _ in range(2))
         self.answers = zeros(S, shape.n, 2)
-        self.answer_value = zeros(S, shape.n, dtype=torch.float64)
         self.kept = zeros(S, L)  # answers of each length, where they are many
         self.pick_length, self.pick_place = zeros(S, shape.picks), zeros(S, shape.picks)
         self.wants, self.grant, self.first, self.rows, self.steps = zeros(S), zeros(S), zeros(S), zeros(S), zeros(S)

@@ -15,7 +15,7 @@ from .editing import edit
 from .own_modules import OwnModules
 from .products import add, normed, power, table
 from .rows import BROKEN, ROWS, assign, embed, place, share
-from .state import State
+from .state import Shape, State
 from .successors import GROUP, keep_best, keep_children, keep_given, sum_parts, survey, survey_part
 from .tree_attention import TreeRows
 from .tree_kernels import attend
@@ -23,6 +23,8 @@ from .weights import DeviceLayer as Layer
 
 LARGEST_VOCABULARY = 16384  # that one program looks through; above it, a row is looked through in parts
 MOST_SUCCESSORS = 128
+MOST_LOGITS = 1 << 28  # of a step
+SORTED, FEW = 1024, 64  # children in a trie that are sorted at once, beside the best so far; and where there are no more
 BLOCK = 1024  # of a row that is edited
 
 
@@ -32,10 +34,16 @@ class DeviceStep:
     admission = Admission  # what lets inputs in
     burst = 4  # steps between two glances of the host: what is done meanwhile, when all is over, is for nothing
     buckets: tuple[int, ...] = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows in a step: a graph for each
+    wide: tuple[int, ...] = (8192,)  # and those of wide beams, all of which are needed
 
     def __init__(self, state: State, weights: Any) -> None:
         self.state = state
         self.weights: Any = weights
+
+    @classmethod
+    def buckets_for(cls, shape: Shape, vocabulary: int) -> tuple[int, ...]:
+        """The rows that a step may have, as far as there is room for their logits."""
+        return cls.buckets + tuple(rows for rows in cls.wide if shape.wide and rows * vocabulary <= MOST_LOGITS)
 
     def size(self, rows: int, active: int) -> Any:
         """What to call this with, for so many rows of so many inputs: there is a graph for each."""
@@ -54,17 +62,18 @@ class DeviceStep:
         S, L, W, picks, KP = shape.inputs, shape.lengths, shape.successors, shape.picks, power(shape.k)
         grow[(S,)](
             st.value, st.entry, st.tie, st.node, st.pushed, st.count, st.head, st.scored,
-            st.logprob, st.token, st.child, st.hashes, st.mark,
-            st.status, st.deepest, st.limit, st.rules, st.caps, st.norm, st.gain, st.answers, st.answer_value, st.kept, st.bars,
+            st.logprob, st.token, st.child, st.hashes, st.mark, st.turns, st.places,
+            st.status, st.deepest, st.limit, st.rules, st.caps, st.norm, st.gain, st.answers, st.kept, st.bars,
             st.pick_length, st.pick_place, st.wants, st.counters, shape.n, L, W,
-            MANY=shape.many, PICKS=picks, KP=KP, CP=min(power(W), 16 if KP <= 1024 else 4), LP=power(L),
+            MANY=shape.many, PICKS=picks, KP=KP, CP=min(power(W), 16), LP=power(L), TILE=shape.tile, CROWD=shape.crowd,
             num_warps=1 if KP <= 8 else 2 if KP <= 128 else 8 if KP <= 1024 else 16,
         )  # fmt: skip
         share[(1,)](st.wants, st.grant, st.first, st.counters, st.rules, R, S, shape.times, PICKS=picks, SP=power(S), num_warps=8)
         assign[(S,)](
             st.wants, st.grant, st.first, st.counters, st.pick_length, st.pick_place,
             st.entry, st.node, st.child, st.scored, st.stack,
-            self.row_node, self.row_input, self.row_length, self.row_entry, st.rows, st.steps, L, PICKS=picks, KP=KP, num_warps=1,
+            self.row_node, self.row_input, self.row_length, self.row_entry, st.rows, st.steps, L, PICKS=picks, KP=KP,
+            num_warps=1 if picks <= 64 else 4,
         )  # fmt: skip
 
     def rows(self, most: int) -> None:
@@ -131,7 +140,8 @@ class DeviceStep:
             keep_children[(R,)](
                 logits, logits.stride(0), total, st.counters, self.row_input, st.rules, *where, st.prompt, self.row_entry,
                 st.trie_tokens, st.trie_first, st.trie_items, st.node_place, st.eos, V, W, P,
-                WP=power(W), num_warps=4 if W <= 1024 else 16,
+                WP=power(W), LANES=SORTED if W > SORTED else max(SORTED, 2 * power(W)), FEW=FEW,
+                num_warps=4 if W <= SORTED else 8,
             )  # fmt: skip
             return
         if logits.is_cuda and GROUP <= V and W <= MOST_SUCCESSORS:
@@ -144,7 +154,7 @@ class DeviceStep:
             return
         values, which, total = best(logits, W, st.banned if shape.any_banned else None)
         total = self._finite(total, edited)
-        keep_given[(R,)](values, which, total, *where, st.prompt, W, P, WP=power(W), num_warps=4)
+        keep_given[(R,)](values, which, total, *where, st.prompt, W, P, WP=power(W), num_warps=4 if W <= 2048 else 8)
 
     def _summed(self, logits: torch.Tensor, edited: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits without what is banned, and each row's log-sum-exp."""
@@ -213,6 +223,7 @@ class CapturedStep(DeviceStep):
     admission = Reading
     burst = 1
     buckets = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 1024, 1536, 2048)
+    wide = (4096, 8192)
     weights: OwnModules
 
     def rows(self, most: int) -> None:

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from .answers import ENDS, INF, OPEN, RULES, WIDTH
+from .lists import not_above
 
 GROUP = 64  # tokens that are looked through together
 
@@ -170,47 +171,135 @@ def child_of(place, w, trie_tokens, trie_first):
 
 
 @triton.jit
+def key_of(x, w):
+    """Logit and token as one number: the greater logit, then the smaller token has the greater; LOWEST stands for none."""
+    bits = x.to(tl.int32, bitcast=True)
+    bits = tl.where(bits < 0, bits ^ LAST, bits)  # in the order of the numbers
+    return tl.where(x > -INF, (bits.to(tl.int64) << 32) | (w ^ LAST).to(tl.int64), LOWEST)
+
+
+@triton.jit
+def of_key(key):
+    """The logit and the token; -inf and 0 for none."""
+    bits = (key >> 32).to(tl.int32)
+    bits = tl.where(bits < 0, bits ^ LAST, bits)
+    there = key > LOWEST
+    return tl.where(there, bits.to(tl.float32, bitcast=True), -INF), tl.where(there, (key & LAST).to(tl.int32) ^ LAST, 0)
+
+
+@triton.jit
+def children_of(r, row_length, row_entry, row_node, token, trie_first, trie_tokens, trie_items, node_place, eos, W, P):
+    """Where in the trie a row is, which its node is told: the first of its children, how many they are, how many with what ends
+    an output there, and whether an item ends."""
+    e = tl.load(row_entry + r)
+    place = 0
+    if tl.load(row_length + r) >= P:
+        place = child_of(tl.load(node_place + e // W), tl.load(token + e) & (ENDS - 1), trie_tokens, trie_first)
+    tl.store(node_place + tl.load(row_node + r), place)
+    begin = tl.load(trie_first + place)
+    many = tl.load(trie_first + place + 1) - begin
+    item = tl.load(trie_items + place) >= 0
+    return begin, many, many + tl.where(item, tl.load(eos), 0), item
+
+
+@triton.jit
+def keys_of(i, row, begin, many, every, item, trie_tokens, eos, ends):
+    """The i-th of what may follow a row: its children, then what ends an output, which may be among them."""
+    of_trie = i < many
+    ending = (i >= many) & (i < every)
+    w = tl.load(trie_tokens + begin + i, mask=of_trie, other=0)
+    w = tl.where(ending, tl.load(eos + 1 + i - many, mask=ending, other=0), w)
+    twice = of_trie & item & (tl.load(ends + w, mask=of_trie, other=0) != 0)
+    x = tl.load(row + w, mask=(of_trie | ending) & (twice == 0), other=-INF).to(tl.float32) + 0.0
+    return key_of(x, w)
+
+
+@triton.jit
 def keep_children(
     logits, logits_row, total, counters, row_input, rules, row_node, row_length, logprob, token, child, ends, prompt, row_entry,
-    trie_tokens, trie_first, trie_items, node_place, eos, V, W, P, WP: tl.constexpr,
+    trie_tokens, trie_first, trie_items, node_place, eos, V, W, P, WP: tl.constexpr, LANES: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
     """As `successors.keep_best`, of a row's children in the trie, and of what ends an output where an item ends.
 
-    Logit and token are one number, by which all are sorted: the WP best so far and the next WP together.
+    Up to FEW are sorted at once. Of more, the WP best so far and the next are sorted together, as many as there are LANES; or,
+    where the best alone would be more than these, LANES of them are merged into the best so far, which lie among the entries.
     """
     r = tl.program_id(0)
     if r < tl.load(counters):
-        t = tl.load(row_length + r)
-        e = tl.load(row_entry + r)
-        place = 0
-        if t >= P:
-            place = child_of(tl.load(node_place + e // W), tl.load(token + e) & (ENDS - 1), trie_tokens, trie_first)
-        tl.store(node_place + tl.load(row_node + r), place)
-        begin = tl.load(trie_first + place)
-        many = tl.load(trie_first + place + 1) - begin
-        item = tl.load(trie_items + place) >= 0
-        every = many + tl.where(item, tl.load(eos), 0)
+        begin, many, every, item = children_of(
+            r, row_length, row_entry, row_node, token, trie_first, trie_tokens, trie_items, node_place, eos, W, P
+        )
         row = logits + r.to(tl.int64) * logits_row
-        j = tl.arange(0, 2 * WP)
-        best = tl.full([2 * WP], LOWEST, tl.int64)
-        seen = 0
-        while seen < every:
-            fresh = (seen == 0) | (j >= WP)
-            i = tl.where(seen == 0, j, seen + j - WP)
-            of_trie = fresh & (i < many)
-            ending = fresh & (i >= many) & (i < every)
-            w = tl.load(trie_tokens + begin + i, mask=of_trie, other=0)
-            w = tl.where(ending, tl.load(eos + 1 + i - many, mask=ending, other=0), w)
-            twice = of_trie & item & (tl.load(ends + w, mask=of_trie, other=0) != 0)
-            x = tl.load(row + w, mask=(of_trie | ending) & (twice == 0), other=-INF).to(tl.float32) + 0.0
-            bits = x.to(tl.int32, bitcast=True)
-            bits = tl.where(bits < 0, bits ^ LAST, bits)  # in the order of the numbers
-            key = tl.where(x > -INF, (bits.to(tl.int64) << 32) | (w ^ LAST).to(tl.int64), LOWEST)
-            best = tl.sort(tl.where(fresh, key, best), 0, True)
-            seen += tl.where(seen == 0, 2 * WP, WP)
-        bits = (best >> 32).to(tl.int32)
-        bits = tl.where(bits < 0, bits ^ LAST, bits)
+        sum_all = tl.load(total + r)
         wanted = tl.load(rules + tl.load(row_input + r) * RULES + WIDTH)
-        value = tl.where((best > LOWEST) & (j < wanted), bits.to(tl.float32, bitcast=True), -INF)
-        which = tl.where(best > LOWEST, (best & LAST).to(tl.int32) ^ LAST, 0)
-        write(value, which, tl.load(total + r), r, row_node, row_length, logprob, token, child, ends, prompt, W, P, 2 * WP)
+        first = tl.load(row_node + r).to(tl.int64) * W
+        if every <= FEW:
+            f = tl.arange(0, FEW)
+            of_few = tl.sort(keys_of(f, row, begin, many, every, item, trie_tokens, eos, ends), 0, True)
+            x, w = of_key(tl.where(f < wanted, of_few, LOWEST))
+            write(x, w, sum_all, r, row_node, row_length, logprob, token, child, ends, prompt, W, P, FEW)
+            rest = FEW + tl.arange(0, WP)
+            tl.store(logprob + first + rest, tl.full([WP], -INF, tl.float32), mask=rest < W)
+        elif WP < LANES:
+            j = tl.arange(0, LANES)
+            best = tl.full([LANES], LOWEST, tl.int64)
+            seen = 0
+            while seen < every:
+                fresh = (seen == 0) | (j >= WP)
+                i = tl.where(fresh, tl.where(seen == 0, j, seen + j - WP), every)
+                key = keys_of(i, row, begin, many, every, item, trie_tokens, eos, ends)
+                best = tl.sort(tl.where(fresh, key, best), 0, True)
+                seen += tl.where(seen == 0, LANES, LANES - WP)
+            logit, which = of_key(tl.where(j < wanted, best, LOWEST))
+            write(logit, which, sum_all, r, row_node, row_length, logprob, token, child, ends, prompt, W, P, LANES)
+        else:
+            lanes = tl.arange(0, LANES)
+            m = 0
+            seen = 0
+            while seen < every:
+                key = keys_of(seen + lanes, row, begin, many, every, item, trie_tokens, eos, ends)
+                m = merge_keys(tl.sort(key, 0, True), logprob + first, token + first, child + first, m, W, LANES)
+                seen += LANES
+            j = tl.arange(0, WP)
+            logit = tl.load(logprob + first + j, mask=(j < m) & (j < wanted), other=-INF)
+            which = tl.load(token + first + j, mask=j < m, other=0)
+            tl.debug_barrier()
+            write(logit, which, sum_all, r, row_node, row_length, logprob, token, child, ends, prompt, W, P, WP)
+
+
+@triton.jit
+def merge_keys(key, logit, token, places, m, W, LANES: tl.constexpr):
+    """Merge sorted keys into the m best so far, of which there are at most W; returns how many there are then.
+
+    `places`: room for a number of each key (W is more than LANES).
+    """
+    lanes = tl.arange(0, LANES)
+    comes = key > LOWEST
+    before = tl.zeros_like(lanes)
+    high = tl.where(comes, m, 0)
+    while tl.max(high - before, 0) > 0:
+        half = (before + high) // 2
+        asked = before < high
+        x = tl.load(logit + half, mask=asked, other=-INF)
+        ahead = key_of(x, tl.load(token + half, mask=asked, other=0)) > key
+        before = tl.where(asked & ahead, half + 1, before)
+        high = tl.where(asked & (ahead == 0), half, high)
+    tl.debug_barrier()
+    tl.store(places + lanes, before, mask=comes)
+    tl.debug_barrier()
+    many = tl.sum(comes.to(tl.int32), 0)
+    start = tl.cdiv(m, LANES) * LANES - LANES
+    while start >= 0:  # from the end: members only move back
+        at = start + lanes
+        to = at + not_above(places, many, at)
+        x = tl.load(logit + at, mask=at < m, other=-INF)
+        w = tl.load(token + at, mask=at < m, other=0)
+        tl.debug_barrier()
+        tl.store(logit + to, x, mask=(at < m) & (to < W))
+        tl.store(token + to, w, mask=(at < m) & (to < W))
+        start -= LANES
+    x, w = of_key(key)
+    tl.store(logit + before + lanes, x, mask=comes & (before + lanes < W))
+    tl.store(token + before + lanes, w, mask=comes & (before + lanes < W))
+    tl.debug_barrier()
+    return tl.minimum(W, m + many)
