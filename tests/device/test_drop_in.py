@@ -10,7 +10,9 @@ from device import interpreter  # noqa: F401  isort: skip  before any kernel
 import bestfirst
 from bestfirst import Stats
 from bestfirst.engine.device import admission
+from bestfirst.engine.device.step import CapturedStep
 from bestfirst.models.transformers import TransformersModel
+from device.tiny import build, inputs
 from engine.builders import ARCHITECTURES
 from generate.differences import padded
 
@@ -73,3 +75,28 @@ def test_weights_that_were_changed_where_torch_does_not_count_are_noticed():
     ours, stats = call(model, batch, **asked)
     assert (stats.engine, ours.tolist()) == ("device", theirs.tolist())
     assert ours.tolist() != before.tolist()
+
+
+PROCESSED = {
+    "n-grams": {"no_repeat_ngram_size": 2, "encoder_no_repeat_ngram_size": 3, "min_length": 9},
+    "a penalty": {"repetition_penalty": 1.6, "min_new_tokens": 2, "renormalize_logits": True},
+    "tokens": {"bad_words_ids": [[5], [6, 7]], "suppress_tokens": [8, 9], "begin_suppress_tokens": [4], "forced_eos_token_id": 2},
+    "biases": {"sequence_bias": [[[11], -2.0], [[12, 13], -1.0], [[13, 13], -3.0]], "eos_token_id": [1, 17, 20]},
+    "an encoder's penalty": {"encoder_repetition_penalty": 1.5, "no_repeat_ngram_size": 3},
+}
+STOPS = [{}, {"early_stopping": True}, {"early_stopping": "never", "length_penalty": 0.0}, {"num_beams": 1}]
+
+
+@pytest.mark.parametrize("asked", PROCESSED)
+@pytest.mark.parametrize(("name", "stop"), [("Llama", 0), ("GPT2", 1), ("Llama", 2), ("Qwen2", 3)])
+def test_processors_of_language_models(name, asked, stop, monkeypatch):
+    """They see the prompt, and its padding: `generate`'s outputs, for prompts of mixed lengths, by beam search and greedily."""
+    monkeypatch.setattr(CapturedStep, "buckets", (4, 8, 64))  # fewer rows for the interpreter
+    model = build(name, seed=5).to(DEVICE)
+    settings = {"num_beams": 2, "max_new_tokens": 4, **PROCESSED[asked], **STOPS[stop]}
+    alone = {"encoder_repetition_penalty"} & settings.keys()  # transformers 5.17 forgets all inputs but the first
+    batch = inputs(model, 1 if alone else 3, seed=4 + stop, shortest=2, longest=7)
+    batch["input_ids"][0, -2:] = 12
+    theirs = model.generate(**batch, **settings)
+    ours, stats = call(model, batch, **settings)
+    assert (stats.engine, ours.tolist()) == ("device", theirs.tolist())
