@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..models import Model
 from ..scoring import Score
@@ -97,6 +97,20 @@ def _on_device(model: Model, decoding: Decoding) -> tuple[Way | None, str | None
         return None, "the searches of the device do not know this architecture, or its modules were changed"
     unknown = unknown_to_device(decoding)
     return way, None if unknown is None else f"the searches of the device do not know {unknown}"
+
+
+def encodes_itself(model: Any) -> bool:
+    """Whether an engine of ours, on the host or on a device, has an encoder of its own for this model of transformers. That reads
+    token ids and no padding."""
+    from .steps.choose import native, untouched
+
+    if any(step.takes(model) for step in native()):
+        return untouched(model.get_encoder())
+    if model.device.type != "cuda" or find_spec("triton") is None:
+        return False
+    from .device.weights import Weights
+
+    return Weights.takes(model) and untouched(model)
 
 
 def drafting_for(model: Model, scorer: Scorer, decoding: Decoding) -> Drafting | None:

@@ -292,10 +292,11 @@ class DeviceEngine:
         with torch.inference_mode():
             given = torch.tensor([[*prompt.tokens, *answer.tokens]], device=self.model.model.device)
             logits = self.model.logits(prompt, given[:, :-1])[0, len(prompt.tokens) - 1 :].float()
-            logprobs = logits.log_softmax(-1)
-            if job.edits is not None and job.edits.process is not None:
-                edited = [job.edits.process(job.index, answer.tokens[:t], logprobs[t, None]) for t in range(len(logprobs))]
-                logprobs = torch.cat(edited)
+            logprobs, edits = logits.log_softmax(-1), job.edits
+            if edits is not None and edits.process is not None:
+                rows = enumerate((logits if edits.raw else logprobs).split(1))
+                edited = torch.cat([edits.process(job.index, answer.tokens[:t], row) for t, row in rows])
+                logprobs = edited.log_softmax(-1) if edits.raw else edited
             own = float(logprobs.gather(1, given[0, len(prompt.tokens) :, None]).double().sum())
         precise = self.model.model.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
         if not abs(own - answer.logprob) <= (1e-3 if precise else 0.1) * (1 + len(answer.tokens)):
