@@ -50,7 +50,7 @@ def test_a_file_is_translated_to_a_file_without_what_only_unix_has(tmp_path: Pat
     source, target = tmp_path / "in.de", tmp_path / "out.en"
     source.write_text("Guten Morgen!\nJa.\n", encoding="utf-8")
     command = ["translate", str(source), "-o", str(target), "--stats"]
-    code = f"from bestfirst.cli.app import run; sys.exit(run({command!r}))"
+    code = f"from bestfirst.cli import run; sys.exit(run({command!r}))"
     run(code)
     assert target.read_text(encoding="utf-8") == "Good morning.\nYes.\n"
 

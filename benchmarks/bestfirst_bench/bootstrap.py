@@ -6,13 +6,11 @@ draws for every setting: what the lines have in common cancels out of a differen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-
-from .summary import INSTALL, TITLES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +18,9 @@ if TYPE_CHECKING:
 SAMPLES = 1000
 COMET = "Unbabel/wmt22-comet-da"
 LIBRARIES = {"bleu": "sacrebleu", "chrf": "sacrebleu", "rouge-l": "rouge_score", "comet": "comet"}
+TITLES = {"bleu": "BLEU", "chrf": "chrF", "rouge-l": "ROUGE-L"}  # what needs no more than outputs and references
 NAMES = {**TITLES, "comet": "COMET"}
+INSTALL = "pip install 'bestfirst[bench]'"
 
 Statistics = list[float]
 
@@ -59,20 +59,28 @@ class LineMetric:
     def title(self) -> str:
         return NAMES[self.name]
 
+    def of_text(self, outputs: Sequence[str], references: Sequence[str]) -> float:
+        """The score of a whole text, for a metric that does not read the source."""
+        lines = self.of_lines([], outputs, references)
+        return self.score([sum(column) for column in zip(*lines, strict=True)])
 
-def line_metrics(names: Sequence[str], tokenize: str) -> tuple[list[LineMetric], list[str]]:
+
+def line_metrics(names: Sequence[str], tokenize: str, known: Iterable[str] = LIBRARIES) -> tuple[list[LineMetric], list[str]]:
     """The metrics of these names, and of those that are not installed what to install."""
-    if unknown := [name for name in names if name not in LIBRARIES]:
-        raise ValueError(f"unknown metric {unknown[0]!r}; choose from {', '.join(LIBRARIES)}")
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"unknown metric {unknown[0]!r}; choose from {', '.join(known)}")
     makers = {"bleu": lambda: _sacrebleu("bleu", tokenize), "chrf": lambda: _sacrebleu("chrf", tokenize)}
     makers |= {"rouge-l": _rouge_l, "comet": _comet}
     there = [name for name in names if find_spec(LIBRARIES[name]) is not None]
-    install = {name: "pip install unbabel-comet" if name == "comet" else INSTALL for name in names}
-    missing = [f"{NAMES[name]} is left out: it needs {LIBRARIES[name]}; {install[name]}" for name in names if name not in there]
+    missing = []
+    for name in (name for name in names if name not in there):
+        install = "pip install unbabel-comet" if name == "comet" else INSTALL
+        missing.append(f"{NAMES[name]} is left out: it needs {LIBRARIES[name].replace('_', '-')}; {install}")
     return [makers[name]() for name in there], missing
 
 
 def _sacrebleu(name: str, tokenize: str) -> LineMetric:
+    """BLEU or chrF. `tokenize` is BLEU's: `none` for text that is tokenized already."""
     from sacrebleu.metrics import BLEU, CHRF
 
     if tokenize not in BLEU.TOKENIZERS:
@@ -87,6 +95,7 @@ def _sacrebleu(name: str, tokenize: str) -> LineMetric:
 
 
 def _rouge_l() -> LineMetric:
+    """ROUGE-L's F-measure, averaged over the text, with Porter's stemmer."""
     from importlib.metadata import version
 
     from rouge_score.rouge_scorer import RougeScorer

@@ -15,19 +15,19 @@ FIRST_BATCH = 64
 SLOWER = 1.2  # a batch size that takes so much longer than the best ends the search for it
 
 
-class Timed(Protocol):
+class HasSeconds(Protocol):
     seconds: float
 
 
-AnyTimed = TypeVar("AnyTimed", bound=Timed)
+AnyRun = TypeVar("AnyRun", bound=HasSeconds)
 
 
-def fastest_batch(run: Callable[[int], AnyTimed], inputs: int) -> tuple[int, AnyTimed]:
+def fastest_batch(run: Callable[[int], AnyRun], inputs: int) -> tuple[int, AnyRun]:
     """The batch size with which `run` is fastest, and that run: twice as large each time, until it takes a fifth longer than
     the best, holds all inputs, or memory ends."""
     import torch
 
-    found: dict[int, AnyTimed] = {}
+    found: dict[int, AnyRun] = {}
     size, grows = FIRST_BATCH, True
     while size and (grows or not found):
         try:

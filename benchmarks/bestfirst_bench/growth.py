@@ -17,7 +17,7 @@ from .tables import Columns, Table
 if TYPE_CHECKING:
     from bestfirst.models.transformers import TransformersModel
 
-    from .store import Store
+    from .row import Store
 
 STATS = ("calls", "rows", "steps", "seconds", "model_seconds", "in_flight", "cache_tokens")
 

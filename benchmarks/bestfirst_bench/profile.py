@@ -16,11 +16,11 @@ from bestfirst.decoding import decode
 from bestfirst.engine import Stats
 from bestfirst.engine.compiled_model import CompiledStep
 from bestfirst.engine.steps.choose import step_for
-from bestfirst.engine.steps.native import bart
 from bestfirst.engine.steps.native import calls as kernels
-from bestfirst.engine.steps.native.bart import NativeDecoder
+from bestfirst.engine.steps.native import decoder
+from bestfirst.engine.steps.native.decoder import NativeDecoder
 from bestfirst.engine.steps.native.parts import FeedForward, Product
-from bestfirst.engine.steps.native.room import NativeTree
+from bestfirst.engine.steps.native.tree_arrays import NativeTree
 from bestfirst.engine.steps.native_bart import NativeBart
 from bestfirst.engine.steps.tree import Tree
 
@@ -36,7 +36,7 @@ PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "attention to ancestors": ((kernels, "own_attention"),),
     "attention to the source": ((kernels, "cross_attention"),),
     "norms and activations": ((kernels, "add_norm"), (kernels, "norm"), (FeedForward, "activate")),
-    "embeddings": ((bart, "embed"),),
+    "embeddings": ((decoder, "embed"),),
     "paths": ((Tree, "rows"), (NativeTree, "rows")),
     "log-sum-exp and top-k": ((kernels, "top"), (kernels, "row_top")),
 }

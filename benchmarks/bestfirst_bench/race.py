@@ -14,10 +14,9 @@ from bestfirst.decoding import decode
 from bestfirst.engine import Stats
 
 from .bootstrap import Bootstrap, LineMetric
-from .row import Benchmark, Pair, ParallelText, Saved, device_name
+from .row import Benchmark, Pair, ParallelText, Saved, Store, device_name
 from .setting import Setting, read_setting
 from .shared import decode_shared
-from .store import Store
 from .summary import mean
 
 FIRST = 10  # lines of the first part; each is about twice the one before

@@ -1,24 +1,27 @@
-"""Row: what one setting made of one line of a text, and what it cost. Tables and plots are functions of rows alone."""
+"""Row: what one setting made of one line of a text, and what it cost. Tables and plots are functions of rows alone.
+
+A `Store` is a file of such results, written one at a time, so that whatever ends a run, what was finished is there for the next.
+"""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from hashlib import sha256
+from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from bestfirst import __version__
 from bestfirst.decoding import decode
+from bestfirst.journal import Journal
 from bestfirst.search import Result
 
-from .certificate import FullBeams
+from .certificate import FullBeams, follow
 from .setting import Setting, read_setting
-from .stopped_beams import follow
-from .store import Store
 
 if TYPE_CHECKING:
     from bestfirst.models.transformers import TransformersModel
@@ -69,6 +72,11 @@ class Saved:
 
     kind: ClassVar[str]
     writer: ClassVar[str] = "bestfirst bench"
+    model: str
+
+    @property
+    def key(self) -> Hashable:
+        raise NotImplementedError
 
     def dump(self) -> str:
         """As a line of JSON."""
@@ -92,6 +100,71 @@ class Saved:
             return cls(**cls.read(fields))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a {cls.kind} that {cls.writer} wrote") from error
+
+
+BEGIN = b'{"kind": "bestfirst bench '
+
+
+class OtherModel(ValueError):
+    """The file has another model's results."""
+
+
+def read(kind: type[AnySaved], paths: Iterable[Path]) -> list[AnySaved]:
+    """All results in these files, each once; ValueError names the file and line of what is none."""
+    records: dict[Hashable, AnySaved] = {}
+    for path in paths:
+        *whole, torn = path.read_bytes().split(b"\n")
+        for record in _parse(kind, whole, torn, path):
+            records.setdefault(record.key, record)
+    return list(records.values())
+
+
+def _parse(kind: type[AnySaved], whole: Iterable[bytes], torn: bytes, path: Path) -> Iterator[AnySaved]:
+    """What these lines hold. `torn`, the start of a line of ours, is left out."""
+    own = torn.startswith(BEGIN[: len(torn)])
+    for number, line in enumerate([*whole, *([] if own else [torn])], 1):
+        try:
+            yield kind.load(line)
+        except ValueError as error:
+            raise ValueError(f"{str(path)!r}, line {number}: {error}") from error
+
+
+class Store(Generic[AnySaved]):
+    """Results of one model, on disk. One run at a time writes to a file; what is not ours is left as it is."""
+
+    def __init__(self, kind: type[AnySaved], path: Path, model: str) -> None:
+        self.kind = kind
+        self.path = path
+        self.model = model
+        self.records: dict[Hashable, AnySaved] = {}
+
+    def __enter__(self) -> Store[AnySaved]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._journal = Journal(self.path)
+        except BlockingIOError:
+            raise ValueError(f"another run is writing to {str(self.path)!r}; wait for it, or name another file") from None
+        try:
+            for record in _parse(self.kind, self._journal.lines(), self._journal.torn, self.path):
+                if record.model != self.model:
+                    whose = f"{str(self.path)!r} has results of the model {record.model}, not of {self.model}"
+                    raise OtherModel(f"{whose}; name another file")
+                self.records.setdefault(record.key, record)
+        except BaseException:
+            self._journal.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._journal.close()
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self.records
+
+    def add(self, record: AnySaved) -> None:
+        """Save a result; it is on its way to the disk when this returns."""
+        self._journal.append(record.dump().encode("utf-8"), sync=False)
+        self.records[record.key] = record
 
 
 @dataclass(frozen=True)

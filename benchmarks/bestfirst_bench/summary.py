@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any
 
+from .bootstrap import TITLES, line_metrics
 from .row import Row
 from .setting import Setting
 
@@ -229,66 +228,27 @@ def tempered(found: Found) -> dict[int, list[SharpnessPoint]]:
     return points
 
 
-# -- quality: BLEU and chrF by sacrebleu, ROUGE-L by rouge-score, each with a signature that says how it was computed ----
-
-TITLES = {"bleu": "BLEU", "chrf": "chrF", "rouge-l": "ROUGE-L"}
-INSTALL = "pip install 'bestfirst[bench]'"
+# -- quality -------------------------------------------------------------------------------------------------------------
 
 
 class QualityMetrics:
     """Scores outputs against references. What is not installed is left out, and named in `left_out`."""
 
     def __init__(self, names: Sequence[str] = ("bleu", "chrf"), tokenize: str = "13a") -> None:
-        if unknown := [name for name in names if name not in TITLES]:
-            raise ValueError(f"unknown metric {unknown[0]!r}; choose from {', '.join(TITLES)}")
-        self.left_out: list[str] = []
-        self._metrics: dict[str, Metric] = {}
+        self._metrics, self.left_out = line_metrics(names, tokenize, TITLES)
         self._known: dict[tuple[str, ...], dict[str, float]] = {}
-        for name in names:
-            library = "rouge_score" if name == "rouge-l" else "sacrebleu"
-            if find_spec(library) is None:
-                self.left_out.append(f"{TITLES[name]} is left out: it needs {library.replace('_', '-')}; {INSTALL}")
-            else:
-                self._metrics[name] = _rouge_l() if name == "rouge-l" else _sacrebleu(name, tokenize)
 
     @property
     def names(self) -> list[str]:
-        return list(self._metrics)
+        return [metric.name for metric in self._metrics]
 
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         """Each metric of the whole text, in percent. Searches that find the same outputs are scored once."""
         key = (*outputs, *references)
         if key not in self._known:
-            self._known[key] = {name: score(outputs, references) for name, (score, _) in self._metrics.items()}
+            self._known[key] = {metric.name: metric.of_text(outputs, references) for metric in self._metrics}
         return self._known[key]
 
     def signatures(self) -> list[str]:
         """How each number was computed."""
-        return [f"{TITLES[name]}: {signature}" for name, (_, signature) in self._metrics.items()]
-
-
-Metric = tuple[Callable[[Sequence[str], Sequence[str]], float], str]
-"""A function of outputs and references, and its signature."""
-
-
-def _sacrebleu(name: str, tokenize: str) -> Metric:
-    """BLEU or chrF of a whole text. `tokenize` is BLEU's: `none` for text that is tokenized already."""
-    from sacrebleu.metrics import BLEU, CHRF
-
-    if tokenize not in BLEU.TOKENIZERS:
-        raise ValueError(f"sacrebleu has no tokenizer {tokenize!r}; choose from {', '.join(BLEU.TOKENIZERS)}")
-    metric: Any = BLEU(tokenize=tokenize, force=True) if name == "bleu" else CHRF()
-    metric.corpus_score(["a"], [["a"]])  # it has a signature once there is a number to sign
-    return lambda outputs, references: metric.corpus_score(outputs, [references]).score, str(metric.get_signature())
-
-
-def _rouge_l() -> Metric:
-    """ROUGE-L's F-measure, averaged over the text, with Porter's stemmer."""
-    from rouge_score.rouge_scorer import RougeScorer
-
-    score = RougeScorer(["rougeL"], use_stemmer=True).score
-
-    def average(outputs: Sequence[str], references: Sequence[str]) -> float:
-        return mean(100 * score(reference, each)["rougeL"].fmeasure for each, reference in zip(outputs, references, strict=True))
-
-    return average, f"f-measure|stemmer:porter|average:mean|rouge-score:{version('rouge-score')}"
+        return [f"{metric.title}: {metric.signature}" for metric in self._metrics]

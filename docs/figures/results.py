@@ -17,7 +17,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-from bestfirst.cli.app import run as run_command
+from bestfirst.cli import run as run_command
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "results.md"

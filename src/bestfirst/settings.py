@@ -9,8 +9,7 @@ from functools import cached_property
 from math import ceil, inf
 from typing import Any
 
-from .constraints import Constraint
-from .constraints.named import named_constraint
+from .constraints import Constraint, named_constraint
 from .drafting import Drafter, check_draft
 from .models import Model, Source
 from .models.model import eos_of

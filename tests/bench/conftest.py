@@ -9,7 +9,7 @@ import pytest
 import transformers
 
 import bestfirst
-from bestfirst.cli.app import run
+from bestfirst.cli import run
 from bestfirst.models.folder import embedded_folder
 
 DATA = Path(__file__).parents[1] / "data"

@@ -13,9 +13,8 @@ from bench.conftest import ENGLISH, GERMAN, call
 from bestfirst.scoring import LengthNormalized, LogProbability
 from bestfirst.search import Strategy, beam, best_first_beam
 from bestfirst.strategies import as_ctranslate2, stopping
-from bestfirst_bench.certificate import FullBeams
+from bestfirst_bench.certificate import FullBeams, StoppedBeams, follow
 from bestfirst_bench.row import Row
-from bestfirst_bench.stopped_beams import StoppedBeams, follow
 from search.audit import (
     Stopped,
     Tokens,

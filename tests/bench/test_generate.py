@@ -12,8 +12,8 @@ from bench.conftest import GERMAN, call
 from bestfirst.engine.known import known
 from bestfirst.models.transformers import wrap
 from bestfirst_bench.costs import fastest_batch
-from bestfirst_bench.drop_in import compare_generate
 from bestfirst_bench.peers import PeerRun
+from bestfirst_bench.speed import compare_generate
 from cli.process import only_line
 from engine.builders import ARCHITECTURES
 

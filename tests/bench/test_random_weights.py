@@ -8,10 +8,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from bestfirst_bench.drop_in import compare_generate
 from bestfirst_bench.peers import BestFirstPeer, HuggingFacePeer
 from bestfirst_bench.random_weights import prompts, random_model
-from bestfirst_bench.speed import speed
+from bestfirst_bench.speed import compare_generate, speed
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bestfirst_bench.row import Row
+from bestfirst_bench.row import Row, Store, read
 from bestfirst_bench.setting import Setting, read_score
-from bestfirst_bench.store import Store, read
 
 
 def row(line: int, **changes: object) -> Row:

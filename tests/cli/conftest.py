@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from bestfirst.cli.app import run
+from bestfirst.cli import run
 
 
 class Ended(NamedTuple):

@@ -119,7 +119,7 @@ def test_json_lines_may_hold_conversations(folder, tmp_path, call):
 
 
 def bestfirst_run(*arguments: object) -> int:
-    from bestfirst.cli.app import run
+    from bestfirst.cli import run
 
     return run([str(argument) for argument in arguments])
 

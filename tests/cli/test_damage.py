@@ -106,7 +106,7 @@ def test_a_full_disk_is_named():
 
 @pytest.mark.parametrize("option", ["-o", "--trace"])
 def test_a_full_disk_is_named_by_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str):
-    from bestfirst.cli.app import run
+    from bestfirst.cli import run
 
     (tmp_path / "text").write_text("Guten Morgen!\n")
     out = [] if option == "-o" else ["-o", str(tmp_path / "out")]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from bestfirst import Decoding, Model, Scored
-from bestfirst.cli.console import Output, silence_libraries
-from bestfirst.cli.lines import Stream
-from bestfirst.cli.progress import Bar, CostSummary
+from bestfirst.cli.console import Bar, Output, silence_libraries
+from bestfirst.cli.corpus import CostSummary
+from bestfirst.cli.translate import Stream
 from bestfirst.corpus import Record, Tally, Worker
 from bestfirst.corpus.records import batches, read_line
 from bestfirst.search import Answer, Result

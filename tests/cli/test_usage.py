@@ -10,10 +10,10 @@ from typing import get_type_hints
 
 import pytest
 
-from bestfirst.cli.app import run as command
+from bestfirst.cli import run as command
 from bestfirst.cli.console import CommandError
+from bestfirst.cli.model_choice import decoding_from
 from bestfirst.cli.options import AllSearchOptions
-from bestfirst.cli.settings import decoding_from
 from bestfirst.strategies import STOPS
 from cli.process import COMMAND, ENVIRONMENT, only_line, run
 
@@ -199,14 +199,14 @@ def test_help_teaches_and_loads_no_torch():
         (["tune", "--help"], ["--budget", "--margin", "--length-reward", "--dtypes"]),
     ):
         heavy = "{'torch', 'transformers', 'numpy', 'matplotlib'} & sys.modules.keys()"
-        script = f"import sys; from bestfirst.cli.app import run; run(sys.argv[1:]); assert not {heavy}, {heavy}"
+        script = f"import sys; from bestfirst.cli import run; run(sys.argv[1:]); assert not {heavy}, {heavy}"
         process = run(*arguments, "--help", command=[sys.executable, "-c", script])
         assert process.returncode == 0, process.stderr
         assert all(word in process.stdout.decode() for word in words)
 
 
 def test_the_overview_is_of_the_commands_there_are():
-    from bestfirst.cli.app import OVERVIEW
+    from bestfirst.cli import OVERVIEW
     from bestfirst.cli.commands import commands_for
 
     told = OVERVIEW.partition("Commands\n")[2].partition("\n\n")[0].splitlines()
@@ -219,7 +219,7 @@ def test_the_overview_is_of_the_commands_there_are():
 
 def test_a_command_loads_no_other():
     others = "sys.exit('bestfirst.cli.serve' in sys.modules)"
-    script = f"import sys; from bestfirst.cli.app import run; run(['view', '--help']); {others}"
+    script = f"import sys; from bestfirst.cli import run; run(['view', '--help']); {others}"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import bestfirst
-from bestfirst.cli.app import run
+from bestfirst.cli import run
 from cli.process import only_line
 
 TEXT = "Wie melkt man eine Kuh?"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import bestfirst
-from bestfirst.cli.app import run, with_values
+from bestfirst.cli import run, with_values
 from bestfirst.corpus import Checkpoint, ShardResult
 from cli.process import GERMAN, only_line
 from scale import FULL

@@ -10,7 +10,7 @@ import pytest
 
 from bestfirst import Decoding
 from bestfirst.corpus import Checkpoint, Input, Target, Worker
-from bestfirst.corpus.input import compression_of, format_of
+from bestfirst.corpus.formats import compression_of, format_of
 from corpus.models import Upper
 
 

@@ -220,7 +220,7 @@ def test_what_is_no_manifest_is_kept_under_another_name(do, text: Path):
 @pytest.mark.parametrize("name", ["out", "out.manifest.json", "out.parts/00000000"])
 @pytest.mark.parametrize("options", [[], ["--overwrite"]])
 def test_an_input_that_the_job_would_write_over_is_left_as_it_is(tmp_path: Path, capsys, name: str, options: list[str]):
-    from bestfirst.cli.app import run
+    from bestfirst.cli import run
 
     source = tmp_path / name
     source.parent.mkdir(exist_ok=True)

@@ -127,7 +127,7 @@ def test_failed_lines_of_a_job_that_is_not_done_are_done_again_too(do, tmp_path:
 def test_the_command_stops_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     """200 lines, and from the 50th on the model raises on every input."""
     import bestfirst.models.text_model as models
-    from bestfirst.cli.app import run
+    from bestfirst.cli import run
 
     (tmp_path / "text").write_text("Guten Morgen!\nWo ist der Bahnhof?\n" * 100)
     command = ["translate", str(tmp_path / "text"), "-o", str(tmp_path / "out"), "--shard-lines", "20"]

@@ -77,7 +77,7 @@ def test_interrupted_it_says_what_is_kept(tmp_path: Path):
 
 def test_nothing_to_do_takes_no_model(uninterrupted):
     folder, _ = uninterrupted
-    script = "import sys; from bestfirst.cli.app import run; code = run(sys.argv[1:]); sys.exit(code or 'torch' in sys.modules)"
+    script = "import sys; from bestfirst.cli import run; code = run(sys.argv[1:]); sys.exit(code or 'torch' in sys.modules)"
     process = run(*translate(folder), command=[sys.executable, "-c", script])
     assert process.returncode == 0, process.stderr
     assert only_line(process.stderr).endswith("nothing to do")

@@ -57,20 +57,16 @@ PROCESSORS = {
 }
 
 
-def as_data(processors):
-    ids = torch.tensor([[1], [1]])
-    return recognized(processors, ids, VOCABULARY, Processors(processors, ids, lambda y: 0, 2, False))
+def as_data(processors, ids=((1,), (1,)), start=1, raw=False):
+    ids = torch.tensor(ids)
+    return recognized(processors, ids, VOCABULARY, Processors(processors, ids, lambda y: 0, 2, False), start, raw)
 
 
-@pytest.mark.parametrize("name", PROCESSORS)
-@pytest.mark.parametrize("block", [4, 16])
-def test_the_kernel_does_what_the_processors_do(name, block):
-    """Rows of two inputs and of 1 to 7 tokens, the prompt's included; lists of all kinds longer and shorter than a block."""
-    rng = random.Random(name)
-    each = as_data(PROCESSORS[name]())
+def check_kernel(each, ids, dice, block):
+    """Rows of two inputs: the last token of its prompt and 0 to 6 others; lists of all kinds longer and shorter than a block."""
     rows, lengths = 24, 8
-    tokens = [[1, *(rng.choice((0, 3, 4, 5, 7, 9)) for _ in range(rng.randrange(7)))] for _ in range(rows)]
-    inputs = [rng.randrange(2) for _ in range(rows)]
+    inputs = [dice.randrange(2) for _ in range(rows)]
+    tokens = [[ids[i][-1], *(dice.choice((0, 3, 4, 5, 7, 9)) for _ in range(dice.randrange(7)))] for i in inputs]
     paths, node_token = torch.zeros(rows * lengths, lengths, dtype=torch.int32), torch.zeros(rows * lengths, dtype=torch.int32)
     for row, prefix in enumerate(tokens):
         nodes = torch.arange(len(prefix), dtype=torch.int32) + row * lengths
@@ -96,8 +92,37 @@ def test_the_kernel_does_what_the_processors_do(name, block):
     found = arrays[1].cpu()
     assert bool(found[-1].isnan().all())  # a row that is not in use
     for row in range(rows - 1):
-        expected = each[0].process(inputs[row], tokens[row][1:], logits[row, None].log_softmax(-1))[0]
-        torch.testing.assert_close(found[row], expected)
+        raw = each[0].raw
+        seen = logits[row, None] if raw else logits[row, None].log_softmax(-1)
+        expected = each[0].process(inputs[row], tokens[row][1:], seen)[0]
+        torch.testing.assert_close(found[row], expected.log_softmax(-1) if raw else expected)
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize("block", [4, 16])
+def test_the_kernel_does_what_the_processors_do(name, block):
+    check_kernel(as_data(PROCESSORS[name]()), [[1], [1]], random.Random(name), block)
+
+
+PROMPTS = [[0, 0, 5, 3, 4, 9, 4], [7, 3, 4, 5, 5, 3, 9]]  # the first is padded
+AFTER_PROMPTS = {
+    "min length": lambda: [hf.MinLengthLogitsProcessor(9, [0, 1])],
+    "min new tokens": lambda: [hf.MinNewTokensLengthLogitsProcessor(7, 3, 0)],
+    "suppressed": lambda: [hf.SuppressTokensLogitsProcessor([2, 11]), hf.SuppressTokensAtBeginLogitsProcessor([3, 4], 7)],
+    "forced": lambda: [hf.ForcedBOSTokenLogitsProcessor(7), hf.ForcedEOSTokenLogitsProcessor(10, [0, 1])],
+    "bad words": lambda: [hf.NoBadWordsLogitsProcessor([[3], [4, 5], [9, 4, 5], [5, 3, 4, 9, 4, 7]], eos_token_id=0)],
+    "sequence bias": lambda: [hf.SequenceBiasLogitsProcessor([*BIASES, [[*PROMPTS[1], 8], -1.0], [[2, *PROMPTS[1], 8], -1.0]])],
+    "repetition beyond the prompt": lambda: [hf.RepetitionPenaltyLogitsProcessor(0.6, prompt_ignore_length=7)],
+    "repetition of a part of it": lambda: [hf.RepetitionPenaltyLogitsProcessor(1.6, prompt_ignore_length=3)],
+}
+
+
+@pytest.mark.parametrize("name", {**PROCESSORS, **AFTER_PROMPTS})
+@pytest.mark.parametrize("raw", [False, True])
+def test_the_kernel_sees_a_language_models_prompt_and_its_padding(name, raw):
+    """Also as greedy search has it: scores that are not normalised."""
+    make = {**PROCESSORS, **AFTER_PROMPTS}[name]
+    check_kernel(as_data(make(), PROMPTS, raw=raw), PROMPTS, random.Random(name), 4)
 
 
 def test_what_is_not_known_stays_as_it_is():
@@ -108,7 +133,7 @@ def test_what_is_not_known_stays_as_it_is():
         [hf.NoRepeatNGramLogitsProcessor(2), Mine(2)],
         [hf.EncoderRepetitionPenaltyLogitsProcessor(2.5, SOURCES[:1])],  # of other inputs
         [hf.NoBadWordsLogitsProcessor([[VOCABULARY]])],  # an error
-        [hf.SequenceBiasLogitsProcessor([[[i, 3], -0.5] for i in range(70)])],  # one after another
+        [hf.SequenceBiasLogitsProcessor([[[i, 3], -0.5] for i in range(1, 71)])],  # one after another
     ):
         with pytest.raises(NotData, match="searches of the device"):
             as_data(processors)
@@ -180,7 +205,7 @@ def test_searches_with_edits_are_those_of_the_host(cases, tally, stop):
         for index in range(3):
             mine, theirs = at_random(rng) if index else ([], [])
             own = Processors(theirs, ids, lambda y: 0, 2, False)
-            told += recognized(mine, ids, vocabulary, own)
+            told += recognized(mine, ids, vocabulary, own, 1)
             each.append(SimpleNamespace(process=lambda i, *rest, own=own: own.one(0, *rest)))
         toys = EditedToys([random_toy(kind, vocabulary, f"edits {number} {seed}") for seed in range(3)], each)
         room = {"code": max(len(edits.code) for edits in told) // 4, "given": max(len(edits.given) for edits in told) + 1}
@@ -201,6 +226,7 @@ ASKED = {
     "n-grams": {"no_repeat_ngram_size": 2, "encoder_no_repeat_ngram_size": 2, "min_length": 4},
     "penalties": {"repetition_penalty": 1.4, "encoder_repetition_penalty": 1.3, "renormalize_logits": True},
     "nothing, greedily": {"num_beams": 1},
+    "some, greedily": {"num_beams": 1, "repetition_penalty": 1.4, "no_repeat_ngram_size": 2, "min_length": 4},
     "tokens": {"bad_words_ids": [[5], [6, 7]], "forced_bos_token_id": 6, "forced_eos_token_id": 2, "begin_suppress_tokens": [4]},
 }
 

@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+import transformers as hf
 
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
@@ -16,10 +17,12 @@ from bestfirst.engine.device import engine as engines
 from bestfirst.engine.device import session as sessions
 from bestfirst.engine.device import tree_attention
 from bestfirst.engine.device.agreement import own_modules
-from bestfirst.engine.device.own_modules import NAME
+from bestfirst.engine.device.launch import Graphs
+from bestfirst.engine.device.own_modules import NAME, OwnModules
 from bestfirst.engine.device.step import CapturedStep
+from bestfirst.integrations import crossover
 from bestfirst.models.transformers import TransformersModel
-from device.tiny import ENCODER_DECODERS, EVERYTHING, build, inputs
+from device.tiny import ENCODER_DECODERS, EVERYTHING, FALCON, FUSED, build, inputs
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -51,12 +54,33 @@ def test_architectures(name, stop):
     assert mine == theirs
 
 
+@pytest.mark.parametrize("name", [*EVERYTHING, *FUSED])
+def test_architectures_on_the_host(monkeypatch, name):
+    monkeypatch.setattr(TransformersModel, "on_gpu", False)
+    monkeypatch.setattr(crossover, "measure", lambda *_: 2.0)  # no clock decides
+    model = build(name)
+    given = inputs(model, 3, seed=1, shortest=3, longest=9)
+    for stop in STOPS:
+        stats = Stats()
+        asked = {**given, "num_beams": 3, "max_new_tokens": 6, **stop}
+        assert torch.equal(model.generate(**asked, custom_generate=bestfirst.generate, stats=stats), model.generate(**asked))
+        assert stats.engine == ("generate" if name == "LED" else "host")  # LED's decoder takes no mask
+
+
 @pytest.mark.parametrize(("name", "stop"), [*zip(["Mistral", "Gemma3", "T5"], STOPS, strict=True)])
 def test_longer_outputs(name, stop):
     """Beyond the window of a layer."""
     model = build(name, seed=3).to(DEVICE)
     mine, theirs = outputs(model, inputs(model, 2, seed=2, longest=5), num_beams=2, max_new_tokens=7, **stop)
     assert mine == theirs
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_bias_that_is_not_known_is_refused(attention):
+    """ALiBi, in products that a module takes itself: short hypotheses would hardly show it in half precision."""
+    config = hf.FalconConfig(**{**FALCON, "alibi": True}, attn_implementation=attention)
+    with pytest.raises(TypeError, match=r"a bias that is not known|more than scaled"):
+        OwnModules(hf.FalconForCausalLM(config).to(DEVICE).eval())
 
 
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
@@ -113,6 +137,15 @@ def test_memory_that_is_refused_in_a_step_means_fewer_inputs_at_a_time(monkeypat
     found = model.generate(**given, num_beams=2, max_new_tokens=2, custom_generate=bestfirst.generate, stats=stats)
     assert found.tolist() == expected.tolist()
     assert (stats.engine, stats.in_flight) == ("device", 2)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+def test_work_that_waits_for_the_device_is_done_unrecorded():
+    graphs, x = Graphs(torch.device(DEVICE)), torch.zeros(3, device=DEVICE)
+    with pytest.warns(UserWarning, match="waits for the device"):
+        graphs.run("waits", lambda: x.add_(float(x.sum() == 0)))
+    graphs.run("waits", lambda: x.add_(2))
+    assert x.tolist() == [3, 3, 3]
 
 
 def test_deterministic_the_same_bits_alone_and_in_a_batch(monkeypatch):

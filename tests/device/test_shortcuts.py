@@ -12,7 +12,10 @@ from transformers.activations import NewGELUActivation
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
-from bestfirst.engine.device.shortcuts import Shortcuts, gated, new_gelu, rms_norm, rotate
+from bestfirst.engine.device import rotary, shortcuts
+from bestfirst.engine.device.joined import groups
+from bestfirst.engine.device.rotary import rotate
+from bestfirst.engine.device.shortcuts import Shortcuts, Sums, gated, new_gelu, rms_norm
 from bestfirst.engine.device.successors import bits_of, sum_parts, survey_part
 from device.tiny import build
 
@@ -47,13 +50,86 @@ def test_rotary_positions():
         torch.testing.assert_close(mine, its, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
-def test_shortcuts_are_taken_and_given_back():
+@pytest.fixture
+def on_device(monkeypatch):
+    monkeypatch.setattr(rotary, "DEVICES", {DEVICE})
+    monkeypatch.setattr(shortcuts, "DEVICES", {DEVICE})
+
+
+def test_shortcuts_are_taken_and_given_back(on_device):
     model = build("Llama").to(DEVICE)
-    shortcuts = Shortcuts(model)
-    with shortcuts.taken():
-        assert sum("forward" in vars(module) for module in model.modules()) == 7  # five norms and two gated layers
+    some = Shortcuts(model)
+    with some.taken():
+        assert sum("forward" in vars(module) for module in model.modules()) == 14  # norms, gates, products, positions
     assert not any("forward" in vars(module) for module in model.modules())
+
+
+@pytest.mark.parametrize(("name", "sums"), [("Llama", 4), ("Qwen3", 4), ("Gemma2", 4), ("Olmo2", 1), ("Qwen2", 4), ("T5", None)])
+def test_models_with_shortcuts(on_device, monkeypatch, name, sums):
+    """The same numbers; sums that are normed next are taken by the norm."""
+    model, added = build(name).to(DEVICE), []
+    norm = shortcuts.rms_norm
+    monkeypatch.setattr(shortcuts, "rms_norm", lambda *given: added.append(given[-1] is not None) or norm(*given))
+    given = {"input_ids": torch.tensor([[5], [6], [7]], device=DEVICE)}
+    if sums is None:
+        given["decoder_input_ids"] = given["input_ids"]
+    else:
+        given["position_ids"] = torch.tensor([[9], [0], [3]], device=DEVICE)
+    with torch.inference_mode():
+        expected = model(**given).logits
+        some = Shortcuts(model)
+        some.reach(10)
+        added.clear()
+        with some.taken():
+            torch.testing.assert_close(model(**given).logits, expected, atol=1e-4, rtol=1e-4)
+    assert sums is None or sum(added) == sums
+
+
+def test_a_sum_is_there_whoever_looks_at_it():
+    x, y = torch.randn(2, 3, 4, device=DEVICE)
+    with Sums() as sums:
+        first = x + y
+        assert first.shape == (3, 4)
+        second = first + y
+        third = second.clone()
+    sums.take(None)
+    assert torch.equal(first, x + y)
+    assert torch.equal(third, x + y + y)
+
+
+def test_weights_of_products_that_are_joined_stay_what_they_are():
+    """Side by side, but no other numbers or objects; who writes to one writes to the product."""
+    model = build("Qwen2").to(DEVICE)
+    before = {name: (each, each.clone()) for name, each in model.named_parameters()}
+    joined = list(groups(model))
+    assert [len(each.sizes) for each in joined] == [3, 2, 3, 2]
+    for name, each in model.named_parameters():
+        assert each is before[name][0]
+        assert torch.equal(each, before[name][1])
+    places = [each.data_ptr() for each in model.parameters()]
+    assert [each.sizes for each in groups(model)] == [each.sizes for each in joined]
+    assert [each.data_ptr() for each in model.parameters()] == places  # moved once
+    attention, x = model.model.layers[0].self_attn, torch.randn(3, 1, 32, device=DEVICE)
+    with torch.no_grad():
+        attention.k_proj.weight.mul_(2)
+        attention.v_proj.bias.add_(1)
+    parts = attention.q_proj, attention.k_proj, attention.v_proj
+    forwards = [joined[0].forward_of(i) for i in range(3)]
+    for mine, part in zip([forward(x) for forward in forwards], parts, strict=True):
+        torch.testing.assert_close(mine, part(x))
+    loss = attention.k_proj(x).sum()
+    loss.backward()
+    assert attention.k_proj.weight.grad is not None
+
+
+def test_weights_that_are_shared_or_part_of_something_stay_where_they_are():
+    model = build("Llama").to(DEVICE)
+    model.model.layers[0].self_attn.k_proj.weight = model.model.layers[1].self_attn.k_proj.weight
+    gate = model.model.layers[0].mlp.gate_proj
+    whole = torch.randn(100, 32, device=DEVICE)
+    gate.weight.data = whole[:48]
+    assert [each.sizes for each in groups(model)] == [[48, 48]]
+    assert gate.weight.data_ptr() == whole.data_ptr()
 
 
 def test_a_large_vocabulary_in_parts():

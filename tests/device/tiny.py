@@ -7,13 +7,17 @@ from typing import Any
 import torch
 import transformers as hf
 
-from engine.builders import BART, EOS, GPT2, LLAMA, PAD, SMALL, START, T5, WHISPER, peaked
+from engine.builders import ARCHITECTURES, BART, EOS, GPT2, LLAMA, PAD, SMALL, START, T5, WHISPER, peaked
+from generate.tiny import made_of
 
 WIDE = {**LLAMA, "head_dim": 8}
 WINDOW = {**LLAMA, "sliding_window": 6}
 LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6}
 NEOX = {name: value for name, value in LLAMA.items() if name != "num_key_value_heads"}
 OPT = {**SMALL, "bos_token_id": START, "hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+FALCON = {**NEOX, "parallel_attn": True, "alibi": False, "multi_query": True, "bias": False}
+XGLM = {**SMALL, "bos_token_id": START, "d_model": 32, "ffn_dim": 48, "num_layers": 2, "attention_heads": 4}
+LED_POSITIONS = ("max_encoder_position_embeddings", "max_decoder_position_embeddings")
 PARTS = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 MOONSHINE = {
     **SMALL, **PARTS, "bos_token_id": START, "decoder_start_token_id": START, "max_position_embeddings": 64,
@@ -44,6 +48,12 @@ LANGUAGE_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "SmolLM3": ("SmolLM3ForCausalLM", LLAMA),
     "Nemotron": ("NemotronForCausalLM", LLAMA),
     "BioGpt": ("BioGptForCausalLM", {**LLAMA, "scale_embedding": True}),
+    "Mixtral": ("MixtralForCausalLM", {**LLAMA, "num_local_experts": 4}),
+    "Falcon": ("FalconForCausalLM", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    "Falcon7B": ("FalconForCausalLM", FALCON),
+    "GPTJ": ("GPTJForCausalLM", {**GPT2, "rotary_dim": 4}),
+    "CodeGen": ("CodeGenForCausalLM", {**GPT2, "rotary_dim": 4}),
+    "XGLM": ("XGLMForCausalLM", XGLM),
 }
 
 ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -54,13 +64,34 @@ ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Moonshine": ("MoonshineForConditionalGeneration", MOONSHINE),
     "PegasusX": ("PegasusXForConditionalGeneration", {**BART, "block_size": 4, "num_global_tokens": 2}),
     "Blenderbot": ("BlenderbotForConditionalGeneration", BART),
+    "LED": ("LEDForConditionalGeneration", {**BART, "attention_window": 8, **dict.fromkeys(LED_POSITIONS, 40)}),
+    "MVP": ("MvpForConditionalGeneration", BART),
 }
 
-EVERYTHING = {**LANGUAGE_MODELS, **ENCODER_DECODERS}
+MADE_OF_TWO: dict[str, tuple[str, str]] = {
+    "TrOCR": ("ViT", "TrOCR"),
+    "ViT-GPT2": ("ViT", "GPT2"),
+    "BERT-BERT": ("Bert", "Bert"),
+    "BERT-GPT2": ("Bert", "GPT2"),
+    "RoBERTa-RoBERTa": ("Roberta", "Roberta"),
+    "wav2vec-BERT": ("Wav2Vec2", "Bert"),
+}
+
+EVERYTHING = [*LANGUAGE_MODELS, *ENCODER_DECODERS, *MADE_OF_TWO]
+FUSED = {"Marian": "marian", "BART": "bart", "mBART": "mbart", "Pegasus": "pegasus", "M2M100": "m2m100"}
+"""Those that have kernels of their own, as `engine.builders` builds them."""
 
 
 def build(name: str, seed: int = 0) -> Any:
-    kind, settings = EVERYTHING[name]
+    if name in MADE_OF_TWO:
+        return made_of(*(getattr(hf, f"{part}Config") for part in MADE_OF_TWO[name]), seed)
+    if name in FUSED:
+        return ARCHITECTURES[FUSED[name]].build(seed)
+    return alone(name, seed)
+
+
+def alone(name: str, seed: int) -> Any:
+    kind, settings = {**LANGUAGE_MODELS, **ENCODER_DECODERS}[name]
     architecture = getattr(hf, kind)
     known = architecture.config_class()
     config = architecture.config_class(
@@ -80,8 +111,10 @@ def inputs(model: Any, n: int, seed: int = 0, shortest: int = 1, longest: int = 
     device = model.device
     if model.main_input_name == "input_features":
         return {"input_features": torch.randn(n, 8, 20, generator=dice).to(device)}
-    if model.main_input_name == "input_values":
-        return {"input_values": torch.randn(n, 2000, generator=dice).to(device)}
+    if model.main_input_name == "pixel_values":
+        return {"pixel_values": torch.randn(n, 3, 16, 16, generator=dice).to(device)}
+    if model.main_input_name in ("input_values", "inputs"):
+        return {model.main_input_name: torch.randn(n, 2000, generator=dice).to(device)}
     left = not model.config.is_encoder_decoder
     lengths = torch.randint(shortest, longest + 1, (n,), generator=dice).tolist()
     ids, mask = torch.full((n, max(lengths)), PAD), torch.zeros(n, max(lengths), dtype=torch.long)

@@ -140,14 +140,3 @@ def peaked(model: Any, seed: int, eos: float, logits: float = 4.0) -> Any:
     if hasattr(model, "final_logits_bias"):
         model.final_logits_bias.normal_(0, 0.5, generator=dice)
     return model
-
-
-def looks_ahead(model: Any) -> bool:
-    """Whether the model itself, without a cache, has a token depend on the next one (UMT5 of transformers 5.17 does): no step can
-    be held against it, and `generate`'s own loop runs."""
-    if not model.config.is_encoder_decoder:
-        return False
-    with torch.inference_mode():
-        ids = torch.tensor([[5, 6, 7], [5, 6, 8]])
-        first, second = model(input_ids=ids[:1].expand(2, -1), decoder_input_ids=ids, use_cache=False).logits[:, 1]
-    return not torch.allclose(first, second, atol=1e-4)

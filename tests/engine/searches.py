@@ -10,17 +10,17 @@ from transformers import GenerationMixin
 
 import bestfirst
 from bestfirst.engine.steps.bart import FusedBart
+from bestfirst.engine.steps.decoder_step import DecoderStep
 from bestfirst.engine.steps.llama import FusedLlama
-from bestfirst.engine.steps.step import DecoderStep
 from bestfirst.engine.steps.t5 import FusedT5
 from bestfirst.models import Model, Query, Scored
 from bestfirst.models.transformers import TransformersModel
 from bestfirst.search import Result
-from engine.builders import ARCHITECTURES, EOS, Architecture, looks_ahead
+from engine.builders import ARCHITECTURES, EOS, Architecture
 
 K, N, LONGEST = 4, 3, 10
 NEAR = 1e-4  # scores nearer than this may change places
-NAMES = tuple(name for name, each in ARCHITECTURES.items() if name != "umt5" or not looks_ahead(each.build()))
+NAMES = tuple(ARCHITECTURES)
 FUSED: dict[str, type[DecoderStep]] = {
     name: FusedLlama if architecture.decoder_only else FusedT5 if "t5" in name else FusedBart
     for name, architecture in ARCHITECTURES.items()

@@ -16,11 +16,11 @@ import bestfirst
 from bestfirst.engine.runner import Runner
 from bestfirst.engine.steps import choose
 from bestfirst.engine.steps.bart import FusedBart, read_bart
+from bestfirst.engine.steps.decoder_step import DecoderStep
 from bestfirst.engine.steps.hooked import HookedStep, RecomputeStep
 from bestfirst.engine.steps.llama import FusedLlama
-from bestfirst.engine.steps.native.bart import NativeEncoder
+from bestfirst.engine.steps.native.decoder import NativeEncoder
 from bestfirst.engine.steps.native_bart import as_numpy
-from bestfirst.engine.steps.step import DecoderStep
 from bestfirst.models.transformers import TransformersModel
 from engine.builders import ARCHITECTURES, PAD, VOCABULARY
 from engine.searches import FUSED, NAMES, Plain, decode, generate, hypotheses, same

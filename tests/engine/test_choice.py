@@ -16,7 +16,7 @@ from transformers import (
 
 import bestfirst
 from bestfirst.engine.steps import choose
-from bestfirst.engine.steps.step import DecoderStep
+from bestfirst.engine.steps.decoder_step import DecoderStep
 from engine.builders import ARCHITECTURES, EOS, SEQ2SEQ, START
 from engine.searches import FUSED, NAMES, assert_correct, decode, generate, hypotheses, same
 from generate.tiny import tiny
@@ -151,7 +151,7 @@ def test_an_encoder_that_somebody_changed_is_run_as_it_is(name: str, when: str, 
 
 @pytest.mark.parametrize("native", choose.native())
 def test_a_compiled_encoder_that_is_wrong_is_found_out_and_not_used(native, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bestfirst.engine.steps.native.bart import NativeEncoder
+    from bestfirst.engine.steps.native.decoder import NativeEncoder
 
     right = NativeEncoder.__call__
 

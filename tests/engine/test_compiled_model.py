@@ -16,8 +16,7 @@ import torch
 
 import bestfirst
 from bestfirst.engine.compiled_model import DEFAULTS, CompiledModel
-from bestfirst.models.folder import ModelNotFound, NeedsTransformers, embedded_folder
-from bestfirst.models.tensors import Tensors
+from bestfirst.models.folder import ModelNotFound, NeedsTransformers, Tensors, embedded_folder
 from bestfirst.models.transformers import load_transformers
 from engine.builders import ARCHITECTURES, EOS
 
@@ -170,8 +169,8 @@ print(*sorted({{name.partition(".")[0] for name in sys.modules}} & heavy))
         ("import bestfirst.cli", ""),
         ("bestfirst.Decoding(beam=5)", ""),
         ("assert bestfirst.decode(bestfirst.load(), ['Guten Morgen!'])[0].text == 'Good morning.'", "numpy"),
-        ("from bestfirst.cli.app import run; assert run(['--version']) == 0", ""),
-        ("from bestfirst.cli.app import run; assert run(['--help']) == 0", ""),
+        ("from bestfirst.cli import run; assert run(['--version']) == 0", ""),
+        ("from bestfirst.cli import run; assert run(['--help']) == 0", ""),
     ],
 )
 def test_what_a_new_process_loads(code, loaded):

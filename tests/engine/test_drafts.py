@@ -8,7 +8,7 @@ import pytest
 
 import bestfirst
 from bestfirst.drafting import DRAFTERS, Drafter, EarlierOutputs
-from bestfirst.engine.steps.native.room import NativeTree
+from bestfirst.engine.steps.native.tree_arrays import NativeTree
 from bestfirst.models import Source
 from toys import KINDS, random_toy
 

@@ -12,10 +12,9 @@ import torch
 import bestfirst
 from bestfirst.engine.steps.bart import read_bart
 from bestfirst.engine.steps.native import calls, registers
-from bestfirst.engine.steps.native.bart import NativeDecoder
+from bestfirst.engine.steps.native.decoder import NativeDecoder
 from bestfirst.engine.steps.native_bart import as_numpy
-from bestfirst.engine.steps.sources import Sources
-from bestfirst.engine.steps.tree import Tree
+from bestfirst.engine.steps.tree import Sources, Tree
 from bestfirst.scoring import Coverage, LogProbability
 from engine.builders import ARCHITECTURES
 

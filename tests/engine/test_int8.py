@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bestfirst.engine.steps.native import registers
-from bestfirst.engine.steps.native.packed import Packed
+from bestfirst.engine.steps.native.parts import PackedBytes
 
 needs_int8 = pytest.mark.skipif(registers.HERE.eight is None, reason="this CPU has neither VNNI nor AVX2")
 
@@ -26,7 +26,7 @@ def rounded(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def product(x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    weights = Packed.of(matrix)
+    weights = PackedBytes.of(matrix)
     out = np.full((len(x), len(weights.scales)), np.nan, np.float32)
     weights.multiply(x, out)
     return out[:, : len(matrix)]

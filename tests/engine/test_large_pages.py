@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bestfirst.engine.steps.operations import zeros
-from bestfirst.engine.steps.rows import CHUNK, Pages
+from bestfirst.engine.steps.step_rows import CHUNK, Pages
 from bestfirst.engine.steps.tree import Tree
 
 CPU = torch.device("cpu")

@@ -13,12 +13,11 @@ import bestfirst
 from bestfirst.engine.steps.bart import read_bart
 from bestfirst.engine.steps.bart_weights import Affine
 from bestfirst.engine.steps.native import calls, parts, registers
-from bestfirst.engine.steps.native.bart import NativeEncoder, batches, wide_top
+from bestfirst.engine.steps.native.decoder import NativeEncoder, batches, wide_top
 from bestfirst.engine.steps.native.parts import Product
 from bestfirst.engine.steps.native_bart import as_numpy
-from bestfirst.engine.steps.rows import Pages
-from bestfirst.engine.steps.sources import Sources
-from bestfirst.engine.steps.tree import Tree
+from bestfirst.engine.steps.step_rows import Pages
+from bestfirst.engine.steps.tree import Sources, Tree
 from engine.builders import ARCHITECTURES
 
 SHAPES = [(1, 1, 4), (3, 2, 8), (5, 2, 12), (17, 4, 16), (9, 2, 32), (50, 3, 64), (2, 2, 128)]  # rows, heads, head size
@@ -106,7 +105,7 @@ def test_activations(name):
     x, bias = 4 * normal(9, 240), normal(240)
     x[0, :4] = torch.tensor([200.0, -200.0, 0.0, nan])
     expected = ACTIVATIONS[name]((x + bias).double()).float()
-    parts.ACTIVATIONS[name](x.numpy(), bias.numpy())
+    parts.ACTIVATIONS[parts.KINDS[name]](x.numpy(), bias.numpy())
     torch.testing.assert_close(x, expected, rtol=1e-5, atol=2e-6, equal_nan=True)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bestfirst.engine.steps.native import calls, libraries, objects, registers
-from bestfirst.engine.steps.native.signatures import SIGNATURES
+from bestfirst.engine.steps.native import calls, libraries, registers
+from bestfirst.engine.steps.native.registers import SIGNATURES
 
 compiling = pytest.importorskip("bestfirst.engine.steps.native.compiling", reason="numba is not installed")
 
@@ -24,7 +24,7 @@ BYTES = {"quantise", "pack_bytes", "multiply_bytes"}
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
 def test_all_layers_at_once_are_the_layers_one_by_one(name):
     from bestfirst.engine.steps.bart import read_bart
-    from bestfirst.engine.steps.native.bart import NativeDecoder
+    from bestfirst.engine.steps.native.decoder import NativeDecoder
     from bestfirst.engine.steps.native_bart import as_numpy
     from engine.builders import ARCHITECTURES
 
@@ -93,7 +93,7 @@ def test_a_cpu_that_nothing_is_shipped_for_compiles_once(tmp_path, monkeypatch, 
         assert ("compiling kernels for this CPU" in capsys.readouterr().err) is said
         kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 4)
         x = np.array([[-1.0, 2.0, 3.0]], np.float32)
-        kind(address)(objects.NOWHERE, objects.NOWHERE, calls.at(x), calls.at(np.zeros(3, np.float32)), 1, 3)
+        kind(address)(calls.NOWHERE, calls.NOWHERE, calls.at(x), calls.at(np.zeros(3, np.float32)), 1, 3)
         assert x.tolist() == [[0, 2, 3]]
     assert len(list((tmp_path / "kept").iterdir())) == 1
 

@@ -8,8 +8,8 @@ from itertools import count
 import pytest
 
 import bestfirst
+from bestfirst.corpus.formats import Target
 from bestfirst.corpus.records import Record, Shard
-from bestfirst.corpus.target import Target
 from bestfirst.corpus.worker import Worker, fixed_budget
 from bestfirst.engine import host, threads, two_engines
 from bestfirst.engine.choice import engine_for

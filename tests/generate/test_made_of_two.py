@@ -7,18 +7,7 @@ import torch
 import transformers as hf
 
 import bestfirst
-from generate.tiny import EOS, PAD, START, peaked, shrink, tiny
-
-
-def made_of(encoder, decoder):
-    """A small one."""
-    parts = shrink(encoder()), shrink(decoder())
-    sees = encoder is hf.ViTConfig
-    config = (hf.VisionEncoderDecoderConfig if sees else hf.EncoderDecoderConfig).from_encoder_decoder_configs(*parts)
-    model = peaked((hf.VisionEncoderDecoderModel if sees else hf.EncoderDecoderModel)(config).float(), 0).eval()
-    settings = model.generation_config
-    settings.pad_token_id, settings.eos_token_id, settings.bos_token_id, settings.decoder_start_token_id = PAD, EOS, START, START
-    return model
+from generate.tiny import made_of, tiny
 
 
 @pytest.mark.parametrize(
@@ -26,14 +15,19 @@ def made_of(encoder, decoder):
     [
         (hf.ViTConfig, hf.TrOCRConfig, "host"),
         (hf.ViTConfig, hf.MBartConfig, "host"),
-        (hf.ViTConfig, hf.GPT2Config, "generate"),
+        (hf.ViTConfig, hf.GPT2Config, "host"),
         (hf.BertConfig, hf.BertConfig, "host"),
+        (hf.RobertaConfig, hf.RobertaConfig, "host"),
+        (hf.Wav2Vec2Config, hf.BertConfig, "host"),
     ],
 )
 def test_the_same_as_without(encoder, decoder, engine):
     model, dice, stats = made_of(encoder, decoder), torch.Generator().manual_seed(0), bestfirst.Stats()
     if encoder is hf.ViTConfig:
         batch = {"pixel_values": torch.randn(2, 3, 16, 16, generator=dice)}
+    elif encoder is hf.Wav2Vec2Config:
+        batch = {"input_values": torch.randn(2, 400, generator=dice), "attention_mask": torch.ones(2, 400, dtype=torch.long)}
+        batch["attention_mask"][1, 250:] = 0
     else:
         mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
         batch = {"input_ids": torch.randint(4, 60, (2, 6), generator=dice), "attention_mask": mask}

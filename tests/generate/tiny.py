@@ -100,6 +100,17 @@ def tiny(name: str, seed: int = 0, **changes: Any) -> Any:
     return model.eval()
 
 
+def made_of(encoder: Any, decoder: Any, seed: int = 0) -> Any:
+    """A small model of an encoder and a decoder of these configs: of text, of an image or of speech."""
+    kinds = {"vit": "VisionEncoderDecoder", "wav2vec2": "SpeechEncoderDecoder"}
+    kind = kinds.get(encoder.model_type, "EncoderDecoder")
+    config = shrink(getattr(transformers, f"{kind}Config").from_encoder_decoder_configs(encoder(), decoder()))
+    model = peaked(getattr(transformers, f"{kind}Model")(config).float(), seed).eval()
+    settings = model.generation_config
+    settings.pad_token_id, settings.eos_token_id, settings.bos_token_id, settings.decoder_start_token_id = PAD, EOS, START, START
+    return model
+
+
 def default_config(kind: Any) -> Any:
     """A class's default config. What is made of two models has none before transformers 5.18: there, that of later releases."""
     if not getattr(kind, "has_no_defaults_at_init", False):
@@ -180,7 +191,7 @@ def inputs(model: Any, seed: int = 0) -> dict[str, torch.Tensor]:
         frames = 2 * getattr(config, "max_source_positions", 8)
         bins = getattr(config, "num_mel_bins", getattr(config, "input_feat_per_channel", 8))
         return {main: torch.randn(2, *((bins, frames) if "Whisper" in type(model).__name__ else (frames, bins)), generator=dice)}
-    if main == "input_values":
+    if main in ("input_values", "inputs"):
         return {main: torch.randn(2, 1600, generator=dice)}
     if main == "flattened_patches":  # each with its row and column before it
         patches = torch.randn(2, 6, config.vision_config.patch_embed_hidden_size, generator=dice)

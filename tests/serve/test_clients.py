@@ -20,9 +20,9 @@ import pytest
 from bestfirst import Decoding
 from bestfirst.serve.engine_thread import EngineThread
 from bestfirst.serve.exchange import json_line
-from bestfirst.serve.limits import Limits
 from bestfirst.serve.middleware import CheckRequests, Hosts
 from bestfirst.serve.request_queue import MOST_UNREAD, DeadlinePassed, QueueFull, RequestQueue, TooMuch
+from bestfirst.serve.schemas import Limits
 from bestfirst.serve.server import listen
 from serve.served import ENVIRONMENT, PATIENCE, SLOW, Served, until
 from serve.test_engine import Letters

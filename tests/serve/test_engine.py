@@ -12,7 +12,7 @@ import pytest
 import bestfirst
 from bestfirst import Decoding
 from bestfirst.serve.engine_thread import Certified, Done, EngineStopped, EngineThread, Event, Work
-from bestfirst.serve.limits import Limits
+from bestfirst.serve.schemas import Limits
 from serve.served import PATIENCE, until
 
 

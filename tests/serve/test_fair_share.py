@@ -8,7 +8,7 @@ import bestfirst
 from bestfirst import Decoding
 from bestfirst.serve.engine_thread import Done, EngineThread, Work
 from bestfirst.serve.fair_share import FairShare, Flow, Use
-from bestfirst.serve.limits import Limits
+from bestfirst.serve.schemas import Limits
 from serve.test_engine import Letters
 
 USUAL = Decoding(beam=4)

@@ -35,8 +35,8 @@ def prepare() -> None:
     import pyarrow.parquet  # noqa: F401
     import typer.main
 
-    from bestfirst.cli.app import run
-    from bestfirst.cli.settings import ModelChoice
+    from bestfirst.cli import run
+    from bestfirst.cli.model_choice import ModelChoice
     from bestfirst.models.folder import embedded_folder
     from bestfirst.models.transformers import load_transformers
 
@@ -69,7 +69,7 @@ def command(*arguments: object, before: Callable[[], None] | None = None, kill_a
             try:
                 if before is not None:
                     before()
-                from bestfirst.cli.app import run
+                from bestfirst.cli import run
 
                 code = run(list(map(str, arguments)))
             except BaseException:

@@ -4,10 +4,10 @@ import typer
 
 from bestfirst.cli.options import grouped
 
-from .costs import generate, growth, profile, speed, startup
-from .rows import paper, run, scores
+from .running import paper, run, scores
 from .show import plot, table
-from .tune import tune as tune_command
+from .timing import generate, growth, profile, speed, startup
+from .tuning import tune as tune_command
 
 bench = typer.Typer(
     help="Measure on your own model and text what was saved.",

@@ -9,33 +9,30 @@ from pathlib import Path
 from typing import Annotated
 
 from bestfirst.cli.console import PARTLY, CommandError, reason, say, usage
+from bestfirst.cli.options import option
 
 from ..growth import Measurement
 from ..paper import EXPERIMENTS, Experiment
-from ..row import AnySaved, Row
-from ..store import read
+from ..row import AnySaved, Row, read
 from ..summary import QualityMetrics, by_model_and_text, by_setting
 from ..tables import measure, plan_lines, rows_table, sharpness_table
-from . import options
-from .options import TableOptions, option
+from . import bench_options as options
+from .bench_options import TableOptions
 from .work import show
 
 SHARPNESS = "sharpness"
 PLOTS = ("calls", "time", "bleu", "length", "sharpness", "growth")
 SUFFIXES = (".png", ".svg", ".pdf")
 
-TableName = Annotated[
-    str | None,
-    option(
-        f"A table of the paper: {', '.join(EXPERIMENTS)}; or {SHARPNESS}, the saving by how sure the model is. By default all "
-        "settings in one.",
-        "--table",
-        "-t",
-        metavar="NAME",
-    ),
-]
-PlotName = Annotated[str, option(f"One of {', '.join(PLOTS)}.", "--plot", "-p", metavar="NAME")]
-Output = Annotated[Path | None, option("A .png, .svg or .pdf file. By default NAME.png.", "--output", "-o", metavar="OUT")]
+# fmt: off
+
+TableName = Annotated[str | None, option("--table", "-t", metavar="NAME",
+    help=f"A table of the paper: {', '.join(EXPERIMENTS)}; or {SHARPNESS}, the saving by how sure the model is. By default all "
+    "settings in one.")]
+PlotName = Annotated[str, option("--plot", "-p", metavar="NAME", help=f"One of {', '.join(PLOTS)}.")]
+Output = Annotated[Path | None, option("--output", "-o", metavar="OUT", help="A .png, .svg or .pdf file. By default NAME.png.")]
+
+# fmt: on
 
 
 def table(
@@ -124,7 +121,7 @@ def read_saved(kind: type[AnySaved], files: Sequence[Path]) -> list[AnySaved]:
         if not file.is_file():
             raise usage(f"cannot read {str(file)!r}: no such file")
     try:
-        return read(kind, files)  # type: ignore[type-var]
+        return read(kind, files)
     except ValueError as error:
         raise usage(str(error)) from error
     except OSError as error:

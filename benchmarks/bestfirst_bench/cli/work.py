@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bestfirst.cli.console import INTERRUPTED, PARTLY, CommandError, error_console, reason, say, usage
-from bestfirst.cli.lines import open_input
-from bestfirst.cli.settings import ModelChoice
+from bestfirst.cli.model_choice import ModelChoice
+from bestfirst.cli.translate import open_input
 from bestfirst.corpus.records import batches
 from bestfirst.settings import Decoding
 
-from ..row import Benchmark, ParallelText, Row, Saved
+from ..row import Benchmark, OtherModel, ParallelText, Row, Saved, Store
 from ..setting import Setting
-from ..store import OtherModel, Store
 from ..tables import FORMATS, Table
-from .options import ModelOptions, ShuffleOptions
+from .bench_options import BenchModelOptions, ShuffleOptions
 
 if TYPE_CHECKING:
     from bestfirst.models.transformers import TransformersModel
@@ -63,7 +62,7 @@ def shuffled_lines(file: Path, which: ShuffleOptions) -> list[str]:
     return lines[: which.limit]
 
 
-def load_models(chosen: ModelOptions, lm: str | None = None) -> tuple[Any, Any]:
+def load_models(chosen: BenchModelOptions, lm: str | None = None) -> tuple[Any, Any]:
     """The model, and the language model if there is one."""
     wanted = Decoding()
     if lm is not None:  # as the score that takes one, so that whether they go together is checked
@@ -93,7 +92,7 @@ def saving(kind: type[Saved], file: Path | None, name: str, model: str) -> Itera
     """A store of this file, by default of this name; whatever ends the work, what is saved is said."""
     path = Path(f"{name}-{model.partition('@')[0]}.jsonl") if file is None else file
     opened, before = False, 0
-    store = Store(kind, path, model)  # type: ignore[type-var]
+    store = Store(kind, path, model)
     try:
         with store:
             opened, before = True, len(store.records)

@@ -1,5 +1,81 @@
-"""The command. `app` lists what it can do; each of its commands is a module of this package."""
+"""The command `bestfirst`. What is asked for most is answered at once; for all else `commands` is loaded, and a module of this
+package for each of them."""
 
-from .app import main
+from __future__ import annotations
 
-__all__ = ["main"]
+import re
+import sys
+
+from .. import __version__
+from .console import USAGE, reports, say
+
+ADDRESS = re.compile(r"auto|local|ray://.+|[^/]+:\d+")  # of a Ray cluster
+
+OVERVIEW = """
+ Usage: bestfirst [OPTIONS] COMMAND [ARGS]...
+
+ Beam search's answer for a fraction of the model calls: best-first beam search for any sequence model.
+
+ Options
+   --version   Print the version.
+   --help, -h  Show this message and exit.
+
+ Commands
+   translate   Translate text, line for line, in order.
+   complete    Continue prompts with a language model, one prompt a line.
+   compare     Compare all strategies: what each finds, and what it costs.
+   view        See a search: every hypothesis, in the order of the pops.
+   explain     Explain why a translation was not found.
+   serve       Serve translations over HTTP, with a page to try it on at /.
+   warmup      Compile ahead of time what the first translation on this machine would compile.
+   tune        Find the setting to use on your own model and text, and what it loses.
+   bench       Measure on your own model and text what was saved.
+
+ 'bestfirst COMMAND --help' explains a command, with examples.
+"""
+
+
+def with_values(arguments: list[str]) -> list[str]:
+    """The arguments with a value for a `--ray` that has none: typer knows no options whose value may be left out."""
+    out: list[str] = []
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
+        out.append(argument)
+        if argument == "--ray" and not ADDRESS.fullmatch(following):
+            out.append("local")
+    return out
+
+
+def main() -> None:
+    sys.exit(run())
+
+
+@reports
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command line; returns the exit code."""
+    try:
+        given = sys.argv[1:] if arguments is None else arguments
+        code = _run(given)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # now, and not when Python ends, for it may fail
+        return code
+    except Exception as error:
+        # typer's usage errors, wherever its version defines them, would otherwise be drawn as a box of several lines
+        if not hasattr(error, "format_message"):
+            raise
+        message = error.format_message()
+        if message:  # without one, no command was named and the help has been shown
+            command = getattr(getattr(error, "ctx", None), "command_path", "bestfirst")
+            say(f"{message} (see '{command} --help')")
+        return USAGE
+
+
+def _run(given: list[str]) -> int:
+    if given[:1] == ["--version"]:
+        print(f"bestfirst {__version__}")
+        return 0
+    if given[:1] in ([], ["--help"], ["-h"]):
+        print(OVERVIEW)
+        return 0 if given else USAGE
+    from .commands import commands_for
+
+    return commands_for(given[0])(with_values(given), prog_name="bestfirst", standalone_mode=False) or 0

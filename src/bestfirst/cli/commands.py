@@ -38,7 +38,7 @@ def warmup() -> None:
 
     Example: bestfirst warmup
     """
-    from ..engine.steps.native.objects import entries
+    from ..engine.steps.native.calls import entries
 
     entries()
     print("kernels are ready")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Annotated, Any
 
-from ..corpus.target import one_line
+from ..corpus.formats import one_line
 from ..decoding import decode
 from ..models import Model
 from ..search import Result
@@ -17,7 +17,7 @@ from ..settings import Decoding
 from ..strategies import STRATEGIES, UNPRUNED
 from . import options
 from .console import PARTLY, Output, drawn, reason, reports, say, usage
-from .settings import ModelChoice, decoding_from
+from .model_choice import ModelChoice, decoding_from
 
 UNPRUNED_CALLS = f"Model calls after which the strategies that prune nothing ({', '.join(UNPRUNED)}) give up."
 

@@ -1,5 +1,5 @@
-"""Console: lines on standard error, what rich draws for a terminal or a file, text that is written at once, so that nothing is
-lost when the command ends early; and how it ends: what ends it early is one line and an exit code, never a traceback."""
+"""Console: lines and a bar on standard error, what rich draws for a terminal or a file, text that is written at once, so that
+nothing is lost when the command ends early; and how it ends: in one line and an exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import Stopped, Unusable, reason
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from ..corpus import Tally
 
 
 __all__ = ["CommandError", "reason", "reports", "say", "tell", "usage"]
@@ -77,6 +79,57 @@ def discard_output() -> None:
     if sys.stdout is not None:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+class Bar:
+    """Counts lines. Shows nothing where stderr is no terminal, or the lines themselves appear there."""
+
+    def __init__(
+        self, total: Callable[[], int | None], hidden: bool = False, what: str = "loading the model", transient: bool = False
+    ) -> None:
+        """`total` tells how many lines there are, and is not asked if there is no bar. `transient`: gone when it is done."""
+        self._progress: Any = None
+        if hidden or sys.stderr is None or not sys.stderr.isatty():
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[saved]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._progress = Progress(*columns, console=error_console(), transient=transient, redirect_stdout=False)
+        self._task = self._progress.add_task(what, total=total(), saved="")
+
+    def __enter__(self) -> Bar:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def begin(self, done: int = 0) -> None:
+        """The model is there; so many lines were done before."""
+        if self._progress is not None:
+            self._progress.reset(self._task, completed=done, description="translating")
+
+    def advance(self, lines: int = 1) -> None:
+        if self._progress is not None:
+            self._progress.advance(self._task, lines)
+
+    def reach(self, count: int) -> None:
+        if self._progress is not None:
+            self._progress.update(self._task, completed=count)
+
+    def saved(self, tally: Tally) -> None:
+        """What of beam search's calls was not made so far."""
+        if self._progress is not None and tally.beam_calls:
+            self._progress.update(self._task, saved=f"{tally.saved:.0%} of calls saved")
 
 
 class CommandError(Stopped):

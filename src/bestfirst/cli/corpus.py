@@ -1,23 +1,25 @@
-"""From file to file: a corpus job that can be broken off at any time and goes on when the same command is given again."""
+"""From file to file: a corpus job that can be broken off at any time and goes on when the same command is given again; and what
+it cost in the end."""
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 from typing import Any
 
-from ..corpus import Checkpoint, Input, ShardResult, Survey, Target, Worker
+from ..corpus import Checkpoint, Input, ShardResult, Survey, Tally, Target, Worker
 from ..corpus.worker import BEST_SO_FAR, NOTHING_ALLOWED, OUT_OF_CALLS, UNFINISHED, fixed_budget, shard_lines
 from ..errors import Conflict, InputChanged, Stopped
 from ..settings import Decoding
-from .console import INTERRUPTED, PARTLY, CommandError, say, tell, usage
+from .console import INTERRUPTED, PARTLY, Bar, CommandError, say, tell, usage
+from .model_choice import ModelChoice, identity, signature
 from .options import CorpusOptions
-from .progress import Bar, CostSummary
-from .settings import ModelChoice, identity, signature
 
 REMEDIES = {
     UNFINISHED: "raise --max-length, or see what there is with --partial",
@@ -137,7 +139,7 @@ class CorpusJob:
         if self.corpora.ray is None:
             yield build()
             return
-        from ..cluster.pool import Pool
+        from ..cluster import Pool
 
         with Pool(build, self.corpora.ray, self.corpora.workers, self.choice.threads or 1, self.choice.device) as pool:
             yield pool
@@ -147,3 +149,64 @@ def build_worker(choice: ModelChoice, decoding: Decoding, target: Target, chat: 
     """A worker with its model loaded, in whatever process this runs."""
     model, decoding = choice.load(decoding)
     return Worker(model, decoding, target, signature(decoding, model), chat)
+
+
+# -- what it cost ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class CostSummary:
+    """Sums over all lines, and how fast this run was: of a job that goes on, it did only some of them."""
+
+    tally: Tally = field(default_factory=Tally)
+    before: int = 0  # sentences that were done before this run
+    began: float = field(default_factory=perf_counter)
+
+    @property
+    def seconds(self) -> float:
+        return perf_counter() - self.began
+
+    @property
+    def rate(self) -> float:
+        """Sentences a second."""
+        return (self.tally.sentences - self.before) / self.seconds
+
+    def line(self) -> str:
+        """The least one wants to know."""
+        tally = self.tally
+        each = max(1, tally.sentences)
+        saved = f"; beam search makes at least {tally.beam_calls / each:.1f}" if tally.beam_calls else ""
+        failed = f", {tally.failed} failed" if tally.failed else ""
+        calls = f"{tally.calls / each:.1f} calls a sentence{saved}"
+        return f"{tally.lines} lines{failed}, {self.seconds:.1f} seconds ({self.rate:.1f} sentences a second), {calls}"
+
+    def table(self, signature: str) -> str:
+        """One figure a line."""
+        tally, seconds = self.tally, self.seconds
+        each = max(1, tally.sentences)
+        earlier = f", {self.before} of them before" if self.before else ""
+        least = f"{tally.beam_calls / each:.1f} a sentence"
+        lines = [
+            f"sentences {tally.sentences}" + (f" ({tally.failed} failed)" if tally.failed else "") + earlier,
+            f"calls     {tally.calls} ({tally.calls / each:.1f} a sentence): hypotheses that had to be scored",
+            f"saved     {tally.saved:.0%} of beam search's calls at least, of {least}"
+            if tally.saved
+            else f"saved     nothing: beam search needs {least} at least",
+            f"rows      {tally.rows} ({tally.rows / each:.1f} a sentence): hypotheses that were scored, ahead of need included",
+            f"steps     {tally.steps} ({tally.rows / max(1, tally.steps):.1f} rows each): forward passes",
+            f"exact     {tally.exact} of {tally.sentences}: proven to be beam search's answer",
+            f"seconds   {seconds:.2f} ({tally.model_seconds:.2f} in the model): {self.rate:.1f} sentences a second",
+            *([f"memory    {most} MB at most"] if (most := memory()) is not None else []),
+            f"signature {signature}",
+        ]
+        return "\n".join(line for line in lines if tally.beam_calls or not line.startswith("saved"))
+
+
+def memory() -> int | None:
+    """Most memory this process has held, in MB; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most // (1 << 20 if sys.platform == "darwin" else 1 << 10)

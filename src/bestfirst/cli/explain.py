@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from ..page.recorded_tree import printable
 from . import options
-from .console import CommandError, Output, drawn, reason, reports, usage
-from .progress import Bar
-from .settings import ModelChoice, decoding_from
+from .console import Bar, CommandError, Output, drawn, reason, reports, usage
+from .model_choice import ModelChoice, decoding_from
 
 if TYPE_CHECKING:
     from ..explaining import Explanation

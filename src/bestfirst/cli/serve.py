@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ..constraints.named import missing_file, named_constraint
+from ..constraints import missing_file, named_constraint
 from . import options
 from .console import reason, reports, say, usage
-from .settings import ModelChoice, decoding_from
+from .model_choice import ModelChoice, decoding_from
 
 
 def seconds(value: object) -> float:
@@ -107,8 +107,8 @@ def serve(
     """
     if missing := [name for name in ("fastapi", "fastapi_swagger", "prometheus_client", "uvicorn") if find_spec(name) is None]:
         raise usage(f"the server needs {missing[0]}: pip install 'bestfirst[serve]'")
-    from ..serve.limits import Limits
     from ..serve.middleware import Hosts
+    from ..serve.schemas import Limits
     from ..serve.server import listen, run, url
 
     if token is None and "BESTFIRST_TOKEN" in os.environ:

@@ -1,11 +1,191 @@
-"""`bestfirst translate` and `bestfirst complete`: text in, text out, line for line."""
+"""`bestfirst translate` and `bestfirst complete`: text in, text out, line for line. From file to file it is a job that can be
+broken off (`corpus`); else a stream, whose lines are decoded as they come and written at once, in order."""
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+
+from ..corpus import Input, Record, Target, Worker
+from ..corpus.formats import UNREADABLE, compression_of, decompressed, format_of
+from ..corpus.records import batches
+from ..errors import reason
+from ..search import HEADER, Result, Trace
+from ..settings import Decoding
 from . import options
-from .console import reports, usage
-from .lines import Lines
-from .settings import ModelChoice, decoding_from
+from .console import INTERRUPTED, PARTLY, Bar, CommandError, Output, reports, say, tell, usage
+from .corpus import CorpusJob, CostSummary, build_worker, is_job, say_failure
+from .model_choice import ModelChoice, decoding_from
+from .options import CorpusOptions, LineOptions, given
+
+ROWS = 500  # of a Parquet file at a time
+
+
+@dataclass(frozen=True)
+class Lines(LineOptions):
+    """What is written for each line: decoded, and written."""
+
+    def run(
+        self,
+        file: str | None,
+        output: str | None,
+        decoding: Decoding,
+        choice: ModelChoice,
+        corpora: CorpusOptions,
+        *,
+        partial: bool = False,
+        chat: bool = False,
+    ) -> int:
+        """Decode every line; returns the exit code. `partial`: take unfinished outputs. `chat`: what is said to a chat model."""
+        choice.check(decoding)
+        if self.trace is not None and decoding.must_contain:
+            raise usage("--must-contain does not go with --trace: its searches leave none; leave one of them out")
+        fields = corpora.input_field, corpora.output_field
+        source = Input(file or "-", corpora.input_format or format_of(file), *fields)
+        form = _form(corpora.output_format or format_of(output), self.as_json, self.nbest)
+        target = Target(form, compression_of(output or ""), self.nbest, partial, *fields)
+        _check_options(source, target, corpora)
+        if "parquet" in (source.form, form):
+            from ..corpus import parquet  # noqa: F401  now, if its library is missing
+        if self.trace is None and is_job(file, output):
+            job = CorpusJob(source, target, str(output), decoding, choice, corpora, self.overwrite, self.retry_failed, chat)
+            return job.run(self.stats)
+        _check_stream(source, target, given(ray=corpora.ray, shard_lines=corpora.shard_lines, retry_failed=self.retry_failed))
+        with ExitStack() as stack:
+            stream = stack.enter_context(open_input(file))
+            out = stack.enter_context(closing(Output(output, apart_from=[stream], overwrite=self.overwrite)))
+            events = stack.enter_context(closing(Output(self.trace, apart_from=[stream, out.file]))) if self.trace else None
+            counted = file and stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+            bar = stack.enter_context(Bar(lambda: source.survey().lines if counted else None, hidden=out.file.isatty()))
+            run = Stream(build_worker(choice, decoding, target, chat), out, events, bar)
+            try:
+                for batch in records(source, stream):
+                    run.translate(batch)
+            except KeyboardInterrupt:
+                raise CommandError("interrupted; the lines translated so far are written", INTERRUPTED) from None
+        if self.stats:
+            tell(run.summary.table(run.worker.signature))
+        return PARTLY if run.failed else 0
+
+
+def _form(named: str, as_json: bool, nbest: int) -> str:
+    if as_json and named == "parquet":
+        raise usage("--json writes lines, not Parquet; name another output")
+    if as_json:
+        return "json"
+    return "nbest" if named == "text" and nbest > 1 else named
+
+
+def _check_options(source: Input, target: Target, corpora: CorpusOptions) -> None:
+    """What would change nothing is refused."""
+    if corpora.workers is not None and corpora.ray is None:
+        raise usage("--workers goes with --ray")
+    if not {source.form, target.form} & {"jsonl", "parquet"}:
+        for name in ("input_field", "output_field"):
+            if getattr(corpora, name) != getattr(type(corpora), name):
+                flag = "--" + name.replace("_", "-")
+                raise usage(f"{flag} is for records: name a .jsonl or .parquet file, or say --input-format or --output-format")
+
+
+def _check_stream(source: Input, target: Target, asked: Iterable[str]) -> None:
+    """What only goes from file to file."""
+    there = source.path == "-" or os.path.exists(source.path)  # a missing file is named when it is opened
+    for name in asked if there else ():
+        flag = "--" + name.replace("_", "-")
+        raise usage(f"{flag} goes from file to file: name an input file and, with -o, an output file; and no --trace")
+    if source.form == "parquet" and source.path == "-":
+        raise usage("Parquet cannot be read from standard input; name an input file")
+    if target.form == "parquet":
+        raise usage("Parquet goes from file to file: name an input file and, with -o, an output file; and no --trace")
+    if target.compression is not None:
+        raise usage("a compressed output goes from file to file; here, write to standard output and compress that ('| gzip')")
+
+
+def open_input(path: str | None) -> io.FileIO:
+    """The file of this name; standard input without one, or for `-`."""
+    if path in (None, "-"):
+        if sys.stdin is None:
+            raise usage("standard input is closed; name an input file")
+        stream = io.FileIO(sys.stdin.fileno(), closefd=False)
+        if stream.isatty():
+            say("reading from the terminal; end with Ctrl-D")
+        return stream
+    try:
+        return io.FileIO(str(path))
+    except OSError as error:
+        text = isinstance(error, FileNotFoundError) and " " in str(path)
+        hint = "; a text itself comes by standard input: echo TEXT | bestfirst translate" if text else ""
+        raise usage(f"cannot read {path!r}: {reason(error)}{hint}") from error
+
+
+def records(source: Input, stream: io.FileIO) -> Iterator[Sequence[Record]]:
+    """All records, as many at a time as are there."""
+    if source.form == "parquet":
+        yield from (shard.records for shard in source.shards(ROWS))
+        return
+    try:
+        yield from batches(decompressed(stream, source.path), source.parse)
+    except UNREADABLE as error:
+        raise CommandError(f"cannot read on: {reason(error)}") from error
+
+
+class Stream:
+    """Batches of records go in, results are written in the order of the records."""
+
+    def __init__(self, worker: Worker, output: Output, events: Output | None, bar: Bar) -> None:
+        self.worker = worker
+        self.output = output
+        self.events = events
+        self.bar = bar
+        self.summary = CostSummary()
+        self._done: dict[int, tuple[Record, Result]] = {}  # those that wait for one before them
+        self._next = 1
+        self._traces: dict[int, Trace] = {}
+        for target in filter(None, (output, events)):
+            target.begin()
+        if events is not None:
+            events.write(json.dumps(HEADER) + "\n")
+        bar.begin()
+
+    @property
+    def failed(self) -> int:
+        return self.summary.tally.failed
+
+    def translate(self, records: Sequence[Record]) -> None:
+        cost = self.worker.decode(records, self.done, None if self.events is None else self._trace)
+        self.summary.tally.include(cost)
+        self.bar.saved(self.summary.tally)
+
+    def done(self, record: Record, result: Result) -> None:
+        """Write a result as soon as all before it are there."""
+        self._done[record.number] = (record, result)
+        while self._next in self._done:
+            self._next += 1
+            self._write(*self._done.pop(self._next - 1))
+
+    def _trace(self, record: Record) -> Trace:
+        trace = self._traces[record.number] = Trace(line=record.number)
+        return trace
+
+    def _write(self, record: Record, result: Result) -> None:
+        self.output.write(self.worker.target.line(record, result))
+        trace = self._traces.pop(record.number, None)
+        if self.events is not None and trace is not None:
+            self.events.write("".join(json.dumps(event) + "\n" for event in trace.events))
+        why = self.worker.failure(result)
+        if why is not None:
+            self.summary.tally.failed += 1
+            say_failure(record.number, why)
+        self.bar.advance()
+
+
+# -- the commands -----------------------------------------------------------------------------------------------------
 
 
 @reports

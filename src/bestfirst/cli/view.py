@@ -15,8 +15,8 @@ from ..search import HEADER
 from ..settings import Decoding
 from . import options
 from .console import PARTLY, CommandError, Output, drawn, reason, reports, say, usage
+from .model_choice import ModelChoice, decoding_from
 from .options import OUTPUT, SEARCH, argument, count, option, words
-from .settings import ModelChoice, decoding_from
 
 GUESSES = 32  # rows of a step with drafts
 

@@ -6,10 +6,9 @@ gives the same job again goes on with the shards that are missing. `tests/corpus
 """
 
 from .checkpoint import Checkpoint
-from .input import Input, Survey
+from .formats import Input, Survey, Target
 from .manifest import Manifest
 from .records import Record, Shard
-from .target import Target
 from .worker import ShardResult, Tally, Worker
 
 __all__ = ["Checkpoint", "Input", "Manifest", "Record", "Shard", "ShardResult", "Survey", "Tally", "Target", "Worker"]

@@ -26,10 +26,9 @@ from typing import Any, Literal
 from ..errors import Conflict, Stopped, Unusable, reason
 from ..journal import Journal, digest, replacing, sync_folder, write
 from ..settings import Budget
-from .input import Input, Survey
+from .formats import Input, Survey, Target
 from .manifest import WRONG, Complete, Entry, Manifest
 from .records import Shard
-from .target import Target
 from .worker import SHARD_LINES, ShardResult, Tally, Work
 
 State = Literal["new", "begun", "complete"]

@@ -18,8 +18,8 @@ from ..errors import Stopped, reason
 from ..models.reader import conversation
 from ..search import Result, Trace
 from ..settings import Budget, Decoding
+from .formats import Target
 from .records import Record, Shard
-from .target import Target
 
 SHARD_LINES = 500
 """Lines that are decoded and kept together: a few seconds' work on a CPU. Larger shards are no faster there (docs/corpus.md)."""

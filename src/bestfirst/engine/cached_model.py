@@ -21,7 +21,18 @@ from ..models import Model, Query, Scored
 from ..models.numbers import FewBest, few_rows
 from ..models.reader import Prompt
 from ..models.text_model import TextModel
+from .known import known
 from .runner import Row, Runner, Sentence
+
+
+def step_of(model: Any) -> tuple[Any, Any]:
+    """What runs the decoder of a model that is not compiled, a `DecoderStep`, and the context in which it is done."""
+    import torch
+
+    from .steps.choose import step_for
+
+    with known(model).lock:  # it may try which step agrees with the model
+        return step_for(model), torch.inference_mode
 
 
 class Held:
@@ -46,16 +57,11 @@ State = tuple[Held, int]
 class CachedModel:
     """Runs rows of one model for whoever asks it."""
 
+    _mode: Any
+
     def __init__(self, model: TextModel) -> None:
         self.model = model
-        decoder = model.decoder
-        self._mode: Any = nullcontext
-        if decoder is None:
-            import torch
-
-            from .steps.choose import step_for
-
-            decoder, self._mode = step_for(model), torch.inference_mode  # type: ignore[arg-type]
+        decoder, self._mode = step_of(model) if model.decoder is None else (model.decoder, nullcontext)
         self.runner = Runner(model, decoder)
         self._banned = list(model.banned)
         self._dead: deque[Sentence] = deque()

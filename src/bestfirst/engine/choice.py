@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..models import Model
 from ..scoring import Score
@@ -99,6 +99,20 @@ def _on_device(model: Model, decoding: Decoding) -> tuple[Way | None, str | None
     return way, None if unknown is None else f"the searches of the device do not know {unknown}"
 
 
+def encodes_itself(model: Any) -> bool:
+    """Whether an engine of ours, on the host or on a device, has an encoder of its own for this model of transformers. That reads
+    token ids and no padding."""
+    from .steps.choose import native, untouched
+
+    if any(step.takes(model) for step in native()):
+        return untouched(model.get_encoder())
+    if model.device.type != "cuda" or find_spec("triton") is None:
+        return False
+    from .device.weights import Weights
+
+    return Weights.takes(model) and untouched(model)
+
+
 def drafting_for(model: Model, scorer: Scorer, decoding: Decoding) -> Drafting | None:
     """Who guesses ahead; None where nobody is asked to, or rows cannot be scored with their parents."""
     from ..drafting import named_drafter
@@ -117,12 +131,6 @@ def scorer_for(model: Model, score: Score, lenient: bool = False) -> Scorer:
     """Who asks this model on behalf of searches: Hugging Face models run on a tree of keys and values, others as they are."""
     if not model.hugging_face:
         return ModelScorer(model, score, lenient)
-    if (decoder := getattr(model, "decoder", None)) is not None:
-        from .tree_scorer import TreeScorer
+    from .tree_scorer import TreeScorer
 
-        return TreeScorer(model, score, decoder)  # type: ignore[arg-type]
-    from .known import known
-    from .torch_scorer import TorchScorer
-
-    with known(model).lock:  # it may try which step agrees with the model
-        return TorchScorer(model, score)  # type: ignore[arg-type]
+    return TreeScorer(model, score)  # type: ignore[arg-type]

@@ -26,8 +26,8 @@ from ..strategies import FirstFinished, HuggingFaceStep
 from .engine import Job, Running
 from .host import HostEngine, roomy
 from .steps.native import search_plan as s
-from .steps.native.bart import MULTIPLE, NOTHING, WIDE, NativeDecoder
 from .steps.native.calls import at
+from .steps.native.decoder import MULTIPLE, NOTHING, WIDE, NativeDecoder
 from .steps.native.search_memory import SearchMemory, StepMemory
 from .tree_scorer import TreeScorer, not_finite
 

@@ -18,17 +18,16 @@ from weakref import ref
 import numpy as np
 
 from ..models import Query, Scored
-from ..models.folder import ModelNotFound, NeedsTransformers
+from ..models.folder import ModelNotFound, NeedsTransformers, Tensors
 from ..models.reader import Prompt
 from ..models.sentencepiece_tokenizer import m2m100_tokenizer, marian_tokenizer
-from ..models.tensors import Tensors
 from ..models.text_model import INT8, TextModel
 from ..models.tokenizer import Tokenizer, json_tokenizer, read_json
 from ..scoring.score import log_softmax
-from .steps.rows import Rows
+from .steps.step_rows import Rows
 
 if TYPE_CHECKING:
-    from .steps.native.bart import NativeDecoder
+    from .steps.native.decoder import NativeDecoder
 
 SHARED = {
     "activation_function": "gelu", "d_model": 1024, "encoder_layers": 12, "decoder_layers": 12, "encoder_attention_heads": 16,
@@ -159,10 +158,6 @@ def read_tokenizer(folder: Path, kind: str, source_lang: str | None) -> Tokenize
     return json_tokenizer(folder, config, kind, source_lang)
 
 
-ACTIVATIONS = ("relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish")
-"""Those that there are kernels of."""
-
-
 class CompiledStep:
     """A step of one model."""
 
@@ -172,9 +167,10 @@ class CompiledStep:
     watching = False
 
     def __init__(self, config: Mapping[str, Any], tensors: Tensors, eight_bits: bool = False) -> None:
-        from .steps.bart_folder import read_folder
+        from .steps.bart_weights import read_folder
+        from .steps.native.parts import KINDS
 
-        if config["activation_function"] not in ACTIVATIONS:
+        if config["activation_function"] not in KINDS:
             raise NeedsTransformers(f"its activation is {config['activation_function']!r}")
         self._weights: Any = read_folder(config, tensors)
         self._eight_bits = eight_bits
@@ -194,7 +190,7 @@ class CompiledStep:
         return self._native
 
     def _make(self) -> NativeDecoder:
-        from .steps.native.bart import NativeDecoder
+        from .steps.native.decoder import NativeDecoder
 
         made = NativeDecoder(self._weights, self._eight_bits)
         if self._eight_bits and not made.eight_bits:

@@ -49,7 +49,7 @@ class Drafted(Hypothesis):
 
 
 @dataclass
-class Timed:
+class TimedInputs:
     """Inputs that came together and are timed: of a `kind`, when they came, and tokens of their outputs so far."""
 
     kind: Hashable
@@ -67,7 +67,7 @@ class Drafting:
         self.end = end
         self._complained = False
         self._said: set[str] = set()
-        self._timed: Timed | None = None
+        self._timed: TimedInputs | None = None
 
     def pays(self, jobs: Sequence[Job], budget: Budget, *, alone: bool, measured: bool) -> bool:
         """Whether inputs that come together are to be drafted for, if they are `alone` in an engine that is faster without: they
@@ -85,7 +85,7 @@ class Drafting:
         except Exception as error:
             self.complain("outlook", error)
             return False
-        self._timed = Timed((len(jobs), jobs[0].decoding.beam, jobs[0].decoding.objective.name, outlook), thread_time())
+        self._timed = TimedInputs((len(jobs), jobs[0].decoding.beam, jobs[0].decoding.objective.name, outlook), thread_time())
         pay = self.gains.pay(self._timed.kind)
         if not pay:
             self._say("inputs like these take longer with them")

@@ -7,24 +7,31 @@ Operations run one after another, each on all tokens of one row. A row's *tokens
 | `BAN` | from so many tokens so far | to so many | tokens that may not come |
 | `FORCE` | at so many tokens so far | | tokens that are certain; no other may come |
 | `NO_REPEAT` | n: no n-gram of the tokens so far may come again | | |
-| `BIAS` | the longest sequence | | by `sequences`: what is added to a last token, where the others precede it |
-| `PENALTY` | the factor's bits | the first place that counts | tokens that are less, or more, likely; none: those so far |
+| `BIAS` | the longest sequence | see below | by `sequences`: what is added to a last token, where the others precede it |
+| `PENALTY` | the factor's bits | the place from which tokens so far count | other tokens that are less, or more, likely, sorted |
 | `SCALE` | the divisor's bits | | |
 | `NORMALIZE` | | | |
+
+`BIAS` counts a sequence that all tokens so far are part of if `second` is 1, and not if it is 0. On the device a row knows its
+ancestors; of a language model's prompt the last token is the first of them. What comes *before* is part of an input's own data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 import numpy as np
 
 BAN, FORCE, NO_REPEAT, BIAS, PENALTY, SCALE, NORMALIZE = range(7)
+HEAD = 3  # how many operations there are; where an input's tokens before are, or -1; whether rows are edited as they are
 FIELDS = 6  # of an operation, written down: its kind, first, second, where its data is, how much, and whose
 ALWAYS = 1 << 30  # tokens so far that no output has
+
+
+Process = Callable[[int, Sequence[int], Any], Any]
 
 
 @dataclass(frozen=True)
@@ -43,26 +50,53 @@ class Edits:
     """The operations of one input: `code` is the same for all inputs of a call, `given` is its own part of their data.
 
     `process` does the same on the host: an input's number, generated tokens, log-probabilities (1, vocabulary) in, the last out.
+    `raw`: what is edited are the model's scores as they are; afterwards they are normalised.
     """
 
     code: bytes
     given: np.ndarray
-    process: Callable[[int, Sequence[int], Any], Any] | None = None
+    process: Process | None = None
+    raw: bool = False
 
 
-def edits(operations: Sequence[Operation], inputs: int, process: Callable[[int, Sequence[int], Any], Any] | None) -> list[Edits]:
-    """For each input the same operations, with its own data."""
+def edits(
+    operations: Sequence[Operation],
+    inputs: int,
+    process: Process | None,
+    before: Sequence[Sequence[int]] = (),
+    raw: bool = False,
+) -> list[Edits]:
+    """For each input the same operations, with its own data. `before`: its tokens before those that a row knows on the device, as
+    many for all inputs."""
+    if before and before[0]:
+        operations = [_after(before, each) for each in operations]
+    if raw:
+        operations = [*operations, Operation(NORMALIZE)]
     own = [each.own for each in operations if each.own is not None]
-    code = encoded(operations)
+    looked_at = bool(before and before[0]) and any(each.kind in (NO_REPEAT, BIAS) for each in operations)
+    code = encoded(operations, 2 * len(own) if looked_at else -1, raw)
+    own += [before] if looked_at else []
     if not own:
-        return [Edits(code, _NOTHING, process)] * inputs
-    return [Edits(code, _given([data[i] for data in own]), process) for i in range(inputs)]
+        return [Edits(code, _NOTHING, process, raw)] * inputs
+    return [Edits(code, _given([data[i] for data in own]), process, raw) for i in range(inputs)]
 
 
-def encoded(operations: Sequence[Operation]) -> bytes:
-    """How many operations there are, their fields, their data."""
-    head, data, own = [len(operations)], list[int](), 0
-    start = 1 + FIELDS * len(operations)
+def _after(before: Sequence[Sequence[int]], operation: Operation) -> Operation:
+    """The same operation, its places counted from the first token that a row knows."""
+    n, first, second = len(before[0]), operation.first, operation.second
+    if operation.kind == BAN:
+        return replace(operation, first=first - n, second=second - n)
+    if operation.kind == FORCE:
+        return replace(operation, first=first - n)
+    if operation.kind == PENALTY and second < ALWAYS:
+        return replace(operation, second=second - n, own=[sorted(set(tokens[second:])) for tokens in before])
+    return operation
+
+
+def encoded(operations: Sequence[Operation], before: int = -1, raw: bool = False) -> bytes:
+    """`HEAD`, the operations' fields, their data."""
+    head, data, own = [len(operations), before, int(raw)], list[int](), 0
+    start = HEAD + FIELDS * len(operations)
     for each in operations:
         if each.own is not None:
             own += 1
@@ -100,8 +134,8 @@ def sequences(biases: Sequence[tuple[Sequence[int], float]], longest: int) -> li
     return out
 
 
-def bias_operations(biases: Sequence[tuple[Sequence[int], float]]) -> list[Operation]:
-    """Add to a token's log-probability where it completes a sequence.
+def bias_operations(biases: Sequence[tuple[Sequence[int], float]], whole: bool = True) -> list[Operation]:
+    """Add to a token's log-probability where it completes a sequence; with `whole`, one that all tokens so far are part of, too.
 
     Tokens of one operation are looked at side by side, so those that end two sequences need a second one, unless they are banned.
     """
@@ -117,5 +151,5 @@ def bias_operations(biases: Sequence[tuple[Sequence[int], float]]) -> list[Opera
     operations = []
     for some in filter(None, rounds):
         longest = max(len(tokens) for tokens, _ in some)
-        operations.append(Operation(BIAS, longest, data=sequences(some, longest)))
+        operations.append(Operation(BIAS, longest, int(whole), sequences(some, longest)))
     return operations

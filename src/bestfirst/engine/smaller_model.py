@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from math import exp, log
 from typing import Any
 
@@ -11,7 +12,7 @@ from ..drafting import Continuation, Drafter
 from ..models.reader import Prompt
 from ..models.text_model import TextModel
 from .cached_model import CachedModel
-from .runner import Sentence
+from .runner import Runner, Sentence
 
 WIDTH = 4  # rows of a step that guesses
 SEVERAL = 4  # successors of a hypothesis that are looked at
@@ -46,9 +47,16 @@ class SmallerModel(Drafter):
             raise ValueError(f"depth must be at least 1, got {depth}")
         self.model = model
         self.depth = depth
-        cached = CachedModel(model)
-        self._at_work, self._runner = cached.at_work, cached.runner
         self._end = frozenset(model.eos)
+
+    @cached_property
+    def _cached(self) -> CachedModel:
+        """Made where it is asked: on a GPU the searches there run it."""
+        return CachedModel(self.model)
+
+    @property
+    def _runner(self) -> Runner:
+        return self._cached.runner
 
     def start(self, source: Any) -> Followed:
         given = source.payload
@@ -60,7 +68,7 @@ class SmallerModel(Drafter):
         return self.guess_all(memory, [prefix], n)[0]
 
     def guess_all(self, memory: Followed, prefixes: Sequence[tuple[int, ...]], n: int) -> list[list[Continuation]]:
-        with self._at_work():
+        with self._cached.at_work():
             if any(max(prefix, default=0) >= self.model.vocabulary for prefix in prefixes):
                 return []  # what it cannot read
             if memory.sentence is None:
@@ -111,6 +119,6 @@ class SmallerModel(Drafter):
 
     def finish(self, memory: Followed, outputs: Sequence[tuple[int, ...]]) -> None:
         if memory.sentence is not None:
-            with self._at_work():
+            with self._cached.at_work():
                 self._runner.release(memory.sentence)
             memory.sentence = None

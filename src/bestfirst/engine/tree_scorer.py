@@ -1,4 +1,7 @@
-"""TreeScorer: scores hypotheses of many searches on one model, a row a hypothesis. Here on compiled steps, without torch."""
+"""TreeScorer: scores hypotheses of many searches on one Hugging Face model, a row a hypothesis, on any device.
+
+What a step gives is an array, of a compiled one, or a tensor; torch is not loaded for the former.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from ..scoring import Score
 from ..scoring.score import log_softmax
 from ..search import Hypothesis, Successors
 from ..settings import Budget
-from .cached_model import CachedModel
+from .cached_model import CachedModel, step_of
 from .known import known
 from .runner import Row, Runner, Sentence
 from .scorer import Scorer, ScoreState, check_same_vocabulary
@@ -31,11 +34,12 @@ class TreeScorer(Scorer):
     """`start` admits inputs, `expand` is one forward pass. A hypothesis' state is (sentence, slot, `ScoreState`); before it is
     scored, a root's slot is 0."""
 
-    mode: type[Any] = nullcontext  # in which all of it is done
+    mode: Any
     normalized = True  # unset, `process` gets the model's scores as they are, as in Hugging Face's greedy search
 
-    def __init__(self, model: TextModel, score: Score, decoder: Any) -> None:
-        """`decoder`: a `DecoderStep` or what has its methods."""
+    def __init__(self, model: TextModel, score: Score) -> None:
+        # what runs it, and the context in which all of it is done
+        decoder, self.mode = step_of(model) if model.decoder is None else (model.decoder, nullcontext)
         self.model = model
         self.score = score
         self.eos = model.eos
@@ -45,7 +49,7 @@ class TreeScorer(Scorer):
         self._attends = "attention" in score.needs
         if self._attends:
             self.runner.watch()
-        self._banned: Any = np.array(model.banned) if model.banned else None
+        self._banned = None if not model.banned else self._own(np.array(model.banned))
         self._top_seconds = 0.0
         self._measured: Budget | None = None
 
@@ -78,6 +82,10 @@ class TreeScorer(Scorer):
         return self.model.text(source.payload, tokens)
 
     def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
+        if not self.shares_context:
+            from .steps.choose import warn_of_recomputing
+
+            warn_of_recomputing(self.model)  # type: ignore[arg-type]
         with self.mode(), self.runner.lock:
             sentences = self.runner.admit([source.payload for _, source in roots])
         for (root, _), sentence in zip(roots, sentences, strict=True):
@@ -123,7 +131,7 @@ class TreeScorer(Scorer):
         wanted = any(y.wanted for y in batch)
         if self.score.plain and not wanted and self.process is None:
             return *self.runner.decoder.best(logits, width, self._banned, allowed), None
-        logprobs = self._whole(logits)
+        logprobs = _whole(logits)
         if self.normalized:
             logprobs = log_softmax(logprobs).clip(max=0)
         if self._banned is not None:
@@ -140,19 +148,11 @@ class TreeScorer(Scorer):
             ranked = deepcopy(increments)
             for row, y in enumerate(batch):
                 ranked[row, list(y.wanted)] = inf
-        tokens = self._top(ranked, width)
+        tokens = _top(ranked, width)
         best, which = _array(_at(increments, tokens)), _array(tokens)
         order = np.lexsort((which, -best))
         own = None if self.score.plain else np.take_along_axis(_array(_at(logprobs, tokens)), order, 1)
         return np.take_along_axis(best, order, 1), np.take_along_axis(which, order, 1), own
-
-    def _whole(self, logits: Any) -> Any:
-        """Logits as they can be worked with: what a step gives may be turned on its side, or in half precision."""
-        return np.ascontiguousarray(logits)
-
-    def _top(self, ranked: Any, width: int) -> Any:
-        """The tokens of the greatest numbers of each row, (rows, width), in any order."""
-        return np.argpartition(-ranked, width - 1, 1)[:, :width]
 
     def _allowed(self, batch: Sequence[Hypothesis], logits: Any, width: int) -> tuple[Any, int]:
         """What a constraint lets each row go on with, if there is one; and no more than that of it."""
@@ -186,8 +186,12 @@ class TreeScorer(Scorer):
         return increments
 
     def _own(self, array: Any) -> Any:
-        """An array or a tensor as what this scorer works with."""
-        return _array(array)
+        """An array or a tensor as what this scorer works with, where the model is."""
+        if self.model.decoder is not None:
+            return _array(array)
+        import torch
+
+        return torch.as_tensor(array, device=self.model.model.device)  # type: ignore[attr-defined]
 
     def _with_endings(self, batch: Sequence[Hypothesis], rows: Sequence[Row], found: list[Successors]) -> list[Successors]:
         """What finishing adds for a score that looks at attention: known only when a hypothesis ends."""
@@ -197,6 +201,20 @@ class TreeScorer(Scorer):
             y.state = (*y.state[:2], y.state[2]._replace(coverage=coverage))
             out.append(successors._replace(ending=float(self.score.ending(coverage))))
         return out
+
+
+def _whole(logits: Any) -> Any:
+    """Logits as they can be worked with: what a step gives may be turned on its side, or in half precision."""
+    return logits.float().contiguous() if hasattr(logits, "detach") else np.ascontiguousarray(logits)
+
+
+def _top(ranked: Any, width: int) -> Any:
+    """The tokens of the greatest numbers of each row, (rows, width), in any order."""
+    if not hasattr(ranked, "detach"):
+        return np.argpartition(-ranked, width - 1, 1)[:, :width]
+    from .steps.operations import top
+
+    return top(ranked, width)[1]
 
 
 def _array(x: Any) -> Any:

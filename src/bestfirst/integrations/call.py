@@ -140,16 +140,14 @@ class Call:
             return "output_scores are recorded by a search on the host"
         if self.limits.others:
             return f"{type(self.limits.others[0]).__name__} is asked by a search on the host"
-        if self.processors and self.greedy:
-            return "logits processors of greedy search see scores that are not normalised"
         if self.processors:
-            ids, k = self.inputs.ids, self.config.num_beams
-            if not self.model.encoder_decoder or any(len(prompt.tokens) < ids.shape[1] for prompt in self.inputs.prompts):
+            ids = self.inputs.ids
+            start = ids.shape[1] if self.model.encoder_decoder else 1  # what rows of a language model know of its prompt
+            if self.model.encoder_decoder and any(len(prompt.tokens) < start for prompt in self.inputs.prompts):
                 return "logits processors look at padding"
+            same = Processors(self.processors, ids, self._input_of, self.config.num_beams, False)
             try:
-                self._edits = recognized(
-                    self.processors, ids, self.model.vocabulary, Processors(self.processors, ids, self._input_of, k, False)
-                )
+                self._edits = recognized(self.processors, ids, self.model.vocabulary, same, start, raw=self.greedy)
             except NotData as unknown:
                 return str(unknown)
         return None

@@ -27,7 +27,7 @@ from ..scoring import Score
 from ..search import Strategy, Trace
 from . import crossover
 from .call import Call
-from .inputs import PreparedModel, read_inputs
+from .inputs import PreparedModel, read_inputs, with_masks_here
 from .limits import read_limits
 from .outputs import Outputs, output_of, padding
 from .parity import hugging_face_strategy, own_score, own_strategy
@@ -95,10 +95,10 @@ def generate(
         """Hugging Face's own search; it gets what we got."""
         _log.info("generate runs its own loop: %s", why)
         count(Stats(engine="generate", search=f"by generate itself: {why}"))
-        given = {"synced_gpus": bool(caller.synced_gpus), **encoded(model_kwargs, len(input_ids))}
+        asked = {"synced_gpus": bool(caller.synced_gpus), **encoded(model_kwargs, len(input_ids))}
         if config.num_beams == 1:
-            return model._sample(input_ids, logits_processor, stopping_criteria, config, streamer=caller.streamer, **given)
-        return streamed(model._beam_search(input_ids, logits_processor, stopping_criteria, config, **given))
+            return model._sample(input_ids, logits_processor, stopping_criteria, config, streamer=caller.streamer, **asked)
+        return streamed(model._beam_search(input_ids, logits_processor, stopping_criteria, config, **asked))
 
     def count(cost: Stats) -> None:
         if stats is not None:
@@ -110,7 +110,8 @@ def generate(
             stream(caller.streamer, output, config.num_return_sequences, input_ids.shape[1])
         return output
 
-    why = left_to_generate(model, config, logits_processor, model_kwargs)
+    given = with_masks_here(model_kwargs, config.num_beams)
+    why = left_to_generate(model, config, logits_processor, given)
     if why is None and caller.synced_gpus:
         why = "synced_gpus: every process has to run the model as often as the others"
     if why is None and config.num_beams == 1 and caller.streamer is not None:
@@ -128,7 +129,7 @@ def generate(
     if dtype is not None and wrapped.on_gpu:
         raise ValueError(f"dtype {dtype!r} is for a CPU, the model is on {model.device}; load it in bf16 there")
     wrapped.eight_bits = dtype is not None
-    inputs = read_inputs(wrapped, input_ids, config.num_beams, inputs_tensor, model_kwargs)
+    inputs = read_inputs(wrapped, input_ids, config.num_beams, inputs_tensor, given)
     call = Call(
         model=wrapped,
         config=config,

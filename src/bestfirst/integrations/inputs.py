@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from math import inf
 from typing import Any
 
 import numpy as np
 import torch
 
+from ..engine.steps.hooked import FRAMES
 from ..models import Source
-from ..models.reader import EncodedPrompts, Prompt
+from ..models.reader import PackedPrompts, Prompt
 from ..models.transformers import TransformersModel
 from .unencoded import Unencoded
 
@@ -65,42 +67,47 @@ def read_inputs(
 ) -> Inputs:
     """Undo what `generate` did for a beam: every k-th row, without the padding.
 
-    `input_ids` (batch * k, prompt length) are the decoder's, `arguments` the model's, expanded likewise; `inputs_tensor`
-    (batch, ...) is what the encoder got.
+    `input_ids` (batch * k, prompt length) are the decoder's, `arguments` the model's, as `with_masks_here` has them;
+    `inputs_tensor` (batch, ...) is what the encoder got.
     """
-    ids = input_ids[::k]
-    given = arguments.get("attention_mask")
-    positions = table_positions(model)
+    ids, positions = input_ids[::k], table_positions(model)
     if not model.encoder_decoder:
-        mask = _every(given, k)
-        prompts = [Prompt(None, tokens) for tokens in _unpadded(ids, mask)]
+        prompts = [Prompt(None, tokens) for tokens in _unpadded(ids, arguments.get("attention_mask"))]
         lengths = [sum(token not in model.eos for token in prompt.tokens) for prompt in prompts]
         return Inputs(ids, prompts, lengths, positions)
-    mask = _every(arguments.get("decoder_attention_mask"), k)
-    output = arguments["encoder_outputs"]
+    output, read, packed = arguments["encoder_outputs"], None, None
     if isinstance(output, Unencoded):
-        assert inputs_tensor is not None
-        prompts = [
-            Prompt(read, tokens)
-            for read, tokens in zip(_unpadded(inputs_tensor, _every(given, k)), _unpadded(ids, mask), strict=True)
-        ]
-        lengths = [sum(token not in model.eos for token in prompt.source) for prompt in prompts]
-        return Inputs(ids, prompts, lengths, positions)
-    hidden = output.last_hidden_state  # (batch * k, source length, d)
-    own = getattr(output, "attention_mask", None)  # Moonshine's, of frames where the input's is of samples
-    given = given if own is None else own
-    if given is not None and given.shape[1:] == hidden.shape[1:2]:
-        attended = given[::k].bool().cpu().numpy()
+        read, attended = output.ids, output.attended
     else:
-        attended = np.ones((len(ids), hidden.shape[1]), bool)
-    packed, sizes = _packed(hidden, attended, k), attended.sum(1)
-    own_lengths = lengths = sizes.tolist()
-    read = None
-    if inputs_tensor is not None and inputs_tensor.shape[:2] == attended.shape and not inputs_tensor.is_floating_point():
-        read = inputs_tensor.cpu().numpy()
-        lengths = (sizes - sum((attended & (read == token)).sum(1) for token in model.eos)).tolist()
-        read = read[attended]
-    return Inputs(ids, EncodedPrompts(_unpadded(ids, mask), packed, own_lengths, read), lengths, positions)
+        hidden = output.last_hidden_state  # (batch * k, source length, d)
+        own = getattr(output, "attention_mask", None)  # Moonshine's, of frames where the input's is of samples
+        given = arguments.get("attention_mask") if own is None else own[::k].cpu()
+        heard = next((module for module in (model.model.get_encoder(), model.model.base_model) if hasattr(module, FRAMES)), None)
+        if given is not None and heard is not None:  # a mask of sounds, as the model itself makes one of frames of it
+            given = getattr(heard, FRAMES)(hidden.shape[1], given)
+        if given is not None and given.shape[1:] == hidden.shape[1:2]:
+            attended = given.bool().numpy()
+        else:
+            attended = np.ones((len(ids), hidden.shape[1]), bool)
+        packed = _packed(hidden, attended, k)
+        if inputs_tensor is not None and inputs_tensor.shape[:2] == attended.shape and not inputs_tensor.is_floating_point():
+            read = inputs_tensor.cpu().numpy()
+    sizes = attended.sum(1)
+    ends = 0 if read is None else sum((attended & (read == token)).sum(1) for token in model.eos)
+    tokens = _unpadded(ids, arguments.get("decoder_attention_mask"))
+    pack = PackedPrompts(tokens, sizes.tolist(), None if read is None else read[attended], packed)
+    return Inputs(ids, pack, (sizes - ends).tolist(), positions)
+
+
+def with_masks_here(arguments: dict[str, Any], k: int) -> dict[str, Any]:
+    """A model's arguments; masks and positions without the copies that were made for a beam, and on the host, so that a device is
+    waited for once for each. The mask of inputs whose encoder was put off is left out: it was looked at before."""
+    put_off = isinstance(arguments.get("encoder_outputs"), Unencoded)
+    here: dict[str, Any] = {"attention_mask": None} if put_off else {}
+    for name in {"attention_mask", "decoder_attention_mask", "position_ids"} - here.keys():
+        if isinstance(given := arguments.get(name), torch.Tensor):
+            here[name] = (given[::k] if given.dim() == 2 else given).cpu()
+    return {**arguments, **here}
 
 
 def _packed(hidden: torch.Tensor, attended: np.ndarray, k: int) -> torch.Tensor:
@@ -112,12 +119,7 @@ def _packed(hidden: torch.Tensor, attended: np.ndarray, k: int) -> torch.Tensor:
     return hidden.flatten(0, 1).index_select(0, cells.to(hidden.device, non_blocking=True))
 
 
-def _every(mask: torch.Tensor | None, k: int) -> torch.Tensor | None:
-    """Every k-th row of a mask; None where all is attended to."""
-    return None if mask is None or bool(mask.all()) else mask[::k]
-
-
 def _unpadded(ids: torch.Tensor, mask: torch.Tensor | None) -> list[tuple[int, ...]]:
     if mask is None:
         return [*map(tuple, ids.tolist())]
-    return [tuple(t for t, keep in zip(*row, strict=True) if keep) for row in zip(ids.tolist(), mask.tolist(), strict=True)]
+    return [tuple(compress(*row)) for row in zip(ids.tolist(), mask.tolist(), strict=True)]

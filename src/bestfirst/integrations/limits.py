@@ -39,17 +39,25 @@ class CallLimits:
 def read_limits(criteria: Sequence[Any], config: Any, prompt_length: int) -> CallLimits:
     """Sort the criteria: the two that the search knows, and the others."""
     longest, others = config.max_length, StoppingCriteriaList()
-    eos = config._eos_token_tensor
-    known = frozenset() if eos is None else frozenset(eos.tolist())
-    found: frozenset[int] = frozenset()
+    known, found = frozenset(eos_tokens(config)), frozenset[int]()
     for criterion in criteria:
         if isinstance(criterion, MaxLengthCriteria):
             longest = min(longest, criterion.max_length)
-        elif isinstance(criterion, EosTokenCriteria) and set(criterion.eos_token_id.tolist()) <= known:
-            found |= frozenset(criterion.eos_token_id.tolist())
+        elif isinstance(criterion, EosTokenCriteria) and criterion.eos_token_id is config._eos_token_tensor:
+            found = known
+        elif isinstance(criterion, EosTokenCriteria) and (ends := frozenset(criterion.eos_token_id.tolist())) <= known:
+            found |= ends
         else:
             others.append(criterion)
     return CallLimits(longest - prompt_length, found, others)
+
+
+def eos_tokens(config: Any) -> list[int]:
+    """What ends an output. `generate` has it as a tensor too, on a device, which would be waited for."""
+    if config._eos_token_tensor is None:
+        return []
+    eos = config.eos_token_id
+    return [eos] if isinstance(eos, int) else [*map(int, eos)] if isinstance(eos, list) else config._eos_token_tensor.tolist()
 
 
 class Candidates:

@@ -12,6 +12,7 @@ import torch
 from transformers.generation import utils
 
 from ..search import Hypothesis, Result
+from .limits import eos_tokens
 
 Row = tuple[int, tuple[int, ...]]  # an input, and what was generated for it so far
 
@@ -108,7 +109,6 @@ def output_of(outputs: Outputs, config: Any, record: ScoreRecord | None, encoder
 
 def padding(config: Any, greedy: bool) -> int:
     """What fills outputs: in beam search Hugging Face takes EOS where the padding token is 0, and -1 where there is no EOS."""
-    eos, pad = config._eos_token_tensor, 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
-    if greedy:
-        return pad
-    return -1 if eos is None else pad or int(eos[0])
+    eos, pad = eos_tokens(config), config.pad_token_id
+    pad = int(pad) if pad is not None else eos[0] if eos else 0
+    return pad if greedy else (pad or eos[0]) if eos else -1

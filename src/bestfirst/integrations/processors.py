@@ -196,8 +196,11 @@ class NotData(Exception):
     """A processor that has no counterpart among `Edits`."""
 
 
-def recognized(processors: Sequence[Any], ids: torch.Tensor, vocabulary: int, process: Processors) -> list[Edits]:
-    """The edits of each input; NotData where a processor is not known. `ids` (batch, prompt length), without padding."""
+def recognized(
+    processors: Sequence[Any], ids: torch.Tensor, vocabulary: int, process: Processors, start: int, raw: bool = False
+) -> list[Edits]:
+    """The edits of each input; NotData where a processor is not known. Of `ids` (batch, prompt length), padding included, a row
+    knows the last `start` on the device. `raw`: what processors see are scores that are not normalised."""
     operations: list[Operation] = []
     for processor in processors:
         found = KNOWN.get(type(processor), lambda _: None)(processor)
@@ -206,7 +209,7 @@ def recognized(processors: Sequence[Any], ids: torch.Tensor, vocabulary: int, pr
         operations += found
     if len(operations) > MOST_OPERATIONS:
         raise NotData("the logits processors are too many for the searches of the device")
-    return edits.edits(operations, len(ids), process.one)
+    return edits.edits(operations, len(ids), process.one, ids[:, : ids.shape[1] - start].tolist(), raw)
 
 
 def _usual(operation: Operation, inputs: int, vocabulary: int) -> bool:
@@ -233,12 +236,19 @@ def _ban(tokens: Any, first: int, last: int) -> list[Operation]:
 
 
 def _bias(processor: Any) -> list[Operation]:
-    return edits.bias_operations(list(processor.sequence_bias.items()))
+    return edits.bias_operations(list(processor.sequence_bias.items()), _biases_whole())
+
+
+@cache
+def _biases_whole() -> bool:
+    """Whether a sequence counts that all tokens so far are part of; in transformers 5.17 it does not."""
+    one = hf.SequenceBiasLogitsProcessor([[[1, 1], -1.0]])
+    return bool(one(torch.ones(1, 1, dtype=torch.long), torch.zeros(1, 2))[0, 1] < 0)
 
 
 def _encoder_repetition(processor: Any) -> list[Operation]:
     own = [sorted(set(row)) for row in processor.encoder_input_ids.tolist()]
-    return [Operation(edits.PENALTY, edits.bits(processor.penalty), own=own)]
+    return [Operation(edits.PENALTY, edits.bits(processor.penalty), edits.ALWAYS, own=own)]
 
 
 def _encoder_ngrams(processor: Any) -> list[Operation]:
@@ -246,7 +256,7 @@ def _encoder_ngrams(processor: Any) -> list[Operation]:
     for known in processor.generated_ngrams:
         ngrams = sorted({(*before, after) for before, tokens in known.items() for after in tokens})
         own.append(edits.sequences([(ngram, -torch.inf) for ngram in ngrams], n))
-    return [Operation(edits.BIAS, n, own=own)]
+    return [Operation(edits.BIAS, n, 1, own=own)]
 
 
 KNOWN: dict[type, Callable[[Any], list[Operation] | None]] = {

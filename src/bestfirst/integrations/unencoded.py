@@ -1,7 +1,7 @@
 """Unencoded: inputs that `generate` has not run its encoder on, because the engine has a faster one.
 
-Before it calls us `generate` encodes the padded batch and copies what comes of that for every row of a beam, which can take a
-third of the whole time. But first it reads our signature, and then an encoder that the engine has compiled can still be put off.
+Before it calls us `generate` encodes the padded batch, copies what comes of that for every row of a beam, and makes a cache: a
+third of the whole time. But first it reads our signature, and then all of that can still be put off.
 """
 
 from __future__ import annotations
@@ -13,47 +13,57 @@ from contextlib import suppress
 from functools import update_wrapper
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import GenerationMixin
 
-from ..engine.steps.choose import untouched
-from ..engine.steps.native.libraries import available
-from ..engine.steps.native_bart import NativeBart
+from ..engine.choice import encodes_itself
 
 GENERATE = inspect.unwrap(GenerationMixin.generate).__code__
 IDLE = {"attention_mask", "decoder_attention_mask", "decoder_input_ids", "labels", "use_cache"}
 """Arguments of a model beside which its encoder reads token ids and nothing else."""
-ENCODE = (
-    "_prepare_text_encoder_decoder_kwargs_for_generation"  # what `generate` calls; where it has no such method nothing is put off
-)
+ENCODE = ("_prepare_text_encoder_decoder_kwargs_for_generation", "_prepare_encoder_decoder_kwargs_for_generation")
+"""What `generate` calls, by version of transformers; where it has no such method nothing is put off."""
 DEPTH = 8  # calls between `generate`, which asks for a signature, and the object that is asked
 
 
 class Unencoded(dict[str, Any]):
     """In place of the encoder's output: to `generate` a dictionary in which there is nothing to copy."""
 
-    def __init__(self, *call: Any) -> None:
-        """`call`: what ENCODE takes, of a model."""
+    def __init__(self, ids: np.ndarray, attended: np.ndarray, *call: Any) -> None:
+        """`ids`, `attended` (batch, length): the inputs, and where they are no padding. `call`: what ENCODE takes of a model."""
+        self.ids, self.attended = ids, attended
         self._model, *self._call = call
 
-    def encoded(self, rows: int) -> Any:
-        """What `generate` would have put here, with so many rows."""
-        output = getattr(self._model, ENCODE)(*self._call)["encoder_outputs"]
+    def encoded(self, arguments: dict[str, Any], rows: int) -> None:
+        """Put among a model's arguments what `generate` would have put there, for so many rows."""
+        encode = next(getattr(self._model, name) for name in ENCODE if hasattr(self._model, name))
+        output = arguments["encoder_outputs"] = encode(*self._call)["encoder_outputs"]
         for name, value in output.items():
             if isinstance(value, torch.Tensor):
                 output[name] = value.repeat_interleave(rows // len(value), 0)
-        return output
+        if isinstance(arguments.get("past_key_values"), NoCache):
+            del arguments["past_key_values"]
+            config = self._call[-1]
+            self._model._prepare_cache_for_generation(config, arguments, None, rows, config.max_length - 1)
+
+
+class NoCache:
+    """In place of a cache, which `generate` makes where it is given none."""
+
+    def get_seq_length(self) -> int:
+        return 0
 
 
 def encoded(arguments: dict[str, Any], rows: int) -> dict[str, Any]:
     """A model's arguments with the encoder's output among them."""
-    if isinstance(arguments.get("encoder_outputs"), Unencoded):
-        arguments["encoder_outputs"] = arguments["encoder_outputs"].encoded(rows)
+    if isinstance(output := arguments.get("encoder_outputs"), Unencoded):
+        output.encoded(arguments, rows)
     return arguments
 
 
 class WithoutEncoder:
-    """A function for `custom_generate`; `generate` does not run its encoder for it where that `can_wait`."""
+    """A function for `custom_generate`; `generate` does not run its encoder for it where that can wait (`put_off`)."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         update_wrapper(self, function)
@@ -79,24 +89,37 @@ class WithoutEncoder:
 
 def put_off(of_generate: dict[str, Any]) -> None:
     """Put the encoder off, given the variables of `generate`. It asks twice, and knows its inputs the second time."""
-    model, inputs, arguments, name, config = map(
-        of_generate.get, ("self", "inputs_tensor", "model_kwargs", "model_input_name", "generation_config")
-    )
-    if isinstance(arguments, dict) and isinstance(inputs, torch.Tensor) and can_wait(model, inputs, arguments, config):
-        arguments["encoder_outputs"] = Unencoded(model, inputs, {**arguments}, name, config)
+    names = ("self", "inputs_tensor", "model_kwargs", "model_input_name", "generation_config")
+    found: list[Any] = [*map(of_generate.get, names)]
+    model, inputs, arguments, name, config = found
+    if any(each is None for each in found) or not can_wait(model, inputs, arguments, config):
+        return
+    if (read := plain_tokens(inputs, arguments.get("attention_mask"), model.config.pad_token_id)) is not None:
+        arguments["encoder_outputs"] = Unencoded(*read, model, inputs, {**arguments}, name, config)
+        if config.cache_implementation is None:
+            arguments["past_key_values"] = NoCache()
 
 
 def can_wait(model: Any, inputs: torch.Tensor, arguments: dict[str, Any], config: Any) -> bool:
-    """Whether the encoder reads token ids alone, from the first position on, none of them padding, and one can be compiled."""
+    """Whether the encoder reads token ids alone, nobody sees what it makes of them, and the engine has one of its own."""
     others = any(value is not None for name, value in arguments.items() if name not in IDLE)
-    compiled = model.config.is_encoder_decoder and available() and NativeBart.takes(model)
-    if others or not compiled or not hasattr(model, ENCODE):
+    if others or not model.config.is_encoder_decoder or not any(hasattr(model, name) for name in ENCODE):
         return False
     if inputs.dim() != 2 or inputs.is_floating_point() or config.output_attentions or config.output_hidden_states:
         return False
-    mask = arguments.get("attention_mask")
-    mask = torch.ones_like(inputs) if mask is None else mask
-    if mask.shape != inputs.shape or not bool((mask[:, 0] == 1).all()) or bool((mask[:, 1:] > mask[:, :-1]).any()):
-        return False
-    encoder = model.get_encoder()
-    return not bool(((inputs == model.config.pad_token_id) & (mask != 0)).any()) and not encoder.training and untouched(encoder)
+    return encodes_itself(model) and not model.get_encoder().training
+
+
+def plain_tokens(inputs: torch.Tensor, mask: torch.Tensor | None, pad: int | None) -> tuple[np.ndarray, np.ndarray] | None:
+    """The inputs (batch, length) on the host, and which of them are attended to: all from the first position on, none of them
+    padding. None where that is not so. A device is waited for once."""
+    if mask is not None and mask.shape != inputs.shape:
+        return None
+    if mask is None:
+        ids, given = inputs.cpu().numpy(), np.ones(inputs.shape, np.int64)
+    else:
+        ids, given = torch.stack((inputs, mask.to(inputs))).cpu().numpy()
+    attended = given == 1
+    lengths = attended.sum(1)
+    from_the_first = bool(lengths.all()) and np.array_equal(given, np.arange(ids.shape[1]) < lengths[:, None])
+    return (ids, attended) if from_the_first and not bool(((ids == pad) & attended).any()) else None

@@ -33,30 +33,30 @@ class Prompt:
             self.length = len(self.source)
 
 
-class EncodedPrompt(Prompt):
-    """An input that is encoded already, as part of `packed` (tokens, d), which holds many, one behind the other."""
+class PackedPrompt(Prompt):
+    """One of `PackedPrompts`."""
 
-    __slots__ = ("packed", "read", "start")
+    __slots__ = ("pack", "start")
 
-    def __init__(self, tokens: tuple[int, ...], packed: Any, start: int, length: int, read: Any = None) -> None:
-        """`read` (tokens,): what the encoder read, where that is known."""
+    def __init__(self, tokens: tuple[int, ...], pack: PackedPrompts, start: int, length: int) -> None:
         self.tokens, self.shown, self.length = tokens, 0, length
-        self.packed, self.start, self.read = packed, start, read
+        self.pack, self.start = pack, start
 
     @property
     def source(self) -> Any:
-        return None if self.read is None else tuple(self.read[self.start : self.start + self.length].tolist())
+        return None if self.pack.read is None else tuple(self.pack.read[self.start : self.start + self.length].tolist())
 
     @property
     def hidden(self) -> Any:
-        return self.packed[self.start : self.start + self.length]
+        return None if self.pack.hidden is None else self.pack.hidden[self.start : self.start + self.length]
 
 
-class EncodedPrompts(Sequence[Prompt]):
-    """All inputs that `packed` holds, each made when it is asked for: a device that has some to work on does not wait."""
+class PackedPrompts(Sequence[Prompt]):
+    """Many inputs, one behind the other: what the encoder read, (tokens,), and made of it, (tokens, d), each where it is known.
+    A prompt is made when it is asked for: a device that has some to work on does not wait."""
 
-    def __init__(self, tokens: Sequence[tuple[int, ...]], packed: Any, lengths: Sequence[int], read: Any) -> None:
-        self._tokens, self._packed, self._lengths, self._read = tokens, packed, lengths, read
+    def __init__(self, tokens: Sequence[tuple[int, ...]], lengths: Sequence[int], read: Any, hidden: Any) -> None:
+        self._tokens, self._lengths, self.read, self.hidden = tokens, lengths, read, hidden
         self._starts = [0, *accumulate(lengths)]
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class EncodedPrompts(Sequence[Prompt]):
     def __getitem__(self, i: Any) -> Any:
         if isinstance(i, slice):
             return [self[j] for j in range(*i.indices(len(self)))]
-        return EncodedPrompt(self._tokens[i], self._packed, self._starts[i], self._lengths[i], self._read)
+        return PackedPrompt(self._tokens[i], self, self._starts[i], self._lengths[i])
 
 
 class Reader:

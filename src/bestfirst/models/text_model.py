@@ -98,7 +98,7 @@ class TextModel(Model):
     @cached_property
     def positions(self) -> float:
         """How many tokens the decoder has positions for, its prompt included. Asked for every input, so looked up once."""
-        for name in ("max_target_positions", "max_position_embeddings", "n_positions"):
+        for name in ("max_target_positions", "max_decoder_position_embeddings", "max_position_embeddings", "n_positions"):
             value = self.config_value(name)
             if value and not (name == "n_positions" and self.config_value("model_type") in ("t5", "mt5", "umt5")):
                 return float(value)
@@ -107,7 +107,8 @@ class TextModel(Model):
     @cached_property
     def source_positions(self) -> float:
         """How many tokens the encoder has positions for."""
-        return float(self.config_value("max_source_positions") or self.positions)
+        names = ("max_source_positions", "max_encoder_position_embeddings")
+        return float(next((value for value in map(self.config_value, names) if value), self.positions))
 
     # -- inputs and outputs --------------------------------------------------------------------------------------------
 

@@ -152,9 +152,14 @@ class TransformersModel(TextModel):
             with evaluating(self.model.modules()):
                 return self.model(input_ids=tokens, use_cache=False).logits
         hidden, _ = self.encode([prompt])
-        output = encoder_output(hidden.expand(len(tokens), -1, -1))
+        output = encoder_output(hidden.expand(len(tokens), -1, -1).contiguous())  # GPT-2 wants it so
+        more = {}
+        if self.model.config.model_type == "umt5":  # before transformers 5.18 it looks ahead, for want of a mask
+            least = torch.finfo(self.model.dtype).min
+            seen = torch.full(2 * tokens.shape[1:], least, dtype=self.model.dtype, device=tokens.device).triu(1)
+            more["decoder_attention_mask"] = seen.expand(len(tokens), 1, -1, -1)
         with evaluating(self.model.modules()):
-            return self.model(encoder_outputs=output, decoder_input_ids=tokens, use_cache=False).logits
+            return self.model(encoder_outputs=output, decoder_input_ids=tokens, use_cache=False, **more).logits
 
     @torch.inference_mode()
     def score(self, batch: Sequence[Query]) -> list[Scored]:

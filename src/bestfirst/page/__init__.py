@@ -20,8 +20,131 @@ page may set, and it follows the reader's light or dark theme unless an ancestor
 only ever set as text, so whatever is in them is inert; `embed(value)` writes JSON that may stand inside a <script>.
 """
 
-from .html import Page, component, embed, render, view
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from html import escape
+from importlib.resources import files
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from ..search import Result, Trace
 from .recorded_tree import RecordedTree
-from .trace_file import read
+from .trace_file import Events, read, split
 
 __all__ = ["Page", "RecordedTree", "component", "embed", "read", "render", "view"]
+
+Recorded = Result | Trace | str | Path | Iterable[Mapping[str, Any]]
+STYLES = ("theme.css", "tree.css", "controls.css")
+MODULES = ("dom.js", "recording.js", "why.js", "layout.js", "marks.js", "tree.js", "agenda.js", "details.js", "player.js",
+           "summary.js", "show.js")  # fmt: skip
+"""In the order of their imports: each may use what those before it export."""
+UNSAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
+
+
+@dataclass(frozen=True)
+class Page:
+    """One self-contained page. A notebook shows it as it is."""
+
+    html: str = field(repr=False)
+    searches: list[Events] = field(repr=False)
+    trouble: tuple[str, ...] = ()
+
+    def save(self, path: str | Path) -> Path:
+        path = Path(path)
+        path.write_text(self.html, encoding="utf-8")
+        return path
+
+    def _repr_html_(self) -> str:
+        """In a frame of its own, so that neither the page's style nor the notebook's reaches the other."""
+        frame = "width:100%;height:760px;border:0;border-radius:8px"
+        return f'<iframe srcdoc="{escape(self.html)}" style="{frame}" title="bestfirst: a search"></iframe>'
+
+    def __str__(self) -> str:
+        return self.html
+
+
+def view(*recorded: Recorded, title: str | None = None) -> Page:
+    """The page of one or more searches of one input, side by side.
+
+        fast, beam = (bestfirst.decode(model, [text], strategy=s, trace=True)[0] for s in ("best-first", "beam"))
+        bestfirst.view(fast, beam).save("page.html")
+
+    Each is a result that was decoded with `trace=True`, a `Trace`, its events, or the path of a JSONL file, of which the first
+    input is taken. A file that is damaged or of another version is shown as far as it can be read, with a warning.
+    """
+    if not recorded:
+        raise ValueError("there is nothing to view: give one or more results, traces or files")
+    searches: list[Events] = []
+    trouble: list[str] = []
+    for each in recorded:
+        if isinstance(each, (str, Path)):
+            found = read(each)
+            searches += found.of(found.labels[0])
+            trouble += found.trouble
+        else:
+            searches += split(_events(each))
+    for said in trouble:
+        warnings.warn(said, stacklevel=2)
+    return Page(render(*searches, title=title, trouble=trouble), searches, tuple(trouble))
+
+
+def _events(recorded: Result | Trace | Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+    trace = recorded.trace if isinstance(recorded, Result) else recorded
+    if trace is None:
+        raise ValueError("this result has no trace; decode with trace=True")
+    if not isinstance(trace, Trace):
+        return trace
+    if not trace.events:
+        raise ValueError("this trace has no events: nothing was searched yet")
+    return trace.events
+
+
+def render(*searches: Iterable[Mapping[str, Any]], title: str | None = None, trouble: Iterable[str] = ()) -> str:
+    """The whole page of one or more searches of one input, each a list of events; `trouble` is told at the top."""
+    told = [list(events) for events in searches]
+    if title is None:
+        title = next((str(e["source"]) for events in told for e in events if e["event"] == "begin" and e.get("source")), "")
+    shown = f"{title[:80]}…" if len(title) > 80 else title
+    parts = {
+        "title": escape(shown + " · bestfirst" if shown else "bestfirst"),
+        "component": component(),
+        "data": embed({"searches": told, "title": title, "trouble": list(trouble)}),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
+
+
+@cache
+def component() -> str:
+    """What another page needs to show searches: a <style>, and a <script> that defines `bestfirst.show`."""
+    style = "\n".join(_asset(name) for name in STYLES)
+    modules = "\n".join(_inlined(_asset(name)) for name in MODULES)
+    return f'<style>\n{style}</style>\n<script>\n(() => {{\n"use strict";\n{modules}}})();\n</script>'
+
+
+def embed(value: Any) -> str:
+    """JSON that may stand inside a <script>, whatever texts are in it. Numbers that JSON has no word for become null."""
+    return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(UNSAFE)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _asset(name: str) -> str:
+    return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
+
+
+def _inlined(module: str) -> str:
+    """A module as part of one script: all of them share their names there."""
+    return re.sub(r"^export ", "", re.sub(r"^import [^;]*;\n", "", module, flags=re.MULTILINE), flags=re.MULTILINE)

@@ -1,7 +1,7 @@
 """The paper: Algorithm 2, Table 1, hypotheses and the agenda. Pure Python, standard library only.
 
 `algorithm_2` is the algorithm to be read, `search` says which search runs when: `strict`, `step`, `level`, `any_order` (with its
-`tree`), or one on a device. `table_1` and `stops` are what one may choose, `groups` is diverse beam search.
+`search_tree`), or one on a device. `table_1` and `stops` are what one may choose, `groups` is diverse beam search.
 """
 
 from .agenda import Agenda, Beam

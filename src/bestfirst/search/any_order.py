@@ -20,7 +20,7 @@ from .agenda import Beam
 from .hypothesis import Hypothesis, Key, Successors
 from .objective import TOLERANCE, BrokenLaw, lowered
 from .result import Answer, Result, Status
-from .tree import SearchTree
+from .search_tree import SearchTree
 
 NOWHERE: Key = (inf, inf, ())
 """After every place."""

@@ -262,10 +262,7 @@ class BankedSearch(ValueSearch):
 
     def result(self) -> Result:
         """The n best answers."""
-        answers = [Answer.of(y) for y in self._best()]
-        status = "complete" if answers else "incomplete"
-        partial = None if answers else Answer.of(self._deepest)
-        return Result(answers, self.calls, self.rows, exact=self.exact, status=status, partial=partial)  # type: ignore[arg-type]
+        return self.found([Answer.of(y) for y in self._best()], self.exact, self._deepest)
 
     def dismantle(self) -> None:
         """Take apart what refers to itself, so that its memory is free at once."""

@@ -181,15 +181,8 @@ class LevelSearch(ValueSearch):
 
     def result(self) -> Result:
         """The n best answers so far; final once the frontier is empty."""
-        return Result(
-            hypotheses=[Answer.of(y) for y in self.answers[: self.n]],
-            calls=self.calls,
-            rows=self.rows,
-            lm_calls=self.calls if "language_model" in self.score.needs else 0,
-            exact=self.strategy.exact and self.policy.guaranteed,
-            status="complete" if self.answers else "incomplete",
-            partial=None if self.answers else Answer.of(self._partial),
-        )
+        answers = [Answer.of(y) for y in self.answers[: self.n]]
+        return self.found(answers, self.strategy.exact and self.policy.guaranteed, self._partial)
 
     def dismantle(self) -> None:
         """Let go of the tree, which does not refer to itself."""

@@ -89,6 +89,19 @@ class ValueSearch:
             raise BrokenLaw.above_bound(y, successors.tokens[0], y.value + successors.values[0], logprobs[0])
         return successors
 
+    def found(self, answers: list[Answer], exact: bool, partial: Hypothesis) -> Result:
+        """These answers, or where there are none the best unfinished hypothesis, and what they cost."""
+        calls, some = self.calls, bool(answers)
+        return Result(
+            hypotheses=answers,
+            calls=calls,
+            rows=self.rows,
+            lm_calls=calls if "language_model" in self.score.needs else 0,
+            exact=exact,
+            status="complete" if some else "incomplete",
+            partial=None if some else Answer.of(partial),
+        )
+
 
 class StrictSearch(ValueSearch):
     """One input's search. It is driven as every `Search` is."""
@@ -242,14 +255,7 @@ class StrictSearch(ValueSearch):
 
     def result(self) -> Result:
         """The n best answers."""
-        return Result(
-            hypotheses=self.answers,
-            calls=self.calls,
-            rows=self.rows,
-            exact=self.exact,
-            status="complete" if self.answers else "incomplete",
-            partial=None if self.answers else Answer.of(self._deepest),
-        )
+        return self.found(self.answers, self.exact, self._deepest)
 
     def dismantle(self) -> None:
         """Take apart what refers to itself, so that its memory is free at once."""

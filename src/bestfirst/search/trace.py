@@ -27,7 +27,7 @@ from .hypothesis import Hypothesis
 
 if TYPE_CHECKING:
     from .result import Result
-    from .tree import SearchTree
+    from .search_tree import SearchTree
 
 Event = Literal["begin", "push", "refuse", "pop", "draft", "prune", "evict", "finish", "result", "text"]
 FORMAT, VERSION = "bestfirst-trace", 2

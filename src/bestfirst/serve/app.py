@@ -18,11 +18,23 @@ from ..page import component
 from . import openai, schemas
 from .allowed import ServedConstraints
 from .engine_thread import Certified, EngineStopped, EngineThread
-from .exchange import CLIENT_LEFT, bearer, client, json_line, json_response, left, of_work, refusals
-from .limits import Limits
+from .exchange import (
+    CLIENT_LEFT,
+    bearer,
+    client,
+    explain,
+    explain_type,
+    explain_unreadable,
+    json_line,
+    json_response,
+    left,
+    of_work,
+    refusals,
+)  # fmt: skip
 from .metrics import Metrics
 from .middleware import CheckRequests, Hosts, MeasureRequests
 from .request_queue import DeadlinePassed, QueueFull, RequestQueue, Submission, TooMuch
+from .schemas import Limits
 from .server import body_seconds
 
 GUARDED = frozenset({"/translate", "/search", "/metrics"}) | openai.PATHS
@@ -149,10 +161,10 @@ def _add_errors(app: FastAPI) -> None:
         app.add_exception_handler(kind, handler)
 
     def wrong(request: Request, error: RequestValidationError) -> str:
-        return schemas.explain_type(request.headers.get("content-type", "")) or schemas.explain(error.errors())
+        return explain_type(request.headers.get("content-type", "")) or explain(error.errors())
 
     def unreadable(request: Request, error: HTTPException) -> str:
-        return schemas.explain_unreadable(error.__cause__) if error.status_code == 400 else str(error.detail)
+        return explain_unreadable(error.__cause__) if error.status_code == 400 else str(error.detail)
 
     answer(RequestValidationError, 422, wrong)
     answer(HTTPException, 400, unreadable)

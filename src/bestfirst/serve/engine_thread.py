@@ -17,7 +17,7 @@ from ..models import Model, Source
 from ..search import Answer, Hypothesis, Result, Search, Successors, Trace
 from ..settings import Decoding
 from .fair_share import FairShare, Flow, Use
-from .limits import Limits
+from .schemas import Limits
 
 TOGETHER = 256  # texts that are read at a time, while others wait
 

@@ -1,7 +1,9 @@
-"""Exchange: what all paths share: who asks, what they are refused with, and how answers are put into bytes."""
+"""Exchange: what all paths share: who asks, what they are refused with and what is said to be wrong, and how answers are put into
+bytes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import Depends, Request
@@ -63,3 +65,76 @@ def json_line(fields: dict[str, Any]) -> bytes:
 def json_response(fields: dict[str, Any]) -> Response:
     """A response of what was put together from checked parts, without checking it again."""
     return Response(to_json(fields, inf_nan_mode="null"), media_type="application/json")
+
+
+# -- what is wrong -------------------------------------------------------------------------------------------------------------
+
+LONGEST = 60  # characters of a wrong value that are shown
+OTHER_TYPE = ("string_type", "list_type", "literal_error", "model_attributes_type")  # it may have been meant as something else
+SCORE = 'score: must be "logprob", or an object with the name and the parameters of another: {"name": "gnmt", "alpha": 0.6}'
+
+ALLOWED = 'allowed: must be a name, or an object with "outputs", "regex", "json_schema" or "grammar": {"outputs": ["yes", "no"]}'
+
+
+def explain(errors: Sequence[Mapping[str, Any]]) -> str:
+    """The first of pydantic's errors, with the field's name and its value; where a value may be one of several things, what is
+    wrong with it as the likeliest of them.
+
+    Never more than a line, whatever was sent: it goes back to who sent it.
+    """
+    error = max(errors, key=lambda each: (each["type"] not in OTHER_TYPE, len(each["loc"])))
+    place = ".".join(str(part) for part in error["loc"][1:] if not _branch(part))
+    if error["type"] == "json_invalid":
+        what = f"the body is not JSON: {error['ctx']['error']} at character {error['loc'][-1]}"
+    elif not place and error["type"] == "missing":
+        what = 'the body is missing; send a JSON object: {"text": "..."}'
+    elif place == "score":
+        what = SCORE
+    elif place.partition(".")[0] == "allowed":
+        what = ALLOWED
+    elif place in ("temperature", "top_p"):
+        what = f"{place}: outputs are searched for, not sampled; leave it out, got {_shown(error.get('input'))}"
+    else:
+        what = f"{place}: {_said(error)}" if place else _said(error)
+    return what.encode("utf-8", "replace").decode()
+
+
+def explain_unreadable(cause: BaseException | None) -> str:
+    """Why a body cannot be read, where Python's reader of JSON says so."""
+    if isinstance(cause, RecursionError):
+        what = "it is nested too deeply"
+    elif isinstance(cause, UnicodeDecodeError):
+        what = f"byte {cause.start} is not UTF-8"
+    else:
+        what = "a number in it has too many digits"
+    return f"the body cannot be read as JSON: {what}; send a JSON object in UTF-8"
+
+
+def explain_type(content_type: str) -> str | None:
+    """What is wrong with a body that says it is no JSON."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
+        return None
+    return f"Content-Type: must be application/json, got {_shown(content_type)}; curl: -H 'Content-Type: application/json'"
+
+
+def _branch(part: object) -> bool:
+    """Whether this part of a place names one of the types a value might have, not a field of the request."""
+    return isinstance(part, str) and (part.startswith(("list[", "constrained-", "literal[", "tagged-union[")) or part == "str")
+
+
+def _said(error: Mapping[str, Any]) -> str:
+    kind, value = error["type"], error.get("input")
+    if kind == "string_pattern_mismatch":
+        return "a text must not contain NUL characters"
+    if kind == "missing":
+        return "is missing"
+    if kind == "extra_forbidden":
+        return "there is no such field"
+    said = error["msg"][0].lower() + error["msg"][1:]
+    return said if isinstance(value, (dict, list)) else f"{said}, got {_shown(value)}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

@@ -16,9 +16,8 @@ from ..settings import Decoding
 from .allowed import ServedConstraints
 from .engine_thread import Certified, EngineStopped
 from .exchange import CLIENT_LEFT, bearer, client, json_line, json_response, left, of_work, refusals
-from .limits import Limits
 from .request_queue import DeadlinePassed, RequestQueue, Submission
-from .schemas import ABOUT_ALLOWED, Allowed, Error, Schema, Strict, count, text_within, whole
+from .schemas import ABOUT_ALLOWED, Allowed, Error, Limits, Schema, Strict, count, text_within, whole
 
 PATHS = frozenset({"/v1/models", "/v1/completions", "/v1/chat/completions"})
 NOT_SAMPLED = "Outputs are searched for, not sampled: only 0 and 1 are known, and make no difference."

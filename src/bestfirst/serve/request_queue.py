@@ -12,7 +12,7 @@ from typing import Any
 from ..search import Result
 from ..settings import Decoding
 from .engine_thread import Certified, Done, EngineStopped, EngineThread, Event, Work
-from .limits import Limits
+from .schemas import Limits
 
 MOST_UNREAD = 2048  # events of a stream that wait for its client; one that is further behind does not read
 

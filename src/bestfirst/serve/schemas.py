@@ -1,9 +1,8 @@
-"""Schemas: what a request may say, and what it gets; and what is wrong with one. The OpenAPI document is made from them."""
+"""Schemas: what a request may say, and what it gets, within limits. The OpenAPI document is made from them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
@@ -12,9 +11,37 @@ from pydantic_core import PydanticCustomError
 from ..scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, Score
 from ..search import Result
 from ..settings import Decoding
-from .limits import Limits
 
+CHARACTERS_A_TOKEN = 2  # of an output that may have two tokens for one of the input, as most have by default
 LONGEST_SHOWN, WIDEST_SHOWN = 60, 20  # tokens and beam: a larger search has more events than anybody looks at
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Whatever goes beyond them is refused at once, with a message that names the limit."""
+
+    max_bytes: int = 1 << 20  # of a request's body
+    max_items: int = 128  # texts in a request
+    max_chars: int = 5000  # of a text
+    max_beam: int = 50
+    max_rows: int = 1 << 18  # hypotheses that a request may have to score at worst
+    max_queue: int = 512  # texts that are accepted and not done, in flight or waiting
+    max_cache_tokens: int = 1 << 15  # held for all texts in flight: some 14 KB each at beam 50, with the embedded model
+    deadline: float = 60.0  # seconds a request may take, its body's arrival not counted
+
+    def __post_init__(self) -> None:
+        if self.max_items > self.max_queue:
+            raise ValueError(f"a request of {self.max_items} texts would never fit into a queue of {self.max_queue}")
+
+    @property
+    def few(self) -> int:
+        """Requests of more texts than this share half of the queue, so that others always find a place."""
+        return max(1, self.max_queue // 256)
+
+    def rows(self, text: Any, decoding: Decoding) -> int:
+        """What a text may need at worst, as far as can be told before it is read."""
+        length = decoding.max_length
+        return decoding.beam * (length if isinstance(length, int) else len(text) // CHARACTERS_A_TOKEN + 10)
 
 
 class Strict(BaseModel):
@@ -56,7 +83,7 @@ Parametrized: Any = Annotated[
 Text = Annotated[str, Field(min_length=1)]
 
 
-class Outputs(Strict):
+class OutputList(Strict):
     """One of these texts, and nothing else. `item` of a translation says which."""
 
     outputs: Annotated[list[Text], Field(min_length=1)]
@@ -80,7 +107,7 @@ class ContextFree(Strict):
     grammar: Text
 
 
-Allowed = Text | Outputs | Pattern | Schema | ContextFree
+Allowed = Text | OutputList | Pattern | Schema | ContextFree
 ABOUT_ALLOWED = (
     "The name of what the server was started with (--allowed), a list of `outputs`, a `regex`, a `json_schema` or a `grammar`."
 )
@@ -256,76 +283,3 @@ class Error(BaseModel):
     """Why a request was not carried out."""
 
     detail: str
-
-
-# -- what is wrong -------------------------------------------------------------------------------------------------------------
-
-LONGEST = 60  # characters of a wrong value that are shown
-OTHER_TYPE = ("string_type", "list_type", "literal_error", "model_attributes_type")  # it may have been meant as something else
-SCORE = 'score: must be "logprob", or an object with the name and the parameters of another: {"name": "gnmt", "alpha": 0.6}'
-
-ALLOWED = 'allowed: must be a name, or an object with "outputs", "regex", "json_schema" or "grammar": {"outputs": ["yes", "no"]}'
-
-
-def explain(errors: Sequence[Mapping[str, Any]]) -> str:
-    """The first of pydantic's errors, with the field's name and its value; where a value may be one of several things, what is
-    wrong with it as the likeliest of them.
-
-    Never more than a line, whatever was sent: it goes back to who sent it.
-    """
-    error = max(errors, key=lambda each: (each["type"] not in OTHER_TYPE, len(each["loc"])))
-    place = ".".join(str(part) for part in error["loc"][1:] if not _branch(part))
-    if error["type"] == "json_invalid":
-        what = f"the body is not JSON: {error['ctx']['error']} at character {error['loc'][-1]}"
-    elif not place and error["type"] == "missing":
-        what = 'the body is missing; send a JSON object: {"text": "..."}'
-    elif place == "score":
-        what = SCORE
-    elif place.partition(".")[0] == "allowed":
-        what = ALLOWED
-    elif place in ("temperature", "top_p"):
-        what = f"{place}: outputs are searched for, not sampled; leave it out, got {_shown(error.get('input'))}"
-    else:
-        what = f"{place}: {_said(error)}" if place else _said(error)
-    return what.encode("utf-8", "replace").decode()
-
-
-def explain_unreadable(cause: BaseException | None) -> str:
-    """Why a body cannot be read, where Python's reader of JSON says so."""
-    if isinstance(cause, RecursionError):
-        what = "it is nested too deeply"
-    elif isinstance(cause, UnicodeDecodeError):
-        what = f"byte {cause.start} is not UTF-8"
-    else:
-        what = "a number in it has too many digits"
-    return f"the body cannot be read as JSON: {what}; send a JSON object in UTF-8"
-
-
-def explain_type(content_type: str) -> str | None:
-    """What is wrong with a body that says it is no JSON."""
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
-        return None
-    return f"Content-Type: must be application/json, got {_shown(content_type)}; curl: -H 'Content-Type: application/json'"
-
-
-def _branch(part: object) -> bool:
-    """Whether this part of a place names one of the types a value might have, not a field of the request."""
-    return isinstance(part, str) and (part.startswith(("list[", "constrained-", "literal[", "tagged-union[")) or part == "str")
-
-
-def _said(error: Mapping[str, Any]) -> str:
-    kind, value = error["type"], error.get("input")
-    if kind == "string_pattern_mismatch":
-        return "a text must not contain NUL characters"
-    if kind == "missing":
-        return "is missing"
-    if kind == "extra_forbidden":
-        return "there is no such field"
-    said = error["msg"][0].lower() + error["msg"][1:]
-    return said if isinstance(value, (dict, list)) else f"{said}, got {_shown(value)}"
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

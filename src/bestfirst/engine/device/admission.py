@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...models.reader import EncodedPrompt, Prompt
+from ...models.reader import PackedPrompt, Prompt
 from ..engine import Job
 from .answers import RULES
 from .launch import Graphs, send
@@ -34,6 +34,19 @@ def runs(rules: Sequence[Rules]) -> Iterator[tuple[int, int, Rules]]:
         if i == len(rules) or rules[i] is not rules[first]:
             yield first, i, rules[first]
             first = i
+
+
+def side_by_side(prompts: Sequence[Prompt]) -> slice | None:
+    """Where prompts of one pack lie, if they do so in this order, as they mostly do."""
+    first = prompts[0]
+    if not isinstance(first, PackedPrompt):
+        return None
+    end = first.start
+    for prompt in prompts:
+        if not isinstance(prompt, PackedPrompt) or prompt.pack is not first.pack or prompt.start != end:
+            return None
+        end += prompt.length
+    return slice(first.start, end)
 
 
 class Admission:
@@ -86,18 +99,17 @@ class Admission:
 
     def tokens_of(self, prompts: Sequence[Prompt], many: int) -> np.ndarray:
         """All tokens that are read."""
+        if (place := side_by_side(prompts)) is not None:
+            return np.asarray(prompts[0].pack.read[place])  # type: ignore[attr-defined]
         return np.fromiter(chain.from_iterable(prompt.source for prompt in prompts), np.int32, many)
 
     def hidden_of(self, prompts: Sequence[Prompt]) -> torch.Tensor | None:
         """What the encoder made of them, (tokens, d), where that is known."""
-        if not isinstance(prompts[0], EncodedPrompt):
-            return None if prompts[0].hidden is None else torch.cat([p.hidden for p in prompts if p.hidden is not None])
-        packed, end = prompts[0].packed, prompts[0].start
-        for prompt in prompts:  # mostly those that one tensor holds side by side
-            if prompt.packed is not packed or prompt.start != end:  # type: ignore[attr-defined]
-                return torch.cat([each.hidden for each in prompts])
-            end += prompt.length
-        return packed[prompts[0].start : end]
+        if prompts[0].hidden is None:
+            return None
+        if (place := side_by_side(prompts)) is not None:
+            return prompts[0].pack.hidden[place]  # type: ignore[attr-defined]
+        return torch.cat([prompt.hidden for prompt in prompts])
 
     def _give(self, jobs: Sequence[Job], slots: Sequence[int]) -> None:
         """What is an input's own in its edits."""
@@ -170,5 +182,6 @@ class Reading(Admission):
             return
         if self.weights.language_model:
             self.weights.read_prompts(given, cells, self.state.source)
+            self.state.source_tokens.index_copy_(0, cells, given.tokens)
         else:
             self.weights.read_hidden(hidden, cells, self.state.source)  # type: ignore[arg-type]

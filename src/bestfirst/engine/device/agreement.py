@@ -33,7 +33,7 @@ def own_modules(model: TransformersModel) -> OwnModules | None:
         found: OwnModules | None = shared.modules[1]
         return found
     found = None
-    if untouched(model.model) and not changes_unseen(model.model.config.get_text_config(decoder=True)):
+    if untouched(model.model) and not changes_unseen(model.model):
         try:
             found = OwnModules(model.model)
             if not windows_are_told(found, model) or not agrees(found, model):
@@ -45,8 +45,11 @@ def own_modules(model: TransformersModel) -> OwnModules | None:
     return found
 
 
-def changes_unseen(config: Any) -> bool:
+def changes_unseen(model: Any) -> bool:
     """Whether attention or positions change beyond some length in a way that no argument of attention tells."""
+    config = model.config.get_text_config(decoder=True)
+    if any(getattr(module, "attention_type", None) == "block_sparse" for module in model.get_decoder().modules()):  # BigBird
+        return True
     return bool(set(getattr(config, "layer_types", None) or ()) - {FULL, SLIDING}) or turns_otherwise(config)
 
 

@@ -48,7 +48,8 @@ from .lists import push, push_many
 @triton.jit
 def begin(
     many, given_caps, slots, limits, lengths, settings, value, entry, tie, node, pushed, count, head, scored, child,
-    status, deepest, limit, source_length, rules, caps, rows, steps, stride, L, roots, P, KP: tl.constexpr, LP: tl.constexpr,
+    status, deepest, limit, source_length, rules, caps, rows, steps, drafted, stride, L, roots, P, KP: tl.constexpr,
+    LP: tl.constexpr,
 ):  # fmt: skip
     """A new input in a slot, with its settings: every beam empty, but for the root."""
     i = tl.program_id(0)
@@ -75,6 +76,7 @@ def begin(
         tl.store(rules + s * RULES + r, tl.load(settings + r * stride + i))
         tl.store(rows + s, 0)
         tl.store(steps + s, 0)
+        tl.store(drafted + s, 0)
 
 
 @triton.jit

@@ -10,7 +10,7 @@ from .. import edits
 from .answers import INF, PROGRAM, RULES
 
 BAN, FORCE, NO_REPEAT, BIAS, PENALTY, SCALE, NORMALIZE = (tl.constexpr(i) for i in range(7))
-FIELDS = tl.constexpr(edits.FIELDS)
+HEAD, FIELDS = tl.constexpr(edits.HEAD), tl.constexpr(edits.FIELDS)
 PROGRAMS = 8  # different ones that jobs may have at a time
 
 
@@ -44,16 +44,24 @@ def subtract(source, row, amount, divisor, V, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def complete(row, data, many, longest, path, node_token, t, V, BLOCK: tl.constexpr):
-    """Add to the last tokens of `many` sequences, where the tokens so far end in what precedes them."""
+def so_far(i, there, before, b, path, node_token):
+    """The i-th of the tokens so far, where it is `there`: the first b are `before`, the others on the path."""
+    early = tl.load(before + i, mask=there & (i < b), other=0)
+    node = tl.load(path + i - b, mask=there & (i >= b), other=0)
+    return tl.where(i < b, early, tl.load(node_token + node, mask=there & (i >= b), other=0))
+
+
+@triton.jit
+def complete(row, data, many, longest, whole, before, b, path, node_token, n, V, BLOCK: tl.constexpr):
+    """Add to the last tokens of `many` sequences, where the n tokens so far end in what precedes them."""
     at = 0
     while at < many:
         i = at + tl.arange(0, BLOCK)
         length = tl.load(data + i, mask=i < many, other=0)
-        match = (i < many) & (length <= t + 2)
+        match = (i < many) & (length <= n + whole)
         back = 0
-        while back < tl.minimum(longest - 1, t + 1):
-            w = tl.load(node_token + tl.load(path + t - back))
+        while back < tl.minimum(longest - 1, n):
+            w = so_far(n - 1 - back, back < n, before, b, path, node_token)
             match = match & ((tl.load(data + (3 + back) * many + i, mask=i < many, other=0) == w) | (length < back + 2))
             back += 1
         last = tl.load(data + many + i, mask=match, other=0)
@@ -66,18 +74,33 @@ def complete(row, data, many, longest, path, node_token, t, V, BLOCK: tl.constex
 
 
 @triton.jit
-def no_repeat(row, n, path, node_token, t, V, LP: tl.constexpr):
-    """Ban what would complete an n-gram for the second time."""
-    i = tl.arange(0, LP)
-    match = i + n - 1 <= t
-    j = 0
-    while j < n - 1:
-        now = tl.load(node_token + tl.load(path + tl.maximum(t - n + 2 + j, 0)))
-        then = tl.load(node_token + tl.load(path + i + j, mask=match, other=0), mask=match, other=0)
-        match = match & (then == now)
-        j += 1
-    w = tl.load(node_token + tl.load(path + i + n - 1, mask=match, other=0), mask=match, other=0)
-    tl.store(row + w, tl.full([LP], -INF, tl.float32), mask=match & (w < V))
+def no_repeat(row, size, before, b, path, node_token, n, V, LP: tl.constexpr):
+    """Ban what would complete an n-gram of this size for the second time; there are n tokens so far."""
+    at = 0
+    while at + size <= n:
+        i = at + tl.arange(0, LP)
+        match = i + size <= n
+        j = 0
+        while j < size - 1:
+            now = so_far(n - size + 1 + j, size <= n, before, b, path, node_token)
+            match = match & (so_far(i + j, match, before, b, path, node_token) == now)
+            j += 1
+        w = so_far(i + size - 1, match, before, b, path, node_token)
+        tl.store(row + w, tl.full([LP], -INF, tl.float32), mask=match & (w < V))
+        at += LP
+
+
+@triton.jit
+def among(w, data, count):
+    """Whether each of some numbers is among `count` that are sorted."""
+    low = tl.zeros_like(w)
+    high = low + count
+    while tl.max(high - low, 0) > 0:
+        middle = (low + high) // 2
+        less = (low < high) & (tl.load(data + middle, mask=middle < high, other=0) < w)
+        low = tl.where(less, middle + 1, low)
+        high = tl.where(less, high, middle)
+    return tl.load(data + low, mask=low < count, other=-1) == w
 
 
 @triton.jit
@@ -101,7 +124,6 @@ def edit(
         total = log_sum_exp(logits + r * logits_row, V, BLOCK)
         if total != total:
             tl.store(counters + 6, 1)
-        subtract(logits + r * logits_row, row, total, 1.0, V, BLOCK)
         s = tl.load(row_input + r).to(tl.int64)
         t = tl.load(row_length + r)
         path = paths + tl.load(row_node + r).to(tl.int64) * L
@@ -109,10 +131,16 @@ def edit(
         code = programs + tl.maximum(program - 1, 0).to(tl.int64) * CODE
         mine = given + s * GIVEN
         many = tl.where((program > 0) & (t + 1 >= P), tl.load(code), 0)
+        raw = (many > 0) & (tl.load(code + 2) != 0)
+        subtract(logits + r * logits_row, row, tl.where(raw, 0.0, total), 1.0, V, BLOCK)
+        place = tl.where(many > 0, tl.load(code + 1), -1)
+        before = mine + tl.load(mine + place, mask=place >= 0, other=0)
+        b = tl.load(mine + place + 1, mask=place >= 0, other=0)
+        n = b + t + 1
         o = 0
         while o < many:
             tl.debug_barrier()  # what the operation before has written is there
-            field = code + 1 + o * FIELDS
+            field = code + HEAD + o * FIELDS
             kind = tl.load(field)
             first = tl.load(field + 1)
             second = tl.load(field + 2)
@@ -138,22 +166,20 @@ def edit(
                 w = tl.load(data + lanes, mask=lanes < count, other=V)
                 tl.store(row + w, tl.zeros([BLOCK], tl.float32), mask=w < V)
             if kind == NO_REPEAT:
-                no_repeat(row, first, path, node_token, t, V, LP)
+                no_repeat(row, first, before, b, path, node_token, n, V, LP)
             if kind == BIAS:
-                complete(row, data, count // (2 + first), first, path, node_token, t, V, BLOCK)
+                complete(row, data, count // (2 + first), first, second, before, b, path, node_token, n, V, BLOCK)
             if kind == PENALTY:
                 factor = first.to(tl.float32, bitcast=True)
-                if own != 0:
-                    at = 0
-                    while at < count:
-                        w = tl.load(data + at + lanes, mask=at + lanes < count, other=V)
-                        multiply(row, w, w < V, factor)
-                        at += BLOCK
-                else:
-                    i = tl.arange(0, LP)
-                    there = (i >= second) & (i <= t)
-                    w = tl.load(node_token + tl.load(path + i, mask=there, other=0), mask=there, other=V)
+                at = 0
+                while at < count:
+                    w = tl.load(data + at + lanes, mask=at + lanes < count, other=V)
                     multiply(row, w, w < V, factor)
+                    at += BLOCK
+                i = tl.arange(0, LP)
+                there = (i >= second) & (i <= t)
+                w = tl.load(node_token + tl.load(path + i, mask=there, other=0), mask=there, other=V)
+                multiply(row, w, (w < V) & (among(w, data, count) == 0), factor)
             if kind == SCALE:
                 subtract(row, row, 0.0, first.to(tl.float32, bitcast=True), V, BLOCK)
             if kind == NORMALIZE:

@@ -153,7 +153,8 @@ class DeviceEngine:
             self._write(found)
             for job, result in found:
                 del self._unfinished[job]
-                self._stats.calls += result.calls
+                for name in ("calls", "drafted", "accepted"):
+                    setattr(self._stats, name, getattr(self._stats, name) + getattr(result, name))
                 yield job, result
         if self._host:
             yield from self._host.step()
@@ -177,7 +178,7 @@ class DeviceEngine:
         some = self._next()
         if not some or session.prompt != self._room.start(some[0]) or session.fixed is not some[0].decoding.deterministic:
             return False
-        if session.trie is not some[0].decoding.allowed:
+        if session.trie is not some[0].decoding.allowed or session.drafts != self._room.drafts(some[0].decoding):
             return False
         if not session.has_tables_for(some):
             return False
@@ -194,11 +195,12 @@ class DeviceEngine:
             return []
         first, start_of = self._waiting[0], self._room.start
         start, decoding = start_of(first), first.decoding
+        drafts = self._room.drafts(decoding)
 
         def alike(job: Job) -> bool:
             mine = job.decoding
             same = mine is decoding or (mine.deterministic is decoding.deterministic and mine.allowed is decoding.allowed)
-            return same and start_of(job) == start
+            return same and start_of(job) == start and self._room.drafts(mine) == drafts
 
         return list(takewhile(alike, some))
 
@@ -213,7 +215,12 @@ class DeviceEngine:
         if kept is None or not (_free(kept[1], self) and self._suits(kept[1], needs, wanted) and kept[0].holds_all(model)):
             self._known.session = None
             free = some[0].decoding.allowed is None  # a session has a trie or it has none
-            alike = [job for job in self._waiting if (job.decoding.allowed is None) is free]
+            drafts = self._room.drafts(some[0].decoding)  # and one drafter, or none
+            alike = [
+                job
+                for job in self._waiting
+                if (job.decoding.allowed is None) is free and self._room.drafts(job.decoding) == drafts
+            ]
             kept = self._known.session = (Fingerprint(model), self._new(alike))
             if self._room.modules is None:  # else the model's own weights are read, in their places
                 kept[0].copied = Checksum(model.parameters())
@@ -228,9 +235,10 @@ class DeviceEngine:
 
     def _suits(self, session: Session, needs: Shape, inputs: int) -> bool:
         """Whether there is room, for as many inputs too, and not so much for wider beams that a smaller session is faster."""
-        shape, fixed = session.shape, self._waiting[0].decoding.deterministic
+        shape, decoding = session.shape, self._waiting[0].decoding
         fits = shape.fits(needs) and power(shape.k) <= max(16, 2 * power(needs.k))
-        return fits and session.meant_for >= inputs and session.fixed is fixed
+        alike = session.fixed is decoding.deterministic and session.drafts == self._room.drafts(decoding)
+        return fits and alike and session.meant_for >= inputs
 
     def _close(self) -> None:
         """Count what the session cost."""
@@ -284,10 +292,11 @@ class DeviceEngine:
         with torch.inference_mode():
             given = torch.tensor([[*prompt.tokens, *answer.tokens]], device=self.model.model.device)
             logits = self.model.logits(prompt, given[:, :-1])[0, len(prompt.tokens) - 1 :].float()
-            logprobs = logits.log_softmax(-1)
-            if job.edits is not None and job.edits.process is not None:
-                edited = [job.edits.process(job.index, answer.tokens[:t], logprobs[t, None]) for t in range(len(logprobs))]
-                logprobs = torch.cat(edited)
+            logprobs, edits = logits.log_softmax(-1), job.edits
+            if edits is not None and edits.process is not None:
+                rows = enumerate((logits if edits.raw else logprobs).split(1))
+                edited = torch.cat([edits.process(job.index, answer.tokens[:t], row) for t, row in rows])
+                logprobs = edited.log_softmax(-1) if edits.raw else edited
             own = float(logprobs.gather(1, given[0, len(prompt.tokens) :, None]).double().sum())
         precise = self.model.model.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
         if not abs(own - answer.logprob) <= (1e-3 if precise else 0.1) * (1 + len(answer.tokens)):
@@ -297,9 +306,11 @@ class DeviceEngine:
         inputs, room, fixed = self._most, self._room, jobs[0].decoding.deterministic
         while True:
             try:
-                own = () if room.modules is None else (room.modules, room.step)
+                drafts = room.drafts(jobs[0].decoding)
+                own = () if room.modules is None else (drafts or room.modules, room.step(drafts))
                 more: dict[str, Any] = {"fixed": True} if fixed else {}
                 session = Session(self.model.model, room.roomy(jobs, inputs), *own, **more)
+                session.drafts = drafts
                 session.meant_for = min(room_for(len(jobs)), self._most)
                 return session
             except torch.OutOfMemoryError:  # fewer at a time

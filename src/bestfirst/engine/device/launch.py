@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 
 
 class Graphs:
-    """Recorded work, by name. Where there is no GPU it is done as it is."""
+    """Recorded work, by name. Where there is no GPU, or where it waits for the device (some mixtures of experts do), it is done
+    as it is."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -24,19 +26,42 @@ class Graphs:
             return
         if name not in self._recorded:
             self._recorded[name] = self._record(work)
-        self._recorded[name].replay()
+        recorded = self._recorded[name]
+        work() if recorded is None else recorded.replay()
 
     def _record(self, work: Callable[[], None]) -> Any:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            work()
+            waits = waits_for_device(work) and waits_for_device(work)  # the first time, what is made once is made
         torch.cuda.current_stream().wait_stream(side)
+        if waits:
+            warnings.warn(
+                "a step of this model waits for the device: its launches cannot be recorded, and are slower", stacklevel=2
+            )
+            return None
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):  # others go on meanwhile
             work()
         self._pool = graph.pool()
         return graph
+
+
+def waits_for_device(work: Callable[[], None]) -> bool:
+    """Do this work; whether anything in it had to wait for numbers of the device, which no recording can."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            work()
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    waited = [each for each in said if "synchronizing" in str(each.message)]
+    for each in said:
+        if each not in waited:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    return bool(waited)
 
 
 def send(numbers: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -1,9 +1,9 @@
 """OwnModules: a Hugging Face decoder on the device's tree, its own modules untouched.
 
 Models ask transformers for an attention function by name. While a model runs here it is told the name of ours: that writes a
-row's key and value to its node, and reads the row's input and ancestors where they lie (`tree_attention`). A row is a batch entry
-of one token, of whatever input and position; prompts are rows, too, so nothing is padded. Shapes are fixed, so a run can be
-recorded.
+row's key and value to its node, and reads the row's input and ancestors where they lie (`tree_attention`). Where modules compute
+attention themselves, ours takes its place (`unnamed`). A row is a batch entry of one token, of whatever input and position;
+prompts are rows, too, so nothing is padded. Shapes are fixed, so a run can be recorded.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Any
 from weakref import ref
 
 import torch
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ...models.transformers import encoder_output, evaluating
 from ..steps.positions import RelativePositions, positions_of
 from .shortcuts import Shortcuts
 from .tree_attention import Kind, Memory, TreeRows, attend_packed, attend_tree
+from .unnamed import Layer, PassingCache, Watch
 from .weights import Packed
 
 NAME = "bestfirst_tree"
@@ -57,19 +58,6 @@ class Heads:
     def room(self, tokens: int, like: torch.Tensor) -> Memory:
         """Memory for the keys and values of so many tokens."""
         return like.new_empty(tokens, self.keys, self.size), like.new_empty(tokens, self.keys, self.value_size)
-
-
-class PassingCache(Cache):
-    """Keeps nothing: what is there already is read by the attention itself."""
-
-    def __init__(self) -> None:
-        super().__init__(layers=[])
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return key_states, value_states
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0
 
 
 class NoKeys:
@@ -107,9 +95,12 @@ class OwnModules:
         self._bias: list[torch.Tensor] = []
         self._columns = self.like.new_empty(0, 1)
         self._plain = model.get_decoder().config._attn_implementation == "sdpa"  # which knows neither caps nor sinks
-        self._look(model)
-        if not any(not each.cross for each in self.heads) or (any(each.cross for each in self.heads) is self.language_model):
-            raise TypeError(f"the attention of {type(model).__name__} is not asked for by name")
+        self._unnamed: tuple[dict[int, Layer], dict[int, Layer]] | None = None  # rows' own and the encoder's, if not by name
+        if not self._found(model):
+            self._unnamed = {}, {}
+            self._look(model)
+            if not self._whole():
+                raise TypeError(f"the attention of {type(model).__name__} is neither asked for by name nor known by its products")
 
     @property
     def model(self) -> Any:
@@ -119,10 +110,24 @@ class OwnModules:
 
     # -- what it is made of ------------------------------------------------------------------------------------------------
 
+    def _found(self, model: Any) -> bool:
+        """Whether it asks for its attention by name, all of it."""
+        try:
+            self._look(model)
+        except Exception:  # it may need a mask that is made for names it knows (Falcon)
+            return False
+        return self._whole()
+
+    def _whole(self) -> bool:
+        kinds = {each.cross for each in self.heads}
+        return kinds == ({False} if self.language_model else {False, True})
+
     @torch.inference_mode()
     def _look(self, model: Any) -> None:
         """Run it once on nothing, and note what it asks of its attention."""
         biased: list[Any] = []
+        self.heads.clear()
+        self._number.clear()
 
         def note(module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: dict[str, Any]) -> torch.Tensor:
             cross = k.shape[2] == 5
@@ -138,10 +143,10 @@ class OwnModules:
         ids = torch.zeros(1, 3, dtype=torch.long, device=self.device)
         with self._running(note):
             if self.language_model:
-                logits = model(input_ids=ids, use_cache=False).logits
+                logits = model(input_ids=ids, **self._cache()).logits
             else:
                 hidden = self.like.new_zeros(1, 5, encoder_width(model))
-                logits = model(decoder_input_ids=ids, encoder_outputs=encoder_output(hidden), use_cache=False).logits
+                logits = model(decoder_input_ids=ids, encoder_outputs=encoder_output(hidden), **self._cache()).logits
         if len(self._number) != len(self.heads):
             raise TypeError(f"{type(model).__name__} runs an attention module twice")
         self.vocabulary = int(logits.shape[-1])
@@ -151,6 +156,7 @@ class OwnModules:
         """Outputs and inputs will have so many tokens: biases by distance are looked up now."""
         columns = lengths + source if self.language_model else lengths
         self._columns = self.like.new_empty(0, max(columns, self._columns.shape[1]))
+        self.shortcuts.reach(columns)
         if self._bias and self._bias[0].shape[1] >= lengths:
             return
         distances = -torch.arange(lengths, device=self.device)[None]
@@ -167,6 +173,13 @@ class OwnModules:
     def bytes_of_a_token(self) -> int:
         return sum(each.numbers for each in self.heads if not each.cross) * self.dtype.itemsize
 
+    def _cache(self) -> dict[str, Any]:
+        """Modules that compute attention themselves are given a cache that marks their keys and values."""
+        if self._unnamed is None:
+            return {"use_cache": False}
+        own, cross = map(PassingCache, self._unnamed)
+        return {"use_cache": True, "past_key_values": own if self.language_model else EncoderDecoderCache(own, cross)}
+
     # -- running it --------------------------------------------------------------------------------------------------------
 
     def logits(
@@ -181,9 +194,11 @@ class OwnModules:
         model = self.model
         with self._running(attend), self._standing(positions) as arguments:
             if self.language_model:
-                return model(input_ids=tokens[:, None], use_cache=False, **arguments).logits[:, -1]
-            cache = EncoderDecoderCache(PassingCache(), DynamicCache())
+                return model(input_ids=tokens[:, None], **self._cache(), **arguments).logits[:, -1]
+            cache = EncoderDecoderCache(PassingCache(self._unnamed and self._unnamed[0]), DynamicCache())
             layers: list[Any] = [NoKeys(each, len(tokens), self.like) for each in self.heads if each.cross]
+            for index, layer in self._unnamed[1].items() if self._unnamed else ():
+                layer.mark(layers[index].keys, layers[index].values)
             cache.cross_attention_cache.layers = layers
             cache.is_updated = dict.fromkeys(range(len(layers)), True)
             hidden = self.like.new_zeros(len(tokens), 1, encoder_width(model))  # only its first dimension is looked at
@@ -205,7 +220,7 @@ class OwnModules:
             return attend_packed(q, k, v, given.used, given.inputs, given.starts, self._kind(at, q, asked))
 
         with self._running(attend), self._standing(given.places.long()) as arguments:
-            self.model.base_model(input_ids=given.tokens.long()[:, None], use_cache=False, **arguments)
+            self.model.base_model(input_ids=given.tokens.long()[:, None], **self._cache(), **arguments)
 
     def read_hidden(self, hidden: torch.Tensor, cells: torch.Tensor, source: Memories) -> None:
         """What the encoder made of some inputs, (tokens, d): each token's keys and values go to its cell."""
@@ -218,7 +233,8 @@ class OwnModules:
 
         zero = torch.zeros(1, dtype=torch.int32, device=self.device)
         with self._running(attend), self._standing(zero) as more:
-            self.model(decoder_input_ids=zero[None].long(), encoder_outputs=encoder_output(hidden[None]), use_cache=False, **more)
+            given = {"decoder_input_ids": zero[None].long(), "encoder_outputs": encoder_output(hidden[None])}
+            self.model(**given, **self._cache(), **more)
 
     def _kind(self, number: int, q: torch.Tensor, asked: dict[str, Any]) -> Kind:
         scale, window = asked.get("scaling"), asked.get("sliding_window")
@@ -244,13 +260,14 @@ class OwnModules:
         model = self.model
         modules = list(model.modules())
         configs = {id(config): config for module in modules if (config := getattr(module, "config", None)) is not None}.values()
-        named = [config for config in configs if hasattr(config, "_attn_implementation_internal")]
+        named = [config for config in configs if self._unnamed is None and hasattr(config, "_attn_implementation_internal")]
         before = [(config, config._attn_implementation_internal) for config in named]
         _now.attend = attend
         try:
             for config, _ in before:
                 config._attn_implementation_internal = NAME
-            with evaluating(modules), self.shortcuts.taken():
+            watched = nullcontext() if self._unnamed is None else Watch(attend)
+            with evaluating(modules), self.shortcuts.taken(), watched:
                 yield
         finally:
             for config, name in before:

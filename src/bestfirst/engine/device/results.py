@@ -35,6 +35,7 @@ from .answers import (
     final,
     rank_answers,
 )  # fmt: skip
+from .draft_kernels import count_used
 from .kept import settle_kept
 from .launch import Transfer
 from .products import power
@@ -237,9 +238,14 @@ class Collected:
         shape, many = state.shape, len(slots)
         self._answers, self._numbered = shape.n, shape.trie > 0
         # One transfer: of each answer its value, score and tokens, of each input its counts.
-        self._shapes = (many, shape.n, 4), (many, shape.n, shape.lengths), (many, 3 + 2 * shape.n)
+        self._shapes = (many, shape.n, 4), (many, shape.n, shape.lengths), (many, 3 + 2 * shape.n), (many, 2)
         out = torch.zeros(sum(map(prod, self._shapes)), dtype=torch.int32, device=slots.device)
-        values, tokens, numbers = out.split([prod(shape) for shape in self._shapes])
+        values, tokens, numbers, drafts = out.split([prod(shape) for shape in self._shapes])
+        if shape.times > 1:
+            count_used[(many,)](
+                slots, state.node, state.count, state.deepest, state.guessed, state.drafted, drafts, shape.lengths,
+                KP=power(shape.k), num_warps=1,
+            )  # fmt: skip
         sizes = {"KP": power(shape.k), "LP": power(shape.lengths)}
         settle[(many,)](
             slots, state.value, state.entry, state.tie, state.node, state.count, state.deepest, state.limit, state.rules,
@@ -268,12 +274,18 @@ class Collected:
 
     def _results(self) -> Iterator[tuple[Job, Result]]:
         parts = np.split(self._transfer.wait(), np.cumsum([prod(shape) for shape in self._shapes])[:-1])
-        values, tokens, numbers = (part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True))
+        values, tokens, numbers, drafts = (part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True))
         found, items = numbers[:, 3 : 3 + self._answers], numbers[:, 3 + self._answers :]
         worth: Any = values.view(np.float64).tolist()
         words = tokens[:, :, : max(1, abs(found).max())].tolist()
         numbered = items.tolist() if self._numbered else repeat(())
-        yield from map(result_of, self._jobs, numbers[:, :3].tolist(), found.tolist(), worth, words, numbered)
+        made = map(result_of, self._jobs, numbers[:, :3].tolist(), found.tolist(), worth, words, numbered)
+        if not drafts.any():
+            yield from made
+            return
+        for (job, result), (drafted, accepted) in zip(made, drafts.tolist(), strict=True):
+            result.drafted, result.accepted = drafted, accepted
+            yield job, result
 
 
 def result_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,12 +10,16 @@ import torch
 
 from ...constraints.trie import Trie
 from ...models.transformers import TransformersModel
+from ...settings import Decoding
 from ..engine import Job
+from .drafted_step import DraftedStep, Drafts, drafts_for
 from .own_modules import OwnModules
 from .products import power
 from .state import Shape, bytes_each
 from .step import CapturedStep, DeviceStep
 from .weights import Weights
+
+_log = logging.getLogger(__name__)
 
 MOST_INPUTS = 2048  # in flight
 MOST_WIDE = 64  # with wide beams: while the next are searched, thousands of answers of the ones before are made
@@ -30,7 +35,21 @@ class Room:
     def __init__(self, model: TransformersModel, modules: OwnModules | None) -> None:
         self.model = model
         self.modules = modules
-        self.step: type[DeviceStep] = DeviceStep if modules is None else CapturedStep
+        self._drafts: tuple[Decoding | None, Drafts | None] = (None, None)
+
+    def drafts(self, decoding: Decoding) -> Drafts | None:
+        """Who drafts for a job with these settings, if anybody does on the device."""
+        if decoding.draft is None:
+            return None
+        if decoding is not self._drafts[0]:  # nearly always those of the job before
+            self._drafts = (decoding, drafts_for(self.modules, decoding))
+            if self._drafts[1] is None and decoding.draft != "none":
+                _log.info("no drafts: the device has none for this model, drafter and strategy, and is faster than the host with")
+        return self._drafts[1]
+
+    def step(self, drafts: Drafts | None) -> type[DeviceStep]:
+        """What runs a forward pass."""
+        return DeviceStep if self.modules is None else CapturedStep if drafts is None else DraftedStep
 
     def start(self, job: Job) -> tuple[int, ...]:
         """What outputs start from where that is the same for all; a language model's start from their own prompts."""
@@ -52,8 +71,9 @@ class Room:
         edits = [job.edits for job in jobs if job.edits is not None]
         code, given = max((len(each.code) // 4 for each in edits), default=0), max((len(each.given) for each in edits), default=0)
         trie = max((len(each.allowed.tokens) for each in settings if isinstance(each.allowed, Trie)), default=0)
-        keep = any(each.plan.finished == "keep" for each in settings)
-        return Shape(k, most, 1, source, lengths, 0, width, len(prompt), bool(self.model.banned), code, given, trie, keep)
+        times = 1 if self.drafts(jobs[0].decoding) is None else 2
+        banned, keep = bool(self.model.banned), any(each.plan.finished == "keep" for each in settings)
+        return Shape(k, most, 1, source, lengths, 0, width, len(prompt), banned, code, given, trie, times, keep)
 
     def roomy(self, jobs: Sequence[Job], most: int) -> Shape:
         """Room for as many of these at a time as the memory allows, and for inputs that are a little longer."""
@@ -64,17 +84,20 @@ class Room:
         shape = replace(shape, trie=power(needs.trie) if needs.trie else 0)
         if needs.code:
             shape = replace(shape, code=max(256, power(needs.code)), given=power(needs.given) if needs.given else 0)
-        each, node = bytes_each(shape, self._bytes_of_a_token())
+        drafts = self.drafts(jobs[0].decoding)
+        each, node = bytes_each(shape, self._bytes_of_a_token(drafts))
         room = free_memory(self.model.model.device) * MOST_MEMORY
         alive = min(shape.k * (needs if shape.wide else shape).lengths, NODES_EACH + 24 * shape.k)
         if shape.wide:  # few such inputs fill a step: all that are in flight have room for all of their search
             inputs = min(inputs, MOST_WIDE, max(1, int(room / (each + alive * node))))
         inputs = max(1, min(inputs, int(room / 2 / each)))
-        nodes = inputs * alive + self.step.buckets_for(shape, self.model.vocabulary)[-1]
+        nodes = inputs * alive * shape.times + self.step(drafts).buckets_for(shape, self.model.vocabulary)[-1]
         return replace(shape, inputs=inputs, nodes=int(min(nodes, (room - inputs * each) / node, MOST_NODES)))
 
-    def _bytes_of_a_token(self) -> int:
-        return Weights.bytes_of_a_token(self.model.model) if self.modules is None else self.modules.bytes_of_a_token
+    def _bytes_of_a_token(self, drafts: Drafts | None) -> int:
+        if self.modules is None:
+            return Weights.bytes_of_a_token(self.model.model)
+        return (drafts or self.modules).bytes_of_a_token
 
 
 def room_for(waiting: int) -> int:

@@ -14,11 +14,12 @@ LEAVING = tl.constexpr(3)  # nobody's either, once its nodes are free
 
 
 @triton.jit
-def share(wants, grant, first, counters, rules, R, S, PICKS: tl.constexpr, SP: tl.constexpr):
+def share(wants, grant, first, counters, rules, R, S, TIMES, PICKS: tl.constexpr, SP: tl.constexpr):
     """Who gets how many of R rows: as many as it wants, up to a level that is the same for all; the first inputs one more.
 
     The first pick of an input is needed for certain, so nobody gets a second row before everybody has one. Beyond that, rows
-    are given until the step is full: on a busy device what is scored ahead, and may not be needed, costs as much as the rest.
+    are given until the step is full, TIMES a beam for each input: on a busy device what is scored ahead, and may not be needed,
+    costs as much as the rest.
     """
     lanes = tl.arange(0, SP)
     want = tl.load(wants + lanes, mask=lanes < S, other=0)
@@ -26,7 +27,7 @@ def share(wants, grant, first, counters, rules, R, S, PICKS: tl.constexpr, SP: t
     active = tl.sum((want > 0).to(tl.int32), 0)
     beams = tl.sum(tl.load(rules + lanes * RULES + BEAM, mask=want > 0, other=0), 0)
     full = tl.max(tl.load(rules + lanes * RULES + FULL, mask=want > 0, other=0), 0)
-    likely = tl.minimum(R, tl.maximum(active, tl.minimum(beams, full)))
+    likely = tl.minimum(R, tl.maximum(active, tl.minimum(TIMES * beams, full)))
     room = tl.minimum(likely, free)
     low = 0
     high = PICKS
@@ -79,6 +80,12 @@ def assign(
 
 
 @triton.jit
+def mixed(before, w):
+    """The hash of tokens that end with w, given that of those before it."""
+    return ((before ^ w) * 73244475) ^ ((before >> 7) + (w << 11))
+
+
+@triton.jit
 def enter(
     row_node, row_input, row_length, row_entry, counters, token, paths, node_token, node_input, hashes, L, W, LP: tl.constexpr
 ):  # fmt: skip
@@ -101,7 +108,7 @@ def enter(
     path = tl.where(lanes == t, new.to(tl.int32), path)
     tl.store(paths + new * L + lanes, path, mask=lanes <= t)
     before = tl.where(t > 0, tl.load(hashes + parent), 0)
-    tl.store(hashes + new, ((before ^ w) * 73244475) ^ ((before >> 7) + (w << 11)))
+    tl.store(hashes + new, mixed(before, w))
     tl.store(node_token + new, w)
     tl.store(node_input + new, tl.where(used, s, -1))
     return w, t, s

@@ -30,7 +30,6 @@ def unknown_to_device(decoding: Decoding, vocabulary: float = inf) -> str | None
         f"score {score.name!r}": type(score) not in KNOWN or not score.plain,
         "min_length, eos or stop_strings": decoding.min_length > 0 or decoding.eos is not None or bool(decoding.stop_strings),
         "processors": bool(decoding.processors),
-        "draft": decoding.draft not in (None, "none"),
         "allowed, unless it is a trie": trie is not None and not isinstance(trie, Trie),
         "tokens that the model does not have": isinstance(trie, Trie) and trie.largest >= vocabulary,
         "a trie of so many nodes": isinstance(trie, Trie) and len(trie.tokens) >= 1 << 31,

@@ -66,6 +66,7 @@ class Session:
         self._tables: dict[Hashable, int] = {}  # places of scores' tables
         self._programs: dict[bytes, int] = {}  # places of edits, from 1 on
         self.meant_for = shape.inputs  # inputs at a time; the memory may have allowed fewer
+        self.drafts: Any = None  # who drafts for its jobs
         self.checked = False  # whether its answers were held against the model's own
         self.owner: Callable[[], Any] = lambda: None  # the engine whose jobs are here, if it is still there
 
@@ -203,14 +204,14 @@ class Session:
     @torch.inference_mode()
     def _run_burst(self) -> None:
         """Some steps, and a snapshot of what they will have done."""
-        rows = self._rows_for(self._active)
+        size = self.step_of.size(self._rows_for(self._active), self._active)
         for _ in range(self.burst if self._active > FEW_ACTIVE else (self.burst + 1) // 2):
-            self.graphs.run(("step", rows), lambda: self.step_of(rows))
+            self.graphs.run(("step", size), lambda: self.step_of(size))
         self._snapshots.append(Snapshot(Transfer(self.state.board), self._let_in, self._taken_out))
 
     def _rows_for(self, active: int) -> int:
         """The least bucket that these inputs will need, as `share` gives rows out. No more are of use than inputs can name."""
-        wanted = max(active, min(active * min(self._beam, self.shape.picks), self._full))
+        wanted = max(active, min(active * min(self.shape.times * self._beam, self.shape.picks), self._full))
         return next((rows for rows in self.buckets if rows >= wanted), self.buckets[-1])
 
     def _look(self, snapshot: Snapshot, waiting: deque[Job]) -> None:
@@ -276,6 +277,9 @@ class Session:
         """The next few of what was collected."""
         some = max(1, min(SLICE[0], SLICE[1] // self.shape.n))
         found = list(islice(self._collections[0].results, some))
+        if self.drafts is not None:
+            for _, result in found:
+                self.step_of.learn(result)
         if len(found) < some:
             self._collections.popleft()
         return found

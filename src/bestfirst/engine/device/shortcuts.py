@@ -1,5 +1,6 @@
 # ruff: noqa: ANN001, ANN201, N803, N806  a kernel's arguments are pointers and numbers; capitals are sizes
-"""Shortcuts: what modules do in many small launches, in one. Norms, activations and rotary positions are most of a small step.
+"""Shortcuts: what modules do in many small launches, in one. Norms, activations and rotary positions are most of a small step,
+then sums that are normed next, and products of the same input (`joined`).
 
 None is trusted by name: each is held against the module itself on random numbers, and taken only where they agree.
 """
@@ -7,20 +8,25 @@ None is trusted by name: each is held against the module itself on random number
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import local
 from typing import Any
 from weakref import ref
 
 import torch
 import triton
 import triton.language as tl
+from torch.overrides import TorchFunctionMode
 
 from ..steps.trial import precise
+from .joined import Joined, groups
 from .products import power
+from .rotary import DEVICES, Angles, Way, rotary_of, same
 
 ROTARY = "apply_rotary_pos_emb"
-Way = Callable[..., Any]
+Sum = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+_now = local()  # sums while shortcuts are taken
 
 
 class Shortcuts:
@@ -29,18 +35,31 @@ class Shortcuts:
     def __init__(self, model: Any) -> None:
         self._ways: list[tuple[Any, Way]] = []  # a module, and what takes the place of its `forward`
         self._rotary: list[tuple[Any, Way, Way]] = []  # a file, its own function and ours
-        if model.device.type != "cuda":
+        self._angles: list[Angles] = []
+        if model.device.type not in DEVICES:
             return
         tolerance = 1e-5 if precise(model) else 2e-2
+        joined = {} if model.config.is_encoder_decoder else {id(each.parts[0]): each for each in groups(model)}
         with torch.inference_mode():
             for module in model.modules():
-                if (way := _way_of(module, model, tolerance)) is not None:
+                if type(module).__name__.endswith("RotaryEmbedding") and (angles := Angles(module)).agrees(model):
+                    self._angles.append(angles)
+                    self._ways.append((ref(module), angles))
+                if (way := _way_of(module, model, tolerance, joined)) is not None:
                     self._ways.append((ref(module), way))
+            for each in joined.values():
+                if len(each.sizes) == 3 and _agrees(each, model, tolerance):
+                    self._ways += [(ref(part), each.forward_of(i)) for i, part in enumerate(each.parts)]
             for file in {sys.modules[type(module).__module__] for module in model.modules()}:
                 own = getattr(file, ROTARY, None)
                 own = getattr(own, "own", own)
-                if own is not None and (mine := _rotary_of(own, model, tolerance)) is not None:
+                if own is not None and (mine := rotary_of(own, model, tolerance)) is not None:
                     self._rotary.append((file, own, mine))
+
+    def reach(self, positions: int) -> None:
+        """There will be so many positions."""
+        for each in self._angles:
+            each.positions = max(each.positions, positions)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -51,41 +70,81 @@ class Shortcuts:
                 module.forward = way
             for file, _, mine in self._rotary:
                 setattr(file, ROTARY, mine)
-            yield
+            with Sums() as _now.sums:
+                yield
+                _now.sums.take(None)
         finally:
+            _now.sums = None
             for module, _ in modules:
                 vars(module).pop("forward", None)
             for file, own, _ in self._rotary:
                 setattr(file, ROTARY, own)
 
 
-def _way_of(module: Any, model: Any, tolerance: float) -> Way | None:
+class Sums(TorchFunctionMode):
+    """A sum waits until somebody looks at it: a norm takes it in its own launch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: Sum | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in OUTLINES:
+            self.take(None)
+        if func in ADDS and not kwargs and _alike(*args):
+            self._waiting = (*args, torch.empty_like(args[0]))
+            return self._waiting[2]
+        return func(*args, **(kwargs or {}))
+
+    def take(self, x: torch.Tensor | None) -> Sum | None:
+        """The sum that waits, if it is x: whoever asks has to take it. Any other is taken now."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and waiting[2] is not x:
+            torch.add(waiting[0], waiting[1], out=waiting[2])
+            return None
+        return waiting
+
+
+ADDS = {torch.add, torch.Tensor.add, torch.Tensor.__add__}
+OUTLINES = {getattr(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device")} | {torch.Tensor.size, torch.Tensor.dim}
+"""What may be asked of a tensor whose numbers are not there yet."""
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether these are rows of the same kind."""
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor) or a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return a.device == b.device and a.is_floating_point() and a.is_contiguous() and b.is_contiguous()
+
+
+def _way_of(module: Any, model: Any, tolerance: float, joined: dict[int, Joined]) -> Way | None:
     """A shortcut for this module that gives what it gives."""
     weight = getattr(module, "weight", None)
     parts = dict(module.named_children())
-    if weight is not None and weight.dim() == 1 and "RMSNorm" in type(module).__name__ + _t5(module):
+    if isinstance(weight, torch.Tensor) and weight.dim() == 1 and "RMSNorm" in type(module).__name__ + _t5(module):
         eps = getattr(module, "variance_epsilon", getattr(module, "eps", 1e-6))
         ways: list[Way] = [_norm(ref(module), eps, offset, early) for offset in (0.0, 1.0) for early in (True, False)]
         size = len(weight)
     elif type(module).__name__ == "NewGELUActivation":
         ways, size = [new_gelu], 64
     elif {"gate_proj", "up_proj", "down_proj", "act_fn"} == set(parts):
-        ways, size = [_gated(ref(module), gelu) for gelu in (False, True)], module.gate_proj.in_features
+        both = joined.get(id(module.gate_proj))
+        ways, size = [_gated(ref(module), gelu, both) for gelu in (False, True)], module.gate_proj.in_features
     else:
         return None
     x = torch.randn(5, 1, size, device=model.device, dtype=model.dtype, generator=torch.Generator(model.device).manual_seed(0))
-    return next((way for way in ways if _same(way(x), module(x), tolerance)), None)
+    return next((way for way in ways if same(way(x), module(x), tolerance)), None)
+
+
+def _agrees(joined: Joined, model: Any, tolerance: float) -> bool:
+    """Whether the products of a group are those of its parts."""
+    parts = joined.parts
+    x = torch.randn(5, 1, parts[0].in_features, device=model.device, dtype=model.dtype)
+    return same(joined(x), torch.cat([part(x) for part in parts], -1), tolerance)
 
 
 def _t5(module: Any) -> str:
     return "RMSNorm" if type(module).__name__ in ("T5LayerNorm", "MT5LayerNorm", "UMT5LayerNorm") else ""
-
-
-def _same(mine: torch.Tensor, its: torch.Tensor, tolerance: float) -> bool:
-    if mine.shape != its.shape or mine.dtype != its.dtype:
-        return False
-    mine, its = mine.float(), its.float()
-    return bool(((mine - its).abs() <= tolerance * (its.abs() + its.abs().mean())).all())
 
 
 # -- norms and activations ---------------------------------------------------------------------------------------------------
@@ -93,28 +152,47 @@ def _same(mine: torch.Tensor, its: torch.Tensor, tolerance: float) -> bool:
 
 def _norm(module: Any, eps: float, offset: float, early: bool) -> Way:
     def forward(x: torch.Tensor) -> torch.Tensor:
-        return rms_norm(x, module().weight, eps, offset, early)
+        sums = getattr(_now, "sums", None)
+        return rms_norm(x, module().weight, eps, offset, early, None if sums is None else sums.take(x))
 
     return forward
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float, early: bool) -> torch.Tensor:
-    """x over its root mean square, times weight + offset; `early`: rounded before the weight comes, as Llama does it."""
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float, early: bool, added: Sum | None = None
+) -> torch.Tensor:
+    """x over its root mean square, times weight + offset; `early`: rounded before the weight comes, as Llama does it. `added`: x
+    is the last of these, not there yet, and the sum of the others."""
     D = x.shape[-1]
-    rows = x.reshape(-1, D)
+    if added is not None or x.is_contiguous():
+        inner, outer_row, row = 1, D, D
+    elif x.dim() in (3, 4) and x.shape[1] == 1 and x.stride(-1) == 1:  # rows, or their heads, that are part of something wider
+        inner, outer_row, row = (x.shape[2], x.stride(0), x.stride(2)) if x.dim() == 4 else (1, x.stride(0), 0)
+    else:
+        x = x.contiguous()
+        inner, outer_row, row = 1, D, D
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    norm_rows[(len(rows),)](
-        rows, rows.stride(0), weight, out, eps, offset, D, EARLY=early, DP=power(D), num_warps=1 if D <= 256 else 4
+    first, second, _ = added or (x, x, x)
+    norm_rows[(x.numel() // D,)](
+        first, second, x, outer_row, row, inner, weight, out, eps, offset, D,
+        ADD=added is not None, EARLY=early, DP=power(D), num_warps=1 if D <= 256 else 4,
     )  # fmt: skip
     return out
 
 
 @triton.jit
-def norm_rows(x, stride, weight, out, eps, offset, D, EARLY: tl.constexpr, DP: tl.constexpr):
-    """A row a program."""
+def norm_rows(
+    first, second, x, outer_row, row, inner, weight, out, eps, offset, D,
+    ADD: tl.constexpr, EARLY: tl.constexpr, DP: tl.constexpr,
+):  # fmt: skip
+    """A row a program; `inner` of them are `row` apart, then comes the next `outer_row`. ADD: x is first + second, and kept."""
     r = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, DP)
-    z = tl.load(x + r * stride + d, mask=d < D, other=0.0)
+    at = (r // inner) * outer_row + (r % inner) * row + d
+    z = tl.load(first + at, mask=d < D, other=0.0)
+    if ADD:
+        z = (z.to(tl.float32) + tl.load(second + at, mask=d < D, other=0.0).to(tl.float32)).to(z.dtype)
+        tl.store(x + at, z, mask=d < D)
     y = z.to(tl.float32)
     y = y * (1.0 / tl.sqrt(tl.sum(y * y, 0) / D + eps))
     if EARLY:
@@ -147,26 +225,29 @@ def gelu_as_written(x, out, N, BLOCK: tl.constexpr):
     tl.store(out + i, half * a, mask=i < N)
 
 
-def _gated(module: Any, gelu: bool) -> Way:
+def _gated(module: Any, gelu: bool, joined: Joined | None) -> Way:
     def forward(x: torch.Tensor) -> torch.Tensor:
         own = module()
-        return own.down_proj(gated(own.gate_proj(x), own.up_proj(x), gelu))
+        gate, up = (own.gate_proj(x), own.up_proj(x)) if joined is None else joined(x).chunk(2, -1)
+        return own.down_proj(gated(gate, up, gelu))
 
     return forward
 
 
 def gated(gate: torch.Tensor, up: torch.Tensor, gelu: bool) -> torch.Tensor:
-    """The activation of `gate`, SiLU or the tanh form of GELU, times `up`; both contiguous."""
-    out = torch.empty_like(gate)
-    activate[(triton.cdiv(gate.numel(), 1024),)](gate, up, out, gate.numel(), GELU=gelu, BLOCK=1024, num_warps=4)
+    """The activation of `gate`, SiLU or the tanh form of GELU, times `up`; both of rows that are equally far apart."""
+    out, N = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device), gate.shape[-1]
+    row = gate.stride(-2)
+    activate[(gate.numel() // N, triton.cdiv(N, 1024))](gate, up, row, out, N, GELU=gelu, BLOCK=1024, num_warps=4)
     return out
 
 
 @triton.jit
-def activate(gate, up, out, N, GELU: tl.constexpr, BLOCK: tl.constexpr):
-    """A block of numbers a program."""
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    raw = tl.load(gate + i, mask=i < N, other=0.0)
+def activate(gate, up, row, out, N, GELU: tl.constexpr, BLOCK: tl.constexpr):
+    """A block of a row a program."""
+    r = tl.program_id(0).to(tl.int64)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    raw = tl.load(gate + r * row + i, mask=i < N, other=0.0)
     x = raw.to(tl.float32)
     if GELU:
         z = 0.7978845608028654 * (x + 0.044715 * x * x * x)
@@ -174,65 +255,4 @@ def activate(gate, up, out, N, GELU: tl.constexpr, BLOCK: tl.constexpr):
     else:
         x = x / (1.0 + tl.exp(-x))
     x = x.to(raw.dtype).to(tl.float32)
-    tl.store(out + i, x * tl.load(up + i, mask=i < N, other=0.0).to(tl.float32), mask=i < N)
-
-
-# -- rotary positions --------------------------------------------------------------------------------------------------------
-
-
-def _rotary_of(own: Way, model: Any, tolerance: float) -> Way | None:
-    """A file's function that turns queries and keys, in one launch, where it turns halves of the head against each other."""
-
-    def turned(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *more: Any, **others: Any) -> Any:
-        usual = not more and not others and q.is_cuda and q.dim() == 4 and q.shape[2] == 1 and cos.shape[1] == 1
-        if not usual or cos.dim() != 3 or cos.shape[2] != q.shape[3] or q.stride(3) != 1 or k.stride(3) != 1:
-            return own(q, k, cos, sin, *more, **others)
-        return rotate(q, k, cos.expand(len(q), -1, -1), sin.expand(len(q), -1, -1))
-
-    dice = torch.Generator(model.device).manual_seed(0)
-    q, k, cos, sin = (
-        torch.randn(*size, device=model.device, dtype=model.dtype, generator=dice)
-        for size in ((3, 4, 1, 32), (3, 2, 1, 32), (3, 1, 32), (3, 1, 32))
-    )
-    try:
-        found = zip(turned(q, k, cos, sin), own(q, k, cos, sin), strict=True)
-        agree = all(_same(mine, its, 2 * tolerance) for mine, its in found)
-    except Exception:  # another signature
-        return None
-    turned.own = own  # type: ignore[attr-defined]
-    return turned if agree else None
-
-
-def rotate(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """q and k (rows, heads, 1, size), turned by angles (rows, 1, size)."""
-    R, H, _, D = q.shape
-    turned_q, turned_k = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k))
-    turn[(R, H + k.shape[1])](
-        q, q.stride(0), q.stride(1), k, k.stride(0), k.stride(1), cos, cos.stride(0), sin, sin.stride(0), turned_q, turned_k,
-        H, k.shape[1], D, DP=power(D), num_warps=1,
-    )  # fmt: skip
-    return turned_q, turned_k
-
-
-@triton.jit
-def turn(q, q_row, q_head, k, k_row, k_head, cos, cos_row, sin, sin_row, out_q, out_k, H, HK, D, DP: tl.constexpr):
-    """One row and head, of the queries' first, then of the keys'."""
-    r = tl.program_id(0).to(tl.int64)
-    h = tl.program_id(1)
-    d = tl.arange(0, DP)
-    other = tl.where(d < D // 2, d + D // 2, d - D // 2)
-    sign = tl.where(d < D // 2, -1.0, 1.0)
-    c = tl.load(cos + r * cos_row + d, mask=d < D, other=0.0).to(tl.float32)
-    s = tl.load(sin + r * sin_row + d, mask=d < D, other=0.0).to(tl.float32) * sign
-    if h < H:
-        at = q + r * q_row + h * q_head
-        to = out_q + (r * H + h) * D
-    else:
-        at = k + r * k_row + (h - H) * k_head
-        to = out_k + (r * HK + h - H) * D
-    x = tl.load(at + d, mask=d < D, other=0.0)
-    y = tl.load(at + other, mask=d < D, other=0.0)
-    kind = x.dtype
-    a = (x.to(tl.float32) * c).to(kind).to(tl.float32)  # rounded wherever the model rounds
-    b = (y.to(tl.float32) * s).to(kind).to(tl.float32)
-    tl.store(to + d, a + b, mask=d < D)
+    tl.store(out + r * N + i, x * tl.load(up + r * row + i, mask=i < N, other=0.0).to(tl.float32), mask=i < N)

@@ -15,11 +15,9 @@ from ...constraints.trie import Trie
 from .answers import RULES
 from .beams import begin
 from .editing import PROGRAMS
-from .own_modules import OwnModules
 from .products import power
 from .rows import CAP, FREE, reclaim
 from .successors import GROUP, bits_of
-from .weights import Weights
 
 BLOCK = 1024  # nodes that one program takes back
 SCORES = 8  # different ones that jobs may have at a time
@@ -36,8 +34,8 @@ class Shape:
 
     `k` and `n` are the largest beam and n-best, `successors` those kept of each node, `prompt` the tokens that all outputs start
     from. `any_banned`: whether tokens are looked up among those that may not come. `code` and `given`: the longest edits, and an
-    input's own part of them. `trie`: nodes of the trie that says what may come; 0: there is none. `keep`: whether finished
-    hypotheses may be kept.
+    input's own part of them. `trie`: nodes of the trie that says what may come; 0: there is none. `times`: beams' worth of rows
+    that an input may have in a step, before what is drafted. `keep`: whether finished hypotheses may be kept.
     """
 
     k: int
@@ -52,12 +50,13 @@ class Shape:
     code: int = 0
     given: int = 0
     trie: int = 0
+    times: int = 1
     keep: bool = False
 
     @property
     def picks(self) -> int:
         """Most hypotheses an input names for one step."""
-        return power(min(self.k, MOST_PICKS if self.wide else 64))
+        return power(min(self.times * self.k, MOST_PICKS if self.wide else 64))
 
     @property
     def wide(self) -> bool:
@@ -82,7 +81,7 @@ class Shape:
     def fits(self, other: Shape) -> bool:
         """Whether `other` can be decoded in this room."""
         room = ("k", "n", "inputs", "source", "lengths", "nodes", "successors", "any_banned", "code", "given", "trie", "keep")
-        alike = self.prompt == other.prompt and (self.trie > 0) is (other.trie > 0)
+        alike = (self.prompt, self.times, self.trie > 0) == (other.prompt, other.times, other.trie > 0)
         return alike and all(getattr(self, name) >= getattr(other, name) for name in room)
 
 
@@ -95,7 +94,7 @@ def bytes_each(shape: Shape, token: int) -> tuple[int, int]:
 class State:
     """The arrays. Node 0 is nobody's: rows that a step has no use for write there."""
 
-    def __init__(self, shape: Shape, weights: Weights | OwnModules) -> None:
+    def __init__(self, shape: Shape, weights: Any) -> None:
         self.shape = shape
         device = weights.device
         S, L, N, W = shape.inputs, shape.lengths, shape.nodes, shape.successors
@@ -133,11 +132,13 @@ class State:
         self.token, self.child = zeros(N * W + S), empty(N * W + S)
         self.paths, self.node_token, self.hashes = empty(N, L), empty(N), zeros(N)
         self.mark = zeros(N, dtype=torch.int8)
+        self.drafted, self.guessed = zeros(S), zeros(N, dtype=torch.int8)  # rows that were guessed, and which nodes are theirs
         self.node_input, self.stack = empty(N), empty(N)  # free nodes: the first so many of the stack
         self.clear()
         # keys and values: of nodes, and of the inputs
         self.memory: Any = weights.room(N, False)
         self.source: Any = weights.room(S * shape.source + 1, True)
+        self.source_tokens = zeros(S * shape.source + 1)  # where drafts look them up
         self.source_start = torch.arange(S, dtype=torch.int32, device=device) * shape.source
         # what ends an output, what may not come, what every output starts from
         self.ends, self.banned = zeros(weights.vocabulary, dtype=torch.int8), zeros(weights.vocabulary, dtype=torch.int8)
@@ -186,7 +187,7 @@ class State:
         begin[(len(slots),)](
             many, caps, slots, limits, lengths, rules,
             self.value, self.entry, self.tie, self.node, self.pushed, self.count, self.head, self.scored, self.child,
-            self.status, self.deepest, self.limit, self.source_length, self.rules, self.caps, self.rows, self.steps,
+            self.status, self.deepest, self.limit, self.source_length, self.rules, self.caps, self.rows, self.steps, self.drafted,
             rules.stride(0), shape.lengths, shape.nodes * shape.successors, shape.prompt,
             KP=power(shape.k), LP=power(shape.lengths), num_warps=1,
         )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...search import Result
 from .admission import Admission, Reading
 from .beams import grow
 from .editing import edit
@@ -44,7 +45,14 @@ class DeviceStep:
         """The rows that a step may have, as far as there is room for their logits."""
         return cls.buckets + tuple(rows for rows in cls.wide if shape.wide and rows * vocabulary <= MOST_LOGITS)
 
-    def __call__(self, R: int) -> None:
+    def size(self, rows: int, active: int) -> Any:
+        """What to call this with, for so many rows of so many inputs: there is a graph for each."""
+        return rows
+
+    def learn(self, result: Result) -> None:
+        """An input was decoded."""
+
+    def __call__(self, R: Any) -> None:
         self.search(R)
         self.keep(self.decoder(R))
 
@@ -60,7 +68,7 @@ class DeviceStep:
             MANY=shape.many, PICKS=picks, KP=KP, CP=min(power(W), 16), LP=power(L), TILE=shape.tile, CROWD=shape.crowd,
             KEEP=shape.keep, num_warps=1 if KP <= 8 else 2 if KP <= 128 else 8 if KP <= 1024 else 16,
         )  # fmt: skip
-        share[(1,)](st.wants, st.grant, st.first, st.counters, st.rules, R, S, PICKS=picks, SP=power(S), num_warps=8)
+        share[(1,)](st.wants, st.grant, st.first, st.counters, st.rules, R, S, shape.times, PICKS=picks, SP=power(S), num_warps=8)
         assign[(S,)](
             st.wants, st.grant, st.first, st.counters, st.pick_length, st.pick_place,
             st.entry, st.node, st.child, st.scored, st.stack,
@@ -224,6 +232,11 @@ class CapturedStep(DeviceStep):
         self.row_token, self.row_position = (torch.zeros(most, dtype=torch.long, device=self.weights.device) for _ in range(2))
 
     def decoder(self, R: int) -> torch.Tensor:
+        self.enter(R)
+        return self.logits(R)
+
+    def enter(self, R: int) -> None:
+        """Nodes, tokens and positions of the rows."""
         st, shape = self.state, self.state.shape
         place[(R,)](
             self.row_node, self.row_input, self.row_length, self.row_entry,
@@ -231,13 +244,12 @@ class CapturedStep(DeviceStep):
             st.source_length, self.row_token, self.row_position, shape.lengths, shape.successors,
             BEHIND=self.weights.language_model, LP=power(shape.lengths), num_warps=2,
         )  # fmt: skip
-        return self.logits(R)
 
-    def logits(self, R: int) -> torch.Tensor:
-        """Of the first R rows, whose tokens and positions are known."""
+    def logits(self, R: int, *, chained: bool = False) -> torch.Tensor:
+        """Of the first R rows, whose tokens and positions are known. `chained`: some are the ancestors of others."""
         st = self.state
         rows = TreeRows(
             st.counters, self.row_node, self.row_input, self.row_length, st.paths, st.first, st.grant,
-            st.source_start, st.source_length, st.shape.source, st.shape.picks,
+            st.source_start, st.source_length, st.shape.source, st.shape.picks, chained,
         )  # fmt: skip
         return self.weights.logits(self.row_token[:R], self.row_position[:R], rows, st.memory, st.source)

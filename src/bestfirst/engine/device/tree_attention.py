@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 
 from .products import power
-from .tree_kernels import read_packed, read_path, read_source
+from .tree_kernels import read_packed, read_path, read_source, store_rows
 
 PART = 128  # tokens of an input that one program reads
-BLOCK = 32  # tokens at a time
+BLOCK = 32  # tokens at a time; twice as many where they are small
 
 
 @dataclass
@@ -50,6 +50,7 @@ class TreeRows:
     source_length: torch.Tensor
     room: int  # tokens that an input may have
     most: int  # rows that an input may have
+    chained: bool = False  # whether some of them are the ancestors of others
 
 
 def attend_tree(
@@ -64,7 +65,7 @@ def attend_tree(
     R, H = q.shape[:2]
     G, parts = H // key_heads, -(-rows.room // PART)
     sizes = {"G": G, "H": H, "D": size, "E": value_size, "DP": max(16, power(size)), "EP": max(16, power(value_size))}
-    more = {"SIZE": PART, "STEP": BLOCK, "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32"}
+    more = {"SIZE": PART, "STEP": block(q), "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32"}
     out = torch.empty(R, H, value_size, dtype=q.dtype, device=q.device)
     peaks = totals = means = out
     if source is not None:
@@ -76,6 +77,11 @@ def attend_tree(
             OWN=memory is not None, CAP=kind.cap != 0, QUERIES=max(16, min(64, power(rows.most * G))), **sizes, **more,
             num_warps=4, num_stages=2,
         )  # fmt: skip
+    if memory is not None and rows.chained:  # else each row stores its own, which nobody reads yet
+        store_rows[(R, key_heads)](
+            rows.used, k, k.stride(0), k.stride(1), v, v.stride(0), v.stride(1), *memory, rows.node, key_heads,
+            D=size, E=value_size, DP=sizes["DP"], EP=sizes["EP"], num_warps=1,
+        )  # fmt: skip
     bias, sinks = (q if x is None else x for x in (kind.bias, kind.sinks))
     read_path[(R, key_heads)](
         rows.used, q, q.stride(0), q.stride(1), k, k.stride(0), k.stride(1), v, v.stride(0), v.stride(1), *its,
@@ -85,6 +91,11 @@ def attend_tree(
         SINKS=kind.sinks is not None, GP=max(16, power(G)), **sizes, **more, num_warps=4, num_stages=2,
     )  # fmt: skip
     return out
+
+
+def block(q: torch.Tensor) -> int:
+    """Tokens that are read at a time."""
+    return BLOCK if q.dtype == torch.float32 or q.shape[-1] > 128 else 2 * BLOCK
 
 
 def attend_packed(

@@ -80,6 +80,22 @@ def read_source(
 
 
 @triton.jit
+def store_rows(
+    used, k, k_row, k_head, v, v_row, v_head, keys, values, row_node, H,
+    D: tl.constexpr, E: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr,
+):  # fmt: skip
+    """The key and value of one row and head of H go to the row's node, before any other row reads them there."""
+    r = tl.program_id(0).to(tl.int64)
+    h = tl.program_id(1)
+    if r < tl.load(used):
+        d = tl.arange(0, DP)
+        e = tl.arange(0, EP)
+        cell = tl.load(row_node + r).to(tl.int64) * H + h
+        tl.store(keys + cell * D + d, tl.load(k + r * k_row + h * k_head + d, mask=d < D, other=0.0), mask=d < D)
+        tl.store(values + cell * E + e, tl.load(v + r * v_row + h * v_head + e, mask=e < E, other=0.0), mask=e < E)
+
+
+@triton.jit
 def read_path(
     used, q, q_row, q_head, k, k_row, k_head, v, v_row, v_head, keys, values, row_node, row_input, row_length, paths,
     source_length, peaks, totals, means, bias, bias_head, sinks, out, scale, cap, window, R, L,

@@ -13,11 +13,10 @@ import torch
 from torch.nn import functional as F
 
 from .bart_weights import NORM_FIRST, Affine, BartAttention, BartLayer, BartSide, BartWeights, LayerNorm
+from .decoder_step import DecoderStep
 from .operations import Linear
 from .positions import PositionTable
-from .sources import Sources
-from .step import DecoderStep
-from .tree import MaskedRows, Tree
+from .tree import MaskedRows, Sources, Tree
 
 
 class FusedLayer:

@@ -1,4 +1,5 @@
-"""BartWeights: what Marian, BART, mBART, Pegasus, M2M100, NLLB and Whisper's decoder are made of, said once.
+"""BartWeights: what Marian, BART, mBART, Pegasus, M2M100, NLLB and Whisper's decoder are made of, said once; and how they are
+read from a folder's config and safetensors files, without torch and transformers.
 
 Arrays as the model holds them, and the few things that they do not tell. Each way to compute a step takes them from here, and
 adds its own layout (joined, transposed, tiled). Nothing here computes anything: the arrays may be of any library.
@@ -6,9 +7,14 @@ adds its own layout (joined, transposed, tiled). Nothing here computes anything:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+
+from ...models.folder import FilesDiffer, ModelNotFound, NeedsTransformers, Tensors
+from .step_rows import GrowingPositions, PositionRows, RisingPositions
 
 NORM_FIRST = {"marian": False, "bart": False, "mbart": True, "pegasus": True, "m2m_100": True, "whisper": True}
 """The architectures, and where a layer normalises, before or after its attention: the one thing its weights do not tell."""
@@ -91,3 +97,126 @@ class BartWeights:
     encoder: BartSide | None
     decoder: BartSide
     head: Affine
+
+
+# -- from a folder's files -------------------------------------------------------------------------------------------------
+
+EPSILON = 1e-5  # of every norm: none of these models' configs has another
+LEARNED = ("bart", "mbart")  # positions are learned, and the first two are nobody's
+NORMED = ("bart", "mbart")  # what is embedded is normalised
+OFFSET = 2
+
+
+def read_folder(config: Mapping[str, Any], tensors: Tensors) -> BartWeights:
+    """The weights of a Marian, BART, mBART, Pegasus or M2M100 model. ModelNotFound where some are missing."""
+    name = "model.shared.weight"
+    shared = tensors[name] if name in tensors else None  # noqa: SIM401  it is no mapping
+    reader = FolderReader(config, tensors)
+    encoder, decoder = reader.side("encoder", shared), reader.side("decoder", shared)
+    bias = tensors["final_logits_bias"].reshape(-1) if "final_logits_bias" in tensors else None
+    return BartWeights(encoder, decoder, Affine(reader.head(decoder.embedding), bias))
+
+
+class FolderReader:
+    """Reads one model."""
+
+    def __init__(self, config: Mapping[str, Any], tensors: Tensors) -> None:
+        self.config = config
+        self.kind = config["model_type"]
+        self.tensors = tensors
+        self.width = int(config["d_model"])
+        self.positions = int(config["max_position_embeddings"])
+
+    def side(self, name: str, shared: Any) -> BartSide:
+        """The encoder or the decoder."""
+        root = f"model.{name}"
+        embedding = self._embedding(root, shared)
+        heads, layers = int(self.config[f"{name}_attention_heads"]), int(self.config[f"{name}_layers"])
+        stored = len({each.split(".")[3] for each in self.tensors if each.startswith(f"{root}.layers.")})
+        if layers != stored or layers < 1:
+            raise FilesDiffer(f"its weights and config.json differ: there are {stored} layers in the {name}, not {layers}")
+        if heads < 1:
+            raise FilesDiffer(f"{name}_attention_heads in config.json must be at least 1, got {heads}")
+        return BartSide(
+            layers=tuple(self._layer(f"{root}.layers.{i}", heads, cross=name == "decoder") for i in range(layers)),
+            norm_first=NORM_FIRST[self.kind],
+            embedding=embedding,
+            embed_scale=float(embedding.shape[1]) ** 0.5 if self.config["scale_embedding"] else 1.0,
+            positions=self._positions(f"{root}.embed_positions.weight"),
+            first_norm=self._norm(f"{root}.layernorm_embedding") if self.kind in NORMED else None,
+            last_norm=self._norm(f"{root}.layer_norm") if NORM_FIRST[self.kind] else None,
+        )
+
+    def _embedding(self, root: str, shared: Any) -> Any:
+        own = f"{root}.embed_tokens.weight"
+        if own not in self.tensors:
+            self._check("model.shared.weight", len(shared) if shared is not None else 0, self.width)
+            return shared
+        found = self._take(own, self.tensors.shape(own)[0], self.width)
+        tied = self.config["tie_word_embeddings"] and self.config.get("share_encoder_decoder_embeddings", True)
+        if tied and shared is not None and not np.array_equal(found, shared):
+            raise NeedsTransformers("its embeddings are stored twice, and differ")
+        return found
+
+    def head(self, embedding: Any) -> Any:
+        """The last product's weights: the decoder's embeddings, or its own."""
+        name = "lm_head.weight"
+        if not self.config["tie_word_embeddings"]:
+            return self._take(name, len(embedding), self.width)
+        if name in self.tensors and not np.array_equal(self.tensors[name], embedding):
+            raise NeedsTransformers("its last weights are stored twice, and differ")
+        return embedding
+
+    def _layer(self, root: str, heads: int, cross: bool) -> BartLayer:
+        d = self.width
+        inner = self.tensors.shape(f"{root}.fc1.bias")[0]
+        return BartLayer(
+            own=self._attention(f"{root}.self_attn", heads),
+            own_norm=self._norm(f"{root}.self_attn_layer_norm"),
+            cross=self._attention(f"{root}.encoder_attn", heads) if cross else None,
+            cross_norm=self._norm(f"{root}.encoder_attn_layer_norm") if cross else None,
+            fc1=self._affine(f"{root}.fc1", inner, d),
+            fc2=self._affine(f"{root}.fc2", d, inner),
+            activation=None,
+            norm=self._norm(f"{root}.final_layer_norm"),
+            activation_name=str(self.config["activation_function"]),
+        )
+
+    def _attention(self, root: str, heads: int) -> BartAttention:
+        query, key, value, out = (self._affine(f"{root}.{part}_proj", self.width, self.width) for part in ("q", "k", "v", "out"))
+        size, rest = divmod(len(query.weight), heads)
+        if rest:
+            raise NeedsTransformers(f"its {len(query.weight)} numbers do not divide into {heads} heads")
+        return BartAttention(query, key, value, out, heads, size, size**-0.5)
+
+    def _affine(self, name: str, outputs: int, inputs: int) -> Affine:
+        return Affine(self._take(f"{name}.weight", outputs, inputs), self._take(f"{name}.bias", outputs))
+
+    def _norm(self, name: str) -> LayerNorm:
+        return LayerNorm(self._take(f"{name}.weight", self.width), self._take(f"{name}.bias", self.width), EPSILON)
+
+    def _take(self, name: str, *shape: int) -> Any:
+        """A weight of this shape: kernels do not look."""
+        self._check(name, *shape)
+        return self.tensors[name]
+
+    def _check(self, name: str, *shape: int) -> None:
+        stored = self.tensors.shape(name)
+        if stored != shape:
+            raise ModelNotFound(f"its weights and config.json differ: {name!r} is {stored}, config.json makes it {shape}")
+
+    def _positions(self, name: str) -> PositionRows:
+        if self.kind == "m2m_100":
+            return RisingPositions(self.width, int(self.config["pad_token_id"]))
+        if self.kind in LEARNED:
+            return PositionRows(self._take(name, self.positions + OFFSET, self.width)[OFFSET:])
+        if name in self.tensors:
+            return PositionRows(self._take(name, self.positions, self.width))
+        return GrowingPositions(lambda n: sinusoids(n, self.width), self.positions)
+
+
+def sinusoids(n: int, width: int) -> Any:
+    """Marian's and Pegasus': sines of even places, then cosines of odd ones."""
+    places = np.arange(width)
+    angles = np.arange(n)[:, None] / np.power(10000, 2 * (places // 2) / width)
+    return np.concatenate([np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])], 1).astype(np.float32)

@@ -16,11 +16,11 @@ import torch
 from ...models.transformers import TransformersModel
 from ..known import known
 from .bart import FusedBart
+from .decoder_step import DecoderStep
 from .hooked import HookedStep, MaskedLayersStep, RecomputeStep
 from .llama import FusedLlama
 from .native.libraries import available
 from .native_bart import NativeBart
-from .step import DecoderStep
 from .t5 import FusedT5
 from .trial import agrees, agrees_without_masks, encoder_agrees
 from .windows import FULL, Windows
@@ -66,12 +66,18 @@ class Fingerprint:
 
     def holds(self, model: Any) -> bool:
         """Whether the model is still that one."""
-        modules = every_module(model)  # once: a model is asked before every decode
-        return self._parts(modules) == self.parts and self._look(modules) == self._places and self._read() == self._numbers
+        return self._stands(model) and self._read() == self._numbers
 
     def holds_all(self, model: Any) -> bool:
-        """The same, with all that was copied read now: on a device, where a sum waits for nothing and nothing runs beside it."""
-        return self.holds(model) and (self.copied is None or self.copied.still_holds())
+        """The same, with all that was copied read now: on a device, which is summed up while its modules are looked at."""
+        if self.copied is None:
+            return self.holds(model)
+        self.copied.begin()
+        return self._stands(model) and self.copied.holds()
+
+    def _stands(self, model: Any) -> bool:
+        modules = every_module(model)  # once: a model is asked before every decode
+        return self._parts(modules) == self.parts and self._look(modules) == self._places
 
     def _parts(self, modules: Sequence[Any]) -> list[Any]:
         """Each module's class, and what of it is not its class's."""

@@ -7,6 +7,8 @@ Rows of mixed lengths and inputs share a batch; each gets its own position, by a
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,11 +17,24 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 from ...models.transformers import encoder_output, evaluating
+from .decoder_step import DecoderStep
 from .positions import positions_of
-from .sources import Sources, source_width
-from .step import DecoderStep
-from .tree import MaskedRows, Tree
+from .tree import MaskedRows, Sources, Tree, source_width
 from .windows import Windows
+
+FRAMES = "_get_feature_vector_attention_mask"
+
+
+@contextmanager
+def masks_of_frames(listening: list[Any]) -> Iterator[None]:
+    """While this lasts, modules that listen take masks of what their encoder made, not of sounds."""
+    try:
+        for module in listening:
+            setattr(module, FRAMES, lambda length, mask, *_, **__: mask)
+        yield
+    finally:
+        for module in listening:
+            vars(module).pop(FRAMES, None)
 
 
 class TreeCache(Cache):
@@ -70,6 +85,7 @@ class HookedStep(DecoderStep):
     def __init__(self, model: Any) -> None:
         self.model = model
         self.modules = list(model.modules())
+        self.listening = [module for module in self.modules if hasattr(module, FRAMES)]
         self.encoder_decoder = bool(model.config.is_encoder_decoder)
         self.positions = positions_of(model)
         self.windows = Windows(model)
@@ -84,7 +100,7 @@ class HookedStep(DecoderStep):
         """Each layer's keys and values for the encoder's output; the model computes them itself, in a first step thrown away."""
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         start = torch.zeros(hidden.shape[0], 1, dtype=torch.long, device=hidden.device)
-        with evaluating(self.modules):
+        with evaluating(self.modules), masks_of_frames(self.listening):
             self.model(
                 decoder_input_ids=start,
                 encoder_outputs=encoder_output(hidden),
@@ -99,7 +115,7 @@ class HookedStep(DecoderStep):
         ids = rows.tokens[:, None].long()
         mask = self._mask(rows)
         own = TreeCache(tree, rows)
-        with evaluating(self.modules), self.positions.of(rows) as arguments:
+        with evaluating(self.modules), masks_of_frames(self.listening), self.positions.of(rows) as arguments:
             if not self.encoder_decoder:
                 output = self.model(input_ids=ids, attention_mask=mask, past_key_values=own, use_cache=True, **arguments)
             else:
@@ -175,6 +191,7 @@ class RecomputeStep(DecoderStep):
     def __init__(self, model: Any) -> None:
         self.model = model
         self.modules = list(model.modules())
+        self.listening = [module for module in self.modules if hasattr(module, FRAMES)]
         self.encoder_decoder = bool(model.config.is_encoder_decoder)
         self.vocabulary = model.config.get_text_config().vocab_size
         self.masks = "decoder_attention_mask" in inspect.signature(model.forward).parameters
@@ -194,7 +211,7 @@ class RecomputeStep(DecoderStep):
         ids = tree.layers[0][rows.paths] * inside
         at_once = max(1, LOGITS // (ids.shape[1] * self.vocabulary))
         out = []
-        with evaluating(self.modules):
+        with evaluating(self.modules), masks_of_frames(self.listening):
             for first in range(0, len(ids), at_once):
                 part = slice(first, first + at_once)
                 logits = self._logits(ids[part], inside[part].long(), rows.sentences[part], sources)

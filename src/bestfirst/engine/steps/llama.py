@@ -13,11 +13,10 @@ import torch
 from torch.nn import functional as F
 
 from ...models.transformers import evaluating
+from .decoder_step import DecoderStep
 from .hooked import prefill
 from .operations import JOINED, product
-from .sources import Sources
-from .step import DecoderStep
-from .tree import MaskedRows, Tree
+from .tree import MaskedRows, Sources, Tree
 from .windows import Windows
 
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")

@@ -11,10 +11,10 @@ import torch
 
 from ...models.transformers import Prompt, TransformersModel
 from .bart import looks_like_bart, read_bart
-from .native.bart import NativeDecoder
-from .native.parts import ACTIVATIONS
+from .decoder_step import DecoderStep, chunks
+from .native.decoder import NativeDecoder
+from .native.parts import KINDS
 from .positions import PositionTable
-from .step import DecoderStep, chunks
 
 
 class NativeBart(DecoderStep):
@@ -26,7 +26,7 @@ class NativeBart(DecoderStep):
 
     @staticmethod
     def takes(model: Any) -> bool:
-        known = getattr(model.config, "activation_function", None) in ACTIVATIONS
+        known = getattr(model.config, "activation_function", None) in KINDS
         return known and looks_like_bart(model) and model.device.type == "cpu" and model.dtype == torch.float32
 
     @torch.inference_mode()

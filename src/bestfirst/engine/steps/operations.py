@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from .bart_weights import Affine
-from .rows import blank
+from .step_rows import blank
 
 PADDING = 16  # numbers: a cache line
 JOINED = 2**22  # weights: a copy of more is not worth what it saves of so large a product

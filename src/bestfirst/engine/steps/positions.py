@@ -31,7 +31,8 @@ def position_table(module: Any, n: int) -> torch.Tensor:
     """The embeddings of positions 0 to n - 1, (n, d), or of as many as there are."""
     config, embed = module.config, module.embed_positions
     if not hasattr(embed, "make_weights"):  # M2M100 makes more as they are asked for; the module is to keep those it had
-        n = min(n, getattr(config, "max_target_positions", None) or getattr(config, "max_position_embeddings", None) or n)
+        most = getattr(config, "max_target_positions", None) or getattr(config, "max_position_embeddings", None) or n
+        n = min(n, most, len(getattr(embed, "weight", range(n))))  # LED calls it by yet another name
     pad = config.pad_token_id or 0
     ids = torch.full((1, n), (pad + 1) % config.vocab_size, device=module.device)
     before = dict(embed._buffers)
@@ -45,14 +46,16 @@ def position_table(module: Any, n: int) -> torch.Tensor:
 
 
 class ArgumentPositions:
-    """For models that take positions as an argument (Llama, GPT-2, Whisper)."""
+    """For models that take positions as an argument (Llama, GPT-2, Whisper), counted from `first` on."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, first: int = 0) -> None:
         self.name = name
+        self.first = first
 
     @contextmanager
     def of(self, rows: MaskedRows) -> Iterator[dict[str, torch.Tensor]]:
-        yield {self.name: rows.positions[:, None].long()}
+        positions = rows.positions[:, None].long()
+        yield {self.name: positions + self.first if self.first else positions}
 
 
 class AbsolutePositions:
@@ -115,7 +118,9 @@ def positions_of(model: Any) -> ArgumentPositions | AbsolutePositions | Relative
             return ArgumentPositions(name)
     decoder = model.get_decoder()
     if model.config.is_encoder_decoder and "position_ids" in inspect.signature(decoder.forward).parameters:
-        return ArgumentPositions("decoder_position_ids")  # of a model made of two, which hands it to its decoder
+        # A model made of two hands it to its decoder. RoBERTa's positions come behind that of padding.
+        paddings = (m.padding_idx for m in decoder.modules() if hasattr(m, "create_position_ids_from_input_ids"))
+        return ArgumentPositions("decoder_position_ids", next((padding + 1 for padding in paddings), 0))
     encoders = set(model.get_encoder().modules()) if model.config.is_encoder_decoder else set()
     for module in decoder.modules():
         if hasattr(module, "embed_positions") and module not in encoders:  # Florence-2's decoder is a model that has both

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from .bart import FusedBart, RowGrid
 from .operations import JOINED, product
 from .positions import buckets
-from .sources import Sources
-from .tree import MaskedRows, Tree
+from .tree import MaskedRows, Sources, Tree
 
 FAMILY = {"t5": "scale_decoder_outputs", "mt5": "", "umt5": "tie_word_embeddings"}
 """The architectures, and which setting has their last hidden states scaled down by sqrt(d)."""

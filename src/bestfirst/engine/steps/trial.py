@@ -17,9 +17,9 @@ import torch
 from ...models.reader import Prompt
 from ...models.transformers import TransformersModel, evaluating
 from ..runner import Runner
+from .decoder_step import DecoderStep
 from .hooked import HookedStep
-from .sources import source_width
-from .step import DecoderStep
+from .tree import source_width
 from .windows import narrow
 
 PROMISED = 1e-4

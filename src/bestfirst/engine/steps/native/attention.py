@@ -1,15 +1,182 @@
-"""Attention: of rows to their ancestors and sources, where they lie, and of an encoder's tokens to their own. As `kernels`."""
+"""Attention: of rows to their ancestors and sources, where they lie, and of an encoder's tokens to their own. As `kernels`.
+
+First what one head makes of a query, with every sum in a register. Keys and values lie anywhere: a path of numbers says which of
+the rows of a memory they are.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
-from .heads import look
-from .kernels import REORDER, compiled, f32
+from .code import FLOAT, INT32, INT64, call, floats, ints, load, loop, number, plus, spread, store
+from .kernels import REORDER, _exp, _largest, compiled, f32
 from .registers import LANES
+
+VECTOR = ir.VectorType(FLOAT, LANES)
+WHOLES = ir.VectorType(INT32, LANES)
+REGISTERS = (1, 2, 4, 8, 16)  # that a head may fill; of any other size it goes through loops
+LOWEST = -3.0e38
+
+
+@intrinsic
+def _look_code(
+    _: Any, q: Any, keys: Any, values: Any, path: Any, row: Any, n: Any, weights: Any, out: Any, registers: Any
+) -> Any:
+    """As `look`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        done = builder.append_basic_block("done")
+        switch = builder.switch(args[8], done)
+        for registers in REGISTERS:
+            block = builder.append_basic_block(f"head_{registers}")
+            switch.add_case(number(registers), block)
+            builder.position_at_end(block)
+            _generate(builder, registers, *args[:8])
+            builder.branch(done)
+        builder.position_at_end(done)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 9), generate
+
+
+def _generate(
+    builder: Any, registers: int, q: Any, keys: Any, values: Any, path: Any, row: Any, n: Any, weights: Any, out: Any
+) -> None:
+    """A head: products with all keys, their softmax, and the sum of values by it."""
+    cells = range(registers)
+    size = 4 * LANES
+    last = builder.and_(plus(builder, n, -1), number(-LANES))  # where the last register of weights begins
+    lowest, nothing, one = map(_every, (LOWEST, 0.0, 1.0))
+    mine = [load(builder, VECTOR, plus(builder, q, size * c)) for c in cells]
+
+    def register(j: Any) -> Any:
+        return builder.add(weights, builder.mul(j, number(4)))
+
+    def at(j: Any, first: Any) -> Any:
+        place = builder.add(path, builder.mul(j, number(4)))
+        return builder.add(first, builder.mul(builder.sext(load(builder, INT32, place), INT64), row))
+
+    def product(j: Any) -> list[Any]:
+        key = at(j, keys)
+        total = nothing
+        for c in cells:
+            total = _added(builder, mine[c], load(builder, VECTOR, plus(builder, key, size * c)), total)
+        store(builder, builder.extract_element(_over_lanes(builder, total, builder.fadd), ir.Constant(INT32, 0)), register(j))
+        return [plus(builder, j, 1)]
+
+    store(builder, lowest, register(last))
+    loop(builder, n, [number(0)], product)
+    end = plus(builder, last, LANES)
+
+    def larger(j: Any, most: Any) -> list[Any]:
+        these = load(builder, VECTOR, register(j))
+        return [plus(builder, j, LANES), builder.select(builder.fcmp_ordered(">", these, most), these, most)]
+
+    _, most = loop(builder, end, [number(0), lowest], larger)
+    largest = _over_lanes(builder, most, lambda a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
+
+    def exponential(j: Any, total: Any) -> list[Any]:
+        value = _exponential(builder, builder.fsub(load(builder, VECTOR, register(j)), largest))
+        store(builder, value, register(j))
+        return [plus(builder, j, LANES), builder.fadd(total, value)]
+
+    _, total = loop(builder, end, [number(0), nothing], exponential)
+    factor = builder.fdiv(one, _over_lanes(builder, total, builder.fadd))
+
+    def add(j: Any, *sums: Any) -> list[Any]:
+        value, weight = at(j, values), spread(builder, FLOAT, LANES, register(j))
+        return [
+            plus(builder, j, 1),
+            *(_added(builder, weight, load(builder, VECTOR, plus(builder, value, size * c)), sums[c]) for c in cells),
+        ]
+
+    _, *sums = loop(builder, n, [number(0), *[nothing] * registers], add)
+    for c in cells:
+        store(builder, builder.fmul(sums[c], factor), plus(builder, out, size * c))
+
+
+def _added(builder: Any, a: Any, b: Any, total: Any) -> Any:
+    return call(builder, f"llvm.fmuladd.v{LANES}f32", VECTOR, a, b, total)
+
+
+def _over_lanes(builder: Any, vector: Any, join: Callable[[Any, Any], Any]) -> Any:
+    """All lanes of a register joined, in every lane."""
+    width = LANES
+    while width > 1:
+        width //= 2
+        crossed = builder.shuffle_vector(vector, vector, ir.Constant(WHOLES, [i ^ width for i in range(LANES)]))
+        vector = join(vector, crossed)
+    return vector
+
+
+def _every(value: float) -> Any:
+    return ir.Constant(VECTOR, [ir.Constant(FLOAT, float(f32(value)))] * LANES)
+
+
+def _exponential(builder: Any, x: Any) -> Any:
+    """As `kernels._exp`, of a register."""
+    x = builder.select(builder.fcmp_ordered("<", x, _every(-87.0)), _every(-87.0), x)
+    power = builder.fptosi(builder.fsub(builder.fmul(x, _every(1.44269504)), _every(0.5)), WHOLES)
+    n = builder.sitofp(power, VECTOR)
+    r = _added(builder, n, _every(2.12194440e-4), _added(builder, n, _every(-0.693359375), x))
+    p = _every(1.9875691500e-4)
+    for factor in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+        p = _added(builder, p, r, _every(factor))
+    p = builder.fadd(_added(builder, builder.fmul(p, r), r, r), _every(1.0))
+    bias, mantissa = (ir.Constant(WHOLES, [ir.Constant(INT32, n)] * LANES) for n in (127, 23))
+    return builder.fmul(p, builder.bitcast(builder.shl(builder.add(power, bias), mantissa), VECTOR))
+
+
+@compiled(fastmath=REORDER)
+def look(q: int, keys: int, values: int, path: int, row: int, n: int, weights: int, out: int, size: int) -> None:
+    """out (size,): the sum of n values by the softmax of the products of `q` with their keys.
+
+    Addresses; the j-th key and value are path[j] times `row` bytes behind the first. `weights`: room for n and a register's.
+    """
+    registers = size // LANES
+    if registers * LANES == size and registers in REGISTERS:
+        _look_code(q, keys, values, path, row, n, weights, out, registers)  # type: ignore[call-arg]
+        return
+    mine, w, o, places = floats(q, (size,)), floats(weights, (n,)), floats(out, (size,)), ints(path, (n,))
+    for j in range(n):
+        w[j] = _dot(mine, floats(keys + places[j] * row, (size,)))
+    _softmax(w)
+    for i in range(size):
+        o[i] = f32(0)
+    for j in range(n):
+        v = floats(values + places[j] * row, (size,))
+        for i in range(size):
+            o[i] += w[j] * v[i]
+
+
+@njit(inline="always", fastmath=REORDER)
+def _dot(a: Any, b: Any) -> Any:
+    total = f32(0)
+    for i in range(a.shape[0]):
+        total += a[i] * b[i]
+    return total
+
+
+@njit(inline="always", fastmath=REORDER)
+def _softmax(x: Any) -> None:
+    """In place."""
+    largest = _largest(x)
+    total = f32(0)
+    for i in range(x.shape[0]):
+        x[i] = _exp(x[i] - largest)
+        total += x[i]
+    factor = f32(1) / total
+    for i in range(x.shape[0]):
+        x[i] *= factor
+
+
+# -- all heads -------------------------------------------------------------------------------------------------------------
 
 
 @njit(inline="always")

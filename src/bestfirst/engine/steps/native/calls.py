@@ -6,17 +6,47 @@ finds.
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from ...threads import cuts, share
-from .objects import NOWHERE, entries
-from .registers import BLOCK, HERE, LANES, ZEROS, suit  # noqa: F401
+from .libraries import PREFIX, shipped
+from .registers import BLOCK, HERE, LANES, LEVEL, SIGNATURES, ZEROS, suit  # noqa: F401
 
 LEAST, MANY, FEW = 1024, 48, 8  # outputs, rows of a product, rows to find the best of, that are worth a thread
 
 f32 = ZEROS.dtype.type
+C_KINDS: dict[str, Any] = {"i": ctypes.c_int64, "f": ctypes.c_float}
+RESULT = ctypes.create_string_buffer(64)  # where an entry puts that it returns nothing, and why it failed, which it does not
+NOWHERE = ctypes.addressof(RESULT)
+
+
+@cache
+def entries() -> Mapping[str, Any]:
+    """Each entry (`entries.py`) as a function of Python's numbers; it lets other threads run meanwhile."""
+    try:
+        library = ctypes.CDLL(str(shipped(LEVEL)))
+    except OSError:  # none for this CPU, or a disk from which nothing may be run
+        if find_spec("numba") is None:
+            raise
+        from .compiling import compiled_here
+
+        return linked(compiled_here().get_function_address)
+    return linked(lambda symbol: ctypes.cast(library[symbol], ctypes.c_void_p).value)
+
+
+def linked(address: Callable[[str], Any]) -> dict[str, Any]:
+    """Functions of what lies at the address of each entry's symbol."""
+    made = {}
+    for name, letters in SIGNATURES.items():
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *(C_KINDS[each] for each in letters))
+        made[name] = kind(address(PREFIX + name))
+    return made
 
 
 def at(array: Any) -> int:
@@ -26,6 +56,12 @@ def at(array: Any) -> int:
 
 def _run(name: str, *numbers: Any) -> None:
     entries()[name](NOWHERE, NOWHERE, *numbers)
+
+
+def _shared(n: int, least: int, run: Callable[[int, int], None]) -> None:
+    """Threads share range(n), pieces of at least `least`; `run` gets the first of a piece, and its end."""
+    pieces = cuts(n, least)
+    share(lambda i: run(*pieces[i]), len(pieces))
 
 
 def own_attention(
@@ -63,20 +99,11 @@ def add_norm(x: Any, y: Any, bias: Any, weight: Any, shift: Any, epsilon: Any, o
     _run("add_norm", at(x), at(y), at(bias), at(weight), at(shift), epsilon, at(out), *x.shape)
 
 
-def relu(x: Any, bias: Any) -> None:
-    _run("relu", at(x), at(bias), *x.shape)
+def _activation(name: str) -> Callable[[Any, Any], None]:
+    return lambda x, bias: _run(name, at(x), at(bias), *x.shape)
 
 
-def gelu(x: Any, bias: Any) -> None:
-    _run("gelu", at(x), at(bias), *x.shape)
-
-
-def gelu_tanh(x: Any, bias: Any) -> None:
-    _run("gelu_tanh", at(x), at(bias), *x.shape)
-
-
-def silu(x: Any, bias: Any) -> None:
-    _run("silu", at(x), at(bias), *x.shape)
+relu, gelu, gelu_tanh, silu = map(_activation, ("relu", "gelu", "gelu_tanh", "silu"))
 
 
 def embed(tokens: Any, positions: Any, embedding: Any, scale: Any, table: Any, out: Any) -> None:
@@ -91,14 +118,12 @@ def row_top(x: Any, vocabulary: int, banned: Any, values: Any, tokens: Any) -> N
     """Threads share the rows."""
     (rows, columns), k = x.shape, values.shape[1]
     given, never, best, found = at(x), at(banned), at(values), at(tokens)
-    pieces = cuts(rows, FEW)
 
-    def work(i: int) -> None:
-        begin, end = pieces[i]
+    def some(begin: int, end: int) -> None:
         at_row = given + 4 * begin * columns, best + 4 * begin * k, found + 8 * begin * k
         _run("row_top", at_row[0], vocabulary, columns, never, len(banned), *at_row[1:], end - begin, k)
 
-    share(work, len(pieces))
+    _shared(rows, FEW, some)
 
 
 def allowed_top(x: Any, banned: Any, allowed: Any, ends: Any, values: Any, tokens: Any) -> None:
@@ -120,28 +145,24 @@ def by_panels(x: Any, packed: Any, block: int, zeros: Any, out: Any) -> None:
     """Threads share the rows."""
     (rows, inputs), outputs = x.shape, out.shape[1]
     given, weights, start, to = at(x), at(packed), at(zeros), at(out)
-    pieces = cuts(rows, MANY)
 
-    def work(i: int) -> None:
-        begin, end = pieces[i]
+    def some(begin: int, end: int) -> None:
         _run(
             "by_panels", given + 4 * begin * inputs, end - begin, inputs, weights, block, start, to + 4 * begin * outputs, outputs
         )
 
-    share(work, len(pieces))
+    _shared(rows, MANY, some)
 
 
 def by_rows(weights: Any, packed: Any, zeros: Any, out: Any) -> None:
     """Threads share the outputs."""
     (_, inputs), columns = weights.shape, out.shape[1]
     first, packed_at, zeros_at, to = at(weights), at(packed), at(zeros), at(out)
-    pieces = cuts(len(weights), LEAST)
 
-    def work(i: int) -> None:
-        begin, end = pieces[i]
+    def some(begin: int, end: int) -> None:
         _run("by_rows", first + 4 * begin * inputs, end - begin, inputs, packed_at, zeros_at, to + 4 * begin * columns, columns)
 
-    share(work, len(pieces))
+    _shared(len(weights), LEAST, some)
 
 
 def quantise(x: Any, out: Any, scales: Any) -> None:
@@ -158,13 +179,12 @@ def multiply_bytes(x: Any, row_scales: Any, packed: Any, start: Any, scales: Any
     assert HERE.eight is not None
     panel = HERE.eight.lanes * HERE.eight.wide
     given, weights, begun, factors, to = (at(x), rows, at(row_scales)), at(packed), at(start), at(scales), at(out)
-    pieces = cuts(-(-outputs // panel), LEAST // panel)
 
-    def work(i: int) -> None:
-        first, last = pieces[i][0] * panel, min(outputs, pieces[i][1] * panel)
+    def some(begin: int, end: int) -> None:
+        first, last = begin * panel, min(outputs, end * panel)
         _run(
             "multiply_bytes", *given, weights + first * depth, last - first, depth, begun + 4 * first, factors + 4 * first,
             to + 4 * first, columns,
         )  # fmt: skip
 
-    share(work, len(pieces))
+    _shared(-(-outputs // panel), LEAST // panel, some)

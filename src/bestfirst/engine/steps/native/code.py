@@ -1,19 +1,22 @@
-"""Code: instructions of LLVM's that tiles are made of, whatever their numbers are."""
+"""Code: instructions of LLVM's that tiles are made of, whatever their numbers are; and what lies at an address, as an array."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
+from numba import carray, njit, types
 from numba.core import cgutils
+from numba.extending import intrinsic
 
-from .registers import Shape
+from .registers import TileShape
 
 FLOAT, INT8, INT16, INT32, INT64 = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
 
 
-def every_shape(builder: Any, largest: Shape, tall: Any, wide: Any, generate: Callable[[int, int], None]) -> None:
+def every_shape(builder: Any, largest: TileShape, tall: Any, wide: Any, generate: Callable[[int, int], None]) -> None:
     """The code of a tile of `tall` rows and `wide` registers, `generate` being asked for each that is no larger."""
     done = builder.append_basic_block("done")
     switch = builder.switch(builder.add(builder.mul(tall, number(largest.wide + 1)), wide), done)
@@ -74,3 +77,41 @@ def call(builder: Any, name: str, result: Any, *args: Any) -> Any:
     """An instruction by its name."""
     kind = ir.FunctionType(result, [arg.type for arg in args])
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), list(args))
+
+
+# -- what lies at an address, for compiled code alone ----------------------------------------------------------------------
+
+
+@intrinsic
+def pointer(_: Any, address: Any) -> Any:
+    """What lies at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), generate
+
+
+@njit(inline="always")
+def floats(address: int, shape: Any) -> Any:
+    return carray(pointer(address), shape, np.float32)  # type: ignore[call-arg]
+
+
+@njit(inline="always")
+def doubles(address: int, shape: Any) -> Any:
+    return carray(pointer(address), shape, np.float64)  # type: ignore[call-arg]
+
+
+@njit(inline="always")
+def ints(address: int, shape: Any) -> Any:
+    return carray(pointer(address), shape, np.int32)  # type: ignore[call-arg]
+
+
+@njit(inline="always")
+def longs(address: int, shape: Any) -> Any:
+    return carray(pointer(address), shape, np.int64)  # type: ignore[call-arg]
+
+
+@njit(inline="always")
+def octets(address: int, shape: Any) -> Any:
+    return carray(pointer(address), shape, np.uint8)  # type: ignore[call-arg]

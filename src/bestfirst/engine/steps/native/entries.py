@@ -1,6 +1,6 @@
 """Entries: kernels and tiles as functions of plain numbers, addresses among them, with nothing of Python in them.
 
-These are what is compiled ahead of time (`objects`); `calls` has each of them as a function of arrays. Arrays are C-contiguous.
+These are what is compiled ahead of time (`libraries`); `calls` has each of them as a function of arrays. Arrays are C-contiguous.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numba import carray, njit
 
-from . import attention, kernels, mixing, search_nodes, search_plan, search_tops, searches, tiles, tops
-from .memory_views import floats, ints, longs, octets, pointer
-from .registers import HERE
-from .signatures import SIGNATURES
+from . import attention, kernels, search_plan, search_state, searches, tiles, tops
+from .code import floats, ints, longs, octets, pointer
+from .registers import HERE, SIGNATURES
 
 NUMBERS = 34  # of a plan (`whole`), before those of each layer
 
@@ -117,7 +116,7 @@ def allowed_top(
 
 
 def mixed(numbers: int, n: int, out: int) -> None:
-    longs(out, (1,))[0] = mixing.mixed(ints(numbers, (n,)))
+    longs(out, (1,))[0] = kernels.mixed(ints(numbers, (n,)))
 
 
 def pack(matrix: int, rows: int, inputs: int, block: int, packed: int, size: int) -> None:
@@ -283,7 +282,7 @@ def _best(e: Any, p: Any, rows: int, width: int) -> None:
         for r in range(rows):
             for token in range(bias.shape[0]):
                 by_row[r, token] += bias[token]
-        search_tops.of_rows(e, by_row, banned, values, tokens)
+        tops.of_rows(e, by_row, banned, values, tokens)
         return
     lanes = e[search_plan.LANES]
     columns = (rows + lanes - 1) // lanes * lanes
@@ -293,7 +292,7 @@ def _best(e: Any, p: Any, rows: int, width: int) -> None:
     for token in range(bias.shape[0]):
         for column in range(columns):
             by_token[token, column] += bias[token]
-    search_tops.of_columns(e, by_token, banned, values, tokens)
+    tops.of_columns(e, by_token, banned, values, tokens)
 
 
 def search(step: int, plan: int, products: int, norms: int, embed_scale: float, scale: float, epsilon: float) -> None:
@@ -317,7 +316,7 @@ def search(step: int, plan: int, products: int, norms: int, embed_scale: float, 
                 return
         e[search_plan.REASON] = search_plan.SOME_OVER
         for place in range(e[search_plan.SEARCHES]):
-            if search_nodes.search_at(e, place)[search_plan.OVER] > 0:
+            if search_state.search_at(e, place)[search_plan.OVER] > 0:
                 return
         e[search_plan.REASON] = search_plan.STEPS_DONE
         if rows == 0 or e[search_plan.STEPS_RUN] >= e[search_plan.LIMIT]:

@@ -21,12 +21,12 @@ from numba.extending import intrinsic
 
 from .code import FLOAT, INT8, INT16, INT32, call, cell, every_shape, load, loop, number, plus, spread, store
 from .kernels import _as_float, compiled
-from .registers import COPIES, HERE, QUAD, Shape
+from .registers import COPIES, HERE, QUAD, TileShape
 
 f32 = np.float32
 i32 = np.int32
 
-SHAPE = HERE.eight or Shape(1, 1, 1)
+SHAPE = HERE.eight or TileShape(1, 1, 1)
 LANES, WIDE, TALL = SHAPE
 VNNI = HERE.vnni
 PANEL = WIDE * LANES

@@ -1,4 +1,4 @@
-"""Kernels: what lies between the matrix products of a step, compiled by numba.
+"""Kernels: what lies between the matrix products of a step, and a checksum, compiled by numba.
 
 Each is one pass over memory where torch needs several operations, and none of them pads: a row looks at its own ancestors and
 its own source, where they lie. float32, one thread, no Python lock. Indices are not checked here (`Rows.check` does that); NaN
@@ -18,6 +18,7 @@ from numba.extending import intrinsic
 compiled = partial(njit, error_model="numpy")  # a division by zero gives no number
 f32 = np.float32
 i32 = np.int32
+u32 = np.uint32
 
 REORDER = {"reassoc", "contract", "nsz", "arcp"}  # sums may be taken in any order: that is what makes them fast
 
@@ -146,3 +147,14 @@ def embed(tokens: Any, positions: Any, embedding: Any, scale: Any, table: Any, o
     for r in range(out.shape[0]):
         for i in range(out.shape[1]):
             out[r, i] = embedding[tokens[r], i] * scale + table[positions[r], i]
+
+
+@compiled()
+def mixed(numbers: Any) -> Any:
+    """A number that depends on each of these integers (n,) and its place: two are the same by chance only, one in 2^32."""
+    total = np.uint64(0)
+    for i in range(numbers.shape[0]):
+        x = (u32(numbers[i]) ^ u32(i)) * u32(0x9E3779B1)  # products and shifts, so that no change makes up for another
+        x = (x ^ (x >> u32(15))) * u32(0x85EBCA77)
+        total += np.uint64(x)
+    return total

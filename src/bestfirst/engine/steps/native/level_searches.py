@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from . import search_plan as s
+from .code import doubles, floats, ints
 from .kernels import compiled
-from .memory_views import doubles, floats, ints
-from .search_answers import add_answer, answers_before, norm
-from .search_nodes import child_of, guessed, is_end, token_of, tokens_before
+from .search_state import add_answer, answers_before, child_of, guessed, is_end, norm, token_of, tokens_before
 
 
 @compiled()

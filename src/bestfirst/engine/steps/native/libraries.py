@@ -1,6 +1,8 @@
-"""Libraries: where those of the package lie, one for every level of x86-64 on Linux (`registers`), made by `make kernels`.
+"""Libraries: kernels compiled ahead of time, so that neither numba is loaded nor anything compiled when a model is first used.
 
-One is known by the kernels' sources and the kind of CPU that it was made of.
+They are the package's, one for every level of x86-64 on Linux (`registers`), made by `make kernels`, and known by the kernels'
+sources and the kind of CPU. Elsewhere, or when the sources have changed since, they are compiled by numba the first time and kept
+(`compiling`).
 """
 
 from __future__ import annotations
@@ -16,9 +18,8 @@ from .registers import LEVEL
 
 HERE = Path(__file__).parent
 SOURCES = (
-    "attention.py", "code.py", "entries.py", "heads.py", "int8.py", "kernels.py", "level_searches.py", "memory_views.py",
-    "mixing.py", "registers.py", "search_answers.py", "search_nodes.py", "search_plan.py", "search_queue.py", "search_tops.py",
-    "searches.py", "signatures.py", "step_searches.py", "strict_searches.py", "tiles.py", "tops.py", "turns.py",
+    "attention.py", "code.py", "entries.py", "int8.py", "kernels.py", "level_searches.py", "registers.py", "search_plan.py",
+    "search_state.py", "searches.py", "step_searches.py", "strict_searches.py", "tiles.py", "tops.py",
 )  # fmt: skip
 SHIPPED = HERE / "built"
 PREFIX = "bestfirst_"  # of an entry's symbol

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..bart_weights import Affine, BartLayer, BartSide, LayerNorm
-from ..rows import Pages
+from ..step_rows import Pages
 from . import calls as kernels
-from . import calls as tiles
-from .packed import Packed
-from .packed import suit as suit_bytes
+from .registers import COPIES, HERE, QUAD
 
-ACTIVATIONS = {
-    "relu": kernels.relu, "gelu": kernels.gelu, "gelu_new": kernels.gelu_tanh, "gelu_pytorch_tanh": kernels.gelu_tanh,
-    "silu": kernels.silu, "swish": kernels.silu,
-}  # fmt: skip
-"""By the names that configs have for them."""
+KINDS = {"relu": 0, "gelu": 1, "gelu_new": 2, "gelu_pytorch_tanh": 2, "silu": 3, "swish": 3}
+"""Activations that there are kernels of, by the names that configs have for them; `entries` knows them by these numbers."""
+ACTIVATIONS = (kernels.relu, kernels.gelu, kernels.gelu_tanh, kernels.silu)
+BYTE_LANES = 1 if HERE.eight is None else HERE.eight.lanes
 
 
 class Workspace:
@@ -46,10 +43,41 @@ class Workspace:
         return self._views[rows]
 
 
+def suit_bytes(outputs: int) -> bool:
+    """Whether this CPU has the instructions, and a matrix of so many outputs fills its registers."""
+    return HERE.eight is not None and outputs % BYTE_LANES == 0
+
+
+def byte_room(inputs: int) -> int:
+    """Bytes that a row of so many inputs takes in eight bits."""
+    return COPIES * (-(-inputs // QUAD) * QUAD)
+
+
+class PackedBytes(NamedTuple):
+    """A matrix (outputs, inputs) in eight bits, for `int8`; outputs are filled up to a multiple of BYTE_LANES."""
+
+    weights: Any  # (outputs, padded inputs) in memory, not in meaning
+    start: Any  # (outputs,) what each sum begins with
+    scales: Any  # (outputs,)
+
+    @classmethod
+    def of(cls, matrix: Any) -> PackedBytes:
+        outputs, inputs = -(-len(matrix) // BYTE_LANES) * BYTE_LANES, byte_room(matrix.shape[1]) // COPIES
+        packed = cls(np.empty((outputs, inputs), np.int8), np.empty(outputs, np.int32), np.empty(outputs, np.float32))
+        kernels.pack_bytes(np.ascontiguousarray(matrix, np.float32), *packed)
+        return packed
+
+    def multiply(self, x: Any, out: Any) -> None:
+        """x (rows, inputs) times its transpose, into `out` (rows, outputs)."""
+        rows, scales = np.empty((len(x), COPIES * self.weights.shape[1]), np.uint8), np.empty(len(x), np.float32)
+        kernels.quantise(x, rows, scales)
+        kernels.multiply_bytes(rows, scales, *self, out)
+
+
 class Product:
     """x W^T into given memory; the bias is left to the kernel that comes next, which passes over the result anyway."""
 
-    packed: Packed | None = None  # the weights, where they are in eight bits
+    packed: PackedBytes | None = None  # the weights, where they are in eight bits
 
     def __init__(self, pages: Pages, *parts: Affine, eight_bits: bool = False) -> None:
         """Several parts that take the same input are one product."""
@@ -57,12 +85,12 @@ class Product:
         biases = [np.zeros(len(part.weight), np.float32) if part.bias is None else part.bias for part in parts]
         self.outputs, self.inputs = weight.shape
         self.bias = np.concatenate(biases)
-        self.tiled = tiles.suit(self.inputs, self.outputs)
+        self.tiled = kernels.suit(self.inputs, self.outputs)
         if eight_bits and suit_bytes(self.outputs):
-            self.packed, self.tiled = Packed.of(weight), False
+            self.packed, self.tiled = PackedBytes.of(weight), False
         elif self.tiled:
             self.weights = pages.take(weight.size)
-            tiles.pack(weight, tiles.BLOCK, self.weights)
+            kernels.pack(weight, kernels.BLOCK, self.weights)
         else:
             self.weights = weight.T
 
@@ -75,7 +103,7 @@ class Product:
         if self.packed is not None:
             self.packed.multiply(x, out)
         elif self.tiled:
-            tiles.by_panels(x, self.weights, tiles.BLOCK, tiles.ZEROS, out)
+            kernels.by_panels(x, self.weights, kernels.BLOCK, kernels.ZEROS, out)
         else:
             np.matmul(x, self.weights, out=out)
 
@@ -86,7 +114,7 @@ class FeedForward:
     def __init__(self, layer: BartLayer, pages: Pages, eight_bits: bool) -> None:
         self.up, self.down = (Product(pages, part, eight_bits=eight_bits) for part in (layer.fc1, layer.fc2))
         self.bias = self.down.bias
-        self.activation = ACTIVATIONS[layer.activation_name]
+        self.activation = ACTIVATIONS[KINDS[layer.activation_name]]
 
     def __call__(self, x: Any, inner: Any, out: Any) -> None:
         self.up(x, inner)

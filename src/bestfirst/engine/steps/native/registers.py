@@ -1,4 +1,4 @@
-"""Registers: what a CPU's tiles are cut to. Known before anything is compiled, or loaded that was."""
+"""Registers: what a CPU's tiles are cut to, and what entries take. Known before anything is compiled, or loaded that was."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROWS = 192  # that stay in the inner caches, too
 LINE = 64  # bytes: what is fetched at a time
 
 
-class Shape(NamedTuple):
+class TileShape(NamedTuple):
     """Of a tile, whose sums fill the registers."""
 
     lanes: int  # numbers in a register
@@ -27,14 +27,14 @@ class Level(NamedTuple):
     needs: tuple[str, ...]
     cpu: str
     more: str
-    shape: Shape
-    eight: Shape | None  # of products in eight bits; None where there are no instructions for them
+    shape: TileShape
+    eight: TileShape | None  # of products in eight bits; None where there are no instructions for them
     vnni: bool = False  # these are VNNI's
 
 
 V3 = ("avx2", "fma", "bmi2", "f16c")
 V4 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", *V3)
-SMALL, MIDDLE, LARGE = Shape(4, 2, 4), Shape(8, 2, 6), Shape(16, 3, 8)
+SMALL, MIDDLE, LARGE = TileShape(4, 2, 4), TileShape(8, 2, 6), TileShape(16, 3, 8)
 LEVELS = {
     "v4-vnni": Level((*V4, "avx512vnni"), "x86-64-v4", "+avx512vnni", LARGE, LARGE, vnni=True),
     "v4": Level(V4, "x86-64-v4", "", LARGE, MIDDLE),
@@ -83,3 +83,13 @@ COPIES = 1 if HERE.vnni else 2  # of a row in eight bits: itself, and its magnit
 def suit(inputs: int, outputs: int = LANES) -> bool:
     """Whether a matrix can be cut into tiles."""
     return inputs % UNROLLED == 0 and outputs % LANES == 0
+
+
+SIGNATURES = {
+    "own_attention": "iiiiiiiiiiifi", "cross_attention": "iiiiiiiiiifi", "self_attention": "iiiiiiifi", "put": "i" * 11,
+    "norm": "iiifiii", "add_norm": "iiiiifiii", "relu": "iiii", "gelu": "iiii", "gelu_tanh": "iiii", "silu": "iiii",
+    "embed": "iiiifiiiii", "top": "i" * 9, "row_top": "i" * 9, "allowed_top": "i" * 12, "pack": "i" * 6, "by_panels": "i" * 8,
+    "by_rows": "i" * 7, "mixed": "iii", "decoder": "iiifff", "encoder": "iiifff", "search": "iiiifff",
+    **({"quantise": "i" * 5, "pack_bytes": "i" * 8, "multiply_bytes": "i" * 10} if HERE.eight is not None else {}),
+}  # fmt: skip
+"""The arguments of every entry (`entries`): 64-bit integers, addresses among them ("i"), and float32 ("f")."""

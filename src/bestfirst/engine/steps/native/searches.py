@@ -9,11 +9,11 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from . import level_searches, turns
+from . import level_searches, strict_searches
 from . import search_plan as s
+from .code import doubles, floats, ints, longs
 from .kernels import compiled
-from .memory_views import doubles, floats, ints, longs
-from .search_nodes import search_at
+from .search_state import search_at
 
 
 @compiled()
@@ -48,7 +48,10 @@ def plan(e: Any) -> int:
             h[s.OVER] = 1
             continue
         m = min(each, h[s.LEVEL_ROWS] - 1)
-        guesses = level_searches.look_ahead(e, h, place, m, guesses) if h[s.LEVELS] else turns.look_ahead(e, h, place, m, guesses)
+        if h[s.LEVELS]:
+            guesses = level_searches.look_ahead(e, h, place, m, guesses)
+        else:
+            guesses = strict_searches.look_ahead(e, h, place, m, guesses)
         left -= 1
     choose(e, guesses, min(ahead, left))
     found = ints(e[s.GUESSES_AT], (guesses, 3))
@@ -149,7 +152,7 @@ def commit(e: Any, p: Any, rows: int, width: int) -> bool:
             level_searches.commit(h, which[r])
     for r in range(rows):
         if ranks[r] == 0 and not search_at(e, whose[r])[s.LEVELS]:
-            turns.advance(search_at(e, whose[r]))
+            strict_searches.advance(search_at(e, whose[r]))
     return True
 
 

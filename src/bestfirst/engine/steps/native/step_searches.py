@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from . import search_plan as s
+from .code import doubles, floats, ints, longs
 from .kernels import compiled
-from .memory_views import doubles, floats, ints, longs
-from .search_answers import add_answer, length_of, norm, precedes, score_of
-from .search_nodes import enter, is_end, token_of, tokens_before
-from .search_queue import put_away
+from .search_state import add_answer, enter, is_end, length_of, norm, precedes, put_away, score_of, token_of, tokens_before
 
 
 @compiled()

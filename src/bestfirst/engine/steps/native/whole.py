@@ -12,11 +12,10 @@ import numpy as np
 
 from ...threads import cuts, share
 from ..bart_weights import BartSide, LayerNorm
-from .calls import at
-from .objects import NOWHERE, entries
+from .calls import NOWHERE, at, entries
+from .parts import KINDS
 from .registers import BLOCK, ZEROS
 
-KINDS = {"relu": 0, "gelu": 1, "gelu_new": 2, "gelu_pytorch_tanh": 2, "silu": 3, "swish": 3}
 NUMBERS = 34  # of a plan, before those of each layer; `entries` reads them by place
 FEWEST = 6  # rows that are worth a thread
 MANY = 48  # tokens of inputs that are

@@ -13,8 +13,7 @@ import torch
 from ...models.reader import Prompt
 from ...models.transformers import TransformersModel
 from .operations import only, top
-from .sources import Sources, source_width
-from .tree import MaskedRows, Tree
+from .tree import MaskedRows, Sources, Tree, source_width
 
 
 class DecoderStep(ABC):

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 
 from ..bart_weights import BartSide, BartWeights
-from ..rows import Pages, Rows, check_range
+from ..step_rows import Pages, Rows, check_range
 from . import calls as kernels
-from . import calls as tiles
-from .packed import Packed, room
-from .parts import NativeLayer, ResidualStream, Workspace, embed, native_norms
+from .parts import NativeLayer, PackedBytes, ResidualStream, Workspace, byte_room, embed, native_norms
 from .registers import HERE
-from .room import NativeSources, NativeTree
+from .tree_arrays import NativeSources, NativeTree
 from .whole import WholePass, deepest
 
-MULTIPLE = tiles.LANES  # of rows: what the product with the vocabulary works through at a time; a step's last few are filled up
+MULTIPLE = kernels.LANES  # of rows: what the product with the vocabulary works through at a time; a step's last few are filled up
 WIDE = 500  # of more than so many best tokens, selecting them is faster than a place for each
 NOTHING = np.empty(0, np.int64)
 
@@ -34,7 +32,9 @@ class NativeEncoder:
         self.norms = native_norms(side)
         self.whole = WholePass(side, self.layers, self.norms) if WholePass.takes(side, self.layers, self.norms) else None
         d, inner = side.width, max(layer.forward.up.outputs for layer in self.layers)
-        self.workspace = Workspace(x=d, h=d, y=d, seen=d, qkv=3 * d, inner=inner, room=room(deepest(self.layers)) // 4, scales=1)
+        self.workspace = Workspace(
+            x=d, h=d, y=d, seen=d, qkv=3 * d, inner=inner, room=byte_room(deepest(self.layers)) // 4, scales=1
+        )
 
     def again(self) -> NativeEncoder:
         """The same weights, with memory of its own to work in."""
@@ -95,15 +95,15 @@ class NativeDecoder:
         )
         self.width = d = self.side.width
         inner = max(layer.forward.up.outputs for layer in self.layers)
-        octets = room(deepest(self.layers)) // 4
+        octets = byte_room(deepest(self.layers)) // 4
         self.workspace = Workspace(x=d, h=d, y=d, q=d, seen=d, qkv=3 * d, inner=inner, room=octets, scales=1)
         self._keys_values = Workspace(keys_values=2 * d)
         bias = weights.head.bias
         self.head_bias = None if bias is None or not bias.any() else bias.reshape(-1, 1)
         self.head = np.ascontiguousarray(weights.head.weight)
-        self.packed = Packed.of(self.head) if eight_bits and HERE.eight is not None else None
+        self.packed = PackedBytes.of(self.head) if eight_bits and HERE.eight is not None else None
         self.eight_bits = self.packed is not None
-        self.tiled = tiles.suit(d)  # whether tiles multiply with it
+        self.tiled = kernels.suit(d)  # whether tiles multiply with it
         self._transposed = self._logits = np.empty(0, np.float32)
         self.encoder = None if weights.encoder is None else NativeEncoder(weights.encoder, pages, eight_bits)
 
@@ -201,8 +201,8 @@ class NativeDecoder:
             self._logits = np.empty(2 * columns * tokens, np.float32)
         turned, logits = self._transposed[: columns * self.width], self._logits[: columns * tokens].reshape(tokens, columns)
         if self.tiled:
-            tiles.pack(h, self.width, turned)
-            tiles.by_rows(self.head, turned, tiles.ZEROS, logits)
+            kernels.pack(h, self.width, turned)
+            kernels.by_rows(self.head, turned, kernels.ZEROS, logits)
         else:
             np.matmul(self.head, h.T, out=logits[:, :n])
             logits[:, n:] = 0
@@ -210,7 +210,7 @@ class NativeDecoder:
             logits += self.head_bias
         return logits[:, :n].T
 
-    def _eight_bits(self, h: Any, packed: Packed) -> Any:
+    def _eight_bits(self, h: Any, packed: PackedBytes) -> Any:
         n, columns = len(h), len(packed.scales)
         if n * columns > self._logits.size:
             self._logits = np.empty(2 * n * columns, np.float32)

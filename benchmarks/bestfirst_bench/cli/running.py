@@ -9,62 +9,42 @@ import typer
 
 from bestfirst.cli import options as common
 from bestfirst.cli.console import reason, say, usage
+from bestfirst.cli.options import option
 
 from ..paper import EXPERIMENTS, TABLES, Experiment
 from ..setting import SEARCHES, Setting, read_score
 from ..summary import mean
 from ..tables import cited_table
-from . import options
-from .options import RUN, TEXT, ModelOptions, SampleOptions, TableOptions, option
+from . import bench_options as options
+from .bench_options import RUN, TEXT, BenchModelOptions, SampleOptions, TableOptions
 from .show import show_rows
 from .work import load_models, make_rows, read_text, show
 
-Strategies = Annotated[
-    str,
-    option(
-        f"Searches: {', '.join(SEARCHES)}; gamma=2: memory-reduced, a queue of 2 K. es, early, shrinking, hf-*, patience and "
-        "ctranslate2 are beam search with other stops, best-first/STOP returns what they return; stopping and heuristic are the "
-        "paper's methods for scores that can rise.",
-        "--strategy",
-        panel=RUN,
-        metavar="NAME,...",
-    ),
-]
-Scores = Annotated[
-    list[str],
-    option(
-        "What a hypothesis is worth: a name, with parameters as in length-reward:beta=0.5. May be given several times.",
-        "--score",
-        panel=RUN,
-        metavar="SCORE",
-    ),
-]
-Ratio = Annotated[float | None, option("n_max = R |input|; the paper's is 2.", panel=RUN, parser=common.number, metavar="R")]
-Alone = Annotated[bool, option("One line at a time, so that each row's time is its own.", "--alone", panel=RUN)]
-Names = Annotated[
-    str | None, option(f"Of {', '.join(EXPERIMENTS)}. By default all that can be run.", "--table", "-t", metavar="NAME,...")
-]
-PaperBeams = Annotated[
-    str | None,
-    option(
-        "Beam sizes. By default the paper's, but for its 500, which takes hours on a CPU.",
-        "--beam",
-        "-k",
-        panel=RUN,
-        metavar="K,...",
-    ),
-]
-Validation = Annotated[
-    tuple[Path, Path] | None,
-    option("Another text, for the table of memory: the paper's is of a validation set.", panel=TEXT, metavar="SOURCE REFERENCE"),
-]
+# fmt: off
+
+Strategies = Annotated[str, option("--strategy", metavar="NAME,...", panel=RUN,
+    help=f"Searches: {', '.join(SEARCHES)}; gamma=2: memory-reduced, a queue of 2 K. es, early, shrinking, hf-*, patience and "
+    "ctranslate2 are beam search with other stops, best-first/STOP returns what they return; stopping and heuristic are the "
+    "paper's methods for scores that can rise.")]
+Scores = Annotated[list[str], option("--score", metavar="SCORE", panel=RUN,
+    help="What a hypothesis is worth: a name, with parameters as in length-reward:beta=0.5. May be given several times.")]
+Ratio = Annotated[float | None, option(kind=common.number, metavar="R", panel=RUN, help="n_max = R |input|; the paper's is 2.")]
+Alone = Annotated[bool, option("--alone", panel=RUN, help="One line at a time, so that each row's time is its own.")]
+Names = Annotated[str | None, option("--table", "-t", metavar="NAME,...",
+    help=f"Of {', '.join(EXPERIMENTS)}. By default all that can be run.")]
+PaperBeams = Annotated[str | None, option("--beam", "-k", metavar="K,...", panel=RUN,
+    help="Beam sizes. By default the paper's, but for its 500, which takes hours on a CPU.")]
+Validation = Annotated[tuple[Path, Path] | None, option(metavar="SOURCE REFERENCE", panel=TEXT,
+    help="Another text, for the table of memory: the paper's is of a validation set.")]
+
+# fmt: on
 
 
 def run(
     source: options.Source,
     which: SampleOptions,
     shown: TableOptions,
-    chosen: ModelOptions,
+    chosen: BenchModelOptions,
     reference: options.Reference = None,
     strategy: Strategies = "beam,best-first",
     score: Scores = ["logprob"],  # noqa: B006  typer reads it, nobody writes it
@@ -118,7 +98,7 @@ def run(
 def paper(
     which: SampleOptions,
     shown: TableOptions,
-    chosen: ModelOptions,
+    chosen: BenchModelOptions,
     source: options.SomeSource = None,
     reference: options.Reference = None,
     table: Names = None,
@@ -191,7 +171,7 @@ def scores(
     reference: Annotated[Path, typer.Argument(help="Its translation, line by line, for BLEU.", metavar="REFERENCE")],
     which: SampleOptions,
     shown: TableOptions,
-    chosen: ModelOptions,
+    chosen: BenchModelOptions,
     beam: options.Beams = "5,10",
     rows: options.Rows = None,
     lm: options.LanguageModel = None,

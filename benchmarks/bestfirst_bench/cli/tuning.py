@@ -13,17 +13,29 @@ from typing import Annotated
 
 from bestfirst.cli import options as common
 from bestfirst.cli.console import PARTLY, CommandError, reason, say, usage
-from bestfirst.cli.options import DTYPES, MODEL
+from bestfirst.cli.options import DTYPES, MODEL, option
 from bestfirst.corpus.records import to_json
 
 from .. import tune as tuning
 from ..bootstrap import LIBRARIES, LineMetric, line_metrics
 from ..race import Race, TuneResult
 from ..row import Benchmark
-from ..tune import Advice, CostLimit, Point, Tuning, advise, finalists, measured, pareto
-from ..tune_report import command, stopped_table, tune_plot, tune_table
-from . import options
-from .options import OUT, RUN, ModelOptions, SampleOptions, numbers, option
+from ..tune import (
+    Advice,
+    CostLimit,
+    Point,
+    Tuning,
+    advise,
+    command,
+    finalists,
+    measured,
+    pareto,
+    stopped_table,
+    tune_plot,
+    tune_table,
+)
+from . import bench_options as options
+from .bench_options import OUT, RUN, BenchModelOptions, SampleOptions, numbers
 from .show import SUFFIXES
 from .work import load_models, read_text, saving, show, tell_turn
 
@@ -42,30 +54,21 @@ def cost_limit(value: object) -> CostLimit:
 class GridOptions:
     """The settings to compare."""
 
+    # fmt: off
     beam: options.Beams = "1,2,3,4,5,6,8,10"
-    length_penalty: Annotated[str, option("Exponents of the length that scores are divided by.", panel=RUN, metavar="A,...")] = (
-        "0,0.6,1"
-    )
-    length_reward: Annotated[
-        str, option("Added for each token, up to the length to be expected; '' for none.", panel=RUN, metavar="B,...")
-    ] = "0.2,0.5,1"
-    stop: Annotated[
-        str,
-        option("For length penalties: exact (proven), hf-false, hf-true, hf-never, huang, ...", panel=RUN, metavar="RULE,..."),
-    ] = "exact,hf-false,hf-true"
-    ratio: Annotated[
-        float | None,
-        option(
-            "Tokens to be expected for one of the input. By default the references'.",
-            panel=RUN,
-            parser=common.number,
-            metavar="R",
-        ),
-    ] = None
+    length_penalty: Annotated[str, option(metavar="A,...", panel=RUN,
+        help="Exponents of the length that scores are divided by.")] = "0,0.6,1"
+    length_reward: Annotated[str, option(metavar="B,...", panel=RUN,
+        help="Added for each token, up to the length to be expected; '' for none.")] = "0.2,0.5,1"
+    stop: Annotated[str, option(metavar="RULE,...", panel=RUN,
+        help="For length penalties: exact (proven), hf-false, hf-true, hf-never, huang, ...")] = "exact,hf-false,hf-true"
+    ratio: Annotated[float | None, option(kind=common.number, metavar="R", panel=RUN,
+        help="Tokens to be expected for one of the input. By default the references'.")] = None
     max_length: common.MaxLength = None
-    dtypes: Annotated[
-        str | None, option(f"Time the finalists in these too: {', '.join(DTYPES)}.", panel=MODEL, metavar="NAME,...")
-    ] = None
+    dtypes: Annotated[str | None, option(metavar="NAME,...", panel=MODEL,
+        help=f"Time the finalists in these too: {', '.join(DTYPES)}.")] = None
+
+    # fmt: on
 
     def others(self, main: str) -> list[str]:
         """The dtypes besides the main one."""
@@ -97,25 +100,21 @@ def tune(
     source: options.Source,
     which: SampleOptions,
     grid: GridOptions,
-    chosen: ModelOptions,
+    chosen: BenchModelOptions,
     reference: options.Reference = None,
-    budget: Annotated[
-        str | None,
-        option("What a line may cost: 5ms, 30calls. By default half of the defaults' time.", panel=RUN, metavar="COST"),
-    ] = None,
-    margin: Annotated[
-        float, option("Points of the metric that are no loss.", panel=RUN, parser=common.number, metavar="P")
-    ] = 0.5,
+    budget: Annotated[str | None, option(metavar="COST", panel=RUN,
+        help="What a line may cost: 5ms, 30calls. By default half of the defaults' time.")] = None,
+    margin: Annotated[float, option(kind=common.number, metavar="P", panel=RUN,
+        help="Points of the metric that are no loss.")] = 0.5,
     repeat: options.Repeat = 2,
-    metrics: Annotated[
-        str, option(f"Of {', '.join(LIBRARIES)}; the first decides.", panel=OUT, metavar="NAME,...")
-    ] = "chrf,bleu",
+    metrics: Annotated[str, option(metavar="NAME,...", panel=OUT,
+        help=f"Of {', '.join(LIBRARIES)}; the first decides.")] = "chrf,bleu",
     tokenize: options.Tokenize = "13a",
-    plot: Annotated[Path | None, option("Draw to this .png, .svg or .pdf file.", panel=OUT, metavar="OUT")] = None,
+    plot: Annotated[Path | None, option(metavar="OUT", panel=OUT, help="Draw to this .png, .svg or .pdf file.")] = None,
     rows: options.Rows = None,
     as_json: options.AsJson = False,
-    all_settings: Annotated[bool, option("Show what was stopped on the way, and why.", "--all", panel=OUT)] = False,
-) -> int:
+    all_settings: Annotated[bool, option("--all", panel=OUT, help="Show what was stopped on the way, and why.")] = False,
+) -> int:  # fmt: skip
     """Find the setting to use on your model and text: beam size, length penalty or reward, stop, dtype.
 
     Decodes the text with every combination, all settings of a line on one tree,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..rows import Entry, Rows, Slots, blank, generations, places_of
+from ..step_rows import Entry, Rows, Slots, blank, generations, places_of
 
 
 class NativeTree(Slots):

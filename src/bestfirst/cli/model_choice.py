@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .. import __version__
-from ..constraints import named as constraints
+from .. import __version__, constraints
 from ..drafting import MODEL
 from ..models.folder import check_folder, fingerprint, has_tokenizer
 from ..models.text_model import TextModel

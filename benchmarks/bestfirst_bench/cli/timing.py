@@ -11,60 +11,42 @@ import typer
 
 from bestfirst.cli import options as common
 from bestfirst.cli.console import say, usage
+from bestfirst.cli.options import count, option
 
-from . import options
-from .options import RUN, ModelOptions, ShuffleOptions, counted, option
+from . import bench_options as options
+from .bench_options import RUN, BenchModelOptions, ShuffleOptions
 from .work import load_models, read_text, saving, show, shuffled_lines, tell_turn
 
 RULES = ("ctranslate2", "hf-false", "hf-never")  # that best-first search and beam search both have
 EARLY = {"true": True, "false": False, "never": "never"}
 
+# fmt: off
+
 TextFile = Annotated[Path, typer.Argument(help="Text, a sentence or a prompt a line.", metavar="FILE")]
-Peers = Annotated[str | None, option("Only peers whose name contains one of these.", panel=RUN, metavar="NAME,...")]
-OneByOne = Annotated[bool, option("Latency: each sentence alone, nothing batched.", "--one-by-one", panel=RUN)]
-MaxLength = Annotated[int | None, counted("Most tokens of an output.", "--max-length", "--max-new-tokens", panel=RUN)]
-RandomWeights = Annotated[
-    str | None,
-    option(
-        "Time an architecture whose weights are not at hand: a config's file or folder. Prompts are then JSON arrays of token "
-        "ids, or texts whose bytes are taken for such.",
-        panel=options.MODEL,
-        metavar="CONFIG",
-    ),
-]
-LengthPenalty = Annotated[float, option("Scores are divided by length ** P.", panel=RUN, parser=common.number, metavar="P")]
-Stop = Annotated[
-    str | None,
-    option(
-        f"When to stop, for ours and, as near as it has one, for generate: {', '.join(RULES)}. By default when the answer is "
-        "proven. CTranslate2 always stops by its own rule.",
-        panel=RUN,
-        parser=common.one_of(*RULES),
-        metavar="RULE",
-    ),
-]
+Peers = Annotated[str | None, option(metavar="NAME,...", panel=RUN, help="Only peers whose name contains one of these.")]
+OneByOne = Annotated[bool, option("--one-by-one", panel=RUN, help="Latency: each sentence alone, nothing batched.")]
+MaxLength = Annotated[int | None, option("--max-length", "--max-new-tokens", kind=count, metavar="N", panel=RUN,
+    help="Most tokens of an output.")]
+RandomWeights = Annotated[str | None, option(metavar="CONFIG", panel=options.MODEL,
+    help="Time an architecture whose weights are not at hand: a config's file or folder. Prompts are then JSON arrays of token "
+    "ids, or texts whose bytes are taken for such.")]
+LengthPenalty = Annotated[Any, option(kind=common.number, metavar="P", panel=RUN, help="Scores are divided by length ** P.")]
+Stop = Annotated[str | None, option(kind=common.one_of(*RULES), metavar="RULE", panel=RUN,
+    help=f"When to stop, for ours and, as near as it has one, for generate: {', '.join(RULES)}. By default when the answer is "
+    "proven. CTranslate2 always stops by its own rule.")]
+Early = Annotated[str | None, option(kind=common.one_of(*EARLY), metavar="NAME", panel=RUN,
+    help=f"In generate: {', '.join(EARLY)}. Times the drop-in beside generate by itself.")]
+Draft = Annotated[str | None, option(metavar="WHO", panel=RUN,
+    help="Beside best-first, the same with drafts: source, outputs, model:FOLDER. For --one-by-one.")]
+NoRepeat = Annotated[int | None, option(kind=count, metavar="N", panel=RUN, help="In generate: no N tokens twice in an output.")]
 
-
-Early = Annotated[
-    str | None,
-    option(
-        f"In generate: {', '.join(EARLY)}. Times the drop-in beside generate by itself.",
-        panel=RUN,
-        parser=common.one_of(*EARLY),
-        metavar="NAME",
-    ),
-]
-Draft = Annotated[
-    str | None,
-    option("Beside best-first, the same with drafts: source, outputs, model:FOLDER. For --one-by-one.", panel=RUN, metavar="WHO"),
-]
-NoRepeat = Annotated[int | None, counted("In generate: no N tokens twice in an output.", panel=RUN)]
+# fmt: on
 
 
 def speed(
     file: TextFile,
     which: ShuffleOptions,
-    chosen: ModelOptions,
+    chosen: BenchModelOptions,
     beam: options.Beams = "5,10,50",
     repeat: options.Repeat = 3,
     max_length: MaxLength = None,
@@ -138,24 +120,19 @@ def _drafter(name: str) -> Any:
 def generate(
     file: TextFile,
     which: ShuffleOptions,
-    chosen: ModelOptions,
-    num_beams: Annotated[str, option("Beam sizes.", panel=RUN, metavar="K,...")] = "5",
-    batch_size: Annotated[
-        int | None,
-        counted("Inputs of a call. By default 200; on a GPU what is best for generate, and all in one call for us.", panel=RUN),
-    ] = None,
-    length_penalty: Annotated[
-        float | None, option("Scores are divided by length ** P.", panel=RUN, parser=common.number, metavar="P")
-    ] = None,
-    early_stopping: Annotated[
-        str | None, option(f"{', '.join(EARLY)}.", panel=RUN, parser=common.one_of(*EARLY), metavar="NAME")
-    ] = None,
-    no_repeat_ngram_size: Annotated[int | None, counted("No N tokens twice in an output.", panel=RUN)] = None,
-    max_new_tokens: Annotated[int | None, counted("By default the model's own; decoder-only models: 64.", panel=RUN)] = None,
+    chosen: BenchModelOptions,
+    num_beams: Annotated[str, option(metavar="K,...", panel=RUN, help="Beam sizes.")] = "5",
+    batch_size: Annotated[int | None, option(kind=count, metavar="N", panel=RUN,
+        help="Inputs of a call. By default 200; on a GPU what is best for generate, and all in one call for us.")] = None,
+    length_penalty: LengthPenalty = None,
+    early_stopping: Early = None,
+    no_repeat_ngram_size: NoRepeat = None,
+    max_new_tokens: Annotated[int | None, option(kind=count, metavar="N", panel=RUN,
+        help="By default the model's own; decoder-only models: 64.")] = None,
     repeat: options.Repeat = 3,
     random_weights: RandomWeights = None,
     as_json: options.AsJson = False,
-) -> None:
+) -> None:  # fmt: skip
     """Time Hugging Face generate without and with custom_generate=bestfirst.generate, and compare the sequences.
 
     Both ways take turns on the same inputs; CPU seconds count, on a GPU seconds
@@ -169,7 +146,7 @@ def generate(
     beams, lines = options.numbers(num_beams, "--num-beams"), shuffled_lines(file, which)
     loaded, inputs = _load(chosen, random_weights, lines)
 
-    from ..drop_in import GENERATE_SETTINGS, compare_generate, drop_in_table
+    from ..speed import GENERATE_SETTINGS, compare_generate, drop_in_table
 
     given = {"length_penalty": length_penalty, "early_stopping": None if early_stopping is None else EARLY[early_stopping]}
     asked = {name: value for name, value in given.items() if value is not None}
@@ -193,14 +170,13 @@ def profile(
     file: TextFile,
     which: ShuffleOptions,
     model: common.ModelName = None,
-    dtype: Annotated[
-        str | None, option("fp32 or int8.", panel=options.MODEL, parser=common.one_of("fp32", "int8"), metavar="NAME")
-    ] = None,
-    beam: Annotated[int, counted("Beam size.", "--beam", "-k", panel=RUN)] = 10,
+    dtype: Annotated[str | None, option(kind=common.one_of("fp32", "int8"), metavar="NAME", panel=options.MODEL,
+        help="fp32 or int8.")] = None,
+    beam: Annotated[int, option("--beam", "-k", kind=count, metavar="N", panel=RUN, help="Beam size.")] = 10,
     length_penalty: LengthPenalty = 0.0,
     stop: Stop = None,
     as_json: options.AsJson = False,
-) -> None:
+) -> None:  # fmt: skip
     """Show where best-first search's time goes on this CPU, and how far it is from bare matrix products.
 
     One thread. The floor of a row is its multiply-adds at the rate that this CPU reaches in one of its products alone.
@@ -208,7 +184,7 @@ def profile(
     Example: bestfirst bench profile sentences.de --beam 10 --length-penalty 1 --stop ctranslate2
     """
     lines = shuffled_lines(file, which)
-    chosen = ModelOptions(model, dtype=dtype)
+    chosen = BenchModelOptions(model, dtype=dtype)
     loaded, _ = load_models(chosen)
     settings = {"beam": beam, "length_penalty": length_penalty, "stop": stop}
     try:
@@ -252,11 +228,13 @@ def startup(
 
 def growth(
     source: options.Source,
-    chosen: ModelOptions,
+    chosen: BenchModelOptions,
     beam: options.Beams = "1,2,5,10,20,50,100,200,500",
-    beam_lines: Annotated[int, counted("How many lines for each beam.", panel=RUN)] = 100,
-    lines: Annotated[str, option("How many lines, with the beam of --at.", panel=RUN, metavar="N,...")] = "100,200,500,1000,2000",
-    at: Annotated[int, counted("The beam while lines grow.", panel=RUN)] = 10,
+    beam_lines: Annotated[int, option(kind=count, metavar="N", panel=RUN, help="How many lines for each beam.")] = 100,
+    lines: Annotated[
+        str, option(metavar="N,...", panel=RUN, help="How many lines, with the beam of --at.")
+    ] = "100,200,500,1000,2000",
+    at: Annotated[int, option(kind=count, metavar="N", panel=RUN, help="The beam while lines grow.")] = 10,
     rows: options.Rows = None,
     form: options.Format = "text",
 ) -> None:
@@ -284,7 +262,7 @@ def growth(
     show(growth_table(f"Growth: {identity(loaded)}, {text.name}", list(store.records.values())), form)
 
 
-def _load(chosen: ModelOptions, random_weights: str | None, lines: list[str]) -> tuple[Any, list[Any]]:
+def _load(chosen: BenchModelOptions, random_weights: str | None, lines: list[str]) -> tuple[Any, list[Any]]:
     """The model, by its weights or with random ones, and its inputs."""
     if random_weights is None:
         loaded: Any = load_models(chosen)[0]
@@ -300,7 +278,7 @@ def _load(chosen: ModelOptions, random_weights: str | None, lines: list[str]) ->
         raise usage(f"cannot time {random_weights or loaded.name!r}: {error}") from error
 
 
-def _about(model: Any, lines: list[str], chosen: ModelOptions) -> dict[str, Any]:
+def _about(model: Any, lines: list[str], chosen: BenchModelOptions) -> dict[str, Any]:
     """What a measured time depends on."""
     import torch
 
@@ -317,5 +295,5 @@ def _about(model: Any, lines: list[str], chosen: ModelOptions) -> dict[str, Any]
     }
 
 
-def _title(model: Any, lines: list[str], file: Path, chosen: ModelOptions) -> str:
+def _title(model: Any, lines: list[str], file: Path, chosen: BenchModelOptions) -> str:
     return f"{model.name}, {len(lines)} lines of {file.name}, {chosen.threads} thread{'s' * (chosen.threads > 1)}"

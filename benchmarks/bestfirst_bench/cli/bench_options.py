@@ -1,0 +1,105 @@
+"""The options that bench's commands share, and groups of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bestfirst.cli.console import reason, say, usage
+from bestfirst.cli.options import DTYPES, MODEL, ModelName, count, one_of, option
+
+from ..paper import DATASETS
+from ..summary import TITLES, QualityMetrics
+from ..tables import FORMATS
+
+TEXT, RUN, OUT = "Text", "Run", "Output"  # the help's panels
+
+
+# fmt: off
+
+Source = Annotated[Path, typer.Argument(help="Text to translate, a sentence a line.", metavar="SOURCE")]
+SomeSource = Annotated[Path | None, typer.Argument(help="Text to translate, a sentence a line.", metavar="[SOURCE]")]
+Reference = Annotated[Path | None, typer.Argument(metavar="[REFERENCE]",
+    help="Its translation, line by line, for BLEU and chrF.")]
+RowFiles = Annotated[list[Path], typer.Argument(help="Files of rows, as run and paper save them.", metavar="ROWS...")]
+Beams = Annotated[str, option("--beam", "-k", metavar="K,...", panel=RUN, help="Beam sizes.")]
+SomeBeams = Annotated[str | None, option("--beam", "-k", metavar="K,...", panel=RUN, help="Only these beam sizes.")]
+TextName = Annotated[str | None, option("--text", metavar="NAME", help="Only rows of this text, by its file's name.")]
+Repeat = Annotated[int, option(kind=count, metavar="N", panel=RUN, help="Turns; the best time of each way counts.")]
+AsJson = Annotated[bool, option("--json", panel=OUT, help="Print JSON, not a table.")]
+Format = Annotated[str, option("--format", kind=one_of(*FORMATS), metavar="NAME", panel=OUT, help=f"{', '.join(FORMATS)}.")]
+Rows = Annotated[Path | None, option("--rows", metavar="FILE", panel=OUT,
+    help="Where results are saved as they are done, a JSON object a line. What is there is not done again. By default "
+    "bench-MODEL.jsonl (growth-MODEL.jsonl).")]
+Tokenize = Annotated[str, option(metavar="NAME", panel=OUT,
+    help="sacrebleu's tokenizer for BLEU: none for text that is tokenized already, 13a for text that is not.")]
+Dataset = Annotated[str | None, option(kind=one_of(*DATASETS), metavar="NAME", panel=RUN,
+    help=f"Whose numbers and parameters of the paper to take: {', '.join(DATASETS)}. By default iwslt14.")]
+LanguageModel = Annotated[str | None, option("--lm", metavar="FOLDER", panel=MODEL,
+    help="A language model's folder, for mutual information.")]
+
+
+@dataclass(frozen=True)
+class BenchModelOptions:
+    """Which model, and on what it runs."""
+
+    model: ModelName = None
+    device: Annotated[str | None, option(metavar="NAME", panel=MODEL, help="Where to run: cpu (the default), cuda, mps.")] = None
+    dtype: Annotated[str | None, option(kind=one_of(*DTYPES), metavar="NAME", panel=MODEL,
+        help=f"{', '.join(DTYPES)}. By default fp32.")] = None
+    threads: Annotated[int, option(kind=count, metavar="N", panel=MODEL, help="CPU threads.")] = 1
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """Which lines of a text, in its order."""
+
+    limit: Annotated[int | None, option(kind=count, metavar="N", panel=TEXT, help="Only the first N lines.")] = None
+    sample: Annotated[int | None, option(kind=count, metavar="N", panel=TEXT,
+        help="N lines at random; a larger sample of the same seed contains a smaller one.")] = None
+    seed: Annotated[int, option(metavar="N", panel=TEXT, help="For --sample.")] = 0
+
+
+@dataclass(frozen=True)
+class ShuffleOptions:
+    """Which lines of a text, in any order."""
+
+    limit: Annotated[int | None, option(kind=count, metavar="N", panel=TEXT, help="Only the first N lines.")] = None
+    shuffle: Annotated[int | None, option(metavar="SEED", panel=TEXT, help="Take lines at random, with this seed.")] = None
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a table of rows is shown."""
+
+    form: Format = "text"
+    as_json: AsJson = False
+    metrics: Annotated[str, option(metavar="NAME,...", panel=OUT,
+        help=f"Of {', '.join(TITLES)}. They need sacrebleu and rouge-score.")] = "bleu,chrf"
+
+    def quality(self, tokenize: str) -> QualityMetrics:
+        """The metrics; what is not installed is said and left out."""
+        try:
+            chosen = QualityMetrics([name for name in self.metrics.split(",") if name], tokenize)
+        except ValueError as error:
+            raise usage(reason(error)) from error
+        for line in chosen.left_out:
+            say(line)
+        return chosen
+
+
+# fmt: on
+
+
+def numbers(text: str, option: str = "--beam") -> list[int]:
+    """Whole numbers from 1 up, separated by commas; each once."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise usage(f"{option} takes numbers separated by commas, got {text!r}") from None
+    if min(found) < 1:
+        raise usage(f"{option} must be at least 1, got {min(found)}")
+    return list(dict.fromkeys(found))

@@ -1,0 +1,134 @@
+"""Where a step's time goes on a GPU, for Llama shapes with random weights: kernels by name, launches and microseconds a step,
+beside `generate`.
+
+    python tests/device/step_times.py [--shape 135m,1.2b,7.5b] [--inputs 1,8] [--beams 5,10] [--prompt 20,60] [--without sums]
+
+`--without` leaves out shortcuts, to see what each is worth: joined (products of one input), sums (taken by norms), all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import Counter
+from time import perf_counter
+from typing import Any
+
+import torch
+import transformers
+
+import bestfirst
+from bestfirst.engine.device import rotary, shortcuts
+
+SHAPES: dict[str, dict[str, int]] = {
+    "135m": {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
+             "num_key_value_heads": 3, "vocab_size": 49152},
+    "1.2b": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
+             "num_key_value_heads": 8, "vocab_size": 128256},
+    "7.5b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+             "num_key_value_heads": 8, "vocab_size": 32000},
+}  # fmt: skip
+SETTINGS: dict[str, dict[str, Any]] = {"never": {"length_penalty": 0.0, "early_stopping": "never"}, "defaults": {}}
+
+
+def build(shape: str, dtype: torch.dtype) -> Any:
+    config = transformers.LlamaConfig(
+        **SHAPES[shape], max_position_embeddings=8192, bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=True
+    )
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = transformers.LlamaForCausalLM._from_config(config, dtype=dtype).eval()
+    ids = torch.randint(3, config.vocab_size, (2, 16), device="cuda")
+    with torch.inference_mode():
+        model.model.norm.weight.mul_(4.0 / model(ids).logits.float().std())  # as peaked as a trained model's
+    return model
+
+
+def batch(model: Any, n: int, shortest: int, longest: int) -> dict[str, torch.Tensor]:
+    dice = random.Random(0)
+    lengths = [dice.randint(shortest, longest) for _ in range(n)]
+    ids, mask = torch.zeros(n, max(lengths), dtype=torch.long), torch.zeros(n, max(lengths), dtype=torch.long)
+    for i, length in enumerate(lengths):
+        ids[i, -length:] = torch.tensor([dice.randrange(3, model.config.vocab_size) for _ in range(length)])
+        mask[i, -length:] = 1
+    return {"input_ids": ids.cuda(), "attention_mask": mask.cuda()}
+
+
+def timed(call: Any, turns: int) -> float:
+    best = float("inf")
+    for _ in range(turns):
+        torch.cuda.synchronize()
+        begun = perf_counter()
+        call()
+        torch.cuda.synchronize()
+        best = min(best, perf_counter() - begun)
+    return best
+
+
+def kernels(call: Any) -> tuple[Counter[str], Counter[str]]:
+    """Launches and microseconds by kernel."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        call()
+        torch.cuda.synchronize()
+    many: Counter[str] = Counter()
+    spent: Counter[str] = Counter()
+    for event in profiler.key_averages():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            name = event.key.removeprefix("void ")[:70]
+            many[name] += event.count
+            spent[name] += event.self_device_time_total
+    return many, spent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="1.2b")
+    parser.add_argument("--inputs", default="1,8")
+    parser.add_argument("--beams", default="5")
+    parser.add_argument("--prompt", default="20,60")
+    parser.add_argument("--settings", default="never,defaults")
+    parser.add_argument("--new-tokens", type=int, default=48)
+    parser.add_argument("--without", default="")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--generate", type=int, default=2, help="turns of generate; 0: none")
+    parser.add_argument("--kernels", type=int, default=18, help="lines of the profile; 0: none")
+    given = parser.parse_args()
+    if "joined" in given.without or given.without == "all":
+        shortcuts.groups = lambda model: iter(())
+    if "sums" in given.without or given.without == "all":
+        shortcuts.ADDS.clear()
+    if given.without == "all":
+        shortcuts.DEVICES = rotary.DEVICES = set()
+    shortest, longest = map(int, given.prompt.split(","))
+    for shape in given.shape.split(","):
+        model = build(shape, getattr(torch, given.dtype))
+        for n in map(int, given.inputs.split(",")):
+            prompts = batch(model, n, shortest, longest)
+            for k in map(int, given.beams.split(",")):
+                for name in given.settings.split(","):
+                    asked = {**prompts, **SETTINGS[name], "num_beams": k, "max_new_tokens": given.new_tokens, "do_sample": False}
+                    show(model, shape, n, k, name, asked, given)
+        del model
+        torch.cuda.empty_cache()
+
+
+def show(model: Any, shape: str, n: int, k: int, name: str, asked: dict[str, Any], given: Any) -> None:
+    stats = bestfirst.Stats()
+    first = model.generate(**asked, custom_generate=bestfirst.generate, stats=stats)
+    ours = timed(lambda: model.generate(**asked, custom_generate=bestfirst.generate), 3)
+    line = f"{shape}, {n} inputs, k = {k}, {name}: {stats.engine}, {ours:.4f} s, {1e3 * ours / stats.steps:.3f} ms a step"
+    if given.generate:
+        with torch.no_grad():
+            same = (model.generate(**asked).tolist() == first.tolist()) if n == 1 else None
+            theirs = timed(lambda: model.generate(**asked), given.generate)
+        line += f"; generate {theirs:.3f} s, {theirs / ours:.1f} times{'' if same is None else f', same {same}'}"
+    print(f"{line}; {stats.steps} steps, {stats.rows} rows", flush=True)
+    if given.kernels:
+        many, spent = kernels(lambda: model.generate(**asked, custom_generate=bestfirst.generate))
+        print(f"  kernels: {sum(many.values()) / stats.steps:.0f} launches and {sum(spent.values()) / stats.steps:.0f} us a step")
+        for kernel, micros in spent.most_common(given.kernels):
+            print(f"  {micros / stats.steps:8.1f} us {many[kernel] / stats.steps:7.1f} x  {kernel}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Drafts on the device: whoever guesses, answers, scores and `calls` are those without; only steps and rows differ."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from device import interpreter  # noqa: F401  isort: skip  before any kernel
+
+import bestfirst
+from bestfirst import Stats
+from bestfirst.drafting import EarlierOutputs, SourceLookup
+from bestfirst.engine.device import engine as engines
+from bestfirst.engine.device.drafted_step import Depth, Drafts
+from bestfirst.engine.device.step import CapturedStep
+from bestfirst.models.transformers import TransformersModel
+from device.tiny import build, inputs
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+PROMPTS = [[5, 6, 7, 8, 9], [7, 8, 9, 7, 8]]
+SETTINGS = {
+    "logprob": {"beam": 3, "nbest": 2, "max_length": 5},
+    "as generate": {"beam": 2, "max_length": 6, "length_penalty": 1.0, "stop": "hf-false", "accept_truncated": True},
+    "proven": {"beam": 3, "nbest": 3, "max_length": 4, "length_penalty": 0.6, "accept_truncated": True},
+}
+
+
+@pytest.fixture(autouse=True)
+def on_device(monkeypatch):
+    monkeypatch.setattr(TransformersModel, "on_gpu", True)
+    monkeypatch.setattr(CapturedStep, "buckets", (4, 8, 64))  # fewer rows for the interpreter
+    monkeypatch.setattr(engines, "fused", lambda model: False)
+    monkeypatch.setattr(Drafts, "cost", 0.02)  # a model that drafts for itself would not pay
+
+
+def outcome(results):
+    found = [[(each.tokens, round(each.score, 3)) for each in result.hypotheses] for result in results]
+    return found, [(result.calls, result.exact, result.status) for result in results]
+
+
+def wrapped(name, seed):
+    return bestfirst.wrap(build(name, seed=seed).to(DEVICE))
+
+
+@pytest.mark.parametrize(("settings", "who"), [*product(SETTINGS, ("itself", "repeats")), ("as generate", "another")])
+def test_answers_scores_and_calls_are_those_without(settings, who):
+    model, settings = wrapped("Llama", 1), SETTINGS[settings]
+    plain = bestfirst.decode(model, PROMPTS, **settings)
+    makers = {
+        "itself": lambda: bestfirst.SmallerModel(model, depth=3),
+        "another": lambda: bestfirst.SmallerModel(wrapped("GPT2", 2), depth=2),
+        "repeats": lambda: SourceLookup(2),
+    }
+    stats = Stats()
+    found = bestfirst.decode(model, PROMPTS, draft=makers[who](), stats=stats, **settings)
+    assert stats.engine == "device"
+    assert outcome(found) == outcome(plain)
+    assert all(result.rows >= result.calls and result.accepted <= result.drafted for result in found)
+    assert stats.drafted == sum(result.drafted for result in found) > 0
+    if who == "itself":
+        assert sum(result.steps for result in found) < 0.6 * sum(result.steps for result in plain)
+        assert stats.accepted > stats.calls / 2
+
+
+def test_generate_with_an_assistant():
+    """`generate` refuses it with beams; the drop-in takes it."""
+    model, small = build("Llama", seed=1).to(DEVICE), build("Llama", seed=2).to(DEVICE)
+    given, asked, stats = inputs(model, 2, seed=3, longest=6), {"num_beams": 2, "max_new_tokens": 4}, Stats()
+    expected = model.generate(**given, **asked)
+    mine = model.generate(**given, **asked, assistant_model=small, custom_generate=bestfirst.generate, stats=stats)
+    assert (stats.engine, stats.drafted > 0) == ("device", True)
+    assert mine.tolist() == expected.tolist()
+
+
+def test_what_the_device_does_not_draft_for_runs_there_without():
+    """Level by level, under `deterministic`, or by a drafter that it does not know: the host would be slower with it."""
+    model = wrapped("Llama", 1)
+    for settings in ({"draft": EarlierOutputs()}, {"draft": "source", "strategy": "beam", "stop": "hf-true"}):
+        stats = Stats()
+        plain = bestfirst.decode(model, PROMPTS, beam=2, max_length=3, **{**settings, "draft": None})
+        found = bestfirst.decode(model, PROMPTS, beam=2, max_length=3, stats=stats, **settings)
+        assert (stats.engine, stats.drafted) == ("device", 0)
+        assert outcome(found) == outcome(plain)
+
+
+def test_the_depth_follows_what_was_right_and_what_it_costs():
+    right = Depth(6, cost=0.02)
+    assert right.now == 6
+    dear = Depth(6, cost=0.3)
+    assert 1 <= dear.now <= 3
+    for depth, most in ((right, 1), (dear, 0)):
+        for _ in range(40):
+            depth.note(tokens=20, steps=19)  # hardly a guess was right
+            assert depth.now <= 6
+        assert depth.now <= most
+    for _ in range(64):  # tried again once in a while, and found right
+        dear.note(tokens=20, steps=20 if dear.now == 0 else 10)
+    assert dear.now > 0

@@ -1,0 +1,102 @@
+"""The drop-in for `generate` on the device: what `generate` prepares is put off, and outputs are `generate`'s."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from device import interpreter  # noqa: F401  isort: skip  before any kernel
+
+import bestfirst
+from bestfirst import Stats
+from bestfirst.engine.device import admission
+from bestfirst.engine.device.step import CapturedStep
+from bestfirst.models.transformers import TransformersModel
+from device.tiny import build, inputs
+from engine.builders import ARCHITECTURES
+from generate.differences import padded
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def on_device(monkeypatch):
+    monkeypatch.setattr(TransformersModel, "on_gpu", True)
+
+
+def call(model, batch, **asked):
+    """Outputs of the drop-in, and what it cost."""
+    stats = Stats()
+    return model.generate(**batch, **asked, custom_generate=bestfirst.generate, stats=stats), stats
+
+
+@pytest.mark.parametrize("name", ["marian", "bart", "mbart", "m2m100", "pegasus"])
+def test_neither_an_encoder_nor_a_cache_of_generates_own_is_made(name, monkeypatch):
+    """The device encodes, without padding; what lies side by side is not taken apart."""
+    architecture = ARCHITECTURES[name]
+    model = architecture.build().to(DEVICE)
+    batch = {key: tensor.to(DEVICE) for key, tensor in padded(architecture, architecture.inputs(3, seed=2)).items()}
+    asked = {"num_beams": 2, "max_new_tokens": 3}
+    theirs = model.generate(**batch, **asked)
+    ours, stats = call(model, batch, **asked)  # the first time the encoders are compared, and the first answer
+    assert (stats.engine, ours.tolist()) == ("device", theirs.tolist())
+
+    def never(*_, **__):
+        raise AssertionError("not needed")
+
+    monkeypatch.setattr(type(model.get_encoder()), "forward", never)
+    monkeypatch.setattr("transformers.generation.utils.DynamicCache", never)
+    monkeypatch.setattr(admission, "chain", None)
+    assert call(model, batch, **asked)[0].tolist() == theirs.tolist()
+
+
+def test_its_own_loop_gets_both():
+    architecture = ARCHITECTURES["bart"]
+    model = architecture.build().to(DEVICE)
+    batch = {key: tensor.to(DEVICE) for key, tensor in padded(architecture, architecture.inputs(2, seed=3)).items()}
+    asked = {"num_beams": 2, "max_new_tokens": 4, "output_logits": True, "return_dict_in_generate": True}
+    theirs = model.generate(**batch, **asked)
+    ours, stats = call(model, batch, **asked)
+    assert stats.engine == "generate"
+    assert torch.equal(ours.sequences, theirs.sequences)
+    assert ours.past_key_values.get_seq_length() == theirs.past_key_values.get_seq_length() > 0
+
+
+def test_weights_that_were_changed_where_torch_does_not_count_are_noticed():
+    architecture = ARCHITECTURES["marian"]
+    model = architecture.build().to(DEVICE)
+    batch = {key: tensor.to(DEVICE) for key, tensor in padded(architecture, architecture.inputs(2, seed=4)).items()}
+    asked = {"num_beams": 2, "max_new_tokens": 3}
+    before = call(model, batch, **asked)[0]
+    for weight in model.get_decoder().parameters():
+        weight.data.view(-1)[-1] += 1.0
+    model.get_encoder().layers[0].fc1.weight.data[3] += 3.0
+    theirs = model.generate(**batch, **asked)
+    ours, stats = call(model, batch, **asked)
+    assert (stats.engine, ours.tolist()) == ("device", theirs.tolist())
+    assert ours.tolist() != before.tolist()
+
+
+PROCESSED = {
+    "n-grams": {"no_repeat_ngram_size": 2, "encoder_no_repeat_ngram_size": 3, "min_length": 9},
+    "a penalty": {"repetition_penalty": 1.6, "min_new_tokens": 2, "renormalize_logits": True},
+    "tokens": {"bad_words_ids": [[5], [6, 7]], "suppress_tokens": [8, 9], "begin_suppress_tokens": [4], "forced_eos_token_id": 2},
+    "biases": {"sequence_bias": [[[11], -2.0], [[12, 13], -1.0], [[13, 13], -3.0]], "eos_token_id": [1, 17, 20]},
+    "an encoder's penalty": {"encoder_repetition_penalty": 1.5, "no_repeat_ngram_size": 3},
+}
+STOPS = [{}, {"early_stopping": True}, {"early_stopping": "never", "length_penalty": 0.0}, {"num_beams": 1}]
+
+
+@pytest.mark.parametrize("asked", PROCESSED)
+@pytest.mark.parametrize(("name", "stop"), [("Llama", 0), ("GPT2", 1), ("Llama", 2), ("Qwen2", 3)])
+def test_processors_of_language_models(name, asked, stop, monkeypatch):
+    """They see the prompt, and its padding: `generate`'s outputs, for prompts of mixed lengths, by beam search and greedily."""
+    monkeypatch.setattr(CapturedStep, "buckets", (4, 8, 64))  # fewer rows for the interpreter
+    model = build(name, seed=5).to(DEVICE)
+    settings = {"num_beams": 2, "max_new_tokens": 4, **PROCESSED[asked], **STOPS[stop]}
+    alone = {"encoder_repetition_penalty"} & settings.keys()  # transformers 5.17 forgets all inputs but the first
+    batch = inputs(model, 1 if alone else 3, seed=4 + stop, shortest=2, longest=7)
+    batch["input_ids"][0, -2:] = 12
+    theirs = model.generate(**batch, **settings)
+    ours, stats = call(model, batch, **settings)
+    assert (stats.engine, ours.tolist()) == ("device", theirs.tolist())
