@@ -262,7 +262,7 @@ class Collected:
             settle_kept[(many,)](
                 slots, state.value, state.entry, state.tie, state.node, state.count, state.deepest, state.limit, state.rules,
                 state.caps, state.norm, state.gain, state.bars, numbers, shape.n, shape.lengths, shape.prompt, **sizes,
-                num_warps=4,
+                num_warps=4 if shape.k <= 512 else 16,
             )  # fmt: skip
         spell[(many, shape.n)](
             slots, state.value, state.entry, state.token, state.paths, state.node_token, state.cooled, state.deepest, state.rules,
