@@ -103,3 +103,26 @@ def test_prompts_are_read_one_behind_the_other(name, dtype):
         asked.sinks = asked.sinks.cpu()
     near = 1e-5 if dtype is torch.float32 else 4e-3
     torch.testing.assert_close(mine.cpu(), plain.attend_packed(*cpu, asked), atol=near, rtol=near)
+
+
+def test_half_precision_rounds_where_torch_does(monkeypatch):
+    """Weights are rounded below the greatest product of the whole context, of input and path: nearly all bits are the same."""
+    rows, half = tree_rows(), torch.float16
+    q, k, v = (numbers(6, heads, 1, 16, seed=i).to(half) for i, heads in enumerate((HEADS * GROUPS, HEADS, HEADS)))
+    nodes, source = (tuple(numbers(n, HEADS, 16, seed=n + i).to(half) for i in range(2)) for n in (24, 37))
+    expected = []
+    for row in range(5):
+        path = rows.paths[row + 1, : int(rows.length[row])].long()
+        s = int(rows.input[row])
+        cells = torch.arange(int(rows.source_length[s]), device=DEVICE) + rows.source_start[s]
+        keys, values = (torch.cat([b[cells], a[path], c[row, None, :, 0]]) for a, b, c in zip(nodes, source, (k, v), strict=True))
+        keys, values = (x.float().repeat_interleave(GROUPS, 1).transpose(0, 1) for x in (keys, values))  # (heads, context, size)
+        x = (q[row].float() @ keys.transpose(1, 2)) * 0.25
+        x = (x - x.amax(-1, keepdim=True)).exp()
+        expected.append((x.to(half).float() @ values / x.sum(-1, keepdim=True)).to(half)[:, 0])
+    unequal = {}
+    for near in (0, 128):
+        monkeypatch.setattr(tree_attention, "NEAR", near)
+        found = tree_attention.attend_tree(q, k, v, nodes, source, rows, Kind(0.25))[:5]
+        unequal[near] = float((found != torch.stack(expected)).float().mean())
+    assert unequal[128] < 0.01 < unequal[0], unequal
