@@ -61,6 +61,8 @@ class Session:
         self.admission = step.admission(self.state, self.weights, self.graphs)
         self._lengths_of = self.admission.lengths
         self.step_of = step(self.state, self.weights)
+        if fixed:
+            self.step_of.fixed = True  # type: ignore[attr-defined]
         self.step_of.rows(self.buckets[-1])
         self.burst, self.ahead = (step.burst, AHEAD) if self.weights.device.type == "cuda" else (1, 0)
         self._tables: dict[Hashable, int] = {}  # places of scores' tables

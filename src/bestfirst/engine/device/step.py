@@ -123,7 +123,7 @@ class DeviceStep:
             st.counters, q, q.shape[1], memory, memory.shape[-1], index,
             self.row_node, self.row_input, self.row_length, st.paths, st.source_start, st.source_length,
             out, layer.scaling, st.shape.lengths, w.heads, w.size,
-            OWN=own, DP=power(w.size), BLOCK=16, num_warps=1,
+            OWN=own, FIRST=w.dtype != torch.float32, DP=power(w.size), BLOCK=16, num_warps=1,
         )  # fmt: skip
         return out
 
@@ -222,6 +222,7 @@ class CapturedStep(DeviceStep):
 
     admission = Reading
     burst = 1
+    fixed = False  # whether a row's bits depend on its own input alone
     buckets = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 1024, 1536, 2048)
     wide = (4096, 8192)
     weights: OwnModules
@@ -250,6 +251,6 @@ class CapturedStep(DeviceStep):
         st = self.state
         rows = TreeRows(
             st.counters, self.row_node, self.row_input, self.row_length, st.paths, st.first, st.grant,
-            st.source_start, st.source_length, st.shape.source, st.shape.picks, chained,
+            st.source_start, st.source_length, st.shape.source, st.shape.picks, self.fixed, chained,
         )  # fmt: skip
         return self.weights.logits(self.row_token[:R], self.row_position[:R], rows, st.memory, st.source)
