@@ -127,8 +127,11 @@ def test_what_is_for_the_device_and_what_is_not(on_device, caplog):
     source = model.read([5, 1])
     assert engine.why_not(Job(0, source, Decoding(nbest=5, accept_truncated=True))) is None
     other = {
-        "finished='keep'": {"finished": "keep"},
-        "strategy 'beam'": {"strategy": "beam"},
+        "strategy 'beam' with stop 'opennmt'": {"strategy": "beam", "stop": "opennmt"},
+        "strategy 'beam' with stop 'shrinking'": {"strategy": "beam", "stop": "shrinking"},
+        "strategy 'best-first-unpruned'": {"strategy": "best-first-unpruned"},
+        "strategy 'a-star-beam'": {"strategy": "a-star-beam"},
+        "a beam above 5000": {"strategy": "breadth-first"},
         "score 'logprob'": {"score_options": {"temperature": 2.0}},
         "queue_capacity": {"queue_capacity": 50},
         "max_calls": {"max_calls": 10},
@@ -146,7 +149,10 @@ def test_what_is_for_the_device_and_what_is_not(on_device, caplog):
 def test_jobs_of_one_engine_run_where_they_can_and_together(on_device, caplog):
     """What the device cannot do runs on the host beside it, said once; results are those of each by itself."""
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
-    asked = [{"beam": 3, "nbest": 2}, {"beam": 2, "finished": "keep"}, {"beam": 1}, {"beam": 2, "finished": "keep"}]
+    asked = [
+        {"beam": 3, "nbest": 2}, {"beam": 2, "max_calls": 99}, {"beam": 1}, {"beam": 2, "max_calls": 99},
+        {"beam": 3, "finished": "keep"}, {"beam": 2, "strategy": "beam"},
+    ]  # fmt: skip
     inputs = ARCHITECTURES["marian"].inputs(len(asked))
     each = [bestfirst.decode(model, [x], max_length=3, **s)[0] for x, s in zip(inputs, asked, strict=True)]
     on_device()
@@ -159,8 +165,8 @@ def test_jobs_of_one_engine_run_where_they_can_and_together(on_device, caplog):
         found.update({job.index: result for job, result in engine.step()})
     assert summary([found[i] for i in range(len(asked))]) == summary(each)
     assert engine.stats.engine == "device+host"
-    assert [record.getMessage() for record in caplog.records if "keep" in record.getMessage()] == [
-        "the searches of the device do not know finished='keep': such jobs run on the host"
+    assert [record.getMessage() for record in caplog.records if "max_calls" in record.getMessage()] == [
+        "the searches of the device do not know max_calls: such jobs run on the host"
     ]
 
 

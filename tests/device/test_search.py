@@ -62,7 +62,7 @@ class ToyStep(DeviceStep):
 
 def session_of(toys, vocabulary, k, n, n_max, inputs, nodes, **more):
     width = min(k + 1, vocabulary)
-    shape = Shape(k, n, inputs, 1, n_max + 2, nodes, width, **more)
+    shape = Shape(k, n, inputs, 1, n_max + 2, nodes, width, **{"keep": True, **more})
     table = torch.zeros(vocabulary + 1, 1)
     weights = SimpleNamespace(
         room=lambda tokens, source: torch.zeros(tokens, 0), width=1, heads=1, size=1, dtype=torch.float32,
@@ -162,6 +162,11 @@ STOPS = {
     "hf-true": lambda k: beam(k).using(stop=Patience(1.0, "hf-true"), order=ShortestFirstPruned()),
     "patience": lambda k: beam(k).using(stop=Patience(1.6), order=ShortestFirstPruned()),
     "patience, all of a level": lambda k: stopping(beam(k), "patience", factor=1.3),
+    "beam": beam,
+    "beam, optimal stop": lambda k: stopping(beam(k), "huang"),
+    "beam, to the end": lambda k: stopping(beam(k), "exhausted"),
+    "keep": lambda k: best_first_beam(k, "keep"),
+    "beam, keep": lambda k: beam(k, "keep"),
 }
 
 

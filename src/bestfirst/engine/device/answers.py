@@ -14,9 +14,12 @@ INF = tl.constexpr(float("inf"))
 # What `rules` holds of each input: its beam, how many successors of a node matter to it, n-best, whether truncated outputs count,
 # how it is searched, which of the score tables is its own, whether the score of a fixed value rises with the length, how many
 # answers end its search, the rows of a step beyond which nothing is scored ahead, its edits (0, or one more than their
-# place), and whether a level's rest is left out once it cannot matter.
+# place), whether a level's rest is left out once it cannot matter, whether finished hypotheses are kept, and how many answers end
+# its search once nothing can precede the last of them (0: no number does).
 RULES = tl.constexpr(16)
-BEAM, WIDTH, NBEST, TRUNCATED, SEARCH, SCORE, RISES, ENOUGH, FULL, PROGRAM, PRUNES = (tl.constexpr(i) for i in range(11))
+BEAM, WIDTH, NBEST, TRUNCATED, SEARCH, SCORE, RISES, ENOUGH, FULL, PROGRAM, PRUNES, KEEPS, SETTLED = (
+    tl.constexpr(i) for i in range(13)
+)
 BEST_FIRST, AS_HUGGING_FACE, BY_LEVEL = (tl.constexpr(i) for i in range(3))
 
 
@@ -97,6 +100,18 @@ def best_by_length(n, found, lists, value, norms, gains, cap, KP: tl.constexpr, 
     bar = tl.min(score, 0)
     bar_length = tl.max(tl.where((taken > 0) & (score == bar), lengths, -1), 0)
     return taken, tl.where(left < 0, -INF, bar), tl.where(left < 0, LP, bar_length)
+
+
+@triton.jit
+def nothing_precedes(
+    n, top, t, end, rises, found, lists, value, norms, gains, cap, KP: tl.constexpr, LP: tl.constexpr
+):  # fmt: skip
+    """Whether there are n answers, at least one, that precede all that a hypothesis of value `top` and length t has or can reach
+    (`stops.settled`)."""
+    t = tl.minimum(t, end)
+    _, score, length = best_by_length(n, found, lists, value, norms, gains, cap, KP, LP)
+    reach = tl.maximum(final(top, t, norms, gains, cap), bound(top, t, end, rises, norms, gains, cap))
+    return (n > 0) & ((score > reach) | ((score == reach) & (length <= t)))
 
 
 @triton.jit

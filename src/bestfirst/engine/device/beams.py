@@ -24,6 +24,7 @@ from .answers import (
     CHOSEN,
     ENOUGH,
     INF,
+    KEEPS,
     NBEST,
     OPEN,
     PRUNES,
@@ -31,13 +32,16 @@ from .answers import (
     RULES,
     SCORE,
     SEARCH,
+    SETTLED,
     TRUNCATED,
     answers_by_length,
     bound,
     final,
     hugging_face_step,
     n_best,
+    nothing_precedes,
 )  # fmt: skip
+from .kept import cut
 from .lists import push, push_many
 
 
@@ -77,12 +81,14 @@ def begin(
 
 @triton.jit
 def push_all(
-    s, value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark, turns, places, deepest, end,
-    truncated, k, L, W, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr, TILE: tl.constexpr, CROWD: tl.constexpr,
+    s, value, entry, tie, node, pushed, count, inside, head, scored, logprob, token, child, hashes, mark, turns, places, deepest,
+    end, truncated, keeps, k, norms, gains, cap, L, W, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr, TILE: tl.constexpr,
+    CROWD: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Push what the last step scored, from the shortest length that has news; returns the longest beam's length.
 
-    A beam is built anew when the one before it has lost a member whose children had been pushed.
+    A beam is built anew when the one before it has lost a member whose children had been pushed. Where finished hypotheses are
+    kept, every beam is looked at, since what holds a slot does so at all of them; of each length, those that do are returned.
     """
     lanes = tl.arange(0, KP)
     lengths = tl.arange(0, LP)
@@ -90,12 +96,24 @@ def push_all(
     fresh = tl.load(scored + s * L + lengths, mask=lengths < L, other=0)
     tl.store(scored + s * L + lengths, tl.zeros_like(fresh), mask=lengths < L)
     t = tl.min(tl.where(fresh != 0, lengths, LP), 0)
+    held = tl.zeros([LP], tl.int32)
+    within = 1
+    if KEEP:
+        t = tl.where(keeps != 0, 0, t)
     rebuild = 0
     while (t < end) & (t <= deep):
         at = 2 * (s * L + t)
         below = at + 2
+        longer = t + 1
         m = tl.load(count + at)
         cells = at.to(tl.int64) * KP + lanes
+        if KEEP and keeps != 0:
+            out = (lanes >= within) & (lanes < m)
+            rebuild = rebuild | tl.max(tl.load(pushed + cells, mask=out, other=0).to(tl.int32), 0)
+            tl.debug_barrier()
+            tl.store(pushed + cells, tl.zeros_like(lanes).to(tl.int8), mask=out)
+            tl.store(inside + s * L + t, within)
+            m = tl.minimum(within, m)
         x_value = tl.load(value + cells, mask=lanes < m, other=-INF)
         x_node = tl.load(node + cells, mask=lanes < m, other=OPEN)
         x_pushed = tl.load(pushed + cells, mask=lanes < m, other=0).to(tl.int32)
@@ -158,17 +176,21 @@ def push_all(
         rebuild = fell
         following = tl.min(tl.where((fresh != 0) & (lengths > t), lengths, LP), 0)
         t = tl.where((rebuild | again) != 0, t + 1, following)
+        if KEEP and keeps != 0:
+            t = longer
+            held = tl.where(lengths == longer, tl.load(count + below + 1), held)
+            within, held = cut(s, longer, tl.load(count + below), held, value, entry, tie, k, norms, gains, cap, L, KP, LP)
         tl.debug_barrier()
     tl.store(deepest + s, deep)
-    return deep
+    return deep, held
 
 
 @triton.jit
 def grow(
-    value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark, turns, places,
+    value, entry, tie, node, pushed, count, inside, head, scored, logprob, token, child, hashes, mark, turns, places,
     status, deepest, limit, rules, caps, norm, gain, answers, kept, bars, pick_length, pick_place, wants, counters,
     most, L, W, MANY: tl.constexpr, PICKS: tl.constexpr, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr,
-    TILE: tl.constexpr, CROWD: tl.constexpr,
+    TILE: tl.constexpr, CROWD: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Push what the last step scored, find the n best answers, and pick the open hypotheses that come first.
 
@@ -189,14 +211,18 @@ def grow(
         end = tl.load(limit + s)
         lanes = tl.arange(0, KP)
         lengths = tl.arange(0, LP)
-        deep = push_all(
-            s, value, entry, tie, node, pushed, count, head, scored, logprob, token, child, hashes, mark, turns, places,
-            deepest, end, tl.load(mine + TRUNCATED), k, L, W, KP, CP, LP, TILE, CROWD,
+        keeps = tl.load(mine + KEEPS)
+        deep, held = push_all(
+            s, value, entry, tie, node, pushed, count, inside, head, scored, logprob, token, child, hashes, mark, turns, places,
+            deepest, end, tl.load(mine + TRUNCATED), keeps, k, norms, gains, cap, L, W, KP, CP, LP, TILE, CROWD, KEEP,
         )  # fmt: skip
         lists = 2 * (s * L + lengths)
         known = lengths <= deep
         unfinished = tl.load(count + lists, mask=known, other=0)
         finished = tl.load(count + lists + 1, mask=known, other=0)
+        if KEEP:  # those that hold a slot are the answers
+            finished = tl.where(keeps != 0, held, finished)
+            unfinished = tl.where(keeps != 0, 0, unfinished)
         heads = tl.load(head + s * L + lengths, mask=known & (lengths < end), other=-INF)
         after = tl.full([], -INF, tl.float64)  # by level: what comes after this cannot matter
         whole = 0  # by level: whether all of the level is needed, whatever the answers are
@@ -212,7 +238,12 @@ def grow(
             after = tl.max(tl.where(lengths == level, reach, -INF), 0)
             found = answers_by_length(lists, unfinished, finished, value, entry, tie, k, KP)
             whole = ((level < deep) | (tl.load(mine + PRUNES) == 0)).to(tl.int32)
-            over = (level == deep) & (tl.sum(found, 0) >= tl.load(mine + ENOUGH))
+            firsts = tl.load(value + lists.to(tl.int64) * KP, mask=unfinished > 0, other=-INF)
+            top = tl.max(tl.where(lengths == level, firsts, -INF), 0)
+            proven = nothing_precedes(
+                tl.load(mine + SETTLED), top, level, end, rises, found, lists, value, norms, gains, cap, KP, LP
+            )  # fmt: skip
+            over = (level == deep) & (proven | (tl.sum(found, 0) >= tl.load(mine + ENOUGH)))
             heads = tl.where((lengths == level) & (over == 0), heads, -INF)
         bounds = bound(heads, lengths, end, rises, norms, gains, cap)
         bar, bar_length = n_best(
@@ -247,6 +278,8 @@ def grow(
         while (picked < allowed) & (best > -INF) & ((best > bar) | ((best == bar) & (t < bar_length))):
             at = 2 * (s * L + t)
             m = tl.load(count + at)
+            if KEEP:
+                m = tl.where(keeps != 0, tl.load(inside + s * L + t), m)
             cells = at.to(tl.int64) * KP + lanes
             x_value = tl.load(value + cells, mask=lanes < m, other=-INF)
             x_node = tl.load(node + cells, mask=lanes < m, other=CHOSEN)

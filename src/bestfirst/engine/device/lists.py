@@ -179,8 +179,7 @@ def push_many(
     value, entry, tie, node, pushed, count, logprob, token, child, hashes, turns, places, at, below, todo, last_length, k, W,
     KP: tl.constexpr, TILE: tl.constexpr, CROWD: tl.constexpr,
 ):  # fmt: skip
-    """As `push`, for all members `todo` of list `at`: a CROWD at a time, the next child of each or, of fewer parents, the next few.
-    """
+    """As `push`, for all members `todo` of list `at`: of a CROWD at a time the next child; of fewer parents the next few."""
     tl.store(turns + tl.cumsum(todo.to(tl.int32), 0) - 1, tl.arange(0, KP), mask=todo)
     tl.debug_barrier()
     many = tl.sum(todo.to(tl.int32), 0)

@@ -36,6 +36,7 @@ from .answers import (
     rank_answers,
 )  # fmt: skip
 from .draft_kernels import count_used
+from .kept import settle_kept
 from .launch import Transfer
 from .products import power
 from .rows import LEAVING
@@ -252,6 +253,12 @@ class Collected:
             numbers, shape.n, shape.lengths, shape.prompt,
             MANY=shape.many, KQ=power(shape.k + 1), **sizes, num_warps=4 if shape.k <= 512 else 16,
         )  # fmt: skip
+        if shape.keep:
+            settle_kept[(many,)](
+                slots, state.value, state.entry, state.tie, state.node, state.count, state.deepest, state.limit, state.rules,
+                state.caps, state.norm, state.gain, state.bars, numbers, shape.n, shape.lengths, shape.prompt, **sizes,
+                num_warps=4,
+            )  # fmt: skip
         spell[(many, shape.n)](
             slots, state.value, state.entry, state.token, state.paths, state.node_token, state.deepest, state.rules,
             state.caps, state.norm, state.gain, state.answers, state.node_place, state.trie_items,

@@ -72,7 +72,8 @@ class Room:
         code, given = max((len(each.code) // 4 for each in edits), default=0), max((len(each.given) for each in edits), default=0)
         trie = max((len(each.allowed.tokens) for each in settings if isinstance(each.allowed, Trie)), default=0)
         times = 1 if self.drafts(jobs[0].decoding) is None else 2
-        return Shape(k, most, 1, source, lengths, 0, width, len(prompt), bool(self.model.banned), code, given, trie, times)
+        banned, keep = bool(self.model.banned), any(each.plan.finished == "keep" for each in settings)
+        return Shape(k, most, 1, source, lengths, 0, width, len(prompt), banned, code, given, trie, times, keep)
 
     def roomy(self, jobs: Sequence[Job], most: int) -> Shape:
         """Room for as many of these at a time as the memory allows, and for inputs that are a little longer."""

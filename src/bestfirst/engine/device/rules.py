@@ -8,7 +8,7 @@ from math import ceil, inf
 
 from ...constraints.trie import Trie
 from ...scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, Score
-from ...search import Patience, Strategy
+from ...search import Exhausted, NeverStop, OptimalStop, Patience, Strategy
 from ...settings import Decoding
 from .answers import AS_HUGGING_FACE, BEAM, BEST_FIRST, BY_LEVEL, FULL, RULES
 from .state import WIDE
@@ -17,6 +17,8 @@ LARGEST_BEAM = 5000  # with as many answers: a program holds a number of each me
 BUSY, BUSY_RISING = 2048, 4096  # rows of a step; where a score rises with length, most of what is scored ahead is needed,
 BUSY_WIDE = 8192  # and where hundreds of answers are returned, nearly everything
 KNOWN = (LogProbability, LengthNormalized, GNMT, LengthReward, BoundedLengthReward)  # value / norm(length) + gain(length)
+WHOLE_LEVELS = (Exhausted, NeverStop, OptimalStop)  # stops of beam search that do not count answers
+NEVER = 1 << 30  # more answers than there can be
 
 
 def unknown_to_device(decoding: Decoding, vocabulary: float = inf) -> str | None:
@@ -26,7 +28,6 @@ def unknown_to_device(decoding: Decoding, vocabulary: float = inf) -> str | None
         "row_budget or max_cache_tokens": isinstance(decoding.row_budget, int) or decoding.max_cache_tokens < inf,
         f"strategy {plan.name!r} with stop {plan.stop.name!r}": kind_of(plan) is None or plan.heuristic is not None,
         f"score {score.name!r}": type(score) not in KNOWN or not score.plain,
-        f"finished={plan.finished!r}": plan.finished != "leave",
         "min_length, eos or stop_strings": decoding.min_length > 0 or decoding.eos is not None or bool(decoding.stop_strings),
         "processors": bool(decoding.processors),
         "allowed, unless it is a trie": trie is not None and not isinstance(trie, Trie),
@@ -43,10 +44,12 @@ def unknown_to_device(decoding: Decoding, vocabulary: float = inf) -> str | None
 
 def kind_of(plan: Strategy) -> int | None:
     """Which of the kernels' searches this is: best first until the answers are proven, or until Hugging Face would stop; or level
-    by level until there are enough answers."""
+    by level, until there are enough answers or nothing can precede them."""
     if plan.name == "best-first":
         return {"answered": BEST_FIRST.value, "hf-false": AS_HUGGING_FACE.value}.get(plan.stop.name)
-    return BY_LEVEL.value if plan.level_by_level and type(plan.stop) is Patience and plan.any_order else None
+    known = {"leave": (Patience, *WHOLE_LEVELS), "keep": (Exhausted,), "shrink": ()}[plan.finished]
+    by_level = plan.level_by_level and plan.any_order and type(plan.stop) in known
+    return BY_LEVEL.value if by_level and (type(plan.stop) is Patience or not plan.order.relies_on_bound) else None
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,13 @@ class Rules:
         if kind == AS_HUGGING_FACE.value and score.monotonic:
             kind = BEST_FIRST.value  # there the two stop alike
         enough = ceil(plan.stop.factor * k) if isinstance(plan.stop, Patience) else max(decoding.nbest, k)
+        settled = enough if isinstance(plan.stop, NeverStop) else decoding.nbest if isinstance(plan.stop, OptimalStop) else 0
+        if type(plan.stop) in WHOLE_LEVELS:
+            enough = NEVER
         limits, rises = (decoding.nbest, int(decoding.accept_truncated)), not score.monotonic
         prunes, busy = plan.order.relies_on_bound, BUSY_WIDE if decoding.nbest > WIDE else BUSY_RISING if rises else BUSY
-        some = (k, width, *limits, kind, table, int(rises), enough, busy, program, int(prunes))
+        keeps = plan.finished == "keep"
+        some = (k, width, *limits, kind, table, int(rises), enough, busy, program, int(prunes), int(keeps), settled)
         return cls((*some, *[0] * (RULES.value - len(some))), score)
 
     @property

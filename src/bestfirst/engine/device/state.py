@@ -35,7 +35,7 @@ class Shape:
     `k` and `n` are the largest beam and n-best, `successors` those kept of each node, `prompt` the tokens that all outputs start
     from. `any_banned`: whether tokens are looked up among those that may not come. `code` and `given`: the longest edits, and an
     input's own part of them. `trie`: nodes of the trie that says what may come; 0: there is none. `times`: beams' worth of rows
-    that an input may have in a step, before what is drafted.
+    that an input may have in a step, before what is drafted. `keep`: whether finished hypotheses may be kept.
     """
 
     k: int
@@ -51,6 +51,7 @@ class Shape:
     given: int = 0
     trie: int = 0
     times: int = 1
+    keep: bool = False
 
     @property
     def picks(self) -> int:
@@ -79,7 +80,7 @@ class Shape:
 
     def fits(self, other: Shape) -> bool:
         """Whether `other` can be decoded in this room."""
-        room = ("k", "n", "inputs", "source", "lengths", "nodes", "successors", "any_banned", "code", "given", "trie")
+        room = ("k", "n", "inputs", "source", "lengths", "nodes", "successors", "any_banned", "code", "given", "trie", "keep")
         alike = (self.prompt, self.times, self.trie > 0) == (other.prompt, other.times, other.trie > 0)
         return alike and all(getattr(self, name) >= getattr(other, name) for name in room)
 
@@ -110,6 +111,7 @@ class State:
         self.tie, self.node, self.pushed = empty(cells), empty(cells), empty(cells, dtype=torch.int8)
         self.count = zeros(S, L, 2)
         self.turns, self.places = empty(S, power(shape.k) if shape.wide else 0), empty(S, shape.crowd)
+        self.inside = zeros(S, L)  # unfinished members of each beam, where finished ones are kept
         self.head = torch.full((S, L), -inf, dtype=torch.float64, device=device)
         self.scored = zeros(S, L)
         # inputs

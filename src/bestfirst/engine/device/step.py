@@ -61,12 +61,12 @@ class DeviceStep:
         st, shape = self.state, self.state.shape
         S, L, W, picks, KP = shape.inputs, shape.lengths, shape.successors, shape.picks, power(shape.k)
         grow[(S,)](
-            st.value, st.entry, st.tie, st.node, st.pushed, st.count, st.head, st.scored,
+            st.value, st.entry, st.tie, st.node, st.pushed, st.count, st.inside, st.head, st.scored,
             st.logprob, st.token, st.child, st.hashes, st.mark, st.turns, st.places,
             st.status, st.deepest, st.limit, st.rules, st.caps, st.norm, st.gain, st.answers, st.kept, st.bars,
             st.pick_length, st.pick_place, st.wants, st.counters, shape.n, L, W,
             MANY=shape.many, PICKS=picks, KP=KP, CP=min(power(W), 16), LP=power(L), TILE=shape.tile, CROWD=shape.crowd,
-            num_warps=1 if KP <= 8 else 2 if KP <= 128 else 8 if KP <= 1024 else 16,
+            KEEP=shape.keep, num_warps=1 if KP <= 8 else 2 if KP <= 128 else 8 if KP <= 1024 else 16,
         )  # fmt: skip
         share[(1,)](st.wants, st.grant, st.first, st.counters, st.rules, R, S, shape.times, PICKS=picks, SP=power(S), num_warps=8)
         assign[(S,)](
