@@ -18,11 +18,13 @@ import torch
 from ...models.transformers import TransformersModel
 from ...search import Answer, Result
 from ...settings import Decoding
+from ..edits import NotAnswered
 from ..engine import Engine, Job, Stats, write
 from ..known import known
 from ..steps.checksum import Checksum
 from ..steps.choose import Fingerprint, untouched
 from .agreement import own_modules
+from .first_answer import check
 from .own_modules import OwnModules
 from .products import power
 from .room import MOST_INPUTS, Room, room_for
@@ -140,9 +142,9 @@ class DeviceEngine:
             try:
                 with self._known.lock:  # other threads may decode with this model, in its session when this engine is done
                     found = self._step()
-            except ValueError:
+            except (ValueError, NotAnswered) as error:
                 self._session = self._known.session = None
-                raise
+                raise error.error if isinstance(error, NotAnswered) else error from None
             except torch.OutOfMemoryError as error:
                 found = []
                 self._with_fewer(error)
@@ -168,7 +170,7 @@ class DeviceEngine:
             pass
         found = session.step(self._fitting)
         if found and not session.checked:
-            self._check(*found[0])
+            check(self.model, *found[0])
             session.checked = True
         return found
 
@@ -221,6 +223,7 @@ class DeviceEngine:
         session.owner = ref(self)
         trie: Any = some[0].decoding.allowed
         session.begin(sorted(self.model.eos), self.model.banned, self._room.start(some[0]), trie)
+        session.asking = edits if (edits := some[0].edits) is not None and edits.asked is not None else None
         engine = ref(self)
         session.admission.encode = lambda prompts: engine().model.encode(prompts)  # type: ignore[union-attr]
         self._session = session
@@ -274,25 +277,6 @@ class DeviceEngine:
         texts = self.model.texts_of([(job.source.payload, answer.tokens) for job, answer in answers])
         for (job, answer), text in zip(answers, texts, strict=True):
             write(answer, job.decoding, self.model.eos, text)
-
-    def _check(self, job: Job, result: Result) -> None:
-        """The first answer of a new session must be worth what the model itself says: no kernel is trusted unseen."""
-        prompt = job.source.payload
-        answer = result.hypotheses[0] if result.hypotheses else result.partial
-        if answer is None or not answer.tokens:
-            return
-        with torch.inference_mode():
-            given = torch.tensor([[*prompt.tokens, *answer.tokens]], device=self.model.model.device)
-            logits = self.model.logits(prompt, given[:, :-1])[0, len(prompt.tokens) - 1 :].float()
-            logprobs, edits = logits.log_softmax(-1), job.edits
-            if edits is not None and edits.process is not None:
-                rows = enumerate((logits if edits.raw else logprobs).split(1))
-                edited = torch.cat([edits.process(job.index, answer.tokens[:t], row) for t, row in rows])
-                logprobs = edited.log_softmax(-1) if edits.raw else edited
-            own = float(logprobs.gather(1, given[0, len(prompt.tokens) :, None]).double().sum())
-        precise = self.model.model.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-        if not abs(own - answer.logprob) <= (1e-3 if precise else 0.1) * (1 + len(answer.tokens)):
-            raise RuntimeError(f"an answer's log-probability is {answer.logprob:.4f} by its kernels, {own:.4f} by the model")
 
     def _new(self, jobs: Sequence[Job]) -> Session:
         inputs, room, fixed = self._most, self._room, jobs[0].decoding.deterministic

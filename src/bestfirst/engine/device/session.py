@@ -16,8 +16,10 @@ import torch
 from ...constraints.trie import Trie
 from ...search import Result
 from ...settings import Decoding
+from ..edits import Edits
 from ..engine import Job
 from .admission import PIECE, TOKENS
+from .asking import asking_step
 from .editing import PROGRAMS
 from .launch import Graphs, Transfer, send
 from .results import Collected
@@ -66,6 +68,7 @@ class Session:
         self._tables: dict[Hashable, int] = {}  # places of scores' tables
         self._programs: dict[bytes, int] = {}  # places of edits, from 1 on
         self.meant_for = shape.inputs  # inputs at a time; the memory may have allowed fewer
+        self.asking: Edits | None = None  # what is to be asked between two parts of every step
         self.checked = False  # whether its answers were held against the model's own
         self.owner: Callable[[], Any] = lambda: None  # the engine whose jobs are here, if it is still there
 
@@ -165,7 +168,7 @@ class Session:
         found: list[Rules] = []
         before = None
         for job in jobs:
-            asked = job.decoding, None if job.edits is None else job.edits.code
+            asked = job.decoding, None if job.edits is None else job.edits.code or None
             if asked != before:
                 rules, before = self._rules_for(*asked), asked
             found.append(rules)
@@ -204,6 +207,10 @@ class Session:
     def _run_burst(self) -> None:
         """Some steps, and a snapshot of what they will have done."""
         rows = self._rows_for(self._active)
+        if self.asking is not None:
+            asking_step(self.step_of, self.graphs, rows, self.asking, self._slots)
+            self._snapshots.append(Snapshot(Transfer(self.state.board), self._let_in, self._taken_out))
+            return
         for _ in range(self.burst if self._active > FEW_ACTIVE else (self.burst + 1) // 2):
             self.graphs.run(("step", rows), lambda: self.step_of(rows))
         self._snapshots.append(Snapshot(Transfer(self.state.board), self._let_in, self._taken_out))
