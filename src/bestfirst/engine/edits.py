@@ -164,3 +164,14 @@ def bias_operations(biases: Sequence[tuple[Sequence[int], float]], whole: bool =
         longest = max(len(tokens) for tokens, _ in some)
         operations.append(Operation(BIAS, longest, int(whole), sequences(some, longest)))
     return operations
+
+
+def at_least(n: int, eos: Sequence[int], start: int) -> Edits:
+    """No output ends before n tokens; a row knows so many at its `start`."""
+
+    def process(_: int, tokens: Sequence[int], scores: Any) -> Any:
+        scores = scores.clone()
+        scores[:, [*eos] if len(tokens) < n else []] = -inf
+        return scores
+
+    return edits([Operation(BAN, 0, start + n - 1, eos)], 1, process)[0]

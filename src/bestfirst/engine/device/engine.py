@@ -18,8 +18,8 @@ import torch
 from ...models.transformers import TransformersModel
 from ...search import Answer, Result
 from ...settings import Decoding
-from ..edits import NotAnswered
-from ..engine import Engine, Job, Stats, write
+from ..edits import NotAnswered, at_least
+from ..engine import Engine, Job, Stats, shown, write
 from ..known import known
 from ..steps.checksum import Checksum
 from ..steps.choose import Fingerprint, untouched
@@ -58,6 +58,7 @@ class DeviceEngine:
         self._waiting: deque[Job] = deque()
         self._fitting: deque[Job] = deque()  # those that wait and are known to fit into the session
         self._unfinished: dict[Job, None] = {}  # here, not on the host
+        self._eos = sorted(model.eos)
         self._judged: tuple[Decoding | None, str | None] = (None, None)
         self._stats = Stats()
         self._broken = False
@@ -113,6 +114,8 @@ class DeviceEngine:
                 others.append(job)
                 _say_once(why)
             else:
+                if job.decoding.min_length and job.edits is None:
+                    job.edits = at_least(job.decoding.min_length, self._ends(job), len(self._room.start(job)))
                 self._unfinished[job] = None
                 self._waiting.append(job)
         if others:
@@ -179,7 +182,7 @@ class DeviceEngine:
         some = self._next()
         if not some or session.prompt != self._room.start(some[0]) or session.fixed is not some[0].decoding.deterministic:
             return False
-        if session.trie is not some[0].decoding.allowed:
+        if session.trie is not some[0].decoding.allowed or session.eos != self._ends(some[0]):
             return False
         if not session.has_tables_for(some):
             return False
@@ -188,6 +191,10 @@ class DeviceEngine:
         for _ in some:
             self._fitting.append(self._waiting.popleft())
         return True
+
+    def _ends(self, job: Job) -> list[int]:
+        """The tokens that end its outputs."""
+        return self._eos if job.decoding.eos is None else [*job.decoding.eos]  # type: ignore[misc]
 
     def _next(self) -> list[Job]:
         """Some of those that wait, whose outputs start from the same tokens."""
@@ -199,8 +206,8 @@ class DeviceEngine:
 
         def alike(job: Job) -> bool:
             mine = job.decoding
-            same = mine is decoding or (mine.deterministic is decoding.deterministic and mine.allowed is decoding.allowed)
-            return same and start_of(job) == start
+            same = mine.deterministic is decoding.deterministic and mine.allowed is decoding.allowed and mine.eos == decoding.eos
+            return (mine is decoding or same) and start_of(job) == start
 
         return list(takewhile(alike, some))
 
@@ -222,7 +229,7 @@ class DeviceEngine:
         session: Session = kept[1]
         session.owner = ref(self)
         trie: Any = some[0].decoding.allowed
-        session.begin(sorted(self.model.eos), self.model.banned, self._room.start(some[0]), trie)
+        session.begin(self._ends(some[0]), self.model.banned, self._room.start(some[0]), trie)
         session.asking = edits if (edits := some[0].edits) is not None and edits.asked is not None else None
         engine = ref(self)
         session.admission.encode = lambda prompts: engine().model.encode(prompts)  # type: ignore[union-attr]
@@ -274,9 +281,11 @@ class DeviceEngine:
         if self.model.tokenizer is None:
             return
         answers = [(job, each) for job, result in found for each in (*result.hypotheses, result.partial) if each is not None]
-        texts = self.model.texts_of([(job.source.payload, answer.tokens) for job, answer in answers])
+        texts = self.model.texts_of(
+            [(job.source.payload, shown(answer, job.decoding, self._ends(job))) for job, answer in answers]
+        )
         for (job, answer), text in zip(answers, texts, strict=True):
-            write(answer, job.decoding, self.model.eos, text)
+            write(answer, job.decoding, self._ends(job), text)
 
     def _new(self, jobs: Sequence[Job]) -> Session:
         inputs, room, fixed = self._most, self._room, jobs[0].decoding.deterministic

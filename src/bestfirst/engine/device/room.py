@@ -46,7 +46,7 @@ class Room:
         settings = {id(job.decoding): job.decoding for job in jobs}.values()
         k, prompt = max(int(each.plan.k) for each in settings), self.start(jobs[0])
         lengths = max(job.n_max for job in jobs) + len(prompt) + 1
-        width = min(k + len(self.model.eos), self.model.vocabulary)
+        width = min(k + max(len(each.ending(self.model.eos)) for each in settings), self.model.vocabulary)
         source, most = max(map(self.source, jobs)), max(each.nbest for each in settings)
         edits = [job.edits for job in jobs if job.edits is not None]
         code, given = max((len(each.code) // 4 for each in edits), default=0), max((len(each.given) for each in edits), default=0)

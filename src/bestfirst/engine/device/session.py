@@ -80,7 +80,7 @@ class Session:
         self.state.settle_trie(trie)
         self.trie = trie
         self.prompt = tuple(prompt)
-        self._ends = len(eos)
+        self.eos, self._ends = [*eos], len(eos)
         self._rules: dict[Hashable, tuple[Decoding, Rules]] = {}  # by the settings' identity and the edits
         if len(self._tables) >= SCORES:
             self._tables.clear()
