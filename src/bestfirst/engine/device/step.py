@@ -39,6 +39,7 @@ class DeviceStep:
     def __init__(self, state: State, weights: Any) -> None:
         self.state = state
         self.weights: Any = weights
+        self.scores: dict[int, torch.Tensor] = {}  # by rows of a step
 
     @classmethod
     def buckets_for(cls, shape: Shape, vocabulary: int) -> tuple[int, ...]:
@@ -127,13 +128,17 @@ class DeviceStep:
         )  # fmt: skip
         return out
 
-    def keep(self, logits: torch.Tensor) -> None:
-        """Each row's best successors, into its node's entries."""
+    def score(self, R: int) -> None:
+        """Logits of R rows, to be looked at before their best successors are kept."""
+        self.scores[R] = self.decoder(R).float()
+
+    def keep(self, logits: torch.Tensor, edited: bool = False) -> None:
+        """Each row's best successors, into its node's entries. `edited`: these are log-probabilities, as they are to be."""
         st, shape = self.state, self.state.shape
         R, V = logits.shape
-        W, P, edited = shape.successors, shape.prompt, shape.code > 0
-        if edited:
-            logits = self._edited(logits)
+        W, P = shape.successors, shape.prompt
+        if shape.code > 0 and not edited:
+            logits, edited = self._edited(logits), True
         where = (self.row_node, self.row_length, st.logprob, st.token, st.child, st.ends)
         if shape.trie:
             logits, total = self._summed(logits, edited)
