@@ -14,7 +14,7 @@ from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
 import bestfirst
 from bestfirst import Decoding, Stats, Trace
-from bestfirst.engine import Job, engine_for
+from bestfirst.engine import Job, engine_for, run
 from bestfirst.engine.device import DeviceEngine, results, room
 from bestfirst.engine.device import engine as engines
 from bestfirst.engine.host import HostEngine
@@ -68,6 +68,25 @@ def test_architectures(on_device, name):
     assert isinstance(engine_for(model, Decoding()), DeviceEngine)
     assert summary(bestfirst.decode(model, inputs, beam=2, max_length=3)) == summary(expected)
     assert known(model).session[1].checked
+
+
+def test_lengths_and_ends_of_a_jobs_own(on_device):
+    """Jobs of one engine may have different least lengths, and different tokens that end outputs."""
+    architecture = ARCHITECTURES["bart"]
+    model = bestfirst.wrap(architecture.build(seed=2).to(DEVICE))
+    asked = [{"min_length": 3}, {}, {"eos": [27, 9]}, {"eos": [1, 27], "min_length": 2}, {"min_length": 2, "length_penalty": 1.0}]
+    settings = [Decoding(beam=2, nbest=2, max_length=5, accept_truncated=True, **each) for each in asked]
+    source = model.read(architecture.inputs(1, seed=2)[0])
+
+    def decode():
+        engine = engine_for(model, Decoding())
+        found = {job.index: result for job, result in run(engine, [Job(i, source, each) for i, each in enumerate(settings)])}
+        return summary([found[i] for i in range(len(settings))]), engine.stats.engine
+
+    expected, _ = decode()
+    assert [len(tokens[0]) for tokens, *_ in expected] == [4, 1, 5, 3, 3]
+    on_device()
+    assert decode() == (expected, "device")
 
 
 def test_what_the_device_refuses_is_decoded_elsewhere_with_one_warning(on_device, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers.generation import logits_process as hf
 
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
@@ -100,3 +101,75 @@ def test_processors_of_language_models(name, asked, stop, monkeypatch):
     theirs = model.generate(**batch, **settings)
     ours, stats = call(model, batch, **settings)
     assert (stats.engine, ours.tolist()) == ("device", theirs.tolist())
+
+
+class Mine(hf.LogitsProcessor):
+    """Of a user's own, who says that it lifts nothing."""
+
+    never_rises = True
+
+    def __call__(self, input_ids, scores):
+        return scores - 0.3 * (torch.arange(scores.shape[1], device=scores.device) % 5 == input_ids[:, -1:] % 5)
+
+
+def allowed(i, ids):
+    """Of each input other tokens, after each token others."""
+    return [1, *(token for token in range(3, 48) if (token + i + int(ids[-1])) % 3)]
+
+
+IN_PYTHON = {
+    "prefix_allowed_tokens_fn": {"prefix_allowed_tokens_fn": allowed},
+    "with others": {"prefix_allowed_tokens_fn": allowed, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
+    "a user's own": {"logits_processor": [Mine(), hf.TopKLogitsWarper(7)]},
+    "scores": {"output_scores": True, "num_return_sequences": 2},
+    "scores, processed": {"output_scores": True, "repetition_penalty": 1.3},
+}
+
+
+@pytest.mark.parametrize("asked", IN_PYTHON)
+@pytest.mark.parametrize(("name", "stop"), [("bart", 0), ("marian", 1), ("Llama", 2), ("mbart", 3), ("T5", 0), ("GPT2", 3)])
+def test_what_is_asked_in_python_between_two_parts_of_a_step(name, asked, stop, monkeypatch):
+    """Functions and processors that are no data, scores that are asked for: `generate`'s outputs, and scores of each token."""
+    monkeypatch.setattr(CapturedStep, "buckets", (4, 8, 64))
+    settings = {"num_beams": 2, "max_new_tokens": 4, **IN_PYTHON[asked], **STOPS[stop], "return_dict_in_generate": True}
+    settings["num_return_sequences"] = min(settings["num_beams"], settings.get("num_return_sequences", 1))
+    if name in ARCHITECTURES:
+        model = ARCHITECTURES[name].build().to(DEVICE)
+        batch = {key: each.to(DEVICE) for key, each in padded(ARCHITECTURES[name], ARCHITECTURES[name].inputs(3, seed=6)).items()}
+    else:
+        model = build(name, seed=5).to(DEVICE)
+        batch = inputs(model, 3, seed=7, shortest=2, longest=7)
+    theirs = model.generate(**batch, **settings)
+    ours, stats = call(model, batch, **settings)
+    assert (stats.engine, ours.sequences.tolist()) == ("device", theirs.sequences.tolist())
+    if "output_scores" not in settings:
+        return
+    if settings["num_beams"] > 1:
+        torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores, atol=1e-4, rtol=0)
+    both = (ours, theirs)
+    steps = [model.compute_transition_scores(x.sequences, x.scores, getattr(x, "beam_indices", None)) for x in both]
+    shorter = min(step.shape[1] for step in steps)
+    mine, its = (step[:, :shorter].nan_to_num(0, 0, 0) for step in steps)
+    torch.testing.assert_close(mine, its, atol=1e-4, rtol=0)
+
+
+def test_what_a_users_function_raises_is_raised():
+    model = ARCHITECTURES["bart"].build().to(DEVICE)
+
+    def broken(i, ids):
+        raise KeyError("nothing of the kind")
+
+    with pytest.raises(KeyError, match="nothing of the kind"):
+        call(model, {"input_ids": torch.tensor([[5, 6, 1]], device=DEVICE)}, num_beams=2, prefix_allowed_tokens_fn=broken)
+
+
+def test_a_processor_that_lifts_what_it_said_it_would_not_runs_generates_own_loop():
+    class Lifts(Mine):
+        def __call__(self, input_ids, scores):
+            return scores + 3
+
+    model = ARCHITECTURES["bart"].build().to(DEVICE)
+    batch = {"input_ids": torch.tensor([[5, 6, 1]], device=DEVICE)}
+    asked = {"num_beams": 2, "max_new_tokens": 3, "logits_processor": [Lifts()]}
+    ours, stats = call(model, batch, **asked)
+    assert (stats.engine, ours.tolist()) == ("generate", model.generate(**batch, **asked).tolist())

@@ -33,7 +33,8 @@ def numbers(*values):
     return torch.tensor(values, dtype=torch.int32, device=DEVICE)
 
 
-def test_attention_to_ancestors(random):
+@pytest.mark.parametrize("first", [False, True])
+def test_attention_to_ancestors(random, first):
     """Rows of 0, 2 and 20 ancestors: the last needs a second block."""
     memory = random(64, LAYERS * 2 * WIDTH)
     nodes, lengths = numbers(40, 41, 42), numbers(0, 2, 20)
@@ -46,13 +47,14 @@ def test_attention_to_ancestors(random):
     expected = attend_own(qkv, view, nodes, lengths, paths, HEADS, 0.3)
     attend[(ROWS, HEADS)](
         numbers(ROWS), qkv, 3 * WIDTH, memory, memory.shape[1], layer, nodes, unused, lengths, paths, unused, unused, out,
-        0.3, 32, HEADS, SIZE, OWN=True, DP=8, BLOCK=16,
+        0.3, 32, HEADS, SIZE, OWN=True, FIRST=first, DP=8, BLOCK=16,
     )  # fmt: skip
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(memory, wanted)  # its own keys and values are where its children look for them
 
 
-def test_attention_to_the_source(random):
+@pytest.mark.parametrize("first", [False, True])
+def test_attention_to_the_source(random, first):
     source = random(4, 24, LAYERS * 2 * WIDTH)
     inputs, lengths = numbers(2, 0, 2), numbers(3, 1, 20, 1)
     q, out, unused = random(ROWS, WIDTH), torch.full((ROWS, WIDTH), torch.nan, device=DEVICE), numbers(0)
@@ -60,7 +62,7 @@ def test_attention_to_the_source(random):
     expected = attend_source(q, layers[:, 0], inputs, starts, lengths, HEADS, 0.5)
     attend[(ROWS, HEADS)](
         numbers(ROWS), q, WIDTH, source, source.shape[2], 0, unused, inputs, unused, unused, starts, lengths, out,
-        0.5, 1, HEADS, SIZE, OWN=False, DP=8, BLOCK=16,
+        0.5, 1, HEADS, SIZE, OWN=False, FIRST=first, DP=8, BLOCK=16,
     )  # fmt: skip
     torch.testing.assert_close(out, expected)
 

@@ -121,18 +121,27 @@ def test_a_session_has_room_for_as_many_as_wait():
         assert (stats.engine, stats.in_flight) == ("device", n)
 
 
-def test_memory_that_is_refused_in_a_step_means_fewer_inputs_at_a_time(monkeypatch):
+@pytest.mark.parametrize("where", ["a step", "prompts"])
+def test_memory_that_is_refused_means_fewer_inputs_at_a_time(monkeypatch, where):
     model = build("Llama").to(DEVICE)
     given = inputs(model, 4)
     expected = model.generate(**given, num_beams=2, max_new_tokens=2)
-    step = CapturedStep.__call__
+    step, read = CapturedStep.__call__, OwnModules.read_prompts
 
     def refuse(self, rows):
         if self.state.shape.inputs > 2:
             raise torch.OutOfMemoryError("no room")
         return step(self, rows)
 
-    monkeypatch.setattr(CapturedStep, "__call__", refuse)
+    def refuse_prompts(self, given, cells, source):
+        if len(given.starts) > 2 and int((given.lengths > 0).sum()) > 2:
+            raise torch.OutOfMemoryError("no room")
+        return read(self, given, cells, source)
+
+    if where == "a step":
+        monkeypatch.setattr(CapturedStep, "__call__", refuse)
+    else:
+        monkeypatch.setattr(OwnModules, "read_prompts", refuse_prompts)
     stats = Stats()
     found = model.generate(**given, num_beams=2, max_new_tokens=2, custom_generate=bestfirst.generate, stats=stats)
     assert found.tolist() == expected.tolist()

@@ -38,9 +38,10 @@ def test_gates(gelu):
     torch.testing.assert_close(gated(gate, up, gelu), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_gelu_as_gpt2_writes_it():
+@pytest.mark.parametrize("twice", [False, True])
+def test_gelu_as_gpt2_writes_it(twice):
     x = torch.randn(7, 33, device=DEVICE)
-    torch.testing.assert_close(new_gelu(x), NewGELUActivation()(x), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(new_gelu(x, twice), NewGELUActivation()(x), atol=1e-5, rtol=1e-5)
 
 
 def test_rotary_positions():

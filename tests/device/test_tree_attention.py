@@ -59,12 +59,15 @@ def memory(tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("what", ["a prompt and a path", "a path", "a source"])
-def test_rows_read_their_tree(name, what, monkeypatch):
+@pytest.mark.parametrize("near", [0, 128])
+def test_rows_read_their_tree(name, what, near, monkeypatch):
     if what == "a source" and name in ("bias", "window", "wide window", "cap"):
         pytest.skip("no model asks for it")
     if what == "a prompt and a path" and name == "bias":
         pytest.skip("no model asks for it")
     monkeypatch.setattr(tree_attention, "PART", 4)  # several parts of an input
+    monkeypatch.setattr(tree_attention, "NEAR", near)
+    monkeypatch.setattr(tree_attention, "BLOCK", 4 if near and DEVICE == "cpu" else 32)
     q, k, v = (numbers(6, heads, 1, size, seed=i) for i, (heads, size) in enumerate(
         [(HEADS * GROUPS, SIZE), (HEADS, SIZE), (HEADS, VALUE_SIZE)]
     ))  # fmt: skip
@@ -82,7 +85,8 @@ def test_rows_read_their_tree(name, what, monkeypatch):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_prompts_are_read_one_behind_the_other(name):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # half: the greatest product first
+def test_prompts_are_read_one_behind_the_other(name, dtype):
     tokens = 75  # of inputs of 70, 1 and 4 tokens
     number = integers(*[0] * 70, 1, *[2] * 4)
     q, k = numbers(tokens, HEADS * GROUPS, 1, SIZE), numbers(tokens, HEADS, 1, SIZE, seed=1)
@@ -91,10 +95,34 @@ def test_prompts_are_read_one_behind_the_other(name):
     if asked.bias is not None:
         asked.bias = numbers(HEADS * GROUPS, 80, seed=9)
     given = (integers(tokens), number, integers(0, 70, 71), asked)
-    mine = tree_attention.attend_packed(q, k, v, *given)
+    mine = tree_attention.attend_packed(*(x.to(dtype) for x in (q, k, v)), *given).float()
     cpu = [x.cpu() if isinstance(x, torch.Tensor) else x for x in (q, k, v, *given[:3])]
     if asked.bias is not None:
         asked.bias = asked.bias.cpu()
     if asked.sinks is not None:
         asked.sinks = asked.sinks.cpu()
-    torch.testing.assert_close(mine.cpu(), plain.attend_packed(*cpu, asked), atol=1e-5, rtol=1e-5)
+    near = 1e-5 if dtype is torch.float32 else 4e-3
+    torch.testing.assert_close(mine.cpu(), plain.attend_packed(*cpu, asked), atol=near, rtol=near)
+
+
+def test_half_precision_rounds_where_torch_does(monkeypatch):
+    """Weights are rounded below the greatest product of the whole context, of input and path: nearly all bits are the same."""
+    rows, half = tree_rows(), torch.float16
+    q, k, v = (numbers(6, heads, 1, 16, seed=i).to(half) for i, heads in enumerate((HEADS * GROUPS, HEADS, HEADS)))
+    nodes, source = (tuple(numbers(n, HEADS, 16, seed=n + i).to(half) for i in range(2)) for n in (24, 37))
+    expected = []
+    for row in range(5):
+        path = rows.paths[row + 1, : int(rows.length[row])].long()
+        s = int(rows.input[row])
+        cells = torch.arange(int(rows.source_length[s]), device=DEVICE) + rows.source_start[s]
+        keys, values = (torch.cat([b[cells], a[path], c[row, None, :, 0]]) for a, b, c in zip(nodes, source, (k, v), strict=True))
+        keys, values = (x.float().repeat_interleave(GROUPS, 1).transpose(0, 1) for x in (keys, values))  # (heads, context, size)
+        x = (q[row].float() @ keys.transpose(1, 2)) * 0.25
+        x = (x - x.amax(-1, keepdim=True)).exp()
+        expected.append((x.to(half).float() @ values / x.sum(-1, keepdim=True)).to(half)[:, 0])
+    unequal = {}
+    for near in (0, 128):
+        monkeypatch.setattr(tree_attention, "NEAR", near)
+        found = tree_attention.attend_tree(q, k, v, nodes, source, rows, Kind(0.25))[:5]
+        unequal[near] = float((found != torch.stack(expected)).float().mean())
+    assert unequal[128] < 0.01 < unequal[0], unequal

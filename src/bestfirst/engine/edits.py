@@ -50,13 +50,24 @@ class Edits:
     """The operations of one input: `code` is the same for all inputs of a call, `given` is its own part of their data.
 
     `process` does the same on the host: an input's number, generated tokens, log-probabilities (1, vocabulary) in, the last out.
-    `raw`: what is edited are the model's scores as they are; afterwards they are normalised.
+    `raw`: what is edited are the model's scores as they are; afterwards they are normalised. `asked`: what no kernel knows. It is
+    called between two parts of a step for rows of one length: the numbers of their inputs, what was generated (rows, length) and
+    scores in, the last out. All jobs of an engine have the same.
     """
 
     code: bytes
     given: np.ndarray
     process: Process | None = None
     raw: bool = False
+    asked: Callable[[list[int], Any, Any], Any] | None = None
+
+
+class NotAnswered(Exception):
+    """What was asked has raised `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def edits(
@@ -77,7 +88,7 @@ def edits(
     code = encoded(operations, 2 * len(own) if looked_at else -1, raw)
     own += [before] if looked_at else []
     if not own:
-        return [Edits(code, _NOTHING, process, raw)] * inputs
+        return [Edits(code, NOTHING, process, raw)] * inputs
     return [Edits(code, _given([data[i] for data in own]), process, raw) for i in range(inputs)]
 
 
@@ -116,7 +127,7 @@ def _given(parts: Sequence[Sequence[int]]) -> np.ndarray:
     return np.fromiter((x for part in (head, *parts) for x in part), np.int32, start)
 
 
-_NOTHING = np.zeros(0, dtype=np.int32)
+NOTHING = np.zeros(0, dtype=np.int32)
 
 
 def bits(number: float) -> int:
@@ -153,3 +164,14 @@ def bias_operations(biases: Sequence[tuple[Sequence[int], float]], whole: bool =
         longest = max(len(tokens) for tokens, _ in some)
         operations.append(Operation(BIAS, longest, int(whole), sequences(some, longest)))
     return operations
+
+
+def at_least(n: int, eos: Sequence[int], start: int) -> Edits:
+    """No output ends before n tokens; a row knows so many at its `start`."""
+
+    def process(_: int, tokens: Sequence[int], scores: Any) -> Any:
+        scores = scores.clone()
+        scores[:, [*eos] if len(tokens) < n else []] = -inf
+        return scores
+
+    return edits([Operation(BAN, 0, start + n - 1, eos)], 1, process)[0]

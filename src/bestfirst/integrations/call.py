@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -13,8 +14,9 @@ import torch
 from ..constraints import Constraint
 from ..drafting import Drafter
 from ..engine import Job, Stats, engine_for, run
-from ..engine.edits import Edits
+from ..engine.edits import NOTHING, Edits
 from ..engine.known import known
+from ..engine.processing import never_rise
 from ..engine.steps import checksum
 from ..scoring import Score
 from ..search import AnyOrderSearch, Groups, Hypothesis, Result, Search, Strategy, Trace
@@ -24,6 +26,8 @@ from .limits import CallLimits, Candidates
 from .outputs import ScoreRecord
 from .processors import NotData, Processors, recognized
 from .refusals import OwnLoop
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -48,7 +52,8 @@ class Call:
     record: ScoreRecord | None = None
     search: str = ""  # how it was searched
     _roots: dict[Hypothesis, int] = field(default_factory=dict)  # where each search begins, and its input
-    _edits: list[Edits] = field(default_factory=list)  # of each input, where the processors are known as data
+    _applied: Processors | None = None
+    _edits: list[Edits] = field(default_factory=list)  # of each input, where searches on a GPU can do what is asked
 
     def run(self, plan: Strategy, monotonic: bool) -> None:
         """Search all inputs. Raises NotMonotonic if `monotonic` and a processor lifts a log-probability above 0."""
@@ -69,7 +74,9 @@ class Call:
         self.search = "greedy" if self.greedy else "level by level" if plan.level_by_level else plan.name
         self.record = ScoreRecord() if self.config.return_dict_in_generate and self.config.output_scores else None
         self._roots = {}
-        process = self._process(monotonic)
+        about = self.inputs.ids, self._input_of, self.config.num_beams, monotonic, not self.may_be_slower
+        self._applied = Processors(self.processors, *about) if self.processors else None
+        process = self._process()
 
         def adapt(scorer: Any) -> None:
             scorer.process, scorer.normalized = process, not self.greedy
@@ -116,41 +123,58 @@ class Call:
 
     # -- the engine's hook -----------------------------------------------------------------------------------------------
 
-    def _process(self, monotonic: bool) -> Callable[[Sequence[Hypothesis], torch.Tensor], torch.Tensor] | None:
+    def _process(self) -> Callable[[Sequence[Hypothesis], torch.Tensor], torch.Tensor] | None:
         """What is done to log-probabilities before the best are chosen; None where nothing is."""
         if not self.processors and self.record is None:
             return None
-        known = self.inputs.ids, self._input_of, self.config.num_beams
-        processors = Processors(self.processors, *known, monotonic, drops=not self.may_be_slower)
 
         def process(batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
-            if self.processors:
-                scores = processors(batch, scores)
-            if self.record is not None:
-                for y, row in zip(batch, scores.clone(), strict=True):  # the next step may use the same memory
-                    self.record.note(self._input_of(y), y, row)
+            if self._applied is not None:
+                scores = self._applied(batch, scores)
+            self._note(((self._input_of(y), y.tokens) for y in batch), scores)
             return scores
 
         return process
 
-    def _why_host(self) -> str | None:
-        """What of this call's own the searches of a GPU do not know; where it is data, that is at hand from now on."""
-        self._edits = []
+    def _note(self, rows: Iterable[tuple[int, tuple[int, ...]]], scores: torch.Tensor) -> None:
+        """Record the scores of rows, each an input's number and what was generated of it."""
         if self.record is not None:
-            return "output_scores are recorded by a search on the host"
+            for (i, tokens), row in zip(rows, scores.clone(), strict=True):  # the next step may use the same memory
+                self.record.note(i, tokens, row)
+
+    def _why_host(self) -> str | None:
+        """What of this call's own the searches of a GPU do not know. Where it is data, or can be asked for between two parts of a
+        step, it is at hand from now on."""
+        self._edits = []
         if self.limits.others:
             return f"{type(self.limits.others[0]).__name__} is asked by a search on the host"
-        if self.processors:
-            ids = self.inputs.ids
-            start = ids.shape[1] if self.model.encoder_decoder else 1  # what rows of a language model know of its prompt
-            if self.model.encoder_decoder and any(len(prompt.tokens) < start for prompt in self.inputs.prompts):
-                return "logits processors look at padding"
-            same = Processors(self.processors, ids, self._input_of, self.config.num_beams, False)
-            try:
-                self._edits = recognized(self.processors, ids, self.model.vocabulary, same, start, raw=self.greedy)
-            except NotData as unknown:
+        try:
+            if self.record is not None:
+                raise NotData("output_scores, which are noted in Python")
+            if self._applied is not None:
+                self._edits = self._as_data(self._applied)
+        except NotData as unknown:
+            if not never_rise(self.processors):
                 return str(unknown)
+            _log.info("called between two parts of every step on the device, which is slower: %s", unknown)
+            one = None if self._applied is None else self._applied.one
+            self._edits = [Edits(b"", NOTHING, one, self.greedy, self._asked)] * len(self.inputs)
         return None
+
+    def _as_data(self, processors: Processors) -> list[Edits]:
+        ids = self.inputs.ids
+        start = ids.shape[1] if self.model.encoder_decoder else 1  # what rows of a language model know of its prompt
+        if self.model.encoder_decoder and any(len(prompt.tokens) < start for prompt in self.inputs.prompts):
+            raise NotData("logits processors look at padding")
+        return recognized(self.processors, ids, self.model.vocabulary, processors, start, raw=self.greedy)
+
+    def _asked(self, inputs: list[int], tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Between two parts of a step on the device (`Edits.asked`)."""
+        if self._applied is not None:
+            scores = self._applied.rows(inputs, tokens, scores)
+        if self.record is not None:
+            self._note(zip(inputs, map(tuple, tokens.tolist()), strict=True), scores)
+        return scores
 
     def _input_of(self, y: Hypothesis) -> int:
         while y.parent is not None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers.generation import utils
 
-from ..search import Hypothesis, Result
+from ..search import Result
 from .limits import eos_tokens
 
 Row = tuple[int, tuple[int, ...]]  # an input, and what was generated for it so far
@@ -24,9 +24,9 @@ class ScoreRecord:
         self._scored: dict[int, dict[tuple[int, ...], torch.Tensor]] = {}
         self.rows: dict[Row, torch.Tensor] = {}
 
-    def note(self, i: int, y: Hypothesis, scores: torch.Tensor) -> None:
-        """Keep `scores` (vocabulary,) after `y`, a hypothesis of input `i`."""
-        self._scored.setdefault(i, {})[y.tokens] = scores
+    def note(self, i: int, tokens: tuple[int, ...], scores: torch.Tensor) -> None:
+        """Keep `scores` (vocabulary,) after what was generated of input `i`."""
+        self._scored.setdefault(i, {})[tokens] = scores
 
     def close(self, i: int, result: Result) -> None:
         scored = self._scored.pop(i, {})

@@ -71,32 +71,27 @@ class Processors:
         self._apply = [self._adapt(processor, k) for processor in processors]
 
     def __call__(self, batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
-        device = scores.device
-        scores = scores.to(self.ids.device)  # inputs may be elsewhere than the model
-        scores = of_one_length(self._group, batch, [y.length for y in batch], scores)
-        if self.monotonic:
-            highest = float(scores.max())
-            if highest > ROUNDING:
-                raise NotMonotonic(batch[int(scores.amax(1).argmax())].tokens, highest)
-            if highest > 0:
-                scores = scores.clamp(max=0)
-        return scores.to(device)
+        return of_one_length(self._group, batch, [y.length for y in batch], scores)
 
     def one(self, i: int, tokens: Sequence[int], scores: torch.Tensor) -> torch.Tensor:
         """For what was generated of the i-th input: log-probabilities (1, vocabulary) in, the same out."""
-        ids = torch.cat([self.ids[i], torch.tensor(tokens, dtype=self.ids.dtype, device=self.ids.device)])[None]
-        out = scores.to(self.ids.device)
-        for apply in self._apply:
-            out = apply([i], ids, out)
-        return out.to(scores.device)
+        return self.rows([i], torch.tensor([tokens]), scores)
 
-    def _group(self, batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
-        inputs = [self.input_of(y) for y in batch]
-        tokens = torch.tensor([y.tokens for y in batch], dtype=self.ids.dtype, device=self.ids.device).view(len(batch), -1)
-        ids = torch.cat([self.ids[inputs], tokens], 1)
+    def rows(self, inputs: list[int], tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """For what was generated of these inputs, (rows, length): log-probabilities (rows, vocabulary) in, the same out."""
+        ids, device = torch.cat([self.ids[inputs], tokens.to(self.ids)], 1), scores.device
+        scores = scores.to(ids.device)  # inputs may be elsewhere than the model
         for apply in self._apply:
             scores = apply(inputs, ids, scores)
-        return scores
+        if self.monotonic and (highest := float(scores.max())) > 0:
+            if highest > ROUNDING:
+                raise NotMonotonic(tokens[int(scores.amax(1).argmax())].tolist(), highest)
+            scores = scores.clamp(max=0)
+        return scores.to(device)
+
+    def _group(self, batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
+        tokens = torch.tensor([y.tokens for y in batch], dtype=self.ids.dtype, device=self.ids.device).view(len(batch), -1)
+        return self.rows([self.input_of(y) for y in batch], tokens, scores)
 
     def _adapt(self, processor: Any, k: int) -> Callable[[list[int], torch.Tensor, torch.Tensor], torch.Tensor]:
         if isinstance(processor, hf.PrefixConstrainedLogitsProcessor):

@@ -18,11 +18,13 @@ import torch
 from ...models.transformers import TransformersModel
 from ...search import Answer, Result
 from ...settings import Decoding
-from ..engine import Engine, Job, Stats, write
+from ..edits import NotAnswered, at_least
+from ..engine import Engine, Job, Stats, shown, write
 from ..known import known
 from ..steps.checksum import Checksum
 from ..steps.choose import Fingerprint, untouched
 from .agreement import own_modules
+from .first_answer import check
 from .own_modules import OwnModules
 from .products import power
 from .room import MOST_INPUTS, Room, room_for
@@ -56,6 +58,7 @@ class DeviceEngine:
         self._waiting: deque[Job] = deque()
         self._fitting: deque[Job] = deque()  # those that wait and are known to fit into the session
         self._unfinished: dict[Job, None] = {}  # here, not on the host
+        self._eos = sorted(model.eos)
         self._judged: tuple[Decoding | None, str | None] = (None, None)
         self._stats = Stats()
         self._broken = False
@@ -113,6 +116,8 @@ class DeviceEngine:
                 others.append(job)
                 _say_once(why)
             else:
+                if job.decoding.min_length and job.edits is None:
+                    job.edits = at_least(job.decoding.min_length, self._ends(job), len(self._room.start(job)))
                 self._unfinished[job] = None
                 self._waiting.append(job)
         if others:
@@ -142,9 +147,9 @@ class DeviceEngine:
             try:
                 with self._known.lock:  # other threads may decode with this model, in its session when this engine is done
                     found = self._step()
-            except ValueError:
+            except (ValueError, NotAnswered) as error:
                 self._session = self._known.session = None
-                raise
+                raise error.error if isinstance(error, NotAnswered) else error from None
             except torch.OutOfMemoryError as error:
                 found = []
                 self._with_fewer(error)
@@ -171,7 +176,7 @@ class DeviceEngine:
             pass
         found = session.step(self._fitting)
         if found and not session.checked:
-            self._check(*found[0])
+            check(self.model, *found[0])
             session.checked = True
         return found
 
@@ -180,7 +185,10 @@ class DeviceEngine:
         some = self._next()
         if not some or session.prompt != self._room.start(some[0]) or session.fixed is not some[0].decoding.deterministic:
             return False
-        if session.trie is not some[0].decoding.allowed or session.drafts != self._room.drafts(some[0].decoding):
+        decoding = some[0].decoding
+        if session.trie is not decoding.allowed or session.drafts != self._room.drafts(some[0]):
+            return False
+        if session.eos != self._ends(some[0]):
             return False
         if not session.has_tables_for(some):
             return False
@@ -190,6 +198,10 @@ class DeviceEngine:
             self._fitting.append(self._waiting.popleft())
         return True
 
+    def _ends(self, job: Job) -> list[int]:
+        """The tokens that end its outputs."""
+        return self._eos if job.decoding.eos is None else [*job.decoding.eos]  # type: ignore[misc]
+
     def _next(self) -> list[Job]:
         """Some of those that wait, whose outputs start from the same tokens."""
         some = islice(self._waiting, BATCH)
@@ -197,12 +209,12 @@ class DeviceEngine:
             return []
         first, start_of = self._waiting[0], self._room.start
         start, decoding = start_of(first), first.decoding
-        drafts = self._room.drafts(decoding)
+        drafts = self._room.drafts(first)
 
         def alike(job: Job) -> bool:
             mine = job.decoding
-            same = mine is decoding or (mine.deterministic is decoding.deterministic and mine.allowed is decoding.allowed)
-            return same and start_of(job) == start and self._room.drafts(mine) == drafts
+            same = mine.deterministic is decoding.deterministic and mine.allowed is decoding.allowed and mine.eos == decoding.eos
+            return (mine is decoding or same) and start_of(job) == start and self._room.drafts(job) == drafts
 
         return list(takewhile(alike, some))
 
@@ -217,19 +229,17 @@ class DeviceEngine:
         if kept is None or not (_free(kept[1], self) and self._suits(kept[1], needs, wanted) and kept[0].holds_all(model)):
             self._known.session = None
             free = some[0].decoding.allowed is None  # a session has a trie or it has none
-            drafts = self._room.drafts(some[0].decoding)  # and one drafter, or none
-            alike = [
-                job
-                for job in self._waiting
-                if (job.decoding.allowed is None) is free and self._room.drafts(job.decoding) == drafts
-            ]
+            drafts = self._room.drafts(some[0])  # and one drafter, or none
+            drafted = self._room.drafts
+            alike = [job for job in self._waiting if (job.decoding.allowed is None) is free and drafted(job) == drafts]
             kept = self._known.session = (Fingerprint(model), self._new(alike))
             if self._room.modules is None:  # else the model's own weights are read, in their places
                 kept[0].copied = Checksum(model.parameters())
         session: Session = kept[1]
         session.owner = ref(self)
         trie: Any = some[0].decoding.allowed
-        session.begin(sorted(self.model.eos), self.model.banned, self._room.start(some[0]), trie)
+        session.begin(self._ends(some[0]), self.model.banned, self._room.start(some[0]), trie)
+        session.asking = edits if (edits := some[0].edits) is not None and edits.asked is not None else None
         engine = ref(self)
         session.admission.encode = lambda prompts: engine().model.encode(prompts)  # type: ignore[union-attr]
         self._session = session
@@ -239,7 +249,7 @@ class DeviceEngine:
         """Whether there is room, for as many inputs too, and not so much for wider beams that a smaller session is faster."""
         shape, decoding = session.shape, self._waiting[0].decoding
         fits = shape.fits(needs) and power(shape.k) <= max(16, 2 * power(needs.k))
-        alike = session.fixed is decoding.deterministic and session.drafts == self._room.drafts(decoding)
+        alike = session.fixed is decoding.deterministic and session.drafts == self._room.drafts(self._waiting[0])
         return fits and alike and session.meant_for >= inputs
 
     def _close(self) -> None:
@@ -281,34 +291,17 @@ class DeviceEngine:
         if self.model.tokenizer is None:
             return
         answers = [(job, each) for job, result in found for each in (*result.hypotheses, result.partial) if each is not None]
-        texts = self.model.texts_of([(job.source.payload, answer.tokens) for job, answer in answers])
+        texts = self.model.texts_of(
+            [(job.source.payload, shown(answer, job.decoding, self._ends(job))) for job, answer in answers]
+        )
         for (job, answer), text in zip(answers, texts, strict=True):
-            write(answer, job.decoding, self.model.eos, text)
-
-    def _check(self, job: Job, result: Result) -> None:
-        """The first answer of a new session must be worth what the model itself says: no kernel is trusted unseen."""
-        prompt = job.source.payload
-        answer = result.hypotheses[0] if result.hypotheses else result.partial
-        if answer is None or not answer.tokens:
-            return
-        with torch.inference_mode():
-            given = torch.tensor([[*prompt.tokens, *answer.tokens]], device=self.model.model.device)
-            logits = self.model.logits(prompt, given[:, :-1])[0, len(prompt.tokens) - 1 :].float()
-            logprobs, edits = logits.log_softmax(-1), job.edits
-            if edits is not None and edits.process is not None:
-                rows = enumerate((logits if edits.raw else logprobs).split(1))
-                edited = torch.cat([edits.process(job.index, answer.tokens[:t], row) for t, row in rows])
-                logprobs = edited.log_softmax(-1) if edits.raw else edited
-            own = float(logprobs.gather(1, given[0, len(prompt.tokens) :, None]).double().sum())
-        precise = self.model.model.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-        if not abs(own - answer.logprob) <= (1e-3 if precise else 0.1) * (1 + len(answer.tokens)):
-            raise RuntimeError(f"an answer's log-probability is {answer.logprob:.4f} by its kernels, {own:.4f} by the model")
+            write(answer, job.decoding, self._ends(job), text)
 
     def _new(self, jobs: Sequence[Job]) -> Session:
         inputs, room, fixed = self._most, self._room, jobs[0].decoding.deterministic
         while True:
             try:
-                drafts = room.drafts(jobs[0].decoding)
+                drafts = room.drafts(jobs[0])
                 own = () if room.modules is None else (drafts or room.modules, room.step(drafts))
                 more: dict[str, Any] = {"fixed": True} if fixed else {}
                 session = Session(self.model.model, room.roomy(jobs, inputs), *own, **more)

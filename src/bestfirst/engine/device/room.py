@@ -38,9 +38,10 @@ class Room:
         self.modules = modules
         self._drafts: tuple[Decoding | None, Drafts | None] = (None, None)
 
-    def drafts(self, decoding: Decoding) -> Drafts | None:
-        """Who drafts for a job with these settings, if anybody does on the device."""
-        if decoding.draft is None:
+    def drafts(self, job: Job) -> Drafts | None:
+        """Who drafts for a job, if anybody does on the device."""
+        decoding = job.decoding
+        if decoding.draft is None or (job.edits is not None and job.edits.asked is not None):
             return None
         if decoding is not self._drafts[0]:  # nearly always those of the job before
             self._drafts = (decoding, drafts_for(self.modules, decoding))
@@ -67,12 +68,12 @@ class Room:
         settings = {id(job.decoding): job.decoding for job in jobs}.values()
         k, prompt = max(int(each.plan.k) for each in settings), self.start(jobs[0])
         lengths = max(job.n_max for job in jobs) + len(prompt) + 1
-        width = min(k + len(self.model.eos), self.model.vocabulary)
+        width = min(k + max(len(each.ending(self.model.eos)) for each in settings), self.model.vocabulary)
         source, most = max(map(self.source, jobs)), max(each.nbest for each in settings)
         edits = [job.edits for job in jobs if job.edits is not None]
         code, given = max((len(each.code) // 4 for each in edits), default=0), max((len(each.given) for each in edits), default=0)
         trie = max((len(each.allowed.tokens) for each in settings if isinstance(each.allowed, Trie)), default=0)
-        times = 1 if self.drafts(jobs[0].decoding) is None else 2
+        times = 1 if self.drafts(jobs[0]) is None else 2
         banned, keep = bool(self.model.banned), any(each.plan.finished == "keep" for each in settings)
         heated = any(heat_of(each.objective) for each in settings)
         return Shape(k, most, 1, source, lengths, 0, width, len(prompt), banned, code, given, trie, times, keep, heated)
@@ -86,7 +87,7 @@ class Room:
         shape = replace(shape, trie=power(needs.trie) if needs.trie else 0)
         if needs.code:
             shape = replace(shape, code=max(256, power(needs.code)), given=power(needs.given) if needs.given else 0)
-        drafts = self.drafts(jobs[0].decoding)
+        drafts = self.drafts(jobs[0])
         each, node = bytes_each(shape, self._bytes_of_a_token(drafts))
         room = free_memory(self.model.model.device) * MOST_MEMORY
         alive = min(shape.k * (needs if shape.wide else shape).lengths, NODES_EACH + 24 * shape.k)

@@ -16,8 +16,10 @@ import torch
 from ...constraints.trie import Trie
 from ...search import Result
 from ...settings import Decoding
+from ..edits import Edits
 from ..engine import Job
 from .admission import PIECE, TOKENS
+from .asking import asking_step
 from .editing import PROGRAMS
 from .launch import Graphs, Transfer, send
 from .results import Collected
@@ -61,12 +63,15 @@ class Session:
         self.admission = step.admission(self.state, self.weights, self.graphs)
         self._lengths_of = self.admission.lengths
         self.step_of = step(self.state, self.weights)
+        if fixed:
+            self.step_of.fixed = True  # type: ignore[attr-defined]
         self.step_of.rows(self.buckets[-1])
         self.burst, self.ahead = (step.burst, AHEAD) if self.weights.device.type == "cuda" else (1, 0)
         self._tables: dict[Hashable, int] = {}  # places of scores' tables
         self._programs: dict[bytes, int] = {}  # places of edits, from 1 on
         self.meant_for = shape.inputs  # inputs at a time; the memory may have allowed fewer
         self.drafts: Any = None  # who drafts for its jobs
+        self.asking: Edits | None = None  # what is to be asked between two parts of every step
         self.checked = False  # whether its answers were held against the model's own
         self.owner: Callable[[], Any] = lambda: None  # the engine whose jobs are here, if it is still there
 
@@ -78,7 +83,7 @@ class Session:
         self.state.settle_trie(trie)
         self.trie = trie
         self.prompt = tuple(prompt)
-        self._ends = len(eos)
+        self.eos, self._ends = [*eos], len(eos)
         self._rules: dict[Hashable, tuple[Decoding, Rules]] = {}  # by the settings' identity and the edits
         if len(self._tables) >= SCORES:
             self._tables.clear()
@@ -166,7 +171,7 @@ class Session:
         found: list[Rules] = []
         before = None
         for job in jobs:
-            asked = job.decoding, None if job.edits is None else job.edits.code
+            asked = job.decoding, None if job.edits is None else job.edits.code or None
             if asked != before:
                 rules, before = self._rules_for(*asked), asked
             found.append(rules)
@@ -204,7 +209,12 @@ class Session:
     @torch.inference_mode()
     def _run_burst(self) -> None:
         """Some steps, and a snapshot of what they will have done."""
-        size = self.step_of.size(self._rows_for(self._active), self._active)
+        rows = self._rows_for(self._active)
+        size = self.step_of.size(rows, self._active)
+        if self.asking is not None:
+            asking_step(self.step_of, self.graphs, rows, self.asking, self._slots)
+            self._snapshots.append(Snapshot(Transfer(self.state.board), self._let_in, self._taken_out))
+            return
         for _ in range(self.burst if self._active > FEW_ACTIVE else (self.burst + 1) // 2):
             self.graphs.run(("step", size), lambda: self.step_of(size))
         self._snapshots.append(Snapshot(Transfer(self.state.board), self._let_in, self._taken_out))

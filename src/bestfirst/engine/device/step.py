@@ -40,6 +40,7 @@ class DeviceStep:
     def __init__(self, state: State, weights: Any) -> None:
         self.state = state
         self.weights: Any = weights
+        self.scores: dict[int, torch.Tensor] = {}  # by rows of a step
 
     @classmethod
     def buckets_for(cls, shape: Shape, vocabulary: int) -> tuple[int, ...]:
@@ -124,17 +125,21 @@ class DeviceStep:
             st.counters, q, q.shape[1], memory, memory.shape[-1], index,
             self.row_node, self.row_input, self.row_length, st.paths, st.source_start, st.source_length,
             out, layer.scaling, st.shape.lengths, w.heads, w.size,
-            OWN=own, DP=power(w.size), BLOCK=16, num_warps=1,
+            OWN=own, FIRST=w.dtype != torch.float32, DP=power(w.size), BLOCK=16, num_warps=1,
         )  # fmt: skip
         return out
 
-    def keep(self, logits: torch.Tensor) -> None:
-        """Each row's best successors, into its node's entries."""
+    def score(self, R: int) -> None:
+        """Logits of R rows, to be looked at before their best successors are kept."""
+        self.scores[R] = self.decoder(R).float()
+
+    def keep(self, logits: torch.Tensor, edited: bool = False) -> None:
+        """Each row's best successors, into its node's entries. `edited`: these are log-probabilities, as they are to be."""
         st, shape = self.state, self.state.shape
         R, V = logits.shape
-        W, P, edited = shape.successors, shape.prompt, shape.code > 0
-        if edited:
-            logits = self._edited(logits)
+        W, P = shape.successors, shape.prompt
+        if shape.code > 0 and not edited:
+            logits, edited = self._edited(logits), True
         if shape.heated:
             logits = self._heated(logits, edited)
         where = (self.row_node, self.row_length, st.logprob, st.token, st.child, st.ends)
@@ -239,6 +244,7 @@ class CapturedStep(DeviceStep):
 
     admission = Reading
     burst = 1
+    fixed = False  # whether a row's bits depend on its own input alone
     buckets = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 1024, 1536, 2048)
     wide = (4096, 8192)
     weights: OwnModules
@@ -267,6 +273,6 @@ class CapturedStep(DeviceStep):
         st = self.state
         rows = TreeRows(
             st.counters, self.row_node, self.row_input, self.row_length, st.paths, st.first, st.grant,
-            st.source_start, st.source_length, st.shape.source, st.shape.picks, chained,
+            st.source_start, st.source_length, st.shape.source, st.shape.picks, self.fixed, chained,
         )  # fmt: skip
         return self.weights.logits(self.row_token[:R], self.row_position[:R], rows, st.memory, st.source)

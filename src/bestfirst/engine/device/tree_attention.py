@@ -2,9 +2,10 @@
 """Attention of rows to their tree: to the tokens of their input, which all rows of an input read together, and to their
 ancestors.
 
-Nothing is gathered: keys and values are read where they lie, (tokens, heads, size) a layer. An input's tokens are read in parts
-of `PART`, each once for all rows and query heads of that input; what a part gives (a peak, a total, a mean) is put together with
-what the row's own path gives. Which numbers are added in which order depends on the row's own context alone.
+Nothing is gathered: keys and values are read where they lie, (tokens, heads, size) a layer. Where contexts are short, each row
+reads its own in one launch (`near_kernels`). Otherwise an input's tokens are read in parts of `PART`, each once for all rows and
+query heads of that input; what a part gives (a peak, a total, a mean) is put together with what the row's own path gives. Which
+numbers are added in which order depends on the row's own context alone.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from dataclasses import dataclass
 
 import torch
 
+from .near_kernels import read_near
 from .products import power
 from .tree_kernels import read_packed, read_path, read_source, store_rows
 
+NEAR = 128  # tokens that inputs, or outputs, may have for each row to read all of its own
+FEW = 128  # rows that do so where that rounds nothing otherwise
 PART = 128  # tokens of an input that one program reads
 BLOCK = 32  # tokens at a time; twice as many where they are small
 
@@ -50,6 +54,7 @@ class TreeRows:
     source_length: torch.Tensor
     room: int  # tokens that an input may have
     most: int  # rows that an input may have
+    fixed: bool = False  # whether nothing but a row's own context may decide how it is read
     chained: bool = False  # whether some of them are the ancestors of others
 
 
@@ -67,6 +72,23 @@ def attend_tree(
     sizes = {"G": G, "H": H, "D": size, "E": value_size, "DP": max(16, power(size)), "EP": max(16, power(value_size))}
     more = {"SIZE": PART, "STEP": block(q), "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32"}
     out = torch.empty(R, H, value_size, dtype=q.dtype, device=q.device)
+    bias, sinks = (q if x is None else x for x in (kind.bias, kind.sinks))
+    flags: dict[str, int] = {"CAP": kind.cap != 0, "BIAS": kind.bias is not None, "SINKS": kind.sinks is not None}
+    flags |= {"OWN": memory is not None, "SOURCE": source is not None, "GP": max(16, power(G))}
+    rows_of = (rows.used, q, q.stride(0), q.stride(1), k, k.stride(0), k.stride(1), v, v.stride(0), v.stride(1))
+    if memory is not None and rows.chained:  # else each row stores its own, which nobody reads yet
+        store_rows[(R, key_heads)](
+            rows.used, k, k.stride(0), k.stride(1), v, v.stride(0), v.stride(1), *memory, rows.node, key_heads,
+            D=size, E=value_size, DP=sizes["DP"], EP=sizes["EP"], num_warps=1,
+        )  # fmt: skip
+    context = max(rows.room * (source is not None), rows.paths.shape[1] * (memory is not None))
+    if context <= NEAR and not rows.fixed and (R <= FEW or q.dtype != torch.float32):
+        read_near[(R, key_heads)](
+            *rows_of, *its, *(source or its), rows.node, rows.input, rows.length, rows.paths, rows.source_start,
+            rows.source_length, bias, bias.stride(0), sinks, out, kind.scale, kind.cap, kind.window, rows.paths.shape[1],
+            **flags, **sizes, STEP=more["STEP"], PRECISION=more["PRECISION"], num_warps=4, num_stages=2,
+        )  # fmt: skip
+        return out
     peaks = totals = means = out
     if source is not None:
         peaks, totals = (torch.empty(parts, R, H, device=q.device) for _ in range(2))
@@ -77,18 +99,10 @@ def attend_tree(
             OWN=memory is not None, CAP=kind.cap != 0, QUERIES=max(16, min(64, power(rows.most * G))), **sizes, **more,
             num_warps=4, num_stages=2,
         )  # fmt: skip
-    if memory is not None and rows.chained:  # else each row stores its own, which nobody reads yet
-        store_rows[(R, key_heads)](
-            rows.used, k, k.stride(0), k.stride(1), v, v.stride(0), v.stride(1), *memory, rows.node, key_heads,
-            D=size, E=value_size, DP=sizes["DP"], EP=sizes["EP"], num_warps=1,
-        )  # fmt: skip
-    bias, sinks = (q if x is None else x for x in (kind.bias, kind.sinks))
     read_path[(R, key_heads)](
-        rows.used, q, q.stride(0), q.stride(1), k, k.stride(0), k.stride(1), v, v.stride(0), v.stride(1), *its,
-        rows.node, rows.input, rows.length, rows.paths, rows.source_length, peaks, totals, means,
+        *rows_of, *its, rows.node, rows.input, rows.length, rows.paths, rows.source_length, peaks, totals, means,
         bias, bias.stride(0), sinks, out, kind.scale, kind.cap, kind.window, R, rows.paths.shape[1],
-        OWN=memory is not None, SOURCE=source is not None, CAP=kind.cap != 0, BIAS=kind.bias is not None,
-        SINKS=kind.sinks is not None, GP=max(16, power(G)), **sizes, **more, num_warps=4, num_stages=2,
+        **flags, **sizes, **more, num_warps=4, num_stages=2,
     )  # fmt: skip
     return out
 
@@ -112,6 +126,7 @@ def attend_packed(
         bias, bias.stride(0), sinks, out, kind.scale, kind.cap, kind.window, T,
         CAP=kind.cap != 0, BIAS=kind.bias is not None, SINKS=kind.sinks is not None,
         G=H // k.shape[1], H=H, D=size, E=value_size, DP=max(16, power(size)), EP=max(16, power(value_size)),
-        QUERIES=64, STEP=BLOCK, PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=4, num_stages=2,
+        QUERIES=64, STEP=BLOCK, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        NEAR=0 if q.dtype == torch.float32 else 2 * NEAR, num_warps=4, num_stages=2,
     )  # fmt: skip
     return out

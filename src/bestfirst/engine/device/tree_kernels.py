@@ -184,6 +184,7 @@ def read_packed(
     used, q, q_row, q_head, k, k_row, k_head, v, v_row, v_head, number, starts, bias, bias_head, sinks, out, scale, cap, window,
     T, CAP: tl.constexpr, BIAS: tl.constexpr, SINKS: tl.constexpr, G: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
     E: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr, QUERIES: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
+    NEAR: tl.constexpr,
 ):  # fmt: skip
     """Tokens of several inputs, one input behind the other: each reads those of its own input up to itself."""
     i0 = tl.program_id(0) * QUERIES
@@ -202,7 +203,21 @@ def read_packed(
         total = tl.zeros([QUERIES], tl.float32)
         lanes = tl.arange(0, STEP)
         end = tl.minimum(i0 + QUERIES, many)
-        at = tl.min(tl.where(there, tl.maximum(begin, i - window + 1), 1 << 30), 0)
+        first = tl.min(tl.where(there, tl.maximum(begin, i - window + 1), 1 << 30), 0)
+        at = first
+        while (at < end) & (end - first <= NEAR):  # the greatest product first, as torch rounds weights of short contexts
+            c = at + lanes
+            cell = c.to(tl.int64)
+            ks = tl.load(
+                k + cell[:, None] * k_row + (h // G) * k_head + d[None, :], mask=(c[:, None] < end) & (d[None, :] < D), other=0.0
+            )
+            x = capped(tl.dot(query, tl.trans(ks), input_precision=PRECISION) * scale, cap, CAP)
+            seen = (c[None, :] >= begin[:, None]) & (c[None, :] <= i[:, None]) & (i[:, None] - c[None, :] < window)
+            if BIAS:
+                x += tl.load(bias + h * bias_head + (i[:, None] - c[None, :]), mask=seen, other=0.0).to(tl.float32)
+            peak = tl.maximum(peak, tl.max(tl.where(seen, x, -1e30), 1))
+            at += STEP
+        at = first
         while at < end:
             c = at + lanes
             cell = c.to(tl.int64)
@@ -239,9 +254,10 @@ def read_packed(
 @triton.jit
 def attend(
     used, q, q_stride, memory, memory_stride, layer, row_node, row_input, row_length, paths, source_start, source_length,
-    out, scale, L, H, D, OWN: tl.constexpr, DP: tl.constexpr, BLOCK: tl.constexpr,
+    out, scale, L, H, D, OWN: tl.constexpr, FIRST: tl.constexpr, DP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row and head, of the first `used` rows. `memory`: (tokens, layers, 2, H D), keys then values.
+    """One row and head, of the first `used` rows. `memory`: (tokens, layers, 2, H D), keys then values. FIRST: the greatest
+    product is found first, and weights are rounded below it, as torch rounds those of short contexts.
 
     OWN: q holds the row's own key and value too; these go to its node, and its ancestors are the nodes on its path.
     Otherwise: to the `source_length` tokens of its input, which lie side by side from `source_start` on.
@@ -275,6 +291,22 @@ def attend(
             first = tl.load(source_start + s).to(tl.int64)
         lanes = tl.arange(0, BLOCK)
         t = 0
+        if FIRST:
+            peak = most
+            while t < count:
+                there = t + lanes < count
+                cells = first + t + lanes
+                if OWN:
+                    cells = tl.load(paths + cells, mask=there, other=0).to(tl.int64)
+                where = memory + cells[:, None] * memory_stride + at[None, :]
+                keys = tl.load(where, mask=there[:, None] & valid[None, :], other=0.0).to(tl.float32)
+                peak = tl.maximum(peak, tl.max(tl.where(there, tl.sum(keys * query[None, :], 1), -1e30), 0))
+                t += BLOCK
+            if OWN:
+                total = tl.exp(most - peak)
+                mean = total.to(memory.dtype.element_ty).to(tl.float32) * mean
+            most = peak
+            t = 0
         while t < count:
             there = t + lanes < count
             cells = first + t + lanes

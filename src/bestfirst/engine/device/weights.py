@@ -73,7 +73,7 @@ class DeviceEncoder:
         attend[(tokens, self.heads)](
             given.used, qkv, 3 * width, qkv[:, width:], 3 * width, 0, unused, given.inputs, unused, unused,
             given.starts, given.lengths, out, layer.scaling, 0, self.heads, size,
-            OWN=False, DP=power(size), BLOCK=16, num_warps=1,
+            OWN=False, FIRST=qkv.dtype != torch.float32, DP=power(size), BLOCK=16, num_warps=1,
         )  # fmt: skip
         return out
 
