@@ -21,6 +21,7 @@ from bestfirst.engine.host import HostEngine
 from bestfirst.engine.known import known
 from bestfirst.models.folder import embedded_folder
 from bestfirst.models.transformers import TransformersModel, load_transformers
+from bestfirst.scoring import Coverage
 from engine.builders import ARCHITECTURES
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -151,7 +152,7 @@ def test_what_is_for_the_device_and_what_is_not(on_device, caplog):
         "strategy 'best-first-unpruned'": {"strategy": "best-first-unpruned"},
         "strategy 'a-star-beam'": {"strategy": "a-star-beam"},
         "a beam above 5000": {"strategy": "breadth-first"},
-        "score 'logprob'": {"score_options": {"temperature": 2.0}},
+        "score 'coverage'": {"score": Coverage(0.2)},
         "queue_capacity": {"queue_capacity": 50},
         "max_calls": {"max_calls": 10},
         "nbest above the beam": {"beam": 2, "nbest": 3},
@@ -170,7 +171,7 @@ def test_jobs_of_one_engine_run_where_they_can_and_together(on_device, caplog):
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     asked = [
         {"beam": 3, "nbest": 2}, {"beam": 2, "max_calls": 99}, {"beam": 1}, {"beam": 2, "max_calls": 99},
-        {"beam": 3, "finished": "keep"}, {"beam": 2, "strategy": "beam"},
+        {"beam": 3, "finished": "keep"}, {"beam": 2, "strategy": "beam"}, {"beam": 3, "score_options": {"temperature": 2.0}},
     ]  # fmt: skip
     inputs = ARCHITECTURES["marian"].inputs(len(asked))
     each = [bestfirst.decode(model, [x], max_length=3, **s)[0] for x, s in zip(inputs, asked, strict=True)]

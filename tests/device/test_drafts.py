@@ -23,6 +23,7 @@ PROMPTS = [[5, 6, 7, 8, 9], [7, 8, 9, 7, 8]]
 SETTINGS = {
     "logprob": {"beam": 3, "nbest": 2, "max_length": 5},
     "as generate": {"beam": 2, "max_length": 6, "length_penalty": 1.0, "stop": "hf-false", "accept_truncated": True},
+    "keep": {"beam": 3, "nbest": 2, "max_length": 5, "finished": "keep"},
     "proven": {"beam": 3, "nbest": 3, "max_length": 4, "length_penalty": 0.6, "accept_truncated": True},
 }
 

@@ -14,11 +14,11 @@ INF = tl.constexpr(float("inf"))
 # What `rules` holds of each input: its beam, how many successors of a node matter to it, n-best, whether truncated outputs count,
 # how it is searched, which of the score tables is its own, whether the score of a fixed value rises with the length, how many
 # answers end its search, the rows of a step beyond which nothing is scored ahead, its edits (0, or one more than their
-# place), whether a level's rest is left out once it cannot matter, whether finished hypotheses are kept, and how many answers end
-# its search once nothing can precede the last of them (0: no number does).
+# place), whether a level's rest is left out once it cannot matter, whether finished hypotheses are kept, how many answers end its
+# search once nothing can precede the last of them (0: no number does), and the bits of its temperature (0: none).
 RULES = tl.constexpr(16)
-BEAM, WIDTH, NBEST, TRUNCATED, SEARCH, SCORE, RISES, ENOUGH, FULL, PROGRAM, PRUNES, KEEPS, SETTLED = (
-    tl.constexpr(i) for i in range(13)
+BEAM, WIDTH, NBEST, TRUNCATED, SEARCH, SCORE, RISES, ENOUGH, FULL, PROGRAM, PRUNES, KEEPS, SETTLED, HEAT = (
+    tl.constexpr(i) for i in range(14)
 )
 BEST_FIRST, AS_HUGGING_FACE, BY_LEVEL = (tl.constexpr(i) for i in range(3))
 

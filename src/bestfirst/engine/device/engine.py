@@ -67,6 +67,8 @@ class DeviceEngine:
         """Why this job cannot run on the device; None if it can."""
         if job.trace is not None or (job.begin is not None and job.edits is None):
             return "its search is recorded or asked by others"
+        if job.edits is not None and not job.decoding.objective.plain:
+            return "logits processors at a temperature"
         if job.decoding is not self._judged[0]:  # nearly always that of the job before
             self._judged = (job.decoding, unknown_to_device(job.decoding, self.model.vocabulary))
         return self._judged[1]

@@ -22,6 +22,7 @@ from .answers import (
     BY_LEVEL,
     ENDS,
     ENOUGH,
+    HEAT,
     INF,
     NBEST,
     PRUNES,
@@ -191,10 +192,10 @@ def settle(
 
 @triton.jit
 def spell(
-    slots, value, entry, token, paths, node_token, deepest, rules, caps, norm, gain, answers, node_place, trie_items,
-    out, out_values, out_tokens, most, L, W, P, TRIE: tl.constexpr, KP: tl.constexpr, LP: tl.constexpr,
+    slots, value, entry, token, paths, node_token, cooled, deepest, rules, caps, norm, gain, answers, node_place, trie_items,
+    out, out_values, out_tokens, most, L, W, P, TRIE: tl.constexpr, HEATED: tl.constexpr, KP: tl.constexpr, LP: tl.constexpr,
 ):  # fmt: skip
-    """One answer of an input: its length and item into `out`, its value and score, its tokens.
+    """One answer of an input: its length and item into `out`, its log-probability and score, its tokens.
 
     Tokens: the parent's path, and the last one. Nothing finished: the first of the longest beam instead, its length negative.
     """
@@ -220,8 +221,12 @@ def spell(
             tl.store(out_tokens + (i * most + a) * L + lengths - P, words, mask=(lengths >= P) & (lengths <= length))
             worth = tl.load(value + cell)
             score = tl.load(mine + SCORE) * LP
-            tl.store(out_values + (i * most + a) * 2, worth)
             tl.store(out_values + (i * most + a) * 2 + 1, final(worth, length, norm + score, gain + score, tl.load(caps + s)))
+            if HEATED:
+                bits = tl.load(mine + HEAT)
+                lost = tl.load(cooled + path, mask=(lengths >= P - 1) & (lengths < length), other=0.0).to(tl.float64)
+                worth = tl.where(bits != 0, worth * bits.to(tl.float32, bitcast=True).to(tl.float64) + tl.sum(lost, 0), worth)
+            tl.store(out_values + (i * most + a) * 2, worth)
             if TRIE:
                 item = tl.load(trie_items + tl.load(node_place + parent))
                 item = tl.where((tl.load(token + e) & ENDS) != 0, item, -1)
@@ -257,13 +262,13 @@ class Collected:
             settle_kept[(many,)](
                 slots, state.value, state.entry, state.tie, state.node, state.count, state.deepest, state.limit, state.rules,
                 state.caps, state.norm, state.gain, state.bars, numbers, shape.n, shape.lengths, shape.prompt, **sizes,
-                num_warps=4,
+                num_warps=4 if shape.k <= 512 else 16,
             )  # fmt: skip
         spell[(many, shape.n)](
-            slots, state.value, state.entry, state.token, state.paths, state.node_token, state.deepest, state.rules,
+            slots, state.value, state.entry, state.token, state.paths, state.node_token, state.cooled, state.deepest, state.rules,
             state.caps, state.norm, state.gain, state.answers, state.node_place, state.trie_items,
             numbers, values.view(torch.float64), tokens, shape.n, shape.lengths, shape.successors, shape.prompt,
-            TRIE=shape.trie > 0, **sizes, num_warps=1,
+            TRIE=shape.trie > 0, HEATED=shape.heated, **sizes, num_warps=1,
         )  # fmt: skip
         self._transfer = Transfer(out)
         self.results = self._results()

@@ -15,6 +15,7 @@ from ..engine import Job
 from .drafted_step import DraftedStep, Drafts, drafts_for
 from .own_modules import OwnModules
 from .products import power
+from .rules import heat_of
 from .state import Shape, bytes_each
 from .step import CapturedStep, DeviceStep
 from .weights import Weights
@@ -74,7 +75,8 @@ class Room:
         trie = max((len(each.allowed.tokens) for each in settings if isinstance(each.allowed, Trie)), default=0)
         times = 1 if self.drafts(jobs[0]) is None else 2
         banned, keep = bool(self.model.banned), any(each.plan.finished == "keep" for each in settings)
-        return Shape(k, most, 1, source, lengths, 0, width, len(prompt), banned, code, given, trie, times, keep)
+        heated = any(heat_of(each.objective) for each in settings)
+        return Shape(k, most, 1, source, lengths, 0, width, len(prompt), banned, code, given, trie, times, keep, heated)
 
     def roomy(self, jobs: Sequence[Job], most: int) -> Shape:
         """Room for as many of these at a time as the memory allows, and for inputs that are a little longer."""

@@ -10,6 +10,7 @@ from ...constraints.trie import Trie
 from ...scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, Score
 from ...search import Exhausted, NeverStop, OptimalStop, Patience, Strategy
 from ...settings import Decoding
+from ..edits import bits
 from .answers import AS_HUGGING_FACE, BEAM, BEST_FIRST, BY_LEVEL, FULL, RULES
 from .state import WIDE
 
@@ -27,9 +28,14 @@ def unknown_to_device(decoding: Decoding, vocabulary: float = inf) -> str | None
     reasons = {
         "row_budget or max_cache_tokens": isinstance(decoding.row_budget, int) or decoding.max_cache_tokens < inf,
         f"strategy {plan.name!r} with stop {plan.stop.name!r}": kind_of(plan) is None or plan.heuristic is not None,
+<<<<<<< HEAD
         f"score {score.name!r}": type(score) not in KNOWN or not score.plain,
         "stop_strings": bool(decoding.stop_strings),
         "min_length beside a trie": decoding.min_length > 0 and trie is not None,
+=======
+        f"score {score.name!r}": type(score) not in KNOWN,
+        "min_length, eos or stop_strings": decoding.min_length > 0 or decoding.eos is not None or bool(decoding.stop_strings),
+>>>>>>> beams
         "processors": bool(decoding.processors),
         "allowed, unless it is a trie": trie is not None and not isinstance(trie, Trie),
         "tokens that the model does not have": isinstance(trie, Trie) and trie.largest >= vocabulary,
@@ -41,6 +47,11 @@ def unknown_to_device(decoding: Decoding, vocabulary: float = inf) -> str | None
         "nbest above the beam": decoding.nbest > plan.k,
     }
     return next((why for why, holds in reasons.items() if holds), None)
+
+
+def heat_of(score: Score) -> int:
+    """The bits of the temperature that log-probabilities are taken at, if it is not 1."""
+    return bits(score.temperature) if isinstance(score, LogProbability) and not score.plain else 0
 
 
 def kind_of(plan: Strategy) -> int | None:
@@ -76,7 +87,7 @@ class Rules:
         prunes, busy = plan.order.relies_on_bound, BUSY_WIDE if decoding.nbest > WIDE else BUSY_RISING if rises else BUSY
         keeps = plan.finished == "keep"
         some = (k, width, *limits, kind, table, int(rises), enough, busy, program, int(prunes), int(keeps), settled)
-        return cls((*some, *[0] * (RULES.value - len(some))), score)
+        return cls((*some, heat_of(score), *[0] * (RULES.value - 1 - len(some))), score)
 
     @property
     def beam(self) -> int:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf
 from typing import Any
 
@@ -36,6 +36,7 @@ class Shape:
     from. `any_banned`: whether tokens are looked up among those that may not come. `code` and `given`: the longest edits, and an
     input's own part of them. `trie`: nodes of the trie that says what may come; 0: there is none. `times`: beams' worth of rows
     that an input may have in a step, before what is drafted. `keep`: whether finished hypotheses may be kept.
+    `heated`: whether there may be temperatures other than 1.
     """
 
     k: int
@@ -52,6 +53,7 @@ class Shape:
     trie: int = 0
     times: int = 1
     keep: bool = False
+    heated: bool = False
 
     @property
     def picks(self) -> int:
@@ -80,9 +82,8 @@ class Shape:
 
     def fits(self, other: Shape) -> bool:
         """Whether `other` can be decoded in this room."""
-        room = ("k", "n", "inputs", "source", "lengths", "nodes", "successors", "any_banned", "code", "given", "trie", "keep")
         alike = (self.prompt, self.times, self.trie > 0) == (other.prompt, other.times, other.trie > 0)
-        return alike and all(getattr(self, name) >= getattr(other, name) for name in room)
+        return alike and all(getattr(self, each.name) >= getattr(other, each.name) for each in fields(self))
 
 
 def bytes_each(shape: Shape, token: int) -> tuple[int, int]:
@@ -132,6 +133,7 @@ class State:
         self.token, self.child = zeros(N * W + S), empty(N * W + S)
         self.paths, self.node_token, self.hashes = empty(N, L), empty(N), zeros(N)
         self.mark = zeros(N, dtype=torch.int8)
+        self.cooled = zeros(N if shape.heated else 1, dtype=torch.float32)  # see `DeviceStep._heated`
         self.drafted, self.guessed = zeros(S), zeros(N, dtype=torch.int8)  # rows that were guessed, and which nodes are theirs
         self.node_input, self.stack = empty(N), empty(N)  # free nodes: the first so many of the stack
         self.clear()

@@ -10,6 +10,7 @@ import torch
 
 from ...search import Result
 from .admission import Admission, Reading
+from .answers import HEAT
 from .beams import grow
 from .editing import edit
 from .own_modules import OwnModules
@@ -136,9 +137,17 @@ class DeviceStep:
         """Each row's best successors, into its node's entries. `edited`: these are log-probabilities, as they are to be."""
         st, shape = self.state, self.state.shape
         R, V = logits.shape
+<<<<<<< HEAD
         W, P = shape.successors, shape.prompt
         if shape.code > 0 and not edited:
             logits, edited = self._edited(logits), True
+=======
+        W, P, edited = shape.successors, shape.prompt, shape.code > 0
+        if edited:
+            logits = self._edited(logits)
+        if shape.heated:
+            logits = self._heated(logits, edited)
+>>>>>>> beams
         where = (self.row_node, self.row_length, st.logprob, st.token, st.child, st.ends)
         if shape.trie:
             logits, total = self._summed(logits, edited)
@@ -208,6 +217,20 @@ class DeviceStep:
             LP=power(shape.lengths), BLOCK=min(BLOCK, power(V)), num_warps=4,
         )  # fmt: skip
         return out
+
+    def _heated(self, logits: torch.Tensor, edited: bool) -> torch.Tensor:
+        """Logits at their inputs' temperatures; edited ones are log-probabilities and stay such.
+
+        Nodes are told by how much a token's own log-probability is more than the temperature times what it counts here: the same
+        for all tokens. So an answer's own is known from its value (`results.spell`).
+        """
+        R, st, logits = len(logits), self.state, logits.float()
+        bits = st.rules[self.row_input[:R].long(), HEAT.value]
+        heat = torch.where(bits != 0, bits.view(torch.float32), 1.0)
+        heated = logits / heat[:, None]
+        totals = heated.logsumexp(-1)
+        st.cooled.index_copy_(0, self.row_node[:R].long(), totals * heat - logits.logsumexp(-1))
+        return torch.where((heat != 1)[:, None], heated - totals[:, None], heated) if edited else heated
 
 
 def best(logits: torch.Tensor, width: int, banned: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
