@@ -28,14 +28,9 @@ def unknown_to_device(decoding: Decoding, vocabulary: float = inf) -> str | None
     reasons = {
         "row_budget or max_cache_tokens": isinstance(decoding.row_budget, int) or decoding.max_cache_tokens < inf,
         f"strategy {plan.name!r} with stop {plan.stop.name!r}": kind_of(plan) is None or plan.heuristic is not None,
-<<<<<<< HEAD
-        f"score {score.name!r}": type(score) not in KNOWN or not score.plain,
+        f"score {score.name!r}": type(score) not in KNOWN,
         "stop_strings": bool(decoding.stop_strings),
         "min_length beside a trie": decoding.min_length > 0 and trie is not None,
-=======
-        f"score {score.name!r}": type(score) not in KNOWN,
-        "min_length, eos or stop_strings": decoding.min_length > 0 or decoding.eos is not None or bool(decoding.stop_strings),
->>>>>>> beams
         "processors": bool(decoding.processors),
         "allowed, unless it is a trie": trie is not None and not isinstance(trie, Trie),
         "tokens that the model does not have": isinstance(trie, Trie) and trie.largest >= vocabulary,

@@ -137,17 +137,11 @@ class DeviceStep:
         """Each row's best successors, into its node's entries. `edited`: these are log-probabilities, as they are to be."""
         st, shape = self.state, self.state.shape
         R, V = logits.shape
-<<<<<<< HEAD
         W, P = shape.successors, shape.prompt
         if shape.code > 0 and not edited:
             logits, edited = self._edited(logits), True
-=======
-        W, P, edited = shape.successors, shape.prompt, shape.code > 0
-        if edited:
-            logits = self._edited(logits)
         if shape.heated:
             logits = self._heated(logits, edited)
->>>>>>> beams
         where = (self.row_node, self.row_length, st.logprob, st.token, st.child, st.ends)
         if shape.trie:
             logits, total = self._summed(logits, edited)
