@@ -31,6 +31,7 @@ def unknown_to_device(decoding: Decoding, vocabulary: float = inf) -> str | None
         f"score {score.name!r}": type(score) not in KNOWN,
         "stop_strings": bool(decoding.stop_strings),
         "min_length beside a trie": decoding.min_length > 0 and trie is not None,
+        "min_length at a temperature": decoding.min_length > 0 and not score.plain,
         "processors": bool(decoding.processors),
         "allowed, unless it is a trie": trie is not None and not isinstance(trie, Trie),
         "tokens that the model does not have": isinstance(trie, Trie) and trie.largest >= vocabulary,
