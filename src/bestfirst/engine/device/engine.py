@@ -103,6 +103,10 @@ class DeviceEngine:
 
     shares_context = True
 
+    @property
+    def pauses(self) -> bool:
+        return self._broken or bool(self._host)
+
     def __bool__(self) -> bool:
         return bool(self._unfinished or self._host)
 
@@ -206,8 +210,10 @@ class DeviceEngine:
 
         def alike(job: Job) -> bool:
             mine = job.decoding
-            same = mine.deterministic is decoding.deterministic and mine.allowed is decoding.allowed and mine.eos == decoding.eos
-            return (mine is decoding or same) and start_of(job) == start
+            if mine is not decoding:
+                asked = mine.deterministic, mine.eos, id(mine.allowed)
+                return asked == (decoding.deterministic, decoding.eos, id(decoding.allowed)) and start_of(job) == start
+            return start_of(job) == start
 
         return list(takewhile(alike, some))
 
