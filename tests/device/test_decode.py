@@ -243,9 +243,17 @@ def test_weights_that_changed_where_torch_does_not_count_it(on_device):
     assert found[2].hypotheses[0].logprob != pytest.approx(found[0].hypotheses[0].logprob, abs=1e-4)
 
 
+ON_A_GPU = [
+    {"beam": 5}, {"beam": 10, "nbest": 10}, {"beam": 50}, {"beam": 5, "max_length": 4},
+    {"beam": 300, "nbest": 300, "max_length": 8}, {"beam": 2000, "nbest": 2000, "max_length": 5, "accept_truncated": True},
+    {"beam": 5, "finished": "keep"}, {"beam": 10, "nbest": 5, "finished": "keep", "length_penalty": 1.0, "max_length": 20},
+    {"beam": 5, "nbest": 2, "score_options": {"temperature": 2.0}}, {"beam": 5, "strategy": "beam"},
+]  # fmt: skip
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("settings", [{"beam": 5}, {"beam": 10, "nbest": 10}, {"beam": 50}, {"beam": 5, "max_length": 4}])
+@pytest.mark.parametrize("settings", ON_A_GPU)
 def test_a_gpu_gives_what_the_host_gives(settings):
     model = bestfirst.load(device="cuda")
     found = bestfirst.decode(model, LINES, **{"max_length": 80, **settings})

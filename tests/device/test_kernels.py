@@ -79,6 +79,16 @@ def test_sum_and_norm(random, first):
         torch.testing.assert_close(total, x + y)
 
 
+@pytest.mark.parametrize("width", [40, 1001, 5001])
+def test_of_many_equal_logits_the_smaller_tokens_are_best(random, width):
+    """As a GPU's top-k has it, of which nothing is promised: wide beams rely on it."""
+    logits = (random(3, 12_000) * 4).round()
+    values, tokens, _ = best(logits, width, None)
+    expected = logits.cpu().sort(dim=-1, descending=True, stable=True)
+    assert torch.equal(tokens.cpu(), expected.indices[:, :width])
+    assert torch.equal(values.cpu(), expected.values[:, :width])
+
+
 @pytest.mark.parametrize("banned", [(), (3, 64)])
 def test_best_successors(random, banned):
     """Ties, also across groups, go to the smaller token; the last group is not full; what ends an output is marked."""

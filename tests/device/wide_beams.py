@@ -1,6 +1,6 @@
 """Hundreds of items for each input: wide beams, all of a beam returned, under a trie, beside `generate` with a callback.
 
-    python tests/device/wide_beams.py [--beam 100,1000,5000] [--inputs 256,256,32] [--peer 16,2,0] [--dtype bfloat16,float32]
+    python tests/device/wide_beams.py [--beam 100,1000,5000] [--inputs 256,256,32] [--peer 16,1,0] [--dtype bfloat16,float32]
 
 Items are a million times four random tokens out of 32,000, the model is a Llama of 135 million random weights: times count.
 `--peer`: inputs for `generate`, a number for each beam; 0 leaves it out. Both have run once before they are timed. The least
@@ -19,7 +19,7 @@ import bestfirst
 parser = argparse.ArgumentParser()
 parser.add_argument("--beam", default="100,1000,5000")
 parser.add_argument("--inputs", default="256,256,32")
-parser.add_argument("--peer", default="16,2,0")
+parser.add_argument("--peer", default="16,1,0")
 parser.add_argument("--dtype", default="bfloat16,float32")
 parser.add_argument("--items", type=int, default=1_000_000)
 parser.add_argument("--layers", type=int, default=30)
