@@ -147,8 +147,10 @@ class SentencePieceTokenizer(Tokenizer):
         table, shown = self._shown_as, self.shown
         for token in set(chain.from_iterable(batch)) - table.keys():
             table[token] = NONE if token in self._special else shown.PieceToId(self._name(token))
-        number = table.__getitem__
-        rows = [[each for each in map(number, ids) if each != NONE] for ids in batch]
+        rows = [[*map(table.__getitem__, ids)] for ids in batch]
+        for i, row in enumerate(rows):
+            if NONE in row:  # mostly the last, EOS
+                rows[i] = row[:-1] if row.index(NONE) == len(row) - 1 else [number for number in row if number != NONE]
         texts = iter(shown.decode(rows))
         odd = shown.unk_id()
         every = zip(batch, rows, texts, strict=True)
