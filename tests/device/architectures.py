@@ -52,9 +52,7 @@ def report(name: str, device: str, n: int, asked: dict[str, Any]) -> tuple[str, 
                 else:
                     worth = [score(model, given, i, each, stop["length_penalty"]) for each in (a, b)]
                     gaps.append(abs(worth[0] - worth[1]))
-    complaints = {
-        line.split(": ")[0] for line in (str(each.message) for each in said) if "falling back" in line or "waits" in line
-    }
+    complaints = {line[:160] for line in (str(each.message) for each in said) if "falling back" in line or "waits" in line}
     good = all(gap < NEAR for gap in gaps)
     unequal = f"{'near-ties' if good else 'DIFFERENT'}, gaps {', '.join(f'{gap:.1e}' for gap in gaps)}" if gaps else ""
     return " | ".join(filter(None, (name, "; ".join(sorted(engines)), f"{equal} of {3 * n}", unequal, *sorted(complaints)))), good

@@ -128,6 +128,37 @@ def test_clients_share_alike_however_many_requests_they_have():
     assert all(abs(had[flow] - 2000 / 9) <= 25 for flow in many)
 
 
+def test_where_searches_run_by_themselves_it_says_who_starts_and_no_more():
+    """Nobody is paused, and no memory is counted; who has had less comes first, as long as there are rows."""
+    share: FairShare[Flow] = FairShare(rows=6, tokens=10)
+    share.by_themselves = True
+    first, second = Flow("first"), Flow("second")
+
+    def start() -> list[Flow]:
+        begun = []
+        for flow in share.allocate(()):
+            assert share.room(Use(1, 100))
+            job = bestfirst.engine.Job(flow.waiting.popleft(), bestfirst.models.Source(None, 1, 1), USUAL)
+            share.start(flow, job, Use(1, 100))
+            begun.append(flow)
+        return begun
+
+    share.enter(first)
+    share.enter(second)
+    first.waiting.extend(range(5))
+    assert start() == [first] * 5
+    share.charge(())
+    for flow in (first, second):
+        flow.waiting.extend(range(5))
+    assert start() == [second]
+    share.charge(())
+    for job in [*first.running][:4]:
+        share.end(first, job)
+    assert start() == [second, first, second, second]  # each gets one
+    assert (first.rows, second.rows, share.excess()) == (2, 4, None)
+    assert not any(job.paused for flow in (first, second) for job in flow.running)
+
+
 def test_a_wide_search_is_started_while_small_ones_keep_coming():
     """It needs a level's rows at a time, which are never free by themselves: those that come after it wait for once."""
     engine = engine_of(max_beam=16)

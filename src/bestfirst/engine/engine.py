@@ -239,6 +239,10 @@ class Engine(Protocol):
     def shares_context(self) -> bool:
         """Whether hypotheses share what was computed of their beginnings; if not, each is run from its first token."""
 
+    @property
+    def pauses(self) -> bool:
+        """Whether it takes notice of `Job.paused`; if not, its searches run by themselves, in memory of their own."""
+
     def submit(self, *jobs: Job) -> None:
         """Queue jobs. Those that are given together may be taken in any order, others come behind."""
 

@@ -83,6 +83,8 @@ class HostEngine:
     def shares_context(self) -> bool:
         return self.scorer.shares_context
 
+    pauses = True
+
     def __bool__(self) -> bool:
         return bool(self._running or self._failed)
 

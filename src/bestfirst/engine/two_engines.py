@@ -48,6 +48,8 @@ class TwoEngines:
     def shares_context(self) -> bool:
         return self._engines[0].shares_context
 
+    pauses = True
+
     def __bool__(self) -> bool:
         return any(self._engines)
 

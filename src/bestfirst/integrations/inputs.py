@@ -101,11 +101,15 @@ def read_inputs(
 
 def with_masks_here(arguments: dict[str, Any], k: int) -> dict[str, Any]:
     """A model's arguments; masks and positions without the copies that were made for a beam, and on the host, so that a device is
-    waited for once for each. The mask of inputs whose encoder was put off is left out: it was looked at before."""
-    put_off = isinstance(arguments.get("encoder_outputs"), Unencoded)
-    here: dict[str, Any] = {"attention_mask": None} if put_off else {}
+    waited for once for each. The mask of inputs whose encoder was put off is left out: it was looked at before. One of audio
+    samples, which are many, stays where it is."""
+    output = arguments.get("encoder_outputs")
+    here: dict[str, Any] = {"attention_mask": None} if isinstance(output, Unencoded) else {}
+    hidden = getattr(output, "last_hidden_state", None)
     for name in {"attention_mask", "decoder_attention_mask", "position_ids"} - here.keys():
-        if isinstance(given := arguments.get(name), torch.Tensor):
+        given = arguments.get(name)
+        samples = name == "attention_mask" and hidden is not None and given is not None and given.shape[1:2] != hidden.shape[1:2]
+        if isinstance(given, torch.Tensor) and not samples:
             here[name] = (given[::k] if given.dim() == 2 else given).cpu()
     return {**arguments, **here}
 

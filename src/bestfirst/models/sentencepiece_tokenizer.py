@@ -34,9 +34,13 @@ class Splitter:
         longest_first = sorted(self._added, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
+    def finds(self, text: str) -> bool:
+        """Whether an added token is in a text."""
+        return self._pattern is not None and self._pattern.search(text) is not None
+
     def __call__(self, text: str) -> list[str | AddedToken]:
         """Pieces of text and added tokens, none of them empty."""
-        if self._pattern is None or self._pattern.search(text) is None:
+        if self._pattern is None or not self.finds(text):
             return [text] if text else []
         parts: list[str | AddedToken] = []
         end = 0
@@ -88,6 +92,8 @@ class SentencePieceTokenizer(Tokenizer):
         self._shown_as: dict[int, int] = {}  # sentencepiece's own numbers, by token
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        if not self._any_cut("\n".join(texts)):
+            return [[*self.before, *ids, *self.after] for ids in self._ids([*texts])]
         split = [self._cut(text) for text in texts]
         found = iter(self._ids([part for parts in split for part in parts if isinstance(part, str)]))
         out = []
@@ -131,13 +137,20 @@ class SentencePieceTokenizer(Tokenizer):
     def _cut(self, text: str) -> list[str | AddedToken]:
         return self._split(text)
 
+    def _any_cut(self, text: str) -> bool:
+        """Whether a part of a text may have to be cut out."""
+        return self._split.finds(text)
+
     def decode_batch(self, batch: Sequence[Ids]) -> list[str]:
         if len(batch) < FEW:
             return [self._text([token for token in ids if token not in self._special]) for ids in batch]
         table, shown = self._shown_as, self.shown
         for token in set(chain.from_iterable(batch)) - table.keys():
             table[token] = NONE if token in self._special else shown.PieceToId(self._name(token))
-        rows = [[number for token in ids if (number := table[token]) != NONE] for ids in batch]
+        rows = [[*map(table.__getitem__, ids)] for ids in batch]
+        for i, row in enumerate(rows):
+            if NONE in row:  # mostly the last, EOS
+                rows[i] = row[:-1] if row.index(NONE) == len(row) - 1 else [number for number in row if number != NONE]
         texts = iter(shown.decode(rows))
         odd = shown.unk_id()
         every = zip(batch, rows, texts, strict=True)
@@ -186,6 +199,9 @@ class MarianTokenizer(SentencePieceTokenizer):
                 part = part[end + 2 :]
             cut += [part] if part else []
         return cut
+
+    def _any_cut(self, text: str) -> bool:
+        return ">>" in text or super()._any_cut(text)
 
     def _finish(self, text: str) -> str:
         return super()._finish(text.replace("\u2581", " "))

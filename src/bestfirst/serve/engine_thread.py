@@ -175,10 +175,11 @@ class EngineThread:
             self._share.leave(work)
 
     def _step(self) -> None:
+        self._share.by_themselves = not self._engine.pauses
         while not self._suspects and (excess := self._share.excess()):
             self._evict(*excess)
         self._feed()
-        in_flight = self._engine.in_flight
+        in_flight = self._in_flight()
         if all(job.paused for job in in_flight):  # others were given the rows, but wait for what these hold
             for job in in_flight:
                 job.paused = False
@@ -191,7 +192,11 @@ class EngineThread:
                         self._certify(job, self._engine.certified(job))
         except Exception as error:  # of the model's own code
             self._recover(error)
-        self._share.charge({*self._engine.in_flight})
+        self._share.charge(self._in_flight())
+
+    def _in_flight(self) -> set[Job]:
+        """Whom it matters that they are in flight: nobody, where searches run by themselves."""
+        return set() if self._share.by_themselves else {*self._engine.in_flight}
 
     def _done(self, job: Job, result: Result) -> None:
         if self._work[job].stream:
@@ -222,7 +227,7 @@ class EngineThread:
             for job in self._work:
                 job.paused = False
             return
-        for work in self._share.allocate({*self._engine.in_flight}):
+        for work in self._share.allocate(self._in_flight()):
             read = self._next_job(work)
             if isinstance(read, Result):  # there is nothing to ask the model
                 self._tell(work, work.waiting.popleft(), read)

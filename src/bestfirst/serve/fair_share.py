@@ -34,6 +34,7 @@ class Flow:
     waiting: deque[int] = field(default_factory=deque)  # numbers of the texts that no engine has seen
     running: dict[Job, Use] = field(default_factory=dict)  # in the engine, the latest last
     used: float = 0.0  # rows it has had, beginning at the virtual time of its arrival
+    rows: int = 0  # of a forward pass, that all of its running jobs take
 
     @property
     def tokens(self) -> int:
@@ -45,11 +46,13 @@ AnyFlow = TypeVar("AnyFlow", bound=Flow)
 
 
 class FairShare(Generic[AnyFlow]):
-    """Divides the rows of forward passes and the tokens of the cache among flows."""
+    """Divides the rows of forward passes and the tokens of the cache among flows. Of searches that run `by_themselves`, on a
+    device, it says who starts, and no more: nobody is paused, and memory is the engine's own affair."""
 
     def __init__(self, rows: int, tokens: int) -> None:
         self.rows = rows
         self.tokens = tokens
+        self.by_themselves = False
         self.flows: list[AnyFlow] = []
         self._now = 0.0
         self._requests: Counter[str] = Counter()  # of each client
@@ -71,12 +74,14 @@ class FairShare(Generic[AnyFlow]):
     def start(self, flow: AnyFlow, job: Job, use: Use) -> None:
         """A job is in the engine."""
         flow.running[job] = use
+        flow.rows += use.rows
         self._needed += use.rows
         self._left -= use.rows
         self._free -= use.tokens
 
     def end(self, flow: AnyFlow, job: Job) -> Use:
         use = flow.running.pop(job)
+        flow.rows -= use.rows
         self._needed -= use.rows
         self._free += use.tokens
         return use
@@ -87,7 +92,9 @@ class FairShare(Generic[AnyFlow]):
 
         Yields whose text should be started now. The caller starts one (`start`), or removes one that needs no start, or neither.
         """
-        if 2 * self._needed <= self.rows:  # there is enough for all that run, and for as many again: who starts is the question
+        if (
+            self.by_themselves or 2 * self._needed <= self.rows
+        ):  # there is enough for all that run, and for as many again: who starts is the question
             self._left = self.rows - self._needed
             for flow in self.flows if self._pausing else ():
                 for job in flow.running:
@@ -130,8 +137,8 @@ class FairShare(Generic[AnyFlow]):
         """After a forward pass of these jobs: count what each has had."""
         total = 0
         for flow in self.flows:
-            rows = 0
-            for job, use in flow.running.items():
+            rows = flow.rows if self.by_themselves else 0
+            for job, use in () if self.by_themselves else flow.running.items():
                 if not job.paused and job in in_flight:
                     rows += use.rows
                     use.scored += use.rows
@@ -149,7 +156,7 @@ class FairShare(Generic[AnyFlow]):
 
     def room(self, use: Use) -> bool:
         """Whether there is enough of both for such a job."""
-        return self._fits(use) and use.tokens <= self._free
+        return self._fits(use) and (self.by_themselves or use.tokens <= self._free)
 
     def latest_of_largest(self) -> tuple[AnyFlow, Job] | None:
         """The latest job of the flow that most is held for."""
@@ -166,7 +173,7 @@ class FairShare(Generic[AnyFlow]):
 
     def excess(self) -> tuple[AnyFlow, Job] | None:
         """Who should make room because together they came to hold more than there is."""
-        return self.latest_of_largest() if self._free < 0 else None
+        return self.latest_of_largest() if self._free < 0 and not self.by_themselves else None
 
     def overdue(self, flow: AnyFlow, use: Use) -> bool:
         """Whether such a job has waited for rows for so long that others may not pass it any more. For memory they may: those

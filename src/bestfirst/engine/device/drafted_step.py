@@ -89,7 +89,8 @@ def drafts_for(modules: OwnModules | None, decoding: Decoding) -> Drafts | None:
     draft = decoding.draft
     if modules is None or not modules.language_model or decoding.deterministic or decoding.allowed is not None:
         return None
-    if kind_of(decoding.plan) == BY_LEVEL.value or decoding.plan.k > WIDEST or not decoding.objective.plain:
+    plan = decoding.plan
+    if kind_of(plan) == BY_LEVEL.value or plan.finished != "leave" or plan.k > WIDEST or not decoding.objective.plain:
         return None
     if isinstance(draft, SourceLookup) or draft == SourceLookup.name:
         return Drafts(modules, None, min(getattr(draft, "most", LOOKED_UP), LOOKED_UP))

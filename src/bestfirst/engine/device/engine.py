@@ -105,6 +105,10 @@ class DeviceEngine:
 
     shares_context = True
 
+    @property
+    def pauses(self) -> bool:
+        return self._broken or bool(self._host)
+
     def __bool__(self) -> bool:
         return bool(self._unfinished or self._host)
 
@@ -209,12 +213,16 @@ class DeviceEngine:
             return []
         first, start_of = self._waiting[0], self._room.start
         start, decoding = start_of(first), first.decoding
-        drafts = self._room.drafts(first)
+        drafted = self._room.drafts
+        drafts = drafted(first)
 
         def alike(job: Job) -> bool:
             mine = job.decoding
-            same = mine.deterministic is decoding.deterministic and mine.allowed is decoding.allowed and mine.eos == decoding.eos
-            return (mine is decoding or same) and start_of(job) == start and self._room.drafts(job) == drafts
+            if mine is not decoding:
+                asked = mine.deterministic, mine.eos, id(mine.allowed)
+                if asked != (decoding.deterministic, decoding.eos, id(decoding.allowed)):
+                    return False
+            return start_of(job) == start and drafted(job) == drafts
 
         return list(takewhile(alike, some))
 

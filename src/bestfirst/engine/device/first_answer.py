@@ -1,21 +1,31 @@
-"""The first answer of a new session must be worth what the model itself says: no kernel is trusted unseen."""
+"""The first answers of a new session must be worth what the model itself says: no kernel is trusted unseen."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
 from ...models.transformers import TransformersModel
-from ...search import Result
+from ...search import Answer, Result
 from ..engine import Job
 
 
 @torch.inference_mode()
 def check(model: TransformersModel, job: Job, result: Result) -> None:
-    """RuntimeError unless it is."""
+    """RuntimeError unless they are, the first, the last and the one in the middle; and all are different and in order."""
+    answers = result.hypotheses
+    scores = [answer.score for answer in answers]
+    if len({answer.tokens for answer in answers}) < len(answers) or scores != sorted(scores, reverse=True):
+        raise RuntimeError("answers come twice, or not in order")
+    some: list[Any] = [*{0: None, len(answers) // 2: None, len(answers) - 1: None}] if answers else []
+    for answer in [answers[i] for i in some] or [result.partial]:
+        if answer is not None and answer.tokens:
+            _check(model, job, answer)
+
+
+def _check(model: TransformersModel, job: Job, answer: Answer) -> None:
     prompt = job.source.payload
-    answer = result.hypotheses[0] if result.hypotheses else result.partial
-    if answer is None or not answer.tokens:
-        return
     given = torch.tensor([[*prompt.tokens, *answer.tokens]], device=model.model.device)
     logits = model.logits(prompt, given[:, :-1])[0, len(prompt.tokens) - 1 :].float()
     logprobs, edits = logits.log_softmax(-1), job.edits

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from transformers.utils import import_utils
 
 
 class Graphs:
@@ -33,11 +35,13 @@ class Graphs:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            waits = waits_for_device(work) and waits_for_device(work)  # the first time, what is made once is made
+            work()  # what is made once is made
+            where = waits_for_device(work)
         torch.cuda.current_stream().wait_stream(side)
-        if waits:
+        if where is not None:
             warnings.warn(
-                "a step of this model waits for the device: its launches cannot be recorded, and are slower", stacklevel=2
+                f"a step of this model waits for the device ({where}): its launches cannot be recorded, and are slower",
+                stacklevel=2,
             )
             return None
         graph = torch.cuda.CUDAGraph()
@@ -47,21 +51,24 @@ class Graphs:
         return graph
 
 
-def waits_for_device(work: Callable[[], None]) -> bool:
-    """Do this work; whether anything in it had to wait for numbers of the device, which no recording can."""
-    before = torch.cuda.get_sync_debug_mode()
+def waits_for_device(work: Callable[[], None]) -> str | None:
+    """Do this work; where it had to wait for numbers of the device, which no recording can. What models look at only while
+    nothing is recorded (whether anything is padding, say) they do not look at here."""
+    before, recording = torch.cuda.get_sync_debug_mode(), import_utils.is_cuda_stream_capturing
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
+        import_utils.is_cuda_stream_capturing = lambda: True
         try:
             work()
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    waited = [each for each in said if "synchronizing" in str(each.message)]
+            import_utils.is_cuda_stream_capturing = recording
+    waited = [each for each in said if "called a synchronizing" in str(each.message)]
     for each in said:
-        if each not in waited:
+        if each not in waited and "Synchronization debug mode" not in str(each.message):  # torch's word on the mode itself
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-    return bool(waited)
+    return f"{Path(waited[0].filename).name}, line {waited[0].lineno}" if waited else None
 
 
 def send(numbers: np.ndarray, device: torch.device) -> torch.Tensor:

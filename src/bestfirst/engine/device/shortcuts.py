@@ -27,6 +27,7 @@ from .products import power
 from .rotary import DEVICES, Angles, Way, rotary_of, same
 
 ROTARY = "apply_rotary_pos_emb"
+SUMMED = 1e-4  # how far apart products may be that are summed in another order
 Sum = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _now = local()  # sums while shortcuts are taken
 
@@ -50,7 +51,7 @@ class Shortcuts:
                 if (way := _way_of(module, model, tolerance, joined)) is not None:
                     self._ways.append((ref(module), way))
             for each in joined.values():
-                if len(each.sizes) == 3 and _agrees(each, model, tolerance):
+                if len(each.sizes) == 3 and _agrees(each, model, max(tolerance, SUMMED)):
                     self._ways += [(ref(part), each.forward_of(i)) for i, part in enumerate(each.parts)]
             for file in {sys.modules[type(module).__module__] for module in model.modules()}:
                 own = getattr(file, ROTARY, None)
@@ -132,6 +133,7 @@ def _way_of(module: Any, model: Any, tolerance: float, joined: dict[int, Joined]
     elif {"gate_proj", "up_proj", "down_proj", "act_fn"} == set(parts):
         both = joined.get(id(module.gate_proj))
         ways, size = [_gated(ref(module), gelu, both) for gelu in (False, True)], module.gate_proj.in_features
+        tolerance = max(tolerance, SUMMED)
     else:
         return None
     x = torch.randn(64, 1, size, device=model.device, dtype=model.dtype, generator=torch.Generator(model.device).manual_seed(0))

@@ -54,6 +54,10 @@ class Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.tensor and isinstance(args[0], (bool, int, float)):  # a number is not sent to the device, but filled in
+            return torch.full((), *args, **kwargs)
+        if func is torch.Tensor.__getitem__ and isinstance(args[1], tuple):
+            args = args[0], tuple(map(_slice, args[1]))
         marks = [getattr(each, MARK, (None, None)) for each in (*args, *kwargs.values())]
         layer, role = next((mark for mark in marks if mark[1] is not None), (None, None))
         if layer is None:
@@ -107,6 +111,13 @@ class Watch(TorchFunctionMode):
         out = self.attend(layer, query, keys, values, {"scaling": layer.scale})  # (batch * tokens, heads, size)
         out = out.view(batch, tokens, -1, values.shape[-1]).transpose(1, 2)
         return out.reshape(shape).to(values.dtype)
+
+
+def _slice(place: Any) -> Any:
+    """A list of one place as a slice: a list is sent to the device, as a recording must not."""
+    if isinstance(place, list) and len(place) == 1 and isinstance(place[0], int):
+        return slice(place[0], place[0] + 1 or None)
+    return place
 
 
 class PassingCache(Cache):
