@@ -226,8 +226,8 @@ def counting_generate(total: Stats) -> Callable[..., Any]:
 def timed_generate(
     model: TransformersModel, prompts: Sequence[Tokens], size: int, clock: Callable[[], float] = perf_counter, **asked: Any
 ) -> PeerRun:
-    """`generate` on batches of prompts of like length: what it generated for each, to the end of its batch. The clock does not run
-    while batches are made: whoever generates has them."""
+    """`generate` on batches of prompts of like length: what it generated for each, to the end of its batch. The clock does not
+    run while batches are made: whoever generates has them."""
     inner, left = model.model, not model.encoder_decoder
     pad = inner.config.pad_token_id
     if pad is None:

@@ -21,6 +21,7 @@ from time import perf_counter
 
 import torch
 import transformers
+from bestfirst.serve.limits import Limits
 from transformers.generation.logits_process import LogitsProcessor
 
 import bestfirst
@@ -29,7 +30,6 @@ from bestfirst.corpus.worker import fixed_budget, shard_lines
 from bestfirst.models.folder import embedded_folder
 from bestfirst.models.transformers import load_transformers
 from bestfirst.serve.engine_thread import Done, EngineThread, Work
-from bestfirst.serve.limits import Limits
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--lines", default=str(Path(__file__).parents[1] / "data" / "tatoeba-200.de"))
