@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import safetensors.torch
 import torch
 
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
@@ -149,3 +150,25 @@ def test_a_large_vocabulary_in_parts():
     padded = F.pad(logits, (0, group * groups * parts - vocabulary), value=-torch.inf)
     assert torch.equal(maxima[:2], padded.view(3, -1, group).amax(-1)[:2])
     assert total[2] == 0  # a row without a use
+
+
+def test_joined_weights_are_saved_whole(tmp_path):
+    """Who saves a model takes parameters that share a storage for tied ones, and leaves some out."""
+    model = build("Llama")
+    expected = {name: weight.clone() for name, weight in model.state_dict().items()}
+    found = list(groups(model))
+    assert found
+    assert all(each.in_place() for each in found)
+    assert [id(each) for each in groups(model)] == [id(each) for each in found]  # moved once
+    storages = [each.untyped_storage() for each in model.parameters()]
+    assert len({each.data_ptr() for each in storages}) == len(storages)
+    assert all(a.nbytes() == b.numel() * b.itemsize for a, b in zip(storages, model.parameters(), strict=True))
+    safetensors.torch.save_model(model, str(tmp_path / "model.safetensors"))
+    saved = safetensors.torch.load_file(str(tmp_path / "model.safetensors"))
+    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+    assert set(saved) >= set(expected) - tied
+    assert all(torch.equal(weight, expected[name]) for name, weight in saved.items())
+    found[0].parts[0].weight.data = found[0].parts[0].weight.data.clone() * 2  # from now on each by itself
+    x = torch.randn(3, found[0].parts[0].in_features)
+    assert not found[0].in_place()
+    assert torch.allclose(found[0](x), torch.cat([part(x) for part in found[0].parts], -1), atol=1e-6)

@@ -81,12 +81,14 @@ def read_inputs(
     else:
         hidden = output.last_hidden_state  # (batch * k, source length, d)
         own = getattr(output, "attention_mask", None)  # Moonshine's, of frames where the input's is of samples
-        given = arguments.get("attention_mask") if own is None else own[::k].cpu()
+        given = arguments.get("attention_mask") if own is None else own[::k]
+        if given is not None and len(given) != len(ids):  # one of samples has stayed where it is
+            given = given[::k]
         heard = next((module for module in (model.model.get_encoder(), model.model.base_model) if hasattr(module, FRAMES)), None)
         if given is not None and heard is not None:  # a mask of sounds, as the model itself makes one of frames of it
             given = getattr(heard, FRAMES)(hidden.shape[1], given)
         if given is not None and given.shape[1:] == hidden.shape[1:2]:
-            attended = given.bool().numpy()
+            attended = given.bool().cpu().numpy()
         else:
             attended = np.ones((len(ids), hidden.shape[1]), bool)
         packed = _packed(hidden, attended, k)

@@ -83,6 +83,7 @@ class WithoutEncoder:
             if frame is not None and frame.f_code is GENERATE:
                 with suppress(AttributeError):  # of a model unlike any: `inspect` would take it for a missing signature
                     put_off(frame.f_locals)
+                break
             frame = frame and frame.f_back
         return self._signature
 

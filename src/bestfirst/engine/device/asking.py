@@ -30,7 +30,7 @@ def asking_step(step: DeviceStep, graphs: Graphs, R: int, edits: Edits, slots: S
         raise
     except Exception as error:
         raise NotAnswered(error) from error
-    graphs.run(("asked", R), lambda: step.keep(step.scores[R], edited=True))
+    graphs.run(("asked", R), lambda: step.keep(step.scores[R].clone(), edited=True))  # what is kept is overwritten
 
 
 def _ask(step: DeviceStep, R: int, edits: Edits, slots: Sequence[Job | None]) -> None:

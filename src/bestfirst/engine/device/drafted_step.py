@@ -90,7 +90,7 @@ def drafts_for(modules: OwnModules | None, decoding: Decoding) -> Drafts | None:
     if modules is None or not modules.language_model or decoding.deterministic or decoding.allowed is not None:
         return None
     plan = decoding.plan
-    if kind_of(plan) == BY_LEVEL.value or plan.finished != "leave" or plan.k > WIDEST or not decoding.objective.plain:
+    if kind_of(plan) == BY_LEVEL.value or plan.k > WIDEST or not decoding.objective.plain:
         return None
     if isinstance(draft, SourceLookup) or draft == SourceLookup.name:
         return Drafts(modules, None, min(getattr(draft, "most", LOOKED_UP), LOOKED_UP))

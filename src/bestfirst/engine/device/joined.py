@@ -1,14 +1,15 @@
 """Joined: linear modules that are given the same input, as one product: queries, keys and values; gate and up.
 
 Small products cost their launches more than their numbers. No weight is kept twice: those of a group are laid side by side in
-memory, where each module's parameter is a view of its part, the same object with the same numbers as before.
+memory, and each module's parameter, the same object with the same numbers as before, is told to lie there. It has a storage of
+its own all the same: who saves a model takes what shares one for tied weights, and leaves it out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch.nn import functional as F
@@ -17,11 +18,12 @@ GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 class Joined:
-    """A group of linear modules. Does not keep them in memory."""
+    """A group of linear modules, and the memory that their weights share. Does not keep the modules in memory."""
 
-    def __init__(self, parts: list[Any]) -> None:
+    def __init__(self, parts: list[Any], weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._parts = [ref(part) for part in parts]
         self.sizes = [int(part.out_features) for part in parts]
+        self._weight, self._bias = weight, bias
         self._given: Any = None
         self._outputs: tuple[torch.Tensor, ...] = ()
 
@@ -29,10 +31,22 @@ class Joined:
     def parts(self) -> list[Any]:
         return [part() for part in self._parts]
 
+    def in_place(self) -> bool:
+        """Whether the parameters still are where they were laid: nobody has moved the model or given it others."""
+        pairs = [(self._weight, [part.weight for part in self.parts])]
+        if self._bias is not None:
+            pairs.append((self._bias, [part.bias for part in self.parts]))
+        for together, some in pairs:
+            places = [part.data_ptr() for part in together.split(self.sizes)]
+            if [each.data_ptr() for each in some] != places or some[0].dtype != together.dtype:
+                return False
+        return True
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """What all of them make of x, one behind the other in the last dimension."""
-        weight, bias = (_together(self.parts, name) for name in ("weight", "bias"))
-        return F.linear(x, weight, bias)  # type: ignore[arg-type]
+        if self.in_place():
+            return F.linear(x, self._weight, self._bias)
+        return torch.cat([F.linear(x, part.weight, part.bias) for part in self.parts], -1)
 
     def forward_of(self, index: int) -> Any:
         """In place of the `forward` of one of them: the first that is given something asks for all."""
@@ -48,23 +62,11 @@ class Joined:
         return forward
 
 
-def _together(parts: list[Any], name: str) -> torch.Tensor | None:
-    """The weights or biases of a group, which lie side by side."""
-    some = [getattr(part, name) for part in parts]
-    if some[0] is None:
-        return None
-    size = (sum(len(each) for each in some), *some[0].shape[1:])
-    return some[0].detach().as_strided(size, some[0].stride(), some[0].storage_offset())
-
-
-def _side_by_side(some: list[torch.Tensor]) -> bool:
-    ends = [each.data_ptr() + each.numel() * each.itemsize for each in some]
-    same = len({each.untyped_storage().data_ptr() for each in some}) == 1
-    return same and all(end == after.data_ptr() for end, after in zip(ends, some[1:], strict=False))
+_joined: WeakKeyDictionary[Any, Joined] = WeakKeyDictionary()  # by the first module of a group
 
 
 def groups(model: Any) -> Iterator[Joined]:
-    """Those of a model that can be joined. Weights of those that are not side by side are moved, unless that needs too much."""
+    """Those of a model that can be joined. Weights are moved once, unless that needs too much memory."""
     many: dict[int, int] = {}
     for module in model.modules():
         for each in module._parameters.values():
@@ -73,13 +75,15 @@ def groups(model: Any) -> Iterator[Joined]:
     try:
         for module in model.modules():
             for names in GROUPS:
-                parts = [getattr(module, name, None) for name in names]
+                parts: list[Any] = [getattr(module, name, None) for name in names]
                 if not _alike(parts, many):
                     continue
-                for name in ("weight", "bias"):
-                    moved = (getattr(parts[0], name) is not None and _move(parts, name)) or moved
-                yield Joined(parts)
-    except torch.OutOfMemoryError:
+                if (known := _joined.get(parts[0])) is None or known.parts != parts or not known.in_place():
+                    bias = None if parts[0].bias is None else _move([part.bias for part in parts])
+                    known = _joined[parts[0]] = Joined(parts, _move([part.weight for part in parts]), bias)
+                    moved = True
+                yield known
+    except (RuntimeError, BufferError, TypeError):  # no memory, or none that can be shared: the others stay as they are
         return
     finally:
         if moved and model.device.type == "cuda":
@@ -96,17 +100,14 @@ def _alike(parts: list[Any], many: dict[int, int]) -> bool:
     plain = all(type(each) is torch.nn.Parameter and each.is_contiguous() and many[id(each)] == 1 for each in own)
     if not plain or len({(each.dtype, each.device) for each in own}) > 1 or any(each.is_inference() for each in own):
         return False
-    alone = all(each.untyped_storage().nbytes() == each.numel() * each.itemsize for each in own)
-    return alone or _side_by_side([part.weight for part in parts])
+    return all(each.untyped_storage().nbytes() == each.numel() * each.itemsize for each in own)
 
 
-def _move(parts: list[Any], name: str) -> bool:
-    """Lay the weights or biases of a group side by side; whether they were not."""
-    some = [getattr(part, name) for part in parts]
-    if _side_by_side(some):
-        return False
+def _move(some: list[torch.Tensor]) -> torch.Tensor:
+    """Lay the weights or biases of a group side by side, each in a storage of its own; where they lie now."""
     with torch.inference_mode(False), torch.no_grad():
         together = torch.cat([each.detach() for each in some])
-        for each, part in zip(some, together.split([len(each) for each in some]), strict=True):
-            each.data = part
-    return True
+        places = [torch.from_dlpack(part) for part in together.split([len(each) for each in some])]
+        for each, place in zip(some, places, strict=True):
+            each.data = place
+    return together

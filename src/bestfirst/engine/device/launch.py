@@ -5,11 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable
 from pathlib import Path
+from threading import Lock, get_ident
 from typing import Any
 
 import numpy as np
 import torch
 from transformers.utils import import_utils
+
+_watching = Lock()  # what is watched, and how, is the whole process'
 
 
 class Graphs:
@@ -54,9 +57,15 @@ class Graphs:
 def waits_for_device(work: Callable[[], None]) -> str | None:
     """Do this work; where it had to wait for numbers of the device, which no recording can. What models look at only while
     nothing is recorded (whether anything is padding, say) they do not look at here."""
-    before, recording = torch.cuda.get_sync_debug_mode(), import_utils.is_cuda_stream_capturing
-    with warnings.catch_warnings(record=True) as said:
+    said: list[tuple[int, Any]] = []  # by which thread
+
+    def note(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
+        said.append((get_ident(), warnings.WarningMessage(message, category, filename, lineno)))
+
+    with _watching, warnings.catch_warnings():
+        before, recording = torch.cuda.get_sync_debug_mode(), import_utils.is_cuda_stream_capturing
         warnings.simplefilter("always")
+        warnings.showwarning = note  # type: ignore[assignment]
         torch.cuda.set_sync_debug_mode("warn")
         import_utils.is_cuda_stream_capturing = lambda: True
         try:
@@ -64,11 +73,14 @@ def waits_for_device(work: Callable[[], None]) -> str | None:
         finally:
             torch.cuda.set_sync_debug_mode(before)
             import_utils.is_cuda_stream_capturing = recording
-    waited = [each for each in said if "called a synchronizing" in str(each.message)]
-    for each in said:
-        if each not in waited and "Synchronization debug mode" not in str(each.message):  # torch's word on the mode itself
+    where = None
+    for thread, each in said:
+        if "called a synchronizing" in str(each.message):
+            if thread == get_ident() and where is None:
+                where = f"{Path(each.filename).name}, line {each.lineno}"
+        elif "Synchronization debug mode" not in str(each.message):  # torch's word on the mode itself
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-    return f"{Path(waited[0].filename).name}, line {waited[0].lineno}" if waited else None
+    return where
 
 
 def send(numbers: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -93,6 +93,7 @@ class OwnModules:
         self._number: dict[int, int] = {}  # by the attention module's identity
         self._biased: list[Any] = []
         self._bias: list[torch.Tensor] = []
+        self._before: list[list[torch.Tensor]] = []
         self._columns = self.like.new_empty(0, 1)
         self._plain = model.get_decoder().config._attn_implementation == "sdpa"  # which knows neither caps nor sinks
         self._unnamed: tuple[dict[int, Layer], dict[int, Layer]] | None = None  # rows' own and the encoder's, if not by name
@@ -162,6 +163,7 @@ class OwnModules:
         distances = -torch.arange(lengths, device=self.device)[None]
         with torch.inference_mode():
             found = [RelativePositions._bias(module(), distances)[0, :, 0] for module in self._biased]
+        self._before.append(self._bias)  # graphs of another session may be looking at these
         self._bias = [table.float().contiguous() for table in found]
 
     def room(self, tokens: int, source: bool) -> Memories:

@@ -218,7 +218,7 @@ def spell(
             path = tl.load(paths + parent * L + lengths, mask=lengths < length, other=0)
             words = tl.load(node_token + path, mask=lengths < length, other=0)
             words = tl.where(lengths == length, tl.load(token + e) & (ENDS - 1), words)
-            tl.store(out_tokens + (i * most + a) * L + lengths - P, words, mask=(lengths >= P) & (lengths <= length))
+            tl.store(out_tokens + (i * most + a).to(tl.int64) * L + lengths - P, words, mask=(lengths >= P) & (lengths <= length))
             worth = tl.load(value + cell)
             score = tl.load(mine + SCORE) * LP
             tl.store(out_values + (i * most + a) * 2 + 1, final(worth, length, norm + score, gain + score, tl.load(caps + s)))

@@ -131,7 +131,10 @@ class DeviceStep:
 
     def score(self, R: int) -> None:
         """Logits of R rows, to be looked at before their best successors are kept."""
-        self.scores[R] = self.decoder(R).float()
+        logits = self.decoder(R)
+        if R not in self.scores:  # one place: a graph may look there
+            self.scores[R] = torch.empty(logits.shape, device=logits.device)
+        self.scores[R].copy_(logits)
 
     def keep(self, logits: torch.Tensor, edited: bool = False) -> None:
         """Each row's best successors, into its node's entries. `edited`: these are log-probabilities, as they are to be."""

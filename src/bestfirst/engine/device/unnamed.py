@@ -54,10 +54,13 @@ class Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch.tensor and isinstance(args[0], (bool, int, float)):  # a number is not sent to the device, but filled in
+        if (
+            func is torch.tensor and args and isinstance(args[0], (bool, int, float))
+        ):  # a number is not sent to the device, but filled in
             return torch.full((), *args, **kwargs)
         if func is torch.Tensor.__getitem__ and isinstance(args[1], tuple):
-            args = args[0], tuple(map(_slice, args[1]))
+            several = sum(isinstance(place, (list, torch.Tensor)) for place in args[1]) > 1
+            args = args if several else (args[0], tuple(map(_slice, args[1])))
         marks = [getattr(each, MARK, (None, None)) for each in (*args, *kwargs.values())]
         layer, role = next((mark for mark in marks if mark[1] is not None), (None, None))
         if layer is None:
@@ -115,7 +118,7 @@ class Watch(TorchFunctionMode):
 
 def _slice(place: Any) -> Any:
     """A list of one place as a slice: a list is sent to the device, as a recording must not."""
-    if isinstance(place, list) and len(place) == 1 and isinstance(place[0], int):
+    if isinstance(place, list) and len(place) == 1 and type(place[0]) is int:
         return slice(place[0], place[0] + 1 or None)
     return place
 
