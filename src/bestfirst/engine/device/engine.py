@@ -79,7 +79,7 @@ class DeviceEngine:
     def stats(self) -> Stats:
         total = replace(self._stats)
         if self._session is not None:
-            total.add(_costs(self._session))
+            total.add(self._session.costs)
         if self._host is not None:
             total.add(self._host.stats)
         return total
@@ -263,7 +263,7 @@ class DeviceEngine:
     def _close(self) -> None:
         """Count what the session cost."""
         if self._session is not None and self._session.owner() is self:
-            self._stats.add(_costs(self._session))
+            self._stats.add(self._session.costs)
         self._session = None
 
     def _with_fewer(self, error: torch.OutOfMemoryError) -> None:
@@ -341,17 +341,6 @@ def _free(session: Session, engine: DeviceEngine) -> bool:
     """Whether no other engine has jobs in this session."""
     owner = session.owner()
     return owner is None or owner is engine or not owner
-
-
-def _costs(session: Session) -> Stats:
-    return Stats(
-        session.steps,
-        session.rows,
-        model_seconds=session.seconds,
-        in_flight=session.most_in_flight,
-        cache_tokens=session.most_tokens,
-        engine="device",
-    )
 
 
 def _say_once(why: str | None) -> None:

@@ -17,7 +17,7 @@ from ...constraints.trie import Trie
 from ...search import Result
 from ...settings import Decoding
 from ..edits import Edits
-from ..engine import Job
+from ..engine import Job, Stats
 from .admission import PIECE, TOKENS
 from .asking import asking_step
 from .editing import PROGRAMS
@@ -102,6 +102,12 @@ class Session:
     def __bool__(self) -> bool:
         """Whether anything is left to do."""
         return bool(self.in_flight or self._collections)
+
+    @property
+    def costs(self) -> Stats:
+        """Of this engine's jobs, so far."""
+        seen = {"in_flight": self.most_in_flight, "cache_tokens": self.most_tokens}
+        return Stats(self.steps, self.rows, model_seconds=self.seconds, engine="device", **seen)
 
     def jobs(self) -> list[Job]:
         """Those that have a slot."""
