@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from time import perf_counter
 from typing import Any
@@ -106,8 +106,8 @@ class Session:
     @property
     def costs(self) -> Stats:
         """Of this engine's jobs, so far."""
-        seen = {"in_flight": self.most_in_flight, "cache_tokens": self.most_tokens}
-        return Stats(self.steps, self.rows, model_seconds=self.seconds, engine="device", **seen)
+        costs = Stats(self.steps, self.rows, model_seconds=self.seconds, engine="device")
+        return replace(costs, in_flight=self.most_in_flight, cache_tokens=self.most_tokens)
 
     def jobs(self) -> list[Job]:
         """Those that have a slot."""
