@@ -13,7 +13,7 @@ import bestfirst
 from bestfirst import Stats
 from bestfirst.drafting import EarlierOutputs, SourceLookup
 from bestfirst.engine.device import engine as engines
-from bestfirst.engine.device.drafted_step import Depth, Drafts
+from bestfirst.engine.device.drafted_step import Depth, DraftedStep, Drafts
 from bestfirst.engine.device.step import CapturedStep
 from bestfirst.models.transformers import TransformersModel
 from device.tiny import build, inputs
@@ -99,3 +99,14 @@ def test_the_depth_follows_what_was_right_and_what_it_costs():
     for _ in range(64):  # tried again once in a while, and found right
         dear.note(tokens=20, steps=20 if dear.now == 0 else 10)
     assert dear.now > 0
+
+
+def test_a_full_batch_teaches_nothing_of_guesses():
+    """Its rows left no room for any, so that it took a step for each token."""
+    step = DraftedStep.__new__(DraftedStep)
+    step.depth = Depth(6, cost=0.1)
+    answer, before = bestfirst.Answer(tuple(range(20)), -1.0, -1.0), step.depth.now
+    for drafted, follows in ((0, True), (9, False)):
+        for _ in range(40):
+            step.learn(bestfirst.Result([answer], 20, 20, 20, exact=True, status="complete", drafted=drafted))
+        assert (step.depth.now == before > 0) is follows

@@ -206,6 +206,8 @@ class DraftedStep(CapturedStep):
         return (rows, depth, inputs) if depth > 0 else (rows, 0, 0)
 
     def learn(self, result: Result) -> None:
+        if self.depth.now > 0 and result.drafted == 0:
+            return  # there was no room for guesses: nothing is known of how right they would have been
         self.depth.note(max((len(each.tokens) for each in result.hypotheses), default=0), result.steps)
 
     def __call__(self, size: Any) -> None:
