@@ -1,8 +1,9 @@
 """Every door on one device, side by side: seconds, and how they compare; in turns, for a machine is not always as fast.
 
-    python tests/device/doors.py [--lines FILE] [--limit 2000] [--turns 10] [--beam 5] [--only doors,one,batch,python,prompts]
+    python tests/device/doors.py [--lines FILE] [--limit 2000] [--turns 10] [--beam 5] [--only doors,http,one,batch,python,prompts]
 
 doors    tokens and texts through `decode`, a corpus job, the server's engine (16 requests at a time, without HTTP)
+http     texts through `decode`, and through `bestfirst serve` in a process of its own, 16 requests at a time
 one      one sentence at a time: `generate`, the drop-in, what of it is `generate`'s preparations, `decode`
 batch    all sentences: `generate` in batches of 512, the drop-in in one call, preparations, `decode` of the same tokens
 python   64 sentences: `prefix_allowed_tokens_fn`, a processor of one's own and `output_scores`, by `generate` and by the drop-in
@@ -12,8 +13,11 @@ Without a GPU it runs on the host, for a try: then numbers say nothing of a devi
 """
 
 import argparse
+import atexit
+import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from threading import Event
@@ -21,7 +25,6 @@ from time import perf_counter
 
 import torch
 import transformers
-from bestfirst.serve.limits import Limits
 from transformers.generation.logits_process import LogitsProcessor
 
 import bestfirst
@@ -30,6 +33,10 @@ from bestfirst.corpus.worker import fixed_budget, shard_lines
 from bestfirst.models.folder import embedded_folder
 from bestfirst.models.transformers import load_transformers
 from bestfirst.serve.engine_thread import Done, EngineThread, Work
+from bestfirst.serve.schemas import Limits
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from serve.served import Served
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--lines", default=str(Path(__file__).parents[1] / "data" / "tatoeba-200.de"))
@@ -37,7 +44,7 @@ parser.add_argument("--limit", type=int, default=2000)
 parser.add_argument("--turns", type=int, default=10)
 parser.add_argument("--beam", type=int, default=5)
 parser.add_argument("--most", type=int, default=100, help="tokens of an output")
-parser.add_argument("--only", default="doors,one,batch,python,prompts")
+parser.add_argument("--only", default="doors,http,one,batch,python,prompts")
 asked = parser.parse_args()
 transformers.logging.set_verbosity_error()
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -136,6 +143,27 @@ if "doors" in asked.only:
     ways["the server's engine"] = server
     compare(f"{len(lines)} sentences, k = {asked.beam}, length penalty 0", asked.turns, "decode, texts")
     engine.stop()
+
+if "http" in asked.only:
+    share = -(-len(lines) // 16)
+    wide = {"--max-items": share, "--max-queue": 2 * len(lines), "--max-rows": 1 << 24, "--device": device}
+    served = Served(*(word for pair in wide.items() for word in pair))
+    atexit.register(served.stop)
+    requests = [lines[i : i + share] for i in range(0, len(lines), share)]
+    clients = ThreadPoolExecutor(len(requests))
+    given = {"beam": asked.beam, "max_length": asked.most}
+
+    def ask(texts: list[str]) -> list[dict]:
+        answer = served.translate(texts, **given)
+        assert answer.status == 200, answer.body
+        return answer.json["results"]
+
+    same = [a.text for a in bestfirst.decode(model, lines, settings)]
+    found = [each["hypotheses"][0]["text"] for part in clients.map(ask, requests) for each in part]
+    print(f"over HTTP {sum(map(str.__eq__, same, found))} of {len(lines)} texts are decode's")
+    ways["decode, texts"] = lambda: bestfirst.decode(model, lines, settings)
+    ways["bestfirst serve"] = lambda: [*clients.map(ask, requests)]
+    compare(f"{len(lines)} sentences over HTTP, k = {asked.beam}, length penalty 0", asked.turns, "decode, texts")
 
 if "one" in asked.only:
     few = [read([line]) for line in lines[:50]]

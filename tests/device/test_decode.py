@@ -89,6 +89,27 @@ def test_lengths_and_ends_of_a_jobs_own(on_device):
     assert decode() == (expected, "device")
 
 
+def test_a_session_that_many_wait_for_gives_way_to_a_larger_one(on_device):
+    """A server's first request is one text; others come while it is decoded, so that its session is never without jobs."""
+    architecture = ARCHITECTURES["marian"]
+    model = bestfirst.wrap(architecture.build().to(DEVICE))
+    decoding = Decoding(beam=2, max_length=3)
+    inputs = architecture.inputs(7)
+    expected = bestfirst.decode(model, inputs, decoding)
+    on_device()
+    engine = engine_for(model, decoding)
+    first, *others = [Job(i, model.read(each), decoding) for i, each in enumerate(inputs)]
+    found = {}
+    engine.submit(first)
+    found.update(engine.step())
+    assert known(model).session[1].meant_for == 4
+    engine.submit(*others)
+    while engine:
+        found.update(engine.step())
+    assert known(model).session[1].meant_for == 32
+    assert summary([found[job] for job in (first, *others)]) == summary(expected)
+
+
 def test_what_the_device_refuses_is_decoded_elsewhere_with_one_warning(on_device, monkeypatch):
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     inputs = ARCHITECTURES["marian"].inputs(3)

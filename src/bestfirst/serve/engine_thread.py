@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from math import inf
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple
@@ -227,7 +228,12 @@ class EngineThread:
             for job in self._work:
                 job.paused = False
             return
+        # What searches by itself is given as much as it wants at a time: it works on that while the next texts are read.
+        wanted = self._engine.wants if self._share.by_themselves else inf
         for work in self._share.allocate(self._in_flight()):
+            if wanted <= 0:
+                return
+            wanted -= 1
             read = self._next_job(work)
             if isinstance(read, Result):  # there is nothing to ask the model
                 self._tell(work, work.waiting.popleft(), read)

@@ -185,7 +185,10 @@ class DeviceEngine:
         return found
 
     def _take(self, session: Session) -> bool:
-        """Let the next of those that wait come behind those that fit; if they do not, they wait until the session is empty."""
+        """Let the next of those that wait come behind those that fit; if they do not, they wait until the session is empty: so do
+        many more than it was made for, which get a larger one."""
+        if min(room_for(len(self._waiting)), self._most) > session.meant_for:
+            return False
         some = self._next()
         if not some or session.prompt != self._room.start(some[0]) or session.fixed is not some[0].decoding.deterministic:
             return False
