@@ -1,6 +1,7 @@
 """Every door on one device, side by side: seconds, and how they compare; in turns, for a machine is not always as fast.
 
-    python tests/device/doors.py [--lines FILE] [--limit 2000] [--turns 10] [--beam 5] [--only doors,http,one,batch,python,prompts]
+    python tests/device/doors.py [--lines FILE] [--limit 2000] [--turns 10] [--beam 5]
+        [--only doors,http,one,batch,python,prompts]
 
 doors    tokens and texts through `decode`, a corpus job, the server's engine (16 requests at a time, without HTTP)
 http     texts through `decode`, and through `bestfirst serve` in a process of its own, 16 requests at a time

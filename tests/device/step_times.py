@@ -1,9 +1,11 @@
-"""Where a step's time goes on a GPU, for Llama shapes with random weights: kernels by name, launches and microseconds a step,
+"""Where a step's time goes on a GPU, for shapes with random weights: kernels by name, launches and microseconds a step,
 beside `generate`.
 
-    python tests/device/step_times.py [--shape 135m,1.2b,7.5b] [--inputs 1,8] [--beams 5,10] [--prompt 20,60] [--without sums]
+    python tests/device/step_times.py [--shape 135m,1.2b,7.5b,gpt2,t5-base,whisper-small] [--inputs 1,8] [--beams 5,10]
+        [--prompt 20,60] [--kernels 0] [--without sums] [--fixed]
 
 `--without` leaves out shortcuts, to see what each is worth: joined (products of one input), sums (taken by norms), all.
+`--fixed`: instead, 64 inputs together and one by one, with and without `deterministic=True`: bits and seconds.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections import Counter
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -28,29 +31,47 @@ SHAPES: dict[str, dict[str, int]] = {
     "7.5b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
              "num_key_value_heads": 8, "vocab_size": 32000},
 }  # fmt: skip
+T5 = {"d_model": 768, "d_ff": 3072, "d_kv": 64, "num_layers": 12, "num_heads": 12, "vocab_size": 32128,
+      "decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}  # fmt: skip
+WHISPER = {"layers": 12, "attention_heads": 12, "ffn_dim": 3072}  # of either side
 SETTINGS: dict[str, dict[str, Any]] = {"never": {"length_penalty": 0.0, "early_stopping": "never"}, "defaults": {}}
 
 
 def build(shape: str, dtype: torch.dtype) -> Any:
-    config = transformers.LlamaConfig(
-        **SHAPES[shape], max_position_embeddings=8192, bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=True
-    )
+    """A model of random weights, its logits as far apart as a trained model's."""
+    ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    wide = {"d_model": 768, "vocab_size": 51865, "max_target_positions": 448}
+    layers = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in WHISPER.items()}
+    kinds: dict[str, Any] = {
+        "gpt2": lambda: (transformers.GPT2LMHeadModel, transformers.GPT2Config(**ends)),
+        "t5-base": lambda: (transformers.T5ForConditionalGeneration, transformers.T5Config(**T5)),
+        "whisper-small": lambda: (transformers.WhisperForConditionalGeneration, transformers.WhisperConfig(**wide, **layers)),
+    }
+    more = {**ends, "max_position_embeddings": 8192, "tie_word_embeddings": True}
+    llama = lambda: (transformers.LlamaForCausalLM, transformers.LlamaConfig(**SHAPES[shape], **more))  # noqa: E731
+    kind, config = kinds.get(shape, llama)()
     torch.manual_seed(0)
     with torch.device("cuda"):
-        model = transformers.LlamaForCausalLM._from_config(config, dtype=dtype).eval()
-    ids = torch.randint(3, config.vocab_size, (2, 16), device="cuda")
+        model = kind._from_config(config, dtype=dtype).eval()
+    last = [module for name, module in model.get_decoder().named_children() if "norm" in name or name == "ln_f"][-1]
+    given = batch(model, 2, 16, 16)
+    if config.is_encoder_decoder:
+        given["decoder_input_ids"] = torch.randint(3, 1000, (2, 8), device="cuda")
     with torch.inference_mode():
-        model.model.norm.weight.mul_(4.0 / model(ids).logits.float().std())  # as peaked as a trained model's
+        last.weight.mul_(4.0 / model(**given).logits.float().std())
     return model
 
 
 def batch(model: Any, n: int, shortest: int, longest: int) -> dict[str, torch.Tensor]:
-    dice = random.Random(0)
+    config, dice = model.config, random.Random(0)
+    if config.model_type == "whisper":
+        return {"input_features": torch.randn(n, config.num_mel_bins, 3000, device="cuda", dtype=model.dtype)}
     lengths = [dice.randint(shortest, longest) for _ in range(n)]
     ids, mask = torch.zeros(n, max(lengths), dtype=torch.long), torch.zeros(n, max(lengths), dtype=torch.long)
     for i, length in enumerate(lengths):
-        ids[i, -length:] = torch.tensor([dice.randrange(3, model.config.vocab_size) for _ in range(length)])
-        mask[i, -length:] = 1
+        place = slice(0, length) if config.is_encoder_decoder else slice(max(lengths) - length, None)
+        ids[i, place] = torch.tensor([dice.randrange(3, config.vocab_size) for _ in range(length)])
+        mask[i, place] = 1
     return {"input_ids": ids.cuda(), "attention_mask": mask.cuda()}
 
 
@@ -91,8 +112,10 @@ def main() -> None:
     parser.add_argument("--without", default="")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--generate", type=int, default=2, help="turns of generate; 0: none")
+    parser.add_argument("--fixed", action="store_true")
     parser.add_argument("--kernels", type=int, default=18, help="lines of the profile; 0: none")
     given = parser.parse_args()
+    transformers.logging.set_verbosity_error()
     if "joined" in given.without or given.without == "all":
         shortcuts.groups = lambda model: iter(())
     if "sums" in given.without or given.without == "all":
@@ -102,6 +125,9 @@ def main() -> None:
     shortest, longest = map(int, given.prompt.split(","))
     for shape in given.shape.split(","):
         model = build(shape, getattr(torch, given.dtype))
+        if given.fixed:
+            fixed(model, shape, batch(model, 64, shortest, longest))
+            continue
         for n in map(int, given.inputs.split(",")):
             prompts = batch(model, n, shortest, longest)
             for k in map(int, given.beams.split(",")):
@@ -128,6 +154,29 @@ def show(model: Any, shape: str, n: int, k: int, name: str, asked: dict[str, Any
         print(f"  kernels: {sum(many.values()) / stats.steps:.0f} launches and {sum(spent.values()) / stats.steps:.0f} us a step")
         for kernel, micros in spent.most_common(given.kernels):
             print(f"  {micros / stats.steps:8.1f} us {many[kernel] / stats.steps:7.1f} x  {kernel}")
+
+
+def decoded(model: Any, parts: list[list[Any]], asked: dict[str, Any]) -> list[bestfirst.Result]:
+    return [each for part in parts for each in bestfirst.decode(model, part, **asked)]
+
+
+def fixed(model: Any, shape: str, prompts: dict[str, torch.Tensor]) -> None:
+    """64 inputs together and one by one: how many have the same five answers with the same scores, to the last bit."""
+    wrapped = bestfirst.wrap(model)
+    inputs = [ids[mask == 1].tolist() for ids, mask in zip(*prompts.values(), strict=True)]
+    for deterministic in (True, False):
+        asked = {"beam": 5, "nbest": 5, "max_length": 24, "accept_truncated": True, "deterministic": deterministic}
+        found: dict[str, list[Any]] = {}
+        ways = {"together": [inputs], "one by one": [[each] for each in inputs]}
+        said = []
+        for name, parts in ways.items():
+            decode = partial(decoded, wrapped, parts, asked)
+            found[name] = [[(a.tokens, a.score) for a in result.hypotheses] for result in decode()]
+            said.append(f"{name} {timed(decode, 2):.3f} s")
+        same = sum(a == b and len(a) == 5 for a, b in zip(*found.values(), strict=True))
+        print(
+            f"{shape}, deterministic={deterministic}: {same} of {len(inputs)} have the same bits; {', '.join(said)}", flush=True
+        )
 
 
 if __name__ == "__main__":

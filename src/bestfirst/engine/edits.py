@@ -36,13 +36,15 @@ Process = Callable[[int, Sequence[int], Any], Any]
 
 @dataclass(frozen=True)
 class Operation:
-    """One of them. `own`: its data is different for each input."""
+    """One of them. `own`: its data is different for each input; `starts`: so is the place from which tokens so far count
+    (`PENALTY`), all of them before those that a row knows on the device."""
 
     kind: int
     first: int = 0
     second: int = 0
     data: Sequence[int] = ()
     own: Sequence[Sequence[int]] | None = None
+    starts: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +102,9 @@ def _after(before: Sequence[Sequence[int]], operation: Operation) -> Operation:
     if operation.kind == FORCE:
         return replace(operation, first=first - n)
     if operation.kind == PENALTY and second < ALWAYS:
-        return replace(operation, second=second - n, own=[sorted(set(tokens[second:])) for tokens in before])
+        starts = operation.starts or [second] * len(before)
+        counted = [sorted(set(tokens[start:])) for tokens, start in zip(before, starts, strict=True)]
+        return replace(operation, second=0 if operation.starts else second - n, own=counted)
     return operation
 
 

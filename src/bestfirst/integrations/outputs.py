@@ -43,15 +43,15 @@ class Outputs:
         self.ids = ids
         self.n = n
         self.answers = [[*result.hypotheses[:n], *[None] * (n - len(result.hypotheses))] for result in results]
-        self.longest = max((len(answer.tokens) for answers in self.answers for answer in answers if answer), default=0)
+        self.tokens = [answer.tokens if answer else () for answers in self.answers for answer in answers]
+        self.longest = max(map(len, self.tokens), default=0)
         self.pad = pad
 
     def sequences(self) -> torch.Tensor:
         """(batch * n, prompt length + longest); where fewer than n answers exist, prompt and padding."""
-        rows = [answer.tokens if answer else () for answers in self.answers for answer in answers]
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        padded = np.full((len(rows), self.longest), self.pad, np.int64)
-        padded[np.arange(self.longest) < lengths[:, None]] = np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
+        lengths = np.fromiter(map(len, self.tokens), np.int64, len(self.tokens))
+        padded = np.full((len(self.tokens), self.longest), self.pad, np.int64)
+        padded[np.arange(self.longest) < lengths[:, None]] = np.fromiter(chain.from_iterable(self.tokens), np.int64)
         generated = torch.from_numpy(padded).to(self.ids.device, self.ids.dtype)
         return torch.cat([self.ids.repeat_interleave(self.n, 0), generated], 1)
 

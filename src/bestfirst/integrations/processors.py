@@ -68,7 +68,7 @@ class Processors:
         self.input_of = input_of
         self.monotonic = monotonic
         self.drops = drops
-        self._apply = [self._adapt(processor, k) for processor in processors]
+        self._apply = [self._adapt(one_an_input(processor, len(ids)), k) for processor in processors]
 
     def __call__(self, batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
         return of_one_length(self._group, batch, [y.length for y in batch], scores)
@@ -100,6 +100,8 @@ class Processors:
             return NoSpeech(processor, self.ids)
         if isinstance(processor, tuple(OF_ONE_INPUT)):
             return one_input_at_a_time(processor)
+        if isinstance(starts := getattr(processor, IGNORED, None), torch.Tensor):
+            return lambda inputs, ids, scores: _changed(processor, **{IGNORED: starts[inputs]})(ids, scores)
         if len(inspect.signature(processor.__call__).parameters) > 2:
             raise ValueError(
                 f"{type(processor).__name__} takes more than input_ids and scores, which `generate` does not give it"
@@ -147,6 +149,17 @@ def _changed(processor: Any, **own: Any) -> Any:
     other = copy.copy(processor)
     vars(other).update(own)
     return other
+
+
+IGNORED = "prompt_ignore_length"  # of a repetition penalty: what does not count, since transformers 5.23 the padding of each row
+
+
+def one_an_input(processor: Any, inputs: int) -> Any:
+    """The processor; what it knows of each row that `generate` has copied an input to, it knows of each input."""
+    starts = getattr(processor, IGNORED, None)
+    if not isinstance(starts, torch.Tensor) or len(starts) % inputs:
+        return processor
+    return _changed(processor, **{IGNORED: starts[:: len(starts) // inputs]})
 
 
 OF_ONE_INPUT: dict[type, Callable[[Any, int], Any]] = {
@@ -198,19 +211,22 @@ def recognized(
     knows the last `start` on the device. `raw`: what processors see are scores that are not normalised."""
     operations: list[Operation] = []
     for processor in processors:
-        found = KNOWN.get(type(processor), lambda _: None)(processor)
+        found = KNOWN.get(type(processor), lambda _: None)(one_an_input(processor, len(ids)))
         if found is None or not all(_usual(each, len(ids), vocabulary) for each in found):
             raise NotData(f"{type(processor).__name__} is not known to the searches of the device")
         operations += found
     if len(operations) > MOST_OPERATIONS:
         raise NotData("the logits processors are too many for the searches of the device")
-    return edits.edits(operations, len(ids), process.one, ids[:, : ids.shape[1] - start].tolist(), raw)
+    before = ids.shape[1] - start
+    if any(begin > before for each in operations for begin in each.starts or ()):
+        raise NotData("a repetition penalty begins within the tokens that a row knows, for each input elsewhere")
+    return edits.edits(operations, len(ids), process.one, ids[:, :before].tolist(), raw)
 
 
 def _usual(operation: Operation, inputs: int, vocabulary: int) -> bool:
     """Whether it is about these inputs and, where that is `generate`'s to complain about, about tokens that there are."""
-    if operation.own is not None:
-        return len(operation.own) == inputs
+    if (own := operation.own if operation.starts is None else operation.starts) is not None:
+        return len(own) == inputs
     return operation.kind not in (edits.FORCE, edits.BIAS) or _within(operation, vocabulary)
 
 
@@ -241,6 +257,12 @@ def _biases_whole() -> bool:
     return bool(one(torch.ones(1, 1, dtype=torch.long), torch.zeros(1, 2))[0, 1] < 0)
 
 
+def _repetition(processor: Any) -> list[Operation]:
+    start = getattr(processor, IGNORED)
+    starts = start.tolist() if isinstance(start, torch.Tensor) and bool(start.any()) else None
+    return [Operation(edits.PENALTY, edits.bits(processor.penalty), start if isinstance(start, int) else 0, starts=starts)]
+
+
 def _encoder_repetition(processor: Any) -> list[Operation]:
     own = [sorted(set(row)) for row in processor.encoder_input_ids.tolist()]
     return [Operation(edits.PENALTY, edits.bits(processor.penalty), edits.ALWAYS, own=own)]
@@ -265,7 +287,7 @@ KNOWN: dict[type, Callable[[Any], list[Operation] | None]] = {
     hf.SequenceBiasLogitsProcessor: _bias,
     hf.NoRepeatNGramLogitsProcessor: lambda p: [Operation(edits.NO_REPEAT, p.ngram_size)],
     hf.EncoderNoRepeatNGramLogitsProcessor: _encoder_ngrams,
-    hf.RepetitionPenaltyLogitsProcessor: lambda p: [Operation(edits.PENALTY, edits.bits(p.penalty), p.prompt_ignore_length or 0)],
+    hf.RepetitionPenaltyLogitsProcessor: _repetition,
     hf.EncoderRepetitionPenaltyLogitsProcessor: _encoder_repetition,
     hf.TemperatureLogitsWarper: lambda p: [Operation(edits.SCALE, edits.bits(p.temperature))],
     hf.LogitNormalization: lambda p: [Operation(edits.NORMALIZE)],

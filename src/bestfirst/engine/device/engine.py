@@ -27,13 +27,14 @@ from .agreement import own_modules
 from .first_answer import check
 from .own_modules import OwnModules
 from .products import power
-from .room import MOST_INPUTS, Room, room_for
+from .room import MOST_INPUTS, ROOMS, Room, room_for
 from .rules import unknown_to_device
 from .session import Session
 from .state import Shape
 from .weights import Weights
 
-BATCH = 512  # inputs that are read together
+BATCH = 512  # inputs that are read together,
+FIRST = 1 + ROOMS[-1]  # and at first, when the device waits for them; no fewer, for they tell how much room is needed
 WINDOW = 1 << 15  # inputs that are read before it is decided how much room is needed
 
 _log = logging.getLogger(__name__)
@@ -86,12 +87,14 @@ class DeviceEngine:
 
     @property
     def wants(self) -> int:
-        """The first time a window, to see how much room is needed; then a batch whenever few wait."""
+        """The first time a window, to see how much room is needed; after that a batch whenever few wait."""
         if self._host is not None and self._broken:
             return self._host.wants
         if len(self._waiting) + len(self._fitting) >= BATCH:
             return 0
-        return BATCH if self._known.session is not None else WINDOW
+        if self._known.session is None:
+            return WINDOW
+        return BATCH if self._unfinished else FIRST
 
     @property
     def slots(self) -> int:
