@@ -259,7 +259,7 @@ def test_a_stream_that_is_not_read_is_given_up_when_too_much_waits():
             behind = queue.submit([("a", Decoding(beam=2))] * (MOST_UNREAD + 500), client="one", stream=True)
             while queue.queued:
                 await asyncio.sleep(0.01)
-            assert behind._events.qsize() < 2 * MOST_UNREAD
+            assert len(behind._events) < 2 * MOST_UNREAD
             with pytest.raises(DeadlinePassed, match="waiting to be read"):
                 [event async for event in behind.events()]
         finally:

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bestfirst.serve.schemas import TranslateRequest, Translation
+import bestfirst
+from bestfirst.search import Answer
+from bestfirst.serve.schemas import Limits, TextResult, TranslateRequest, Translation, text_result
 from scale import FULL
 from serve.served import ENVIRONMENT
 
@@ -35,3 +37,30 @@ def test_the_documentation_names_every_field_of_translate():
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(TranslateRequest.model_fields)
     answer = told.split("The answer has one entry")[1].split("**")[0]
     assert set(Translation.model_fields) <= set(re.findall(r"\w+", answer))
+
+
+def test_what_is_written_out_has_every_field_of_its_schema_in_order():
+    for found in ([], [Answer((5, 0), -1.5, -2.5, "yes", True, 3), Answer((0,), -3.0, -3.0)]):
+        result = bestfirst.Result(found, calls=7, rows=9, steps=2, exact=True, status="complete", message="none")
+        written = text_result(result)
+        assert [*written] == [*TextResult.model_fields]
+        assert all([*each] == [*Translation.model_fields] for each in written["hypotheses"])
+        assert TextResult.model_validate(written).model_dump() == {
+            **{name: getattr(result, name) for name in ("status", "message", "exact", "calls", "rows", "steps")},
+            "text": "yes" if found else "",
+            "hypotheses": [
+                {name: getattr(each, name) for name in Translation.model_fields} | {"tokens": [*each.tokens]} for each in found
+            ],
+        }
+
+
+def test_requests_that_ask_alike_have_the_same_settings_and_others_do_not():
+    body = TranslateRequest.within(Limits())
+    asked = [{}, {"beam": 6}, {"nbest": 2}, {"max_length": 9}, {"length_penalty": 0.5}, {"length_penalty": 1}]
+    asked += [{"score": {"name": name, "alpha": alpha}} for name in ("gnmt", "length-normalized") for alpha in (0.5, 1)]
+    made = [body(text="a", **each).decoding(strategy) for each in asked for strategy in ("best-first", "beam")]
+    again = [body(text="b", **each).decoding(strategy) for each in asked for strategy in ("best-first", "beam")]
+    assert all(one is other for one, other in zip(made, again, strict=True))
+    assert len({id(each) for each in made}) == len(made)
+    assert all(each.nbest == (2 if given.get("nbest") else 1) for given, each in zip(asked, made[::2], strict=True))
+    assert made[-2] == bestfirst.Decoding(score=asked[-1]["score"]["name"], score_options={"alpha": 1.0})

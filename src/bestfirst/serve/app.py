@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
@@ -60,7 +59,7 @@ def create_app(
     """The application, with its engine: ready to be run by any ASGI server, in one process."""
     queue = RequestQueue(EngineThread(model, limits, row_budget=row_budget, draft=draft), limits)
     metrics = Metrics(queue, PATHS)
-    queue.on_result = metrics.text
+    queue.on_results = metrics.texts
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -100,7 +99,8 @@ def _add_translate(
         for each text a last line with its `status`.
         """
         decoding = asked.decoding(asked.strategy)  # type: ignore[attr-defined]
-        decoding = decoding.using(allowed=await constraints.of(asked.allowed))  # type: ignore[attr-defined]
+        if asked.allowed is not None:  # type: ignore[attr-defined]
+            decoding = decoding.using(allowed=await constraints.of(asked.allowed))  # type: ignore[attr-defined]
         texts = [(text, decoding) for text in asked.texts]  # type: ignore[attr-defined]
         submission = queue.submit(texts, client=client(request), stream=asked.stream)  # type: ignore[attr-defined]
         if asked.stream:  # type: ignore[attr-defined]
@@ -108,7 +108,7 @@ def _add_translate(
         found = await submission.results(left(request))
         if found is None:
             return Response(status_code=CLIENT_LEFT)
-        return json_response({"model": model, "results": [schemas.TextResult.of(done.result) for done in found]})
+        return json_response({"model": model, "results": [schemas.text_result(done.result) for done in found]})
 
 
 def _add_search(app: FastAPI, model: str, queue: RequestQueue, limits: Limits, token: bool) -> None:
@@ -123,7 +123,7 @@ def _add_search(app: FastAPI, model: str, queue: RequestQueue, limits: Limits, t
         found = await queue.submit(both, client=client(request), recorded=True).results(left(request))
         if found is None:
             return Response(status_code=CLIENT_LEFT)
-        best_first, beam = (schemas.TextResult.of(done.result) for done in found)
+        best_first, beam = (schemas.text_result(done.result) for done in found)
         events = [done.trace.events for done in found if done.trace is not None]
         return json_response({"model": model, "best_first": best_first, "beam": beam, "searches": events})
 
@@ -177,7 +177,8 @@ async def stream_lines(submission: Submission) -> AsyncIterator[bytes]:
     try:
         async for event in submission.events():
             if isinstance(event, Certified):
-                yield json_line({"index": event.index, "rank": event.rank, **asdict(event.answer)})
+                fields = {name: getattr(event.answer, name) for name in event.answer.__slots__}
+                yield json_line({"index": event.index, "rank": event.rank, **fields})
             else:
                 yield json_line({"index": event.index, **schemas.summary(event.result)})
     except (DeadlinePassed, EngineStopped) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -36,11 +36,14 @@ class Metrics:
         self._requests.labels(path, str(code)).inc()
         self._seconds.labels(path).observe(seconds)
 
-    def text(self, result: Result, decoding: Decoding) -> None:
-        self._texts.labels(result.status).inc()
-        self._calls.inc(result.calls)
-        if decoding.strategy == "best-first":
-            self._saved.inc(max(0, beam_calls(result, decoding.beam) - result.calls))
+    def texts(self, done: Sequence[tuple[Result, Decoding]]) -> None:
+        """Count them together: a counter takes longer to add to than all else that is done here for a text."""
+        ended = [result.status for result, _ in done]
+        for status in {*ended}:
+            self._texts.labels(status).inc(ended.count(status))
+        self._calls.inc(sum(result.calls for result, _ in done))
+        by_search = [(result, decoding.beam) for result, decoding in done if decoding.strategy == "best-first"]
+        self._saved.inc(sum(max(0, beam_calls(result, beam) - result.calls) for result, beam in by_search))
 
     def read(self) -> bytes:
         """All of it, in Prometheus' own format."""

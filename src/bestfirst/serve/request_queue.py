@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from math import ceil
 from time import monotonic
 from typing import Any
@@ -41,8 +41,8 @@ class Throughput:
     def __init__(self) -> None:
         self._done: deque[float] = deque(maxlen=256)
 
-    def count(self) -> None:
-        self._done.append(monotonic())
+    def count(self, texts: int) -> None:
+        self._done.extend([monotonic()] * texts)
 
     def seconds_for(self, texts: int) -> int:
         """How long so many will take: from 1 to 60 seconds."""
@@ -56,7 +56,7 @@ class RequestQueue:
     """Lives in the event loop's thread. At most `limits.max_queue` texts are accepted and not done at a time, and the larger
     requests have half of that.
 
-    `on_result` is called for every text that is done.
+    `on_results` is called with what was found, a step at a time.
     """
 
     def __init__(self, engine: EngineThread, limits: Limits) -> None:
@@ -65,8 +65,8 @@ class RequestQueue:
         self.queued = 0
         self.queued_by_large = 0
         self.throughput = Throughput()
-        self.on_result: Callable[[Result, Decoding], None] = lambda result, decoding: None
-        self._outbox: list[tuple[Submission, Event]] = []
+        self.on_results: Callable[[Sequence[tuple[Result, Decoding]]], None] = lambda results: None
+        self._outbox: dict[Submission, list[Event]] = {}
 
     def open(self) -> None:
         """Begin, in the event loop that is running."""
@@ -74,8 +74,8 @@ class RequestQueue:
 
         def flush() -> None:
             if self._outbox:
-                events, self._outbox = self._outbox, []
-                loop.call_soon_threadsafe(deliver, events)
+                told, self._outbox = self._outbox, {}
+                loop.call_soon_threadsafe(self._deliver, told)
 
         self.engine.flush = flush
         self.engine.start()
@@ -90,10 +90,20 @@ class RequestQueue:
         self.check_engine()
         self._check(texts)
         submission = Submission(self, len(texts))
-        tell = lambda event: self._outbox.append((submission, event))  # noqa: E731
+        tell = lambda event: self._outbox.setdefault(submission, []).append(event)  # noqa: E731
         submission.work = Work(client, texts=texts, tell=tell, **how)
         self.engine.submit(submission.work)
         return submission
+
+    def _deliver(self, told: Mapping[Submission, Sequence[Event]]) -> None:
+        """Hand out the events of a step. As little as can be is done for each text: the engine waits for this thread's lock."""
+        done: list[tuple[Result, Decoding]] = []
+        for submission, events in told.items():
+            submission.check_reader()
+            done += submission.receive(events)
+        if done:
+            self.throughput.count(len(done))
+            self.on_results(done)
 
     def _check(self, texts: Texts) -> None:
         limits, count = self.limits, len(texts)
@@ -111,14 +121,6 @@ class RequestQueue:
             raise QueueFull(message, self.throughput.seconds_for(large))
 
 
-def deliver(events: Sequence[tuple[Submission, Event]]) -> None:
-    """Hand out the events of a step."""
-    for submission in {submission for submission, _ in events}:
-        submission.check_reader()
-    for submission, event in events:
-        submission.receive(event)
-
-
 class Submission:
     """An accepted request, for the handler that waits for it.
 
@@ -132,30 +134,30 @@ class Submission:
         self._queue = queue
         self._texts = self._left = texts
         self._large = texts > queue.limits.few
-        self._events: asyncio.Queue[Certified | Done | Exception] = asyncio.Queue()
+        self._events: deque[Certified | Done | Exception] = deque()  # that nobody has read
+        self._news = asyncio.Event()  # set when there are some that are waited for
         self._timer = asyncio.get_running_loop().call_later(queue.limits.deadline, self._expire)
         self._give_back(-texts)
 
     # -- from the engine ---------------------------------------------------------------------------------------------------
 
-    def receive(self, event: Event) -> None:
+    def receive(self, events: Sequence[Event]) -> list[tuple[Result, Decoding]]:
+        """Take the events of a step; what they say is done, each with its settings."""
         if not self._left:
-            return  # it was given up in the meantime
-        if isinstance(event, EngineStopped):
-            self._end(event)
-            return
-        self._events.put_nowait(event)
-        if isinstance(event, Done):
-            self._left -= 1
-            self._give_back(1)
-            self._queue.throughput.count()
-            self._queue.on_result(event.result, self.work.texts[event.index][1])
-            if not self._left:
-                self._timer.cancel()
+            return []  # it was given up in the meantime
+        self._events.extend(events)
+        done = [(event.result, self.work.texts[event.index][1]) for event in events if isinstance(event, Done)]
+        self._left -= len(done)
+        self._give_back(len(done))
+        if not self._left or isinstance(events[-1], EngineStopped):
+            self.close()
+        if self.work.stream or not self._left:  # else nobody reads before all is there
+            self._news.set()
+        return done
 
     def check_reader(self) -> None:
         """Give up on a client that does not read."""
-        if self.work.stream and self._events.qsize() > MOST_UNREAD:
+        if self.work.stream and len(self._events) > MOST_UNREAD:
             self._end(DeadlinePassed(f"{MOST_UNREAD:,} lines of the stream were waiting to be read; read them as they come"))
 
     def _expire(self) -> None:
@@ -165,7 +167,8 @@ class Submission:
 
     def _end(self, error: Exception) -> None:
         self.close()
-        self._events.put_nowait(error)
+        self._events.append(error)
+        self._news.set()
 
     def close(self) -> None:
         """Whatever is not done is not wanted any more."""
@@ -183,10 +186,13 @@ class Submission:
     # -- for the handler ---------------------------------------------------------------------------------------------------
 
     async def events(self) -> AsyncIterator[Certified | Done]:
-        """Events as they come, until all texts are done. Raises `DeadlinePassed` or `EngineStopped`."""
+        """Of a stream: events as they come, until all texts are done. Raises `DeadlinePassed` or `EngineStopped`."""
         done = 0
         while done < self._texts:
-            event = await self._events.get()
+            if not self._events:
+                self._news.clear()
+                await self._news.wait()
+            event = self._events.popleft()
             if isinstance(event, Exception):
                 raise event
             done += isinstance(event, Done)
@@ -205,5 +211,9 @@ class Submission:
             self.close()
 
     async def _collect(self) -> list[Done]:
-        found = [event async for event in self.events() if isinstance(event, Done)]
-        return sorted(found, key=lambda event: event.index)
+        while self._left:
+            self._news.clear()
+            await self._news.wait()
+        if self._events and isinstance(self._events[-1], Exception):
+            raise self._events[-1]
+        return sorted((event for event in self._events if isinstance(event, Done)), key=lambda event: event.index)

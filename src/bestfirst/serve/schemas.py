@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from ..scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, Score
-from ..search import Result
+from ..search import Answer, Result
 from ..settings import Decoding
 
 CHARACTERS_A_TOKEN = 2  # of an output that may have two tokens for one of the input, as most have by default
@@ -135,7 +136,13 @@ class SearchSettings(Strict):
         options = {"name": self.score} if isinstance(self.score, str) else self.score.model_dump()
         name = options.pop("name")
         asked = {"beam": self.beam, "nbest": self.nbest, "max_length": self.max_length, "length_penalty": self.length_penalty}
-        return Decoding(strategy=strategy, score=name, score_options=options, **asked)  # type: ignore[arg-type]
+        return _decoding(strategy, name, tuple(options.items()), **asked)
+
+
+@lru_cache(maxsize=256)
+def _decoding(strategy: str, score: str, options: tuple[tuple[str, float], ...], **asked: Any) -> Decoding:
+    """One object for all requests that ask alike: an engine looks at settings anew if they are not those of the text before."""
+    return Decoding(strategy=strategy, score=score, score_options=dict(options), **asked)
 
 
 class SearchRequest(SearchSettings):
@@ -217,20 +224,44 @@ class ResultSummary(BaseModel):
     steps: int = Field(description="Forward passes that this text took part in.")
 
 
-def summary(result: Result) -> dict[str, Any]:
-    return {name: getattr(result, name) for name in ResultSummary.model_fields}
-
-
 class TextResult(ResultSummary):
     """What was found for one text."""
 
     text: str = Field(description="The best translation; empty where there is none.")
     hypotheses: list[Translation] = Field(description="The n best, the best first.")
 
-    @classmethod
-    def of(cls, result: Result) -> TextResult:
-        found = [Translation.model_construct(**asdict(answer)) for answer in result.hypotheses]
-        return cls.model_construct(text=(result.text or "") if result.hypotheses else "", hypotheses=found, **summary(result))
+
+# Written out, and neither copied nor checked: this is done for every text, in the thread that all requests share.
+
+
+def summary(result: Result) -> dict[str, Any]:
+    """The fields of a `ResultSummary`, in its order."""
+    return {
+        "status": result.status,
+        "message": result.message,
+        "exact": result.exact,
+        "calls": result.calls,
+        "rows": result.rows,
+        "steps": result.steps,
+    }
+
+
+def translation(answer: Answer) -> dict[str, Any]:
+    """The fields of a `Translation`, in its order."""
+    return {
+        "text": answer.text,
+        "score": answer.score,
+        "logprob": answer.logprob,
+        "tokens": answer.tokens,
+        "truncated": answer.truncated,
+        "item": answer.item,
+    }
+
+
+def text_result(result: Result) -> dict[str, Any]:
+    """The fields of a `TextResult`, in its order."""
+    text = (result.text or "") if result.hypotheses else ""
+    return {**summary(result), "text": text, "hypotheses": [translation(answer) for answer in result.hypotheses]}
 
 
 class TranslateResponse(BaseModel):
