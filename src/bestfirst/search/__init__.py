@@ -34,12 +34,13 @@ from .table_1 import (
     check,
     greedy,
 )
-from .trace import HEADER, Trace
+from .trace import HEADER, RecordedSearch, Trace
 
 __all__ = [
     "HEADER", "METHODS", "ROUNDING", "TOLERANCE", "Agenda", "Answer", "Answered", "AnyOrderSearch", "Beam", "BestFirst",
     "BestScore", "BrokenLaw", "Context", "Exhausted", "Finished", "Groups", "Heuristic", "Hypothesis", "Key", "LevelSearch",
-    "LevelStop", "NeverStop", "Objective", "OptimalStop", "Order", "Patience", "Result", "Search", "ShortestFirst", "Status",
-    "StepSearch", "Stop", "Strategy", "StrictSearch", "Successors", "TopFinished", "Trace", "Unreachable", "a_star",
-    "a_star_beam", "beam", "begin", "best_first", "best_first_beam", "breadth_first", "by_method", "certified", "check", "greedy",
+    "LevelStop", "NeverStop", "Objective", "OptimalStop", "Order", "Patience", "RecordedSearch", "Result", "Search",
+    "ShortestFirst", "Status", "StepSearch", "Stop", "Strategy", "StrictSearch", "Successors", "TopFinished", "Trace",
+    "Unreachable", "a_star", "a_star_beam", "beam", "begin", "best_first", "best_first_beam", "breadth_first", "by_method",
+    "certified", "check", "greedy",
 ]  # fmt: skip

@@ -23,10 +23,11 @@ from collections.abc import Callable, Sequence
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
-from .hypothesis import Hypothesis
+from .hypothesis import Hypothesis, Successors
 
 if TYPE_CHECKING:
     from .result import Result
+    from .search import Search
     from .search_tree import SearchTree
 
 Event = Literal["begin", "push", "refuse", "pop", "draft", "prune", "evict", "finish", "result", "text"]
@@ -115,3 +116,30 @@ class Trace:
 
     def _add(self, event: Event, **fields: Any) -> None:
         self.events.append({**self._labels, "event": event, **fields})
+
+
+class RecordedSearch:
+    """Search as the search it holds; with others, and ahead of turn. `replay` then repeats it one hypothesis at a time.
+
+    Strict order needs nothing that was not scored: whatever the order, those hypotheses had to be (`docs/algorithm.md`).
+    """
+
+    def __init__(self, search: Search) -> None:
+        self.search = search
+        self._successors: dict[tuple[int, ...], Successors] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.search, name)
+
+    def commit(self, y: Hypothesis, successors: Successors) -> None:
+        self._successors[y.tokens] = successors
+        self.search.commit(y, successors)
+
+    def replay(self, search: Search) -> None:
+        """Run another search of the same input, in strict order, without asking the model, for the sake of its trace."""
+        width = int(self.search.width)  # the model may have been asked for more, on behalf of others
+        while needed := search.frontier(1):
+            values, tokens, logprobs, ending = self._successors[needed[0].tokens]
+            search.commit(needed[0], Successors(values[:width], tokens[:width], logprobs and logprobs[:width], ending))
+        search.result()
+        search.dismantle()

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 from ..engine import Engine, Job, Stats, engine_for
 from ..models import Model, Source
-from ..search import Answer, Hypothesis, Result, Search, Successors, Trace
+from ..search import Answer, RecordedSearch, Result, Trace
 from ..settings import Decoding
 from .fair_share import FairShare, Flow, Use
 from .schemas import Limits
 
 TOGETHER = 256  # texts that are read at a time, while others wait
+TURN = 8  # texts that a request starts at a time where searches run by themselves
 
 log = logging.getLogger(__name__)
 
@@ -196,13 +197,14 @@ class EngineThread:
         self._share.charge(self._in_flight())
 
     def _in_flight(self) -> set[Job]:
-        """Whom it matters that they are in flight: nobody, where searches run by themselves."""
+        """Those of whom it matters: nobody, where searches run by themselves."""
         return set() if self._share.by_themselves else {*self._engine.in_flight}
 
     def _done(self, job: Job, result: Result) -> None:
-        if self._work[job].stream:
+        work = self._work[job]
+        if work.stream:
             self._certify(job, result.hypotheses)
-        work, trace = self._work[job], self._replayed(job, result)
+        trace = self._replayed(job, result) if job in self._recordings else None
         self._forget(job)
         self._tell(work, job.index, result, trace)
 
@@ -229,26 +231,33 @@ class EngineThread:
                 job.paused = False
             return
         # What searches by itself is given as much as it wants at a time: it works on that while the next texts are read.
-        wanted = self._engine.wants if self._share.by_themselves else inf
+        wanted, turn = (self._engine.wants, TURN) if self._share.by_themselves else (inf, 1)
         for work in self._share.allocate(self._in_flight()):
-            if wanted <= 0:
-                return
-            wanted -= 1
-            read = self._next_job(work)
-            if isinstance(read, Result):  # there is nothing to ask the model
-                self._tell(work, work.waiting.popleft(), read)
-                continue
-            rows = read.decoding.beam if read.decoding.plan.level_by_level else 1
-            # How much memory a search needs is known when it is over: to begin with, what most need.
-            use = Use(rows, work.set_aside.get(read.index) or 3 * rows * (read.source.length + 1))
-            if self._make_room(work, use):
-                work.waiting.popleft()
-                self._share.start(work, read, use)
-                self._work[read] = work
-                read.paused = False
-                self._engine.submit(read)
-            elif self._share.overdue(work, use):
-                return
+            for _ in range(min(turn, len(work.waiting))):
+                if wanted <= 0:
+                    return
+                wanted -= 1
+                lacking = self._start(work)
+                if lacking is not None and self._share.overdue(work, lacking):
+                    return
+
+    def _start(self, work: Work) -> Use | None:
+        """Start the first text that waits, or tell its result where it needs no model; if there is no room, what it needs."""
+        read = self._next_job(work)
+        if isinstance(read, Result):
+            self._tell(work, work.waiting.popleft(), read)
+            return None
+        rows = read.decoding.beam if read.decoding.plan.level_by_level else 1
+        # How much memory a search needs is known when it is over: to begin with, what most need.
+        use = Use(rows, work.set_aside.get(read.index) or 3 * rows * (read.source.length + 1))
+        if not self._make_room(work, use):
+            return use
+        work.waiting.popleft()
+        self._share.start(work, read, use)
+        self._work[read] = work
+        read.paused = False
+        self._engine.submit(read)
+        return None
 
     def _next_job(self, work: Work) -> Job | Result:
         """The first text that waits, read; or its result, where it needs no search or cannot have one."""
@@ -271,19 +280,28 @@ class EngineThread:
         return job
 
     def _source(self, work: Work, index: int) -> Source:
-        """A text, read, and with it those that wait behind it: many take a tokenizer little longer than one."""
-        together = getattr(self._read, "batch", None)
-        if index not in work.sources and together is not None and len(work.waiting) > 1:
-            some = [*islice(work.waiting, TOGETHER)]
-            try:
-                found = together([work.texts[each][0] for each in some])
-            except Exception:  # who is at fault is seen when each is read alone
-                found = [None] * len(some)
-            work.sources.update(zip(some, found, strict=True))
+        """A text, read."""
+        if index not in work.sources:
+            self._read_ahead(work)
         source = work.sources.pop(index, None)
         if isinstance(source, ValueError):
             raise source
         return self._read(work.texts[index][0]) if source is None else source
+
+    def _read_ahead(self, work: Work) -> None:
+        """Read texts that wait, this request's first: many take a tokenizer little longer than one."""
+        flows = (work, *self._share.flows)
+        unread = ((each, i) for each in flows for i in each.waiting if i not in each.sources and i not in each.jobs)
+        some = [*dict.fromkeys(islice(unread, TOGETHER))]
+        together: Any = getattr(self._read, "batch", None)
+        if together is None or len(some) == 1:
+            return
+        try:
+            found = together([each.texts[i][0] for each, i in some])
+        except Exception:  # who is at fault is seen when each is read alone
+            found = [None] * len(some)
+        for (each, i), source in zip(some, found, strict=True):
+            each.sources[i] = source
 
     def _make_room(self, work: Work, use: Use) -> bool:
         """Whether there is room for a job, after those that hold much more have given some up."""
@@ -312,7 +330,7 @@ class EngineThread:
 
     def _replayed(self, job: Job, result: Result) -> Trace | None:
         """Every event of a search that was recorded, as they would come in strict order."""
-        if job not in self._recordings or result.status == "error":
+        if result.status == "error":
             return None
         trace = Trace()
         trace.describe(self.model, self._work[job].texts[job.index][0])
@@ -332,30 +350,3 @@ class EngineThread:
             self._done(failed[0], Result(status="error", message=f"the model failed: {type(error).__name__}"))
         else:
             self._suspects.extend(failed)
-
-
-class RecordedSearch:
-    """Search as the search it holds; with others, and ahead of turn. `replay` then repeats it one hypothesis at a time.
-
-    Strict order needs nothing that was not scored: whatever the order, those hypotheses had to be (`docs/algorithm.md`).
-    """
-
-    def __init__(self, search: Search) -> None:
-        self.search = search
-        self._successors: dict[tuple[int, ...], Successors] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.search, name)
-
-    def commit(self, y: Hypothesis, successors: Successors) -> None:
-        self._successors[y.tokens] = successors
-        self.search.commit(y, successors)
-
-    def replay(self, search: Search) -> None:
-        """Run another search of the same input, in strict order, without asking the model, for the sake of its trace."""
-        width = int(self.search.width)  # the model may have been asked for more, on behalf of others
-        while needed := search.frontier(1):
-            values, tokens, logprobs, ending = self._successors[needed[0].tokens]
-            search.commit(needed[0], Successors(values[:width], tokens[:width], logprobs and logprobs[:width], ending))
-        search.result()
-        search.dismantle()
