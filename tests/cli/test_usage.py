@@ -180,6 +180,15 @@ def test_a_line_with_half_a_surrogate_pair_fails_alone(tmp_path, capsys):
     assert (tmp_path / "out").read_text() == "\nYes.\n"
 
 
+def test_a_field_of_the_outputs_name_matters_where_that_field_is_written_alone(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text('{"text": "Ja.", "translation": "no"}\n')
+    assert run("translate", tmp_path / "rows.jsonl").stdout == b"Yes.\n"
+    assert command(["translate", str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / "out.txt")]) == 0
+    assert (tmp_path / "out.txt").read_text() == "Yes.\n"
+    assert command(["translate", str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / "out.jsonl")]) == 1
+    assert "there is a field 'translation' already; name another output field" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("host", ["", "*", "http://x"])
 def test_a_host_that_no_request_can_name_is_refused(host):
     process = run("serve", "--port", 0, "--allowed-host", host)

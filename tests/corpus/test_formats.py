@@ -192,6 +192,7 @@ ODD = [
     ('{"text": "a", "n": 36893488147419103232}', "field 'n' does not fit into Parquet: a whole number beyond 64 bits"),
     ('{"text": "a", "s": "\\ud800"}', "field 's' does not fit into Parquet: half a character"),
     ('{"text": "a", "\\ud800": 1}', "field '\\ud800' does not fit into Parquet: half a character"),
+    ('{"text": "\\ud800 a"}', "field 'text' does not fit into Parquet: half a character"),
     ("{}", "no field 'text' among none"),
     ('{"text": "a", "deep": ' + "[" * 400 + "]" * 400 + "}", "field 'deep' does not fit into Parquet: nested more than 50 deep"),
     ('{"text": "a", "n": NaN}', "invalid JSON: NaN is none of its values"),

@@ -12,6 +12,7 @@ from transformers import (
     DynamicCache,
     RobertaConfig,
     RobertaForCausalLM,
+    StoppingCriteria,
     SynthIDTextWatermarkingConfig,
 )
 
@@ -239,3 +240,31 @@ def test_training_mode_without_dropout_changes_nothing():
     equal(ours, model.generate(**batch, **ASKED))
     assert stats.engine == "host"
     assert model.training
+
+
+def test_padding_that_has_a_position_of_its_own(small):
+    """M2M100's decoder looks at its tokens: padding stands nowhere. Such a prompt, and such an output, is the own loop's."""
+    model = copy.deepcopy(small("m2m100"))
+    pad = model.config.pad_token_id
+    model.generation_config.forced_bos_token_id = model.generation_config.suppress_tokens = None
+    model.generation_config.bad_words_ids = None
+    batch = padded(ARCHITECTURES["m2m100"], ARCHITECTURES["m2m100"].inputs(2, seed=1))
+    why = "the decoder gives padding a position of its own"
+    prompt = torch.tensor([[model.config.decoder_start_token_id, pad, 5]] * 2)
+    same_by_its_own_loop(model, {**batch, "decoder_input_ids": prompt}, why)
+    others = [token for token in range(model.config.vocab_size) if token not in (pad, model.config.eos_token_id)]
+    allowed = {"prefix_allowed_tokens_fn": lambda _, ids: [pad] if len(ids) == 3 else others}
+    same_by_its_own_loop(model, batch, why, **allowed, return_dict_in_generate=True, output_scores=True)
+
+
+class Ends(StoppingCriteria):
+    def __call__(self, input_ids, scores, **_):
+        return input_ids[:, -1] % 3 == 0
+
+
+def test_greedily_without_an_eos_what_a_criterion_has_ended_goes_on(small):
+    model = copy.deepcopy(small("llama"))
+    model.generation_config.eos_token_id = None
+    batch = {"input_ids": torch.arange(4, 20).view(2, 8)}
+    asked = {"num_beams": 1, "stopping_criteria": [Ends()], "pad_token_id": 0, "max_new_tokens": 12}
+    same_by_its_own_loop(model, batch, "without an EOS", **asked)

@@ -75,3 +75,21 @@ def test_a_model_whose_scores_depend_on_its_batch():
     assert torch.equal(ours, model.generate(**batch, **asked))
     assert stats.engine == "generate"
     assert "cannot be decoded with by this engine" in stats.search
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            {"allowed": "items.txt"},
+            r"allowed must be a bestfirst.Trie or another constraint, got 'items.txt'; Trie.of_texts makes one",
+        ),
+        ({"trace": True}, "trace must be a function from an input's number to a bestfirst.Trace, got True"),
+        ({"strategy": "a-star"}, r"strategy 'a-star' prunes nothing and may not end; use bestfirst.decode\(..., max_calls=...\)"),
+        ({"score": "length-normalized", "score_options": {"alpha": "x"}}, "alpha must be a number, got 'x'"),
+        ({"score": "length-reward", "score_options": {"beta": None}}, "beta must be a number of at least 0, got None"),
+    ],
+)
+def test_arguments_of_our_own_that_cannot_be_meant(asked, said, small):
+    with pytest.raises((ValueError, TypeError), match=said):
+        small("llama").generate(**BATCH, num_beams=2, max_new_tokens=4, custom_generate=bestfirst.generate, **asked)

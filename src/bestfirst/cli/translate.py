@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from ..corpus import Input, Record, Target, Worker
-from ..corpus.formats import UNREADABLE, compression_of, decompressed, format_of
+from ..corpus.formats import RECORDS, UNREADABLE, compression_of, decompressed, format_of
 from ..corpus.records import batches
 from ..errors import reason
 from ..search import HEADER, Result, Trace
@@ -47,8 +47,9 @@ class Lines(LineOptions):
         if self.trace is not None and decoding.must_contain:
             raise usage("--must-contain does not go with --trace: its searches leave none; leave one of them out")
         fields = corpora.input_field, corpora.output_field
-        source = Input(file or "-", corpora.input_format or format_of(file), *fields)
         form = _form(corpora.output_format or format_of(output), self.as_json, self.nbest)
+        into = corpora.output_field if form in RECORDS else None
+        source = Input(file or "-", corpora.input_format or format_of(file), corpora.input_field, into)
         target = Target(form, compression_of(output or ""), self.nbest, partial, *fields)
         _check_options(source, target, corpora)
         if "parquet" in (source.form, form):

@@ -82,14 +82,17 @@ class Survey:
     sha256: str
 
 
+RECORDS = ("jsonl", "parquet")  # forms in which an output goes into a field of its record
+
+
 @dataclass(frozen=True)
 class Input:
-    """A file to read. `field`: where a record's text is; `into`: where its translation will go, and nothing may be yet."""
+    """A file to read. `field`: where a record's text is; `into`: where its translation will go, if so; nothing may be there."""
 
     path: str
     form: str = "text"
     field: str = "text"
-    into: str = "translation"
+    into: str | None = "translation"
 
     def survey(self) -> Survey:
         """Read it once, a block at a time."""
@@ -157,7 +160,7 @@ class Target:
     def identity(self) -> dict[str, Any]:
         """What of it matters to the bytes that are written."""
         named = asdict(self)
-        return named if self.form in ("jsonl", "parquet") else {k: v for k, v in named.items() if k not in ("field", "into")}
+        return named if self.form in RECORDS else {k: v for k, v in named.items() if k not in ("field", "into")}
 
     # -- one record ------------------------------------------------------------------------------------------------------
 
@@ -230,7 +233,7 @@ class Target:
             return record
         name, why = next(iter(odd.items()))
         row = to_json({name: value for name, value in fields.items() if name not in odd})
-        return replace(record, error=f"field {name!r} does not fit into Parquet: {why}; write .jsonl", row=row)
+        return replace(record, error=f"field {name!r} does not fit into Parquet: {why}; write .jsonl", text="", row=row)
 
     def encode(self, shard: Shard, results: Sequence[Result]) -> bytes:
         """What is written for these records."""

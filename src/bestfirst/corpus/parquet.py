@@ -23,7 +23,7 @@ DEEPEST = 50  # levels of lists and objects in a row
 # -- reading -------------------------------------------------------------------------------------------------------------
 
 
-def count(path: str, field: str, into: str) -> int:
+def count(path: str, field: str, into: str | None) -> int:
     """How many rows a file has. Looks whether it has the column that is to be read, and not yet the one to be written."""
     try:
         with pq.ParquetFile(path) as file:

@@ -97,8 +97,8 @@ def batches(stream: Any, parse: Callable[[int, bytes], Record] = read_line) -> I
         yield batch
 
 
-def read_json(number: int, raw: bytes, field: str, into: str) -> Record:
-    """One JSON object: its text is in `field`; `into` is where the translation will go. An empty line stays one."""
+def read_json(number: int, raw: bytes, field: str, into: str | None) -> Record:
+    """One JSON object: its text is in `field`; `into` is where the translation will go, if it does. An empty line stays one."""
     line = read_line(number, raw)
     if line.error is not None or line.blank:
         return line

@@ -25,7 +25,7 @@ from .inputs import Inputs, PreparedModel
 from .limits import CallLimits, Candidates
 from .outputs import ScoreRecord
 from .processors import NotData, Processors, recognized
-from .refusals import OwnLoop
+from .refusals import OwnLoop, placed_padding
 
 _log = logging.getLogger(__name__)
 
@@ -114,6 +114,9 @@ class Call:
         self.results = [found[i] for i in range(len(self.inputs))]
         if self.may_be_slower and not all(result.hypotheses for result in self.results):
             raise OwnLoop("no output of an input is possible; generate makes one up")
+        pad = placed_padding(self.model.model) if self.may_be_slower else None
+        if pad not in (None, *self.limits.eos) and any(pad in y.tokens for result in self.results for y in result.hypotheses):
+            raise OwnLoop("the decoder gives padding a position of its own, and an output has some")
 
     @property
     def _candidates(self) -> int:

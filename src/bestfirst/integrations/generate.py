@@ -82,6 +82,10 @@ def generate(
         raise TypeError("bestfirst.generate is not called by itself: use model.generate(..., custom_generate=bestfirst.generate)")
     if stats is not None and not isinstance(stats, Stats):
         raise TypeError(f"stats must be a bestfirst.Stats, got {type(stats).__name__}")
+    if trace is not None and not callable(trace):
+        raise TypeError(f"trace must be a function from an input's number to a bestfirst.Trace, got {trace!r:.60}")
+    if isinstance(allowed, str):
+        raise TypeError(f"allowed must be a bestfirst.Trie or another constraint, got {allowed!r:.60}; Trie.of_texts makes one")
     caller = kept_back()
     refuse(config)
     own = score is not None or strategy is not None
@@ -111,11 +115,14 @@ def generate(
         return output
 
     given = with_masks_here(model_kwargs, config.num_beams)
-    why = left_to_generate(model, config, logits_processor, given)
+    why = left_to_generate(model, config, logits_processor, input_ids, given)
     if why is None and caller.synced_gpus:
         why = "synced_gpus: every process has to run the model as often as the others"
     if why is None and config.num_beams == 1 and caller.streamer is not None:
         why = "streamer: it gives each token as soon as it is known"
+    limits = read_limits(stopping_criteria, config, input_ids.shape[1])
+    if why is None and may_be_slower and config.num_beams == 1 and limits.others and not limits.eos and len(input_ids) > 1:
+        why = "without an EOS, what a criterion has ended goes on until all have ended"
     if why is not None:
         if may_be_slower:
             return own_loop(why)
@@ -123,7 +130,6 @@ def generate(
             "bestfirst.generate cannot honour score, strategy, allowed, dtype, deterministic, trace, row_budget or a draft here: "
             f"{why}"
         )
-    limits = read_limits(stopping_criteria, config, input_ids.shape[1])
     banned = banned_tokens(logits_processor)
     wrapped = PreparedModel(model, limits.eos, banned or ())
     if dtype is not None and wrapped.on_gpu:

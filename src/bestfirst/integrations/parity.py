@@ -15,6 +15,7 @@ not known, and with stopping criteria of the user's own.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from ..scoring import Score, by_length_penalty, named_score
@@ -52,6 +53,8 @@ def own_strategy(config: Any, score: str | Score | None, strategy: str | Strateg
     if strategy is None:
         strategy = "best-first" if bounded and config.early_stopping is not True else "beam"
     plan = named_strategy(strategy, beam=config.num_beams)
+    if plan.k == inf:
+        raise ValueError(f"strategy {plan.name!r} prunes nothing and may not end; use bestfirst.decode(..., max_calls=...)")
     if not bounded and not plan.level_by_level:
         raise ValueError(
             f"strategy {plan.name!r} relies on bounds, which a processor or stopping criterion breaks here; use strategy='beam'"

@@ -22,7 +22,7 @@ USED |= {"cache_params", "cache_position", "logits_to_keep", "past_key_values", 
 USED |= {"labels"}  # of no use to `generate`, which drops it; a trainer that evaluates passes it all the same
 
 ASSISTED = "assisted decoding is another algorithm; leave it out"
-CONSTRAINED = "constrained beam search is gone; use prefix_allowed_tokens_fn"
+CONSTRAINED = "constrained beam search is gone; use bestfirst.decode(..., must_contain=...), or allowed for a list of outputs"
 DIVERSE = "group beam search is gone; use strategy='beam', score=bestfirst.scoring.Diverse(groups, penalty)"
 REASONS = {
     "assistant_early_exit": ASSISTED,
@@ -71,13 +71,23 @@ def refuse(config: Any, **kept_back: Any) -> None:
         raise ValueError("bestfirst.generate cannot honour cache_implementation='paged': it is not beam search; leave it out")
 
 
-def left_to_generate(model: Any, config: Any, processors: Sequence[Any], model_kwargs: dict[str, Any]) -> str | None:
+def left_to_generate(
+    model: Any, config: Any, processors: Sequence[Any], input_ids: torch.Tensor, model_kwargs: dict[str, Any]
+) -> str | None:
     """What only `generate`'s own loop can honour; None if there is nothing."""
     for setting, why in asked(config, OWN_LOOP):
         return f"{setting}: {why}"
     if any(isinstance(processor, SynthIDTextWatermarkLogitsProcessor) for processor in processors):
         return "watermarking_config of SynthID keeps a state for each row of a beam"
+    if (pad := placed_padding(model)) is not None and bool((input_ids == pad).any()):
+        return "the decoder gives padding a position of its own, and begins with some"
     return _of_the_model(model) or _of_arguments(model, model_kwargs) or _of_prompts(model, model_kwargs)
+
+
+def placed_padding(model: Any) -> int | None:
+    """The padding token, where it has a position of its own among the decoder's (M2M100, Speech2Text), not that of its place."""
+    embed = getattr(model.get_decoder(), "embed_positions", None)
+    return model.config.pad_token_id if hasattr(embed, "create_position_ids_from_input_ids") else None
 
 
 def _of_the_model(model: Any) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
+from numbers import Real
 from typing import Any
 
 from ..models import Model
@@ -67,10 +68,15 @@ class Score:
         return begin(strategy, score=self, **settings)
 
 
+def is_number(value: Any) -> bool:
+    """Whether this is a finite number."""
+    return isinstance(value, Real) and isfinite(value)
+
+
 def nonnegative(name: str, value: float) -> float:
     """`value`, if it is a number of at least 0."""
-    if not (isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be a number of at least 0, got {value}")
+    if not (is_number(value) and value >= 0):
+        raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
     return value
 
 

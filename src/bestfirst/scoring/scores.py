@@ -4,13 +4,13 @@ language model; scores that change another one. And all of them by name, as `dec
 from __future__ import annotations
 
 from inspect import Parameter, signature
-from math import inf, isfinite, log
+from math import inf, log
 from typing import Any
 
 from ..models import Model
 from ..search import AnyOrderSearch, Context, Finished, Groups, Strategy
 from ..search import check as check_settings
-from .score import Score, log_softmax, logs, nonnegative
+from .score import Score, is_number, log_softmax, logs, nonnegative
 
 
 class LogProbability(Score):
@@ -27,8 +27,8 @@ class LogProbability(Score):
         cls.value_only = cls.final is Score.final and cls.bound is LogProbability.bound
 
     def __init__(self, temperature: float = 1.0) -> None:
-        if not 0 < temperature < inf:
-            raise ValueError(f"temperature must be a number above 0, got {temperature}")
+        if not (is_number(temperature) and temperature > 0):
+            raise ValueError(f"temperature must be a number above 0, got {temperature!r}")
         self.temperature = temperature
 
     @property
@@ -53,8 +53,8 @@ class LengthNormalized(Score):
     one_way = True
 
     def __init__(self, alpha: float) -> None:
-        if not isfinite(alpha):
-            raise ValueError(f"alpha must be a number, got {alpha}")
+        if not is_number(alpha):
+            raise ValueError(f"alpha must be a number, got {alpha!r}")
         self.alpha = alpha
         self.monotonic = alpha <= 0
 
