@@ -221,14 +221,14 @@ class Worker:
     ) -> None:
         """Decode these records together. If that fails, do those that are left in halves, until the one at fault is alone; that
         one once more, for what failed may have been the machine."""
-        left = dict(enumerate(records))
+        left, beam = dict(enumerate(records)), self.beam
         cost = Stats()
 
         def finished(index: int, result: Result) -> None:
             record = left.pop(index)
             if result.status != "error":
                 self.probe = record.text
-            tally.add(result, self.beam)
+            tally.add(result, beam)
             done(record, result)
 
         tracer = None if trace is None else lambda index: trace(records[index])
