@@ -204,7 +204,7 @@ class EngineThread:
         work = self._work[job]
         if work.stream:
             self._certify(job, result.hypotheses)
-        trace = self._replayed(job, result) if job in self._recordings else None
+        trace = self._replayed(job, result) if job in self._recordings and result.status != "error" else None
         self._forget(job)
         self._tell(work, job.index, result, trace)
 
@@ -328,10 +328,8 @@ class EngineThread:
         self._recordings[job] = RecordedSearch(job.decoding.search(job.source, self.model.eos))
         return self._recordings[job]
 
-    def _replayed(self, job: Job, result: Result) -> Trace | None:
+    def _replayed(self, job: Job, result: Result) -> Trace:
         """Every event of a search that was recorded, as they would come in strict order."""
-        if result.status == "error":
-            return None
         trace = Trace()
         trace.describe(self.model, self._work[job].texts[job.index][0])
         self._recordings[job].replay(job.decoding.search(job.source, self.model.eos, trace))

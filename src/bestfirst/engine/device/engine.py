@@ -195,14 +195,9 @@ class DeviceEngine:
         some = self._next()
         if not some or session.prompt != self._room.start(some[0]) or session.fixed is not some[0].decoding.deterministic:
             return False
-        decoding = some[0].decoding
-        if session.trie is not decoding.allowed or session.drafts != self._room.drafts(some[0]):
-            return False
-        if session.eos != self._ends(some[0]):
-            return False
-        if not session.has_tables_for(some):
-            return False
-        if not session.shape.fits(self._room.needs(some)):
+        alike = session.trie is some[0].decoding.allowed and session.drafts == self._room.drafts(some[0])
+        alike = alike and session.eos == self._ends(some[0]) and session.has_tables_for(some)
+        if not (alike and session.shape.fits(self._room.needs(some))):
             return False
         for _ in some:
             self._fitting.append(self._waiting.popleft())
