@@ -136,7 +136,7 @@ ELSEWHERE = {"num_beams": "beam", "beam_size": "beam", "beam_width": "beam", "nu
     "num_hypotheses": "nbest", "max_new_tokens": "max_length", "max_decoding_length": "max_length",
     "min_new_tokens": "min_length", "early_stopping": "stop", "logits_processor": "processors"}  # fmt: skip
 """What other libraries call a setting."""
-TOGETHER = 256  # inputs that are tokenised at a time: the fewer, the sooner a device has some to work on
+TOGETHER = 320  # inputs that are tokenised at a time: as many as a device is given first
 
 
 def _read(model: Model, inputs: Iterable[Any], prefix: Any) -> Iterator[tuple[Any, Source | ValueError]]:

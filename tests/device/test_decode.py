@@ -110,6 +110,40 @@ def test_a_session_that_many_wait_for_gives_way_to_a_larger_one(on_device):
     assert summary([found[job] for job in (first, *others)]) == summary(expected)
 
 
+def test_jobs_that_cannot_share_a_session_wait_for_each_other(on_device):
+    """Those under a trie are no reason for a larger session of those without."""
+    architecture = ARCHITECTURES["marian"]
+    model = bestfirst.wrap(architecture.build().to(DEVICE))
+    free = Decoding(beam=2, max_length=3)
+    settings = [free, *[free.using(allowed=bestfirst.Trie([(5, 6), (7, 8)]))] * 5, free]
+    jobs = [Job(i, model.read(architecture.inputs(1)[0]), each) for i, each in enumerate(settings)]
+    on_device()
+    engine = engine_for(model, free)
+    engine.submit(*jobs)
+    found = {}
+    for _ in range(60):
+        found.update(engine.step())
+    assert {*found} == {*jobs}
+
+
+def test_a_session_in_the_place_of_another_is_no_smaller(on_device, monkeypatch):
+    architecture = ARCHITECTURES["marian"]
+    model = bestfirst.wrap(architecture.build().to(DEVICE))
+    decoding = Decoding(beam=2, max_length=2)
+    on_device()
+    made = []
+
+    def session(model, shape, make=engines.Session):
+        made.append((shape.inputs, shape.source))
+        return make(model, shape)
+
+    monkeypatch.setattr(engines, "Session", session)
+    short, long = [5, 6, 7, 0], [5] * 37 + [0]
+    for inputs in ([short], [short] * 6, [long], [short], [short] * 6, [long]):
+        bestfirst.decode(model, inputs, decoding)
+    assert made == [(4, 32), (32, 32), (32, 64)]
+
+
 def test_what_the_device_refuses_is_decoded_elsewhere_with_one_warning(on_device, monkeypatch):
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     inputs = ARCHITECTURES["marian"].inputs(3)

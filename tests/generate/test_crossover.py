@@ -133,3 +133,23 @@ def test_the_clock(seconds, longest, expected, monkeypatch):
     monkeypatch.setattr(crossover, "TOKENS", 8)
     monkeypatch.setattr(crossover, "thread_time", lambda: clock[0])
     assert crossover.sooner_by(generate("theirs"), generate("ours"), longest) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_penalty_that_knows_the_padding_of_more_inputs_than_are_measured(k, monkeypatch):
+    architecture, ran = ARCHITECTURES["gpt2"], []
+
+    def measure(theirs, ours, _):
+        theirs(2)
+        ours(2)
+        ran.append(True)
+        return 0.5
+
+    monkeypatch.setattr(crossover, "measure", measure)
+    monkeypatch.setattr(crossover, "LARGE", float("inf"))
+    model, batch = architecture.build(), padded(architecture, architecture.inputs(crossover.INPUTS + 2, seed=1))
+    asked = {"num_beams": k, "max_new_tokens": 5, "repetition_penalty": 1.4}
+    stats = bestfirst.Stats()
+    ours = model.generate(**batch, **asked, custom_generate=bestfirst.generate, stats=stats)
+    assert torch.equal(ours, model.generate(**batch, **asked))
+    assert (stats.engine, ran) == ("generate", [True])

@@ -183,3 +183,32 @@ def test_texts_of_a_request_are_read_together(engine, second):
     expected = "the input cannot be read; write it otherwise" if second == "unreadable" else None
     assert [done[i].message for i in range(4)] == [None, expected, None, None]
     assert [done[i].text for i in (0, 3)] == ["ab", "ba"]
+
+
+class ByItself:
+    """An engine whose searches run by themselves; it takes whatever it is given, and wants no more than so much."""
+
+    pauses, slots, in_flight, wants = False, 2048, (), 16
+
+    def __init__(self):
+        self.jobs = []
+
+    def submit(self, *jobs):
+        self.jobs += jobs
+
+
+def test_an_engine_that_runs_by_itself_is_given_what_it_wants_and_what_fits(model):
+    """Wide searches that find no room do not keep a small one of somebody else's from it."""
+    thread = EngineThread(model, Limits())
+    given = thread._engine = ByItself()
+    thread._share.rows, thread._share.by_themselves = 100, True
+    wide, narrow = (Decoding(beam=60, strategy=name) for name in ("beam", "best-first"))
+    for n in range(3):
+        thread._enter(Work(str(n), texts=[("ab", wide)] * 20, tell=print))
+    thread._enter(Work("small", texts=[("ba", narrow)] * 30, tell=print))
+    thread._feed()
+    assert sum(job.decoding is wide for job in given.jobs) == 1  # a second one would need more rows than are left
+    assert 0 < sum(job.decoding is narrow for job in given.jobs) <= given.wants
+    before = len(given.jobs)
+    thread._feed()
+    assert before < len(given.jobs) <= before + given.wants

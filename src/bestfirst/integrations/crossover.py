@@ -27,6 +27,7 @@ from .call import Call
 from .inputs import PreparedModel
 from .limits import CallLimits
 from .parity import hugging_face_strategy
+from .processors import of_first_rows
 from .unencoded import encoded
 
 _log = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ def _measured(
     call: Call, bounded: bool, processors: LogitsProcessorList, input_ids: torch.Tensor, model_kwargs: dict[str, Any], n: int
 ) -> float:
     k, prompt = call.config.num_beams, input_ids.shape[1]
+    processors = LogitsProcessorList(of_first_rows(each, n * k) for each in processors)
     others = StoppingCriteriaList([Never()] if call.limits.others else [])
     inputs = replace(call.inputs, ids=call.inputs.ids[:n], prompts=call.inputs.prompts[:n], lengths=call.inputs.lengths[:n])
     few = replace(

@@ -121,7 +121,7 @@ def generate(
     if why is None and config.num_beams == 1 and caller.streamer is not None:
         why = "streamer: it gives each token as soon as it is known"
     limits = read_limits(stopping_criteria, config, input_ids.shape[1])
-    if why is None and may_be_slower and config.num_beams == 1 and limits.others and not limits.eos and len(input_ids) > 1:
+    if why is None and not own and config.num_beams == 1 and limits.others and not limits.eos and len(input_ids) > 1:
         why = "without an EOS, what a criterion has ended goes on until all have ended"
     if why is not None:
         if may_be_slower:

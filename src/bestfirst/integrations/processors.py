@@ -162,6 +162,12 @@ def one_an_input(processor: Any, inputs: int) -> Any:
     return _changed(processor, **{IGNORED: starts[:: len(starts) // inputs]})
 
 
+def of_first_rows(processor: Any, rows: int) -> Any:
+    """The processor, as it is for the first rows of a batch."""
+    starts = getattr(processor, IGNORED, None)
+    return _changed(processor, **{IGNORED: starts[:rows]}) if isinstance(starts, torch.Tensor) else processor
+
+
 OF_ONE_INPUT: dict[type, Callable[[Any, int], Any]] = {
     hf.EncoderRepetitionPenaltyLogitsProcessor: lambda p, i: _changed(p, encoder_input_ids=p.encoder_input_ids[i : i + 1]),
     hf.EncoderNoRepeatNGramLogitsProcessor: lambda p, i: _changed(

@@ -87,7 +87,8 @@ def left_to_generate(
 def placed_padding(model: Any) -> int | None:
     """The padding token, where it has a position of its own among the decoder's (M2M100, Speech2Text), not that of its place."""
     embed = getattr(model.get_decoder(), "embed_positions", None)
-    return model.config.pad_token_id if hasattr(embed, "create_position_ids_from_input_ids") else None
+    apart = hasattr(embed, "create_position_ids_from_input_ids")
+    return getattr(embed, "padding_idx", model.config.pad_token_id) if apart else None
 
 
 def _of_the_model(model: Any) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from math import inf
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from ..settings import Decoding
 from .fair_share import FairShare, Flow, Use
 from .schemas import Limits
 
-TOGETHER = 256  # texts that are read at a time, while others wait
+TOGETHER = 320  # texts that are read at a time, while others wait: as many as a device is given first
 TURN = 8  # texts that a request starts at a time where searches run by themselves
 
 log = logging.getLogger(__name__)
@@ -143,11 +143,8 @@ class EngineThread:
         """What has come in; where there is nothing else to do, wait for it."""
         if not self._share.flows:
             yield self._inbox.get()
-        while True:
-            try:
-                yield self._inbox.get_nowait()
-            except Empty:
-                return
+        while not self._inbox.empty():  # nobody else takes from it
+            yield self._inbox.get()
 
     def _enter(self, work: Work) -> None:
         if not work.cancelled:
@@ -233,13 +230,15 @@ class EngineThread:
         # What searches by itself is given as much as it wants at a time: it works on that while the next texts are read.
         wanted, turn = (self._engine.wants, TURN) if self._share.by_themselves else (inf, 1)
         for work in self._share.allocate(self._in_flight()):
+            lacking = None
             for _ in range(min(turn, len(work.waiting))):
                 if wanted <= 0:
                     return
                 wanted -= 1
-                lacking = self._start(work)
-                if lacking is not None and self._share.overdue(work, lacking):
-                    return
+                if (lacking := self._start(work)) is not None:
+                    break
+            if lacking is not None and self._share.overdue(work, lacking):
+                return
 
     def _start(self, work: Work) -> Use | None:
         """Start the first text that waits, or tell its result where it needs no model; if there is no room, what it needs."""

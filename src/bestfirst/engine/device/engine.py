@@ -6,7 +6,7 @@ import gc
 import logging
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import replace
 from itertools import islice, takewhile
 from math import ceil
@@ -27,14 +27,14 @@ from .agreement import own_modules
 from .first_answer import check
 from .own_modules import OwnModules
 from .products import power
-from .room import MOST_INPUTS, ROOMS, Room, room_for
+from .room import MOST_INPUTS, Room, room_for
 from .rules import unknown_to_device
 from .session import Session
 from .state import Shape
 from .weights import Weights
 
 BATCH = 512  # inputs that are read together,
-FIRST = 1 + ROOMS[-1]  # and at first, when the device waits for them; no fewer, for they tell how much room is needed
+FIRST = 320  # and at first, when the device waits for them: more than fit into a small room, for they tell which is needed
 WINDOW = 1 << 15  # inputs that are read before it is decided how much room is needed
 
 _log = logging.getLogger(__name__)
@@ -188,9 +188,8 @@ class DeviceEngine:
         return found
 
     def _take(self, session: Session) -> bool:
-        """Let the next of those that wait come behind those that fit; if they do not, they wait until the session is empty: so do
-        many more than it was made for, which get a larger one."""
-        if min(room_for(len(self._waiting)), self._most) > session.meant_for:
+        """Let the next come behind those that fit. If they do not, or are many more than it is made for, they wait."""
+        if self._wanted(self._waiting) > session.meant_for < self._wanted(self._room.alike(self._waiting)):
             return False
         some = self._next()
         if not some or session.prompt != self._room.start(some[0]) or session.fixed is not some[0].decoding.deterministic:
@@ -212,10 +211,8 @@ class DeviceEngine:
         some = islice(self._waiting, BATCH)
         if not self._waiting:
             return []
-        first, start_of = self._waiting[0], self._room.start
-        start, decoding = start_of(first), first.decoding
-        drafted = self._room.drafts
-        drafts = drafted(first)
+        first, start_of, drafted = self._waiting[0], self._room.start, self._room.drafts
+        start, decoding, drafts = start_of(first), first.decoding, drafted(first)
 
         def alike(job: Job) -> bool:
             mine = job.decoding
@@ -233,23 +230,19 @@ class DeviceEngine:
         self._waiting.extendleft(reversed(self._fitting))
         self._fitting.clear()
         some = self._next()
-        needs, kept, wanted = self._room.needs(some), self._known.session, min(room_for(len(self._waiting)), self._most)
+        alike, needs, kept = self._room.alike(self._waiting), self._room.needs(some), self._known.session
         model = self.model.model
-        if kept is None or not (_free(kept[1], self) and self._suits(kept[1], needs, wanted) and kept[0].holds_all(model)):
+        before = kept[1] if kept is not None and _free(kept[1], self) else None
+        if before is None or not (self._suits(before, needs, self._wanted(alike)) and kept[0].holds_all(model)):
             self._known.session = None
-            free = some[0].decoding.allowed is None  # a session has a trie or it has none
-            drafts = self._room.drafts(some[0])  # and one drafter, or none
-            drafted = self._room.drafts
-            alike = [job for job in self._waiting if (job.decoding.allowed is None) is free and drafted(job) == drafts]
-            kept = self._known.session = (Fingerprint(model), self._new(alike))
+            kept = self._known.session = (Fingerprint(model), self._new(alike, before))
             if self._room.modules is None:  # else the model's own weights are read, in their places
                 kept[0].copied = Checksum(model.parameters())
         session: Session = kept[1]
-        session.owner = ref(self)
+        session.owner = engine = ref(self)
         trie: Any = some[0].decoding.allowed
         session.begin(self._ends(some[0]), self.model.banned, self._room.start(some[0]), trie)
         session.asking = edits if (edits := some[0].edits) is not None and edits.asked is not None else None
-        engine = ref(self)
         session.admission.encode = lambda prompts: engine().model.encode(prompts)  # type: ignore[union-attr]
         self._session = session
         return session
@@ -260,6 +253,10 @@ class DeviceEngine:
         fits = shape.fits(needs) and power(shape.k) <= max(16, 2 * power(needs.k))
         alike = session.fixed is decoding.deterministic and session.drafts == self._room.drafts(self._waiting[0])
         return fits and alike and session.meant_for >= inputs
+
+    def _wanted(self, jobs: Sized) -> int:
+        """Inputs that a session for these jobs should take at a time."""
+        return min(room_for(len(jobs)), self._most)
 
     def _close(self) -> None:
         """Count what the session cost."""
@@ -306,16 +303,19 @@ class DeviceEngine:
         for (job, answer), text in zip(answers, texts, strict=True):
             write(answer, job.decoding, self._ends(job), text)
 
-    def _new(self, jobs: Sequence[Job]) -> Session:
-        inputs, room, fixed = self._most, self._room, jobs[0].decoding.deterministic
+    def _new(self, jobs: Sequence[Job], before: Session | None) -> Session:
+        """For these jobs; no smaller than the one before, if its beams would do: as many inputs, and as long, may come again."""
+        room, wanted, like = self._room, self._wanted(jobs), None
+        drafts = room.drafts(jobs[0])
+        if before is not None and before.drafts == drafts and before.shape.holds_beams_of(room.needs(jobs)):
+            wanted, like = max(wanted, min(before.meant_for, self._most)), before.shape
+        own = () if room.modules is None else (drafts or room.modules, room.step(drafts))
+        more: dict[str, Any] = {"fixed": True} if jobs[0].decoding.deterministic else {}
+        inputs = wanted
         while True:
             try:
-                drafts = room.drafts(jobs[0])
-                own = () if room.modules is None else (drafts or room.modules, room.step(drafts))
-                more: dict[str, Any] = {"fixed": True} if fixed else {}
-                session = Session(self.model.model, room.roomy(jobs, inputs), *own, **more)
-                session.drafts = drafts
-                session.meant_for = min(room_for(len(jobs)), self._most)
+                session = Session(self.model.model, room.roomy(jobs, inputs, like), *own, **more)
+                session.drafts, session.meant_for = drafts, wanted
                 return session
             except torch.OutOfMemoryError:  # fewer at a time
                 if inputs == 1:

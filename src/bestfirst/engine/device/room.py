@@ -78,10 +78,17 @@ class Room:
         heated = any(heat_of(each.objective) for each in settings)
         return Shape(k, most, 1, source, lengths, 0, width, len(prompt), banned, code, given, trie, times, keep, heated)
 
-    def roomy(self, jobs: Sequence[Job], most: int) -> Shape:
-        """Room for as many of these at a time as the memory allows, and for inputs that are a little longer."""
+    def alike(self, jobs: Sequence[Job]) -> list[Job]:
+        """Those that can be in one session with the first: it has a trie or none, and one drafter or none."""
+        free, drafts = jobs[0].decoding.allowed is None, self.drafts(jobs[0])
+        return [job for job in jobs if (job.decoding.allowed is None) is free and self.drafts(job) == drafts]
+
+    def roomy(self, jobs: Sequence[Job], inputs: int, like: Shape | None = None) -> Shape:
+        """Room for so many at a time, or as many as the memory allows, and for inputs that are a little longer; for those that
+        had room in a session `like` that."""
         needs = self.needs(jobs)
-        inputs = min(most, room_for(len(jobs)))
+        if like is not None:
+            needs = replace(needs, source=max(needs.source, like.source), lengths=max(needs.lengths, like.lengths))
         longer = 16 if needs.wide and needs.lengths <= 16 else 64
         shape = replace(needs, source=-(-needs.source // 32) * 32, lengths=-(-needs.lengths // longer) * longer)
         shape = replace(shape, trie=power(needs.trie) if needs.trie else 0)

@@ -80,6 +80,10 @@ class Shape:
         """Whether the best answers are selected, not looked for one by one."""
         return self.n > FEW
 
+    def holds_beams_of(self, other: Shape) -> bool:
+        """Whether it is no beam that `other` would not fit for, and neither is wide, for then length is dear."""
+        return self.k >= other.k and not self.wide and (self.prompt, self.trie > 0) == (other.prompt, other.trie > 0)
+
     def fits(self, other: Shape) -> bool:
         """Whether `other` can be decoded in this room."""
         alike = (self.prompt, self.times, self.trie > 0) == (other.prompt, other.times, other.trie > 0)
