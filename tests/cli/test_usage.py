@@ -38,6 +38,7 @@ from cli.process import COMMAND, ENVIRONMENT, only_line, run
         (["translate", "--workers", "3", __file__, "-o", "no/such/folder/out"], "--workers goes with --ray"),
         (["translate", "--input-field", "foo"], "--input-field is for records: name a .jsonl or .parquet file, or say --input-"),
         (["translate", "--output-field", "foo", "--json"], "--output-field is for records: name a .jsonl or .parquet file"),
+        (["translate", "--output-field", "foo", "--input-format", "jsonl"], "--output-field is for records: name a .jsonl"),
         (["translate", "no/such/file"], "cannot read 'no/such/file': No such file or directory"),
         (["translate", "."], "cannot read '.': Is a directory"),
         (["translate", "-o", "no/such/folder/out"], "cannot write to 'no/such/folder/out': No such file or directory"),

@@ -87,11 +87,11 @@ def _check_options(source: Input, target: Target, corpora: CorpusOptions) -> Non
     """What would change nothing is refused."""
     if corpora.workers is not None and corpora.ray is None:
         raise usage("--workers goes with --ray")
-    if not {source.form, target.form} & {"jsonl", "parquet"}:
-        for name in ("input_field", "output_field"):
-            if getattr(corpora, name) != getattr(type(corpora), name):
-                flag = "--" + name.replace("_", "-")
-                raise usage(f"{flag} is for records: name a .jsonl or .parquet file, or say --input-format or --output-format")
+    matter = {"input_field": {source.form, target.form}, "output_field": {target.form}}
+    for name, forms in matter.items():
+        if getattr(corpora, name) != getattr(type(corpora), name) and not forms & {*RECORDS}:
+            flag = "--" + name.replace("_", "-")
+            raise usage(f"{flag} is for records: name a .jsonl or .parquet file, or say --input-format or --output-format")
 
 
 def _check_stream(source: Input, target: Target, asked: Iterable[str]) -> None:
