@@ -136,7 +136,7 @@ ELSEWHERE = {"num_beams": "beam", "beam_size": "beam", "beam_width": "beam", "nu
     "num_hypotheses": "nbest", "max_new_tokens": "max_length", "max_decoding_length": "max_length",
     "min_new_tokens": "min_length", "early_stopping": "stop", "logits_processor": "processors"}  # fmt: skip
 """What other libraries call a setting."""
-TOGETHER = 320  # inputs that are tokenised at a time: as many as a device is given first
+FIRST, TOGETHER = 320, 512  # inputs that are tokenised at a time, as many as a device takes: at first fewer, for it waits
 
 
 def _read(model: Model, inputs: Iterable[Any], prefix: Any) -> Iterator[tuple[Any, Source | ValueError]]:
@@ -149,8 +149,8 @@ def _read(model: Model, inputs: Iterable[Any], prefix: Any) -> Iterator[tuple[An
         return
     batch = getattr(read, "batch", None)
     if batch is not None and isinstance(inputs, (list, tuple)):
-        for first in range(0, len(inputs), TOGETHER):
-            some = inputs[first : first + TOGETHER]
+        for first in (0, *range(FIRST, len(inputs), TOGETHER)):
+            some = inputs[first : first + TOGETHER if first else FIRST]
             yield from zip(some, batch(some), strict=True)
         return
     for raw in inputs:

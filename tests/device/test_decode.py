@@ -313,7 +313,23 @@ def test_a_gpu_gives_what_the_host_gives(settings):
     model = bestfirst.load(device="cuda")
     found = bestfirst.decode(model, LINES, **{"max_length": 80, **settings})
     assert known(model).session is not None
-    assert summary(found) == summary(bestfirst.decode(model, LINES, **{"max_length": 80, **settings}, row_budget=512))
+    expected = bestfirst.decode(model, LINES, **{"max_length": 80, **settings}, row_budget=512)
+    if settings["beam"] <= 50:
+        assert summary(found) == summary(expected)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert_same_but_for_near_ties(mine, theirs)
+
+
+def assert_same_but_for_near_ties(mine, theirs, gap=1e-4):
+    """Products are added up in another order: of 200 lines with 300 answers each, 7 have neighbours within 1e-5 that change places,
+    or a call more or less for one of these (H200, 2026-11-18)."""
+    assert (mine.status, mine.exact, len(mine.hypotheses)) == (theirs.status, theirs.exact, len(theirs.hypotheses))
+    assert mine.calls == pytest.approx(theirs.calls, rel=0.002)
+    scores = [[answer.score for answer in result.hypotheses] for result in (mine, theirs)]
+    assert scores[0] == pytest.approx(scores[1], abs=gap)
+    worth = [{answer.tokens: answer.score for answer in result.hypotheses} for result in (mine, theirs)]
+    for some, others in (worth, worth[::-1]):
+        assert all(abs(score - others.get(tokens, min(others.values()))) <= gap for tokens, score in some.items())
 
 
 def test_a_session_kept_from_few_inputs_or_another_beam_is_not_used_for_many(on_device, monkeypatch):

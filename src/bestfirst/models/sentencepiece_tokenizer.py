@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
+from os import cpu_count
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +115,14 @@ class SentencePieceTokenizer(Tokenizer):
         def one(text: str) -> list[int]:
             return [vocabulary.get(piece, unknown) for piece in source.encode(text, out_type=str)]
 
-        if len(texts) < FEW:
+        if len(texts) < FEW and self._read is None:
             return [one(text) for text in texts]
         if self._read is None or self._read[0] != len(vocabulary):
             pieces = map(source.IdToPiece, range(source.GetPieceSize()))
             self._read = len(vocabulary), [vocabulary.get(piece, unknown) for piece in pieces]
         table, odd = self._read[1], source.unk_id()
         # a piece that sentencepiece does not know may be in the vocabulary all the same
-        every = zip(texts, source.encode(texts, out_type=int), strict=True)
+        every = zip(texts, source.encode(texts, out_type=int, num_threads=_threads(len(texts))), strict=True)
         return [one(text) if odd in ids else [table[i] for i in ids] for text, ids in every]
 
     def encode_target(self, text: str) -> list[int]:
@@ -142,8 +143,6 @@ class SentencePieceTokenizer(Tokenizer):
         return self._split.finds(text)
 
     def decode_batch(self, batch: Sequence[Ids]) -> list[str]:
-        if len(batch) < FEW:
-            return [self._text([token for token in ids if token not in self._special]) for ids in batch]
         table, shown = self._shown_as, self.shown
         for token in set(chain.from_iterable(batch)) - table.keys():
             table[token] = NONE if token in self._special else shown.PieceToId(self._name(token))
@@ -151,7 +150,7 @@ class SentencePieceTokenizer(Tokenizer):
         for i, row in enumerate(rows):
             if NONE in row:  # mostly the last, EOS
                 rows[i] = row[:-1] if row.index(NONE) == len(row) - 1 else [number for number in row if number != NONE]
-        texts = iter(shown.decode(rows))
+        texts = map(shown.decode, rows) if len(rows) < FEW else shown.decode(rows, num_threads=_threads(len(rows)))
         odd = shown.unk_id()
         every = zip(batch, rows, texts, strict=True)
         return [
@@ -184,7 +183,12 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 NONE = -1  # the number of a token that is not shown
-FEW = 64  # below that, sentencepiece's threads take longer to begin than it takes without them
+FEW = 64  # texts that are not worth a table of all pieces, nor a list of sentencepiece's, for which it begins threads
+
+
+def _threads(texts: int) -> int:
+    """That sentencepiece begins for so many: each takes as long to begin as a hundred texts."""
+    return max(1, min(4, cpu_count() or 1, texts // 128))
 
 
 class MarianTokenizer(SentencePieceTokenizer):

@@ -56,6 +56,7 @@ class DeviceEngine:
         self._room = Room(model, way if isinstance(way, OwnModules) else None)
         self._most = MOST_INPUTS  # in flight: fewer, once memory was refused
         self._session: Session | None = None
+        self._unproven: Checksum | None = None  # of weights that the session has copies of, while it is not known to hold
         self._waiting: deque[Job] = deque()
         self._fitting: deque[Job] = deque()  # those that wait and are known to fit into the session
         self._unfinished: dict[Job, None] = {}  # here, not on the host
@@ -182,10 +183,27 @@ class DeviceEngine:
         while len(self._fitting) < BATCH and self._take(session):
             pass
         found = session.step(self._fitting)
+        if found and not self._proven():
+            return []
         if found and not session.checked:
             check(self.model, *found[0])
             session.checked = True
         return found
+
+    def _proven(self) -> bool:
+        """Whether the session's weights are the model's. It was asked when the session was opened; if they are not, somebody has
+        changed them where torch does not count it, and all begin again."""
+        asked, self._unproven = self._unproven, None
+        if asked is None or asked.holds():
+            return True
+        self._begin_again()
+        return False
+
+    def _begin_again(self) -> None:
+        """In a new session, with those that are not done."""
+        self._session = self._known.session = None
+        self._fitting.clear()
+        self._waiting = deque(self._unfinished)
 
     def _take(self, session: Session) -> bool:
         """Let the next come behind those that fit. If they do not, or are many more than it is made for, they wait."""
@@ -233,7 +251,12 @@ class DeviceEngine:
         alike, needs, kept = self._room.alike(self._waiting), self._room.needs(some), self._known.session
         model = self.model.model
         before = kept[1] if kept is not None and _free(kept[1], self) else None
-        if before is None or not (self._suits(before, needs, self._wanted(alike)) and kept[0].holds_all(model)):
+        asks = (edits := some[0].edits) is not None and edits.asked is not None
+        good = before is not None and self._suits(before, needs, self._wanted(alike)) and kept[0].seems_to_hold(model)
+        self._unproven = kept[0].copied if good else None
+        if asks and self._unproven is not None:  # nobody is to be asked again because of that
+            good, self._unproven = self._unproven.holds(), None
+        if not good:
             self._known.session = None
             kept = self._known.session = (Fingerprint(model), self._new(alike, before))
             if self._room.modules is None:  # else the model's own weights are read, in their places
@@ -242,7 +265,7 @@ class DeviceEngine:
         session.owner = engine = ref(self)
         trie: Any = some[0].decoding.allowed
         session.begin(self._ends(some[0]), self.model.banned, self._room.start(some[0]), trie)
-        session.asking = edits if (edits := some[0].edits) is not None and edits.asked is not None else None
+        session.asking = edits if asks else None
         session.admission.encode = lambda prompts: engine().model.encode(prompts)  # type: ignore[union-attr]
         self._session = session
         return session
@@ -271,9 +294,7 @@ class DeviceEngine:
             self._fall_back(error)
             return
         self._most = most // 2
-        self._session = self._known.session = None
-        self._fitting.clear()
-        self._waiting = deque(self._unfinished)
+        self._begin_again()
         error.__traceback__ = None  # what it names is to be freed
         gc.collect()
         torch.cuda.empty_cache()
@@ -294,7 +315,7 @@ class DeviceEngine:
 
     def _write(self, found: Sequence[tuple[Job, Result]]) -> None:
         """Give all answers their texts, in one go."""
-        if self.model.tokenizer is None:
+        if not found or self.model.tokenizer is None:
             return
         answers = [(job, each) for job, result in found for each in (*result.hypotheses, result.partial) if each is not None]
         texts = self.model.texts_of(

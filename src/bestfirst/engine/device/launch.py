@@ -111,3 +111,7 @@ class Transfer:
         if self._event is not None:
             self._event.synchronize()
         return self._tensor.numpy()
+
+    def __int__(self) -> int:
+        """Of a single number."""
+        return int(self.wait()[0])

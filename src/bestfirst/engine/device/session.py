@@ -29,7 +29,7 @@ from .state import SCORES, Shape, State
 from .step import DeviceStep
 from .weights import Weights
 
-FEW_ACTIVE = 16  # inputs for which half as many steps are queued: they are soon done
+FEW_ACTIVE, MANY_ACTIVE = 16, 512  # inputs: few are soon done, with many the host has other things to do
 FIXED_ROWS = 256  # of a step where it always has the same
 AHEAD = 1  # snapshots outstanding: so many bursts are queued while the host waits for the one before
 FEW = 64  # jobs that are not worth collecting while many others run,
@@ -66,7 +66,7 @@ class Session:
         if fixed:
             self.step_of.fixed = True  # type: ignore[attr-defined]
         self.step_of.rows(self.buckets[-1])
-        self.burst, self.ahead = (step.burst, AHEAD) if self.weights.device.type == "cuda" else (1, 0)
+        self.burst, self.ahead = (step.burst, AHEAD) if self.weights.device.type == "cuda" else ((1, 1, 1), 0)
         self._tables: dict[Hashable, int] = {}  # places of scores' tables
         self._programs: dict[bytes, int] = {}  # places of edits, from 1 on
         self.meant_for = shape.inputs  # inputs at a time; the memory may have allowed fewer
@@ -78,7 +78,7 @@ class Session:
     @torch.inference_mode()
     def begin(self, eos: Sequence[int], banned: Sequence[int], prompt: Sequence[int], trie: Trie | None = None) -> None:
         """Nothing is in flight; from now on outputs start from `prompt`, and are those of the trie, if there is one."""
-        self.state.clear()
+        self.graphs.run("clear", self.state.clear)
         self.state.settle_vocabulary(eos, banned, prompt)
         self.state.settle_trie(trie)
         self.trie = trie
@@ -221,7 +221,7 @@ class Session:
             asking_step(self.step_of, self.graphs, rows, self.asking, self._slots)
             self._snapshots.append(Snapshot(Transfer(self.state.board), self._let_in, self._taken_out))
             return
-        for _ in range(self.burst if self._active > FEW_ACTIVE else (self.burst + 1) // 2):
+        for _ in range(self.burst[bisect((FEW_ACTIVE, MANY_ACTIVE), self._active)]):
             self.graphs.run(("step", size), lambda: self.step_of(size))
         self._snapshots.append(Snapshot(Transfer(self.state.board), self._let_in, self._taken_out))
 

@@ -8,6 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .launch import Transfer
+
 PIECE, BLOCK = 1 << 14, 1 << 11  # integers that one program weighs, and those that it reads at a time
 
 
@@ -47,9 +49,9 @@ class Weighing:
         )
         self._table = torch.from_numpy(np.stack([np.concatenate(column) for column in columns])).to(weights[0].device)
 
-    def __call__(self) -> torch.Tensor:
-        """The number, which is not waited for."""
+    def __call__(self) -> Transfer:
+        """The number, on its way to the host."""
         total = torch.zeros(1, dtype=torch.int64, device=self._table.device)
         with torch.cuda.device_of(total):
             weigh[(self._table.shape[1],)](*self._table, total, INTEGER=self._kind, PIECE=PIECE, BLOCK=BLOCK)
-        return total
+        return Transfer(total)
