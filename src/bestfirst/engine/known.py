@@ -114,4 +114,5 @@ _known: WeakKeyDictionary[Any, dict[bool, Known]] = WeakKeyDictionary()
 
 def known(model: Model) -> Known:
     """What is known of this model's weights, or of them in eight bits."""
-    return _known.setdefault(model.known_as, {}).setdefault(model.eight_bits, Known())
+    by_bits = _known.setdefault(model.known_as, {})
+    return by_bits.get(model.eight_bits) or by_bits.setdefault(model.eight_bits, Known())

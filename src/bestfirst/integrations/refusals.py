@@ -96,8 +96,7 @@ def _of_the_model(model: Any) -> str | None:
     if "prepare_inputs_for_generation" in vars(model) or not prepare.__func__.__module__.startswith("transformers."):
         return "prepare_inputs_for_generation is not the model's own (prompt tuning, an override)"
     modules = every_module(model)
-    weights = (weight for module in modules for weight in module._parameters.values() if weight is not None)
-    if any(weight.is_meta for weight in weights):
+    if any(weight.is_meta for module in modules for weight in module._parameters.values() if weight is not None):
         return "weights of the model are not in memory (offloaded)"
     if any(module.training for module in modules) and _drops_out(model.config.to_dict()):
         return "the model is in training mode, where dropout changes every forward pass (model.eval() ends it)"

@@ -94,14 +94,17 @@ class Transfer:
     """A tensor that is on its way to the host, behind all that was queued on the device before."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._event: Any = None
-        if not tensor.is_cuda:
-            self._tensor = tensor.clone()
-            return
-        self._tensor = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        self._tensor.copy_(tensor, non_blocking=True)
-        self._event = torch.cuda.Event()
-        self._event.record()
+        self._source = tensor
+        self._event: Any = torch.cuda.Event() if tensor.is_cuda else None
+        self._tensor = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        self.again()
+
+    def again(self) -> Transfer:
+        """The tensor as it will be now, in the same place on the host."""
+        self._tensor.copy_(self._source, non_blocking=True)
+        if self._event is not None:
+            self._event.record()
+        return self
 
     def here(self) -> bool:
         return self._event is None or bool(self._event.query())

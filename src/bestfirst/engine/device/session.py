@@ -94,6 +94,7 @@ class Session:
         self._slots: list[Job | None] = [None] * self.shape.inputs
         self._collections: deque[Collected] = deque()
         self._snapshots: deque[Snapshot] = deque()
+        self._boards: list[Transfer] = []  # that were looked at, for the next snapshots
         self.in_flight = self._source_tokens = 0  # jobs that have a slot, and their tokens
         self._active = self._let_in = self._taken_out = 0
         self.most_in_flight = self.most_tokens = self.rows = self.steps = 0
@@ -113,6 +114,7 @@ class Session:
         """Those that have a slot."""
         return [job for job in self._slots if job is not None]
 
+    @torch.inference_mode()
     def step(self, waiting: deque[Job]) -> list[tuple[Job, Result]]:
         """Let some in, queue some steps, and look at what the ones before have done. What cannot stay goes back to `waiting`.
 
@@ -139,7 +141,6 @@ class Session:
 
     # -- letting in -----------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def _admit(self, waiting: deque[Job]) -> None:
         """Encode some of those that wait, as far as there is room, and put each in a free slot."""
         jobs = [*islice(waiting, min(PIECE, self.most - self.in_flight))]
@@ -212,18 +213,17 @@ class Session:
 
     # -- running -----------------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def _run_burst(self) -> None:
         """Some steps, and a snapshot of what they will have done."""
         rows = self._rows_for(self._active)
         size = self.step_of.size(rows, self._active)
         if self.asking is not None:
             asking_step(self.step_of, self.graphs, rows, self.asking, self._slots)
-            self._snapshots.append(Snapshot(Transfer(self.state.board), self._let_in, self._taken_out))
-            return
-        for _ in range(self.burst[bisect((FEW_ACTIVE, MANY_ACTIVE), self._active)]):
-            self.graphs.run(("step", size), lambda: self.step_of(size))
-        self._snapshots.append(Snapshot(Transfer(self.state.board), self._let_in, self._taken_out))
+        else:
+            for _ in range(self.burst[bisect((FEW_ACTIVE, MANY_ACTIVE), self._active)]):
+                self.graphs.run(("step", size), lambda: self.step_of(size))
+        board = self._boards.pop().again() if self._boards else Transfer(self.state.board)
+        self._snapshots.append(Snapshot(board, self._let_in, self._taken_out))
 
     def _rows_for(self, active: int) -> int:
         """The least bucket that these inputs will need, as `share` gives rows out. No more are of use than inputs can name."""
@@ -233,6 +233,7 @@ class Session:
     def _look(self, snapshot: Snapshot, waiting: deque[Job]) -> None:
         """Collect inputs that are done, once they are many; or, if no node is free, let fewer be in flight."""
         board = snapshot.board.wait()
+        self._boards.append(snapshot.board)  # all that is looked at below is read before the next snapshot
         counters, status = board[:8], board[8:]
         if counters[BROKEN]:
             raise ValueError("the model's scores are not finite: check its weights and dtype")
@@ -250,14 +251,12 @@ class Session:
 
     # -- results -----------------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def _collect(self, done: Sequence[int]) -> None:
         """Results of these slots are made when they are here; the slots are free."""
         slots = send(np.array(done), self.weights.device)
         self._collections.append(Collected(self.state, self._take_out(done), slots))
         self.state.reclaim()
 
-    @torch.inference_mode()
     def _make_room(self, running: Sequence[int], waiting: deque[Job]) -> None:
         """The later half of the inputs in flight begin again when there is room."""
         if len(running) < 2:

@@ -122,6 +122,8 @@ class State:
         # inputs
         self.board = zeros(8 + S)  # what the host looks at
         self.counters, self.status = self.board[:8], self.board[8:]
+        self._at_first = self.counters.clone()  # nothing is in flight: a copy, for a number of the host's would be waited for
+        self._at_first[FREE], self._at_first[CAP] = N - 1, 1
         self.deepest, self.limit, self.source_length = zeros(S), zeros(S), zeros(S)
         self.rules = zeros(S, RULES.value)
         self.caps = torch.full((S,), inf, dtype=torch.float64, device=device)  # the most that a length reward is worth
@@ -204,8 +206,7 @@ class State:
         self.status.zero_()
         self.node_input.fill_(-1)
         torch.arange(nodes - 1, -1, -1, dtype=torch.int32, device=self.stack.device, out=self.stack)  # node 0 stays
-        self.counters.zero_()
-        self.counters[FREE], self.counters[CAP] = nodes - 1, 1
+        self.counters.copy_(self._at_first)
 
     def reclaim(self) -> None:
         """Take back the nodes of inputs that are leaving."""
