@@ -41,9 +41,13 @@ class Metrics:
         ended = [result.status for result, _ in done]
         for status in {*ended}:
             self._texts.labels(status).inc(ended.count(status))
-        self._calls.inc(sum(result.calls for result, _ in done))
-        by_search = [(result, decoding.beam) for result, decoding in done if decoding.strategy == "best-first"]
-        self._saved.inc(sum(max(0, beam_calls(result, beam) - result.calls) for result, beam in by_search))
+        calls = saved = 0
+        for result, decoding in done:
+            calls += result.calls
+            if decoding.strategy == "best-first":
+                saved += max(0, beam_calls(result, decoding.beam) - result.calls)
+        self._calls.inc(calls)
+        self._saved.inc(saved)
 
     def read(self) -> bytes:
         """All of it, in Prometheus' own format."""

@@ -260,8 +260,10 @@ def translation(answer: Answer) -> dict[str, Any]:
 
 def text_result(result: Result) -> dict[str, Any]:
     """The fields of a `TextResult`, in its order."""
-    text = (result.text or "") if result.hypotheses else ""
-    return {**summary(result), "text": text, "hypotheses": [translation(answer) for answer in result.hypotheses]}
+    answers, fields = result.hypotheses, summary(result)
+    fields["text"] = (answers[0].text or "") if answers else ""
+    fields["hypotheses"] = [*map(translation, answers)]
+    return fields
 
 
 class TranslateResponse(BaseModel):
