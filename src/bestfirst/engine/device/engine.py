@@ -23,8 +23,7 @@ from ..engine import Engine, Job, Stats, shown, write
 from ..known import known
 from ..steps.checksum import Checksum
 from ..steps.choose import Fingerprint, untouched
-from .agreement import own_modules
-from .first_answer import check
+from .agreement import check_answers, own_modules
 from .own_modules import OwnModules
 from .products import power
 from .room import MOST_INPUTS, Room, room_for
@@ -186,7 +185,7 @@ class DeviceEngine:
         if found and not self._proven():
             return []
         if found and not session.checked:
-            check(self.model, *found[0])
+            check_answers(self.model, *found[0])
             session.checked = True
         return found
 

@@ -19,7 +19,6 @@ from ...settings import Decoding
 from ..edits import Edits
 from ..engine import Job, Stats
 from .admission import PIECE, TOKENS
-from .asking import asking_step
 from .editing import PROGRAMS
 from .launch import Graphs, Transfer, send
 from .results import Collected
@@ -218,7 +217,7 @@ class Session:
         rows = self._rows_for(self._active)
         size = self.step_of.size(rows, self._active)
         if self.asking is not None:
-            asking_step(self.step_of, self.graphs, rows, self.asking, self._slots)
+            self.step_of.ask(rows, self.graphs, self.asking, self._slots)
         else:
             for _ in range(self.burst[bisect((FEW_ACTIVE, MANY_ACTIVE), self._active)]):
                 self.graphs.run(("step", size), lambda: self.step_of(size))

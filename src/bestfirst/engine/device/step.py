@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
 import torch
 
 from ...search import Result
+from ..edits import Edits, NotAnswered
+from ..engine import Job
+from ..processing import of_one_length
 from .admission import Admission, Reading
 from .answers import HEAT
 from .beams import grow
 from .editing import edit
+from .launch import Graphs
 from .own_modules import OwnModules
 from .products import add, normed, power, table
 from .rows import BROKEN, ROWS, assign, embed, place, share
@@ -135,6 +140,42 @@ class DeviceStep:
         if R not in self.scores:  # one place: a graph may look there
             self.scores[R] = torch.empty(logits.shape, device=logits.device)
         self.scores[R].copy_(logits)
+
+    def ask(self, R: int, graphs: Graphs, edits: Edits, slots: Sequence[Job | None]) -> None:
+        """A step of R rows that hands their scores to Python on the way, where something is done to them that no kernel knows.
+
+        The decoder is one graph, what keeps the best successors another, and the host waits between them, once a step: slower
+        than a search that runs by itself, and still faster than a loop on the host. Work that is recorded may be done twice: the
+        decoder's and the last, not the search's.
+        """
+        self.search(R)
+        graphs.run(("scores", R), lambda: self.score(R))
+        try:
+            self._hand_over(self.scores[R], R, edits, slots)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise NotAnswered(error) from error
+        graphs.run(("asked", R), lambda: self.keep(self.scores[R].clone(), edited=True))  # what is kept is overwritten
+
+    def _hand_over(self, scores: torch.Tensor, R: int, edits: Edits, slots: Sequence[Job | None]) -> None:
+        """The rows in use, those of one length together. Within the prompt nothing is asked."""
+        st, P = self.state, self.state.shape.prompt
+        n, *known = torch.cat((st.counters[ROWS : ROWS + 1], self.row_input[:R], self.row_length[:R])).tolist()
+        lengths = known[R : R + n]
+        numbers = [slots[slot].index for slot in known[:n]]
+
+        def group(rows: Sequence[int], some: torch.Tensor) -> torch.Tensor:
+            some = some if edits.raw else some.log_softmax(-1)
+            t = lengths[rows[0]]
+            if t + 1 >= P:
+                nodes = (self.row_node[:n] if len(rows) == n else self.row_node[list(rows)]).long()
+                tokens = st.node_token[st.paths[nodes, : t + 1].long()][:, P:].long()
+                some = edits.asked([numbers[row] for row in rows], tokens, some)  # type: ignore[misc]
+            return some.log_softmax(-1) if edits.raw else some
+
+        if n:
+            scores[:n] = of_one_length(group, range(n), lengths, scores[:n])
 
     def keep(self, logits: torch.Tensor, edited: bool = False) -> None:
         """Each row's best successors, into its node's entries. `edited`: these are log-probabilities, as they are to be."""

@@ -1,9 +1,9 @@
-# ruff: noqa: N806  capitals are sizes
+# ruff: noqa: ANN001, ANN201, N803, N806  a kernel's arguments are pointers and numbers; capitals are sizes
 """Attention of rows to their tree: to the tokens of their input, which all rows of an input read together, and to their
 ancestors.
 
 Nothing is gathered: keys and values are read where they lie, (tokens, heads, size) a layer. Where contexts are short, each row
-reads its own in one launch (`near_kernels`). Otherwise an input's tokens are read in parts of `PART`, each once for all rows and
+reads its own in one launch (`read_near`). Otherwise an input's tokens are read in parts of `PART`, each once for all rows and
 query heads of that input; what a part gives (a peak, a total, a mean) is put together with what the row's own path gives. Which
 numbers are added in which order depends on the row's own context alone.
 """
@@ -13,10 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import triton
+import triton.language as tl
 
-from .near_kernels import read_near
 from .products import power
-from .tree_kernels import read_packed, read_path, read_source, store_rows
+from .tree_kernels import capped, read_packed, read_path, read_source, store_rows
 
 NEAR = 128  # tokens that inputs, or outputs, may have for each row to read all of its own
 FEW = 128  # rows that do so where that rounds nothing otherwise
@@ -130,3 +131,133 @@ def attend_packed(
         NEAR=0 if q.dtype == torch.float32 else 2 * NEAR, num_warps=4, num_stages=2,
     )  # fmt: skip
     return out
+
+
+# -- a row whose whole context is near ---------------------------------------------------------------------------------------
+
+# The greatest product is found first, and weights are rounded below it, as torch's own attention does it for contexts of one
+# block: in half precision the numbers are then the same, not merely as good.
+
+
+@triton.jit
+def products(
+    query, keys, cell, at_key, seen, there, d, bias, far, scale, cap,
+    CAP: tl.constexpr, BIAS: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Of some queries and the keys of some cells, as attention compares them; `seen` (queries, cells) leaves out the others."""
+    k = tl.load(keys + cell[:, None] * D + d[None, :], mask=at_key[:, None] & (d[None, :] < D), other=0.0)
+    x = capped(tl.dot(query, tl.trans(k), input_precision=PRECISION) * scale, cap, CAP)
+    if BIAS:
+        x += tl.load(bias + far, mask=there[:, None] & at_key[None, :], other=0.0).to(tl.float32)
+    return tl.where(seen, x, -1e30)
+
+
+@triton.jit
+def read_near(
+    used, q, q_row, q_head, k, k_row, k_head, v, v_row, v_head, keys, values, source_keys, source_values,
+    row_node, row_input, row_length, paths, source_start, source_length, bias, bias_head, sinks, out, scale, cap, window, L,
+    OWN: tl.constexpr, SOURCE: tl.constexpr, CAP: tl.constexpr, BIAS: tl.constexpr, SINKS: tl.constexpr, G: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr, GP: tl.constexpr, STEP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One row and key head. OWN: its key and value go to its node, and it reads the nodes on its path. SOURCE: it reads its
+    input, which stands before its path if it has one."""
+    r = tl.program_id(0).to(tl.int64)
+    h = tl.program_id(1)
+    d = tl.arange(0, DP)
+    e = tl.arange(0, EP)
+    g = tl.arange(0, GP)
+    head = h * G + g
+    there = g < G
+    lanes = tl.arange(0, STEP)
+    mean = tl.zeros([GP, EP], tl.float32)
+    if r < tl.load(used):
+        query = tl.load(q + r * q_row + head[:, None] * q_head + d[None, :], mask=there[:, None] & (d[None, :] < D), other=0.0)
+        t = tl.load(row_length + r)
+        new = tl.load(row_node + r).to(tl.int64)
+        peak = tl.full([GP], -1e30, tl.float32)
+        total = tl.zeros([GP], tl.float32)
+        last = 0
+        first = 0
+        start = new * 0
+        if SOURCE:
+            s = tl.load(row_input + r)
+            last = tl.load(source_length + s)
+            start = tl.load(source_start + s).to(tl.int64)
+        begin = 0
+        if OWN:
+            first = tl.maximum(0, last + t - window + 1) // STEP * STEP
+            begin = tl.maximum(0, t - window + 1) // STEP * STEP
+            key = tl.load(k + r * k_row + h * k_head + d, mask=d < D, other=0.0)
+            value = tl.load(v + r * v_row + h * v_head + e, mask=e < E, other=0.0)
+            tl.store(keys + (new * (H // G) + h) * D + d, key, mask=d < D)
+            tl.store(values + (new * (H // G) + h) * E + e, value, mask=e < E)
+            own = capped(tl.sum(query.to(tl.float32) * key.to(tl.float32)[None, :], 1) * scale, cap, CAP)
+            if BIAS:
+                own += tl.load(bias + head * bias_head, mask=there, other=0.0).to(tl.float32)
+            peak = own
+        if SINKS:
+            sink = tl.load(sinks + head, mask=there, other=-1e30).to(tl.float32)
+            peak = tl.maximum(peak, sink)
+        for turn in tl.static_range(2):  # the first finds the greatest product
+            if SOURCE:
+                at = first
+                while at < last:
+                    c = at + lanes
+                    seen = (c < last)[None, :] & (there[:, None] | True)
+                    if OWN:
+                        seen = seen & (last + t - c < window)[None, :]
+                    cell = (start + c) * (H // G) + h
+                    x = products(
+                        query,
+                        source_keys,
+                        cell,
+                        c < last,
+                        seen,
+                        there,
+                        d,
+                        bias,
+                        head[:, None],
+                        scale,
+                        cap,
+                        CAP,
+                        False,
+                        D,
+                        PRECISION,
+                    )
+                    if turn == 0:
+                        peak = tl.maximum(peak, tl.max(x, 1))
+                    else:
+                        x = tl.where(seen, tl.exp(x - peak[:, None]), 0.0)
+                        w = tl.load(
+                            source_values + cell[:, None] * E + e[None, :], mask=(c[:, None] < last) & (e[None, :] < E), other=0.0
+                        )
+                        mean += tl.dot(x.to(w.dtype), w, input_precision=PRECISION)
+                        total += tl.sum(x, 1)
+                    at += STEP
+            if OWN:
+                at = begin
+                while at < t:
+                    c = at + lanes
+                    node = tl.load(paths + new * L + c, mask=c < t, other=0).to(tl.int64)
+                    cell = node * (H // G) + h
+                    seen = ((c < t) & (t - c < window))[None, :] & (there[:, None] | True)
+                    far = head[:, None] * bias_head + (t - c)[None, :]
+                    x = products(query, keys, cell, c < t, seen, there, d, bias, far, scale, cap, CAP, BIAS, D, PRECISION)
+                    if turn == 0:
+                        peak = tl.maximum(peak, tl.max(x, 1))
+                    else:
+                        x = tl.where(seen, tl.exp(x - peak[:, None]), 0.0)
+                        w = tl.load(values + cell[:, None] * E + e[None, :], mask=(c[:, None] < t) & (e[None, :] < E), other=0.0)
+                        mean += tl.dot(x.to(w.dtype), w, input_precision=PRECISION)
+                        total += tl.sum(x, 1)
+                    at += STEP
+        if OWN:
+            weight = tl.exp(own - peak)
+            total += weight
+            mean += weight.to(value.dtype).to(tl.float32)[:, None] * value.to(tl.float32)[None, :]
+        if SINKS:
+            total += tl.exp(sink - peak)
+        mean = mean / tl.maximum(total, 1e-30)[:, None]
+    to = (r * H + head)[:, None] * E + e[None, :]
+    tl.store(out + to, mean, mask=there[:, None] & (e[None, :] < E))

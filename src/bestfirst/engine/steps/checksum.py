@@ -124,6 +124,8 @@ def weighers(weights: list[torch.Tensor]) -> list[Callable[[], Any]]:
     for each in weights:
         numbers = _numbers(_whole(each))
         alike.setdefault((numbers.device, numbers.dtype), []).append(numbers)
+    if not alike:  # Triton is not imported for nothing
+        return []
     with suppress(ImportError):
         from ..device.weighing import Weighing
 
