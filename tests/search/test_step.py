@@ -88,6 +88,13 @@ def test_equal_scores_settle_the_step(kind, score, eos):
     assert search.result().calls == theirs.calls == 2
 
 
+def test_where_nothing_finishes_the_best_unfinished_one_has_its_score():
+    world = World(lambda prefix: (-inf, -0.6, -1.1), lambda v, t: v / t, False, 2, 1, 3)
+    partials = [searched(kind, LengthNormalized(1.0), world, 1, 0).result().partial for kind in (StepSearch, AnyOrderSearch)]
+    assert partials[0] == partials[1]
+    assert partials[0].score == pytest.approx(-0.6)
+
+
 def recovering(ends: bool) -> World:
     """The best of all is found long after the k answers that make Hugging Face stop, if `ends`; what is left out is one of them.
 

@@ -91,11 +91,8 @@ class CompiledSearch(ABC):
             rows=self.rows,
             exact=self.strategy.exact and self.score.exact(self.strategy.finished),
             status="complete" if answers else "incomplete",
-            partial=None if answers else self._partial(*self.memory.deepest),
+            partial=None if answers else self._answer(*self.memory.deepest),
         )
-
-    def _partial(self, tokens: tuple[int, ...], value: float) -> Answer:
-        return self._answer(tokens, value)
 
     def dismantle(self) -> None:
         """Nothing in it refers to itself but its root."""
@@ -120,9 +117,6 @@ class CompiledStepSearch(CompiledStrictSearch):
     def __init__(self, job: Job, eos: Collection[int]) -> None:
         super().__init__(job, eos)
         self.memory.until_step(norms(self.score, job.n_max), max(job.decoding.nbest, int(self.strategy.k)))
-
-    def _partial(self, tokens: tuple[int, ...], value: float) -> Answer:
-        return Answer(tokens, value, value)
 
 
 class CompiledLevelSearch(CompiledSearch):

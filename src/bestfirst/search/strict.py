@@ -92,6 +92,8 @@ class ValueSearch:
     def found(self, answers: list[Answer], exact: bool, partial: Hypothesis) -> Result:
         """These answers, or where there are none the best unfinished hypothesis, and what they cost."""
         calls, some = self.calls, bool(answers)
+        if partial.length:
+            partial.worth = self.score.final(partial.value, partial.length, self.context)
         return Result(
             hypotheses=answers,
             calls=calls,
