@@ -169,12 +169,13 @@ class Decoding:
         if isinstance(self.must_contain, (list, tuple)):
             object.__setattr__(self, "must_contain", words_of(self.must_contain))
         plan, score = self.plan, self.objective
+        plain = score.plain and score.exact("leave") and not score.needs & {"attention", "language_model"}
         others = {
             "allowed": self.allowed is not None,
             **{each: bool(getattr(self, each)) for each in ("prefix", "stop", "stop_strings", "max_calls", "accept_truncated")},
             f"finished={plan.finished!r}": plan.finished != "leave",
             f"strategy {plan.name!r}": plan.name not in ("best-first", "beam", "greedy") or plan.k == inf,
-            f"score {score.name!r}": not score.plain or bool(score.needs & {"attention", "language_model"}),
+            f"score {score.name!r}": not plain,
             "queue_capacity": bool(plan.queue_capacity),
             "draft": self.draft not in (None, "none"),
         }
