@@ -14,7 +14,7 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from bestfirst.search import Hypothesis, LevelStop, Objective, Patience, Strategy, TopFinished, Trace
+from bestfirst.search import Hypothesis, LevelStop, Patience, Score, Strategy, TopFinished, Trace
 from bestfirst.search.search_tree import SearchTree
 from bestfirst.search.trace import Event
 from bestfirst.strategies import BestIsWorse, FirstFinished
@@ -261,7 +261,7 @@ def by_place(y: Hypothesis) -> Any:
     return y.key
 
 
-def follow(strategy: Strategy, score: Objective, n: int) -> type[FullBeams] | None:
+def follow(strategy: Strategy, score: Score, n: int) -> type[FullBeams] | None:
     """Who can count the least calls of a beam search; None if nobody can, or if it goes best-first."""
     stop = strategy.stop
     if not strategy.level_by_level or strategy.order.relies_on_bound or strategy.k == inf or not score.exact(strategy.finished):

@@ -20,7 +20,7 @@ from ..constraints.trie import Trie
 from ..drafting import MOST
 from ..scoring import GNMT, LengthNormalized, Score
 from ..search import Answer, Context, LevelSearch, Patience, Result, StepSearch, Strategy, StrictSearch, check
-from ..search.objective import Policy
+from ..search.policy import Policy
 from ..settings import Decoding
 from ..strategies import FirstFinished, HuggingFaceStep
 from .engine import Job, Running
@@ -126,7 +126,7 @@ class CompiledLevelSearch(CompiledSearch):
     def knows(plan: Strategy, score: Score) -> bool:
         usual = LevelSearch.takes(plan, score) and type(plan.stop) in (Patience, FirstFinished)
         known = score.value_only or type(score) in (LengthNormalized, GNMT)
-        policy = Policy.of(plan, score, None, traced=False)
+        policy = Policy.of(plan, score)
         return usual and known and policy.prunes and policy.relies_on_bound and not policy.whole_levels
 
     def __init__(self, job: Job, eos: Collection[int]) -> None:

@@ -18,9 +18,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from .hypothesis import Hypothesis, Successors
-from .objective import Objective
+from .policy import AskedSearch
 from .result import Answer, Result
-from .strict import ValueSearch
 from .table_1 import Strategy
 
 Tokens = tuple[int, ...]
@@ -130,14 +129,13 @@ def spelled(some: Sequence[Any], model: Any) -> list[Sequence[int]]:
 Order = tuple[float, float, tuple[int, ...]]
 
 
-class BankedSearch(ValueSearch):
+class BankedSearch(AskedSearch):
     """One input's search. It is driven as every `Search` is."""
 
-    def __init__(self, strategy: Strategy, *, score: Objective, words: Words, **settings: Any) -> None:
-        super().__init__(strategy, score=score, **settings)
+    def __init__(self, strategy: Strategy, *, words: Words, **settings: Any) -> None:
+        super().__init__(strategy, **settings)
         self.words, self.k = words, int(strategy.k)
-        self.exact = strategy.exact
-        self.whole_levels = not score.value_only or strategy.level_by_level
+        self.whole_levels = not self.score.value_only or strategy.level_by_level
         self.level_rows = min(self.k * (1 + words.missing(words.start)), 1024)
         self.width = self.k + len(self.eos) + words.most_helpful
         self._states: dict[Hypothesis, State] = {}
@@ -245,8 +243,7 @@ class BankedSearch(ValueSearch):
                 self._place(Hypothesis(y, token, y.value + value, y.logprob + logprob, finished), after)
 
     def _place(self, y: Hypothesis, state: State) -> None:
-        y.worth = self.score.final(y.value, max(1, y.length), self.context)
-        y.bound = self.score.bound(y.value, y.length, self.context) if y.length < self.context.n_max else y.worth
+        self.valued(y)
         y.wanted = self.words.helpful(state)
         self._states[y] = state
         order = (y.length, -y.value, y.tokens) if self.whole_levels else (-y.value, y.length, y.tokens)
@@ -262,7 +259,7 @@ class BankedSearch(ValueSearch):
 
     def result(self) -> Result:
         """The n best answers."""
-        return self.found([Answer.of(y) for y in self._best()], self.exact, self._deepest)
+        return self.found([Answer.of(y) for y in self._best()], self._deepest)
 
     def dismantle(self) -> None:
         """Take apart what refers to itself, so that its memory is free at once."""

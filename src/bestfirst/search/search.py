@@ -19,17 +19,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .agenda import by_key
 from .any_order import AnyOrderSearch
 from .hypothesis import Hypothesis, Successors
 from .level import LevelSearch
-from .objective import Objective
 from .result import Answer, Result
 from .stops import Answered
 from .strict import StrictSearch
 from .table_1 import Strategy
+
+if TYPE_CHECKING:
+    from .score import Score
 
 ANY_ORDER_ONLY = ("ends", "max_calls", "merge", "trace")  # settings that the cheaper searches do not have
 
@@ -62,7 +64,7 @@ class Search(Protocol):
         """Take apart what refers to itself, so that its memory is free at once. The search cannot go on."""
 
 
-def begin(strategy: Strategy, *, score: Objective, **settings: Any) -> Search:
+def begin(strategy: Strategy, *, score: Score, **settings: Any) -> Search:
     """`StrictSearch`, the stop's own or `LevelSearch` where they can do what is asked for, `AnyOrderSearch` elsewhere."""
     by_value: type[StrictSearch] = getattr(strategy.stop, "own_search", StrictSearch)
     cheap: type[LevelSearch] | type[StrictSearch] = LevelSearch if strategy.level_by_level else by_value

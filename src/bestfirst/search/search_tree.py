@@ -3,65 +3,52 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import inf
+from typing import Any
 
 from .agenda import Agenda, Beam, by_key
-from .hypothesis import Context, Hypothesis
-from .objective import TOLERANCE, BrokenLaw, Objective, Policy
-from .table_1 import Strategy, check
+from .hypothesis import Hypothesis
+from .policy import TOLERANCE, AskedSearch, BrokenLaw
+from .table_1 import Strategy
 from .trace import Event, Trace
 
 
-class SearchTree:
+class SearchTree(AskedSearch):
     """An agenda, the answers so far, and how they change: the part of `AnyOrderSearch` that does not choose what to score."""
 
     def __init__(
         self,
         strategy: Strategy,
         *,
-        score: Objective,
-        eos: Collection[int],
-        context: Context,
-        n: int = 1,
-        accept_truncated: bool = False,
         ends: Callable[[tuple[int, ...]], bool] | None = None,
         merge: Callable[[tuple[int, ...]], Hashable] | None = None,
         max_calls: int | None = None,
         trace: Trace | None = None,
+        **settings: Any,
     ) -> None:
-        check(strategy, score, context, n, max_calls)
-        self.strategy = strategy
-        self.score = score
-        self.eos = frozenset(eos)
-        self.context = context
-        self.n = n
-        self.accept_truncated = accept_truncated
+        super().__init__(strategy, max_calls=max_calls, traced=trace is not None, **settings)
         self.ends = ends  # whether tokens are complete that do not end in EOS
         self.merge = merge  # of what is equal, tokens of one length have the same continuations
         self.max_calls = max_calls
         self.trace = trace
-        self.policy = Policy.of(strategy, score, max_calls, trace is not None)
         self.agenda = Agenda(strategy.k, keep=strategy.finished != "leave")
         self.answers: list[Hypothesis] = []  # accepted so far, best first
         self.bound_holds = True  # as far as was seen: no hypothesis could reach more than its prefix's bound
-        self.rows = 0  # hypotheses scored, those ahead of their turn included
         self.evicted = 0
-        self.out_of_budget = False
         self.short_of_children = False  # more than were asked for would have been needed, for so many of them were complete
-        self.whole_levels = self.policy.whole_levels
-        self.level_rows = int(min(strategy.k, 1024))
+        if ends is not None:
+            self.width *= 8  # nobody knows how many tokens may be an end
         # A heuristic may rank children otherwise than their values do, so none can be left out before it was asked.
         by_value = strategy.heuristic is None or getattr(strategy.heuristic, "by_value", False)
-        some = (1 if ends is None else 8) * (strategy.k + len(self.eos))  # nobody knows how many tokens may be an end
-        self.width = some if by_value and merge is None else inf  # or any number may be refused for others of their state
+        if not by_value or merge is not None:  # or any number may be refused for others of their state
+            self.width = inf
         self._ready: list[Hypothesis] = []  # named by the last frontier
         self._pruned: list[Hypothesis] = []  # open, but no continuation can enter a beam
         self._moved: list[Hypothesis] = []  # those whose place is that of what they can attain, as against their bound
         if trace is not None:
             trace.begin(self)
-        self.root = self._place(Hypothesis(None, -1, 0.0, 0.0, False))
-        self._beam(0).insert(self.root)
+        self._beam(0).insert(self._place(self.root))
         self._enter(self.root)
 
     # -- children --------------------------------------------------------------------------------------------------------
@@ -130,7 +117,7 @@ class SearchTree:
             values, tokens, logprobs, _ = y.successors  # type: ignore[misc]
             token = tokens[j]
             logprob = y.logprob + (values[j] if logprobs is None else logprobs[j])
-            finished = token in self.eos or (self.accept_truncated and y.length + 1 == self.context.n_max)
+            finished = token in self.eos or y.length + 1 == self.complete
             finished = finished or (self.ends is not None and self.ends((*y.tokens, token)))
             child = y.children[j] = self._place(Hypothesis(y, token, y.value + values[j], logprob, finished))
             if self.merge is not None and not finished:
@@ -143,12 +130,11 @@ class SearchTree:
 
     def _place(self, y: Hypothesis) -> Hypothesis:
         """Work out what `y` is worth and where it stands in its beam and on the agenda."""
+        self.valued(y)
         if self.policy.value_only:
-            y.worth = y.bound = y.reach = y.value
+            y.reach = y.value
             y.rank = y.key = (-y.value, y.length, y.tokens)
             return y
-        y.worth = self.score.final(y.value, y.length, self.context) if y.length else y.value
-        y.bound = self.score.bound(y.value, y.length, self.context) if y.length < self.context.n_max else -inf
         y.reach = y.worth if y.finished and self.policy.keep else max(y.worth, y.bound)
         if y.finished:  # its place among its length is its value's, whatever finishing adds
             y.worth += y.parent.successors.ending  # type: ignore[union-attr]
@@ -244,7 +230,7 @@ class SearchTree:
     def _note_refused(self, y: Hypothesis, j: int, beam: Beam) -> None:
         """The j-th child of `y` did not get onto its beam. It is not made for this: that may raise where the search did not."""
         values, tokens, logprobs, ending = y.successors  # type: ignore[misc]
-        finished = tokens[j] in self.eos or (self.accept_truncated and beam.length == self.context.n_max)
+        finished = tokens[j] in self.eos or beam.length == self.complete
         score = self.score.final(y.value + values[j], beam.length, self.context) + (ending if finished else 0.0)
         logprob = y.logprob + (values[j] if logprobs is None else logprobs[j])
         better = {"why": "full", "at": beam.length, "better": int(beam.k)}

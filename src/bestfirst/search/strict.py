@@ -12,16 +12,18 @@ scoring ahead is found by playing on with a copy of the queue and the counts, as
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from heapq import heappop, heappush
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .hypothesis import Context, Hypothesis, Successors
-from .objective import TOLERANCE, BrokenLaw, Objective, lowered
+from .hypothesis import Hypothesis, Successors
+from .policy import AskedSearch
 from .result import Answer, Result
 from .stops import Answered
-from .table_1 import BestFirst, Strategy, check
+from .table_1 import BestFirst, Strategy
+
+if TYPE_CHECKING:
+    from .score import Score
 
 NextChild = tuple[float, int, int, Hypothesis, int]
 """The j-th child of a scored hypothesis: its value, negated; its length; a serial number; the hypothesis; j."""
@@ -54,74 +56,20 @@ class Progress:
         self.last.append(inf)
 
 
-class ValueSearch:
-    """One input's search on beams that rank by value: what was asked for, and what it has cost."""
-
-    def __init__(
-        self,
-        strategy: Strategy,
-        *,
-        score: Objective,
-        eos: Collection[int],
-        context: Context,
-        n: int = 1,
-        accept_truncated: bool = False,
-    ) -> None:
-        check(strategy, score, context, n)
-        self.strategy, self.score, self.context, self.n = strategy, score, context, n
-        self.eos = frozenset(eos)
-        self.complete = context.n_max if accept_truncated else None  # the length at which a hypothesis is finished as it is
-        self.k = strategy.k
-        self.level_rows = int(min(strategy.k, 1024))
-        self.width = strategy.k + len(self.eos)
-        self.rows = 0  # hypotheses scored, those ahead of their turn included
-        self.calls = 0  # and those that had to be
-        self.root = Hypothesis(None, -1, 0.0, 0.0, False)
-        self.root.worth = self.root.bound = 0.0
-
-    def lawful(self, y: Hypothesis, successors: Successors) -> Successors:
-        """What the model said of `y`, without what rounding lifted above 0. BrokenLaw if values rise: bounds rely on it."""
-        if not successors.values or successors.values[0] <= 0:
-            return successors
-        successors = lowered(successors)
-        if successors.values[0] > TOLERANCE * (1 + abs(y.value)):
-            logprobs = successors.values if successors.logprobs is None else successors.logprobs
-            raise BrokenLaw.above_bound(y, successors.tokens[0], y.value + successors.values[0], logprobs[0])
-        return successors
-
-    def found(self, answers: list[Answer], exact: bool, partial: Hypothesis) -> Result:
-        """These answers, or where there are none the best unfinished hypothesis, and what they cost."""
-        calls, some = self.calls, bool(answers)
-        if partial.length:
-            partial.worth = self.score.final(partial.value, partial.length, self.context)
-        return Result(
-            hypotheses=answers,
-            calls=calls,
-            rows=self.rows,
-            lm_calls=calls if "language_model" in self.score.needs else 0,
-            exact=exact,
-            status="complete" if some else "incomplete",
-            partial=None if some else Answer.of(partial),
-        )
-
-
-class StrictSearch(ValueSearch):
+class StrictSearch(AskedSearch):
     """One input's search. It is driven as every `Search` is."""
 
-    whole_levels = False
     remembers = False  # whether children stay with their parents, so that the search can begin again from what is scored
 
     @staticmethod
-    def takes(strategy: Strategy, score: Objective) -> bool:
+    def takes(strategy: Strategy, score: Score) -> bool:
         """Whether this is the common case: best first, by a value that is its own bound, until n have finished."""
         usual = type(strategy.order) is BestFirst and type(strategy.stop) is Answered and strategy.finished != "shrink"
         return usual and score.value_only and strategy.heuristic is None and strategy.queue_capacity is None
 
-    def __init__(self, strategy: Strategy, *, score: Objective, **settings: Any) -> None:
-        super().__init__(strategy, score=score, **settings)
-        self.n_max = self.context.n_max
-        self.keep = strategy.finished == "keep"
-        self.exact = strategy.exact and score.exact(strategy.finished)
+    def __init__(self, strategy: Strategy, **settings: Any) -> None:
+        super().__init__(strategy, **settings)
+        self.k, self.n_max, self.keep = strategy.k, self.context.n_max, self.policy.keep
         self.root.children = NO_CHILDREN
         self._needed: Hypothesis | None = self.root
         self.answers: list[Answer] = []  # best first; each is sure as soon as it is there
@@ -257,7 +205,7 @@ class StrictSearch(ValueSearch):
 
     def result(self) -> Result:
         """The n best answers."""
-        return self.found(self.answers, self.exact, self._deepest)
+        return self.found(self.answers, self._deepest)
 
     def dismantle(self) -> None:
         """Take apart what refers to itself, so that its memory is free at once."""
