@@ -259,22 +259,14 @@ class Decoding:
 
     def search(self, source: Source, eos: Collection[int], trace: Trace | None = None, **more: Any) -> Search:
         """The search of one input, ready to be driven by an engine."""
+        context = Context(self.n_max(source), source.length, source.payload)
         if self.must_contain:
-            words: Any = self.must_contain
             if trace is not None:
                 raise ValueError("must_contain is searched without a trace; leave one of them out")
-            context = Context(self.n_max(source), source.length, source.payload)
+            words: Any = self.must_contain
             return BankedSearch(self.plan, score=self.objective, eos=eos, context=context, words=words, n=self.nbest)
-        return self.objective.search(
-            self.plan,
-            eos=eos,
-            context=Context(self.n_max(source), source.length, source.payload),
-            n=self.nbest,
-            accept_truncated=self.accept_truncated,
-            max_calls=self.max_calls,
-            trace=trace,
-            **more,
-        )
+        more |= {"accept_truncated": self.accept_truncated, "max_calls": self.max_calls, "trace": trace}
+        return self.objective.search(self.plan, eos=eos, context=context, n=self.nbest, **more)
 
     # -- written down ----------------------------------------------------------------------------------------------------
 

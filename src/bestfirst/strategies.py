@@ -130,9 +130,6 @@ class FirstFinished(stops.Patience):
 
     name = "ctranslate2"
 
-    def __init__(self, factor: float = 1.0) -> None:
-        super().__init__(factor, self.name)
-
     def at_level(self, search: AnyOrderSearch, length: int) -> bool:
         if search.score.value_only:
             return len(search.answers) >= search.n and search.led_by_answer

@@ -234,7 +234,6 @@ class AnyOrderSearch(SearchTree):
         return any(beam.members and beam.members[0].finished for beam in self.agenda.beams)
 
     def result(self) -> Result:
-        """The n best answers so far; final once `needed` has returned None."""
         answers = self._counted()[: self.n]
         broken = bool(self.evicted) or self.out_of_budget or self.short_of_children
         result = self.found([Answer.of(y) for y in answers], self.root if answers else self._best_partial(), broken)
@@ -248,7 +247,6 @@ class AnyOrderSearch(SearchTree):
         return self.answers if counted is None else list(counted(self))
 
     def dismantle(self) -> None:
-        """Take the tree apart once the result is known, so that its memory is free at once, without a garbage collection."""
         waiting = [self.root]
         while waiting:
             y = waiting.pop()

@@ -71,7 +71,6 @@ class LevelSearch(AskedSearch):
         return found
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
-        """Take what the model said of `y`; if that was needed, go on to the next that is."""
         if self.policy.relies_on_bound:
             successors = lowered(successors)
         y.successors = successors
@@ -172,10 +171,8 @@ class LevelSearch(AskedSearch):
     # -- what came of it -----------------------------------------------------------------------------------------------------
 
     def result(self) -> Result:
-        """The n best answers so far; final once the frontier is empty."""
         return self.found([Answer.of(y) for y in self.answers[: self.n]], self._partial)
 
     def dismantle(self) -> None:
-        """Let go of the tree, which does not refer to itself."""
         self.answers = []
         self._begin([])

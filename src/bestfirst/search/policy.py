@@ -51,7 +51,6 @@ class Policy:
 
     keep: bool  # does a finished hypothesis hold a slot of every later beam?
     rank_by_value: bool  # do beams rank by value, as against score and heuristic?
-    value_only: bool  # is a hypothesis' value its score, its bound, its rank and its place on the agenda, all in one?
     guaranteed: bool  # do the score's laws promise beam search's result, as far as the order needs them?
     relies_on_bound: bool  # would a child above its parent's bound make the result wrong? Then it is an error
     strict_values: bool  # would two values with one score make the result wrong? Then they are an error
@@ -81,7 +80,6 @@ class Policy:
         return cls(
             keep=keep,
             rank_by_value=rank_by_value,
-            value_only=best_first and score.value_only and strategy.heuristic is None,
             guaranteed=guaranteed,
             relies_on_bound=relies_on_bound,
             strict_values=relies_on_bound and keep and not score.monotonic,

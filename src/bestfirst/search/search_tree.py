@@ -32,7 +32,7 @@ class SearchTree(AskedSearch):
         self.merge = merge  # of what is equal, tokens of one length have the same continuations
         self.max_calls = max_calls
         self.trace = trace
-        self.agenda = Agenda(strategy.k, keep=strategy.finished != "leave")
+        self.agenda = Agenda()
         self.answers: list[Hypothesis] = []  # accepted so far, best first
         self.bound_holds = True  # as far as was seen: no hypothesis could reach more than its prefix's bound
         self.evicted = 0
@@ -72,7 +72,7 @@ class SearchTree(AskedSearch):
                 self._note_refused(y, j, beam)
             return  # nor would its siblings enter, which are no better
         reach = value
-        if self.policy.lazy and not self.policy.value_only:  # else it is made at once, wherever its cursor stands
+        if self.policy.lazy and not self.score.value_only:  # else it is made at once, wherever its cursor stands
             reach = self.score.final(value, beam.length, self.context)
             if beam.length < self.context.n_max:
                 reach = max(reach, self.score.bound(value, beam.length, self.context))
@@ -131,10 +131,6 @@ class SearchTree(AskedSearch):
     def _place(self, y: Hypothesis) -> Hypothesis:
         """Work out what `y` is worth and where it stands in its beam and on the agenda."""
         self.valued(y)
-        if self.policy.value_only:
-            y.reach = y.value
-            y.rank = y.key = (-y.value, y.length, y.tokens)
-            return y
         y.reach = y.worth if y.finished and self.policy.keep else max(y.worth, y.bound)
         if y.finished:  # its place among its length is its value's, whatever finishing adds
             y.worth += y.parent.successors.ending  # type: ignore[union-attr]
@@ -151,9 +147,9 @@ class SearchTree(AskedSearch):
         Under `shrink` it is narrower by as many as there are. The beam before is complete by then: only level by level.
         """
         if length == len(self.agenda.beams):
-            beam = self.agenda.add_beam()
-            if self.strategy.finished == "shrink":
-                beam.k -= len(self.answers)
+            slots = self.strategy.k - (len(self.answers) if self.strategy.finished == "shrink" else 0)
+            beam = Beam(length, slots, keep=self.strategy.finished != "leave")
+            self.agenda.beams.append(beam)
             if self.policy.keep and length > 0:
                 for y in self.agenda.beams[length - 1].members:
                     if y.finished:

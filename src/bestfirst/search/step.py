@@ -76,7 +76,6 @@ class StepSearch(StrictSearch):
         self._leaves_out = True
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
-        """Take what the model said of `y`; if that was needed, go on to the next that is."""
         super().commit(y, successors)
         if self._needed is None and self._leaves_out and not self._certain(self._progress):
             self._leaves_out = False

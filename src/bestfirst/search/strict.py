@@ -59,7 +59,7 @@ class Progress:
 class StrictSearch(AskedSearch):
     """One input's search. It is driven as every `Search` is."""
 
-    remembers = False  # whether children stay with their parents, so that the search can begin again from what is scored
+    remembers = False  # whether all are to be found again, so that the search can begin again from what is scored
 
     @staticmethod
     def takes(strategy: Strategy, score: Score) -> bool:
@@ -70,13 +70,12 @@ class StrictSearch(AskedSearch):
     def __init__(self, strategy: Strategy, **settings: Any) -> None:
         super().__init__(strategy, **settings)
         self.k, self.n_max, self.keep = strategy.k, self.context.n_max, self.policy.keep
-        self.root.children = NO_CHILDREN
         self._needed: Hypothesis | None = self.root
         self.answers: list[Answer] = []  # best first; each is sure as soon as it is there
         self._deepest = self.root  # the first to come onto the longest beam
         self._progress = Progress()
         self._serial = 0
-        self._parents: list[Hypothesis] = []  # of what was looked at ahead of its turn
+        self.made: dict[tuple[Hypothesis, int], Hypothesis] = {}  # by parent and place: what was looked at ahead of its turn
 
     # -- what to score -------------------------------------------------------------------------------------------------------
 
@@ -98,7 +97,6 @@ class StrictSearch(AskedSearch):
         return chosen
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
-        """Take what the model said of `y`; if that was needed, go on to the next that is."""
         y.successors = self.lawful(y, successors)
         self.rows += 1
         self._advance()
@@ -135,9 +133,7 @@ class StrictSearch(AskedSearch):
             progress.unfinished[length] += 1
             progress.last[length] = -negated
             self._enter(progress, length, -negated)
-            y = parent.children.get(j)
-            if y is None or progress is self._progress:
-                y = self._child(progress, parent, j, -negated)
+            y = self._child(progress, parent, j, -negated)
             if length < self.n_max and not self._hopeless(progress, y):
                 return y
         return None
@@ -170,21 +166,14 @@ class StrictSearch(AskedSearch):
 
     def _child(self, progress: Progress, parent: Hypothesis, j: int, value: float) -> Hypothesis:
         """The j-th child of `parent`; the same one each time it is looked at ahead of its turn, and then on its turn."""
-        known = parent.children
-        y = known.get(j)
+        y = self.made.get((parent, j))
         if y is None:
             y = Hypothesis(parent, parent.successors.tokens[j], value, logprob_of(parent, j), False)  # type: ignore[union-attr]
             y.worth = y.bound = value
-            y.children = NO_CHILDREN
+            if self.remembers or progress is not self._progress:
+                self.made[parent, j] = y
         if progress is self._progress and y.length > self._deepest.length:
             self._deepest = y
-        if progress is self._progress and not self.remembers:
-            return y
-        if known is NO_CHILDREN:
-            parent.children = {j: y}
-            self._parents.append(parent)
-        else:
-            known[j] = y
         return y
 
     def _hopeless(self, progress: Progress, y: Hypothesis) -> bool:
@@ -204,18 +193,11 @@ class StrictSearch(AskedSearch):
     # -- what came of it -----------------------------------------------------------------------------------------------------
 
     def result(self) -> Result:
-        """The n best answers."""
         return self.found(self.answers, self._deepest)
 
     def dismantle(self) -> None:
-        """Take apart what refers to itself, so that its memory is free at once."""
-        for y in self._parents:
-            y.children = NO_CHILDREN
+        self.made.clear()
         self._progress.heap.clear()
-
-
-NO_CHILDREN: dict[int, Hypothesis] = {}
-"""No child was looked at ahead of its turn."""
 
 
 def logprob_of(parent: Hypothesis, j: int) -> float:
