@@ -67,29 +67,24 @@ def together(rows: Sequence[Any]) -> Any:
 
 def matrix(rows: Sequence[Any], what: object) -> Any:
     """Rows of one kind and length as one array, (rows, vocabulary); None where they differ, or one is no row."""
+    import numpy
+
     if len({type(row) for row in rows}) > 1:
         return None
     if isinstance(rows[0], (list, tuple)):
-        return _of_lists(rows)
-    shapes = {getattr(row, "shape", None) for row in rows}
-    (shape,) = shapes if len(shapes) == 1 else (None,)
-    if shape is None or len(shape) != 1:
+        try:
+            found = numpy.array(rows, numpy.float64)
+        except (TypeError, ValueError):
+            return None  # the row that is none is found and named when each is read by itself
+        return found if found.ndim == 2 else None
+    shapes = {getattr(row, "shape", ()) for row in rows}
+    if len(shapes) > 1 or len(shapes.pop()) != 1:
         return None
     if hasattr(rows[0], "detach"):
         import torch
 
         return _array(torch.stack(list(rows)), what, 2)
     return _array(_stacked(rows), what, 2)
-
-
-def _of_lists(rows: Sequence[Any]) -> Any:
-    import numpy
-
-    try:
-        found = numpy.array(rows, numpy.float64)
-    except (TypeError, ValueError):
-        return None  # the row that is none is found and named when each is read by itself
-    return found if found.ndim == 2 else None
 
 
 def _stacked(rows: Sequence[Any]) -> Any:
