@@ -194,10 +194,7 @@ def eos_of(eos: Any, whose: str) -> frozenset[int]:
         raise ValueError(f"{whose}.eos must be the token that ends a hypothesis, or several of them, got {eos!r}") from None
 
 
-OPTIONAL = (
-    *("attend", "batch_key", "max_length", "merge_key", "piece", "reader", "source_length", "special_token"),
-    *("start_batch", "target", "targets", "text"),
-)
+OPTIONAL = [name for name, each in vars(Model).items() if callable(each) and name[0] != "_" and name not in ("start", "score")]
 
 
 class AdaptedModel(Model):

@@ -34,6 +34,7 @@ class Context:
     source: Any = field(default=None, compare=False, repr=False)  # x itself, as the model was given it
 
 
+@dataclass(slots=True, init=False, eq=False, repr=False)
 class Hypothesis:
     """A prefix y: one token and a link to the prefix before it.
 
@@ -42,11 +43,6 @@ class Hypothesis:
     `successors` is None until the model has scored the hypothesis: then it is *closed*, before that *open*.
     `state` belongs to whoever runs the model, `node` to what constrains the output, where something does.
     """
-
-    __slots__ = (
-        "bound", "children", "evicted", "finished", "id", "key", "length", "logprob", "node", "on_beam", "parent", "rank",
-        "reach", "state", "state_key", "successors", "token", "tokens", "value", "wanted", "worth",
-    )  # fmt: skip
 
     parent: Hypothesis | None
     token: int
