@@ -61,11 +61,8 @@ class FullBeams(Trace):
         elif event == "prune" and (not y.finished or why["at"] == y.length):
             self._members[y.length].discard(Member.of(y))
 
-    def refuse(self, *_: Any, **__: Any) -> None:
-        """What never was on a beam is of no concern."""
-
     def result(self, *_: Any) -> None:
-        """Nor what came of it."""
+        """What came of it is of no concern."""
 
     def text(self, *_: Any) -> None:
         """Nor how it reads."""

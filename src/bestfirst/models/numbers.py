@@ -165,25 +165,13 @@ class FewBest(NamedTuple):
     logits: Any
     states: list[Any]
 
-    def logprobs(self, tokens: Any) -> Any:
-        """Of any tokens, (rows, any)."""
+    def logprobs(self, rows: Any, tokens: Any) -> Any:
+        """Of some tokens of some rows."""
         import numpy
 
-        rows = numpy.arange(len(tokens))[:, None]
-        return self.logits[rows, tokens].astype(numpy.float64) - self._taken_off
-
-    def row(self, row: int) -> Any:
-        """Of all tokens of a row."""
-        import numpy
-
-        return self.logits[row].astype(numpy.float64) - self._taken_off[row]
-
-    @property
-    def _taken_off(self) -> Any:
-        import numpy
-
-        first = numpy.take_along_axis(self.logits, self.tokens[:, :1], 1)
-        return first.astype(numpy.float64) - self.values[:, :1]
+        first = numpy.take_along_axis(self.logits, self.tokens[:, :1], 1)[:, 0]
+        taken_off = first.astype(numpy.float64) - self.values[:, 0]
+        return self.logits[rows, tokens].astype(numpy.float64) - taken_off[rows]
 
 
 def best_of_mean(parts: Sequence[FewBest], weights: Sequence[float], width: int) -> list[tuple[list[float], list[int]]]:
@@ -202,7 +190,7 @@ def best_of_mean(parts: Sequence[FewBest], weights: Sequence[float], width: int)
 
     tokens = numpy.concatenate([part.tokens for part in parts], 1)
     with numpy.errstate(invalid="ignore"):  # what is -inf everywhere, or NaN
-        values = mean([part.logprobs(tokens) for part in parts])
+        values = mean([part.logprobs(numpy.arange(len(tokens))[:, None], tokens) for part in parts])
         unseen = mean([part.values[:, -1].astype(numpy.float64) for part in parts])
         order = numpy.lexsort((tokens, -values))
         tokens, values = numpy.take_along_axis(tokens, order, 1), numpy.take_along_axis(values, order, 1)
@@ -217,5 +205,5 @@ def best_of_mean(parts: Sequence[FewBest], weights: Sequence[float], width: int)
             out.append((values[row, : last[row] + 1][kept].tolist(), tokens[row, : last[row] + 1][kept].tolist()))
         else:
             with numpy.errstate(invalid="ignore"):
-                out += best_of_each(mean([part.row(row) for part in parts])[None], width)
+                out += best_of_each(mean([part.logprobs(row, slice(None)) for part in parts])[None], width)
     return out

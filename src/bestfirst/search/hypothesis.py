@@ -90,3 +90,9 @@ class Hypothesis:
     def __repr__(self) -> str:
         ending = ", finished" if self.finished else ""
         return f"Hypothesis({list(self.tokens)}, value={self.value:.4f}{ending})"
+
+
+def logprob_of(parent: Hypothesis, j: int) -> float:
+    """The log-probability of the j-th child of `parent`."""
+    successors: Successors = parent.successors  # type: ignore[assignment]
+    return parent.logprob + (successors.values if successors.logprobs is None else successors.logprobs)[j]

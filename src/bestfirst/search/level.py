@@ -14,11 +14,10 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from .agenda import by_key
-from .hypothesis import Hypothesis, Successors
+from .hypothesis import Hypothesis, Successors, logprob_of
 from .policy import TOLERANCE, AskedSearch, BrokenLaw, lowered
 from .result import Answer, Result
 from .stops import Patience
-from .strict import logprob_of
 from .table_1 import Strategy
 
 if TYPE_CHECKING:

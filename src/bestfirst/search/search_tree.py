@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from .agenda import Agenda, Beam, by_key
-from .hypothesis import Hypothesis
+from .hypothesis import Hypothesis, logprob_of
 from .policy import TOLERANCE, AskedSearch, BrokenLaw
 from .table_1 import Strategy
 from .trace import Event, Trace
@@ -68,8 +68,7 @@ class SearchTree(AskedSearch):
             return
         value = y.value + values[j]
         if self.policy.rank_by_value and beam.full and -value > beam.members[-1].rank[0]:
-            if self.trace is not None:
-                self._note_refused(y, j, beam)
+            self._note_refused(y, j, beam)
             return  # nor would its siblings enter, which are no better
         reach = value
         if self.policy.lazy and not self.score.value_only:  # else it is made at once, wherever its cursor stands
@@ -90,7 +89,7 @@ class SearchTree(AskedSearch):
         alone = self.strategy.heuristic is None and self.merge is None
         if enters or child.evicted or not alone or (child.finished and not self.policy.keep):
             self._queue_child(y, j + 1, beam)
-        if self.trace is not None and not enters and not child.evicted:
+        if not enters and not child.evicted:
             self._note_refused(y, j, beam)
         if enters:
             self._enter(child)
@@ -114,9 +113,8 @@ class SearchTree(AskedSearch):
         """The j-th child, made once: whatever was scored below it is found again when its beam is built anew."""
         child = y.children.get(j)
         if child is None:
-            values, tokens, logprobs, _ = y.successors  # type: ignore[misc]
-            token = tokens[j]
-            logprob = y.logprob + (values[j] if logprobs is None else logprobs[j])
+            values, tokens, _, _ = y.successors  # type: ignore[misc]
+            token, logprob = tokens[j], logprob_of(y, j)
             finished = token in self.eos or y.length + 1 == self.complete
             finished = finished or (self.ends is not None and self.ends((*y.tokens, token)))
             child = y.children[j] = self._place(Hypothesis(y, token, y.value + values[j], logprob, finished))
@@ -225,9 +223,10 @@ class SearchTree(AskedSearch):
 
     def _note_refused(self, y: Hypothesis, j: int, beam: Beam) -> None:
         """The j-th child of `y` did not get onto its beam. It is not made for this: that may raise where the search did not."""
-        values, tokens, logprobs, ending = y.successors  # type: ignore[misc]
+        if self.trace is None:
+            return
+        values, tokens, _, ending = y.successors  # type: ignore[misc]
         finished = tokens[j] in self.eos or beam.length == self.complete
-        score = self.score.final(y.value + values[j], beam.length, self.context) + (ending if finished else 0.0)
-        logprob = y.logprob + (values[j] if logprobs is None else logprobs[j])
-        better = {"why": "full", "at": beam.length, "better": int(beam.k)}
-        self.trace.refuse(y, tokens[j], score, logprob, finished, **better)  # type: ignore[union-attr]
+        child = Hypothesis(y, tokens[j], y.value + values[j], logprob_of(y, j), finished)
+        child.worth = self.score.final(child.value, child.length, self.context) + (ending if finished else 0.0)
+        self.trace.note("refuse", child, why="full", at=beam.length, better=int(beam.k))

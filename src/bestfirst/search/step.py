@@ -12,9 +12,9 @@ from heapq import heapify
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from .hypothesis import Hypothesis, Successors
+from .hypothesis import Hypothesis, Successors, logprob_of
 from .result import Answer
-from .strict import NextChild, Progress, StrictSearch, logprob_of, tokens_of
+from .strict import NextChild, Progress, StrictSearch, tokens_of
 from .table_1 import BestFirst, Strategy
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from .hypothesis import Hypothesis, Successors
+from .hypothesis import Hypothesis, Successors, logprob_of
 from .policy import AskedSearch
 from .result import Answer, Result
 from .stops import Answered
@@ -198,11 +198,6 @@ class StrictSearch(AskedSearch):
     def dismantle(self) -> None:
         self.made.clear()
         self._progress.heap.clear()
-
-
-def logprob_of(parent: Hypothesis, j: int) -> float:
-    successors: Successors = parent.successors  # type: ignore[assignment]
-    return parent.logprob + (successors.values if successors.logprobs is None else successors.logprobs)[j]
 
 
 def tokens_of(child: NextChild) -> tuple[int, ...]:
