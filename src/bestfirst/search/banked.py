@@ -138,22 +138,18 @@ class BankedSearch(AskedSearch):
         return open_ and self._unfinished[y.length, self._bank(y)] < self.k
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
-        """Take what the model said of `y`; when all that was needed is there, go on to what is needed next."""
         y.successors = self.lawful(y, successors)
         self.rows += 1
-        if y in self._needed and all(each.successors is not None for each in self._needed):
-            self._go_on()
-        elif self.whole_levels and y in self._needed:
+        if y in self._needed:
             self._needed.remove(y)
             self._scored(y)
+            if not self._needed:
+                self._go_on()
 
     # -- whose turn it is ----------------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
         """Open what is scored, in order, up to the next that is not; level by level, up to the end of the level."""
-        for y in self._needed:
-            self._scored(y)
-        self._needed = []
         if self.whole_levels:
             while self._waiting and not self._needed and not self._is_over():
                 self._needed = self._next_level()
