@@ -160,8 +160,7 @@ class AnyOrderSearch(SearchTree):
         y.children = {}
         self.rows += 1
         if not y.on_beam:
-            if self.trace is not None:
-                self.trace.note("pop", y, ahead=True)
+            self._note("pop", y, ahead=True)
             return  # fell off while it was being scored; kept, for it may come back
         self.agenda.dequeue(y)
         self._note("pop", y)

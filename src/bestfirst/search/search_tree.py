@@ -207,19 +207,16 @@ class SearchTree(AskedSearch):
 
     # -- the trace -------------------------------------------------------------------------------------------------------
 
-    def _note(self, event: Event, y: Hypothesis) -> None:
+    def _note(self, event: Event, y: Hypothesis, **why: Any) -> None:
         if self.trace is not None:
-            self.trace.note(event, y)
+            self.trace.note(event, y, **why)
 
     def _note_out(self, y: Hypothesis, why: str, beam: Beam) -> None:
         """`y` is out because of this beam, which is full of better ones or was taken apart; or because the queue is full."""
-        if self.trace is None:
-            return
         if why == "evict":
-            self.trace.note("evict", y, capacity=self.strategy.queue_capacity)
-        else:
-            better = {} if why == "ancestor" else {"better": int(beam.k)}
-            self.trace.note("prune", y, why=why, at=beam.length, **better)
+            self._note("evict", y, capacity=self.strategy.queue_capacity)
+        elif self.trace is not None:
+            self.trace.note("prune", y, **_reason(why, y, beam))
 
     def _note_refused(self, y: Hypothesis, j: int, beam: Beam) -> None:
         """The j-th child of `y` did not get onto its beam. It is not made for this: that may raise where the search did not."""
@@ -229,4 +226,13 @@ class SearchTree(AskedSearch):
         finished = tokens[j] in self.eos or beam.length == self.complete
         child = Hypothesis(y, tokens[j], y.value + values[j], logprob_of(y, j), finished)
         child.worth = self.score.final(child.value, child.length, self.context) + (ending if finished else 0.0)
-        self.trace.note("refuse", child, why="full", at=beam.length, better=int(beam.k))
+        if (made := y.children.get(j)) is not None:
+            child.state_key = made.state_key
+        self.trace.note("refuse", child, **_reason("full", child, beam))
+
+
+def _reason(why: str, y: Hypothesis, beam: Beam) -> dict[str, Any]:
+    if why == "full" and beam.twins.get(y.state_key) is not None:
+        return {"why": "merged", "at": beam.length}
+    better = {} if why == "ancestor" else {"better": int(beam.k)}
+    return {"why": why, "at": beam.length, **better}

@@ -9,7 +9,8 @@ A file of traces begins with a line that names the format and its version (`HEAD
     pop      was scored. `ahead`: it had fallen off its beam by then
     draft    was guessed, and scored in one forward pass with what comes before it; the search came to ask for it (the pop before)
     prune    is out. `why`: "full" (`better` hypotheses of length `at` precede it), "hopeless" (length `at` is full of hypotheses
-             that precede all it could become), "ancestor" (what it was built on fell off; if it comes back, it is pushed again)
+             that precede all it could become), "merged" (a better one of length `at` goes on alike),
+             "ancestor" (what it was built on fell off; if it comes back, it is pushed again)
     evict    is out: more than `capacity` hypotheses waited
     finish   a complete hypothesis was accepted (it may still be pruned by better ones)
     result   status, exact, calls, rows, the ids of the answers, and of what was `called` (null: all that was scored): where
