@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from .any_order import AnyOrderSearch
 from .hypothesis import Context
-from .search import Search, begin
+from .level import LevelSearch
+from .search import Search
+from .strict import StrictSearch
 from .table_1 import Finished, Strategy
+
+ANY_ORDER_ONLY = ("ends", "max_calls", "merge", "trace")  # settings that the cheaper searches do not have
 
 
 class Score:
@@ -63,5 +68,10 @@ class Score:
         """Raise ValueError, naming the way out, for a strategy that this score cannot be searched with."""
 
     def search(self, strategy: Strategy, **settings: Any) -> Search:
-        """A search with this score, ready to be driven."""
-        return begin(strategy, score=self, **settings)
+        """A search with this score, ready to be driven: `StrictSearch`, the stop's own or `LevelSearch` where they can do what is
+        asked for, `AnyOrderSearch` elsewhere."""
+        by_value: type[StrictSearch] = getattr(strategy.stop, "own_search", StrictSearch)
+        cheap: type[LevelSearch] | type[StrictSearch] = LevelSearch if strategy.level_by_level else by_value
+        if not cheap.takes(strategy, self) or any(settings.get(name) is not None for name in ANY_ORDER_ONLY):
+            return AnyOrderSearch(strategy, score=self, **settings)
+        return cheap(strategy, score=self, **{name: x for name, x in settings.items() if name not in ANY_ORDER_ONLY})
