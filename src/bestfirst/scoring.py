@@ -303,7 +303,6 @@ def named_score(score: str | Score, **parameters: Any) -> Score:
 
 
 def is_number(value: Any) -> bool:
-    """Whether this is a finite number."""
     return isinstance(value, Real) and isfinite(value)
 
 

@@ -14,9 +14,9 @@ from .drafting import Drafter, check_draft
 from .models import Model, Source
 from .models.model import eos_of
 from .scoring import Score, by_length_penalty, named_score
-from .search import Context, Finished, Heuristic, Search, Stop, Strategy, Trace
+from .search import Context, Finished, Heuristic, Search, Stop, Strategy, Trace, by_method
 from .search.banked import BankedSearch, Words, spelled, words_of
-from .strategies import FirstFinished, as_ctranslate2, by_method, named_strategy, stopping
+from .strategies import FirstFinished, as_ctranslate2, named_strategy, stopping
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,6 @@ class Decoding:
 
     @cached_property
     def objective(self) -> Score:
-        """The score as an object."""
         if self.length_penalty is None:
             return named_score(self.score, **self.score_options)
         if self.score != "logprob" or self.score_options:

@@ -72,7 +72,6 @@ class Trie(Constraint):
         return trie
 
     def __len__(self) -> int:
-        """How many different sequences it holds."""
         return int((self.items != NO_ITEM).sum())
 
     def __repr__(self) -> str:
@@ -80,7 +79,6 @@ class Trie(Constraint):
 
     @cached_property
     def largest(self) -> int:
-        """The largest token."""
         return int(self.tokens.max())
 
     @property

@@ -93,7 +93,6 @@ class Beam:
         return y
 
     def discard(self, y: Hypothesis) -> None:
-        """Take `y`, a member, out."""
         self._remove(bisect_left(self.members, y.rank, key=by_rank))
 
     def lock(self, y: Hypothesis) -> None:
@@ -176,5 +175,4 @@ class Agenda:
         return heapq.merge(*(beam.open for beam in self.beams), key=by_key)
 
     def queued(self) -> int:
-        """How many hypotheses wait."""
         return sum(len(beam.open) for beam in self.beams)

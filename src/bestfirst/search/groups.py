@@ -90,6 +90,5 @@ class Groups:
         )
 
     def dismantle(self) -> None:
-        """Free the memory of all groups."""
         for search in self.searches:
             search.dismantle()

@@ -137,7 +137,6 @@ class Strategy:
         return not past and self.heuristic is None and self.queue_capacity is None
 
     def using(self, **changes: object) -> Strategy:
-        """This strategy with other choices."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
