@@ -34,8 +34,7 @@ class LevelSearch(AskedSearch):
     def takes(strategy: Strategy, score: Score) -> bool:
         """Whether it goes level by level until so many have finished, and beams rank by value."""
         usual = strategy.level_by_level and isinstance(strategy.stop, Patience) and strategy.finished == "leave"
-        plain = strategy.heuristic is None and strategy.queue_capacity is None and strategy.k < inf
-        return usual and plain and score.exact("leave")
+        return usual and strategy.any_order and strategy.k < inf and score.exact("leave")
 
     def __init__(self, strategy: Strategy, **settings: Any) -> None:
         super().__init__(strategy, **settings)

@@ -66,8 +66,8 @@ class StepSearch(StrictSearch):
     def takes(strategy: Strategy, score: Score) -> bool:
         """Whether beams and bounds rank by value. A score that asks for attention or a language model goes the other way."""
         usual = type(strategy.order) is BestFirst and strategy.finished == "leave" and strategy.k < inf
-        rises = getattr(score, "one_way", False) and not score.monotonic and score.needs <= {"source_length"}
-        return usual and rises and strategy.heuristic is None and strategy.queue_capacity is None
+        rises = score.one_way and not score.monotonic and score.needs <= {"source_length"}
+        return usual and rises and strategy.any_order
 
     def __init__(self, strategy: Strategy, **settings: Any) -> None:
         super().__init__(strategy, **settings)

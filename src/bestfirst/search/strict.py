@@ -65,7 +65,7 @@ class StrictSearch(AskedSearch):
     def takes(strategy: Strategy, score: Score) -> bool:
         """Whether this is the common case: best first, by a value that is its own bound, until n have finished."""
         usual = type(strategy.order) is BestFirst and type(strategy.stop) is Answered and strategy.finished != "shrink"
-        return usual and score.value_only and strategy.heuristic is None and strategy.queue_capacity is None
+        return usual and score.value_only and strategy.any_order
 
     def __init__(self, strategy: Strategy, **settings: Any) -> None:
         super().__init__(strategy, **settings)
