@@ -14,7 +14,7 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from bestfirst.search import Hypothesis, LevelStop, Objective, Patience, Strategy, TopFinished, Trace
+from bestfirst.search import Hypothesis, LevelStop, Patience, Score, Strategy, TopFinished, Trace
 from bestfirst.search.search_tree import SearchTree
 from bestfirst.search.trace import Event
 from bestfirst.strategies import BestIsWorse, FirstFinished
@@ -61,11 +61,8 @@ class FullBeams(Trace):
         elif event == "prune" and (not y.finished or why["at"] == y.length):
             self._members[y.length].discard(Member.of(y))
 
-    def refuse(self, *_: Any, **__: Any) -> None:
-        """What never was on a beam is of no concern."""
-
     def result(self, *_: Any) -> None:
-        """Nor what came of it."""
+        """What came of it is of no concern."""
 
     def text(self, *_: Any) -> None:
         """Nor how it reads."""
@@ -261,7 +258,7 @@ def by_place(y: Hypothesis) -> Any:
     return y.key
 
 
-def follow(strategy: Strategy, score: Objective, n: int) -> type[FullBeams] | None:
+def follow(strategy: Strategy, score: Score, n: int) -> type[FullBeams] | None:
     """Who can count the least calls of a beam search; None if nobody can, or if it goes best-first."""
     stop = strategy.stop
     if not strategy.level_by_level or strategy.order.relies_on_bound or strategy.k == inf or not score.exact(strategy.finished):

@@ -58,9 +58,9 @@ class Drafter(ABC):
 
 def tokens_of(source: Any) -> tuple[int, ...]:
     """The tokens that an output may repeat: of the encoder's input or of the prompt; none where the input is no such thing."""
-    payload = source.payload
-    given = getattr(payload, "source", payload) if getattr(payload, "source", None) is not None else payload
-    given = getattr(payload, "tokens", ()) if given is payload and hasattr(payload, "tokens") else given
+    given = getattr(source.payload, "source", None)
+    if given is None:
+        given = getattr(source.payload, "tokens", source.payload)
     if not isinstance(given, (list, tuple)) or not all(isinstance(token, int) for token in given):
         return ()
     return tuple(given)
@@ -236,15 +236,17 @@ MODEL = "model:"
 def check_draft(draft: Any) -> None:
     """ValueError for what is no drafter, and no drafter's name."""
     named = isinstance(draft, str) and (draft in (*DRAFTERS, "none") or (draft.startswith(MODEL) and draft != MODEL))
-    if draft is not None and not isinstance(draft, Drafter) and not named:
+    if not isinstance(draft, Drafter) and not named:
         names = ", ".join(map(repr, (*DRAFTERS, f"{MODEL}FOLDER", "none")))
         raise ValueError(f"draft must be a Drafter or one of {names}, got {draft!r}")
 
 
 def named_drafter(draft: str | Drafter | None) -> Drafter | None:
     """The drafter of this name; a new one each time. A smaller model must have been loaded by then."""
-    if draft is None or draft == "none" or isinstance(draft, Drafter):
-        return None if draft == "none" else draft  # type: ignore[return-value]
+    if not isinstance(draft, str):
+        return draft
+    if draft == "none":
+        return None
     if draft not in DRAFTERS:
         raise ValueError(f"draft {draft!r} is a model that is not loaded; give bestfirst.SmallerModel(bestfirst.load(...))")
     return DRAFTERS[draft]()

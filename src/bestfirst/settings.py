@@ -14,9 +14,9 @@ from .drafting import Drafter, check_draft
 from .models import Model, Source
 from .models.model import eos_of
 from .scoring import Score, by_length_penalty, named_score
-from .search import Context, Finished, Heuristic, Search, Stop, Strategy, Trace
+from .search import Context, Finished, Heuristic, Search, Stop, Strategy, Trace, by_method
 from .search.banked import BankedSearch, Words, spelled, words_of
-from .strategies import FirstFinished, as_ctranslate2, by_method, named_strategy, stopping
+from .strategies import FirstFinished, as_ctranslate2, named_strategy, stopping
 
 
 @dataclass(frozen=True)
@@ -169,12 +169,13 @@ class Decoding:
         if isinstance(self.must_contain, (list, tuple)):
             object.__setattr__(self, "must_contain", words_of(self.must_contain))
         plan, score = self.plan, self.objective
+        plain = score.plain and score.exact("leave") and not score.needs & {"attention", "language_model"}
         others = {
             "allowed": self.allowed is not None,
             **{each: bool(getattr(self, each)) for each in ("prefix", "stop", "stop_strings", "max_calls", "accept_truncated")},
             f"finished={plan.finished!r}": plan.finished != "leave",
             f"strategy {plan.name!r}": plan.name not in ("best-first", "beam", "greedy") or plan.k == inf,
-            f"score {score.name!r}": not score.plain or bool(score.needs & {"attention", "language_model"}),
+            f"score {score.name!r}": not plain,
             "queue_capacity": bool(plan.queue_capacity),
             "draft": self.draft not in (None, "none"),
         }
@@ -197,7 +198,6 @@ class Decoding:
 
     @cached_property
     def objective(self) -> Score:
-        """The score as an object."""
         if self.length_penalty is None:
             return named_score(self.score, **self.score_options)
         if self.score != "logprob" or self.score_options:
@@ -258,22 +258,14 @@ class Decoding:
 
     def search(self, source: Source, eos: Collection[int], trace: Trace | None = None, **more: Any) -> Search:
         """The search of one input, ready to be driven by an engine."""
+        context = Context(self.n_max(source), source.length, source.payload)
         if self.must_contain:
-            words: Any = self.must_contain
             if trace is not None:
                 raise ValueError("must_contain is searched without a trace; leave one of them out")
-            context = Context(self.n_max(source), source.length, source.payload)
+            words: Any = self.must_contain
             return BankedSearch(self.plan, score=self.objective, eos=eos, context=context, words=words, n=self.nbest)
-        return self.objective.search(
-            self.plan,
-            eos=eos,
-            context=Context(self.n_max(source), source.length, source.payload),
-            n=self.nbest,
-            accept_truncated=self.accept_truncated,
-            max_calls=self.max_calls,
-            trace=trace,
-            **more,
-        )
+        more |= {"accept_truncated": self.accept_truncated, "max_calls": self.max_calls, "trace": trace}
+        return self.objective.search(self.plan, eos=eos, context=context, n=self.nbest, **more)
 
     # -- written down ----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Strategies, stopping rules and the paper's methods by name, as `decode` and the command know them; and the stops and orders
+"""Strategies and stopping rules by name, as `decode` and the command know them; and the stops and orders
 that only Hugging Face or CTranslate2 know, of which searches know nothing."""
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from typing import Any
 from .scoring import Score
 from .search import AnyOrderSearch, Hypothesis, LevelSearch, StepSearch, stops, table_1
 from .search.stops import Answered, Stop
-from .search.table_1 import METHODS, BestFirst, Finished, Heuristic, ShortestFirst, Strategy, by_method
-
-__all__ = ["METHODS", "STOPS", "STRATEGIES", "UNPRUNED", "by_method", "named_strategy", "stopping"]
+from .search.table_1 import BestFirst, Finished, Heuristic, ShortestFirst, Strategy
 
 # -- Hugging Face ----------------------------------------------------------------------------------------------------------
 
@@ -129,9 +127,6 @@ class FirstFinished(stops.Patience):
     """
 
     name = "ctranslate2"
-
-    def __init__(self, factor: float = 1.0) -> None:
-        super().__init__(factor, self.name)
 
     def at_level(self, search: AnyOrderSearch, length: int) -> bool:
         if search.score.value_only:

@@ -18,8 +18,7 @@ from typing import Any
 from .engine.own_model import OwnModel
 from .models import Model, Query, Scored, as_model
 from .models.numbers import numbers
-from .scoring import Score
-from .scoring.score import log_softmax
+from .scoring import Score, log_softmax
 from .search import ROUNDING, TOLERANCE, BrokenLaw, Context
 
 Prefix = tuple[int, ...]

@@ -192,7 +192,8 @@ def test_rows_of_inputs_may_come_in_any_order():
         found = model.cached.best(queries, 3)
     assert together == pytest.approx(alone, abs=1e-4)
     assert found.values == pytest.approx(-numpy.sort(-alone, 1)[:, :3], abs=1e-4)
-    assert found.logprobs(found.tokens) == pytest.approx(numpy.take_along_axis(alone, found.tokens, 1), abs=1e-4)
+    rows = numpy.arange(len(queries))[:, None]
+    assert found.logprobs(rows, found.tokens) == pytest.approx(numpy.take_along_axis(alone, found.tokens, 1), abs=1e-4)
 
 
 def test_an_ensemble_of_hugging_face_models_is_not_asked_twice(monkeypatch):

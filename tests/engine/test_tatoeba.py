@@ -47,8 +47,8 @@ def test_calls_are_those_of_the_paper_algorithm(model, monkeypatch, k, best_firs
     assert calls(ours) == pytest.approx(best_first, rel=0.02)
     by_level = bestfirst.decode(model, LINES, max_length=paper_limit, beam=k, finished="keep", strategy="beam")
     assert calls(by_level) == pytest.approx(beam, rel=0.02)
-    monkeypatch.setattr("bestfirst.search.search.AnyOrderSearch", Unpruned)
-    monkeypatch.setattr("bestfirst.search.search.StrictSearch.takes", lambda strategy, score: False)
+    monkeypatch.setattr("bestfirst.search.score.AnyOrderSearch", Unpruned)
+    monkeypatch.setattr("bestfirst.search.score.StrictSearch.takes", lambda strategy, score: False)
     unpruned = bestfirst.decode(model, LINES, max_length=paper_limit, beam=k, finished="leave")
     assert calls(unpruned) == pytest.approx(without_prune, rel=0.02)
     assert [r.text for r in unpruned] == [r.text for r in ours]

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bestfirst import FunctionModel, decode
+from bestfirst import FunctionModel, Model, Scored, decode
 from bestfirst.scoring import Diverse, LengthNormalized
 from reference import EOS
 from scoring.references import diverse
@@ -86,3 +86,28 @@ def test_nothing_within_the_limit_leaves_a_partial_hypothesis():
 def test_bad_groups(score, settings, message):
     with pytest.raises(ValueError, match=message):
         decode(MODEL, [None], score=score(), **settings)
+
+
+class Alike(Model):
+    """The eight likeliest first tokens lead to one state."""
+
+    eos = 0
+
+    def start(self, source):
+        return None
+
+    def score(self, batch):
+        first, then = [-5.0, *(-1 - 0.01 * i for i in range(8)), -2.0, -2.1], [-0.1] + [-4.0] * 10
+        return [Scored(then if query.prefix else first) for query in batch]
+
+    def merge_key(self, source, prefix):
+        return prefix[-1] if prefix[-1] > 8 else 0
+
+
+def test_groups_ask_for_as_many_successors_as_each_of_them():
+    """Where states are merged, any number of the best may be one."""
+    groups, alone = (
+        decode(Alike(), [None], strategy="beam", max_length=2, nbest=2, **settings)[0]
+        for settings in ({"beam": 4, "score": Diverse(2, 0.0)}, {"beam": 2})
+    )
+    assert [answer.tokens for answer in groups.hypotheses] == [answer.tokens for answer in alone.hypotheses] == [(1, 0), (9, 0)]

@@ -22,8 +22,8 @@ from bestfirst.scoring import (
     MutualInformation,
     by_length_penalty,
     named_score,
+    score_parameters,
 )
-from bestfirst.scoring.scores import score_parameters
 from bestfirst.search import Context
 from bestfirst.testing import check_score
 from reference import EOS

@@ -77,10 +77,9 @@ def test_a_beam_is_the_best_of_all_that_came_in_whatever_order(keep):
 
 
 def test_the_agenda_hands_out_the_best_of_all_beams_first():
-    rng, agenda = random.Random(0), Agenda(100, keep=False)
+    rng, agenda = random.Random(0), Agenda()
     waiting = []
-    for _ in range(5):
-        agenda.add_beam()
+    agenda.beams += [Beam(length, 100, keep=False) for length in range(5)]
     for number in range(60):
         y = hypothesis(rng.choice((1, 2, 3, 4)), number)
         y.length = rng.randrange(5)

@@ -8,7 +8,7 @@ from math import inf
 import pytest
 
 import bestfirst
-from bestfirst import FunctionModel, decode
+from bestfirst import Diverse, FunctionModel, decode
 from bestfirst.search import BrokenLaw
 from bestfirst.search.banked import Words
 from cli.process import only_line
@@ -83,7 +83,7 @@ def test_a_state_knows_what_the_whole_output_would_tell():
         state, tokens = words.start, ()
         for token in rng.choices((1, 2, 3), k=8):
             state, tokens = words.after(state, token), (*tokens, token)
-            assert (words.missing(state), words.complete(state)) == missing(sets, tokens)
+            assert (state.missing, not state.missing) == missing(sets, tokens)
 
 
 LINE = "Wo ist der Bahnhof?"
@@ -129,6 +129,7 @@ def test_what_does_not_go_with_it():
         ({"must_contain": [[]]}, r"got \[\]"),
         ({"must_contain": [[1]], "finished": "keep"}, "does not go with finished='keep'"),
         ({"must_contain": [[1]], "strategy": "best-first-unpruned"}, "does not go with strategy"),
+        ({"must_contain": [[1]], "strategy": "beam", "beam": 4, "score": Diverse(2, 0.5)}, "does not go with score 'diverse'"),
         ({"must_contain": [[1]], "max_calls": 3}, "does not go with max_calls"),
         ({"must_contain": ["a"]}, "cannot write 'a', which must occur"),
     ):

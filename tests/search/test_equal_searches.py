@@ -20,7 +20,6 @@ from bestfirst.search import (
     StrictSearch,
     Trace,
     beam,
-    begin,
     best_first,
     best_first_beam,
 )
@@ -159,11 +158,11 @@ def test_the_search_on_a_device_gives_the_same(cases, tally):
         ({"strategy": beam(3, "keep").using(stop=Patience())}, AnyOrderSearch),
     ],
 )
-def test_begin_takes_the_strict_search_for_the_common_case_alone(wish, kind):
+def test_a_score_begins_the_strict_search_for_the_common_case_alone(wish, kind):
     usual = {"strategy": best_first_beam(3), "score": LogProbability(), "eos": {EOS}, "context": Context(n_max=5)}
     settings = usual | wish
     strategy = settings.pop("strategy")
-    search = begin(strategy, **settings)
+    search = settings.pop("score").search(strategy, **settings)
     assert type(search) is kind
     assert search.width == strategy.k + 1
 

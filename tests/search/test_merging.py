@@ -163,3 +163,21 @@ def test_the_best_of_all_is_found_where_brute_force_can_say_so():
         )
         (result,) = decode(model, [words], beam=3)
         assert result.hypotheses[0].tokens == (*best[1], 0)
+
+
+@pytest.mark.parametrize("strategy", ["best-first", "beam", "best-first-unpruned", "breadth-first"])
+def test_a_trace_tells_who_is_out_for_another_of_its_state(strategy):
+    """No beam is ever full here: there are fewer states."""
+    texts = sentences(range(5), 6)
+    plain, traced = (decode(Tagger(4), texts, strategy=strategy, beam=5, trace=trace) for trace in (False, True))
+    assert [(each.hypotheses, each.calls) for each in traced] == [(each.hypotheses, each.calls) for each in plain]
+    merged = 0
+    for events in (each.trace.events for each in traced):
+        pushed = {event["id"]: event for event in events if event["event"] == "push"}
+        for event in (event for event in events if event["event"] in ("refuse", "prune") and event["why"] != "ancestor"):
+            assert (event["why"], "better" in event) == ("merged", False)
+            y = {**pushed.get(event["id"], {}), **event}
+            alike = [z for z in pushed.values() if (z["token"], z["length"]) == (y["token"], event["at"]) and z["id"] != y["id"]]
+            assert any(z["score"] >= y["score"] for z in alike)
+            merged += 1
+    assert merged

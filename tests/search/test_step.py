@@ -88,6 +88,13 @@ def test_equal_scores_settle_the_step(kind, score, eos):
     assert search.result().calls == theirs.calls == 2
 
 
+def test_where_nothing_finishes_the_best_unfinished_one_has_its_score():
+    world = World(lambda prefix: (-inf, -0.6, -1.1), lambda v, t: v / t, False, 2, 1, 3)
+    partials = [searched(kind, LengthNormalized(1.0), world, 1, 0).result().partial for kind in (StepSearch, AnyOrderSearch)]
+    assert partials[0] == partials[1]
+    assert partials[0].score == pytest.approx(-0.6)
+
+
 def recovering(ends: bool) -> World:
     """The best of all is found long after the k answers that make Hugging Face stop, if `ends`; what is left out is one of them.
 
@@ -116,7 +123,7 @@ def test_what_is_left_out_is_made_good_where_it_could_have_been_the_stop(ends, r
     assert expected[0][1] == (-1.0 if ends else -16.0 / 25)
     search = searched(StepSearch, LengthNormalized(1.0), world, rows, 0)
     assert answers(search) == expected
-    assert search.root.children[2].successors is not None
+    assert search.made[search.root, 2].successors is not None
 
 
 def test_what_one_chain_could_change_is_scored(cases, tally):
@@ -163,7 +170,7 @@ def called(search: StepSearch, tokens: Tokens) -> bool:
     for token in tokens:
         if y.successors is None or token not in y.successors.tokens:
             return False
-        child = y.children.get(y.successors.tokens.index(token))
+        child = search.made.get((y, y.successors.tokens.index(token)))
         if child is None:
             return False
         y = child

@@ -14,7 +14,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from ..scoring import SCORES
-from ..strategies import METHODS, STOPS, STRATEGIES, WITH_FACTOR
+from ..search import METHODS
+from ..strategies import STOPS, STRATEGIES, WITH_FACTOR
 from .console import Command, usage
 
 SEARCH, SCORE, MODEL, OUTPUT, CORPUS = "Search", "Score", "Model", "Output", "Corpora"  # the help's panels

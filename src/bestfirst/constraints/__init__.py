@@ -89,17 +89,16 @@ def named_constraint(name: str, model: Model) -> Constraint:
     """`regex:PATTERN`, `schema:FILE` (a JSON schema), `grammar:FILE` (Lark); else a file of outputs: a text, one a line,
     or a saved trie. ValueError, naming the file, for what cannot be read."""
     kind, rest = _parts(name)
-    if kind == "outputs":
-        from .trie import read_trie
-
-        return read_trie(rest, model)
     from .grammar import Grammar
+    from .trie import read_trie
 
     if kind == "regex":
         return Grammar.regex(model, rest)
     try:
+        if kind == "outputs":
+            return read_trie(rest, model)
         text = Path(rest).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"cannot read what is allowed from {rest!r}: {error}") from None
     return Grammar.json(model, text) if kind == "schema" else Grammar.lark(model, text)
 

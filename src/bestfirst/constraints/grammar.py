@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -49,7 +49,7 @@ class Grammar(Constraint):
     @classmethod
     def regex(cls, model: Model, pattern: str) -> Grammar:
         """Outputs that match from their first to their last letter."""
-        return cls(model, _from(lambda library: library.grammar_from_regex(_spaced(model, f"(?:{pattern})", "(?: )?"))))
+        return cls(model, _from("regex", f"{'(?: )?' if _begins_with_space(model) else ''}(?:{pattern})"))
 
     @classmethod
     def json(cls, model: Model, schema: Mapping[str, Any] | str) -> Grammar:
@@ -58,15 +58,15 @@ class Grammar(Constraint):
             schema = {"x-guidance": WHITESPACE, **(json.loads(schema) if isinstance(schema, str) else schema)}
         except (TypeError, ValueError) as error:
             raise ValueError(f"the schema is not a JSON object: {error}") from None
-        text = f"start: {_spaced(model, 'value', OPTIONAL)}\nvalue: %json {json.dumps(schema)}\n"
-        return cls(model, _from(lambda library: library.grammar_from_lark(text)))
+        start = f"start: {OPTIONAL if _begins_with_space(model) else ''}value"
+        return cls(model, _from("lark", f"{start}\nvalue: %json {json.dumps(schema)}\n"))
 
     @classmethod
     def lark(cls, model: Model, text: str) -> Grammar:
         """What a context-free grammar derives from `start`."""
         if _begins_with_space(model):
             text = f"start: {OPTIONAL}whole\nwhole: %lark {{\n{text}\n}}\n"  # whose `start` is its own
-        return cls(model, _from(lambda library: library.grammar_from_lark(text)))
+        return cls(model, _from("lark", text))
 
     # -- as a constraint -----------------------------------------------------------------------------------------------------
 
@@ -85,13 +85,12 @@ class Grammar(Constraint):
         if numbered:
             self._executor.unsafe_compute_mask_ptr(numbered, masks.ctypes.data, 4 * self._words, len(states))
         bits = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")
-        ends = sorted(eos)
         # a matcher that has failed (a letter without a token, a limit of the library's) lets EOS through, too
-        accepting = [state is not None and not state.is_error() and state.is_accepting() for state in states]
-        failed = [state is not None and state.is_error() for state in states]
-        may_end = np.asarray(bits[:, sorted(self._eos)].any(1)) & np.array(accepting)
-        bits[failed] = 0
-        bits[:, ends] = may_end[:, None]
+        alive = np.array([state is not None and not state.is_error() for state in states], bool)
+        may_end = alive & bits[:, sorted(self._eos)].any(1)
+        may_end[may_end] = [state.is_accepting() for state, ends in zip(states, may_end, strict=True) if ends]
+        bits[~alive] = 0
+        bits[:, sorted(eos)] = may_end[:, None]
         return [np.flatnonzero(row).astype(np.int32) for row in bits]
 
 
@@ -103,10 +102,10 @@ def _library() -> Any:
     return llguidance
 
 
-def _from(make: Callable[[Any], str]) -> str:
+def _from(kind: str, text: str) -> str:
     """A grammar of llguidance's own. ValueError, in one line, for what it cannot read."""
     try:
-        return make(_library().LLMatcher)
+        return str(getattr(_library().LLMatcher, f"grammar_from_{kind}")(text))
     except Exception as error:
         raise ValueError(f"the grammar cannot be read: {_told(str(error))}") from None
 
@@ -117,12 +116,8 @@ def _told(error: str) -> str:
     return next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0] if lines else "")
 
 
-def _spaced(model: Model, text: str, optional: str) -> str:
-    """For a tokenizer that begins every text with a space: the space may stand first."""
-    return optional + text if _begins_with_space(model) else text
-
-
 def _begins_with_space(model: Model) -> bool:
+    """Whether its tokenizer begins every text with a space: then one may stand first."""
     tokenizer = _tokenizer(model)
     return any(str(token).startswith(SPACE) for token in tokenizer.convert_ids_to_tokens(list(tokenizer("word").input_ids)))
 

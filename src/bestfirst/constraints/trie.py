@@ -72,7 +72,6 @@ class Trie(Constraint):
         return trie
 
     def __len__(self) -> int:
-        """How many different sequences it holds."""
         return int((self.items != NO_ITEM).sum())
 
     def __repr__(self) -> str:
@@ -80,7 +79,6 @@ class Trie(Constraint):
 
     @cached_property
     def largest(self) -> int:
-        """The largest token."""
         return int(self.tokens.max())
 
     @property
@@ -187,21 +185,15 @@ class Trie(Constraint):
 
 
 def read_trie(path: str, model: Model) -> Trie:
-    """A saved trie, or a text, one output a line. ValueError, naming the file, for what is neither."""
-    try:
-        with open(path, "rb") as file:
-            if file.read(6) == b"\x93NUMPY":
-                return Trie.load(path)
-        with open(path, encoding="utf-8") as file:
-            lines = [line.rstrip("\r\n") for line in file]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read what is allowed from {path!r}: {error}") from None
+    """A saved trie, or a text, one output a line."""
+    with open(path, "rb") as file:
+        if file.read(6) == b"\x93NUMPY":
+            return Trie.load(path)
+    with open(path, encoding="utf-8") as file:
+        lines = [line.rstrip("\r\n") for line in file]
     if not any(lines):
-        raise ValueError(f"the file {path!r} names nothing that is allowed: it has no lines")
-    try:
-        return Trie.of_texts(model, lines)
-    except ValueError as error:
-        raise ValueError(f"cannot read what is allowed from {path!r}: {error}") from None
+        raise ValueError("it has no lines")
+    return Trie.of_texts(model, lines)
 
 
 def _flattened(sequences: Any) -> tuple[np.ndarray, np.ndarray]:

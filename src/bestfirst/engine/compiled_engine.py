@@ -20,7 +20,7 @@ from ..constraints.trie import Trie
 from ..drafting import MOST
 from ..scoring import GNMT, LengthNormalized, Score
 from ..search import Answer, Context, LevelSearch, Patience, Result, StepSearch, Strategy, StrictSearch, check
-from ..search.objective import Policy
+from ..search.policy import Policy
 from ..settings import Decoding
 from ..strategies import FirstFinished, HuggingFaceStep
 from .engine import Job, Running
@@ -91,11 +91,8 @@ class CompiledSearch(ABC):
             rows=self.rows,
             exact=self.strategy.exact and self.score.exact(self.strategy.finished),
             status="complete" if answers else "incomplete",
-            partial=None if answers else self._partial(*self.memory.deepest),
+            partial=None if answers else self._answer(*self.memory.deepest),
         )
-
-    def _partial(self, tokens: tuple[int, ...], value: float) -> Answer:
-        return self._answer(tokens, value)
 
     def dismantle(self) -> None:
         """Nothing in it refers to itself but its root."""
@@ -121,9 +118,6 @@ class CompiledStepSearch(CompiledStrictSearch):
         super().__init__(job, eos)
         self.memory.until_step(norms(self.score, job.n_max), max(job.decoding.nbest, int(self.strategy.k)))
 
-    def _partial(self, tokens: tuple[int, ...], value: float) -> Answer:
-        return Answer(tokens, value, value)
-
 
 class CompiledLevelSearch(CompiledSearch):
     """A `LevelSearch`, in the order that relies on bounds, by scores that divide by what depends on the length."""
@@ -132,7 +126,7 @@ class CompiledLevelSearch(CompiledSearch):
     def knows(plan: Strategy, score: Score) -> bool:
         usual = LevelSearch.takes(plan, score) and type(plan.stop) in (Patience, FirstFinished)
         known = score.value_only or type(score) in (LengthNormalized, GNMT)
-        policy = Policy.of(plan, score, None, traced=False)
+        policy = Policy.of(plan, score)
         return usual and known and policy.prunes and policy.relies_on_bound and not policy.whole_levels
 
     def __init__(self, job: Job, eos: Collection[int]) -> None:

@@ -23,7 +23,7 @@ from ..models.reader import Prompt
 from ..models.sentencepiece_tokenizer import m2m100_tokenizer, marian_tokenizer
 from ..models.text_model import INT8, TextModel
 from ..models.tokenizer import Tokenizer, json_tokenizer, read_json
-from ..scoring.score import log_softmax
+from ..scoring import log_softmax
 from .steps.step_rows import Rows
 
 if TYPE_CHECKING:

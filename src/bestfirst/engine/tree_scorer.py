@@ -18,8 +18,7 @@ import numpy as np
 from ..constraints import allowed_after, check_vocabulary
 from ..models import Query, Source
 from ..models.text_model import TextModel
-from ..scoring import Score
-from ..scoring.score import log_softmax
+from ..scoring import Score, log_softmax
 from ..search import Hypothesis, Successors
 from ..settings import Budget
 from .cached_model import CachedModel, step_of
@@ -45,7 +44,7 @@ class TreeScorer(Scorer):
         self.eos = model.eos
         self.runner = Runner(model, decoder)
         self.ahead = known(model).ahead
-        self.language_model = None if score.language_model is None else CachedModel(score.language_model)  # type: ignore[arg-type]
+        self.language_model = None if score.language_model is None else CachedModel(score.language_model)
         self._attends = "attention" in score.needs
         if self._attends:
             self.runner.watch()

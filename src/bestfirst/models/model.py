@@ -164,20 +164,14 @@ class FunctionModel(Model):
         return source if self.reads_source else None
 
     def score(self, batch: Sequence[Query]) -> Any:
-        prefixes = [query.prefix for query in batch]
-        if self.batched:
-            given = ([query.state for query in batch], prefixes) if self.reads_source else (prefixes,)
-            return _with_states(self.next_logprobs(*given), batch)
-        if self.reads_source:
-            return [Scored(self.next_logprobs(query.state, query.prefix), query.state) for query in batch]
-        return [Scored(self.next_logprobs(prefix)) for prefix in prefixes]
-
-
-def _with_states(rows: Any, batch: Sequence[Query]) -> Any:
-    """Rows of scores, with the states that there were; what is no row for each is left for the engine to complain of."""
-    if not hasattr(rows, "__len__") or len(rows) != len(batch):
-        return rows
-    return [Scored(row, query.state) for row, query in zip(rows, batch, strict=True)]
+        first = 0 if self.reads_source else 1
+        if not self.batched:
+            return [Scored(self.next_logprobs(*query[first:]), query.state) for query in batch]
+        states, prefixes = [query.state for query in batch], [query.prefix for query in batch]
+        rows = self.next_logprobs(*(states, prefixes)[first:])
+        if not hasattr(rows, "__len__") or len(rows) != len(batch):
+            return rows  # for the engine to complain of
+        return list(map(Scored, rows, states))
 
 
 def _arguments(function: Callable[..., Any]) -> int:
@@ -200,10 +194,7 @@ def eos_of(eos: Any, whose: str) -> frozenset[int]:
         raise ValueError(f"{whose}.eos must be the token that ends a hypothesis, or several of them, got {eos!r}") from None
 
 
-OPTIONAL = (
-    *("attend", "batch_key", "max_length", "merge_key", "piece", "reader", "source_length", "special_token"),
-    *("start_batch", "target", "targets", "text"),
-)
+OPTIONAL = [name for name, each in vars(Model).items() if callable(each) and name[0] != "_" and name not in ("start", "score")]
 
 
 class AdaptedModel(Model):

@@ -67,29 +67,24 @@ def together(rows: Sequence[Any]) -> Any:
 
 def matrix(rows: Sequence[Any], what: object) -> Any:
     """Rows of one kind and length as one array, (rows, vocabulary); None where they differ, or one is no row."""
+    import numpy
+
     if len({type(row) for row in rows}) > 1:
         return None
     if isinstance(rows[0], (list, tuple)):
-        return _of_lists(rows)
-    shapes = {getattr(row, "shape", None) for row in rows}
-    (shape,) = shapes if len(shapes) == 1 else (None,)
-    if shape is None or len(shape) != 1:
+        try:
+            found = numpy.array(rows, numpy.float64)
+        except (TypeError, ValueError):
+            return None  # the row that is none is found and named when each is read by itself
+        return found if found.ndim == 2 else None
+    shapes = {getattr(row, "shape", ()) for row in rows}
+    if len(shapes) > 1 or len(shapes.pop()) != 1:
         return None
     if hasattr(rows[0], "detach"):
         import torch
 
         return _array(torch.stack(list(rows)), what, 2)
     return _array(_stacked(rows), what, 2)
-
-
-def _of_lists(rows: Sequence[Any]) -> Any:
-    import numpy
-
-    try:
-        found = numpy.array(rows, numpy.float64)
-    except (TypeError, ValueError):
-        return None  # the row that is none is found and named when each is read by itself
-    return found if found.ndim == 2 else None
 
 
 def _stacked(rows: Sequence[Any]) -> Any:
@@ -170,25 +165,13 @@ class FewBest(NamedTuple):
     logits: Any
     states: list[Any]
 
-    def logprobs(self, tokens: Any) -> Any:
-        """Of any tokens, (rows, any)."""
+    def logprobs(self, rows: Any, tokens: Any) -> Any:
+        """Of some tokens of some rows."""
         import numpy
 
-        rows = numpy.arange(len(tokens))[:, None]
-        return self.logits[rows, tokens].astype(numpy.float64) - self._taken_off
-
-    def row(self, row: int) -> Any:
-        """Of all tokens of a row."""
-        import numpy
-
-        return self.logits[row].astype(numpy.float64) - self._taken_off[row]
-
-    @property
-    def _taken_off(self) -> Any:
-        import numpy
-
-        first = numpy.take_along_axis(self.logits, self.tokens[:, :1], 1)
-        return first.astype(numpy.float64) - self.values[:, :1]
+        first = numpy.take_along_axis(self.logits, self.tokens[:, :1], 1)[:, 0]
+        taken_off = first.astype(numpy.float64) - self.values[:, 0]
+        return self.logits[rows, tokens].astype(numpy.float64) - taken_off[rows]
 
 
 def best_of_mean(parts: Sequence[FewBest], weights: Sequence[float], width: int) -> list[tuple[list[float], list[int]]]:
@@ -207,7 +190,7 @@ def best_of_mean(parts: Sequence[FewBest], weights: Sequence[float], width: int)
 
     tokens = numpy.concatenate([part.tokens for part in parts], 1)
     with numpy.errstate(invalid="ignore"):  # what is -inf everywhere, or NaN
-        values = mean([part.logprobs(tokens) for part in parts])
+        values = mean([part.logprobs(numpy.arange(len(tokens))[:, None], tokens) for part in parts])
         unseen = mean([part.values[:, -1].astype(numpy.float64) for part in parts])
         order = numpy.lexsort((tokens, -values))
         tokens, values = numpy.take_along_axis(tokens, order, 1), numpy.take_along_axis(values, order, 1)
@@ -222,5 +205,5 @@ def best_of_mean(parts: Sequence[FewBest], weights: Sequence[float], width: int)
             out.append((values[row, : last[row] + 1][kept].tolist(), tokens[row, : last[row] + 1][kept].tolist()))
         else:
             with numpy.errstate(invalid="ignore"):
-                out += best_of_each(mean([part.row(row) for part in parts])[None], width)
+                out += best_of_each(mean([part.logprobs(row, slice(None)) for part in parts])[None], width)
     return out

@@ -113,7 +113,6 @@ class TextModel(Model):
     # -- inputs and outputs --------------------------------------------------------------------------------------------
 
     def reader(self, prefix: str | Sequence[int] | None = None) -> Reader:
-        """Reads inputs whose outputs begin with `prefix`."""
         return Reader(self, prefix)
 
     def read(self, raw: Any, prefix: str | Sequence[int] | None = None) -> Source:

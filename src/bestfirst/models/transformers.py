@@ -90,12 +90,10 @@ class TransformersModel(TextModel):
 
     @property
     def on_gpu(self) -> bool:  # type: ignore[override]
-        """Whether its weights lie on a CUDA device."""
         return bool(self.model.device.type == "cuda")
 
     @property
     def chats(self) -> bool:  # type: ignore[override]
-        """Whether its tokenizer has a chat template."""
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     @cached_property

@@ -9,9 +9,10 @@ from .any_order import AnyOrderSearch
 from .groups import Groups
 from .hypothesis import Context, Hypothesis, Key, Successors
 from .level import LevelSearch
-from .objective import ROUNDING, TOLERANCE, BrokenLaw, Objective
+from .policy import ROUNDING, TOLERANCE, BrokenLaw
 from .result import Answer, Result, Status
-from .search import Search, begin, certified
+from .score import Score
+from .search import Search, certified
 from .step import StepSearch
 from .stops import Answered, Exhausted, LevelStop, NeverStop, OptimalStop, Patience, Stop, TopFinished, Unreachable
 from .strict import StrictSearch
@@ -39,8 +40,8 @@ from .trace import HEADER, RecordedSearch, Trace
 __all__ = [
     "HEADER", "METHODS", "ROUNDING", "TOLERANCE", "Agenda", "Answer", "Answered", "AnyOrderSearch", "Beam", "BestFirst",
     "BestScore", "BrokenLaw", "Context", "Exhausted", "Finished", "Groups", "Heuristic", "Hypothesis", "Key", "LevelSearch",
-    "LevelStop", "NeverStop", "Objective", "OptimalStop", "Order", "Patience", "RecordedSearch", "Result", "Search",
+    "LevelStop", "NeverStop", "OptimalStop", "Order", "Patience", "RecordedSearch", "Result", "Score", "Search",
     "ShortestFirst", "Status", "StepSearch", "Stop", "Strategy", "StrictSearch", "Successors", "TopFinished", "Trace",
-    "Unreachable", "a_star", "a_star_beam", "beam", "begin", "best_first", "best_first_beam", "breadth_first", "by_method",
+    "Unreachable", "a_star", "a_star_beam", "beam", "best_first", "best_first_beam", "breadth_first", "by_method",
     "certified", "check", "greedy",
 ]  # fmt: skip

@@ -93,7 +93,6 @@ class Beam:
         return y
 
     def discard(self, y: Hypothesis) -> None:
-        """Take `y`, a member, out."""
         self._remove(bisect_left(self.members, y.rank, key=by_rank))
 
     def lock(self, y: Hypothesis) -> None:
@@ -110,17 +109,10 @@ class Beam:
 class Agenda:
     """A queue of beams, ordered by each beam's first open hypothesis or cursor."""
 
-    def __init__(self, k: float, keep: bool) -> None:
-        self.k = k
-        self.keep = keep
-        self.beams: list[Beam] = []
+    def __init__(self) -> None:
+        self.beams: list[Beam] = []  # by length
         self._heads: list[tuple[Key | Cursor, int]] = []  # lazily: an entry counts only while it is that beam's head
         self._serial = 0
-
-    def add_beam(self) -> Beam:
-        """A beam for the next length."""
-        self.beams.append(Beam(len(self.beams), self.k, self.keep))
-        return self.beams[-1]
 
     def enqueue(self, y: Hypothesis) -> None:
         """Make `y` wait to be scored, unless it does."""
@@ -183,5 +175,4 @@ class Agenda:
         return heapq.merge(*(beam.open for beam in self.beams), key=by_key)
 
     def queued(self) -> int:
-        """How many hypotheses wait."""
         return sum(len(beam.open) for beam in self.beams)

@@ -18,8 +18,8 @@ from math import inf
 
 from .agenda import Beam
 from .hypothesis import Hypothesis, Key, Successors
-from .objective import TOLERANCE, BrokenLaw, lowered
-from .result import Answer, Result, Status
+from .policy import TOLERANCE, BrokenLaw, lowered
+from .result import Answer, Result
 from .search_tree import SearchTree
 
 NOWHERE: Key = (inf, inf, ())
@@ -160,8 +160,7 @@ class AnyOrderSearch(SearchTree):
         y.children = {}
         self.rows += 1
         if not y.on_beam:
-            if self.trace is not None:
-                self.trace.note("pop", y, ahead=True)
+            self._note("pop", y, ahead=True)
             return  # fell off while it was being scored; kept, for it may come back
         self.agenda.dequeue(y)
         self._note("pop", y)
@@ -203,7 +202,7 @@ class AnyOrderSearch(SearchTree):
     # -- what came of it ---------------------------------------------------------------------------------------------
 
     @property
-    def calls(self) -> int:
+    def calls(self) -> int:  # type: ignore[override]
         """Hypotheses that had to be scored: the paper's metric.
 
         In strict order this is `rows`. Ahead of turn more may have been scored; these are the ones that strict order would have:
@@ -234,20 +233,9 @@ class AnyOrderSearch(SearchTree):
         return any(beam.members and beam.members[0].finished for beam in self.agenda.beams)
 
     def result(self) -> Result:
-        """The n best answers so far; final once `needed` has returned None."""
-        status: Status = "budget" if self.out_of_budget else "complete" if self.answers else "incomplete"
-        broken = self.evicted or self.out_of_budget or self.short_of_children
-        calls = self.calls
         answers = self._counted()[: self.n]
-        result = Result(
-            hypotheses=[Answer.of(y) for y in answers],
-            calls=calls,
-            rows=self.rows,
-            lm_calls=calls if "language_model" in self.score.needs else 0,
-            exact=self.strategy.exact and self.policy.guaranteed and not broken,
-            status=status,
-            partial=None if self.answers else Answer.of(self._best_partial()),
-        )
+        broken = bool(self.evicted) or self.out_of_budget or self.short_of_children
+        result = self.found([Answer.of(y) for y in answers], self.root if answers else self._best_partial(), broken)
         if self.trace is not None:
             self.trace.result(result, answers, None if self._scored_in_order else [*self._certificate()])
         return result
@@ -258,7 +246,6 @@ class AnyOrderSearch(SearchTree):
         return self.answers if counted is None else list(counted(self))
 
     def dismantle(self) -> None:
-        """Take the tree apart once the result is known, so that its memory is free at once, without a garbage collection."""
         waiting = [self.root]
         while waiting:
             y = waiting.pop()

@@ -15,17 +15,23 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .hypothesis import Hypothesis, Successors
-from .objective import Objective
+from .policy import AskedSearch
 from .result import Answer, Result
-from .strict import ValueSearch
 from .table_1 import Strategy
 
 Tokens = tuple[int, ...]
-State = tuple[int, Tokens]
-"""Which of the words have occurred, as bits; and the longest end of the output that may become one of the others."""
+
+
+class State(NamedTuple):
+    """What an output has of the words that must occur. Outputs of one state go on alike."""
+
+    here: int  # which of them have occurred, as bits
+    end: Tokens  # the longest end of the output that may become one of the others
+    missing: int  # tokens that are missing: of each set the fewest, less what one of them has already begun
+    helpful: frozenset[int]  # the tokens that begin a missing word, or go on with one
 
 
 class Words:
@@ -38,62 +44,31 @@ class Words:
         self.sets = tuple(tuple(dict.fromkeys(tuple(each) for each in some)) for some in sets)
         if not self.sets or not all(some and all(some) for some in self.sets):
             raise ValueError("a word that must occur needs at least one token")
-        self.start: State = (0, ())
+        self.start = self._state(0, ())
         self.most_helpful = len({token for some in self.sets for each in some for token in each})
-        self._shortest = [min(map(len, some)) for some in self.sets]
         self._after: dict[tuple[State, int], State] = {}
-        self._missing: dict[State, int] = {}
-        self._helpful: dict[State, frozenset[int]] = {}
 
     def after(self, state: State, token: int) -> State:
         """The state one token later."""
         found = self._after.get((state, token))
         if found is None:
-            found = self._after[state, token] = self._next(state, token)
+            found = self._after[state, token] = self._state(state.here, (*state.end, token))
         return found
 
-    def _next(self, state: State, token: int) -> State:
-        here, tokens = state[0], (*state[1], token)
+    def _state(self, here: int, tokens: Tokens) -> State:
         for i, some in enumerate(self.sets):
             if any(tokens[-len(each) :] == each for each in some):
                 here |= 1 << i
-        begun = max((len(part) for part, _, _ in self._begun(here, tokens)), default=0)
-        return here, tokens[len(tokens) - begun :]
-
-    def _begun(self, here: int, tokens: Tokens) -> list[tuple[Tokens, Tokens, int]]:
-        """Beginnings of missing words that `tokens` ends with: the part that is there, the word, and its set."""
-        return [
-            (each[:n], each, i)
-            for i, some in enumerate(self.sets)
-            if not here >> i & 1
-            for each in some
-            for n in range(1, len(each))
-            if tokens[-n:] == each[:n]
-        ]
-
-    def missing(self, state: State) -> int:
-        """Tokens that are missing: of each set the fewest, less what one of them has already begun."""
-        found = self._missing.get(state)
-        if found is None:
-            here, tokens = state
-            whole = sum(n for i, n in enumerate(self._shortest) if not here >> i & 1)
-            begun = [self._shortest[i] - len(each) + len(part) for part, each, i in self._begun(here, tokens)]
-            found = self._missing[state] = whole - max([0, *begun])
-        return found
-
-    def helpful(self, state: State) -> frozenset[int]:
-        """The tokens that begin a missing word, or go on with one."""
-        found = self._helpful.get(state)
-        if found is None:
-            here, tokens = state
-            first = {each[0] for i, some in enumerate(self.sets) if not here >> i & 1 for each in some}
-            found = frozenset(first | {each[len(part)] for part, each, _ in self._begun(here, tokens)})
-            self._helpful[state] = found
-        return found
-
-    def complete(self, state: State) -> bool:
-        """Whether nothing is missing."""
-        return state[0] == (1 << len(self.sets)) - 1
+        whole = end = saved = 0
+        helpful: set[int] = set()
+        for some in (some for i, some in enumerate(self.sets) if not here >> i & 1):
+            shortest = min(map(len, some))
+            whole += shortest
+            for each in some:
+                begun = [n for n in range(len(each)) if tokens[len(tokens) - n :] == each[:n]]
+                helpful |= {each[n] for n in begun}
+                end, saved = max(end, begun[-1]), max(saved, shortest - len(each) + begun[-1])
+        return State(here, tokens[len(tokens) - end :], whole - saved, frozenset(helpful))
 
     def __repr__(self) -> str:
         return f"Words({[list(map(list, some)) for some in self.sets]})"
@@ -130,15 +105,14 @@ def spelled(some: Sequence[Any], model: Any) -> list[Sequence[int]]:
 Order = tuple[float, float, tuple[int, ...]]
 
 
-class BankedSearch(ValueSearch):
+class BankedSearch(AskedSearch):
     """One input's search. It is driven as every `Search` is."""
 
-    def __init__(self, strategy: Strategy, *, score: Objective, words: Words, **settings: Any) -> None:
-        super().__init__(strategy, score=score, **settings)
+    def __init__(self, strategy: Strategy, *, words: Words, **settings: Any) -> None:
+        super().__init__(strategy, **settings)
         self.words, self.k = words, int(strategy.k)
-        self.exact = strategy.exact
-        self.whole_levels = not score.value_only or strategy.level_by_level
-        self.level_rows = min(self.k * (1 + words.missing(words.start)), 1024)
+        self.whole_levels = not self.score.value_only or strategy.level_by_level
+        self.level_rows = min(self.k * (1 + words.start.missing), 1024)
         self.width = self.k + len(self.eos) + words.most_helpful
         self._states: dict[Hypothesis, State] = {}
         self._waiting: list[tuple[Order, Hypothesis]] = []
@@ -164,22 +138,18 @@ class BankedSearch(ValueSearch):
         return open_ and self._unfinished[y.length, self._bank(y)] < self.k
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
-        """Take what the model said of `y`; when all that was needed is there, go on to what is needed next."""
         y.successors = self.lawful(y, successors)
         self.rows += 1
-        if y in self._needed and all(each.successors is not None for each in self._needed):
-            self._go_on()
-        elif self.whole_levels and y in self._needed:
+        if y in self._needed:
             self._needed.remove(y)
             self._scored(y)
+            if not self._needed:
+                self._go_on()
 
     # -- whose turn it is ----------------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
         """Open what is scored, in order, up to the next that is not; level by level, up to the end of the level."""
-        for y in self._needed:
-            self._scored(y)
-        self._needed = []
         if self.whole_levels:
             while self._waiting and not self._needed and not self._is_over():
                 self._needed = self._next_level()
@@ -236,24 +206,23 @@ class BankedSearch(ValueSearch):
         banks: Counter[int] = Counter()
         for value, token, logprob in zip(successors.values, successors.tokens, logprobs, strict=True):
             finished = token in self.eos
-            if finished and not self.words.complete(state):
+            if finished and state.missing:
                 continue
             after = state if finished else self.words.after(state, token)
-            bank = self.words.missing(after)
+            bank = after.missing
             banks[bank, finished] += 1  # type: ignore[index]
             if banks[bank, finished] <= self.k:  # type: ignore[index]
                 self._place(Hypothesis(y, token, y.value + value, y.logprob + logprob, finished), after)
 
     def _place(self, y: Hypothesis, state: State) -> None:
-        y.worth = self.score.final(y.value, max(1, y.length), self.context)
-        y.bound = self.score.bound(y.value, y.length, self.context) if y.length < self.context.n_max else y.worth
-        y.wanted = self.words.helpful(state)
+        self.valued(y)
+        y.wanted = state.helpful
         self._states[y] = state
         order = (y.length, -y.value, y.tokens) if self.whole_levels else (-y.value, y.length, y.tokens)
         heapq.heappush(self._waiting, (order, y))
 
     def _bank(self, y: Hypothesis) -> int:
-        return self.words.missing(self._states[y])
+        return self._states[y].missing
 
     # -- what came of it -----------------------------------------------------------------------------------------------------
 
@@ -261,10 +230,8 @@ class BankedSearch(ValueSearch):
         return sorted(self._answers, key=lambda y: (-y.worth, y.length, y.tokens))[: self.n]
 
     def result(self) -> Result:
-        """The n best answers."""
-        return self.found([Answer.of(y) for y in self._best()], self.exact, self._deepest)
+        return self.found([Answer.of(y) for y in self._best()], self._deepest)
 
     def dismantle(self) -> None:
-        """Take apart what refers to itself, so that its memory is free at once."""
         self._waiting.clear()
         self._states.clear()

@@ -28,7 +28,7 @@ class Groups:
         self.rows = 0
         self.whole_levels = True
         self.level_rows = sum(search.level_rows for search in searches)
-        self.width = sum(search.strategy.k for search in searches) + len(searches[0].eos)
+        self.width = sum(search.width for search in searches)
         self.out_of_budget = False
         self._level: list[list[Hypothesis]] = [[self.root]]  # by group, what is scored before any of it is pushed
         self._scored: dict[Hypothesis, Successors] = {}
@@ -90,6 +90,5 @@ class Groups:
         )
 
     def dismantle(self) -> None:
-        """Free the memory of all groups."""
         for search in self.searches:
             search.dismantle()

@@ -34,6 +34,7 @@ class Context:
     source: Any = field(default=None, compare=False, repr=False)  # x itself, as the model was given it
 
 
+@dataclass(slots=True, init=False, eq=False, repr=False)
 class Hypothesis:
     """A prefix y: one token and a link to the prefix before it.
 
@@ -42,11 +43,6 @@ class Hypothesis:
     `successors` is None until the model has scored the hypothesis: then it is *closed*, before that *open*.
     `state` belongs to whoever runs the model, `node` to what constrains the output, where something does.
     """
-
-    __slots__ = (
-        "bound", "children", "evicted", "finished", "id", "key", "length", "logprob", "node", "on_beam", "parent", "rank",
-        "reach", "state", "state_key", "successors", "token", "tokens", "value", "wanted", "worth",
-    )  # fmt: skip
 
     parent: Hypothesis | None
     token: int
@@ -94,3 +90,9 @@ class Hypothesis:
     def __repr__(self) -> str:
         ending = ", finished" if self.finished else ""
         return f"Hypothesis({list(self.tokens)}, value={self.value:.4f}{ending})"
+
+
+def logprob_of(parent: Hypothesis, j: int) -> float:
+    """The log-probability of the j-th child of `parent`."""
+    successors: Successors = parent.successors  # type: ignore[assignment]
+    return parent.logprob + (successors.values if successors.logprobs is None else successors.logprobs)[j]

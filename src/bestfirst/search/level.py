@@ -11,37 +11,35 @@ from __future__ import annotations
 
 from bisect import insort
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .agenda import by_key
-from .hypothesis import Hypothesis, Successors
-from .objective import TOLERANCE, BrokenLaw, Objective, Policy, lowered
+from .hypothesis import Hypothesis, Successors, logprob_of
+from .policy import TOLERANCE, AskedSearch, BrokenLaw, lowered
 from .result import Answer, Result
 from .stops import Patience
-from .strict import ValueSearch, logprob_of
 from .table_1 import Strategy
+
+if TYPE_CHECKING:
+    from .score import Score
 
 Candidate = tuple[float, tuple[int, ...], int, Hypothesis, int]
 """A child, not made yet: its value, negated; its parent's tokens; its own; the parent; which child it is. Sorts by rank."""
 
 
-class LevelSearch(ValueSearch):
+class LevelSearch(AskedSearch):
     """One input's search. It is driven as every `Search` is, and asks its stop once a level as `AnyOrderSearch` does."""
 
     @staticmethod
-    def takes(strategy: Strategy, score: Objective) -> bool:
+    def takes(strategy: Strategy, score: Score) -> bool:
         """Whether it goes level by level until so many have finished, and beams rank by value."""
         usual = strategy.level_by_level and isinstance(strategy.stop, Patience) and strategy.finished == "leave"
-        plain = strategy.heuristic is None and strategy.queue_capacity is None and strategy.k < inf
-        return usual and plain and score.exact("leave")
+        return usual and strategy.any_order and strategy.k < inf and score.exact("leave")
 
-    def __init__(self, strategy: Strategy, *, score: Objective, **settings: Any) -> None:
-        super().__init__(strategy, score=score, **settings)
-        self.policy = Policy.of(strategy, score, None, traced=False)
-        self.whole_levels = self.policy.whole_levels
-        self.k: int = int(strategy.k)
+    def __init__(self, strategy: Strategy, **settings: Any) -> None:
+        super().__init__(strategy, **settings)
+        self.k = int(strategy.k)
         self.answers: list[Hypothesis] = []  # best first
-        self._placed(self.root)
         self.led_by_answer = False  # whether the best of some beam was
         self._enough = strategy.stop.enough(self)  # type: ignore[attr-defined]
         self._partial = self.root
@@ -71,7 +69,6 @@ class LevelSearch(ValueSearch):
         return found
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
-        """Take what the model said of `y`; if that was needed, go on to the next that is."""
         if self.policy.relies_on_bound:
             successors = lowered(successors)
         y.successors = successors
@@ -157,20 +154,12 @@ class LevelSearch(ValueSearch):
 
     def _child(self, each: Candidate, finished: bool) -> Hypothesis:
         cost, _, token, parent, j = each
-        y = self._placed(Hypothesis(parent, token, -cost, logprob_of(parent, j), finished))
+        y = self.valued(Hypothesis(parent, token, -cost, logprob_of(parent, j), finished))
         if self.policy.relies_on_bound and max(y.worth, y.bound) > parent.bound + TOLERANCE * (1 + abs(parent.bound)):
             raise BrokenLaw.above_bound(parent, token, max(y.worth, y.bound), y.logprob - parent.logprob)
         if finished:
             y.worth += parent.successors.ending  # type: ignore[union-attr]
             y.key = (-y.worth, y.length, y.tokens)
-        return y
-
-    def _placed(self, y: Hypothesis) -> Hypothesis:
-        if self.score.value_only:
-            y.worth = y.bound = y.value
-            return y
-        y.worth = self.score.final(y.value, y.length, self.context) if y.length else y.value
-        y.bound = self.score.bound(y.value, y.length, self.context) if y.length < self.context.n_max else -inf
         return y
 
     def best_unfinished(self, length: int) -> Hypothesis:
@@ -180,11 +169,8 @@ class LevelSearch(ValueSearch):
     # -- what came of it -----------------------------------------------------------------------------------------------------
 
     def result(self) -> Result:
-        """The n best answers so far; final once the frontier is empty."""
-        answers = [Answer.of(y) for y in self.answers[: self.n]]
-        return self.found(answers, self.strategy.exact and self.policy.guaranteed, self._partial)
+        return self.found([Answer.of(y) for y in self.answers[: self.n]], self._partial)
 
     def dismantle(self) -> None:
-        """Let go of the tree, which does not refer to itself."""
         self.answers = []
         self._begin([])

@@ -1,4 +1,4 @@
-"""Search: what an engine drives, and which of the searches runs when.
+"""Search: what an engine drives, and which of the searches runs when (`Score.search` chooses).
 
 They give the same answers and scores; `StepSearch` and `LevelSearch` may leave out calls that the last two make
 (`tests/search/test_equal_searches.py`, `test_step.py`, `test_level.py`):
@@ -19,19 +19,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from .agenda import by_key
 from .any_order import AnyOrderSearch
 from .hypothesis import Hypothesis, Successors
-from .level import LevelSearch
-from .objective import Objective
 from .result import Answer, Result
 from .stops import Answered
 from .strict import StrictSearch
-from .table_1 import Strategy
-
-ANY_ORDER_ONLY = ("ends", "max_calls", "merge", "trace")  # settings that the cheaper searches do not have
 
 
 class Search(Protocol):
@@ -60,15 +55,6 @@ class Search(Protocol):
 
     def dismantle(self) -> None:
         """Take apart what refers to itself, so that its memory is free at once. The search cannot go on."""
-
-
-def begin(strategy: Strategy, *, score: Objective, **settings: Any) -> Search:
-    """`StrictSearch`, the stop's own or `LevelSearch` where they can do what is asked for, `AnyOrderSearch` elsewhere."""
-    by_value: type[StrictSearch] = getattr(strategy.stop, "own_search", StrictSearch)
-    cheap: type[LevelSearch] | type[StrictSearch] = LevelSearch if strategy.level_by_level else by_value
-    if not cheap.takes(strategy, score) or any(settings.get(name) is not None for name in ANY_ORDER_ONLY):
-        return AnyOrderSearch(strategy, score=score, **settings)
-    return cheap(strategy, score=score, **{name: x for name, x in settings.items() if name not in ANY_ORDER_ONLY})
 
 
 def certified(search: Search) -> list[Answer]:

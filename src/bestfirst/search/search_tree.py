@@ -3,65 +3,52 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import inf
+from typing import Any
 
 from .agenda import Agenda, Beam, by_key
-from .hypothesis import Context, Hypothesis
-from .objective import TOLERANCE, BrokenLaw, Objective, Policy
-from .table_1 import Strategy, check
+from .hypothesis import Hypothesis, logprob_of
+from .policy import TOLERANCE, AskedSearch, BrokenLaw
+from .table_1 import Strategy
 from .trace import Event, Trace
 
 
-class SearchTree:
+class SearchTree(AskedSearch):
     """An agenda, the answers so far, and how they change: the part of `AnyOrderSearch` that does not choose what to score."""
 
     def __init__(
         self,
         strategy: Strategy,
         *,
-        score: Objective,
-        eos: Collection[int],
-        context: Context,
-        n: int = 1,
-        accept_truncated: bool = False,
         ends: Callable[[tuple[int, ...]], bool] | None = None,
         merge: Callable[[tuple[int, ...]], Hashable] | None = None,
         max_calls: int | None = None,
         trace: Trace | None = None,
+        **settings: Any,
     ) -> None:
-        check(strategy, score, context, n, max_calls)
-        self.strategy = strategy
-        self.score = score
-        self.eos = frozenset(eos)
-        self.context = context
-        self.n = n
-        self.accept_truncated = accept_truncated
+        super().__init__(strategy, max_calls=max_calls, traced=trace is not None, **settings)
         self.ends = ends  # whether tokens are complete that do not end in EOS
         self.merge = merge  # of what is equal, tokens of one length have the same continuations
         self.max_calls = max_calls
         self.trace = trace
-        self.policy = Policy.of(strategy, score, max_calls, trace is not None)
-        self.agenda = Agenda(strategy.k, keep=strategy.finished != "leave")
+        self.agenda = Agenda()
         self.answers: list[Hypothesis] = []  # accepted so far, best first
         self.bound_holds = True  # as far as was seen: no hypothesis could reach more than its prefix's bound
-        self.rows = 0  # hypotheses scored, those ahead of their turn included
         self.evicted = 0
-        self.out_of_budget = False
         self.short_of_children = False  # more than were asked for would have been needed, for so many of them were complete
-        self.whole_levels = self.policy.whole_levels
-        self.level_rows = int(min(strategy.k, 1024))
+        if ends is not None:
+            self.width *= 8  # nobody knows how many tokens may be an end
         # A heuristic may rank children otherwise than their values do, so none can be left out before it was asked.
         by_value = strategy.heuristic is None or getattr(strategy.heuristic, "by_value", False)
-        some = (1 if ends is None else 8) * (strategy.k + len(self.eos))  # nobody knows how many tokens may be an end
-        self.width = some if by_value and merge is None else inf  # or any number may be refused for others of their state
+        if not by_value or merge is not None:  # or any number may be refused for others of their state
+            self.width = inf
         self._ready: list[Hypothesis] = []  # named by the last frontier
         self._pruned: list[Hypothesis] = []  # open, but no continuation can enter a beam
         self._moved: list[Hypothesis] = []  # those whose place is that of what they can attain, as against their bound
         if trace is not None:
             trace.begin(self)
-        self.root = self._place(Hypothesis(None, -1, 0.0, 0.0, False))
-        self._beam(0).insert(self.root)
+        self._beam(0).insert(self._place(self.root))
         self._enter(self.root)
 
     # -- children --------------------------------------------------------------------------------------------------------
@@ -81,11 +68,10 @@ class SearchTree:
             return
         value = y.value + values[j]
         if self.policy.rank_by_value and beam.full and -value > beam.members[-1].rank[0]:
-            if self.trace is not None:
-                self._note_refused(y, j, beam)
+            self._note_refused(y, j, beam)
             return  # nor would its siblings enter, which are no better
         reach = value
-        if self.policy.lazy and not self.policy.value_only:  # else it is made at once, wherever its cursor stands
+        if self.policy.lazy and not self.score.value_only:  # else it is made at once, wherever its cursor stands
             reach = self.score.final(value, beam.length, self.context)
             if beam.length < self.context.n_max:
                 reach = max(reach, self.score.bound(value, beam.length, self.context))
@@ -103,7 +89,7 @@ class SearchTree:
         alone = self.strategy.heuristic is None and self.merge is None
         if enters or child.evicted or not alone or (child.finished and not self.policy.keep):
             self._queue_child(y, j + 1, beam)
-        if self.trace is not None and not enters and not child.evicted:
+        if not enters and not child.evicted:
             self._note_refused(y, j, beam)
         if enters:
             self._enter(child)
@@ -127,10 +113,9 @@ class SearchTree:
         """The j-th child, made once: whatever was scored below it is found again when its beam is built anew."""
         child = y.children.get(j)
         if child is None:
-            values, tokens, logprobs, _ = y.successors  # type: ignore[misc]
-            token = tokens[j]
-            logprob = y.logprob + (values[j] if logprobs is None else logprobs[j])
-            finished = token in self.eos or (self.accept_truncated and y.length + 1 == self.context.n_max)
+            values, tokens, _, _ = y.successors  # type: ignore[misc]
+            token, logprob = tokens[j], logprob_of(y, j)
+            finished = token in self.eos or y.length + 1 == self.complete
             finished = finished or (self.ends is not None and self.ends((*y.tokens, token)))
             child = y.children[j] = self._place(Hypothesis(y, token, y.value + values[j], logprob, finished))
             if self.merge is not None and not finished:
@@ -143,12 +128,7 @@ class SearchTree:
 
     def _place(self, y: Hypothesis) -> Hypothesis:
         """Work out what `y` is worth and where it stands in its beam and on the agenda."""
-        if self.policy.value_only:
-            y.worth = y.bound = y.reach = y.value
-            y.rank = y.key = (-y.value, y.length, y.tokens)
-            return y
-        y.worth = self.score.final(y.value, y.length, self.context) if y.length else y.value
-        y.bound = self.score.bound(y.value, y.length, self.context) if y.length < self.context.n_max else -inf
+        self.valued(y)
         y.reach = y.worth if y.finished and self.policy.keep else max(y.worth, y.bound)
         if y.finished:  # its place among its length is its value's, whatever finishing adds
             y.worth += y.parent.successors.ending  # type: ignore[union-attr]
@@ -165,9 +145,9 @@ class SearchTree:
         Under `shrink` it is narrower by as many as there are. The beam before is complete by then: only level by level.
         """
         if length == len(self.agenda.beams):
-            beam = self.agenda.add_beam()
-            if self.strategy.finished == "shrink":
-                beam.k -= len(self.answers)
+            slots = self.strategy.k - (len(self.answers) if self.strategy.finished == "shrink" else 0)
+            beam = Beam(length, slots, keep=self.strategy.finished != "leave")
+            self.agenda.beams.append(beam)
             if self.policy.keep and length > 0:
                 for y in self.agenda.beams[length - 1].members:
                     if y.finished:
@@ -227,25 +207,32 @@ class SearchTree:
 
     # -- the trace -------------------------------------------------------------------------------------------------------
 
-    def _note(self, event: Event, y: Hypothesis) -> None:
+    def _note(self, event: Event, y: Hypothesis, **why: Any) -> None:
         if self.trace is not None:
-            self.trace.note(event, y)
+            self.trace.note(event, y, **why)
 
     def _note_out(self, y: Hypothesis, why: str, beam: Beam) -> None:
         """`y` is out because of this beam, which is full of better ones or was taken apart; or because the queue is full."""
-        if self.trace is None:
-            return
         if why == "evict":
-            self.trace.note("evict", y, capacity=self.strategy.queue_capacity)
-        else:
-            better = {} if why == "ancestor" else {"better": int(beam.k)}
-            self.trace.note("prune", y, why=why, at=beam.length, **better)
+            self._note("evict", y, capacity=self.strategy.queue_capacity)
+        elif self.trace is not None:
+            self.trace.note("prune", y, **_reason(why, y, beam))
 
     def _note_refused(self, y: Hypothesis, j: int, beam: Beam) -> None:
         """The j-th child of `y` did not get onto its beam. It is not made for this: that may raise where the search did not."""
-        values, tokens, logprobs, ending = y.successors  # type: ignore[misc]
-        finished = tokens[j] in self.eos or (self.accept_truncated and beam.length == self.context.n_max)
-        score = self.score.final(y.value + values[j], beam.length, self.context) + (ending if finished else 0.0)
-        logprob = y.logprob + (values[j] if logprobs is None else logprobs[j])
-        better = {"why": "full", "at": beam.length, "better": int(beam.k)}
-        self.trace.refuse(y, tokens[j], score, logprob, finished, **better)  # type: ignore[union-attr]
+        if self.trace is None:
+            return
+        values, tokens, _, ending = y.successors  # type: ignore[misc]
+        finished = tokens[j] in self.eos or beam.length == self.complete
+        child = Hypothesis(y, tokens[j], y.value + values[j], logprob_of(y, j), finished)
+        child.worth = self.score.final(child.value, child.length, self.context) + (ending if finished else 0.0)
+        if (made := y.children.get(j)) is not None:
+            child.state_key = made.state_key
+        self.trace.note("refuse", child, **_reason("full", child, beam))
+
+
+def _reason(why: str, y: Hypothesis, beam: Beam) -> dict[str, Any]:
+    if why == "full" and beam.twins.get(y.state_key) is not None:
+        return {"why": "merged", "at": beam.length}
+    better = {} if why == "ancestor" else {"better": int(beam.k)}
+    return {"why": why, "at": beam.length, **better}

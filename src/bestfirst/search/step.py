@@ -10,13 +10,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from heapq import heapify
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .hypothesis import Hypothesis, Successors
-from .objective import Objective
+from .hypothesis import Hypothesis, Successors, logprob_of
 from .result import Answer
-from .strict import NextChild, Progress, StrictSearch, logprob_of, tokens_of
+from .strict import NextChild, Progress, StrictSearch, tokens_of
 from .table_1 import BestFirst, Strategy
+
+if TYPE_CHECKING:
+    from .score import Score
 
 Found = tuple[float, int, tuple[int, ...], float]
 """An answer: its score, negated; its length; its tokens; its log-probability. Sorts best first."""
@@ -61,21 +63,19 @@ class StepSearch(StrictSearch):
     remembers = True
 
     @staticmethod
-    def takes(strategy: Strategy, score: Objective) -> bool:
+    def takes(strategy: Strategy, score: Score) -> bool:
         """Whether beams and bounds rank by value. A score that asks for attention or a language model goes the other way."""
         usual = type(strategy.order) is BestFirst and strategy.finished == "leave" and strategy.k < inf
-        rises = getattr(score, "one_way", False) and not score.monotonic and score.needs <= {"source_length"}
-        return usual and rises and strategy.heuristic is None and strategy.queue_capacity is None
+        rises = score.one_way and not score.monotonic and score.needs <= {"source_length"}
+        return usual and rises and strategy.any_order
 
-    def __init__(self, strategy: Strategy, *, score: Objective, **settings: Any) -> None:
-        super().__init__(strategy, score=score, **settings)
-        self.score, self.context = score, settings["context"]
+    def __init__(self, strategy: Strategy, **settings: Any) -> None:
+        super().__init__(strategy, **settings)
         self.enough = int(max(self.n, self.k))  # of n, where more are asked for than Hugging Face collects
         self._progress: StepProgress = StepProgress()
         self._leaves_out = True
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
-        """Take what the model said of `y`; if that was needed, go on to the next that is."""
         super().commit(y, successors)
         if self._needed is None and self._leaves_out and not self._certain(self._progress):
             self._leaves_out = False

@@ -145,11 +145,11 @@ class Patience(LevelStop):
 
     name = "patience"
 
-    def __init__(self, factor: float = 1.0, name: str = "patience") -> None:
+    def __init__(self, factor: float = 1.0, name: str | None = None) -> None:
         if not 0 < factor < inf:
             raise ValueError(f"the patience factor must be a number above 0, got {factor}")
         self.factor = factor
-        self.name = name
+        self.name = name or self.name
 
     def at_level(self, search: AnyOrderSearch, length: int) -> bool:
         return len(search.answers) >= self.enough(search) or self.known(search, length)

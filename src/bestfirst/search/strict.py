@@ -12,16 +12,18 @@ scoring ahead is found by playing on with a copy of the queue and the counts, as
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from heapq import heappop, heappush
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .hypothesis import Context, Hypothesis, Successors
-from .objective import TOLERANCE, BrokenLaw, Objective, lowered
+from .hypothesis import Hypothesis, Successors, logprob_of
+from .policy import AskedSearch
 from .result import Answer, Result
 from .stops import Answered
-from .table_1 import BestFirst, Strategy, check
+from .table_1 import BestFirst, Strategy
+
+if TYPE_CHECKING:
+    from .score import Score
 
 NextChild = tuple[float, int, int, Hypothesis, int]
 """The j-th child of a scored hypothesis: its value, negated; its length; a serial number; the hypothesis; j."""
@@ -54,79 +56,26 @@ class Progress:
         self.last.append(inf)
 
 
-class ValueSearch:
-    """One input's search on beams that rank by value: what was asked for, and what it has cost."""
-
-    def __init__(
-        self,
-        strategy: Strategy,
-        *,
-        score: Objective,
-        eos: Collection[int],
-        context: Context,
-        n: int = 1,
-        accept_truncated: bool = False,
-    ) -> None:
-        check(strategy, score, context, n)
-        self.strategy, self.score, self.context, self.n = strategy, score, context, n
-        self.eos = frozenset(eos)
-        self.complete = context.n_max if accept_truncated else None  # the length at which a hypothesis is finished as it is
-        self.k = strategy.k
-        self.level_rows = int(min(strategy.k, 1024))
-        self.width = strategy.k + len(self.eos)
-        self.rows = 0  # hypotheses scored, those ahead of their turn included
-        self.calls = 0  # and those that had to be
-        self.root = Hypothesis(None, -1, 0.0, 0.0, False)
-        self.root.worth = self.root.bound = 0.0
-
-    def lawful(self, y: Hypothesis, successors: Successors) -> Successors:
-        """What the model said of `y`, without what rounding lifted above 0. BrokenLaw if values rise: bounds rely on it."""
-        if not successors.values or successors.values[0] <= 0:
-            return successors
-        successors = lowered(successors)
-        if successors.values[0] > TOLERANCE * (1 + abs(y.value)):
-            logprobs = successors.values if successors.logprobs is None else successors.logprobs
-            raise BrokenLaw.above_bound(y, successors.tokens[0], y.value + successors.values[0], logprobs[0])
-        return successors
-
-    def found(self, answers: list[Answer], exact: bool, partial: Hypothesis) -> Result:
-        """These answers, or where there are none the best unfinished hypothesis, and what they cost."""
-        calls, some = self.calls, bool(answers)
-        return Result(
-            hypotheses=answers,
-            calls=calls,
-            rows=self.rows,
-            lm_calls=calls if "language_model" in self.score.needs else 0,
-            exact=exact,
-            status="complete" if some else "incomplete",
-            partial=None if some else Answer.of(partial),
-        )
-
-
-class StrictSearch(ValueSearch):
+class StrictSearch(AskedSearch):
     """One input's search. It is driven as every `Search` is."""
 
-    whole_levels = False
-    remembers = False  # whether children stay with their parents, so that the search can begin again from what is scored
+    remembers = False  # whether all are to be found again, so that the search can begin again from what is scored
 
     @staticmethod
-    def takes(strategy: Strategy, score: Objective) -> bool:
+    def takes(strategy: Strategy, score: Score) -> bool:
         """Whether this is the common case: best first, by a value that is its own bound, until n have finished."""
         usual = type(strategy.order) is BestFirst and type(strategy.stop) is Answered and strategy.finished != "shrink"
-        return usual and score.value_only and strategy.heuristic is None and strategy.queue_capacity is None
+        return usual and score.value_only and strategy.any_order
 
-    def __init__(self, strategy: Strategy, *, score: Objective, **settings: Any) -> None:
-        super().__init__(strategy, score=score, **settings)
-        self.n_max = self.context.n_max
-        self.keep = strategy.finished == "keep"
-        self.exact = strategy.exact and score.exact(strategy.finished)
-        self.root.children = NO_CHILDREN
+    def __init__(self, strategy: Strategy, **settings: Any) -> None:
+        super().__init__(strategy, **settings)
+        self.k, self.n_max, self.keep = strategy.k, self.context.n_max, self.policy.keep
         self._needed: Hypothesis | None = self.root
         self.answers: list[Answer] = []  # best first; each is sure as soon as it is there
         self._deepest = self.root  # the first to come onto the longest beam
         self._progress = Progress()
         self._serial = 0
-        self._parents: list[Hypothesis] = []  # of what was looked at ahead of its turn
+        self.made: dict[tuple[Hypothesis, int], Hypothesis] = {}  # by parent and place: what was looked at ahead of its turn
 
     # -- what to score -------------------------------------------------------------------------------------------------------
 
@@ -148,7 +97,6 @@ class StrictSearch(ValueSearch):
         return chosen
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
-        """Take what the model said of `y`; if that was needed, go on to the next that is."""
         y.successors = self.lawful(y, successors)
         self.rows += 1
         self._advance()
@@ -185,9 +133,7 @@ class StrictSearch(ValueSearch):
             progress.unfinished[length] += 1
             progress.last[length] = -negated
             self._enter(progress, length, -negated)
-            y = parent.children.get(j)
-            if y is None or progress is self._progress:
-                y = self._child(progress, parent, j, -negated)
+            y = self._child(progress, parent, j, -negated)
             if length < self.n_max and not self._hopeless(progress, y):
                 return y
         return None
@@ -220,21 +166,14 @@ class StrictSearch(ValueSearch):
 
     def _child(self, progress: Progress, parent: Hypothesis, j: int, value: float) -> Hypothesis:
         """The j-th child of `parent`; the same one each time it is looked at ahead of its turn, and then on its turn."""
-        known = parent.children
-        y = known.get(j)
+        y = self.made.get((parent, j))
         if y is None:
             y = Hypothesis(parent, parent.successors.tokens[j], value, logprob_of(parent, j), False)  # type: ignore[union-attr]
             y.worth = y.bound = value
-            y.children = NO_CHILDREN
+            if self.remembers or progress is not self._progress:
+                self.made[parent, j] = y
         if progress is self._progress and y.length > self._deepest.length:
             self._deepest = y
-        if progress is self._progress and not self.remembers:
-            return y
-        if known is NO_CHILDREN:
-            parent.children = {j: y}
-            self._parents.append(parent)
-        else:
-            known[j] = y
         return y
 
     def _hopeless(self, progress: Progress, y: Hypothesis) -> bool:
@@ -254,23 +193,11 @@ class StrictSearch(ValueSearch):
     # -- what came of it -----------------------------------------------------------------------------------------------------
 
     def result(self) -> Result:
-        """The n best answers."""
-        return self.found(self.answers, self.exact, self._deepest)
+        return self.found(self.answers, self._deepest)
 
     def dismantle(self) -> None:
-        """Take apart what refers to itself, so that its memory is free at once."""
-        for y in self._parents:
-            y.children = NO_CHILDREN
+        self.made.clear()
         self._progress.heap.clear()
-
-
-NO_CHILDREN: dict[int, Hypothesis] = {}
-"""No child was looked at ahead of its turn."""
-
-
-def logprob_of(parent: Hypothesis, j: int) -> float:
-    successors: Successors = parent.successors  # type: ignore[assignment]
-    return parent.logprob + (successors.values if successors.logprobs is None else successors.logprobs)[j]
 
 
 def tokens_of(child: NextChild) -> tuple[int, ...]:

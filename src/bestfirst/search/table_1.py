@@ -15,7 +15,7 @@ from .hypothesis import Context, Hypothesis, Key
 from .stops import Answered, Exhausted, NeverStop, Stop, Unreachable
 
 if TYPE_CHECKING:
-    from .objective import Objective
+    from .score import Score
 
 Finished = Literal["keep", "leave", "shrink"]
 """What becomes of a finished hypothesis. keep: it holds a slot at every later length while it is good enough (Alg. 1). leave: it
@@ -137,7 +137,6 @@ class Strategy:
         return not past and self.heuristic is None and self.queue_capacity is None
 
     def using(self, **changes: object) -> Strategy:
-        """This strategy with other choices."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
@@ -204,7 +203,7 @@ def a_star(heuristic: Heuristic | None) -> Strategy:
 METHODS = ("exact", "stopping", "heuristic")
 
 
-def by_method(plan: Strategy, method: str, score: Objective) -> Strategy:
+def by_method(plan: Strategy, method: str, score: Score) -> Strategy:
     """This best-first strategy, with this method for a score that is not monotonic.
 
     "stopping" is the paper's section 4.1: best score first, until no open hypothesis can reach the n-th answer by its bound U.
@@ -234,7 +233,7 @@ def paper_heuristic(y: Hypothesis, context: Context) -> float:
 paper_heuristic.by_value = True  # type: ignore[attr-defined]
 
 
-def check(strategy: Strategy, score: Objective, context: Context, n: int, max_calls: int | None = None) -> None:
+def check(strategy: Strategy, score: Score, context: Context, n: int, max_calls: int | None = None) -> None:
     """Raise ValueError, naming the way out, for what no search can be asked for."""
     check_count("nbest", n)
     check_count("max_length", context.n_max)

@@ -9,7 +9,8 @@ A file of traces begins with a line that names the format and its version (`HEAD
     pop      was scored. `ahead`: it had fallen off its beam by then
     draft    was guessed, and scored in one forward pass with what comes before it; the search came to ask for it (the pop before)
     prune    is out. `why`: "full" (`better` hypotheses of length `at` precede it), "hopeless" (length `at` is full of hypotheses
-             that precede all it could become), "ancestor" (what it was built on fell off; if it comes back, it is pushed again)
+             that precede all it could become), "merged" (a better one of length `at` goes on alike),
+             "ancestor" (what it was built on fell off; if it comes back, it is pushed again)
     evict    is out: more than `capacity` hypotheses waited
     finish   a complete hypothesis was accepted (it may still be pruned by better ones)
     result   status, exact, calls, rows, the ids of the answers, and of what was `called` (null: all that was scored): where
@@ -47,7 +48,6 @@ class Trace:
         self.piece: Callable[[int], str | None] | None = None
         self._labels = labels  # on every line, say the number of the input
         self._ids: dict[tuple[int, int], int] = {}  # by parent and token
-        self._last = 0
 
     def describe(self, model: Any, source: Any) -> None:
         """What is decoded by what, before the search begins: an input that is a text, and a model that can name tokens."""
@@ -73,19 +73,10 @@ class Trace:
 
     def note(self, event: Event, y: Hypothesis, **why: Any) -> None:
         """Something happened to `y`."""
-        if event != "push":
-            self._add(event, id=y.id, **why)
-            return
-        y.id = self._id(y.parent, y.token)
-        place = [*y.key[:2]] if not y.finished and all(map(isfinite, y.key[:2])) else None
-        bound = {} if y.finished or y.bound == y.worth or not isfinite(y.bound) else {"bound": y.bound}
-        about = self._about(y.parent, y.token, y.length, y.worth, y.logprob, y.finished)
-        self._add("push", id=y.id, **about, **bound, place=place)
-
-    def refuse(self, parent: Hypothesis, token: int, score: float, logprob: float, finished: bool, **why: Any) -> None:
-        """A child of `parent` did not get onto its beam."""
-        about = self._about(parent, token, parent.length + 1, score, logprob, finished)
-        self._add("refuse", id=self._id(parent, token), **about, **why)
+        if event in ("push", "refuse"):
+            y.id = self._id(y)
+            why = {**self._about(y), **(self._place(y) if event == "push" else why)}
+        self._add(event, id=y.id, **why)
 
     def result(self, result: Result, answers: Sequence[Hypothesis], called: Sequence[Hypothesis] | None) -> None:
         """What came of it. The last one counts, where a search was asked before it was over."""
@@ -97,22 +88,21 @@ class Trace:
         drafts = {"drafted": result.drafted, "accepted": result.accepted} if result.drafted else {}
         self._add("text", texts=[answer.text for answer in result.hypotheses], steps=result.steps, **drafts)
 
-    def _id(self, parent: Hypothesis | None, token: int) -> int:
+    def _id(self, y: Hypothesis) -> int:
         """The same for the same tokens, also where a child is refused first and let in later."""
-        if parent is not None and (known := self._ids.get((parent.id, token))) is not None:
-            return known
-        number, self._last = self._last, self._last + 1
-        if parent is not None:
-            self._ids[parent.id, token] = number
-        return number
+        key = (-1, len(self._ids)) if y.parent is None else (y.parent.id, y.token)
+        return self._ids.setdefault(key, len(self._ids))
 
-    def _about(
-        self, parent: Hypothesis | None, token: int, length: int, score: float, logprob: float, finished: bool
-    ) -> dict[str, Any]:
-        about: dict[str, Any] = {"parent": None, "token": None} if parent is None else {"parent": parent.id, "token": token}
-        if self.piece is not None and parent is not None:
-            about["piece"] = self.piece(token)
-        return {**about, "length": length, "score": score, "logprob": logprob, "finished": finished}
+    def _about(self, y: Hypothesis) -> dict[str, Any]:
+        about: dict[str, Any] = {"parent": None, "token": None} if y.parent is None else {"parent": y.parent.id, "token": y.token}
+        if self.piece is not None and y.parent is not None:
+            about["piece"] = self.piece(y.token)
+        return {**about, "length": y.length, "score": y.worth, "logprob": y.logprob, "finished": y.finished}
+
+    def _place(self, y: Hypothesis) -> dict[str, Any]:
+        place = [*y.key[:2]] if not y.finished and all(map(isfinite, y.key[:2])) else None
+        bound = {} if y.finished or y.bound == y.worth or not isfinite(y.bound) else {"bound": y.bound}
+        return {**bound, "place": place}
 
     def _add(self, event: Event, **fields: Any) -> None:
         self.events.append({**self._labels, "event": event, **fields})

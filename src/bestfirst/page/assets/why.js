@@ -70,6 +70,7 @@ function answerNoun(recording) {
 function pruned(recording, state, y) {
   const told = state.why[y.index];
   const full = `length ${told?.at} was full: ${told?.better} better`;
+  if (told?.why === "merged") return `A better hypothesis of length ${told.at} goes on exactly as it would.`;
   if (told?.refused) return `It never got onto its beam: ${full}.`;
   if (told?.why === "full" && told.at > y.length) return `It was complete and held a slot as far as length ${told.at}; ${full}.`;
   if (told?.why === "full") return `It fell off its beam: ${full}.`;

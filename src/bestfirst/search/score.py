@@ -1,13 +1,17 @@
-"""Score: what a hypothesis is worth, and what it can still become; and what the scores beside this file share."""
+"""Score: what a hypothesis is worth, and what it can still become. `bestfirst.scoring` has them."""
 
 from __future__ import annotations
 
-from math import isfinite
-from numbers import Real
 from typing import Any
 
-from ..models import Model
-from ..search import Context, Finished, Search, Strategy, begin
+from .any_order import AnyOrderSearch
+from .hypothesis import Context
+from .level import LevelSearch
+from .search import Search
+from .strict import StrictSearch
+from .table_1 import Finished, Strategy
+
+ANY_ORDER_ONLY = ("ends", "max_calls", "merge", "trace")  # settings that the cheaper searches do not have
 
 
 class Score:
@@ -28,7 +32,7 @@ class Score:
     """What must be supplied beside log-probabilities: "language_model" (its log-probabilities, as `aux` of `increment`),
     "language_model_past" (its log-probability of the prefix, as `past`), "attention" (to the source, for `ending`),
     "source_length" (in the `Context`)."""
-    language_model: Model | None = None
+    language_model: Any = None
 
     @property
     def plain(self) -> bool:
@@ -64,36 +68,10 @@ class Score:
         """Raise ValueError, naming the way out, for a strategy that this score cannot be searched with."""
 
     def search(self, strategy: Strategy, **settings: Any) -> Search:
-        """A search with this score, ready to be driven."""
-        return begin(strategy, score=self, **settings)
-
-
-def is_number(value: Any) -> bool:
-    """Whether this is a finite number."""
-    return isinstance(value, Real) and isfinite(value)
-
-
-def nonnegative(name: str, value: float) -> float:
-    """`value`, if it is a number of at least 0."""
-    if not (is_number(value) and value >= 0):
-        raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
-    return value
-
-
-def log_softmax(x: Any) -> Any:
-    """Normalised over the last axis, of an array or a tensor; -inf stays -inf. numpy is not imported before it is needed."""
-    if hasattr(x, "log_softmax"):
-        return x.log_softmax(-1)
-    import numpy
-
-    x = x - x.max(-1, keepdims=True)
-    return x - numpy.log(numpy.exp(x).sum(-1, keepdims=True))
-
-
-def logs(x: Any) -> Any:
-    """The natural logarithm of each element of an array or a tensor."""
-    if hasattr(x, "log"):
-        return x.log()
-    import numpy
-
-    return numpy.log(x)
+        """A search with this score, ready to be driven: `StrictSearch`, the stop's own or `LevelSearch` where they can do what is
+        asked for, `AnyOrderSearch` elsewhere."""
+        by_value: type[StrictSearch] = getattr(strategy.stop, "own_search", StrictSearch)
+        cheap: type[LevelSearch] | type[StrictSearch] = LevelSearch if strategy.level_by_level else by_value
+        if not cheap.takes(strategy, self) or any(settings.get(name) is not None for name in ANY_ORDER_ONLY):
+            return AnyOrderSearch(strategy, score=self, **settings)
+        return cheap(strategy, score=self, **{name: x for name, x in settings.items() if name not in ANY_ORDER_ONLY})

@@ -1,38 +1,23 @@
-"""Objective: what a search needs of a score, and what is raised where it does not get that. Policy: what a strategy and a score
-mean for a search."""
+"""What every search of an input shares: Policy, what its strategy and its score mean for it; AskedSearch, what was asked for and
+what it has cost; BrokenLaw, what is raised where a score or a model does not keep what the search relies on."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from .hypothesis import Context, Hypothesis, Successors
+from .result import Answer, Result
 from .stops import Answered, Exhausted
-from .table_1 import Finished, Strategy
+from .table_1 import Strategy, check
+
+if TYPE_CHECKING:
+    from .score import Score
 
 TOLERANCE = 1e-9  # rounding that does not count as a broken law
 ROUNDING = 1e-4  # and that of a model's own scores, relative to 1 + their size: while decoding and in `check_model` alike
-
-
-class Objective(Protocol):
-    """What `search` needs of a score; `bestfirst.scoring` has them."""
-
-    monotonic: bool
-    value_only: bool  # whether `final` and `bound` are the value itself
-    needs: frozenset[str]
-
-    def final(self, value: float, length: int, context: Context) -> float:
-        """The score of a hypothesis whose increments sum to `value`."""
-
-    def bound(self, value: float, length: int, context: Context) -> float:
-        """The best `final` that any longer continuation can reach."""
-
-    def exact(self, finished: Finished) -> bool:
-        """Whether best-first search returns beam search's result under this rule."""
-
-    def check(self, strategy: Strategy) -> None:
-        """Raise ValueError for a strategy that does not go with this score."""
 
 
 def lowered(successors: Successors) -> Successors:
@@ -66,7 +51,6 @@ class Policy:
 
     keep: bool  # does a finished hypothesis hold a slot of every later beam?
     rank_by_value: bool  # do beams rank by value, as against score and heuristic?
-    value_only: bool  # is a hypothesis' value its score, its bound, its rank and its place on the agenda, all in one?
     guaranteed: bool  # do the score's laws promise beam search's result, as far as the order needs them?
     relies_on_bound: bool  # would a child above its parent's bound make the result wrong? Then it is an error
     strict_values: bool  # would two values with one score make the result wrong? Then they are an error
@@ -77,7 +61,7 @@ class Policy:
     lazy: bool  # are children made one by one, as they come to the front, as against all at once?
 
     @classmethod
-    def of(cls, strategy: Strategy, score: Objective, max_calls: int | None, traced: bool) -> Policy:
+    def of(cls, strategy: Strategy, score: Score, max_calls: int | None = None, traced: bool = False) -> Policy:
         """The policy for this search, with or without a limit to its calls and a trace."""
         order = strategy.order
         keep = strategy.finished == "keep"
@@ -96,7 +80,6 @@ class Policy:
         return cls(
             keep=keep,
             rank_by_value=rank_by_value,
-            value_only=best_first and score.value_only and strategy.heuristic is None,
             guaranteed=guaranteed,
             relies_on_bound=relies_on_bound,
             strict_values=relies_on_bound and keep and not score.monotonic,
@@ -106,4 +89,65 @@ class Policy:
             one_by_one=one_by_one,
             whole_levels=not one_by_one and not order.relies_on_bound,
             lazy=(relies_on_bound and best_first and not told) or (exhaustive and rank_by_value),
+        )
+
+
+class AskedSearch:
+    """One input's search: what was asked for, and what it has cost."""
+
+    calls = 0  # hypotheses that had to be scored
+    out_of_budget = False
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        *,
+        score: Score,
+        eos: Collection[int],
+        context: Context,
+        n: int = 1,
+        accept_truncated: bool = False,
+        max_calls: int | None = None,
+        traced: bool = False,
+    ) -> None:
+        check(strategy, score, context, n, max_calls)
+        self.strategy, self.score, self.context, self.n = strategy, score, context, n
+        self.eos = frozenset(eos)
+        self.complete = context.n_max if accept_truncated else None  # the length at which a hypothesis is finished as it is
+        self.policy = Policy.of(strategy, score, max_calls, traced)
+        self.whole_levels = self.policy.whole_levels
+        self.level_rows = int(min(strategy.k, 1024))
+        self.width = strategy.k + len(self.eos)
+        self.rows = 0  # hypotheses scored, those ahead of their turn included
+        self.root = self.valued(Hypothesis(None, -1, 0.0, 0.0, False))
+
+    def valued(self, y: Hypothesis) -> Hypothesis:
+        """With what it is worth, and the best that any continuation can be."""
+        y.worth = y.bound = y.value
+        if not self.score.value_only:
+            y.worth = self.score.final(y.value, y.length, self.context) if y.length else y.value
+            y.bound = self.score.bound(y.value, y.length, self.context) if y.length < self.context.n_max else -inf
+        return y
+
+    def lawful(self, y: Hypothesis, successors: Successors) -> Successors:
+        """What the model said of `y`, without what rounding lifted above 0. BrokenLaw if values rise: bounds rely on it."""
+        if not successors.values or successors.values[0] <= 0:
+            return successors
+        successors = lowered(successors)
+        if successors.values[0] > TOLERANCE * (1 + abs(y.value)):
+            logprobs = successors.values if successors.logprobs is None else successors.logprobs
+            raise BrokenLaw.above_bound(y, successors.tokens[0], y.value + successors.values[0], logprobs[0])
+        return successors
+
+    def found(self, answers: list[Answer], partial: Hypothesis, broken: bool = False) -> Result:
+        """These answers, or where there are none the best unfinished hypothesis, and what they cost. `broken`: with no claim."""
+        calls, some = self.calls, bool(answers)
+        return Result(
+            hypotheses=answers,
+            calls=calls,
+            rows=self.rows,
+            lm_calls=calls if "language_model" in self.score.needs else 0,
+            exact=self.strategy.exact and self.policy.guaranteed and not broken,
+            status="budget" if self.out_of_budget else "complete" if some else "incomplete",
+            partial=None if some else Answer.of(self.valued(partial)),
         )

@@ -1,16 +1,23 @@
 """Scores: log-probability, which the paper starts from; corrections for the length of an output; what the input tells beyond a
-language model; scores that change another one. And all of them by name, as `decode(score=...)` and the command know them."""
+language model; scores that change another one. And all of them by name, as `decode(score=...)` and the command know them.
+
+`Score` says what each has to keep, `docs/scores.md` has the table."""
 
 from __future__ import annotations
 
 from inspect import Parameter, signature
-from math import inf, log
+from math import inf, isfinite, log
+from numbers import Real
 from typing import Any
 
-from ..models import Model
-from ..search import AnyOrderSearch, Context, Finished, Groups, Strategy
-from ..search import check as check_settings
-from .score import Score, is_number, log_softmax, logs, nonnegative
+from .models import Model
+from .search import AnyOrderSearch, Context, Finished, Groups, Score, Strategy
+from .search import check as check_settings
+
+__all__ = [
+    "GNMT", "SCORES", "BoundedLengthReward", "Coverage", "Diverse", "LengthNormalized", "LengthReward", "LogProbability",
+    "MutualInformation", "Score", "by_length_penalty", "log_softmax", "named_score", "score_parameters",
+]  # fmt: skip
 
 
 class LogProbability(Score):
@@ -219,7 +226,12 @@ class Coverage(WrappedScore):
         self.needs |= {"attention"}
 
     def ending(self, coverage: Any) -> Any:
-        return super().ending(coverage) + self.beta * logs(coverage.clip(LEAST, 1.0)).sum(-1)
+        seen = coverage.clip(LEAST, 1.0)
+        if hasattr(seen, "log"):  # a tensor
+            return super().ending(coverage) + self.beta * seen.log().sum(-1)
+        import numpy
+
+        return super().ending(coverage) + self.beta * numpy.log(seen).sum(-1)
 
     def check(self, strategy: Strategy) -> None:
         super().check(strategy)
@@ -288,3 +300,24 @@ def named_score(score: str | Score, **parameters: Any) -> Score:
     if missing := [name for name, required in known.items() if required and name not in parameters]:
         raise ValueError(f"score {score!r} needs {' and '.join(missing)}")
     return SCORES[score](**parameters)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, Real) and isfinite(value)
+
+
+def nonnegative(name: str, value: float) -> float:
+    """`value`, if it is a number of at least 0."""
+    if not (is_number(value) and value >= 0):
+        raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
+    return value
+
+
+def log_softmax(x: Any) -> Any:
+    """Normalised over the last axis, of an array or a tensor; -inf stays -inf. numpy is not imported before it is needed."""
+    if hasattr(x, "log_softmax"):
+        return x.log_softmax(-1)
+    import numpy
+
+    x = x - x.max(-1, keepdims=True)
+    return x - numpy.log(numpy.exp(x).sum(-1, keepdims=True))
