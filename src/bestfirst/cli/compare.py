@@ -144,15 +144,12 @@ def _as_json(text: str, decoding: Decoding, outcomes: Sequence[Outcome]) -> str:
 
 def _as_table(text: str, outcomes: Sequence[Outcome], styled: bool) -> str:
     from rich import box
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(title=Text(text), title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("strategy", no_wrap=True)
-    table.add_column("output", overflow="fold")
-    for heading in ("score", "calls", "ms"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("equals", no_wrap=True)
+    numbers = [Column(heading, justify="right", no_wrap=True) for heading in ("score", "calls", "ms")]
+    columns = (Column("strategy", no_wrap=True), Column("output", overflow="fold"), *numbers, Column("equals", no_wrap=True))
+    table = Table(*columns, title=Text(text), title_justify="left", box=box.SIMPLE_HEAD)
     for outcome in outcomes:
         table.add_row(
             outcome.strategy,

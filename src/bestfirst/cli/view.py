@@ -134,13 +134,11 @@ def _opened(path: str) -> io.FileIO:
 def _read(path: str, line: int | None) -> tuple[list[Events], list[str]]:
     """The searches of one input of a file, and what is wrong with it."""
     try:
-        found = read(path)
-    except OSError as error:
-        raise usage(f"cannot read {path!r}: {reason(error)}") from error
+        searches, trouble = read(path)
     except ValueError as error:
         raise usage(reason(error)) from error
-    label = found.labels[0] if line is None else line
-    if label not in found.labels:
-        there = ", ".join(str(each) for each in found.labels[:10] if each is not None) or "no lines are told apart there"
+    label = next(iter(searches)) if line is None else line
+    if label not in searches:
+        there = ", ".join(str(each) for each in list(searches)[:10] if each is not None) or "no lines are told apart there"
         raise usage(f"there is no search of line {line} in {path!r}; there is: {there}")
-    return found.of(label), found.trouble
+    return searches[label], trouble

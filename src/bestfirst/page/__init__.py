@@ -86,7 +86,7 @@ def view(*recorded: Recorded, title: str | None = None) -> Page:
     for each in recorded:
         if isinstance(each, (str, Path)):
             found = read(each)
-            searches += found.of(found.labels[0])
+            searches += next(iter(found.searches.values()))
             trouble += found.trouble
         else:
             searches += split(_events(each))
