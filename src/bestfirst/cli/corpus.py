@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from ..corpus import Checkpoint, Input, ShardResult, Survey, Tally, Target, Worker
-from ..corpus.worker import BEST_SO_FAR, NOTHING_ALLOWED, OUT_OF_CALLS, UNFINISHED, fixed_budget, shard_lines
+from ..corpus.worker import BEST_SO_FAR, NOTHING_ALLOWED, OUT_OF_CALLS, UNFINISHED, fixed_budget, on_gpu, shard_lines
 from ..errors import Conflict, InputChanged, Stopped
 from ..settings import Decoding
 from .console import INTERRUPTED, PARTLY, Bar, CommandError, say, tell, usage
@@ -141,7 +141,7 @@ class CorpusJob:
             return
         from ..cluster import Pool
 
-        with Pool(build, self.corpora.ray, self.corpora.workers, self.choice.threads or 1, self.choice.device) as pool:
+        with Pool(build, self.corpora.ray, self.corpora.workers, self.choice.threads or 1, on_gpu(self.choice.device)) as pool:
             yield pool
 
 
