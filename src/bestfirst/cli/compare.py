@@ -10,14 +10,13 @@ from time import perf_counter
 from typing import Annotated, Any
 
 from ..corpus.formats import one_line
-from ..decoding import decode
-from ..models import Model
+from ..models.text_model import TextModel
 from ..search import Result
 from ..settings import Decoding
 from ..strategies import STRATEGIES, UNPRUNED
 from . import options
-from .console import PARTLY, Output, drawn, reason, reports, say, usage
-from .model_choice import ModelChoice, decoding_from
+from .console import PARTLY, Output, drawn, reports, say, usage
+from .model_choice import ModelChoice, decode_one, decoding_from
 
 UNPRUNED_CALLS = f"Model calls after which the strategies that prune nothing ({', '.join(UNPRUNED)}) give up."
 
@@ -120,20 +119,13 @@ class Outcome:
         }
 
 
-def _outcomes(model: Model, decoding: Decoding, text: str, max_calls: int) -> Iterator[Outcome]:
+def _outcomes(model: TextModel, decoding: Decoding, text: str, max_calls: int) -> Iterator[Outcome]:
     """Decode with every strategy, after one short run that is not timed: the first use of a model pays for its set-up."""
-    _decode(model, decoding, text, strategy="greedy")
+    decode_one(model, text, decoding, strategy="greedy")
     for name in STRATEGIES:
         begin = perf_counter()
-        result = _decode(model, decoding, text, strategy=name, max_calls=max_calls if name in UNPRUNED else None)
+        result = decode_one(model, text, decoding, strategy=name, max_calls=max_calls if name in UNPRUNED else None)
         yield Outcome(name, 1 if name == "greedy" else decoding.beam, result, perf_counter() - begin)
-
-
-def _decode(model: Model, decoding: Decoding, text: str, **changes: Any) -> Result:
-    try:
-        return decode(model, [text], decoding.using(**changes))[0]
-    except Exception as error:  # of the model's own code, or a score that this strategy cannot search with
-        return Result(status="error", message=reason(error))
 
 
 def _as_json(text: str, decoding: Decoding, outcomes: Sequence[Outcome]) -> str:

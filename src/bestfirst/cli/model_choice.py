@@ -10,6 +10,7 @@ from .. import __version__, constraints
 from ..drafting import MODEL
 from ..models.folder import check_folder, fingerprint, has_tokenizer
 from ..models.text_model import TextModel
+from ..search import Result
 from ..settings import DEFAULT, PACE, Decoding
 from . import options
 from .console import reason, silence_libraries, usage
@@ -111,6 +112,16 @@ class ModelChoice(options.ModelOptions):
             raise usage(reason(error).replace("trust_remote_code=True", "--trust-remote-code")) from error
         except Exception as error:  # whatever else is wrong with a stranger's model folder
             raise usage(f"cannot load a model from {name!r}: {reason(error)}") from error
+
+
+def decode_one(model: TextModel, text: str, decoding: Decoding, trace: bool = False, **changes: Any) -> Result:
+    """One text, with some settings changed. Whatever is wrong with it is the result's message."""
+    from ..decoding import decode
+
+    try:
+        return decode(model, [text], decoding.using(**changes), trace=trace)[0]
+    except Exception as error:  # of the model's own code, or a score that this strategy cannot search with
+        return Result(status="error", message=reason(error))
 
 
 def _check_vocabularies(model: TextModel, language_model: TextModel) -> None:

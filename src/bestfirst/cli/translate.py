@@ -19,7 +19,7 @@ from ..errors import reason
 from ..search import HEADER, Result, Trace
 from ..settings import Decoding
 from . import options
-from .console import INTERRUPTED, PARTLY, Bar, CommandError, Output, reports, say, tell, usage
+from .console import INTERRUPTED, PARTLY, Bar, CommandError, Output, opened, reports, say, tell, usage
 from .corpus import CorpusJob, CostSummary, build_worker, is_job, say_failure
 from .model_choice import ModelChoice, decoding_from
 from .options import CorpusOptions, LineOptions, given
@@ -117,12 +117,8 @@ def open_input(path: str | None) -> io.FileIO:
         if stream.isatty():
             say("reading from the terminal; end with Ctrl-D")
         return stream
-    try:
-        return io.FileIO(str(path))
-    except OSError as error:
-        text = isinstance(error, FileNotFoundError) and " " in str(path)
-        hint = "; a text itself comes by standard input: echo TEXT | bestfirst translate" if text else ""
-        raise usage(f"cannot read {path!r}: {reason(error)}{hint}") from error
+    text = "; a text itself comes by standard input: echo TEXT | bestfirst translate"
+    return opened(str(path), hint=text if " " in str(path) else "")
 
 
 def records(source: Input, stream: io.FileIO) -> Iterator[Sequence[Record]]:
