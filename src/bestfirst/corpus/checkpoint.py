@@ -76,7 +76,8 @@ class Checkpoint:
     def owns(self, path: str) -> bool:
         """Whether this is one of the files that the job writes."""
         there = Path(os.path.realpath(path))
-        return there in (self.output, self.manifest_path) or there.parent == self.parts
+        linked = self.output.exists() and self.output.samefile(there)
+        return linked or there in (self.output, self.manifest_path) or there.parent == self.parts
 
     # -- what is there already -------------------------------------------------------------------------------------------
 
