@@ -13,14 +13,13 @@ from ..models.text_model import TextModel
 from ..settings import Decoding
 from ..strategies import STRATEGIES, UNPRUNED
 from . import options
-from .console import PARTLY, Output, drawn, reports, say, usage
+from .console import PARTLY, Output, drawn, say, usage
 from .model_choice import ModelChoice, decode_one, decoding_from
 
 NO_ANSWER = {"budget": "out of budget", "incomplete": "nothing finished", "error": "failed"}
 UNPRUNED_CALLS = f"Model calls after which the strategies that prune nothing ({', '.join(UNPRUNED)}) give up."
 
 
-@reports
 @options.grouped
 def compare(
     texts: Annotated[list[str], options.argument("TEXT...", "What to translate, each with every strategy.", options.words)],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ..page.recorded_tree import printable
 from . import options
-from .console import Bar, CommandError, Output, drawn, reason, reports, usage
+from .console import Bar, CommandError, Output, drawn, reason, usage
 from .model_choice import ModelChoice, decoding_from
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 MAX_BEAM = "Look for a beam that keeps it up to this one, or up to --beam."
 
 
-@reports
 @options.grouped
 def explain(
     text: Annotated[str, options.argument("TEXT", "What to translate.", options.words)],

@@ -15,7 +15,7 @@ import typer
 
 from ..scoring import SCORES
 from ..strategies import METHODS, STOPS, STRATEGIES, WITH_FACTOR
-from .console import Command, usage
+from .console import Command, reports, usage
 
 SEARCH, SCORE, MODEL, OUTPUT, CORPUS = "Search", "Score", "Model", "Output", "Corpora"  # the help's panels
 DTYPES = ("fp32", "fp16", "bf16", "int8")
@@ -39,7 +39,8 @@ def argument(metavar: str, help: str, kind: Any = None) -> Any:  # noqa: A002
 
 
 def grouped(command: Command) -> Command:
-    """A parameter whose type is a dataclass becomes an option for each of its fields; the command is given the dataclass."""
+    """A command that reports what ended it. A parameter whose type is a dataclass becomes an option for each of its fields; the
+    function is given the dataclass."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []
@@ -63,7 +64,7 @@ def grouped(command: Command) -> Command:
     options = [Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind) for name, default, kind in parameters]
     run.__signature__ = Signature(options)  # type: ignore[attr-defined]
     run.__annotations__ = {option.name: option.annotation for option in options}
-    return run  # type: ignore[return-value]
+    return reports(run)  # type: ignore[return-value]  # here: click would take some errors for its own
 
 
 # -- what may stand after an option --------------------------------------------------------------------------------------

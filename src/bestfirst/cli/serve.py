@@ -12,7 +12,7 @@ import typer
 
 from ..constraints import missing_file, named_constraint
 from . import options
-from .console import reason, reports, say, usage
+from .console import reason, say, usage
 from .model_choice import ModelChoice, decoding_from
 
 
@@ -54,7 +54,6 @@ ALLOWED = "What requests may ask for by this name ('allowed'): WHAT as --allowed
 GRAMMARS = "Requests may bring regular expressions, JSON schemas and grammars of what is to be written."
 
 
-@reports
 @options.grouped
 def serve(
     host: Annotated[str, network(help="Where to listen; 0.0.0.0 for everywhere.", metavar="ADDRESS")] = "127.0.0.1",

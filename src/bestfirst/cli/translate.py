@@ -19,7 +19,7 @@ from ..errors import reason
 from ..search import HEADER, Result, Trace
 from ..settings import Decoding
 from . import options
-from .console import INTERRUPTED, PARTLY, Bar, CommandError, Output, opened, reports, say, tell, usage
+from .console import INTERRUPTED, PARTLY, Bar, CommandError, Output, opened, say, tell, usage
 from .corpus import CostSummary, Job, is_job, say_failure
 from .model_choice import ModelChoice, decoding_from
 from .options import CorpusOptions, LineOptions, given
@@ -185,7 +185,6 @@ class Stream:
 # -- the commands -----------------------------------------------------------------------------------------------------
 
 
-@reports
 @options.grouped
 def translate(
     file: options.InputFile = None,
@@ -248,7 +247,6 @@ def translate(
     return lines.run(file, output, decoding, choice, corpora, partial=partial)
 
 
-@reports
 @options.grouped
 def complete(
     file: options.PromptFile = None,

@@ -13,7 +13,7 @@ from ..page.trace_file import Events, split
 from ..search import HEADER
 from ..settings import Decoding
 from . import options
-from .console import PARTLY, CommandError, Output, drawn, opened, reason, reports, say, usage
+from .console import PARTLY, CommandError, Output, drawn, opened, reason, say, usage
 from .model_choice import ModelChoice, decode_one, decoding_from
 from .options import OUTPUT, SEARCH, argument, count, option, words
 
@@ -27,7 +27,6 @@ class StepByStep(options.AllSearchOptions):
     row_budget: options.RowBudget = 1
 
 
-@reports
 @options.grouped
 def view(
     text: Annotated[str | None, argument("[TEXT]", "What to translate.", words)] = None,
