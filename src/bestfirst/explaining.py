@@ -126,7 +126,6 @@ class Wanted:
         self.steps = self._force(tokens)
 
     def release(self) -> None:
-        """Give back what the model holds for it."""
         self.best.release()
         self.all.release()
 
@@ -157,7 +156,6 @@ class Wanted:
     # -- what beam search does with it -----------------------------------------------------------------------------------
 
     def explanation(self, k: int, max_beam: int) -> Explanation:
-        """All that is told of a beam of this size."""
         ranks, lost, worst = self.ranks(k, count=True)
         search = self._search(best_first_beam(k, self.finished), 1)
         self._run(search)

@@ -165,7 +165,6 @@ class CostSummary:
 
     @property
     def rate(self) -> float:
-        """Sentences a second."""
         return (self.tally.sentences - self.before) / self.seconds
 
     def line(self) -> str:

@@ -71,7 +71,6 @@ def grouped(command: Command) -> Command:
 
 
 def count(value: object) -> int:
-    """A whole number from 1 up."""
     text = str(value)
     if not (text.isascii() and text.isdigit() and int(text) >= 1):
         raise typer.BadParameter(f"{text!r} is not a whole number from 1 up")
@@ -79,12 +78,10 @@ def count(value: object) -> int:
 
 
 def whole(value: object) -> int:
-    """A whole number from 0 up."""
     return 0 if str(value) == "0" else count(value)
 
 
 def length(value: object) -> int | str:
-    """A whole number from 1 up, or a multiple of the input's length."""
     text = str(value)
     if re.fullmatch(r"(\d+\.?\d*|\.\d+)x", text, re.ASCII) and 0 < float(text[:-1]) <= LARGEST:
         return text

@@ -17,15 +17,13 @@ from .model_choice import ModelChoice, decoding_from
 
 
 def seconds(value: object) -> float:
-    """A time, above 0."""
     number = options.number(value)
-    if not 0 < number < float("inf"):
+    if number <= 0:
         raise typer.BadParameter(f"{value!r} is not a time above 0")
     return number
 
 
 def port_number(value: object) -> int:
-    """A port."""
     text = str(value)
     if not (text.isascii() and text.isdigit() and int(text) < 65536):
         raise typer.BadParameter(f"{text!r} is not a port from 0 to 65535")

@@ -134,7 +134,6 @@ def to_json(value: Any) -> str:
 
 
 def _depth(value: Any) -> int:
-    """How deep lists and objects are nested."""
     depth, level = 0, [value]
     while level := [each for each in level if isinstance(each, (dict, list))]:
         level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]

@@ -124,7 +124,6 @@ class RecordedTree:
         return [] if self.result is None else [self.nodes[number] for number in self.result["answers"]]
 
     def counts(self) -> dict[Fate, int]:
-        """How many hypotheses met each fate."""
         met = Counter(y.fate for y in self.nodes.values())
         return {fate: met[fate] for fate in FATES}
 
