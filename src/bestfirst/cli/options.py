@@ -318,18 +318,3 @@ class AllScoreOptions(ScoreOptions):
 
 
 SETTINGS = (AllSearchOptions, CompletionOptions, AllScoreOptions)
-
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """Which models, and on what they run."""
-
-    panel: ClassVar = MODEL
-    model: ModelName = None
-    device: str | None = asked(None, "NAME", None, "Where to run it: cpu (the default), cuda, cuda:1, mps.")
-    dtype: str | None = asked(None, "NAME", one_of(*DTYPES), f"{', '.join(DTYPES)}. By default fp32. int8 is for a CPU.")
-    threads: int | None = asked(None, "N", thread_count, "CPU threads. By default as many as there are.")
-    source_lang: str | None = asked(None, "CODE", None, "Language of the input, for a multilingual model (deu_Latn).")
-    target_lang: str | None = asked(None, "CODE", None, "Language of the output, for a multilingual model (eng_Latn).")
-    trust_remote_code: bool = asked(False, None, None,
-        "Run Python files that come with the model. Read them first: they can do whatever you can.", "--trust-remote-code")
