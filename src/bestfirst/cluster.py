@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from .corpus import Record, Shard, ShardResult, Worker
-from .corpus.worker import SHARD_LINES, Work, fixed_budget
+from .corpus.worker import SHARD_LINES, Work, fixed_budget, on_gpu
 from .engine.threads import use_threads
 from .errors import Stopped, Unusable, reason
 from .loading import load
@@ -49,18 +51,13 @@ def connect(address: str, cpus: int | None = None) -> tuple[Any, bool]:
         if address == "local":
             ray.init(num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_BYTES, **quiet)
         else:
-            _check_reachable(address)
+            host, _, port = address.removeprefix("ray://").rpartition(":")
+            if host and port.isdigit():  # Ray itself would try for minutes
+                socket.create_connection((host, int(port)), timeout=10).close()
             ray.init(address=address, **quiet)
     except Exception as error:  # ConnectionError, RuntimeError, ValueError: as Ray's versions have it
         raise Unusable(f"cannot reach Ray at {address!r}: {reason(error)}") from error
     return ray, True
-
-
-def _check_reachable(address: str) -> None:
-    """Ray itself would try for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def room(ray: Any, threads: int, gpu: bool) -> int:
@@ -107,7 +104,7 @@ def decode_dataset(
     ray = require()
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
-    gpu = device is not None and device.startswith("cuda")
+    gpu = on_gpu(device)
     if workers is None:
         if not ray.is_initialized():
             ray.init()
@@ -145,21 +142,18 @@ class RowDecoder:
         best = [result.hypotheses[0] if result.hypotheses else None for result in results]
         empty = [text if result.status == "complete" else None for text, result in zip(texts, results, strict=True)]
         columns = {
-            self.into: pa.array([y.text if y else e for y, e in zip(best, empty, strict=True)], pa.string()),
-            "score": pa.array([y.score if y else None for y in best], pa.float64()),
-            "calls": pa.array([result.calls for result in results], pa.int64()),
-            "exact": pa.array([result.exact for result in results], pa.bool_()),
-            "status": pa.array([result.status for result in results], pa.string()),
-            "message": pa.array([result.message for result in results], pa.string()),
+            self.into: ([y.text if y else e for y, e in zip(best, empty, strict=True)], pa.string()),
+            "score": ([y.score if y else None for y in best], pa.float64()),
         }
+        for name, kind in (("calls", pa.int64()), ("exact", pa.bool_()), ("status", pa.string()), ("message", pa.string())):
+            columns[name] = ([getattr(result, name) for result in results], kind)
         if self.nbest > 1:
-            entry = pa.list_(pa.struct({"text": pa.string(), "score": pa.float64()}))
             lists = [[{"text": y.text, "score": y.score} for y in result.hypotheses] for result in results]
-            columns["nbest"] = pa.array(lists, entry)
-        for name, column in columns.items():
+            columns["nbest"] = (lists, pa.list_(pa.struct({"text": pa.string(), "score": pa.float64()})))
+        for name, (values, kind) in columns.items():
             if name in batch.column_names:
                 raise ValueError(f"the rows have a column {name!r} already; rename it, or choose another `into`")
-            batch = batch.append_column(name, column)
+            batch = batch.append_column(name, pa.array(values, kind))
         return batch
 
 
@@ -171,31 +165,29 @@ class ShardActor:
 
     def __init__(self, build: Callable[[], Worker]) -> None:
         self.build = build
-        self.worker: Worker | None = None
+
+    @cached_property
+    def worker(self) -> Worker:
+        return self.build()
 
     def load(self) -> str:
         """Load the model; returns the signature of its results."""
-        self.worker = self.worker or self.build()
         return self.worker.signature
 
     def decode(self, shard: Shard, budget: Budget | None) -> ShardResult:
-        self.load()
-        assert self.worker is not None
         return self.worker.decode_shard(shard, budget)
 
 
+@dataclass
 class Pool:
     """As many actors as asked for, or as the cluster has room for; their models are loaded when this is entered."""
 
-    def __init__(
-        self, build: Callable[[], Worker], address: str, workers: int | None, threads: int = 1, device: str | None = None
-    ) -> None:
-        self.build = build
-        self.address = address
-        self.workers = workers
-        self.threads = threads
-        self.gpu = device is not None and device.startswith("cuda")
-        self.signature = ""
+    build: Callable[[], Worker]
+    address: str
+    workers: int | None
+    threads: int
+    gpu: bool
+    signature: str = ""
 
     def __enter__(self) -> Pool:
         cpus = self.workers * self.threads if self.workers and not self.gpu else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import zip_longest
 from math import inf
 from typing import Any
 
@@ -93,21 +94,12 @@ def explain(
         for k in range(1, max_beam + 1):
             if progress is not None:
                 progress(k)
-            if wanted.ranks(k).lost is None:
+            if wanted.ranks(k)[1] is None:
                 found.smallest, found.smallest_place = k, wanted.place(k)
                 break
         return found
     finally:
         wanted.release()
-
-
-@dataclass
-class Ranks:
-    """How far an output came on beams of one size."""
-
-    ranks: list[int]  # by length, from 1
-    lost: int | None = None
-    worst: float | None = None
 
 
 class Wanted:
@@ -134,7 +126,6 @@ class Wanted:
         self.steps = self._force(tokens)
 
     def release(self) -> None:
-        """Give back what the model holds for it."""
         self.best.release()
         self.all.release()
 
@@ -165,9 +156,7 @@ class Wanted:
     # -- what beam search does with it -----------------------------------------------------------------------------------
 
     def explanation(self, k: int, max_beam: int) -> Explanation:
-        """All that is told of a beam of this size."""
-        found = self.ranks(k, count=True)
-        ranked = [*found.ranks, *[None] * (len(self.steps) - len(found.ranks))]
+        ranks, lost, worst = self.ranks(k, count=True)
         search = self._search(best_first_beam(k, self.finished), 1)
         self._run(search)
         answers = search.result().hypotheses
@@ -180,17 +169,18 @@ class Wanted:
             logprob=self.logprob,
             beam=k,
             finished=self.finished,
-            steps=[replace(step, rank=rank) for step, rank in zip(self.steps, ranked, strict=False)],
+            steps=[replace(step, rank=rank) for step, rank in zip_longest(self.steps, ranks[: len(self.steps)])],
             max_beam=max_beam,
-            lost=found.lost,
-            rank=None if found.lost is None else found.ranks[-1],
-            worst=found.worst,
-            place=self.place(k) if found.lost is None else None,
+            lost=lost,
+            rank=None if lost is None else ranks[-1],
+            worst=worst,
+            place=self.place(k) if lost is None else None,
             answers=answers,
         )
 
-    def ranks(self, k: int, count: bool = False) -> Ranks:
-        """Beam search, level by level, as long as the output is on its beams. Ranks beyond the beam are counted only if asked."""
+    def ranks(self, k: int, count: bool = False) -> tuple[list[int], int | None, float | None]:
+        """Beam search, level by level, as long as the output is on its beams: its ranks, by length from 1, the length at which it
+        was lost, and the worst that stayed there. Ranks beyond the beam are counted only if asked."""
         search = self._search(Strategy("beam", beam(k).order, Exhausted(), k, finished=self.finished), k)
         ranks: list[int] = []
         length = 0
@@ -204,11 +194,11 @@ class Wanted:
             place = next((i for i, z in enumerate(members) if z.tokens == self.tokens[:length]), None)
             if place is None:
                 rank = self._refused_rank(search, length) if count else k + 1
-                return Ranks([*ranks, rank], length, members[-1].worth if members else None)
+                return [*ranks, rank], length, members[-1].worth if members else None
             if length <= len(self.tokens):
                 apart = self.finished == "leave" and not self._ends(length)  # finished rivals take no slot
                 ranks.append(1 + sum(1 for z in members[:place] if not (apart and z.finished)))
-        return Ranks(ranks)
+        return ranks, None, None
 
     def _ends(self, length: int) -> bool:
         return length >= len(self.tokens)

@@ -173,8 +173,16 @@ WITH_FACTOR = ("patience", FirstFinished.name)
 def named_strategy(
     strategy: str | Strategy, *, beam: int = 5, finished: Finished = "leave", heuristic: Heuristic | None = None
 ) -> Strategy:
-    """The strategy of this name; one that is an object already is returned as it is."""
+    """The strategy of this name; one that is an object already is returned as it is, if nothing else contradicts it."""
     if isinstance(strategy, Strategy):
+        given: dict[str, tuple[Any, Any, Any]] = {
+            "beam": (beam, 5, strategy.k),
+            "finished": (finished, "leave", strategy.finished),
+            "heuristic": (heuristic, None, strategy.heuristic),
+        }
+        for name, (asked, default, own) in given.items():
+            if asked not in (default, own):
+                raise ValueError(f"{name}={asked!r} is not the strategy's own, which is {own!r}; leave it out, or make another")
         return strategy
     if strategy not in STRATEGIES:
         raise ValueError(f"unknown strategy {strategy!r}; choose from {', '.join(STRATEGIES)}")

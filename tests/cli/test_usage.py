@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 
@@ -107,7 +107,7 @@ def test_settings_are_spelt_as_options(settings, said):
 
 @pytest.mark.parametrize("stop", STOPS)
 def test_the_help_says_which_stops_go_level_by_level(stop):
-    about = get_type_hints(AllSearchOptions, include_extras=True)["stop"].__metadata__[0].help
+    about = next(each.metadata["about"]["help"] for each in fields(AllSearchOptions) if each.name == "stop")
     if stop in about.partition(". ")[2].partition(" go with --strategy beam")[0].replace(" and", ",").split(", "):
         with pytest.raises(CommandError, match="use --strategy beam"):
             decoding_from(stop=stop)

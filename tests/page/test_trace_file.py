@@ -28,8 +28,8 @@ def toy_trace(seed: int = 0, **labels: object) -> Trace:
 def test_what_was_written_is_read_back():
     trace = toy_trace()
     found = read_lines(lines_of(trace), "it")
-    assert (found.trouble, found.labels) == ([], [None])
-    assert found.of(None) == [trace.events]
+    assert (found.trouble, list(found.searches)) == ([], [None])
+    assert found.searches[None] == [trace.events]
 
 
 def test_inputs_that_share_a_file_are_told_apart_however_they_are_mixed():
@@ -37,15 +37,15 @@ def test_inputs_that_share_a_file_are_told_apart_however_they_are_mixed():
     mixed = [event for pair in zip(first, second, strict=False) for event in pair]
     mixed += first[len(second) :] + second[len(first) :]
     found = read_lines([json.dumps(event) for event in [HEADER, *mixed]], "it")
-    assert found.labels == [3, 8]
-    assert (found.of(3), found.of(8), found.trouble) == ([first], [second], [])
+    assert list(found.searches) == [3, 8]
+    assert (found.searches[3], found.searches[8], found.trouble) == ([first], [second], [])
 
 
 def test_a_file_without_its_first_line_is_named_and_shown():
     events = toy_trace().events
     found = read_lines([json.dumps(event) for event in events], "'headless'")
     assert found.trouble == ["'headless' has no format version in its first line; what can be read is shown"]
-    assert found.of(None) == [events]
+    assert found.searches[None] == [events]
 
 
 def test_a_newer_version_is_named_and_what_is_known_of_it_shown():
@@ -54,7 +54,7 @@ def test_a_newer_version_is_named_and_what_is_known_of_it_shown():
     lines.insert(3, json.dumps({"event": "entangle", "id": 1}))
     found = read_lines(lines, "'new'")
     assert found.trouble == ["'new' has format version 3, newer than 2, which this bestfirst knows; what it knows is shown"]
-    assert found.of(None) == [toy_trace().events]
+    assert found.searches[None] == [toy_trace().events]
 
 
 def test_a_file_cut_off_anywhere_is_shown_as_far_as_it_goes(tmp_path):
@@ -65,7 +65,7 @@ def test_a_file_cut_off_anywhere_is_shown_as_far_as_it_goes(tmp_path):
         found = read(path)
         (said,) = found.trouble
         assert "ends in the middle of line" in said or "has no end" in said
-        told = RecordedTree(found.of(None)[0])
+        told = RecordedTree(found.searches[None][0])
         assert told.rows == whole[:end].count('"pop", "id": ') - (whole[:end].endswith('"pop", "id": '))  # or fewer digits
 
 
@@ -80,7 +80,7 @@ def test_damage_in_the_middle_costs_only_what_it_hit():
         "1 lines of 'it' are no JSON, the first is line 5; the others are shown",
         "2 lines of 'it' are no events of a search, the first is line 7; the others are shown",
     ]
-    assert RecordedTree(found.of(None)[0]).nodes
+    assert RecordedTree(found.searches[None][0]).nodes
 
 
 BORN = {"parent": None, "length": 0, "score": 0.0, "logprob": 0.0}
@@ -105,7 +105,7 @@ def test_an_event_whose_parts_are_of_another_type_is_left_out(damaged):
     lines = [json.dumps(event) for event in [HEADER, *sound]]
     found = read_lines([*lines[:where], json.dumps(damaged), *lines[where:]], "'it'")
     assert found.trouble == [f"1 lines of 'it' are no events of a search, the first is line {where + 1}; the others are shown"]
-    assert found.of(None) == [sound]
+    assert found.searches[None] == [sound]
     draw([RecordedTree(sound)])
 
 
@@ -114,8 +114,8 @@ def test_only_what_enters_a_beam_or_is_refused_introduces_a_hypothesis():
     lines = [json.dumps(event) for event in [HEADER, *sound]]
     lines[3:3] = ['{"event": "pop", "id": 9, "parent": 0}', '{"event": "pop", "id": 9, "parent": []}']
     found = read_lines(lines, "it")
-    assert found.of(None) == [sound]
-    RecordedTree(found.of(None)[0])
+    assert found.searches[None] == [sound]
+    RecordedTree(found.searches[None][0])
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "hello\n", json.dumps(HEADER), '{"event": "pop", "id": 3}\n', "\xff\xfe"])
@@ -157,5 +157,5 @@ def test_random_traces_survive_the_way_through_a_file(cases, tally):
     for case in random_cases(numbers, title="reading"):
         trace = Trace(input=1)
         run(case.toy, best_first_beam(case.k, case.finished), case.n_max, n=case.n, trace=trace)
-        assert read_lines(lines_of(trace), "it").of(1) == [trace.events]
+        assert read_lines(lines_of(trace), "it").searches[1] == [trace.events]
     tally("traces read back", len(numbers), 0)

@@ -7,7 +7,7 @@ from math import inf, nan
 
 import pytest
 
-from bestfirst import FunctionModel, decode
+from bestfirst import Decoding, FunctionModel, decode
 from bestfirst.scoring import Diverse, LengthNormalized, LogProbability
 from bestfirst.search import (
     Context,
@@ -209,3 +209,13 @@ def test_a_search_for_nothing_is_refused(strategy: Strategy, settings, message):
         plan = beam(strategy.k, strategy.finished) if isinstance(score, Diverse) else strategy
         with pytest.raises(ValueError, match=message):
             score.search(plan, **settings)
+
+
+@pytest.mark.parametrize(
+    ("contradicting", "own"), [({"beam": 7}, "3"), ({"finished": "keep"}, "'leave'"), ({"heuristic": len}, "None")]
+)
+def test_what_contradicts_a_strategy_that_is_an_object_is_refused(contradicting, own):
+    """It was dropped without a word."""
+    with pytest.raises(ValueError, match=f"is not the strategy's own, which is {own}; leave it out"):
+        Decoding(best_first_beam(3), **contradicting)
+    assert Decoding(best_first_beam(3), beam=3).plan.k == 3

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bestfirst.cli.console import INTERRUPTED, PARTLY, CommandError, error_console, reason, say, usage
+from bestfirst.cli.console import INTERRUPTED, PARTLY, CommandError, reason, say, usage
 from bestfirst.cli.model_choice import ModelChoice
 from bestfirst.cli.translate import open_input
 from bestfirst.corpus.records import batches
@@ -144,10 +144,11 @@ def row_bar(total: int) -> Iterator[Callable[[Setting, int], None]]:
     if not total or sys.stderr is None or not sys.stderr.isatty():
         yield lambda setting, done: None
         return
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=error_console(), redirect_stdout=False, speed_estimate_period=120) as progress:
+    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, speed_estimate_period=120) as progress:
         task = progress.add_task("", total=total)
 
         def advance(setting: Setting, done: int) -> None:

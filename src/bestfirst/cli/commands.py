@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -10,9 +9,12 @@ import typer
 
 from .console import usage
 
-PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
-NAMES = ("translate", "complete", "compare", "view", "explain", "serve")
-HOMES = {"complete": "translate"}  # the module of a command, where it is not of the same name
+NAMES = ("translate", "complete", "compare", "view", "explain", "serve", "warmup", "tune", "bench")
+HOMES = {"complete": "translate", **dict.fromkeys(("warmup", "tune", "bench"), "commands")}  # the module, where of another name
+HANDED_ON: dict[str, Any] = {
+    "add_help_option": False,
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+}
 
 
 def commands_for(name: str) -> typer.Typer:
@@ -22,12 +24,9 @@ def commands_for(name: str) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )  # fmt: skip
     app.callback()(lambda: None)  # so that the name of a command is asked for, also where there is but one
-    known = name in (*NAMES, *HERE)
-    for each in NAMES:
-        if each == name or not known:
-            app.command()(getattr(import_module(f".{HOMES.get(each, each)}", __package__), each))
-    for function, settings in HERE.values():
-        app.command(**settings)(function)
+    for each in [name] if name in NAMES else NAMES:
+        command = getattr(import_module(f".{HOMES.get(each, each)}", __package__), each)
+        app.command(**(HANDED_ON if each in ("tune", "bench") else {}))(command)
     return app
 
 
@@ -52,14 +51,6 @@ def tune(context: typer.Context) -> int:
 def bench(context: typer.Context) -> int:
     """Measure on your own model and text what was saved."""
     return _benchmark("bench", context)
-
-
-HANDED_ON: dict[str, Any] = {"add_help_option": False, "context_settings": PASSED_ON}
-HERE: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "warmup": (warmup, {}),
-    "tune": (tune, HANDED_ON),
-    "bench": (bench, HANDED_ON),
-}
 
 
 def _benchmark(name: str, context: typer.Context) -> int:

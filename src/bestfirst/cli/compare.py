@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Annotated, Any
 
 from ..corpus.formats import one_line
-from ..decoding import decode
-from ..models import Model
-from ..search import Result
+from ..models.text_model import TextModel
 from ..settings import Decoding
 from ..strategies import STRATEGIES, UNPRUNED
 from . import options
-from .console import PARTLY, Output, drawn, reason, reports, say, usage
-from .model_choice import ModelChoice, decoding_from
+from .console import PARTLY, Output, drawn, say, usage
+from .model_choice import ModelChoice, decode_one, decoding_from
 
+NO_ANSWER = {"budget": "out of budget", "incomplete": "nothing finished", "error": "failed"}
 UNPRUNED_CALLS = f"Model calls after which the strategies that prune nothing ({', '.join(UNPRUNED)}) give up."
 
 
-@reports
 @options.grouped
 def compare(
     texts: Annotated[list[str], options.argument("TEXT...", "What to translate, each with every strategy.", options.words)],
@@ -68,98 +65,49 @@ def compare(
         out.begin()
         failed = 0
         for number, text in enumerate(texts, 1):
-            outcomes = list(_outcomes(model, decoding, text, max_calls))
-            errors = dict.fromkeys(outcome.result.message for outcome in outcomes if outcome.result.status == "error")
+            rows = list(_rows(model, decoding, text, max_calls))
+            errors = dict.fromkeys(row["message"] for row in rows if row["status"] == "error")
             failed += bool(errors)
             for message in errors:
                 say(f"text {number}: {message}")
-            out.write(_as_json(text, decoding, outcomes) if as_json else _as_table(text, outcomes, out.file.isatty()))
+            fields = {"text": text, "beam": decoding.beam, "finished": decoding.finished, "strategies": rows}
+            out.write(json.dumps(fields, ensure_ascii=False) + "\n" if as_json else _table(fields, out.file.isatty()))
     return PARTLY if failed else 0
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What one strategy made of a text, and how long it took."""
-
-    strategy: str
-    beam: int
-    result: Result
-    seconds: float
-
-    @property
-    def found(self) -> bool:
-        """Whether there is an answer to show; one that was come across before the budget was spent is none."""
-        return self.result.status == "complete"
-
-    @property
-    def answer(self) -> str:
-        if self.found:
-            return one_line(self.result.text)
-        return {"budget": "out of budget", "incomplete": "nothing finished", "error": "failed"}[self.result.status]
-
-    @property
-    def equals(self) -> str:
-        """Whose answer this one is proven to be."""
-        if not self.result.exact:
-            return ""
-        return "the best of all" if self.strategy in UNPRUNED else f"beam search, k = {self.beam}"
-
-    def json(self) -> dict[str, Any]:
-        result = self.result
-        return {
-            "strategy": self.strategy,
+def _rows(model: TextModel, decoding: Decoding, text: str, max_calls: int) -> Iterator[dict[str, Any]]:
+    """What each strategy made of a text, after one short run that is not timed: the first use of a model pays for its set-up."""
+    decode_one(model, text, decoding, strategy="greedy")
+    for name in STRATEGIES:
+        begin = perf_counter()
+        result = decode_one(model, text, decoding, strategy=name, max_calls=max_calls if name in UNPRUNED else None)
+        yield {
+            "strategy": name,
             "output": result.text,
             "score": result.hypotheses[0].score if result.hypotheses else None,
             "calls": result.calls,
             "rows": result.rows,
             "steps": result.steps,
-            "milliseconds": round(1000 * self.seconds, 3),
+            "milliseconds": round(1000 * (perf_counter() - begin), 3),
             "exact": result.exact,
             "status": result.status,
             **({} if result.message is None else {"message": result.message}),
         }
 
 
-def _outcomes(model: Model, decoding: Decoding, text: str, max_calls: int) -> Iterator[Outcome]:
-    """Decode with every strategy, after one short run that is not timed: the first use of a model pays for its set-up."""
-    _decode(model, decoding, text, strategy="greedy")
-    for name in STRATEGIES:
-        begin = perf_counter()
-        result = _decode(model, decoding, text, strategy=name, max_calls=max_calls if name in UNPRUNED else None)
-        yield Outcome(name, 1 if name == "greedy" else decoding.beam, result, perf_counter() - begin)
-
-
-def _decode(model: Model, decoding: Decoding, text: str, **changes: Any) -> Result:
-    try:
-        return decode(model, [text], decoding.using(**changes))[0]
-    except Exception as error:  # of the model's own code, or a score that this strategy cannot search with
-        return Result(status="error", message=reason(error))
-
-
-def _as_json(text: str, decoding: Decoding, outcomes: Sequence[Outcome]) -> str:
-    rows = [outcome.json() for outcome in outcomes]
-    fields = {"text": text, "beam": decoding.beam, "finished": decoding.finished, "strategies": rows}
-    return json.dumps(fields, ensure_ascii=False) + "\n"
-
-
-def _as_table(text: str, outcomes: Sequence[Outcome], styled: bool) -> str:
+def _table(fields: dict[str, Any], styled: bool) -> str:
     from rich import box
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(title=Text(text), title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("strategy", no_wrap=True)
-    table.add_column("output", overflow="fold")
-    for heading in ("score", "calls", "ms"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("equals", no_wrap=True)
-    for outcome in outcomes:
-        table.add_row(
-            outcome.strategy,
-            Text(outcome.answer, style="" if outcome.found else "dim"),
-            f"{outcome.result.hypotheses[0].score:.4f}" if outcome.found else "",
-            str(outcome.result.calls),
-            f"{1000 * outcome.seconds:.1f}",
-            outcome.equals,
-        )
+    numbers = [Column(heading, justify="right", no_wrap=True) for heading in ("score", "calls", "ms")]
+    columns = (Column("strategy", no_wrap=True), Column("output", overflow="fold"), *numbers, Column("equals", no_wrap=True))
+    table = Table(*columns, title=Text(fields["text"]), title_justify="left", box=box.SIMPLE_HEAD)
+    for row in fields["strategies"]:
+        name, found = row["strategy"], row["status"] == "complete"
+        output = Text(one_line(row["output"])) if found else Text(NO_ANSWER[row["status"]], style="dim")
+        score = f"{row['score']:.4f}" if found else ""  # an answer that was come across before the budget was spent is none
+        same = "the best of all" if name in UNPRUNED else f"beam search, k = {1 if name == 'greedy' else fields['beam']}"
+        times = (str(row["calls"]), f"{row['milliseconds']:.1f}")
+        table.add_row(name, output, score, *times, same if row["exact"] else "")
     return drawn(table, styled=styled)

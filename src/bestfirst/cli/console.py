@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..errors import Stopped, Unusable, reason
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from ..corpus import Tally
 
@@ -42,13 +42,6 @@ def tell(text: str) -> None:
     if sys.stderr is not None:
         with suppress(OSError):
             print(text, file=sys.stderr, flush=True)
-
-
-def error_console() -> Console:
-    """Where progress is shown."""
-    from rich.console import Console
-
-    return Console(stderr=True)
 
 
 def drawn(*parts: RenderableType, styled: bool) -> str:
@@ -91,6 +84,7 @@ class Bar:
         self._progress: Any = None
         if hidden or sys.stderr is None or not sys.stderr.isatty():
             return
+        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         columns = (
@@ -101,7 +95,7 @@ class Bar:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        self._progress = Progress(*columns, console=error_console(), transient=transient, redirect_stdout=False)
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=transient, redirect_stdout=False)
         self._task = self._progress.add_task(what, total=total(), saved="")
 
     def __enter__(self) -> Bar:
@@ -169,6 +163,15 @@ def reports(command: Command) -> Command:
     return reporting  # type: ignore[return-value]
 
 
+def opened(path: str, mode: str = "r", hint: str = "") -> io.FileIO:
+    """The file of this name, without a buffer: to be read, or with "a" to be written."""
+    try:
+        return io.FileIO(path, mode)
+    except OSError as error:
+        hint = hint if isinstance(error, FileNotFoundError) else ""
+        raise usage(f"cannot {'read' if mode == 'r' else 'write to'} {path!r}: {reason(error)}{hint}") from error
+
+
 class Output:
     """A file, or standard output, without a buffer. A file keeps its old content until `begin`, for much may fail before."""
 
@@ -177,7 +180,7 @@ class Output:
         self._new = str(path) if named and not os.path.lexists(str(path)) else None  # to be taken away if nothing is begun
         self.name = repr(path) if named else "standard output"
         self._named = named
-        self.file = _open(str(path), self.name) if named else _standard_output()
+        self.file = opened(str(path), "a") if named else _standard_output()
         status = os.fstat(self.file.fileno())
         self._regular = stat.S_ISREG(status.st_mode)
         if self._regular and any(os.path.samestat(status, os.fstat(other.fileno())) for other in apart_from):
@@ -214,13 +217,6 @@ class Output:
 
     def _failure(self, error: OSError) -> CommandError:
         return CommandError(f"cannot write to {self.name}: {reason(error)}", PARTLY)
-
-
-def _open(path: str, name: str) -> io.FileIO:
-    try:
-        return io.FileIO(path, "a")
-    except OSError as error:
-        raise usage(f"cannot write to {name}: {reason(error)}") from error
 
 
 def _standard_output() -> io.FileIO:

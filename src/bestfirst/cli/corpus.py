@@ -9,17 +9,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from time import perf_counter
 from typing import Any
 
 from ..corpus import Checkpoint, Input, ShardResult, Survey, Tally, Target, Worker
-from ..corpus.worker import BEST_SO_FAR, NOTHING_ALLOWED, OUT_OF_CALLS, UNFINISHED, fixed_budget, shard_lines
+from ..corpus.worker import BEST_SO_FAR, NOTHING_ALLOWED, OUT_OF_CALLS, UNFINISHED, fixed_budget, on_gpu, shard_lines
 from ..errors import Conflict, InputChanged, Stopped
 from ..settings import Decoding
 from .console import INTERRUPTED, PARTLY, Bar, CommandError, say, tell, usage
 from .model_choice import ModelChoice, identity, signature
-from .options import CorpusOptions
+from .options import CorpusOptions, LineOptions
 
 REMEDIES = {
     UNFINISHED: "raise --max-length, or see what there is with --partial",
@@ -51,33 +50,36 @@ def _regular(path: str | None) -> bool | None:
 
 
 @dataclass(frozen=True)
-class CorpusJob:
-    """What the command line asks of a job."""
+class Job:
+    """What the command line asks: what is decoded, by which model and how, and from file to file the whole of it."""
 
     source: Input
     target: Target
-    output: str
+    output: str  # `-` for standard output
     decoding: Decoding
     choice: ModelChoice
     corpora: CorpusOptions
-    overwrite: bool = False
-    retry_failed: bool = False
+    lines: LineOptions
     chat: bool = False
 
     @property
     def shard_lines(self) -> int:
         return self.corpora.shard_lines or shard_lines(self.choice.device)
 
-    def run(self, show_stats: bool) -> int:
+    def worker(self) -> Worker:
+        """With its model loaded, in whatever process this runs."""
+        model, decoding = self.choice.load(self.decoding)
+        return Worker(model, decoding, self.target, signature(decoding, model), self.chat)
+
+    def run(self) -> int:
         """Do what is missing; returns the exit code."""
         survey = self.source.survey()
         checkpoint = Checkpoint(self.output, self._identity(survey), self.target)
-        linked = os.path.exists(self.output) and os.path.samefile(self.source.path, self.output)
-        if linked or checkpoint.owns(self.source.path):
+        if checkpoint.owns(self.source.path):
             raise usage(f"{self.source.path!r} is a file that this command reads or writes already; name another")
         with checkpoint:
             try:
-                state = checkpoint.state(self.overwrite, self.retry_failed)
+                state = checkpoint.state(self.lines.overwrite, self.lines.retry_failed)
             except Conflict as error:
                 raise usage(f"{error}; replace it with --overwrite, or name another output") from error
             if state == "complete":
@@ -85,7 +87,7 @@ class CorpusJob:
             if state == "begun" and checkpoint.tally.lines:
                 say(f"going on: {checkpoint.tally.lines} of {survey.lines} lines are done")
             summary, signature = self._work(checkpoint, survey)
-        if show_stats:
+        if self.lines.stats:
             tell(summary.table(signature))
         else:
             say(f"{summary.line()}; written to {self.output!r}")
@@ -135,20 +137,15 @@ class CorpusJob:
 
     @contextmanager
     def _pool(self) -> Iterator[Any]:
-        build = partial(build_worker, self.choice, self.decoding, self.target, self.chat)
         if self.corpora.ray is None:
-            yield build()
+            yield self.worker()
             return
         from ..cluster import Pool
 
-        with Pool(build, self.corpora.ray, self.corpora.workers, self.choice.threads or 1, self.choice.device) as pool:
+        with Pool(
+            self.worker, self.corpora.ray, self.corpora.workers, self.choice.threads or 1, on_gpu(self.choice.device)
+        ) as pool:
             yield pool
-
-
-def build_worker(choice: ModelChoice, decoding: Decoding, target: Target, chat: bool = False) -> Worker:
-    """A worker with its model loaded, in whatever process this runs."""
-    model, decoding = choice.load(decoding)
-    return Worker(model, decoding, target, signature(decoding, model), chat)
 
 
 # -- what it cost ------------------------------------------------------------------------------------------------------
@@ -168,7 +165,6 @@ class CostSummary:
 
     @property
     def rate(self) -> float:
-        """Sentences a second."""
         return (self.tally.sentences - self.before) / self.seconds
 
     def line(self) -> str:

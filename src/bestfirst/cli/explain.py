@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ..page.recorded_tree import printable
 from . import options
-from .console import Bar, CommandError, Output, drawn, reason, reports, usage
+from .console import Bar, CommandError, Output, drawn, reason, usage
 from .model_choice import ModelChoice, decoding_from
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 MAX_BEAM = "Look for a beam that keeps it up to this one, or up to --beam."
 
 
-@reports
 @options.grouped
 def explain(
     text: Annotated[str, options.argument("TEXT", "What to translate.", options.words)],
@@ -82,14 +81,12 @@ def explain(
 def _as_text(text: str, want: str, found: Explanation, styled: bool) -> str:
     """A table of the tokens, and what it comes to in a few sentences."""
     from rich import box
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, title=Text(printable(text)), title_justify="left")
-    table.add_column("token", no_wrap=True)
-    for heading in ("log-prob", "choice", "score", "rank"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column(f"beam of {found.beam}", no_wrap=True)
+    numbers = [Column(heading, justify="right", no_wrap=True) for heading in ("log-prob", "choice", "score", "rank")]
+    columns = (Column("token", no_wrap=True), *numbers, Column(f"beam of {found.beam}", no_wrap=True))
+    table = Table(*columns, title=Text(printable(text)), title_justify="left", box=box.SIMPLE_HEAD)
     for length, step in enumerate(found.steps, 1):
         rank = "" if step.rank is None else str(step.rank)
         kept = "lost here" if length == found.lost else "" if step.rank is None else "kept"

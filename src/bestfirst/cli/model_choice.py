@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import __version__, constraints
 from ..drafting import MODEL
 from ..models.folder import check_folder, fingerprint, has_tokenizer
 from ..models.text_model import TextModel
+from ..search import Result
 from ..settings import DEFAULT, PACE, Decoding
 from . import options
 from .console import reason, silence_libraries, usage
+from .options import DTYPES, ModelName, asked, given, one_of, thread_count
 
 WORDS = ("beam", "finished", "method", "patience", "prefix", "score", "stop", "strategy")
 """Settings whose names are words too: meant where a value is given, or where one is to be left out."""
@@ -22,6 +24,7 @@ FLAGS = {
     "language_model": "--lm",
     "stop_strings": "--stop",
 }
+TRUST = "Run Python files that come with the model. Read them first: they can do whatever you can."
 ELSEWHERE = {"the patience factor": "--patience", "finished='shrink'": "stop='shrinking'", "a Drafter or one": "one"}
 """What the library says of things that have another name on a command line, or none."""
 
@@ -52,8 +55,17 @@ def decoding_from(**settings: Any) -> Decoding:
 
 
 @dataclass(frozen=True)
-class ModelChoice(options.ModelOptions):
-    """Which models: looked for, and loaded."""
+class ModelChoice:
+    """Which models, and on what they run: looked for, and loaded."""
+
+    panel: ClassVar = options.MODEL
+    model: ModelName = None
+    device: str | None = asked(None, "NAME", None, "Where to run it: cpu (the default), cuda, cuda:1, mps.")
+    dtype: str | None = asked(None, "NAME", one_of(*DTYPES), f"{', '.join(DTYPES)}. By default fp32. int8 is for a CPU.")
+    threads: int | None = asked(None, "N", thread_count, "CPU threads. By default as many as there are.")
+    source_lang: str | None = asked(None, "CODE", None, "Language of the input, for a multilingual model (deu_Latn).")
+    target_lang: str | None = asked(None, "CODE", None, "Language of the output, for a multilingual model (eng_Latn).")
+    trust_remote_code: bool = asked(False, None, None, TRUST, "--trust-remote-code")
 
     def check(self, decoding: Decoding) -> ModelChoice:
         """Look for the folders, before all that is needed to read them is loaded."""
@@ -74,7 +86,7 @@ class ModelChoice(options.ModelOptions):
 
     def identity(self) -> dict[str, Any]:
         """What the results depend on."""
-        languages = options.given(source_lang=self.source_lang, target_lang=self.target_lang)
+        languages = given(source_lang=self.source_lang, target_lang=self.target_lang)
         return {"sha256": fingerprint(self.model), "dtype": self.dtype or "fp32", **languages}
 
     def load(self, decoding: Decoding) -> tuple[TextModel, Decoding]:
@@ -111,6 +123,16 @@ class ModelChoice(options.ModelOptions):
             raise usage(reason(error).replace("trust_remote_code=True", "--trust-remote-code")) from error
         except Exception as error:  # whatever else is wrong with a stranger's model folder
             raise usage(f"cannot load a model from {name!r}: {reason(error)}") from error
+
+
+def decode_one(model: TextModel, text: str, decoding: Decoding, trace: bool = False, **changes: Any) -> Result:
+    """One text, with some settings changed. Whatever is wrong with it is the result's message."""
+    from ..decoding import decode
+
+    try:
+        return decode(model, [text], decoding.using(**changes), trace=trace)[0]
+    except Exception as error:  # of the model's own code, or a score that this strategy cannot search with
+        return Result(status="error", message=reason(error))
 
 
 def _check_vocabularies(model: TextModel, language_model: TextModel) -> None:

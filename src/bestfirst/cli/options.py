@@ -6,17 +6,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 import typer
 
 from ..scoring import SCORES
 from ..search import METHODS
 from ..strategies import STOPS, STRATEGIES, WITH_FACTOR
-from .console import Command, usage
+from .console import Command, reports, usage
 
 SEARCH, SCORE, MODEL, OUTPUT, CORPUS = "Search", "Score", "Model", "Output", "Corpora"  # the help's panels
 DTYPES = ("fp32", "fp16", "bf16", "int8")
@@ -30,39 +30,48 @@ def option(*flags: str, kind: Any = None, metavar: str | None = None, panel: str
     return typer.Option(*flags, parser=kind, metavar=metavar, rich_help_panel=panel, help=help, **more)
 
 
+def asked(default: Any, metavar: str | None, kind: Any, help: str, *flags: str) -> Any:  # noqa: A002
+    """An option as a field of a group, whose `panel` it belongs to in the help."""
+    return field(default=default, metadata={"flags": flags, "about": {"metavar": metavar, "kind": kind, "help": help}})
+
+
 def argument(metavar: str, help: str, kind: Any = None) -> Any:  # noqa: A002
     return typer.Argument(metavar=metavar, help=help, parser=kind, show_default=False)
 
 
 def grouped(command: Command) -> Command:
-    """A parameter whose type is a dataclass becomes an option for each of its fields; the command is given the dataclass."""
+    """A command that reports what ended it. A parameter whose type is a dataclass becomes an option for each of its fields; the
+    function is given the dataclass."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []
     for name, parameter in signature(command).parameters.items():
         if name in groups:
             types = get_type_hints(groups[name], include_extras=True)
-            parameters += [(field.name, field.default, types[field.name]) for field in fields(groups[name])]
+            for each in fields(groups[name]):
+                hint = types[each.name]
+                if each.metadata:
+                    hint = Annotated[hint, option(*each.metadata["flags"], panel=groups[name].panel, **each.metadata["about"])]
+                parameters.append((each.name, each.default, hint))
         else:
             parameters.append((name, parameter.default, hints[name]))
 
     @wraps(command)
     def run(**given: Any) -> int:
         for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+            given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
         return command(**given)
 
     options = [Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind) for name, default, kind in parameters]
     run.__signature__ = Signature(options)  # type: ignore[attr-defined]
     run.__annotations__ = {option.name: option.annotation for option in options}
-    return run  # type: ignore[return-value]
+    return reports(run)  # type: ignore[return-value]  # here: click would take some errors for its own
 
 
 # -- what may stand after an option --------------------------------------------------------------------------------------
 
 
 def count(value: object) -> int:
-    """A whole number from 1 up."""
     text = str(value)
     if not (text.isascii() and text.isdigit() and int(text) >= 1):
         raise typer.BadParameter(f"{text!r} is not a whole number from 1 up")
@@ -70,12 +79,10 @@ def count(value: object) -> int:
 
 
 def whole(value: object) -> int:
-    """A whole number from 0 up."""
     return 0 if str(value) == "0" else count(value)
 
 
 def length(value: object) -> int | str:
-    """A whole number from 1 up, or a multiple of the input's length."""
     text = str(value)
     if re.fullmatch(r"(\d+\.?\d*|\.\d+)x", text, re.ASCII) and 0 < float(text[:-1]) <= LARGEST:
         return text
@@ -170,83 +177,72 @@ Chat = Annotated[bool, option("--chat", panel=MODEL,
 class LineOptions:
     """What is written for each line, and what beside."""
 
-    nbest: Annotated[int, option(kind=count, metavar="N", panel=OUTPUT,
-        help="Print the N best of every line (for N > 1), each as 'i ||| text ||| score', i from 0, as Moses and Marian do.")] = 1
+    panel: ClassVar = OUTPUT
+    nbest: int = asked(1, "N", count,
+        "Print the N best of every line (for N > 1), each as 'i ||| text ||| score', i from 0, as Moses and Marian do.")
     as_json: AsJson = False
-    stats: Annotated[bool, option("--stats", panel=OUTPUT, help="At the end, print what it cost to standard error.")] = False
-    trace: Annotated[str | None, option(metavar="OUT", panel=OUTPUT,
-        help="Write every event of every search (push, pop, prune, ...) to this file, a JSON object a line, for 'bestfirst view "
-        "--trace'. With --row-budget 1 they come in the paper's order.")] = None
-    overwrite: Annotated[bool, option("--overwrite", panel=OUTPUT,
-        help="Replace an output that exists and is of another job.")] = False
-    retry_failed: Annotated[bool, option("--retry-failed", panel=OUTPUT,
-        help="From file to file: do lines that failed before once more.")] = False
+    stats: bool = asked(False, None, None, "At the end, print what it cost to standard error.", "--stats")
+    trace: str | None = asked(None, "OUT", None,
+        "Write every event of every search (push, pop, prune, ...) to this file, a JSON object a line, for 'bestfirst view "
+        "--trace'. With --row-budget 1 they come in the paper's order.")
+    overwrite: bool = asked(False, None, None, "Replace an output that exists and is of another job.", "--overwrite")
+    retry_failed: bool = asked(False, None, None, "From file to file: do lines that failed before once more.", "--retry-failed")
 
 
 @dataclass(frozen=True)
 class CorpusOptions:
     """What a corpus looks like, and how a job of it is cut up."""
 
-    input_format: Annotated[str | None, option(kind=one_of(*FORMATS), metavar="NAME", panel=CORPUS,
-        help="text, jsonl or parquet. By default as FILE is named.")] = None
-    output_format: Annotated[str | None, option(kind=one_of(*FORMATS), metavar="NAME", panel=CORPUS,
-        help="text, jsonl or parquet: the last two have all fields of the input and the translation. By default as OUT "
-        "is named.")] = None
-    input_field: Annotated[str, option(metavar="NAME", panel=CORPUS,
-        help="The field (or column) of a JSON line or Parquet row to translate.")] = "text"
-    output_field: Annotated[str, option(metavar="NAME", panel=CORPUS,
-        help="The field (or column) its translation goes into.")] = "translation"
-    shard_lines: Annotated[int | None, option(kind=count, metavar="N", panel=CORPUS,
-        help="Lines that are translated and kept together: at most so much work is done again after a crash. By "
-        "default 500.")] = None
-    ray: Annotated[str | None, option("--ray", metavar="[ADDRESS]", panel=CORPUS,
-        help="Let Ray do it: on the cluster at this address (auto, HOST:PORT, ray://HOST:PORT), or without one on this "
-        "machine.")] = None
-    workers: Annotated[int | None, option(kind=count, metavar="N", panel=CORPUS,
-        help="With --ray: the workers, each with a model and --threads CPUs (by default 1) or a GPU. By default all "
-        "that fit.")] = None
+    panel: ClassVar = CORPUS
+    input_format: str | None = asked(None, "NAME", one_of(*FORMATS), "text, jsonl or parquet. By default as FILE is named.")
+    output_format: str | None = asked(None, "NAME", one_of(*FORMATS),
+        "text, jsonl or parquet: the last two have all fields of the input and the translation. By default as OUT is named.")
+    input_field: str = asked("text", "NAME", None, "The field (or column) of a JSON line or Parquet row to translate.")
+    output_field: str = asked("translation", "NAME", None, "The field (or column) its translation goes into.")
+    shard_lines: int | None = asked(None, "N", count,
+        "Lines that are translated and kept together: at most so much work is done again after a crash. By default 500.")
+    ray: str | None = asked(None, "[ADDRESS]", None,
+        "Let Ray do it: on the cluster at this address (auto, HOST:PORT, ray://HOST:PORT), or without one on this machine.")
+    workers: int | None = asked(None, "N", count,
+        "With --ray: the workers, each with a model and --threads CPUs (by default 1) or a GPU. By default all that fit.")
 
 
 @dataclass(frozen=True)
 class SearchOptions:
     """How to search: what every command can be asked."""
 
-    beam: Annotated[int, option("--beam", "-k", kind=count, metavar="K", panel=SEARCH,
-        help="Hypotheses of each length to keep.")] = 5
+    panel: ClassVar = SEARCH
+    beam: int = asked(5, "K", count, "Hypotheses of each length to keep.", "--beam", "-k")
     finished: FinishedRule = "leave"
     max_length: MaxLength = None
 
     def settings(self) -> dict[str, Any]:
         """As `Decoding` has them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 @dataclass(frozen=True)
 class AllSearchOptions(SearchOptions):
     """How to search, with whatever strategy."""
 
-    strategy: Annotated[str, option(kind=one_of(*STRATEGIES), metavar="NAME", panel=SEARCH,
-        help=f"What to expand first: {', '.join(STRATEGIES)}. The last three prune nothing: give "
-        "them --max-calls.")] = "best-first"
+    strategy: str = asked("best-first", "NAME", one_of(*STRATEGIES),
+        f"What to expand first: {', '.join(STRATEGIES)}. The last three prune nothing: give them --max-calls.")
     prefix: Prefix = None
-    allowed: Annotated[str | None, option("--allowed", kind=words, metavar="WHAT", panel=SEARCH,
-        help="Write only what is in this file: a text, one output a line, or a trie saved by bestfirst.Trie; --json tells the "
+    allowed: str | None = asked(None, "WHAT", words,
+        "Write only what is in this file: a text, one output a line, or a trie saved by bestfirst.Trie; --json tells the "
         "number of the line that was found, from 0. Or only what is of a form: regex:PATTERN, schema:FILE (a JSON schema), "
-        "grammar:FILE (context-free, as Lark writes them).")] = None
-    must_contain: Annotated[list[str] | None, option("--must-contain", metavar="WORD", panel=SEARCH,
-        help="Every output must contain this word; 'a|b': one of these. May be given several times, for words in any "
-        "order.")] = None
-    max_calls: Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
-        help="Give up on an input after so many model calls.")] = None
+        "grammar:FILE (context-free, as Lark writes them).")
+    must_contain: list[str] | None = asked(None, "WORD", None,  # noqa: RUF009
+        "Every output must contain this word; 'a|b': one of these. May be given several times, for words in any order.")
+    max_calls: int | None = asked(None, "N", count, "Give up on an input after so many model calls.")
     row_budget: RowBudget = None
     draft: Draft = None
-    queue_capacity: Annotated[int | None, option(kind=count, metavar="N", panel=SEARCH,
-        help="Memory-reduced search: at most N hypotheses wait. What it must drop costs the guarantee of exactness.")] = None
-    stop: Annotated[str | None, option(kind=one_of(*STOPS), metavar="RULE", panel=SEARCH,
-        help=f"When to stop, if not when the answer is proven: {', '.join(STOPS)}. opennmt, "
-        "shrinking and huang go with --strategy beam; so does patience where --finished is keep.")] = None
-    patience: Annotated[float | None, option(kind=number, metavar="F", panel=SEARCH,
-        help="For --stop patience and ctranslate2: stop at F * K.")] = None
+    queue_capacity: int | None = asked(None, "N", count,
+        "Memory-reduced search: at most N hypotheses wait. What it must drop costs the guarantee of exactness.")
+    stop: str | None = asked(None, "RULE", one_of(*STOPS),
+        f"When to stop, if not when the answer is proven: {', '.join(STOPS)}. opennmt, "
+        "shrinking and huang go with --strategy beam; so does patience where --finished is keep.")
+    patience: float | None = asked(None, "F", number, "For --stop patience and ctranslate2: stop at F * K.")
 
     def settings(self) -> dict[str, Any]:
         named = super().settings()
@@ -261,15 +257,13 @@ class AllSearchOptions(SearchOptions):
 class CompletionOptions(SearchOptions):
     """How to search for what a language model writes, and what ends it."""
 
-    max_length: Annotated[Any, option(kind=length, metavar="N", panel=SEARCH,
-        help="Most tokens to write, end of sequence included; 2x: twice as many as the prompt has.")] = 128
-    min_length: Annotated[int, option(kind=whole, metavar="N", panel=SEARCH,
-        help="Tokens to write before the end of sequence may come.")] = 0
-    stop: Annotated[list[str] | None, option("--stop", metavar="TEXT", panel=SEARCH,
-        help="End an output where this text, or special token, comes; it is not printed. May be given several times; "
-        "\\n stands for a line break.")] = None
-    strategy: Annotated[str, option(kind=one_of(*STRATEGIES[:3]), metavar="NAME", panel=SEARCH,
-        help=f"What to expand first: {', '.join(STRATEGIES[:3])}.")] = "best-first"
+    max_length: Any = asked(128, "N", length,  # noqa: RUF009
+        "Most tokens to write, end of sequence included; 2x: twice as many as the prompt has.")
+    min_length: int = asked(0, "N", whole, "Tokens to write before the end of sequence may come.")
+    stop: list[str] | None = asked(None, "TEXT", None,  # noqa: RUF009
+        "End an output where this text, or special token, comes; it is not printed. May be given several times; "
+        "\\n stands for a line break.")
+    strategy: str = asked("best-first", "NAME", one_of(*STRATEGIES[:3]), f"What to expand first: {', '.join(STRATEGIES[:3])}.")
     prefix: Prefix = None
     row_budget: RowBudget = None
     draft: Draft = None
@@ -284,36 +278,31 @@ class CompletionOptions(SearchOptions):
 class CompletionCorpora(CorpusOptions):
     """What a corpus of prompts looks like."""
 
-    output_field: Annotated[str, option(metavar="NAME", panel=CORPUS,
-        help="The field (or column) that what is written goes into.")] = "completion"
+    output_field: str = asked("completion", "NAME", None, "The field (or column) that what is written goes into.")
 
 
 @dataclass(frozen=True)
 class ScoreOptions:
     """What a hypothesis is worth."""
 
-    score: Annotated[str, option(kind=one_of(*SCORES), metavar="NAME", panel=SCORE,
-        help=f"What a hypothesis is worth: {', '.join(SCORES)}. Each needs the parameters that name it below.")] = "logprob"
-    length_penalty: Annotated[float | None, option(kind=exponent, metavar="A", panel=SCORE,
-        help="Short for --score length-normalized --alpha A, as in Hugging Face and CTranslate2; 0: none.")] = None
-    temperature: Annotated[float | None, option(kind=number, metavar="T", panel=SCORE,
-        help="logprob: divide the logits by T.")] = None
-    alpha: Annotated[float | None, option(kind=exponent, metavar="A", panel=SCORE,
-        help="length-normalized: divide by N^A, N tokens. gnmt: by ((5 + N) / 6)^A.")] = None
-    beta: Annotated[float | None, option(kind=number, metavar="B", panel=SCORE,
-        help="length-reward: add B for every token. bounded-length-reward: for the first R * |input|.")] = None
-    ratio: Annotated[float | None, option(kind=number, metavar="R", panel=SCORE,
-        help="bounded-length-reward: see --beta.")] = None
-    lm: Annotated[str | None, option("--lm", metavar="FOLDER", panel=SCORE,
-        help="mutual-information: the language model, with the translator's target vocabulary.")] = None
-    weight: Annotated[float | None, option(kind=number, metavar="W", panel=SCORE,
-        help="mutual-information: subtract W times the language model's log-probability.")] = None
-    epsilon: Annotated[float | None, option(kind=number, metavar="E", panel=SCORE,
-        help="mutual-information: the least probability to count with, at every token.")] = None
+    panel: ClassVar = SCORE
+    score: str = asked("logprob", "NAME", one_of(*SCORES),
+        f"What a hypothesis is worth: {', '.join(SCORES)}. Each needs the parameters that name it below.")
+    length_penalty: float | None = asked(None, "A", exponent,
+        "Short for --score length-normalized --alpha A, as in Hugging Face and CTranslate2; 0: none.")
+    temperature: float | None = asked(None, "T", number, "logprob: divide the logits by T.")
+    alpha: float | None = asked(None, "A", exponent, "length-normalized: divide by N^A, N tokens. gnmt: by ((5 + N) / 6)^A.")
+    beta: float | None = asked(None, "B", number,
+        "length-reward: add B for every token. bounded-length-reward: for the first R * |input|.")
+    ratio: float | None = asked(None, "R", number, "bounded-length-reward: see --beta.")
+    lm: str | None = asked(None, "FOLDER", None,
+        "mutual-information: the language model, with the translator's target vocabulary.")
+    weight: float | None = asked(None, "W", number, "mutual-information: subtract W times the language model's log-probability.")
+    epsilon: float | None = asked(None, "E", number, "mutual-information: the least probability to count with, at every token.")
 
     def settings(self) -> dict[str, Any]:
         """As `Decoding` has them: all but three are parameters of the score, by the names that it knows them by."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        named = {each.name: getattr(self, each.name) for each in fields(self)}
         own: dict[str, Any] = {name: named.pop(name) for name in ("score", "length_penalty", "method") if name in named}
         return {**own, "score_options": given(language_model=named.pop("lm"), **named)}
 
@@ -322,30 +311,11 @@ class ScoreOptions:
 class AllScoreOptions(ScoreOptions):
     """What a hypothesis is worth, and how to search where no beam search's answer is promised."""
 
-    method: Annotated[str, option(kind=one_of(*METHODS), metavar="NAME", panel=SCORE,
-        help="How to search with a score that can rise: exact (beam search's answer, proven), or by the paper's "
-        "stopping criterion (stopping) or heuristic (heuristic), which promise nothing.")] = "exact"
-    whole_sequence: Annotated[bool, option("--whole-sequence", panel=SCORE,
-        help="mutual-information: --epsilon is for the whole output; not exact.")] = False
+    method: str = asked("exact", "NAME", one_of(*METHODS),
+        "How to search with a score that can rise: exact (beam search's answer, proven), or by the paper's "
+        "stopping criterion (stopping) or heuristic (heuristic), which promise nothing.")
+    whole_sequence: bool = asked(False, None, None,
+        "mutual-information: --epsilon is for the whole output; not exact.", "--whole-sequence")
 
 
 SETTINGS = (AllSearchOptions, CompletionOptions, AllScoreOptions)
-
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """Which models, and on what they run."""
-
-    model: ModelName = None
-    device: Annotated[str | None, option(metavar="NAME", panel=MODEL,
-        help="Where to run it: cpu (the default), cuda, cuda:1, mps.")] = None
-    dtype: Annotated[str | None, option(kind=one_of(*DTYPES), metavar="NAME", panel=MODEL,
-        help=f"{', '.join(DTYPES)}. By default fp32. int8 is for a CPU.")] = None
-    threads: Annotated[int | None, option(kind=thread_count, metavar="N", panel=MODEL,
-        help="CPU threads. By default as many as there are.")] = None
-    source_lang: Annotated[str | None, option(metavar="CODE", panel=MODEL,
-        help="Language of the input, for a multilingual model (deu_Latn).")] = None
-    target_lang: Annotated[str | None, option(metavar="CODE", panel=MODEL,
-        help="Language of the output, for a multilingual model (eng_Latn).")] = None
-    trust_remote_code: Annotated[bool, option("--trust-remote-code", panel=MODEL,
-        help="Run Python files that come with the model. Read them first: they can do whatever you can.")] = False

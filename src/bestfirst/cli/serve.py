@@ -12,20 +12,18 @@ import typer
 
 from ..constraints import missing_file, named_constraint
 from . import options
-from .console import reason, reports, say, usage
+from .console import reason, say, usage
 from .model_choice import ModelChoice, decoding_from
 
 
 def seconds(value: object) -> float:
-    """A time, above 0."""
     number = options.number(value)
-    if not 0 < number < float("inf"):
+    if number <= 0:
         raise typer.BadParameter(f"{value!r} is not a time above 0")
     return number
 
 
 def port_number(value: object) -> int:
-    """A port."""
     text = str(value)
     if not (text.isascii() and text.isdigit() and int(text) < 65536):
         raise typer.BadParameter(f"{text!r} is not a port from 0 to 65535")
@@ -54,7 +52,6 @@ ALLOWED = "What requests may ask for by this name ('allowed'): WHAT as --allowed
 GRAMMARS = "Requests may bring regular expressions, JSON schemas and grammars of what is to be written."
 
 
-@reports
 @options.grouped
 def serve(
     host: Annotated[str, network(help="Where to listen; 0.0.0.0 for everywhere.", metavar="ADDRESS")] = "127.0.0.1",

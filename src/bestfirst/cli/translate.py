@@ -19,8 +19,8 @@ from ..errors import reason
 from ..search import HEADER, Result, Trace
 from ..settings import Decoding
 from . import options
-from .console import INTERRUPTED, PARTLY, Bar, CommandError, Output, reports, say, tell, usage
-from .corpus import CorpusJob, CostSummary, build_worker, is_job, say_failure
+from .console import INTERRUPTED, PARTLY, Bar, CommandError, Output, opened, say, tell, usage
+from .corpus import CostSummary, Job, is_job, say_failure
 from .model_choice import ModelChoice, decoding_from
 from .options import CorpusOptions, LineOptions, given
 
@@ -54,9 +54,9 @@ class Lines(LineOptions):
         _check_options(source, target, corpora)
         if "parquet" in (source.form, form):
             from ..corpus import parquet  # noqa: F401  now, if its library is missing
+        job = Job(source, target, output or "-", decoding, choice, corpora, self, chat)
         if self.trace is None and is_job(file, output):
-            job = CorpusJob(source, target, str(output), decoding, choice, corpora, self.overwrite, self.retry_failed, chat)
-            return job.run(self.stats)
+            return job.run()
         _check_stream(source, target, given(ray=corpora.ray, shard_lines=corpora.shard_lines, retry_failed=self.retry_failed))
         with ExitStack() as stack:
             stream = stack.enter_context(open_input(file))
@@ -64,7 +64,7 @@ class Lines(LineOptions):
             events = stack.enter_context(closing(Output(self.trace, apart_from=[stream, out.file]))) if self.trace else None
             counted = file and stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
             bar = stack.enter_context(Bar(lambda: source.survey().lines if counted else None, hidden=out.file.isatty()))
-            run = Stream(build_worker(choice, decoding, target, chat), out, events, bar)
+            run = Stream(job.worker(), out, events, bar)
             try:
                 for batch in records(source, stream):
                     run.translate(batch)
@@ -117,12 +117,8 @@ def open_input(path: str | None) -> io.FileIO:
         if stream.isatty():
             say("reading from the terminal; end with Ctrl-D")
         return stream
-    try:
-        return io.FileIO(str(path))
-    except OSError as error:
-        text = isinstance(error, FileNotFoundError) and " " in str(path)
-        hint = "; a text itself comes by standard input: echo TEXT | bestfirst translate" if text else ""
-        raise usage(f"cannot read {path!r}: {reason(error)}{hint}") from error
+    text = "; a text itself comes by standard input: echo TEXT | bestfirst translate"
+    return opened(str(path), hint=text if " " in str(path) else "")
 
 
 def records(source: Input, stream: io.FileIO) -> Iterator[Sequence[Record]]:
@@ -189,7 +185,6 @@ class Stream:
 # -- the commands -----------------------------------------------------------------------------------------------------
 
 
-@reports
 @options.grouped
 def translate(
     file: options.InputFile = None,
@@ -252,7 +247,6 @@ def translate(
     return lines.run(file, output, decoding, choice, corpora, partial=partial)
 
 
-@reports
 @options.grouped
 def complete(
     file: options.PromptFile = None,

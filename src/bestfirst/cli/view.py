@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
@@ -14,8 +13,8 @@ from ..page.trace_file import Events, split
 from ..search import HEADER
 from ..settings import Decoding
 from . import options
-from .console import PARTLY, CommandError, Output, drawn, reason, reports, say, usage
-from .model_choice import ModelChoice, decoding_from
+from .console import PARTLY, CommandError, Output, drawn, opened, reason, say, usage
+from .model_choice import ModelChoice, decode_one, decoding_from
 from .options import OUTPUT, SEARCH, argument, count, option, words
 
 GUESSES = 32  # rows of a step with drafts
@@ -28,7 +27,6 @@ class StepByStep(options.AllSearchOptions):
     row_budget: options.RowBudget = 1
 
 
-@reports
 @options.grouped
 def view(
     text: Annotated[str | None, argument("[TEXT]", "What to translate.", words)] = None,
@@ -89,7 +87,7 @@ def view(
     if decoding.must_contain:
         raise usage("searches with --must-contain leave no trace to view; leave it out")
     with ExitStack() as stack:
-        reads = [] if trace is None else [stack.enter_context(_opened(trace))]
+        reads = [] if trace is None else [stack.enter_context(opened(trace))]
         out = stack.enter_context(closing(Output(output, apart_from=reads)))
         if not as_text and not as_json and output in (None, "-") and out.file.isatty():
             raise usage("a page is for a browser: name a file with -o page.html, or draw it here with --text")
@@ -109,38 +107,24 @@ def view(
 def _record(choice: ModelChoice, decoding: Decoding, text: str) -> list[Events]:
     """The search that was asked for, and beam search with the same settings beside it."""
     model, decoding = choice.check(decoding).load(decoding)
-    from ..decoding import decode
-
     beside = decoding.using(strategy="beam", method="exact", queue_capacity=None, max_calls=None)
     recorded = []
     for each in [decoding] if decoding.strategy == "beam" else [decoding, beside]:
-        try:
-            (result,) = decode(model, [text], each, trace=True)
-        except Exception as error:  # of the model's own code
-            raise CommandError(reason(error)) from error
+        result = decode_one(model, text, each, trace=True)
         if result.trace is None:
             raise CommandError(result.message or "the text cannot be decoded")
         recorded += split(result.trace.events)
     return recorded
 
 
-def _opened(path: str) -> io.FileIO:
-    try:
-        return io.FileIO(path)
-    except OSError as error:
-        raise usage(f"cannot read {path!r}: {reason(error)}") from error
-
-
 def _read(path: str, line: int | None) -> tuple[list[Events], list[str]]:
     """The searches of one input of a file, and what is wrong with it."""
     try:
-        found = read(path)
-    except OSError as error:
-        raise usage(f"cannot read {path!r}: {reason(error)}") from error
+        searches, trouble = read(path)
     except ValueError as error:
         raise usage(reason(error)) from error
-    label = found.labels[0] if line is None else line
-    if label not in found.labels:
-        there = ", ".join(str(each) for each in found.labels[:10] if each is not None) or "no lines are told apart there"
+    label = next(iter(searches)) if line is None else line
+    if label not in searches:
+        there = ", ".join(str(each) for each in list(searches)[:10] if each is not None) or "no lines are told apart there"
         raise usage(f"there is no search of line {line} in {path!r}; there is: {there}")
-    return found.of(label), found.trouble
+    return searches[label], trouble

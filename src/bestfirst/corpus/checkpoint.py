@@ -76,7 +76,8 @@ class Checkpoint:
     def owns(self, path: str) -> bool:
         """Whether this is one of the files that the job writes."""
         there = Path(os.path.realpath(path))
-        return there in (self.output, self.manifest_path) or there.parent == self.parts
+        linked = self.output.exists() and self.output.samefile(there)
+        return linked or there in (self.output, self.manifest_path) or there.parent == self.parts
 
     # -- what is there already -------------------------------------------------------------------------------------------
 
@@ -105,7 +106,7 @@ class Checkpoint:
             return self._complete(there, there.complete, retry_failed)
         self.manifest = there or self.manifest
         for entry in {entry.shard: entry for entry in ours}.values():
-            if self._intact(entry):
+            if self._data(entry) is not None:
                 self._count(entry)
         return "begun" if there or ours else "new"
 
@@ -138,11 +139,13 @@ class Checkpoint:
             with suppress(*WRONG):
                 yield Entry.load(json.loads(line))
 
-    def _intact(self, entry: Entry) -> bool:
-        path = self._path(entry.shard)
+    def _data(self, entry: Entry) -> bytes | None:
+        """What was kept of a shard; None where it is not as it was written."""
         with suppress(OSError):
-            return path.stat().st_size == entry.size and digest(path) == entry.sha256
-        return False
+            data = self._path(entry.shard).read_bytes()
+            if len(data) == entry.size and sha256(data).hexdigest() == entry.sha256:
+                return data
+        return None
 
     def _count(self, entry: Entry) -> None:
         self._forget(entry.shard)
@@ -230,9 +233,8 @@ class Checkpoint:
         self._count(entry)
 
     def _pieces(self) -> Iterator[bytes]:
-        for shard, entry in sorted(self.done.items()):
-            data = self._path(shard).read_bytes()
-            if sha256(data).hexdigest() != entry.sha256:
+        for _, entry in sorted(self.done.items()):
+            if (data := self._data(entry)) is None:
                 raise DamagedShard
             yield data
 
@@ -243,10 +245,9 @@ class Checkpoint:
             try:
                 with replacing(made) as out:
                     self.target.join(self._pieces, out)
-            except (DamagedShard, FileNotFoundError):
-                for entry in list(self.done.values()):
-                    if not self._intact(entry):
-                        self._forget(entry.shard)
+            except DamagedShard:
+                for shard in [shard for shard, entry in self.done.items() if self._data(entry) is None]:
+                    self._forget(shard)
                 return False
             size, found = made.stat().st_size, digest(made)
             os.replace(made, self.output)

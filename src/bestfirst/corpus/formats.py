@@ -37,7 +37,6 @@ def format_of(name: str | None) -> str:
 
 
 def compression_of(name: str) -> str | None:
-    """How a file of this name is compressed."""
     return COMPRESSIONS.get(Path(name).suffix)
 
 
@@ -132,7 +131,6 @@ class Input:
             raise InputChanged(f"{self.path!r} was changed while it was read; nothing is written of it, give the command again")
 
     def parse(self, number: int, raw: bytes) -> Record:
-        """What a line holds."""
         return read_json(number, raw, self.field, self.into) if self.form == "jsonl" else read_line(number, raw)
 
     def identity(self) -> dict[str, Any]:

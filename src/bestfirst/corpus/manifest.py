@@ -74,7 +74,6 @@ class Manifest:
 
     @property
     def signature(self) -> str:
-        """The job in a few characters."""
         return sha256(json.dumps(self.job, sort_keys=True).encode()).hexdigest()[:16]
 
     def write(self, path: Path) -> None:
@@ -89,11 +88,9 @@ class Manifest:
             if fields["format"] != FORMAT:
                 raise ValueError(f"format {fields['format']} is not known to this version")
             budget, complete = fields["row_budget"], fields["complete"]
-            found = cls(
-                fields["job"],
-                None if budget is None else Budget(int(budget["rows"]), int(budget["free"])),
-                None if complete is None else Complete.load(complete),
-            )
+            if budget is not None:
+                budget = Budget(int(budget["rows"]), int(budget["free"]))
+            found = cls(fields["job"], budget, None if complete is None else Complete.load(complete))
             if not isinstance(found.job, dict) or found.signature != fields["signature"]:
                 raise ValueError("it does not say which job it is of")
             return found

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from math import isfinite
 from typing import Any
 
 from ..models.reader import is_conversation
@@ -129,20 +128,12 @@ def to_json(value: Any) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, default=str, allow_nan=False)
     except ValueError:
-        text = json.dumps(_finite(value), ensure_ascii=False, default=str)
+        finite = json.loads(json.dumps(value, default=str), parse_constant=lambda constant: None)
+        text = json.dumps(finite, ensure_ascii=False)
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
-
-
 def _depth(value: Any) -> int:
-    """How deep lists and objects are nested."""
     depth, level = 0, [value]
     while level := [each for each in level if isinstance(each, (dict, list))]:
         level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]

@@ -33,15 +33,19 @@ Failures = tuple[tuple[int, str], ...]
 """Which lines failed, by their numbers, and why."""
 
 
+def on_gpu(device: str | None) -> bool:
+    return device is not None and device.startswith("cuda")
+
+
 def shard_lines(device: str | None) -> int:
     """Lines of a shard, where nobody says how many: a GPU does thousands in a second, and is idle between two shards."""
-    return 8 * SHARD_LINES if device is not None and device.startswith("cuda") else SHARD_LINES
+    return 8 * SHARD_LINES if on_gpu(device) else SHARD_LINES
 
 
 def fixed_budget(device: str | None) -> Budget:
     """The rows of a forward pass: as asked, or what suits most models. It is not measured, as `decode` does, but fixed: then the
     bytes of an output do not depend on how busy the machine was, for the shape of a batch changes the last bits of scores."""
-    return Budget(512, 64) if device is not None and device.startswith("cuda") else Budget(128, 16)
+    return Budget(512, 64) if on_gpu(device) else Budget(128, 16)
 
 
 MOST = 1e18  # of anything that is counted

@@ -30,7 +30,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from importlib.resources import files
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +85,7 @@ def view(*recorded: Recorded, title: str | None = None) -> Page:
     for each in recorded:
         if isinstance(each, (str, Path)):
             found = read(each)
-            searches += found.of(found.labels[0])
+            searches += next(iter(found.searches.values()))
             trouble += found.trouble
         else:
             searches += split(_events(each))
@@ -130,15 +129,8 @@ def component() -> str:
 
 def embed(value: Any) -> str:
     """JSON that may stand inside a <script>, whatever texts are in it. Numbers that JSON has no word for become null."""
-    return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(UNSAFE)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(name): _finite(each) for name, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, (list, tuple)) else value
+    finite = json.loads(json.dumps(value), parse_constant=lambda constant: None)
+    return json.dumps(finite, ensure_ascii=False, separators=(",", ":")).translate(UNSAFE)
 
 
 def _asset(name: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 Fate = Literal["expanded", "pending", "pruned", "evicted", "finished", "returned"]
-FATES: tuple[Fate, ...] = ("expanded", "pending", "pruned", "evicted", "finished", "returned")
+FATES: tuple[Fate, ...] = get_args(Fate)
 """expanded: scored, its children were pushed; pending: waits; pruned: fell off a beam, or never got onto one; evicted: the queue
 was over capacity; finished: complete, but not among the n best; returned: one of the answers."""
 
@@ -107,15 +107,8 @@ class RecordedTree:
         number = event["id"]
         if number not in self.nodes:
             parent = None if event["parent"] is None else self.nodes[event["parent"]]
-            self.nodes[number] = y = Node(
-                id=number,
-                parent=parent,
-                piece=piece(event),
-                length=event["length"],
-                score=event["score"],
-                logprob=event["logprob"],
-                finished=bool(event.get("finished")),
-            )
+            told = {name: event[name] for name in ("id", "length", "score", "logprob")}
+            self.nodes[number] = y = Node(parent=parent, piece=piece(event), finished=bool(event.get("finished")), **told)
             if parent is not None:
                 parent.children.append(y)
         return self.nodes[number]
@@ -131,7 +124,6 @@ class RecordedTree:
         return [] if self.result is None else [self.nodes[number] for number in self.result["answers"]]
 
     def counts(self) -> dict[Fate, int]:
-        """How many hypotheses met each fate."""
         met = Counter(y.fate for y in self.nodes.values())
         return {fate: met[fate] for fate in FATES}
 
@@ -170,9 +162,8 @@ def _tree(search: RecordedTree) -> Tree:
         used = sum(y.drafted for y in search.nodes.values())
         calls += f", {used} of {search.drafted} guessed rows used"
     tree = Tree(Text(f"{about.get('strategy', 'a search')}, {k}: {calls}", style="bold"))
-    roots = [y for y in search.nodes.values() if y.parent is None]
     alive = _surviving(search.nodes.values())
-    waiting = [(tree, root) for root in roots]
+    waiting = [(tree, y) for y in search.nodes.values() if y.parent is None]
     while waiting:
         above, y = waiting.pop()
         for z, words in _branches(y, alive):
@@ -216,19 +207,16 @@ def _branches(y: Node, alive: set[int]) -> list[tuple[Node | None, Text]]:
 
 def _table(searches: Sequence[RecordedTree]) -> RenderableType:
     from rich import box
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("strategy", no_wrap=True)
-    table.add_column("calls", justify="right")
-    for fate in FATES:
-        table.add_column(f"{MARKS[fate]} {fate}", justify="right", no_wrap=True)
-    table.add_column("answer", overflow="fold")
+    headings = ("calls", *(f"{MARKS[fate]} {fate}" for fate in FATES))
+    numbers = [Column(heading, justify="right", no_wrap=True) for heading in headings]
+    table = Table(Column("strategy", no_wrap=True), *numbers, Column("answer", overflow="fold"), box=box.SIMPLE_HEAD)
     for search in searches:
         counts = search.counts()
         named = search.texts[0] if search.texts else None
         answer = named if named is not None else search.answers[0].text if search.answers else "nothing finished"
-        numbers = [str(search.calls), *(str(counts[fate]) for fate in FATES)]
-        table.add_row(str(search.about.get("strategy", "")), *numbers, Text(printable(answer)))
+        counted = (str(number) for number in (search.calls, *counts.values()))
+        table.add_row(str(search.about.get("strategy", "")), *counted, Text(printable(answer)))
     return table

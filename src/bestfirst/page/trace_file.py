@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..search.trace import FORMAT, VERSION
 
@@ -19,11 +18,7 @@ FIELDS: dict[str, dict[str, Any]] = {  # what each event must have, and of which
     "begin": {"strategy": str},
     "push": {"id": int, **BORN},
     "refuse": {"id": int, **BORN, "at": int},
-    "pop": {"id": int},
-    "draft": {"id": int},
-    "prune": {"id": int},
-    "evict": {"id": int},
-    "finish": {"id": int},
+    **{kind: {"id": int} for kind in ("pop", "draft", "prune", "evict", "finish")},
     "result": {"answers": list, "calls": int, "rows": int},
     "text": {"texts": list},
 }
@@ -31,20 +26,11 @@ ELEMENTS: dict[str, Any] = {"answers": int, "called": int, "texts": (str, NOTHIN
 OPTIONAL: dict[str, Any] = {**dict.fromkeys(LABELS, (int, str)), **dict.fromkeys(ELEMENTS, (list, NOTHING)), "drafted": int}
 
 
-@dataclass
-class TraceFile:
-    """What a file holds: searches, each with the label of its input (None without), and complaints, one sentence each."""
+class TraceFile(NamedTuple):
+    """What a file holds: the searches of each input, by its label (None without), and complaints, one sentence each."""
 
-    searches: list[tuple[Any, Events]] = field(default_factory=list)
-    trouble: list[str] = field(default_factory=list)
-
-    def of(self, label: Any) -> list[Events]:
-        return [events for each, events in self.searches if each == label]
-
-    @property
-    def labels(self) -> list[Any]:
-        """The inputs, in order."""
-        return list(dict.fromkeys(label for label, _ in self.searches))
+    searches: dict[Any, list[Events]]
+    trouble: list[str]
 
 
 def read(path: str | Path) -> TraceFile:
@@ -59,73 +45,63 @@ def read(path: str | Path) -> TraceFile:
 def read_lines(lines: Iterable[str], name: str) -> TraceFile:
     """As `read`, of lines that are at hand; `name` is what complaints call them."""
     trouble: list[str] = []
-    searches = Searches()
-    for event in _sound(_parsed(lines, name, trouble), name, trouble):
-        searches.add(event)
-    for label, events in searches.found:
-        if events[-1]["event"] not in ("result", "text") and not trouble:
+    searches = _by_input(_sound(_parsed(lines, name, trouble), name, trouble))
+    for label, found in searches.items():
+        if not trouble and any(events[-1]["event"] not in ("result", "text") for events in found):
             of = "" if label is None else f" of line {label}" if isinstance(label, int) else f" of {label}"
             trouble.append(f"the search{of} in {name} has no end: the file is cut off, or the search was interrupted")
-    return TraceFile(searches.found, trouble)
+    return TraceFile(searches, trouble)
 
 
-def split(events: Iterable[Mapping[str, Any]]) -> list[Events]:
+def split(recorded: Iterable[Mapping[str, Any]]) -> list[Events]:
     """The searches among events that were recorded together, as those of diverse groups are."""
-    searches = Searches()
-    for event in events:
-        searches.add(dict(event))
-    return [each for _, each in searches.found]
+    return [events for searches in _by_input(recorded).values() for events in searches]
 
 
-class Searches:
-    """Tells the events of several searches apart: by their label, by where a search begins, and by the ids of its hypotheses."""
+def _by_input(recorded: Iterable[Mapping[str, Any]]) -> dict[Any, list[Events]]:
+    inputs: dict[Any, Events] = {}
+    for event in map(dict, recorded):
+        inputs.setdefault(next((event[name] for name in LABELS if name in event), None), []).append(event)
+    return {label: searches for label, events in inputs.items() if (searches := _searches(events))}
 
-    def __init__(self) -> None:
-        self.found: list[tuple[Any, Events]] = []
-        self._home: dict[tuple[Any, int], Events] = {}  # by label and id
-        self._begun: dict[Any, Events] = {}  # the latest by label, until it has a root
-        self._ended: dict[Any, list[Events]] = {}
 
-    def add(self, event: dict[str, Any]) -> None:
-        """Put an event where it belongs; one about a hypothesis that no line introduced is left out."""
-        label = next((event[name] for name in LABELS if name in event), None)
+def _searches(recorded: Events) -> list[Events]:
+    """Those of one input, told apart by where one begins, and by the ids of its hypotheses. An event about a hypothesis that
+    none introduced is left out."""
+    searches: list[Events] = []
+    home: dict[int, Events] = {}  # by id
+    begun: Events | None = None  # the latest, until it has a root
+    ended: list[Events] = []
+    for event in recorded:
         kind = event["event"]
         if kind == "begin":
-            self._begin(label).append(event)
+            searches.append(begun := [event])
         elif kind == "result":
-            self._end(label, event)
+            its = next((home.get(number) for number in (*event["answers"], *(event.get("called") or ()))), None)
+            if its is None:  # it names no hypothesis: it is of the search that has no result yet
+                its = next((each for each in searches if each[-1]["event"] != "result"), None)
+            if its is not None:
+                its.append({**event, "answers": [number for number in event["answers"] if home.get(number) is its]})
+                ended.append(its)
         elif kind == "text":
-            for events in self._ended.pop(label, []):
-                events.append(event)
-        elif kind == "push" and event["parent"] is None and (label in self._begun or (label, event["id"]) not in self._home):
-            if (label, event["id"]) in self._home:  # another trace, which numbers its hypotheses anew
-                self._home = {key: home for key, home in self._home.items() if key[0] != label}
-            home = self._begun[label] if label in self._begun else self._begin(label)
-            del self._begun[label]
-            self._home[label, event["id"]] = home
-            home.append(event)
+            for each in ended:
+                each.append(event)
+            ended = []
+        elif kind == "push" and event["parent"] is None and (begun is not None or event["id"] not in home):
+            if event["id"] in home:  # another trace, which numbers its hypotheses anew
+                home = {}
+            if begun is None:
+                searches.append(begun := [])
+            home[event["id"]] = begun
+            begun.append(event)
+            begun = None
         else:
-            born = kind in ("push", "refuse") and (label, event["id"]) not in self._home
-            known_home = self._home.get((label, event["parent" if born else "id"]))
-            if known_home is not None:
-                self._home[label, event["id"]] = known_home
-                known_home.append(event)
-
-    def _begin(self, label: Any) -> Events:
-        events: Events = []
-        self.found.append((label, events))
-        self._begun[label] = events
-        return events
-
-    def _end(self, label: Any, event: dict[str, Any]) -> None:
-        """The result names its hypotheses; one without any belongs to the search that has none yet."""
-        named = next((self._home.get((label, number)) for number in (*event["answers"], *(event.get("called") or ()))), None)
-        if named is None:
-            named = next((each for at, each in self.found if at == label and each[-1]["event"] != "result"), None)
-        if named is not None:
-            event["answers"] = [number for number in event["answers"] if self._home.get((label, number)) is named]
-            named.append(event)
-            self._ended.setdefault(label, []).append(named)
+            born = kind in ("push", "refuse") and event["id"] not in home
+            its = home.get(event["parent" if born else "id"])
+            if its is not None:
+                home[event["id"]] = its
+                its.append(event)
+    return searches
 
 
 def _parsed(lines: Iterable[str], name: str, trouble: list[str]) -> Iterator[tuple[int, Any]]:

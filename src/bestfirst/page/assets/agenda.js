@@ -1,6 +1,6 @@
 // The agenda: what waits, in the order in which the search would take it.
 
-import { el, figure } from "./dom.js";
+import { el, figure, tail } from "./dom.js";
 
 const MOST = 40; // more are only counted
 
@@ -23,17 +23,11 @@ export class Agenda {
   }
 
   _item(y, next, selected) {
-    const text = el("span", "bf-waiting-text", { dir: "auto" }, tail(this.recording.text(y)) || "start");
+    const text = el("span", "bf-waiting-text", { dir: "auto" }, tail(this.recording.text(y), 15) || "start");
     const button = el("button", selected ? "bf-selected" : "", { type: "button" }, text, el("span", "bf-number", {}, figure(y.score)));
     button.addEventListener("click", () => this.hooks.select(y));
     button.addEventListener("pointerenter", () => this.hooks.hover(y, button));
     button.addEventListener("pointerleave", () => this.hooks.hover(null));
     return el("li", next ? "bf-next" : "", {}, button);
   }
-}
-
-/** The end of a text, which is what tells hypotheses apart. */
-function tail(text, most = 15) {
-  const letters = [...text];
-  return letters.length > most ? `…${letters.slice(letters.length - most).join("")}` : text;
 }

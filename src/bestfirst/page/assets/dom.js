@@ -32,9 +32,13 @@ export function plural(count, noun) {
   return `${count} ${noun}${count === 1 ? "" : "s"}`;
 }
 
+/** The end of a text, which is what tells hypotheses apart. */
+export function tail(text, most) {
+  const letters = [...text];
+  return letters.length > most ? `…${letters.slice(letters.length - most).join("")}` : text;
+}
+
 /** A text in quotation marks, short enough for a sentence; direction marks inside it end with it. */
 export function quoted(text, most = 60) {
-  const letters = [...text];
-  const short = letters.length > most ? `…${letters.slice(letters.length - most).join("")}` : text;
-  return `“\u2068${short}\u2069”`;
+  return `“\u2068${tail(text, most)}\u2069”`;
 }

@@ -1,6 +1,6 @@
 // Back and forth through a search: buttons, a slider, a clock, and keys.
 
-import { el } from "./dom.js";
+import { el, svg } from "./dom.js";
 
 const PICTURES = {
   first: "M5 4h2v12H5zM16 4v12L8 10z", back: "M14 4v12L5 10z", play: "M6 3.5v13l10-6.5z", pause: "M5 4h3.5v12H5zM11.5 4H15v12h-3.5z",
@@ -103,12 +103,7 @@ export class Player {
 }
 
 function picture(button, name) {
-  const space = "http://www.w3.org/2000/svg";
-  const image = document.createElementNS(space, "svg");
-  image.setAttribute("viewBox", "0 0 20 20");
-  image.setAttribute("aria-hidden", "true");
-  const path = document.createElementNS(space, "path");
-  path.setAttribute("d", PICTURES[name]);
-  image.append(path);
+  const image = svg("svg", { viewBox: "0 0 20 20", "aria-hidden": "true" });
+  image.append(svg("path", { d: PICTURES[name] }));
   button.replaceChildren(image);
 }

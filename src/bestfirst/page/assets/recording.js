@@ -1,4 +1,4 @@
-// A trace told again, pop by pop. `bestfirst.page.recording` tells the same in Python, up to the end.
+// A trace told again, pop by pop. `bestfirst.page.recorded_tree` tells the same in Python, up to the end.
 
 export const FATES = ["expanded", "pending", "pruned", "evicted", "finished", "returned"];
 export const UNBORN = -1;

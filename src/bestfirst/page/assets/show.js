@@ -88,7 +88,9 @@ class Shown {
   _theme() {
     const button = el("button", "bf-theme", { type: "button", title: "light or dark", "aria-label": "light or dark" }, "◐");
     button.addEventListener("click", () => {
-      const dark = getComputedStyle(this.root).colorScheme === "dark" || (this.root.dataset.theme === undefined && prefersDark());
+      const scheme = getComputedStyle(this.root).colorScheme; // both, where nobody has chosen
+      const prefers = this.root.dataset.theme === undefined && matchMedia("(prefers-color-scheme: dark)").matches;
+      const dark = scheme === "dark" || prefers;
       this.root.dataset.theme = dark ? "light" : "dark";
     });
     return button;
@@ -167,10 +169,6 @@ class Shown {
     for (const panel of this.panels) panel.tree.remove();
     this.root.remove();
   }
-}
-
-function prefersDark() {
-  return matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
 function below(y) {
