@@ -165,7 +165,7 @@ class CompiledEngine(HostEngine):
     @staticmethod
     def takes(scorer: Any, decoding: Decoding) -> bool:
         """Whether nothing is asked of the model, or done with what it says, that compiled code does not know."""
-        native = getattr(getattr(getattr(scorer, "runner", None), "decoder", None), "native", None)
+        native = getattr(getattr(scorer, "runner", None), "decoder", None)
         return (
             isinstance(native, NativeDecoder)
             and native.whole is not None
@@ -178,7 +178,7 @@ class CompiledEngine(HostEngine):
 
     def __init__(self, scorer: TreeScorer, decoding: Decoding, drafting: Drafting | None = None) -> None:
         super().__init__(scorer, decoding, drafting)
-        self._native: NativeDecoder = scorer.runner.decoder.native
+        self._native: NativeDecoder = scorer.runner.decoder
         self._banned = np.array(scorer.model.banned, np.int64) if scorer.model.banned else NOTHING
         self._memory = StepMemory(0)
         self._longest = 1  # positions that there is room for
