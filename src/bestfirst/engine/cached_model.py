@@ -22,7 +22,7 @@ from ..models.numbers import FewBest, few_rows
 from ..models.reader import Prompt
 from ..models.text_model import TextModel
 from .known import known
-from .runner import Row, Runner, Sentence
+from .runner import Row, Runner, Sentence, all_at_work
 
 
 def step_of(model: Any) -> tuple[Any, Any]:
@@ -78,7 +78,7 @@ class CachedModel:
 
     def best(self, batch: Sequence[Query], count: int) -> FewBest:
         """The first `count` tokens of each, and its logits, which hold until the next step."""
-        with self.runner.mode():
+        with self.runner.at_work():
             logits, states, places = self._run(batch)
             tensors = hasattr(logits, "detach")
             logits = logits.float() if tensors else logits
@@ -167,12 +167,13 @@ def _parts(model: Any) -> list[Any]:
 
 @contextmanager
 def running(trees: Sequence[CachedModel]) -> Iterator[None]:
-    """Meanwhile these models are asked through their trees."""
-    before = [tree.model.cached for tree in trees]
-    for tree in trees:
-        tree.model.cached = tree
-    try:
-        yield
-    finally:
-        for tree, other in zip(trees, before, strict=True):
-            tree.model.cached = other
+    """Meanwhile these models are asked through their trees, and by no other thread: it waits."""
+    with all_at_work(*(tree.runner for tree in trees)):
+        before = [tree.model.cached for tree in trees]
+        for tree in trees:
+            tree.model.cached = tree
+        try:
+            yield
+        finally:
+            for tree, other in zip(trees, before, strict=True):
+                tree.model.cached = other

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property
 from math import ceil
 from time import perf_counter
@@ -161,6 +161,15 @@ class Runner:
         self._places[sentence.place] = self._places[last]
         self._places.pop()
         self.seconds += perf_counter() - begun
+
+
+@contextmanager
+def all_at_work(*runners: Runner) -> Iterator[None]:
+    """Several at once. Locks are taken in one order, so that no two threads wait for each other."""
+    with ExitStack() as stack:
+        for runner in sorted(runners, key=lambda runner: id(runner.lock)):
+            stack.enter_context(runner.at_work())
+        yield
 
 
 # -- the row budget that suits a model ------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from ..search import Hypothesis, Successors
 from ..settings import Budget
 from .cached_model import CachedModel, step_of
 from .known import known
-from .runner import Row, Runner, Sentence
+from .runner import Row, Runner, Sentence, all_at_work
 from .scorer import Scorer, ScoreState, check_same_vocabulary
 
 LONG = 128  # successors of a hypothesis
@@ -91,13 +91,14 @@ class TreeScorer(Scorer):
     # -- one forward pass ------------------------------------------------------------------------------------------------
 
     def expand(self, batch: Sequence[Hypothesis], width: float) -> list[Successors]:
-        with self.runner.at_work():  # until what the step computed, in memory that it will use again, is read
+        beside = () if self.language_model is None else (self.language_model.runner,)
+        with all_at_work(self.runner, *beside):  # until what the step computed, in memory that it will use again, is read
             slots = self.runner.tree.allocate(len(batch))
             rows: list[Row] = []
             for y, slot in zip(batch, slots, strict=True):
-                sentence, before, beside = _before(y)
+                sentence, before, own = _before(y)
                 rows.append(sentence.row(y.tokens, before))
-                y.state = (sentence, slot, beside)  # it may be the parent of a row behind it
+                y.state = (sentence, slot, own)  # it may be the parent of a row behind it
             if not self.runner.decoder.by_place:
                 return self._expand(batch, rows, slots, width)
             order = sorted(range(len(rows)), key=lambda i: rows[i][0].place)
@@ -161,10 +162,9 @@ class TreeScorer(Scorer):
         if self.language_model is None:
             return self.score.increment(logprobs)
         before: list[ScoreState] = [_before(y)[2] for y in batch]
-        with self.language_model.runner.at_work():
-            queries = [Query(each.language_model, y.tokens) for y, each in zip(batch, before, strict=True)]
-            logits, states = self.language_model.step(queries)
-            aux = self._own(log_softmax(logits.float() if hasattr(logits, "detach") else logits).clip(max=0))
+        queries = [Query(each.language_model, y.tokens) for y, each in zip(batch, before, strict=True)]
+        logits, states = self.language_model.step(queries)
+        aux = self._own(log_softmax(logits.float() if hasattr(logits, "detach") else logits).clip(max=0))
         check_same_vocabulary(aux, logprobs)
         past, reached = {}, [None] * len(batch)
         if "language_model_past" in self.score.needs:
