@@ -18,7 +18,7 @@ from bestfirst.engine.steps.choose import step_for
 from bestfirst.engine.steps.native import calls as kernels
 from bestfirst.engine.steps.native import decoder
 from bestfirst.engine.steps.native.decoder import NativeDecoder
-from bestfirst.engine.steps.native.parts import FeedForward, Product
+from bestfirst.engine.steps.native.parts import Product
 from bestfirst.engine.steps.step_rows import NativeTree
 from bestfirst.engine.steps.tree import Tree
 
@@ -33,7 +33,7 @@ PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "product with the vocabulary": ((NativeDecoder, "_vocabulary"),),
     "attention to ancestors": ((kernels, "own_attention"),),
     "attention to the source": ((kernels, "cross_attention"),),
-    "norms and activations": ((kernels, "add_norm"), (kernels, "norm"), (FeedForward, "activate")),
+    "norms and activations": ((kernels, "add_norm"), (kernels, "norm"), (kernels, "activate")),
     "embeddings": ((decoder, "embed"),),
     "paths": ((Tree, "rows"), (NativeTree, "rows")),
     "log-sum-exp and top-k": ((kernels, "top"), (kernels, "row_top")),
@@ -77,7 +77,7 @@ def profile(model: TransformersModel, sources: Sequence[Any], settings: Mapping[
     multiply_adds = sum(inputs * outputs for inputs, outputs in shapes)
     rows = max(1, stats.rows // stats.steps)
     layer = decoder.layers[0]
-    own = [by_itself(product, rows) for product in (layer.qkv, layer.forward.up, layer.forward.down)]
+    own = [by_itself(product, rows) for product in (layer.qkv, layer.fc1, layer.fc2)]
     rate = max([*own, *(alone(inputs, outputs, rows) for inputs, outputs in set(shapes))])
     steps_seconds = stats.model_seconds - parts["encoder"]
     return Profile(
@@ -98,7 +98,7 @@ def products(decoder: NativeDecoder) -> list[tuple[int, int]]:
     used = [
         product
         for layer in decoder.layers
-        for product in (layer.qkv, layer.own_out, layer.cross_q, layer.cross_out, layer.forward.up, layer.forward.down)
+        for product in (layer.qkv, layer.own_out, layer.cross_q, layer.cross_out, layer.fc1, layer.fc2)
     ]
     return [
         *((product.inputs, product.outputs) for product in used if product is not None),

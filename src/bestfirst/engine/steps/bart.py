@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from ...models.transformers import Prompt, TransformersModel
-from .bart_weights import NORM_FIRST, Affine, BartAttention, BartLayer, BartSide, BartWeights, LayerNorm
+from .bart_weights import NORM_FIRST, Affine, BartAttention, BartLayer, BartSide, BartWeights, JoinedLayer, LayerNorm
 from .decoder_step import DecoderStep, chunks
 from .native.decoder import NativeDecoder
 from .native.parts import KINDS
@@ -27,26 +27,12 @@ from .step_rows import Positions
 from .tree import MaskedRows, Sources, Tree
 
 
-class FusedLayer:
-    """One layer of a decoder or encoder, joined where that saves a product."""
-
-    def __init__(self, layer: BartLayer) -> None:
-        own, cross = layer.own, layer.cross
-        self.heads, self.size, self.scaling = own.heads, own.size, own.scaling
-        self.qkv, self.own_out = Linear.join(own.query, own.key, own.value), Linear.join(own.out)
-        if cross is not None:
-            self.cross_q, self.cross_out = Linear.join(cross.query), Linear.join(cross.out)
-            self.cross_kv = Linear.join(cross.key, cross.value)
-        self.fc1, self.fc2, self.activation = Linear.join(layer.fc1), Linear.join(layer.fc2), layer.activation
-        self.own_norm, self.cross_norm, self.norm = layer.own_norm, layer.cross_norm, layer.norm
-
-
 class FusedBart(DecoderStep):
     """A step of a BART-like decoder, all rows of all inputs at once."""
 
     name = "fused"
     attends = True
-    layers: list[Any]  # as `FusedLayer`, or what has its products
+    layers: list[Any]  # as `JoinedLayer`, or what has its products
     head: Any
 
     @staticmethod
@@ -57,7 +43,7 @@ class FusedBart(DecoderStep):
     def __init__(self, model: Any) -> None:
         self.weights = read_bart(model)
         self.side = self.weights.decoder
-        self.layers = [FusedLayer(layer) for layer in self.side.layers]
+        self.layers = [JoinedLayer(layer, Linear.join) for layer in self.side.layers]
         self.head = Linear.join(self.weights.head)
 
     def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:

@@ -7,7 +7,7 @@ adds its own layout (joined, transposed, tiled). Nothing here computes anything:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import log
 from typing import Any
@@ -98,6 +98,22 @@ class BartWeights:
     encoder: BartSide | None
     decoder: BartSide
     head: Affine
+
+
+class JoinedLayer:
+    """A layer with the products of one way to compute them, joined where that saves one. `product`: one of parts that take the
+    same input."""
+
+    def __init__(self, layer: BartLayer, product: Callable[..., Any]) -> None:
+        own, cross = layer.own, layer.cross
+        self.heads, self.size, self.scaling = own.heads, own.size, own.scaling
+        self.qkv, self.own_out = product(own.query, own.key, own.value), product(own.out)
+        if cross is not None:
+            self.cross_q, self.cross_out = product(cross.query), product(cross.out)
+            self.cross_kv = product(cross.key, cross.value)
+        self.fc1, self.fc2 = product(layer.fc1), product(layer.fc2)
+        self.activation, self.activation_name = layer.activation, layer.activation_name
+        self.own_norm, self.cross_norm, self.norm = layer.own_norm, layer.cross_norm, layer.norm
 
 
 # -- from a folder's files -------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
+from functools import partial
 from itertools import accumulate, chain
 from threading import RLock
 from typing import Any
@@ -11,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ....models.reader import Prompt
-from ..bart_weights import BartSide, BartWeights
+from ..bart_weights import BartSide, BartWeights, JoinedLayer
 from ..step_rows import NativeSources, NativeTree, Pages, Rows, check_range
 from . import calls as kernels
-from .parts import NativeLayer, PackedBytes, ResidualStream, Workspace, byte_room, embed, native_norms
+from .parts import PackedBytes, Product, ResidualStream, Workspace, byte_room, embed, feed_forward, native_norms
 from .registers import HERE
 from .whole import WholePass, deepest
 
@@ -28,10 +29,10 @@ class NativeSide:
 
     def __init__(self, side: BartSide, pages: Pages, eight_bits: bool) -> None:
         self.side = side
-        self.layers = [NativeLayer(layer, pages, eight_bits) for layer in side.layers]
+        self.layers = [JoinedLayer(layer, partial(Product, pages, eight_bits=eight_bits)) for layer in side.layers]
         self.norms = native_norms(side)
         self.whole = WholePass(side, self.layers, self.norms) if WholePass.takes(side, self.layers, self.norms) else None
-        d, inner = side.width, max(layer.forward.up.outputs for layer in self.layers)
+        d, inner = side.width, max(layer.fc1.outputs for layer in self.layers)
         octets = byte_room(deepest(self.layers)) // 4
         self.workspace = Workspace(x=d, h=d, y=d, q=d, seen=d, qkv=3 * d, inner=inner, room=octets, scales=1)
 
@@ -66,8 +67,8 @@ class NativeEncoder(NativeSide):
             kernels.self_attention(qkv, layer.qkv.bias, starts, layer.heads, layer.scaling, seen)
             layer.own_out(seen, y)
             stream.add(y, layer.own_out.bias)
-            layer.forward(stream.h, w["inner"], y)
-            stream.add(y, layer.forward.bias)
+            feed_forward(layer, stream.h, w["inner"], y)
+            stream.add(y, layer.fc2.bias)
         return stream.h
 
     def check(self, inputs: Sequence[Sequence[int]]) -> None:
@@ -164,8 +165,6 @@ class NativeDecoder(NativeSide):
         y, q, qkv, seen = w["y"], w["q"], w["qkv"], w["seen"]
         paths, lengths = np.asarray(tree.paths), np.array(sources.lengths)
         for index, layer in enumerate(self.layers):
-            assert layer.cross_q is not None
-            assert layer.cross_out is not None
             pool = np.asarray(tree.layer(index, self.width)).reshape(-1, 2 * self.width)
             keys_values = np.asarray(sources.layers[index])
             layer.qkv(stream.h, qkv)
@@ -178,8 +177,8 @@ class NativeDecoder(NativeSide):
             kernels.cross_attention(q, layer.cross_q.bias, keys_values, lengths, places, layer.scaling, seen)
             layer.cross_out(seen, y)
             stream.add(y, layer.cross_out.bias)
-            layer.forward(stream.h, w["inner"], y)
-            stream.add(y, layer.forward.bias)
+            feed_forward(layer, stream.h, w["inner"], y)
+            stream.add(y, layer.fc2.bias)
         return self._vocabulary(stream.h)
 
     def read(self, rows: Rows, tree: Any, sources: Any) -> None:

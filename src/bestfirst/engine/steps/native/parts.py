@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..bart_weights import Affine, BartLayer, BartSide, LayerNorm
+from ..bart_weights import Affine, BartSide, JoinedLayer, LayerNorm
 from ..step_rows import Pages
 from . import calls as kernels
 from .registers import COPIES, HERE, QUAD
@@ -107,38 +106,11 @@ class Product:
             np.matmul(x, self.weights, out=out)
 
 
-class FeedForward:
+def feed_forward(layer: JoinedLayer, x: Any, inner: Any, out: Any) -> None:
     """fc2(activation(fc1 x)), without the last bias."""
-
-    def __init__(self, layer: BartLayer, pages: Pages, eight_bits: bool) -> None:
-        self.up, self.down = (Product(pages, part, eight_bits=eight_bits) for part in (layer.fc1, layer.fc2))
-        self.bias = self.down.bias
-        self.kind = KINDS[layer.activation_name]
-
-    def __call__(self, x: Any, inner: Any, out: Any) -> None:
-        self.up(x, inner)
-        self.activate(inner)
-        self.down(inner, out)
-
-    def activate(self, inner: Any) -> None:
-        """The activation of what the first product has made, in place."""
-        kernels.activate(inner, self.up.bias, self.kind)
-
-
-class NativeLayer:
-    """One layer's products, of a decoder or encoder."""
-
-    cross_q: Product | None = None
-
-    def __init__(self, layer: BartLayer, pages: Pages, eight_bits: bool = False) -> None:
-        own, cross = layer.own, layer.cross
-        product = partial(Product, pages, eight_bits=eight_bits)
-        self.heads, self.size, self.scaling = own.heads, own.size, np.float32(own.scaling)
-        self.qkv, self.own_out = product(own.query, own.key, own.value), product(own.out)
-        if cross is not None:
-            self.cross_q, self.cross_out = product(cross.query), product(cross.out)
-            self.cross_kv = product(cross.key, cross.value)
-        self.forward = FeedForward(layer, pages, eight_bits)
+    layer.fc1(x, inner)
+    kernels.activate(inner, layer.fc1.bias, KINDS[layer.activation_name])
+    layer.fc2(inner, out)
 
 
 def native_norms(side: BartSide) -> list[LayerNorm]:
