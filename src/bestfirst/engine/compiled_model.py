@@ -5,7 +5,6 @@ Neither torch nor transformers is loaded. What only they can do is asked of `mod
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
@@ -61,7 +60,7 @@ class CompiledModel(TextModel):
         self.folder = Path(folder)
         self.name = self.folder.name
         self.eight_bits, self.dtype_name = eight_bits, INT8 if eight_bits else "float32"
-        self._making = RLock()
+        self._lock = RLock()  # who makes the decoder, or runs it
         self.languages = {"source_lang": source_lang, "target_lang": target_lang}
         try:
             self.config = read_config(self.folder)
@@ -77,19 +76,13 @@ class CompiledModel(TextModel):
     @property
     def decoder(self) -> NativeDecoder:
         """The step that runs it, made of the weights when it is first asked for."""
-        if self._decoder is None:
-            with self._making:
-                self._decoder = self._decoder or self._make()
-        return self._decoder
+        with self._lock:
+            if self._decoder is None:
+                from .steps.native.decoder import NativeDecoder
 
-    def _make(self) -> NativeDecoder:
-        from .steps.native.decoder import NativeDecoder
-
-        made = NativeDecoder(self._weights, self.eight_bits)
-        if self.eight_bits and not made.eight_bits:
-            warnings.warn("this CPU has neither VNNI nor AVX2: dtype 'int8' is computed in fp32", stacklevel=2)
-        made.lock, self._weights = RLock(), None  # what is needed of them is in it
-        return made
+                self._decoder = NativeDecoder(self._weights, self.eight_bits)
+                self._decoder.lock, self._weights = self._lock, None  # what is needed of them is in it
+            return self._decoder
 
     def config_value(self, name: str) -> Any:
         return self.config.get(name)
@@ -101,7 +94,7 @@ class CompiledModel(TextModel):
     def second(self) -> CompiledModel:
         """The same model with memory of its own to work in: both may be at work at once."""
         made = copy(self)
-        made._decoder, made._first = self.decoder.again(), ref(self)
+        made._decoder, made._lock, made._first = self.decoder.again(), RLock(), ref(self)
         return made
 
     @property

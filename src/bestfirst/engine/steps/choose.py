@@ -121,8 +121,6 @@ def in_eight_bits(model: TransformersModel, agreed: dict[Any, bool]) -> DecoderS
         kind = f"{type(model.model).__name__} ({model.model.config.model_type})"
         raise ValueError(f"dtype 'int8' is for models that are compiled, {kind} is not here; use fp32, or bf16")
     chosen: Any = type(step)(model.model, eight_bits=True)  # type: ignore[call-arg]
-    if not chosen.eight_bits:
-        warnings.warn("this CPU has neither VNNI nor AVX2: dtype 'int8' is computed in fp32", stacklevel=2)
     if step.encoder is None:
         chosen.encoder = None
     return chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import partial
@@ -101,6 +102,8 @@ class NativeDecoder(NativeSide):
         self.head = np.ascontiguousarray(weights.head.weight)
         self.packed = PackedBytes.of(self.head) if eight_bits and HERE.eight is not None else None
         self.eight_bits = self.packed is not None
+        if eight_bits and not self.eight_bits:
+            warnings.warn("this CPU has neither VNNI nor AVX2: dtype 'int8' is computed in fp32", stacklevel=2)
         self.tiled = kernels.suit(d)  # whether tiles multiply with it
         self._transposed = self._logits = np.empty(0, np.float32)
         self.encoder: Any = None if weights.encoder is None else NativeEncoder(weights.encoder, pages, eight_bits)
