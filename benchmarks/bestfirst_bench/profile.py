@@ -14,14 +14,12 @@ import torch
 
 from bestfirst.decoding import decode
 from bestfirst.engine import Stats
-from bestfirst.engine.compiled_model import CompiledStep
 from bestfirst.engine.steps.choose import step_for
 from bestfirst.engine.steps.native import calls as kernels
 from bestfirst.engine.steps.native import decoder
 from bestfirst.engine.steps.native.decoder import NativeDecoder
-from bestfirst.engine.steps.native.parts import FeedForward, Product
-from bestfirst.engine.steps.native.tree_arrays import NativeTree
-from bestfirst.engine.steps.native_bart import NativeBart
+from bestfirst.engine.steps.native.parts import Product
+from bestfirst.engine.steps.step_rows import NativeTree
 from bestfirst.engine.steps.tree import Tree
 
 from .tables import Columns, Table
@@ -35,7 +33,7 @@ PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "product with the vocabulary": ((NativeDecoder, "_vocabulary"),),
     "attention to ancestors": ((kernels, "own_attention"),),
     "attention to the source": ((kernels, "cross_attention"),),
-    "norms and activations": ((kernels, "add_norm"), (kernels, "norm"), (FeedForward, "activate")),
+    "norms and activations": ((kernels, "add_norm"), (kernels, "norm"), (kernels, "activate")),
     "embeddings": ((decoder, "embed"),),
     "paths": ((Tree, "rows"), (NativeTree, "rows")),
     "log-sum-exp and top-k": ((kernels, "top"), (kernels, "row_top")),
@@ -61,13 +59,13 @@ class Profile:
 def profile(model: TransformersModel, sources: Sequence[Any], settings: Mapping[str, Any], turns: int = 3) -> Profile:
     """Decode a few times with these settings, and account for the fastest."""
     decoder = model.decoder or step_for(model)
-    if not isinstance(decoder, (CompiledStep, NativeBart)):
+    if not isinstance(decoder, NativeDecoder):
         raise ValueError(f"model {model.name!r} runs on the {decoder.name} decoder; only compiled steps are profiled")
     decode(model, sources[:16], **settings)  # what is done once is not timed
     best: tuple[Stats, dict[str, float]] | None = None
     for _ in range(turns):
         stats = Stats()
-        with timed() as parts, patch.object(decoder.native, "whole", None):  # layer by layer: one call has no parts
+        with timed() as parts, patch.object(decoder, "whole", None):  # layer by layer: one call has no parts
             decode(model, sources, **settings, stats=stats)
         if best is None or stats.seconds < best[0].seconds:
             best = (stats, parts)
@@ -75,11 +73,11 @@ def profile(model: TransformersModel, sources: Sequence[Any], settings: Mapping[
     stats, parts = best
     parts["search"] = stats.seconds - stats.model_seconds
     parts["the rest of the model"] = stats.seconds - sum(parts.values())
-    shapes = products(decoder.native)
+    shapes = products(decoder)
     multiply_adds = sum(inputs * outputs for inputs, outputs in shapes)
     rows = max(1, stats.rows // stats.steps)
-    layer = decoder.native.layers[0]
-    own = [by_itself(product, rows) for product in (layer.qkv, layer.forward.up, layer.forward.down)]
+    layer = decoder.layers[0]
+    own = [by_itself(product, rows) for product in (layer.qkv, layer.fc1, layer.fc2)]
     rate = max([*own, *(alone(inputs, outputs, rows) for inputs, outputs in set(shapes))])
     steps_seconds = stats.model_seconds - parts["encoder"]
     return Profile(
@@ -100,7 +98,7 @@ def products(decoder: NativeDecoder) -> list[tuple[int, int]]:
     used = [
         product
         for layer in decoder.layers
-        for product in (layer.qkv, layer.own_out, layer.cross_q, layer.cross_out, layer.forward.up, layer.forward.down)
+        for product in (layer.qkv, layer.own_out, layer.cross_q, layer.cross_out, layer.fc1, layer.fc2)
     ]
     return [
         *((product.inputs, product.outputs) for product in used if product is not None),

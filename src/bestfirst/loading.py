@@ -71,7 +71,7 @@ def _compiled(name: str, device: Any, dtype: Any, **languages: str | None) -> Te
     if not os.path.isdir(name):
         raise NeedsTransformers("it is not a folder, and transformers finds models by name")
     from .engine.compiled_model import CompiledModel
-    from .engine.steps.native.libraries import available
+    from .engine.steps.native.registers import available
 
     if not available():
         raise NeedsTransformers(

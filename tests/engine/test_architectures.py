@@ -15,12 +15,12 @@ import torch
 import bestfirst
 from bestfirst.engine.runner import Runner
 from bestfirst.engine.steps import choose
-from bestfirst.engine.steps.bart import FusedBart, read_bart
+from bestfirst.engine.steps.bart import FusedBart, as_numpy, read_bart
 from bestfirst.engine.steps.decoder_step import DecoderStep
 from bestfirst.engine.steps.hooked import HookedStep, RecomputeStep
 from bestfirst.engine.steps.llama import FusedLlama
 from bestfirst.engine.steps.native.decoder import NativeEncoder
-from bestfirst.engine.steps.native_bart import as_numpy
+from bestfirst.engine.steps.step_rows import Pages
 from bestfirst.models.transformers import TransformersModel
 from engine.builders import ARCHITECTURES, PAD, VOCABULARY
 from engine.searches import FUSED, NAMES, Plain, decode, generate, hypotheses, same
@@ -165,7 +165,7 @@ def test_the_compiled_encoder_is_the_modules(name: str) -> None:
     assert side is not None
     lengths = [1, 7, 100, 2, 33]
     inputs = [torch.randint(4, 40, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in lengths]
-    encoder = NativeEncoder(as_numpy(side))
+    encoder = NativeEncoder(as_numpy(side), Pages(), eight_bits=False)
     for _ in range(2):  # its memory is used again
         found = torch.from_numpy(encoder(inputs)).clone().split(lengths)
         for tokens, mine in zip(inputs, found, strict=True):

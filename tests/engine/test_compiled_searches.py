@@ -59,15 +59,15 @@ def compiled(world: World, score: Any, rows: int) -> tuple[Any, ...]:
     p[9] = at(slots)
     while True:
         one.make_room()
-        guesses = [step.room("gaps", rows), step.room("guesses", 3 * rows, np.int32)]
-        e[[s.GUESS_COSTS_AT, s.GUESSES_AT]] = guesses
         queued, found, lengths = one.head[s.ROW_ROOM], one.head[s.ANSWER_ROOM], world.n_max + 2
-        away = step.room("away costs", queued), step.room("away cursors", 3 * queued, np.int32)
-        e[[s.PLAYED_AT + s.AWAY_COSTS_AT, s.PLAYED_AT + s.AWAY_CURSORS_AT]] = away
-        e[s.PLAYED_AT + s.COSTS_AT : s.PLAYED_AT + s.ANSWER_VALUES_AT + 1] = [
-            step.room("costs", queued), step.room("cursors", 3 * queued, np.int32), step.room("counts", 3 * lengths, np.int64),
-            step.room("marks", 5 * lengths), step.room("answers", 2 * found, np.int32), step.room("values", found),
-        ]  # fmt: skip
+        step.room(s.GUESS_COSTS_AT, rows)
+        step.room(s.GUESSES_AT, 3 * rows, np.int32)
+        for place, size, kind in (
+            (s.COSTS_AT, queued, np.float64), (s.CURSORS_AT, 3 * queued, np.int32), (s.COUNTS_AT, 3 * lengths, np.int64),
+            (s.MARKS_AT, 5 * lengths, np.float64), (s.ANSWERS_AT, 2 * found, np.int32), (s.ANSWER_VALUES_AT, found, np.float64),
+            (s.AWAY_COSTS_AT, queued, np.float64), (s.AWAY_CURSORS_AT, 3 * queued, np.int32),
+        ):  # fmt: skip
+            step.room(s.PLAYED_AT + place, size, kind)
         n = searches.plan(e)
         if one.head[s.OVER] > 0:
             return one.answers, one.head[s.CALLS], one.head[s.SCORED], one.head[s.LEAVES_OUT] == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from math import inf, log
+from math import exp, inf, log
 
 import numpy
 import pytest
@@ -17,6 +17,7 @@ from bestfirst.models import Query
 from bestfirst.models.numbers import FewBest, best_of_mean
 from bestfirst.models.transformers import TransformersModel
 from bestfirst.scoring import LogProbability, MutualInformation
+from engine.builders import ARCHITECTURES
 
 PROMPTS = ["the cat", "once upon a time there", "what is", "please tell me a story about the sea", "it is warm"]
 SETTINGS = {"beam": 4, "nbest": 3, "max_length": 9, "accept_truncated": True}
@@ -233,3 +234,17 @@ def test_the_best_of_a_mean_are_those_of_the_whole_rows(kind):
             assert values == pytest.approx(numpy.log(whole[row][wanted]).tolist(), abs=1e-5)
             assert kind == "ties" or tokens == [int(token) for token in wanted]
             assert len(set(tokens)) == len(tokens)
+
+
+def test_an_ensemble_of_one_model_that_begins_in_two_ways():
+    """Both are run by one step, whose logits hold until the next."""
+    module = ARCHITECTURES["m2m100"].build()
+    models = [bestfirst.wrap(module), bestfirst.wrap(module)]
+    models[1].__dict__["start_tokens"] = (7,)
+    for source in ([5, 6, 7, 1], [9, 10, 1]):
+        (result,) = decode(Ensemble(models), [source], beam=2, max_length=8, accept_truncated=True)
+        (tokens, scores), states = (result.hypotheses[0].tokens, []), [model.start(source) for model in models]
+        for i, token in enumerate(tokens):
+            rows = [model.score([Query(state, tokens[:i])])[0].logprobs for model, state in zip(models, states, strict=True)]
+            scores.append(log(sum(exp(row[token]) for row in rows) / 2))
+        assert result.hypotheses[0].logprob == pytest.approx(sum(scores), abs=1e-4)

@@ -8,7 +8,7 @@ import pytest
 
 import bestfirst
 from bestfirst.drafting import DRAFTERS, Drafter, EarlierOutputs
-from bestfirst.engine.steps.native.tree_arrays import NativeTree
+from bestfirst.engine.steps.step_rows import NativeTree
 from bestfirst.models import Source
 from toys import KINDS, random_toy
 
@@ -225,7 +225,7 @@ def test_a_smaller_model_that_agrees_saves_most_steps():
 
 def test_a_smaller_model_of_another_vocabulary_is_no_harm():
     model, other = bestfirst.load(), bestfirst.SmallerModel(bestfirst.load())
-    other.model.__dict__["decoder"].vocabulary = 50  # it knows fewer tokens than the prefixes have
+    other.model.vocabulary = 50  # it knows fewer tokens than the prefixes have
     plain, drafted = (bestfirst.decode(model, ["Wie melkt man eine Kuh?"], draft=draft)[0] for draft in (None, other))
     assert (drafted.text, drafted.calls) == (plain.text, plain.calls)
 

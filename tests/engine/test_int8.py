@@ -127,7 +127,7 @@ def by_numba(x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     rows, row_scales = np.empty((len(x), registers.COPIES, depth), np.uint8), np.empty(len(x), np.float32)
     int8.quantise(x, rows, row_scales)
     out = np.empty((len(x), outputs), np.float32)
-    int8.multiply(rows, row_scales, packed.reshape(outputs, depth), start, scales, out)
+    int8.multiply(rows, row_scales, packed.reshape(outputs, depth), start, scales, out, 0)
     return out[:, : len(matrix)]
 
 

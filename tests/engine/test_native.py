@@ -10,12 +10,11 @@ import torch
 from torch.nn import functional as F
 
 import bestfirst
-from bestfirst.engine.steps.bart import read_bart
+from bestfirst.engine.steps.bart import as_numpy, read_bart
 from bestfirst.engine.steps.bart_weights import Affine
 from bestfirst.engine.steps.native import calls, parts, registers
 from bestfirst.engine.steps.native.decoder import NativeEncoder, batches, wide_top
 from bestfirst.engine.steps.native.parts import Product
-from bestfirst.engine.steps.native_bart import as_numpy
 from bestfirst.engine.steps.step_rows import Pages
 from bestfirst.engine.steps.tree import Sources, Tree
 from engine.builders import ARCHITECTURES
@@ -105,7 +104,7 @@ def test_activations(name):
     x, bias = 4 * normal(9, 240), normal(240)
     x[0, :4] = torch.tensor([200.0, -200.0, 0.0, nan])
     expected = ACTIVATIONS[name]((x + bias).double()).float()
-    parts.ACTIVATIONS[parts.KINDS[name]](x.numpy(), bias.numpy())
+    calls.activate(x.numpy(), bias.numpy(), parts.KINDS[name])
     torch.testing.assert_close(x, expected, rtol=1e-5, atol=2e-6, equal_nan=True)
 
 
@@ -133,7 +132,7 @@ def test_nan_stays_nan():
     d, starts, scale = heads * size, torch.tensor([0, 3, 7]).numpy(), np.float32(0.3)
     hidden = normal(7, d)
     hidden[1, 3] = nan
-    calls.relu(hidden.numpy(), torch.zeros(d).numpy())
+    calls.activate(hidden.numpy(), torch.zeros(d).numpy(), parts.KINDS["relu"])
     assert hidden.isnan().nonzero().tolist() == [[1, 3]]
     for part in range(3):  # of a query, a key, a value
         qkv, zeros, out = normal(7, 3 * d), torch.zeros(3 * d), torch.empty(7, d)
@@ -191,7 +190,7 @@ def test_an_input_that_the_encoder_cannot_take_is_named(inputs, message):
     side = read_bart(ARCHITECTURES["marian"].build()).encoder
     assert side is not None
     with pytest.raises(ValueError, match=message):
-        NativeEncoder(as_numpy(side)).check(inputs)
+        NativeEncoder(as_numpy(side), Pages(), eight_bits=False).check(inputs)
 
 
 ROWS = [

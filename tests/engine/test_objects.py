@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bestfirst.engine.steps.native import calls, libraries, registers
+from bestfirst.engine.steps.native import calls, registers
 from bestfirst.engine.steps.native.registers import SIGNATURES
 
 compiling = pytest.importorskip("bestfirst.engine.steps.native.compiling", reason="numba is not installed")
@@ -23,9 +22,9 @@ BYTES = {"quantise", "pack_bytes", "multiply_bytes"}
 
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
 def test_all_layers_at_once_are_the_layers_one_by_one(name):
-    from bestfirst.engine.steps.bart import read_bart
+    from bestfirst.engine.steps.bart import as_numpy, read_bart
     from bestfirst.engine.steps.native.decoder import NativeDecoder
-    from bestfirst.engine.steps.native_bart import as_numpy
+    from bestfirst.models.reader import Prompt
     from engine.builders import ARCHITECTURES
 
     decoder = NativeDecoder(as_numpy(read_bart(ARCHITECTURES[name].build(seed=2))))
@@ -36,7 +35,7 @@ def test_all_layers_at_once_are_the_layers_one_by_one(name):
         if not whole:
             decoder.whole = decoder.encoder.whole = None
         tree, sources = decoder.room()
-        decoder.take_in([[5, 6, 7], [8, 9]], sources)
+        decoder.take_in(None, [Prompt([5, 6, 7], ()), Prompt([8, 9], ())], sources)
         slots = tree.allocate(5)
         table = [(2, 0, slots[0], 0, 0), (2, 0, slots[1], 0, 1)]
         logits = [decoder.step(tree.rows(table, [1, 1]), tree, sources).copy()]
@@ -49,13 +48,13 @@ def test_all_layers_at_once_are_the_layers_one_by_one(name):
 @pytest.mark.skipif(sys.platform != "linux", reason="libraries are shipped for Linux")
 def test_what_is_shipped_is_of_these_sources(monkeypatch):
     """If not, 'make kernels' makes it anew. Their other symbols are the C library's, of any version."""
-    monkeypatch.setattr(libraries.platform, "machine", lambda: "x86_64")
-    made = {libraries.shipped(name): level for name, level in registers.LEVELS.items()}
-    assert set(libraries.SHIPPED.iterdir()) == set(made)
+    monkeypatch.setattr(registers.platform, "machine", lambda: "x86_64")
+    made = {registers.shipped(name): level for name, level in registers.LEVELS.items()}
+    assert set(registers.SHIPPED.iterdir()) == set(made)
     for path, level in made.items():
         names = {name.decode() for name in re.findall(rb"bestfirst_\w+", path.read_bytes())}
         expected = {*SIGNATURES} | BYTES if level.eight else {*SIGNATURES} - BYTES
-        assert names == {libraries.PREFIX + name for name in expected}
+        assert names == {registers.PREFIX + name for name in expected}
         assert not any(word in path.read_bytes() for word in (b"GLIBC", b"numba", b"Py_"))
 
 
@@ -86,15 +85,16 @@ def test_a_cpu_that_nothing_is_shipped_for_compiles_once(tmp_path, monkeypatch, 
     from bestfirst.engine.steps.native import entries
 
     monkeypatch.setattr(registers, "LEVEL", None)
-    monkeypatch.setattr(entries, "ENTRIES", {entries.relu: SIGNATURES["relu"]})
+    monkeypatch.setattr(entries, "ENTRIES", {"norm": entries.ENTRIES["norm"]})
+    monkeypatch.setattr(calls, "SIGNATURES", {"norm": SIGNATURES["norm"]})
     monkeypatch.setenv("BESTFIRST_CACHE", str(tmp_path / "kept"))
     for said in (True, False):
-        address = compiling.compiled_here().get_function_address("bestfirst_relu")
+        linked = calls.linked(compiling.compiled_here().get_function_address)
         assert ("compiling kernels for this CPU" in capsys.readouterr().err) is said
-        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 4)
-        x = np.array([[-1.0, 2.0, 3.0]], np.float32)
-        kind(address)(calls.NOWHERE, calls.NOWHERE, calls.at(x), calls.at(np.zeros(3, np.float32)), 1, 3)
-        assert x.tolist() == [[0, 2, 3]]
+        monkeypatch.setattr(calls, "entries", lambda linked=linked: linked)
+        x, ones, zeros = np.array([[1.0, 3.0]], np.float32), np.ones(2, np.float32), np.zeros(2, np.float32)
+        calls.norm(x, ones, zeros, np.float32(0), x)
+        assert x.tolist() == [[-1, 1]]
     assert len(list((tmp_path / "kept").iterdir())) == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import pytest
@@ -89,7 +90,7 @@ def test_the_encoders_numbers_are_the_same_to_the_last_bit(dtype):
     found = []
     for n in (1, 2, 3):
         threads.use_threads(n)
-        found.append(model.decoder.native.encoder(inputs).tobytes())
+        found.append(model.decoder.encoder(inputs).tobytes())
     assert found == found[:1] * 3
 
 
@@ -190,3 +191,15 @@ def test_a_model_may_be_asked_by_many_threads_at_once(load, settings):
     for each in asking:
         each.join()
     assert found == [expected] * 4
+
+
+def test_an_ensemble_may_be_asked_by_many_threads_at_once_beside_its_models():
+    """Each engine asks the models through trees of its own, and a step of theirs has memory for one pass."""
+    first, second = bestfirst.load(), bestfirst.load(dtype="int8")
+    asked = [bestfirst.Ensemble([first, second]), first, bestfirst.Ensemble([second, first]), second]
+    expected = [[result.hypotheses for result in bestfirst.decode(model, LINES[:12], beam=4)] for model in asked]
+    with ThreadPoolExecutor(4) as pool:
+        found = [
+            *pool.map(lambda model: [result.hypotheses for result in bestfirst.decode(model, LINES[:12], beam=4)], asked * 3)
+        ]
+    assert found == expected * 3

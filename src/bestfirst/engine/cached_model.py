@@ -22,11 +22,13 @@ from ..models.numbers import FewBest, few_rows
 from ..models.reader import Prompt
 from ..models.text_model import TextModel
 from .known import known
-from .runner import Row, Runner, Sentence
+from .runner import Row, Runner, Sentence, all_at_work
 
 
 def step_of(model: Any) -> tuple[Any, Any]:
-    """What runs the decoder of a model that is not compiled, a `DecoderStep`, and the context in which it is done."""
+    """What runs the decoder of a model, a `DecoderStep` or its like, and the context in which all of it is done."""
+    if model.decoder is not None:
+        return model.decoder, nullcontext
     import torch
 
     from .steps.choose import step_for
@@ -57,57 +59,36 @@ State = tuple[Held, int]
 class CachedModel:
     """Runs rows of one model for whoever asks it."""
 
-    _mode: Any
-
     def __init__(self, model: TextModel) -> None:
         self.model = model
-        decoder, self._mode = step_of(model) if model.decoder is None else (model.decoder, nullcontext)
-        self.runner = Runner(model, decoder)
-        self._banned = list(model.banned)
+        self.runner = Runner(model, *step_of(model))
         self._dead: deque[Sentence] = deque()
 
     def start(self, source: Any) -> State:
         """As `Model.start`."""
         return Held(self.model.read(source).payload, self._dead), 0
 
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """While this lasts nobody else runs the model, and torch takes no notes."""
-        with self._mode(), self.runner.lock:
-            yield
-
     def score(self, batch: Sequence[Query]) -> list[Scored]:
         """As `Model.score`, in one forward pass; scores are rows of one array."""
-        with self.at_work():
+        with self.runner.at_work():
             logits, states = self.step(batch)
             scores = _log_softmax(logits)
-        if self._banned:
-            scores[:, self._banned] = -inf
+        scores[:, list(self.model.banned)] = -inf
         return [Scored(row, state) for row, state in zip(scores, states, strict=True)]
 
     def best(self, batch: Sequence[Query], count: int) -> FewBest:
         """The first `count` tokens of each, and its logits, which hold until the next step."""
-        with self._mode():
+        with self.runner.at_work():
             logits, states, places = self._run(batch)
             tensors = hasattr(logits, "detach")
             logits = logits.float() if tensors else logits
-            values, tokens = self.runner.decoder.best(logits, count, self._banned_array(logits))
+            values, tokens = self.runner.best(logits, count)
             found = [x.cpu().numpy() if tensors else x for x in (values, tokens, logits)]
         best, first, all_of = (x if places is None else x[places] for x in found)
         return FewBest(best, first, all_of, states)
 
-    def _banned_array(self, like: Any) -> Any:
-        """The tokens that do not come, as a step knows them; None where there are none."""
-        if not self._banned:
-            return None
-        if not hasattr(like, "detach"):
-            return np.array(self._banned)
-        import torch
-
-        return torch.tensor(self._banned, device=like.device)
-
     def step(self, batch: Sequence[Query]) -> tuple[Any, list[State]]:
-        """One forward pass: logits (rows, vocabulary), in memory that is used again, and states. To be called `at_work`."""
+        """One forward pass: logits (rows, vocabulary), in memory that is used again, and states. For a runner `at_work`."""
         logits, states, places = self._run(batch)
         return (logits if places is None else logits[places]), states
 
@@ -137,9 +118,8 @@ class CachedModel:
                 held.sentence = sentence
 
     def _let_go(self) -> None:
-        with self._mode():
-            while self._dead:
-                self.runner.release(self._dead.popleft())
+        while self._dead:
+            self.runner.release(self._dead.popleft())
 
     def cache_tokens(self) -> int:
         self._let_go()
@@ -187,12 +167,13 @@ def _parts(model: Any) -> list[Any]:
 
 @contextmanager
 def running(trees: Sequence[CachedModel]) -> Iterator[None]:
-    """Meanwhile these models are asked through their trees."""
-    before = [tree.model.cached for tree in trees]
-    for tree in trees:
-        tree.model.cached = tree
-    try:
-        yield
-    finally:
-        for tree, other in zip(trees, before, strict=True):
-            tree.model.cached = other
+    """Meanwhile these models are asked through their trees, and by no other thread: it waits."""
+    with all_at_work(*(tree.runner for tree in trees)):
+        before = [tree.model.cached for tree in trees]
+        for tree in trees:
+            tree.model.cached = tree
+        try:
+            yield
+        finally:
+            for tree, other in zip(trees, before, strict=True):
+                tree.model.cached = other

@@ -159,7 +159,7 @@ class CompiledEngine(HostEngine):
     @staticmethod
     def takes(scorer: Any, decoding: Decoding) -> bool:
         """Whether nothing is asked of the model, or done with what it says, that compiled code does not know."""
-        native = getattr(getattr(getattr(scorer, "runner", None), "decoder", None), "native", None)
+        native = getattr(getattr(scorer, "runner", None), "decoder", None)
         return (
             isinstance(native, NativeDecoder)
             and native.whole is not None
@@ -172,7 +172,7 @@ class CompiledEngine(HostEngine):
 
     def __init__(self, scorer: TreeScorer, decoding: Decoding, drafting: Drafting | None = None) -> None:
         super().__init__(scorer, decoding, drafting)
-        self._native: NativeDecoder = scorer.runner.decoder.native
+        self._native: NativeDecoder = scorer.runner.decoder
         self._banned = np.array(scorer.model.banned, np.int64) if scorer.model.banned else NOTHING
         self._memory = StepMemory(0)
         self._longest = 1  # positions that there is room for
@@ -294,14 +294,14 @@ class CompiledEngine(HostEngine):
         numbers = memory.numbers
         numbers[[s.SEARCHES, s.SEARCHES_AT, s.BUDGET, s.LIMIT]] = len(searches), at(self._heads), self.budget.rows, STEPS
         numbers[s.FREE] = min(free, self.budget.rows)
-        numbers[[s.BEST_OF_AT, s.TOKENS_OF_AT]] = (
-            memory.room("best", rows * width, np.float32), memory.room("tokens", rows * width, np.int64)
-        )  # fmt: skip
+        memory.room(s.BEST_OF_AT, rows * width, np.float32)
+        memory.room(s.TOKENS_OF_AT, rows * width, np.int64)
         guesses = len(searches) * max(running.search.level_rows for running in self._active)
-        numbers[[s.GUESS_COSTS_AT, s.GUESSES_AT]] = memory.room("gaps", guesses), memory.room("guesses", 3 * guesses, np.int32)
+        memory.room(s.GUESS_COSTS_AT, guesses)
+        memory.room(s.GUESSES_AT, 3 * guesses, np.int32)
         lengths = max(int(search.head[s.N_MAX]) + 2 for search in searches)
-        played = memory.room("counts", 3 * lengths, np.int64), memory.room("marks", 5 * lengths)
-        numbers[[s.PLAYED_AT + s.COUNTS_AT, s.PLAYED_AT + s.MARKS_AT]] = played
+        memory.room(s.PLAYED_AT + s.COUNTS_AT, 3 * lengths, np.int64)
+        memory.room(s.PLAYED_AT + s.MARKS_AT, 5 * lengths)
         self._make_room_for_answers(searches)
         return numbers
 
@@ -312,12 +312,12 @@ class CompiledEngine(HostEngine):
         numbers[s.HEAD_BIAS_AT] = 0 if native.head_bias is None else at(native.head_bias)
         if packed is not None:
             numbers[[s.HEAD_AT, s.HEAD_START_AT, s.HEAD_SCALES_AT, s.COLUMNS]] = (*map(at, packed), len(packed.scales))
-            numbers[s.LOGITS_AT] = memory.room("logits", memory.rows * len(packed.scales), np.float32)
+            memory.room(s.LOGITS_AT, memory.rows * len(packed.scales), np.float32)
             return
         columns = -(-memory.rows // MULTIPLE) * MULTIPLE
         numbers[s.HEAD_AT] = at(native.head)
-        numbers[s.TURNED_AT] = memory.room("turned", columns * native.width, np.float32)
-        numbers[s.LOGITS_AT] = memory.room("logits", columns * len(native.head), np.float32)
+        memory.room(s.TURNED_AT, columns * native.width, np.float32)
+        memory.room(s.LOGITS_AT, columns * len(native.head), np.float32)
 
     def _make_room_for(self, searches: list[SearchMemory]) -> None:
         """Memory for another step, whatever comes of it (`searches.is_room`)."""
@@ -330,14 +330,13 @@ class CompiledEngine(HostEngine):
         tree.reach(self._longest)
         queued = max(int(search.head[s.ROW_ROOM]) for search in searches)
         memory.numbers[s.PLAYED] = queued
-        played = memory.room("costs", queued), memory.room("cursors", 3 * queued, np.int32)
-        memory.numbers[[s.PLAYED_AT + s.COSTS_AT, s.PLAYED_AT + s.CURSORS_AT]] = played
-        away = memory.room("away costs", queued), memory.room("away cursors", 3 * queued, np.int32)
-        memory.numbers[[s.PLAYED_AT + s.AWAY_COSTS_AT, s.PLAYED_AT + s.AWAY_CURSORS_AT]] = away
+        for costs, cursors in ((s.COSTS_AT, s.CURSORS_AT), (s.AWAY_COSTS_AT, s.AWAY_CURSORS_AT)):
+            memory.room(s.PLAYED_AT + costs, queued)
+            memory.room(s.PLAYED_AT + cursors, 3 * queued, np.int32)
         self._make_room_for_answers(searches)
 
     def _make_room_for_answers(self, searches: list[SearchMemory]) -> None:
         """As many as any of these has room for, where it plays on."""
         memory, found = self._memory, max(int(search.head[s.ANSWER_ROOM]) for search in searches)
-        answers = memory.room("answers", 2 * found, np.int32), memory.room("answer values", found)
-        memory.numbers[[s.PLAYED_AT + s.ANSWERS_AT, s.PLAYED_AT + s.ANSWER_VALUES_AT]] = answers
+        memory.room(s.PLAYED_AT + s.ANSWERS_AT, 2 * found, np.int32)
+        memory.room(s.PLAYED_AT + s.ANSWER_VALUES_AT, found)

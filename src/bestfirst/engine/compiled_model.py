@@ -5,7 +5,6 @@ Neither torch nor transformers is loaded. What only they can do is asked of `mod
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
@@ -24,9 +23,9 @@ from ..models.sentencepiece_tokenizer import m2m100_tokenizer, marian_tokenizer
 from ..models.text_model import INT8, TextModel
 from ..models.tokenizer import Tokenizer, json_tokenizer, read_json
 from ..scoring import log_softmax
-from .steps.step_rows import Rows
 
 if TYPE_CHECKING:
+    from .steps.bart_weights import BartWeights
     from .steps.native.decoder import NativeDecoder
 
 SHARED = {
@@ -52,6 +51,7 @@ class CompiledModel(TextModel):
 
     encoder_decoder = True
     _first: ref[CompiledModel] | None = None  # whose second it is
+    _decoder: NativeDecoder | None = None
 
     def __init__(
         self, folder: str, *, source_lang: str | None = None, target_lang: str | None = None, eight_bits: bool = False
@@ -60,17 +60,29 @@ class CompiledModel(TextModel):
         self.folder = Path(folder)
         self.name = self.folder.name
         self.eight_bits, self.dtype_name = eight_bits, INT8 if eight_bits else "float32"
+        self._lock = RLock()  # who makes the decoder, or runs it
         self.languages = {"source_lang": source_lang, "target_lang": target_lang}
         try:
             self.config = read_config(self.folder)
             own = self.folder / "generation_config.json"
             self.generation: Mapping[str, Any] = read_json(own) if own.is_file() else self.config
             self.texts = read_tokenizer(self.folder, self.config["model_type"], source_lang)
-            self.decoder = CompiledStep(self.config, Tensors(self.folder), eight_bits)
-            self.vocabulary = self.decoder.vocabulary
+            self._weights: Any = read_weights(self.config, Tensors(self.folder))
+            self.vocabulary = len(self._weights.head.weight)
         except (ValueError, TypeError, LookupError, AttributeError) as error:  # a value that is not what it should be
             raise error if isinstance(error, ModelNotFound) else ModelNotFound(str(error)) from error
         self.read_files(target_lang)
+
+    @property
+    def decoder(self) -> NativeDecoder:
+        """The step that runs it, made of the weights when it is first asked for."""
+        with self._lock:
+            if self._decoder is None:
+                from .steps.native.decoder import NativeDecoder
+
+                self._decoder = NativeDecoder(self._weights, self.eight_bits)
+                self._decoder.lock, self._weights = self._lock, None  # what is needed of them is in it
+            return self._decoder
 
     def config_value(self, name: str) -> Any:
         return self.config.get(name)
@@ -82,7 +94,7 @@ class CompiledModel(TextModel):
     def second(self) -> CompiledModel:
         """The same model with memory of its own to work in: both may be at work at once."""
         made = copy(self)
-        made.decoder, made._first = self.decoder.again(), ref(self)
+        made._decoder, made._lock, made._first = self.decoder.again(), RLock(), ref(self)
         return made
 
     @property
@@ -95,8 +107,13 @@ class CompiledModel(TextModel):
             return self.cached.score(batch)
         out = []
         for prompt, prefix in batch:
+            tokens, (tree, sources) = (*prompt.tokens, *prefix), self.decoder.room()
+            slots = tree.allocate(len(tokens))
+            table = [(token, i, slots[i], slots[i - 1] if i else 0, 0) for i, token in enumerate(tokens)]
             with self.decoder.lock:
-                logprobs = self.decoder.from_scratch(Prompt(prompt.source, (*prompt.tokens, *prefix)))
+                self.decoder.take_in(self, [prompt], sources)
+                logits = self.decoder.step(tree.rows(table, [len(table)]), tree, sources)[-1].astype(np.float64)
+            logprobs = log_softmax(logits).clip(max=0)
             logprobs[list(self.banned)] = -inf
             out.append(Scored(logprobs, prompt))
         return out
@@ -142,6 +159,21 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def read_weights(config: Mapping[str, Any], tensors: Tensors) -> BartWeights:
+    """A folder's weights, if there are kernels for what is made of them."""
+    from .steps.bart_weights import read_folder
+    from .steps.native.parts import KINDS
+
+    if config["activation_function"] not in KINDS:
+        raise NeedsTransformers(f"its activation is {config['activation_function']!r}")
+    weights = read_folder(config, tensors)
+    vocabulary = len(weights.head.weight)
+    stated = int(config.get("vocab_size") or vocabulary)
+    if config["model_type"] != "marian" and stated != vocabulary:
+        raise ModelNotFound(f"its weights and config.json differ: {vocabulary} tokens, and {stated}")
+    return weights
+
+
 def read_tokenizer(folder: Path, kind: str, source_lang: str | None) -> Tokenizer | None:
     """A folder's tokenizer; None where there is none."""
     path = folder / "tokenizer_config.json"
@@ -156,78 +188,3 @@ def read_tokenizer(folder: Path, kind: str, source_lang: str | None) -> Tokenize
     if named == "M2M100Tokenizer" or (not named and kind == "m2m_100"):
         return m2m100_tokenizer(folder, config, source_lang)
     return json_tokenizer(folder, config, kind, source_lang)
-
-
-class CompiledStep:
-    """A step of one model."""
-
-    name = "native"
-    attends = True
-    by_place = False
-    watching = False
-
-    def __init__(self, config: Mapping[str, Any], tensors: Tensors, eight_bits: bool = False) -> None:
-        from .steps.bart_weights import read_folder
-        from .steps.native.parts import KINDS
-
-        if config["activation_function"] not in KINDS:
-            raise NeedsTransformers(f"its activation is {config['activation_function']!r}")
-        self._weights: Any = read_folder(config, tensors)
-        self._eight_bits = eight_bits
-        self._native: NativeDecoder | None = None
-        self.lock = RLock()  # who runs it: it has memory for one pass
-        self.vocabulary = len(self._weights.head.weight)
-        stated = int(config.get("vocab_size") or self.vocabulary)
-        if config["model_type"] != "marian" and stated != self.vocabulary:
-            raise ModelNotFound(f"its weights and config.json differ: {self.vocabulary} tokens, and {stated}")
-
-    @property
-    def native(self) -> NativeDecoder:
-        """Made of the weights when it is first asked for."""
-        if self._native is None:
-            with self.lock:
-                self._native = self._native or self._make()
-        return self._native
-
-    def _make(self) -> NativeDecoder:
-        from .steps.native.decoder import NativeDecoder
-
-        made = NativeDecoder(self._weights, self._eight_bits)
-        if self._eight_bits and not made.eight_bits:
-            warnings.warn("this CPU has neither VNNI nor AVX2: dtype 'int8' is computed in fp32", stacklevel=2)
-        self._weights = None  # what is needed of them is in it
-        return made
-
-    def again(self) -> CompiledStep:
-        """The same step with memory of its own to work in."""
-        made = copy(self)
-        made._native, made.lock = self.native.again(), RLock()
-        return made
-
-    @property
-    def attention(self) -> Any:
-        return self.native.attention
-
-    def room(self, _: Any, tokens: int = 0) -> tuple[Any, Any]:
-        return self.native.room(tokens)
-
-    def take_in(self, _: Any, prompts: Sequence[Prompt], sources: Any) -> list[int]:
-        return self.native.take_in([prompt.source for prompt in prompts], sources)
-
-    def step(self, rows: Rows, tree: Any, sources: Any) -> Any:
-        self.native.watching = self.watching
-        return self.native.step(rows, tree, sources)
-
-    read = step
-
-    def best(self, logits: Any, width: int, banned: Any, allowed: Any = None) -> tuple[Any, Any]:
-        return self.native.best(logits, width, banned, allowed)
-
-    def from_scratch(self, prompt: Prompt) -> Any:
-        """The log-probabilities of what follows a prompt, (vocabulary,)."""
-        tree, sources = self.room(None)
-        self.take_in(None, [prompt], sources)
-        slots = tree.allocate(len(prompt.tokens))
-        table = [(token, i, slots[i], slots[i - 1] if i else 0, 0) for i, token in enumerate(prompt.tokens)]
-        logits = self.step(tree.rows(table, [len(table)]), tree, sources)[-1]
-        return log_softmax(logits.astype(np.float64)).clip(max=0)

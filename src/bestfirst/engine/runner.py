@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import cached_property
 from math import ceil
 from time import perf_counter
 from typing import Any
+
+import numpy as np
 
 from ..models.reader import Prompt
 from ..models.text_model import TextModel
@@ -38,21 +42,28 @@ Row = tuple[Sentence, int, int, int]
 
 
 class Runner:
-    """Runs rows of many inputs on one model."""
+    """Runs rows of many inputs on one model by a step; `mode`: the context in which all of it is done."""
 
-    def __init__(self, model: TextModel, decoder: Any) -> None:
+    def __init__(self, model: TextModel, decoder: Any, mode: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
         self.model = model
         self.decoder = decoder
+        self.mode = mode
         self.tree, self.sources = decoder.room(model)
         self.lock = getattr(decoder, "lock", None) or known(model).lock  # who runs the model: others wait, if on other threads
         self.seconds = 0.0  # spent in the model
         self._watching = False  # whether steps are to tell their attention; the decoder is others' too
         self._places: list[Sentence] = []
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """While this lasts nobody else runs the model, and torch takes no notes."""
+        with self.mode(), self.lock:
+            yield
+
     def budget(self) -> Budget:
         """The row budget that suits this model here, measured the first time."""
         shared = known(self.model)
-        with self.lock:
+        with self.at_work():
             if shared.budget is None:
                 shared.budget = measure(self.decoder, lambda: self.decoder.room(self.model, tokens=16))
             return shared.budget
@@ -110,6 +121,21 @@ class Runner:
         self.seconds += perf_counter() - begun
         return slots, logits
 
+    @cached_property
+    def _banned(self) -> Any:
+        """The tokens that never come, as the decoder takes them; None where there are none."""
+        if not self.model.banned:
+            return None
+        if self.model.decoder is not None:
+            return np.array(self.model.banned)
+        import torch
+
+        return torch.tensor(self.model.banned, device=self.model.model.device)  # type: ignore[attr-defined]
+
+    def best(self, logits: Any, width: int, allowed: Any = None) -> tuple[Any, Any]:
+        """As `DecoderStep.best`, of the tokens that may come in this model."""
+        return self.decoder.best(logits, width, self._banned, allowed)
+
     def watch(self) -> None:
         """From now on, keep each step's attention to the source."""
         if not self.decoder.attends:
@@ -129,11 +155,21 @@ class Runner:
         """Let an input go: its slots and its place are free; the last input moves to that place."""
         begun = perf_counter()
         self.tree.release(sentence.slots)
-        last = self.sources.remove(sentence.place) if self.model.encoder_decoder else len(self._places) - 1
+        with self.mode():
+            last = self.sources.remove(sentence.place) if self.model.encoder_decoder else len(self._places) - 1
         self._places[last].place = sentence.place
         self._places[sentence.place] = self._places[last]
         self._places.pop()
         self.seconds += perf_counter() - begun
+
+
+@contextmanager
+def all_at_work(*runners: Runner) -> Iterator[None]:
+    """Several at once. Locks are taken in one order, so that no two threads wait for each other."""
+    with ExitStack() as stack:
+        for runner in sorted(runners, key=lambda runner: id(runner.lock)):
+            stack.enter_context(runner.at_work())
+        yield
 
 
 # -- the row budget that suits a model ------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp, log
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from ..drafting import Continuation, Drafter
 from ..models.reader import Prompt
 from ..models.text_model import TextModel
-from .cached_model import CachedModel
+from .cached_model import step_of
 from .runner import Runner, Sentence
 
 WIDTH = 4  # rows of a step that guesses
@@ -20,15 +21,13 @@ LEAST = log(0.02)  # what is less likely is not guessed
 BEHIND = log(0.4)  # of each prefix, against the one before it
 
 
+@dataclass(eq=False, slots=True)
 class Followed:
     """An input at the smaller model: by prefix, where its last token lies, and the best tokens after it."""
 
-    __slots__ = ("known", "prompt", "sentence")
-
-    def __init__(self, prompt: Prompt) -> None:
-        self.prompt = prompt
-        self.sentence: Sentence | None = None
-        self.known: dict[tuple[int, ...], tuple[int, list[tuple[float, int]]]] = {}
+    prompt: Prompt
+    sentence: Sentence | None = None
+    known: dict[tuple[int, ...], tuple[int, list[tuple[float, int]]]] = field(default_factory=dict)
 
 
 class SmallerModel(Drafter):
@@ -50,13 +49,9 @@ class SmallerModel(Drafter):
         self._end = frozenset(model.eos)
 
     @cached_property
-    def _cached(self) -> CachedModel:
-        """Made where it is asked: on a GPU the searches there run it."""
-        return CachedModel(self.model)
-
-    @property
     def _runner(self) -> Runner:
-        return self._cached.runner
+        """Made where it is asked: on a GPU the searches there run it."""
+        return Runner(self.model, *step_of(self.model))
 
     def start(self, source: Any) -> Followed:
         given = source.payload
@@ -68,7 +63,7 @@ class SmallerModel(Drafter):
         return self.guess_all(memory, [prefix], n)[0]
 
     def guess_all(self, memory: Followed, prefixes: Sequence[tuple[int, ...]], n: int) -> list[list[Continuation]]:
-        with self._cached.at_work():
+        with self._runner.at_work():
             if any(max(prefix, default=0) >= self.model.vocabulary for prefix in prefixes):
                 return []  # what it cannot read
             if memory.sentence is None:
@@ -119,6 +114,6 @@ class SmallerModel(Drafter):
 
     def finish(self, memory: Followed, outputs: Sequence[tuple[int, ...]]) -> None:
         if memory.sentence is not None:
-            with self._cached.at_work():
+            with self._runner.at_work():
                 self._runner.release(memory.sentence)
             memory.sentence = None

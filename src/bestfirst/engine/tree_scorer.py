@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from contextlib import nullcontext
 from copy import deepcopy
 from math import inf
 from time import perf_counter
@@ -23,7 +22,7 @@ from ..search import Hypothesis, Successors
 from ..settings import Budget
 from .cached_model import CachedModel, step_of
 from .known import known
-from .runner import Row, Runner, Sentence
+from .runner import Row, Runner, Sentence, all_at_work
 from .scorer import Scorer, ScoreState, check_same_vocabulary
 
 LONG = 128  # successors of a hypothesis
@@ -33,22 +32,18 @@ class TreeScorer(Scorer):
     """`start` admits inputs, `expand` is one forward pass. A hypothesis' state is (sentence, slot, `ScoreState`); before it is
     scored, a root's slot is 0."""
 
-    mode: Any
     normalized = True  # unset, `process` gets the model's scores as they are, as in Hugging Face's greedy search
 
     def __init__(self, model: TextModel, score: Score) -> None:
-        # what runs it, and the context in which all of it is done
-        decoder, self.mode = step_of(model) if model.decoder is None else (model.decoder, nullcontext)
         self.model = model
         self.score = score
         self.eos = model.eos
-        self.runner = Runner(model, decoder)
+        self.runner = Runner(model, *step_of(model))
         self.ahead = known(model).ahead
         self.language_model = None if score.language_model is None else CachedModel(score.language_model)
         self._attends = "attention" in score.needs
         if self._attends:
             self.runner.watch()
-        self._banned = None if not model.banned else self._own(np.array(model.banned))
         self._top_seconds = 0.0
         self._measured: Budget | None = None
 
@@ -70,8 +65,7 @@ class TreeScorer(Scorer):
 
     def budget(self) -> Budget:
         if self._measured is None:
-            with self.mode():
-                self._measured = self.runner.budget()
+            self._measured = self.runner.budget()
         return self._measured
 
     def cache_tokens(self) -> int:
@@ -85,25 +79,25 @@ class TreeScorer(Scorer):
             from .steps.choose import warn_of_recomputing
 
             warn_of_recomputing(self.model)  # type: ignore[arg-type]
-        with self.mode(), self.runner.lock:
+        with self.runner.at_work():
             sentences = self.runner.admit([source.payload for _, source in roots])
         for (root, _), sentence in zip(roots, sentences, strict=True):
             root.state = (sentence, 0, ScoreState(None if self.language_model is None else self.language_model.start(())))
 
     def release(self, root: Hypothesis) -> None:
-        with self.mode():
-            self.runner.release(root.state[0])
+        self.runner.release(root.state[0])
 
     # -- one forward pass ------------------------------------------------------------------------------------------------
 
     def expand(self, batch: Sequence[Hypothesis], width: float) -> list[Successors]:
-        with self.mode(), self.runner.lock:  # until what the step computed, in memory that it will use again, is read
+        beside = () if self.language_model is None else (self.language_model.runner,)
+        with all_at_work(self.runner, *beside):  # until what the step computed, in memory that it will use again, is read
             slots = self.runner.tree.allocate(len(batch))
             rows: list[Row] = []
             for y, slot in zip(batch, slots, strict=True):
-                sentence, before, beside = _before(y)
+                sentence, before, own = _before(y)
                 rows.append(sentence.row(y.tokens, before))
-                y.state = (sentence, slot, beside)  # it may be the parent of a row behind it
+                y.state = (sentence, slot, own)  # it may be the parent of a row behind it
             if not self.runner.decoder.by_place:
                 return self._expand(batch, rows, slots, width)
             order = sorted(range(len(rows)), key=lambda i: rows[i][0].place)
@@ -129,12 +123,11 @@ class TreeScorer(Scorer):
         allowed, width = self._allowed(batch, logits, width)
         wanted = any(y.wanted for y in batch)
         if self.score.plain and not wanted and self.process is None:
-            return *self.runner.decoder.best(logits, width, self._banned, allowed), None
+            return *self.runner.best(logits, width, allowed), None
         logprobs = _whole(logits)
         if self.normalized:
             logprobs = log_softmax(logprobs).clip(max=0)
-        if self._banned is not None:
-            logprobs[:, self._banned] = -inf
+        logprobs[:, list(self.model.banned)] = -inf
         if self.process is not None:
             logprobs = self.process(batch, logprobs)
         for row, some in enumerate(allowed or ()):
@@ -168,10 +161,9 @@ class TreeScorer(Scorer):
         if self.language_model is None:
             return self.score.increment(logprobs)
         before: list[ScoreState] = [_before(y)[2] for y in batch]
-        with self.language_model.at_work():
-            queries = [Query(each.language_model, y.tokens) for y, each in zip(batch, before, strict=True)]
-            logits, states = self.language_model.step(queries)
-            aux = self._own(log_softmax(logits.float() if hasattr(logits, "detach") else logits).clip(max=0))
+        queries = [Query(each.language_model, y.tokens) for y, each in zip(batch, before, strict=True)]
+        logits, states = self.language_model.step(queries)
+        aux = self._own(log_softmax(logits.float() if hasattr(logits, "detach") else logits).clip(max=0))
         check_same_vocabulary(aux, logprobs)
         past, reached = {}, [None] * len(batch)
         if "language_model_past" in self.score.needs:

@@ -93,7 +93,7 @@ class Ensemble(Combined):
         """Of each hypothesis the best tokens, their log-probabilities, and the state to go on from, without the scores of all
         tokens: what no model has among its first is less likely than the mean of their last. None where that is not at hand."""
         running: list[Any] = [getattr(model, "cached", None) for model in self.models]
-        if None in running or len({id(each) for each in running}) < len(running):
+        if None in running or len({id(each.runner.decoder) for each in running}) < len(running):  # its logits hold for one step
             return None
         if 4 * width > min(tree.model.vocabulary for tree in running):
             return None

@@ -1,36 +1,30 @@
 """FusedBart: the decoders of Marian, BART, mBART, Pegasus, M2M100, NLLB and Whisper, straight from their modules' weights
-(`read_bart`).
+(`read_bart`). NativeBart: the same, compiled (`native`), on a CPU, in float32.
 
-What it saves over the modules themselves: one product for query, key and value; keys and values written and gathered once a
-layer, together; the encoder's keys used where they lie, one copy for each input; no masks rebuilt, no per-module Python.
+What FusedBart saves over the modules themselves: one product for query, key and value; keys and values written and gathered once
+a layer, together; the encoder's keys used where they lie, one copy for each input; no masks rebuilt, no per-module Python.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
-from .bart_weights import NORM_FIRST, Affine, BartAttention, BartLayer, BartSide, BartWeights, LayerNorm
-from .decoder_step import DecoderStep
+from ...models.transformers import Prompt, TransformersModel
+from .bart_weights import NORM_FIRST, Affine, BartAttention, BartLayer, BartSide, BartWeights, JoinedLayer, LayerNorm
+from .decoder_step import DecoderStep, chunks
+from .native.decoder import NativeDecoder
+from .native.parts import KINDS
 from .operations import Linear
-from .positions import PositionTable
+from .positions import position_table
+from .step_rows import Positions
 from .tree import MaskedRows, Sources, Tree
-
-
-class FusedLayer:
-    """One layer of a decoder or encoder, joined where that saves a product."""
-
-    def __init__(self, layer: BartLayer) -> None:
-        own, cross = layer.own, layer.cross
-        self.heads, self.size, self.scaling = own.heads, own.size, own.scaling
-        self.qkv, self.own_out = Linear.join(own.query, own.key, own.value), Linear.join(own.out)
-        if cross is not None:
-            self.cross_q, self.cross_out = Linear.join(cross.query), Linear.join(cross.out)
-            self.cross_kv = Linear.join(cross.key, cross.value)
-        self.fc1, self.fc2, self.activation = Linear.join(layer.fc1), Linear.join(layer.fc2), layer.activation
-        self.own_norm, self.cross_norm, self.norm = layer.own_norm, layer.cross_norm, layer.norm
 
 
 class FusedBart(DecoderStep):
@@ -38,7 +32,7 @@ class FusedBart(DecoderStep):
 
     name = "fused"
     attends = True
-    layers: list[Any]  # as `FusedLayer`, or what has its products
+    layers: list[Any]  # as `JoinedLayer`, or what has its products
     head: Any
 
     @staticmethod
@@ -49,7 +43,7 @@ class FusedBart(DecoderStep):
     def __init__(self, model: Any) -> None:
         self.weights = read_bart(model)
         self.side = self.weights.decoder
-        self.layers = [FusedLayer(layer) for layer in self.side.layers]
+        self.layers = [JoinedLayer(layer, Linear.join) for layer in self.side.layers]
         self.head = Linear.join(self.weights.head)
 
     def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
@@ -59,7 +53,10 @@ class FusedBart(DecoderStep):
         ]
 
     def step(self, rows: MaskedRows, tree: Tree, sources: Sources) -> torch.Tensor:
-        x = self.embed(rows)
+        x = F.embedding(rows.tokens, self.side.embedding)
+        if self.side.embed_scale != 1.0:
+            x = x * self.side.embed_scale
+        x = normed(x + self.side.positions.up_to(rows.paths.shape[1])[rows.positions], self.side.first_norm)
         mask = rows.mask[:, None, None]
         grid = RowGrid(rows, sources)
         for index, layer in enumerate(self.layers):
@@ -67,10 +64,6 @@ class FusedBart(DecoderStep):
             x = self._residual(x, layer.cross_norm, lambda y, i=index, w=layer: self._cross(y, i, w, grid, sources))
             x = self._residual(x, layer.norm, lambda y, w=layer: w.fc2(w.activation(w.fc1(y))))
         return self.head.again(normed(x, self.side.last_norm))
-
-    def embed(self, rows: MaskedRows) -> torch.Tensor:
-        """What enters the first layer, (rows, d)."""
-        return embedded(self.side, rows.tokens, rows.positions, rows.paths.shape[1])
 
     def _residual(self, x: torch.Tensor, norm: LayerNorm | None, block: Any) -> torch.Tensor:
         return x + block(normed(x, norm)) if self.side.norm_first else normed(x + block(x), norm)
@@ -131,12 +124,35 @@ class RowGrid:
         return x if self.cells is None else x.index_select(0, self.cells)
 
 
-def embedded(side: BartSide, tokens: torch.Tensor, positions: torch.Tensor, longest: int) -> torch.Tensor:
-    """What enters the first layer of an encoder or decoder, (tokens, d), at positions that are less than `longest`."""
-    x = F.embedding(tokens, side.embedding)
-    if side.embed_scale != 1.0:
-        x = x * side.embed_scale
-    return normed(x + side.positions.up_to(longest)[positions], side.first_norm)
+class NativeBart(NativeDecoder, DecoderStep):
+    """The compiled step: tree and sources are numpy's, only what it tells others is torch's."""
+
+    @staticmethod
+    def takes(model: Any) -> bool:
+        known = getattr(model.config, "activation_function", None) in KINDS
+        return known and looks_like_bart(model) and model.device.type == "cpu" and model.dtype == torch.float32
+
+    @torch.inference_mode()
+    def __init__(self, model: Any, eight_bits: bool = False) -> None:
+        super().__init__(as_numpy(read_bart(model)), eight_bits)
+
+    def take_in(self, model: TransformersModel, prompts: Sequence[Prompt], sources: Any) -> list[int]:
+        encoded = [prompt.hidden for prompt in prompts]
+        if any(hidden is None for hidden in encoded):
+            if self.encoder is not None:
+                return super().take_in(model, prompts, sources)
+            batches = [model.encode(chunk) for chunk in chunks(prompts)]
+            encoded = [each[:n] for hidden, lengths in batches for each, n in zip(hidden, lengths, strict=True)]
+        return self.take_encoded(torch.cat(encoded).numpy(), [len(hidden) for hidden in encoded], sources)
+
+    def step(self, rows: Any, tree: Any, sources: Any) -> torch.Tensor:
+        return torch.from_numpy(super().step(rows, tree, sources))
+
+    def best(
+        self, logits: torch.Tensor, width: int, banned: torch.Tensor | None, allowed: Sequence[np.ndarray | None] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        values, tokens = super().best(logits.numpy(), width, None if banned is None else banned.numpy(), allowed)
+        return torch.from_numpy(values), torch.from_numpy(tokens)
 
 
 def normed(x: torch.Tensor, norm: Any) -> torch.Tensor:
@@ -165,7 +181,7 @@ def _side(module: Any) -> BartSide:
         norm_first=NORM_FIRST[module.config.model_type],
         embedding=module.embed_tokens.weight.detach(),
         embed_scale=_embed_scale(module),
-        positions=PositionTable(module),
+        positions=Positions(partial(position_table, module)),
         first_norm=_norm(getattr(module, "layernorm_embedding", None)),
         last_norm=_norm(getattr(module, "layer_norm", None)),
     )
@@ -207,3 +223,16 @@ def _embed_scale(module: Any) -> float:
     if module.config.model_type == "whisper":
         return 1.0
     return float(getattr(module.embed_tokens, "embed_scale", getattr(module, "embed_scale", 1.0)))
+
+
+def as_numpy(weights: Any) -> Any:
+    """Weights (`BartWeights`, or a part of them) whose tensors are seen as numpy's arrays."""
+    if isinstance(weights, torch.Tensor):
+        return weights.detach().contiguous().numpy()
+    if isinstance(weights, Positions):
+        return Positions(lambda n: as_numpy(weights.make(n)))
+    if isinstance(weights, tuple):
+        return tuple(as_numpy(each) for each in weights)
+    if is_dataclass(weights) and not isinstance(weights, type):
+        return replace(weights, **{field.name: as_numpy(getattr(weights, field.name)) for field in fields(weights)})
+    return weights

@@ -7,14 +7,15 @@ adds its own layout (joined, transposed, tiled). Nothing here computes anything:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import log
 from typing import Any
 
 import numpy as np
 
 from ...models.folder import FilesDiffer, ModelNotFound, NeedsTransformers, Tensors
-from .step_rows import GrowingPositions, PositionRows, RisingPositions
+from .step_rows import Positions
 
 NORM_FIRST = {"marian": False, "bart": False, "mbart": True, "pegasus": True, "m2m_100": True, "whisper": True}
 """The architectures, and where a layer normalises, before or after its attention: the one thing its weights do not tell."""
@@ -97,6 +98,22 @@ class BartWeights:
     encoder: BartSide | None
     decoder: BartSide
     head: Affine
+
+
+class JoinedLayer:
+    """A layer with the products of one way to compute them, joined where that saves one. `product`: one of parts that take the
+    same input."""
+
+    def __init__(self, layer: BartLayer, product: Callable[..., Any]) -> None:
+        own, cross = layer.own, layer.cross
+        self.heads, self.size, self.scaling = own.heads, own.size, own.scaling
+        self.qkv, self.own_out = product(own.query, own.key, own.value), product(own.out)
+        if cross is not None:
+            self.cross_q, self.cross_out = product(cross.query), product(cross.out)
+            self.cross_kv = product(cross.key, cross.value)
+        self.fc1, self.fc2 = product(layer.fc1), product(layer.fc2)
+        self.activation, self.activation_name = layer.activation, layer.activation_name
+        self.own_norm, self.cross_norm, self.norm = layer.own_norm, layer.cross_norm, layer.norm
 
 
 # -- from a folder's files -------------------------------------------------------------------------------------------------
@@ -205,14 +222,14 @@ class FolderReader:
         if stored != shape:
             raise ModelNotFound(f"its weights and config.json differ: {name!r} is {stored}, config.json makes it {shape}")
 
-    def _positions(self, name: str) -> PositionRows:
+    def _positions(self, name: str) -> Positions:
         if self.kind == "m2m_100":
-            return RisingPositions(self.width, int(self.config["pad_token_id"]))
-        if self.kind in LEARNED:
-            return PositionRows(self._take(name, self.positions + OFFSET, self.width)[OFFSET:])
-        if name in self.tensors:
-            return PositionRows(self._take(name, self.positions, self.width))
-        return GrowingPositions(lambda n: sinusoids(n, self.width), self.positions)
+            return Positions(lambda n: rising(n, self.width, int(self.config["pad_token_id"])))
+        if self.kind not in LEARNED and name not in self.tensors:
+            return Positions(lambda n: sinusoids(min(n, self.positions), self.width))
+        first = OFFSET if self.kind in LEARNED else 0
+        table = self._take(name, self.positions + first, self.width)[first:]
+        return Positions(lambda _: table)
 
 
 def sinusoids(n: int, width: int) -> Any:
@@ -220,3 +237,11 @@ def sinusoids(n: int, width: int) -> Any:
     places = np.arange(width)
     angles = np.arange(n)[:, None] / np.power(10000, 2 * (places // 2) / width)
     return np.concatenate([np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])], 1).astype(np.float32)
+
+
+def rising(n: int, width: int, padding: int) -> Any:
+    """M2M100's: from the one after the padding's, sines, then cosines."""
+    half = width // 2
+    each = np.exp(np.arange(half, dtype=np.float32) * np.float32(-log(10000) / (half - 1)))
+    angles = np.arange(padding + 1, padding + 1 + n, dtype=np.float32)[:, None] * each
+    return np.concatenate([np.sin(angles), np.cos(angles), np.zeros((n, width % 2), np.float32)], 1)

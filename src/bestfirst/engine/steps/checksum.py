@@ -24,7 +24,7 @@ import torch
 from ...models.transformers import TransformersModel
 from ..known import known
 from .native import calls
-from .native.libraries import available
+from .native.registers import available
 
 
 def mixed(numbers: Any) -> int:

@@ -15,12 +15,11 @@ import torch
 
 from ...models.transformers import TransformersModel
 from ..known import known
-from .bart import FusedBart
+from .bart import FusedBart, NativeBart
 from .decoder_step import DecoderStep
 from .hooked import HookedStep, MaskedLayersStep, RecomputeStep
 from .llama import FusedLlama
-from .native.libraries import available
-from .native_bart import NativeBart
+from .native.registers import available
 from .t5 import FusedT5
 from .trial import agrees, agrees_without_masks, encoder_agrees
 from .windows import FULL, Windows
@@ -122,8 +121,6 @@ def in_eight_bits(model: TransformersModel, agreed: dict[Any, bool]) -> DecoderS
         kind = f"{type(model.model).__name__} ({model.model.config.model_type})"
         raise ValueError(f"dtype 'int8' is for models that are compiled, {kind} is not here; use fp32, or bf16")
     chosen: Any = type(step)(model.model, eight_bits=True)  # type: ignore[call-arg]
-    if not chosen.native.eight_bits:
-        warnings.warn("this CPU has neither VNNI nor AVX2: dtype 'int8' is computed in fp32", stacklevel=2)
     if step.encoder is None:
         chosen.encoder = None
     return chosen

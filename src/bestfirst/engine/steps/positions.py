@@ -5,25 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 
+from .step_rows import Positions
 from .tree import MaskedRows
-
-
-class PositionTable:
-    """The embeddings of an encoder's or decoder's positions, asked of the module itself: first of a few, of more when needed."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-        self._table = torch.empty(0, 0)
-
-    def up_to(self, n: int) -> torch.Tensor:
-        """Of positions 0 to n - 1 and more, (positions, d); of all, where there are not so many."""
-        if n > len(self._table):
-            self._table = position_table(self._module, max(64, 2 * n))
-        return self._table
 
 
 @torch.inference_mode()
@@ -63,7 +51,7 @@ class AbsolutePositions:
 
     def __init__(self, decoder: Any) -> None:
         self.decoder = decoder
-        self.table = PositionTable(decoder)
+        self.table = Positions(partial(position_table, decoder))
 
     @contextmanager
     def of(self, rows: MaskedRows) -> Iterator[dict[str, torch.Tensor]]:

@@ -1,4 +1,4 @@
-"""Rows: one forward pass on the tree, its positions and its memory. Arrays are of any library that numpy can look into."""
+"""Rows: one forward pass on the tree; the tree and the sources as numpy's arrays; positions, and memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf, log, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,7 @@ class Slots:
         while len(self._free) < n:
             old, self.capacity = self.capacity, 2 * self.capacity
             self._free = [*range(2 * old - 1, old - 1, -1), *self._free]
-            self.grown(old)
+            self.grown()
         self.used += n
         taken = self._free[-n:]
         del self._free[-n:]
@@ -98,48 +98,110 @@ class Slots:
         self._free += slots
         self.used -= len(slots)
 
-    def grown(self, old: int) -> None:
-        """There are twice as many slots as the `old` ones."""
+    def grown(self) -> None:
+        """There are twice as many slots as before."""
 
 
-class PositionRows:
-    """The embeddings of positions, all that there are."""
+class Arrays:
+    """What a tree and sources are made of: here numpy's arrays; `tree.py` has them of tensors."""
 
-    def __init__(self, table: Any) -> None:
-        self._table = np.ascontiguousarray(table)
+    dtype: Any = np.float32
+    integers: Any = np.int32
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return blank(shape, dtype)
+
+    def larger(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """A copy with room for more: zeros beyond what it held."""
+        grown = self.zeros(shape, array.dtype)
+        grown[tuple(slice(n) for n in array.shape)] = array
+        return grown
+
+
+class NativeTree(Slots, Arrays):
+    """One slot a token; `paths` holds for every slot the slots of its ancestors by position."""
+
+    def __init__(self, capacity: int = 1024, context: int = 64) -> None:
+        super().__init__(capacity)
+        self.layers: list[Any] = []  # (capacity, 2, key-value heads * head size) for each layer
+        self.paths = self.zeros((capacity, context), self.integers)
+
+    def grown(self) -> None:
+        self.paths = self.larger(self.paths, (self.capacity, self.paths.shape[1]))
+        self.layers = [self.larger(layer, (self.capacity, *layer.shape[1:])) for layer in self.layers]
+
+    def layer(self, index: int, width: int) -> Any:
+        """The keys and values of a layer, `width` numbers each a token; made when first asked for."""
+        while len(self.layers) <= index:
+            self.layers.append(self.zeros((self.capacity, 2, width), self.dtype))
+        return self.layers[index]
+
+    def rows(self, table: list[Entry], counts: list[int]) -> Rows:
+        """Rows from (token, position, slot, parent's slot, sentence) each; a parent is known, or a row before its children."""
+        tokens, positions, slots, parents, sentences = np.array(table, np.int32).T.copy()
+        longest = int(positions.max()) + 1
+        self.reach(longest)
+        for some in generations(table):
+            paths = self.paths[parents[some], :longest]
+            paths[np.arange(len(paths)), positions[some]] = slots[some]
+            self.paths[slots[some], :longest] = paths
+        if len(paths) < len(table):
+            paths = self.paths[slots, :longest]
+        return Rows(tokens, positions, slots, sentences, paths, counts, places_of(table, counts))
+
+    def reach(self, context: int) -> None:
+        """Make room for paths of so many."""
+        while context > self.paths.shape[1]:
+            self.paths = self.larger(self.paths, (self.capacity, 2 * self.paths.shape[1]))
+
+
+class NativeSources(Arrays):
+    """The encoder's keys and values. Inputs in flight stand in places 0 to n - 1; when one leaves, the last takes its place."""
+
+    def __init__(self) -> None:
+        self.layers: list[Any] = []  # (2, capacity, heads, source length, head size)
+        self.lengths: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def reserve(self, lengths: list[int], layers: int, heads: int, size: int) -> range:
+        """Places for inputs of these lengths, to be filled. Returns them."""
+        first = len(self)
+        have, long = (self.layers[0].shape[1], self.layers[0].shape[3]) if self.layers else (0, 0)
+        n, length = max(have, first + len(lengths)), max(long, *lengths)
+        if (n, length) != (have, long):
+            shape = (2, n, heads, length, size)
+            grown = [self.larger(layer, shape) for layer in self.layers]
+            self.layers = grown or [self.zeros(shape, self.dtype) for _ in range(layers)]
+        self.lengths += lengths
+        return range(first, first + len(lengths))
+
+    def remove(self, place: int) -> int:
+        """Drop the input at `place`; returns the place whose input has moved there (the last)."""
+        last = len(self) - 1
+        length = self.lengths[last]
+        if place != last:
+            for layer in self.layers:
+                layer[:, place, :, :length] = layer[:, last, :, :length]
+            self.lengths[place] = length
+        self.lengths.pop()
+        return last
+
+
+class Positions:
+    """The embeddings of positions. `make`: n to those of the first n, (n, d), or of all where there are not so many."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self.make = make
+        self._table: Any = ()
 
     def up_to(self, n: int) -> Any:
-        """Of positions 0 to n - 1 and more, (positions, d); of all, where there are not so many."""
-        return self._table
-
-
-class GrowingPositions(PositionRows):
-    """Computed as far as they are asked for, and no further than `most`. `make`: n to the first n."""
-
-    def __init__(self, make: Callable[[int], Any], most: float = inf) -> None:
-        self._make, self._most = make, most
-        super().__init__(make(int(min(64, most))))
-
-    def up_to(self, n: int) -> Any:
+        """Of positions 0 to n - 1 and more; of all, where there are not so many."""
         table = self._table
-        if len(table) < min(n, self._most):
-            table = self._table = np.ascontiguousarray(self._make(int(min(2 * n, self._most))))
+        if len(table) < n:
+            table = self._table = self.make(max(64, 2 * n))
         return table  # not what another thread has made meanwhile, which may be shorter
-
-
-class RisingPositions(GrowingPositions):
-    """M2M100's: as many as are asked for, from the one after the padding's."""
-
-    def __init__(self, width: int, padding: int) -> None:
-        self._width, self._padding = width, padding
-        super().__init__(self._rising)
-
-    def _rising(self, n: int) -> Any:
-        half = self._width // 2
-        each = np.exp(np.arange(half, dtype=np.float32) * np.float32(-log(10000) / (half - 1)))
-        angles = np.arange(self._padding + 1, self._padding + 1 + n, dtype=np.float32)[:, None] * each
-        rest = np.zeros((n, self._width % 2), np.float32)
-        return np.ascontiguousarray(np.concatenate([np.sin(angles), np.cos(angles), rest], 1))
 
 
 def blank(shape: tuple[int, ...], dtype: Any = np.float32) -> Any:

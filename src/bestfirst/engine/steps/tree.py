@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from .operations import zeros
-from .step_rows import Entry, Rows, Slots, generations, places_of, prompts
+from .step_rows import Arrays, Entry, NativeSources, NativeTree, Rows, generations, places_of, prompts
 
 
 @dataclass
@@ -33,28 +33,24 @@ class MaskedRows(Rows):
         return zeros.masked_fill_(beyond, torch.finfo(self.dtype).min)
 
 
-class Tree(Slots):
-    """The tree as tensors, for any device and dtype."""
+class Tensors(Arrays):
+    """Tensors in place of arrays, for any device and dtype."""
 
-    def __init__(self, device: torch.device, dtype: torch.dtype, capacity: int = 1024, context: int = 64) -> None:
-        super().__init__(capacity)
+    integers = torch.int32
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, **room: int) -> None:
         self.device = device
         self.dtype = dtype
-        self.layers: list[torch.Tensor] = []  # (capacity, 2, key-value heads * head size) for each layer
-        self.paths = torch.zeros(capacity, context, dtype=torch.int32, device=device)
-        self._contexts = torch.empty(0, 0, dtype=dtype, device=device)
+        super().__init__(**room)
 
-    def grown(self, old: int) -> None:
-        self.paths = torch.cat([self.paths, torch.zeros_like(self.paths)])
-        for index, layer in enumerate(self.layers):
-            self.layers[index] = zeros(2 * old, *layer.shape[1:], dtype=layer.dtype, device=self.device)
-            self.layers[index][:old] = layer
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return zeros(*shape, dtype=dtype, device=self.device)
 
-    def layer(self, index: int, width: int) -> torch.Tensor:
-        """The keys and values of a layer, `width` numbers each a token; made when first asked for."""
-        while len(self.layers) <= index:
-            self.layers.append(zeros(self.capacity, 2, width, dtype=self.dtype, device=self.device))
-        return self.layers[index]
+
+class Tree(Tensors, NativeTree):
+    """The tree as tensors."""
+
+    _contexts: torch.Tensor | None = None
 
     def rows(self, table: list[Entry], counts: list[int]) -> MaskedRows:
         """Rows from (token, position, slot, parent's slot, sentence) each; a parent is known, or a row before its children."""
@@ -62,8 +58,7 @@ class Tree(Slots):
         tokens, positions, slots, parents, sentences = numbers
         longest = max(row[1] for row in table) + 1
         even = all(row[1] == longest - 1 for row in table)
-        while longest > self.paths.shape[1]:
-            self.paths = torch.cat([self.paths, torch.zeros_like(self.paths)], 1)
+        self.reach(longest)
         if len(table) > len(counts) and prompts(table, counts):
             paths = self._prompts(slots, counts, longest)
         else:
@@ -94,7 +89,7 @@ class Tree(Slots):
         pool = self.layer(index, keys_values.shape[1] // 2).view(-1, keys_values.shape[1])
         pool.index_copy_(0, rows.slots.long(), keys_values)
         cells = rows.paths.numel()
-        if self._contexts.shape[0] < cells or self._contexts.shape[1] != pool.shape[1]:
+        if self._contexts is None or self._contexts.shape[0] < cells or self._contexts.shape[1] != pool.shape[1]:
             self._contexts = pool.new_empty(2 * cells, pool.shape[1])
         torch.index_select(pool, 0, rows.paths.reshape(-1), out=self._contexts[:cells])
         return self._contexts[:cells].view(*rows.paths.shape, -1)
@@ -107,33 +102,24 @@ def source_width(config: Any) -> int:
     return int(next(part.hidden_size for part in parts if hasattr(part, "hidden_size")))
 
 
-class Sources:
-    """Inputs in flight stand in places 0 to n - 1; when one leaves, the last takes its place."""
+class Sources(Tensors, NativeSources):
+    """The sources as tensors, with the mask that torch's attention wants."""
 
-    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
-        self.device = device
-        self.dtype = dtype
-        self.layers: list[torch.Tensor] = []  # (2, capacity, heads, source length, head size)
-        self.mask = torch.zeros(0, 0, dtype=dtype, device=device)  # (capacity, source length)
-        self.lengths: list[int] = []
-        self.gathered: tuple[Any, list[Any]] | None = None  # for which rows, and what a step made of them, while inputs stay
+    gathered: tuple[Any, list[Any]] | None = None  # for which rows, and what a step made of them, while inputs stay
 
-    def __len__(self) -> int:
-        return len(self.lengths)
+    @cached_property
+    def mask(self) -> torch.Tensor:
+        """(inputs, longest source) 0 where there is a token, very negative beyond; while inputs stay."""
+        beyond = torch.arange(self.longest()) >= torch.tensor(self.lengths)[:, None]
+        mask = torch.zeros(beyond.shape, dtype=self.dtype).masked_fill_(beyond, torch.finfo(self.dtype).min)
+        return mask.to(self.device)
 
     def longest(self) -> int:
         return max(self.lengths)
 
     def reserve(self, lengths: list[int], layers: int, heads: int, size: int) -> range:
-        """Places for inputs of these lengths, to be filled. Returns them."""
-        first, n = len(self), len(lengths)
-        self._make_room(first + n, layers, heads, max(lengths), size)
-        beyond = torch.arange(self.mask.shape[1]) >= torch.tensor(lengths)[:, None]
-        mask = torch.zeros(beyond.shape, dtype=self.dtype).masked_fill_(beyond, torch.finfo(self.dtype).min)
-        self.mask[first : first + n] = mask
-        self.lengths += lengths
-        self.gathered = None
-        return range(first, first + n)
+        self._changed()
+        return super().reserve(lengths, layers, heads, size)
 
     def add(self, layers: list[torch.Tensor], lengths: list[int]) -> range:
         """Add a batch: `layers` as (batch, 2, heads, length, head size), padded on the right. Returns their places."""
@@ -144,26 +130,9 @@ class Sources:
         return places
 
     def remove(self, place: int) -> int:
-        """Drop the input at `place`; returns the place whose input has moved there (the last)."""
-        last = len(self) - 1
-        if place != last:
-            length = self.lengths[last]
-            for layer in self.layers:
-                layer[:, place, :, :length] = layer[:, last, :, :length]
-            self.mask[place] = self.mask[last]
-            self.lengths[place] = length
-        self.lengths.pop()
-        self.gathered = None
-        return last
+        self._changed()
+        return super().remove(place)
 
-    def _make_room(self, n: int, layers: int, heads: int, length: int, size: int) -> None:
-        have, long = (self.layers[0].shape[1], self.layers[0].shape[3]) if self.layers else (0, 0)
-        if n <= have and length <= long:
-            return
-        n, length = max(n, have), max(length, long)
-        grown = [zeros(2, n, heads, length, size, dtype=self.dtype, device=self.device) for _ in range(layers)]
-        mask = torch.full((n, length), torch.finfo(self.dtype).min, dtype=self.dtype, device=self.device)
-        for new, old in zip(grown, self.layers, strict=False):
-            new[:, :have, :, :long] = old
-        mask[:have, :long] = self.mask
-        self.layers, self.mask = grown, mask
+    def _changed(self) -> None:
+        self.gathered = None
+        vars(self).pop("mask", None)

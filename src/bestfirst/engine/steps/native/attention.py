@@ -7,6 +7,7 @@ the rows of a memory they are.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from .code import FLOAT, INT32, INT64, call, floats, ints, load, loop, number, plus, spread, store
+from .code import FLOAT, INT32, INT64, call, each_case, floats, ints, load, loop, number, plus, spread, store
 from .kernels import REORDER, _exp, _largest, compiled, f32
 from .registers import LANES
 
@@ -31,15 +32,7 @@ def _look_code(
     """As `look`."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        done = builder.append_basic_block("done")
-        switch = builder.switch(args[8], done)
-        for registers in REGISTERS:
-            block = builder.append_basic_block(f"head_{registers}")
-            switch.add_case(number(registers), block)
-            builder.position_at_end(block)
-            _generate(builder, registers, *args[:8])
-            builder.branch(done)
-        builder.position_at_end(done)
+        each_case(builder, args[8], {n: partial(_generate, builder, n, *args[:8]) for n in REGISTERS})
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 9), generate

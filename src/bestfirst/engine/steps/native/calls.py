@@ -1,7 +1,7 @@
 """Calls: every kernel and tile as a function of arrays, without numba. What they do is said where they are written.
 
-Arrays are C-contiguous, of the types that the kernels are compiled for: float32, int32; int64 for lengths, starts and what `top`
-finds.
+Arrays are C-contiguous, of the types that the kernels are compiled for (`SIGNATURES`). Where the package brings no library for
+the CPU (`registers.shipped`), or the sources have changed since, numba compiles them the first time (`compiling`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ from typing import Any
 import numpy as np
 
 from ...threads import cuts, share
-from .libraries import PREFIX, shipped
-from .registers import BLOCK, HERE, LANES, LEVEL, SIGNATURES, ZEROS, suit  # noqa: F401
+from .registers import BLOCK, HERE, LANES, LEVEL, PREFIX, SIGNATURES, ZEROS, shipped, suit  # noqa: F401
 
 LEAST, MANY, FEW = 1024, 48, 8  # outputs, rows of a product, rows to find the best of, that are worth a thread
 
-f32 = ZEROS.dtype.type
-C_KINDS: dict[str, Any] = {"i": ctypes.c_int64, "f": ctypes.c_float}
 RESULT = ctypes.create_string_buffer(64)  # where an entry puts that it returns nothing, and why it failed, which it does not
 NOWHERE = ctypes.addressof(RESULT)
 
@@ -43,10 +40,16 @@ def entries() -> Mapping[str, Any]:
 def linked(address: Callable[[str], Any]) -> dict[str, Any]:
     """Functions of what lies at the address of each entry's symbol."""
     made = {}
-    for name, letters in SIGNATURES.items():
-        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *(C_KINDS[each] for each in letters))
-        made[name] = kind(address(PREFIX + name))
+    for name, signature in SIGNATURES.items():
+        kinds = [kind for each in signature.split() for kind in _c_kinds(each)]
+        made[name] = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *kinds)(address(PREFIX + name))
     return made
+
+
+def _c_kinds(kind: str) -> list[Any]:
+    if kind == "float":
+        return [ctypes.c_float]
+    return [ctypes.c_int64] * (1 if kind == "int" else 5 + 2 * int(kind[1]))
 
 
 def at(array: Any) -> int:
@@ -54,8 +57,32 @@ def at(array: Any) -> int:
     return array.__array_interface__["data"][0]
 
 
-def _run(name: str, *numbers: Any) -> None:
-    entries()[name](NOWHERE, NOWHERE, *numbers)
+def _as_numba(given: Any) -> tuple[Any, ...]:
+    """A number, or an array as numba hands it over: nobody's memory, its size, where it lies, its shape and strides."""
+    if not isinstance(given, np.ndarray):
+        return (given,)
+    return 0, 0, given.size, given.itemsize, at(given), *given.shape, *given.strides
+
+
+def _entry(name: str) -> Callable[..., None]:
+    return lambda *given: entries()[name](NOWHERE, NOWHERE, *(number for each in given for number in _as_numba(each)))
+
+
+own_attention, cross_attention, self_attention, put = map(_entry, ("own_attention", "cross_attention", "self_attention", "put"))
+norm, add_norm, activate, embed = map(_entry, ("norm", "add_norm", "activate", "embed"))
+top, allowed_top, pack, quantise, pack_bytes = map(_entry, ("top", "allowed_top", "pack", "quantise", "pack_bytes"))
+_mixed, _row_top, _by_panels, _by_rows, _multiply_bytes = map(
+    _entry, ("mixed", "row_top", "by_panels", "by_rows", "multiply_bytes")
+)
+
+
+def mixed(numbers: Any) -> int:
+    out = np.zeros(1, np.int64)
+    _mixed(numbers, out)
+    return int(out[0])
+
+
+# -- those whose work threads share ----------------------------------------------------------------------------------------
 
 
 def _shared(n: int, least: int, run: Callable[[int, int], None]) -> None:
@@ -64,127 +91,28 @@ def _shared(n: int, least: int, run: Callable[[int, int], None]) -> None:
     share(lambda i: run(*pieces[i]), len(pieces))
 
 
-def own_attention(
-    qkv: Any, bias: Any, pool: Any, paths: Any, slots: Any, positions: Any, heads: int, scale: Any, out: Any
-) -> None:
-    rows, d = out.shape
-    _run(
-        "own_attention", at(qkv), at(bias), at(pool), len(pool), at(paths), paths.shape[1], at(slots), at(positions), rows, d,
-        heads, scale, at(out),
-    )  # fmt: skip
-
-
-def cross_attention(q: Any, bias: Any, keys_values: Any, lengths: Any, places: Any, scale: Any, out: Any) -> None:
-    _, sources, heads, longest, size = keys_values.shape
-    _run(
-        "cross_attention", at(q), at(bias), at(keys_values), sources, heads, longest, size, at(lengths), at(places), len(out),
-        scale, at(out),
-    )  # fmt: skip
-
-
-def self_attention(qkv: Any, bias: Any, starts: Any, heads: int, scale: Any, out: Any) -> None:
-    _run("self_attention", at(qkv), at(bias), at(starts), len(starts) - 1, *out.shape, heads, scale, at(out))
-
-
-def put(keys_values: Any, bias: Any, starts: Any, first: int, out: Any) -> None:
-    tokens, inputs = len(keys_values), len(starts) - 1
-    _run("put", at(keys_values), at(bias), at(starts), inputs, tokens, first, at(out), *out.shape[1:])
-
-
-def norm(x: Any, weight: Any, shift: Any, epsilon: Any, out: Any) -> None:
-    _run("norm", at(x), at(weight), at(shift), epsilon, at(out), *x.shape)
-
-
-def add_norm(x: Any, y: Any, bias: Any, weight: Any, shift: Any, epsilon: Any, out: Any) -> None:
-    _run("add_norm", at(x), at(y), at(bias), at(weight), at(shift), epsilon, at(out), *x.shape)
-
-
-def _activation(name: str) -> Callable[[Any, Any], None]:
-    return lambda x, bias: _run(name, at(x), at(bias), *x.shape)
-
-
-relu, gelu, gelu_tanh, silu = map(_activation, ("relu", "gelu", "gelu_tanh", "silu"))
-
-
-def embed(tokens: Any, positions: Any, embedding: Any, scale: Any, table: Any, out: Any) -> None:
-    _run("embed", at(tokens), at(positions), at(embedding), len(embedding), scale, at(table), len(table), at(out), *out.shape)
-
-
-def top(x: Any, banned: Any, values: Any, tokens: Any) -> None:
-    _run("top", at(x), *x.shape, at(banned), len(banned), at(values), at(tokens), *values.shape)
-
-
 def row_top(x: Any, vocabulary: int, banned: Any, values: Any, tokens: Any) -> None:
     """Threads share the rows."""
-    (rows, columns), k = x.shape, values.shape[1]
-    given, never, best, found = at(x), at(banned), at(values), at(tokens)
-
-    def some(begin: int, end: int) -> None:
-        at_row = given + 4 * begin * columns, best + 4 * begin * k, found + 8 * begin * k
-        _run("row_top", at_row[0], vocabulary, columns, never, len(banned), *at_row[1:], end - begin, k)
-
-    _shared(rows, FEW, some)
-
-
-def allowed_top(x: Any, banned: Any, allowed: Any, ends: Any, values: Any, tokens: Any) -> None:
-    given = at(banned), len(banned), at(allowed), len(allowed), at(ends)
-    _run("allowed_top", at(x), *x.shape, *given, at(values), at(tokens), *values.shape)
-
-
-def mixed(numbers: Any) -> int:
-    out = np.zeros(1, np.int64)
-    _run("mixed", at(numbers), len(numbers), at(out))
-    return int(out[0])
-
-
-def pack(matrix: Any, block: int, packed: Any) -> None:
-    _run("pack", at(matrix), *matrix.shape, block, at(packed), len(packed))
+    _shared(len(x), FEW, lambda a, b: _row_top(x[a:b], vocabulary, banned, values[a:b], tokens[a:b]))
 
 
 def by_panels(x: Any, packed: Any, block: int, zeros: Any, out: Any) -> None:
     """Threads share the rows."""
-    (rows, inputs), outputs = x.shape, out.shape[1]
-    given, weights, start, to = at(x), at(packed), at(zeros), at(out)
-
-    def some(begin: int, end: int) -> None:
-        _run(
-            "by_panels", given + 4 * begin * inputs, end - begin, inputs, weights, block, start, to + 4 * begin * outputs, outputs
-        )
-
-    _shared(rows, MANY, some)
+    _shared(len(x), MANY, lambda a, b: _by_panels(x[a:b], packed, block, zeros, out[a:b]))
 
 
 def by_rows(weights: Any, packed: Any, zeros: Any, out: Any) -> None:
     """Threads share the outputs."""
-    (_, inputs), columns = weights.shape, out.shape[1]
-    first, packed_at, zeros_at, to = at(weights), at(packed), at(zeros), at(out)
-
-    def some(begin: int, end: int) -> None:
-        _run("by_rows", first + 4 * begin * inputs, end - begin, inputs, packed_at, zeros_at, to + 4 * begin * columns, columns)
-
-    _shared(len(weights), LEAST, some)
-
-
-def quantise(x: Any, out: Any, scales: Any) -> None:
-    _run("quantise", at(x), *x.shape, at(out), at(scales))
-
-
-def pack_bytes(matrix: Any, packed: Any, start: Any, scales: Any) -> None:
-    _run("pack_bytes", at(matrix), *matrix.shape, at(packed), *packed.shape, at(start), at(scales))
+    _shared(len(weights), LEAST, lambda a, b: _by_rows(weights[a:b], packed, zeros, out[a:b]))
 
 
 def multiply_bytes(x: Any, row_scales: Any, packed: Any, start: Any, scales: Any, out: Any) -> None:
     """Threads share the outputs, whole panels."""
-    (outputs, depth), (rows, columns) = packed.shape, out.shape
     assert HERE.eight is not None
-    panel = HERE.eight.lanes * HERE.eight.wide
-    given, weights, begun, factors, to = (at(x), rows, at(row_scales)), at(packed), at(start), at(scales), at(out)
+    outputs, panel = len(packed), HERE.eight.lanes * HERE.eight.wide
 
     def some(begin: int, end: int) -> None:
         first, last = begin * panel, min(outputs, end * panel)
-        _run(
-            "multiply_bytes", *given, weights + first * depth, last - first, depth, begun + 4 * first, factors + 4 * first,
-            to + 4 * first, columns,
-        )  # fmt: skip
+        _multiply_bytes(x, row_scales, packed[first:last], start[first:last], scales[first:last], out, first)
 
     _shared(-(-outputs // panel), LEAST // panel, some)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,25 @@ from .registers import TileShape
 FLOAT, INT8, INT16, INT32, INT64 = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
 
 
+def each_case(builder: Any, number_of_it: Any, cases: Mapping[int, Callable[[], None]]) -> None:
+    """The code of every case, of which the one with this number is run, if there is one."""
+    done = builder.append_basic_block("done")
+    switch = builder.switch(number_of_it, done)
+    for which, generate in cases.items():
+        block = builder.append_basic_block(f"case_{which}")
+        switch.add_case(number(which), block)
+        builder.position_at_end(block)
+        generate()
+        builder.branch(done)
+    builder.position_at_end(done)
+
+
 def every_shape(builder: Any, largest: TileShape, tall: Any, wide: Any, generate: Callable[[int, int], None]) -> None:
     """The code of a tile of `tall` rows and `wide` registers, `generate` being asked for each that is no larger."""
-    done = builder.append_basic_block("done")
-    switch = builder.switch(builder.add(builder.mul(tall, number(largest.wide + 1)), wide), done)
-    for rows in range(1, largest.tall + 1):
-        for registers in range(1, largest.wide + 1):
-            block = builder.append_basic_block(f"tile_{rows}_{registers}")
-            switch.add_case(number(rows * (largest.wide + 1) + registers), block)
-            builder.position_at_end(block)
-            generate(rows, registers)
-            builder.branch(done)
-    builder.position_at_end(done)
+    step = largest.wide + 1
+    shapes = [(rows, registers) for rows in range(1, largest.tall + 1) for registers in range(1, step)]
+    cases = {rows * step + registers: partial(generate, rows, registers) for rows, registers in shapes}
+    each_case(builder, builder.add(builder.mul(tall, number(step)), wide), cases)
 
 
 def loop(builder: Any, end: Any, begun: Sequence[Any], body: Callable[..., Sequence[Any]]) -> list[Any]:
@@ -92,26 +100,13 @@ def pointer(_: Any, address: Any) -> Any:
     return types.voidptr(types.int64), generate
 
 
-@njit(inline="always")
-def floats(address: int, shape: Any) -> Any:
-    return carray(pointer(address), shape, np.float32)  # type: ignore[call-arg]
+def _array_of(kind: Any) -> Callable[[int, Any], Any]:
+    @njit(inline="always")
+    def array(address: int, shape: Any) -> Any:
+        return carray(pointer(address), shape, kind)  # type: ignore[call-arg]
+
+    return array
 
 
-@njit(inline="always")
-def doubles(address: int, shape: Any) -> Any:
-    return carray(pointer(address), shape, np.float64)  # type: ignore[call-arg]
-
-
-@njit(inline="always")
-def ints(address: int, shape: Any) -> Any:
-    return carray(pointer(address), shape, np.int32)  # type: ignore[call-arg]
-
-
-@njit(inline="always")
-def longs(address: int, shape: Any) -> Any:
-    return carray(pointer(address), shape, np.int64)  # type: ignore[call-arg]
-
-
-@njit(inline="always")
-def octets(address: int, shape: Any) -> Any:
-    return carray(pointer(address), shape, np.uint8)  # type: ignore[call-arg]
+floats, doubles, ints, longs, signed, octets = map(_array_of, (np.float32, np.float64, np.int32, np.int64, np.int8, np.uint8))
+"""What lies at an address, as an array of this shape."""

@@ -20,7 +20,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from . import registers
-from .libraries import PREFIX, SHIPPED, key, shipped
+from .registers import PREFIX, SHIPPED, SIGNATURES, key, shipped
 
 RUNTIME = """
 declare ptr @malloc(i64)
@@ -77,13 +77,16 @@ def compiled_module() -> Any:
 
     from .entries import ENTRIES
 
-    kinds = {"i": types.int64, "f": types.float32}
+    scalars = {"int": types.int64, "float": types.float32}
+    numbers = {"f": types.float32, "i": types.int32, "l": types.int64, "b": types.int8, "u": types.uint8}
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     modules = []
-    for function, letters in ENTRIES.items():
-        compiled = njit(**options)(function)._compiler.compile(tuple(kinds[each] for each in letters), types.void)
+    for name, function in ENTRIES.items():
+        kinds = [scalars.get(each) or types.Array(numbers[each[0]], int(each[1]), "C") for each in SIGNATURES[name].split()]
+        fast = function.targetoptions.get("fastmath", False)
+        compiled = njit(**options, fastmath=fast)(function.py_func)._compiler.compile(tuple(kinds), types.void)
         module = llvm.parse_bitcode(compiled.library._final_module.as_bitcode())
-        module.get_function(compiled.fndesc.llvm_func_name).name = PREFIX + function.__name__
+        module.get_function(compiled.fndesc.llvm_func_name).name = PREFIX + name
         modules.append(module)
     runtime = llvm.parse_assembly(RUNTIME)
     runtime.triple = modules[0].triple

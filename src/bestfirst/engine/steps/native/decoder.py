@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from copy import copy
+from functools import partial
 from itertools import accumulate, chain
+from threading import RLock
 from typing import Any
 
 import numpy as np
 
-from ..bart_weights import BartSide, BartWeights
-from ..step_rows import Pages, Rows, check_range
+from ....models.reader import Prompt
+from ..bart_weights import BartSide, BartWeights, JoinedLayer
+from ..step_rows import NativeSources, NativeTree, Pages, Rows, check_range
 from . import calls as kernels
-from .parts import NativeLayer, PackedBytes, ResidualStream, Workspace, byte_room, embed, native_norms
+from .parts import PackedBytes, Product, ResidualStream, Workspace, byte_room, embed, feed_forward, native_norms
 from .registers import HERE
-from .tree_arrays import NativeSources, NativeTree
 from .whole import WholePass, deepest
 
 MULTIPLE = kernels.LANES  # of rows: what the product with the vocabulary works through at a time; a step's last few are filled up
@@ -22,26 +25,28 @@ WIDE = 500  # of more than so many best tokens, selecting them is faster than a 
 NOTHING = np.empty(0, np.int64)
 
 
-class NativeEncoder:
-    """An encoder of token ids. Inputs stand one after another: nothing is padded."""
+class NativeSide:
+    """The layers of an encoder or a decoder, and memory to work in."""
 
-    def __init__(self, side: BartSide, pages: Pages | None = None, eight_bits: bool = False) -> None:
-        pages = pages or Pages()
+    def __init__(self, side: BartSide, pages: Pages, eight_bits: bool) -> None:
         self.side = side
-        self.layers = [NativeLayer(layer, pages, eight_bits) for layer in side.layers]
+        self.layers = [JoinedLayer(layer, partial(Product, pages, eight_bits=eight_bits)) for layer in side.layers]
         self.norms = native_norms(side)
         self.whole = WholePass(side, self.layers, self.norms) if WholePass.takes(side, self.layers, self.norms) else None
-        d, inner = side.width, max(layer.forward.up.outputs for layer in self.layers)
-        self.workspace = Workspace(
-            x=d, h=d, y=d, seen=d, qkv=3 * d, inner=inner, room=byte_room(deepest(self.layers)) // 4, scales=1
-        )
+        d, inner = side.width, max(layer.fc1.outputs for layer in self.layers)
+        octets = byte_room(deepest(self.layers)) // 4
+        self.workspace = Workspace(x=d, h=d, y=d, q=d, seen=d, qkv=3 * d, inner=inner, room=octets, scales=1)
 
-    def again(self) -> NativeEncoder:
+    def again(self) -> Any:
         """The same weights, with memory of its own to work in."""
         made = copy(self)
         made.workspace = self.workspace.again()
         made.whole = None if self.whole is None else self.whole.again()
         return made
+
+
+class NativeEncoder(NativeSide):
+    """An encoder of token ids. Inputs stand one after another: nothing is padded."""
 
     def __call__(self, inputs: Sequence[Sequence[int]]) -> Any:
         """The encoder's output for all inputs' tokens, one input after another, (tokens, d), until the next call.
@@ -63,8 +68,8 @@ class NativeEncoder:
             kernels.self_attention(qkv, layer.qkv.bias, starts, layer.heads, layer.scaling, seen)
             layer.own_out(seen, y)
             stream.add(y, layer.own_out.bias)
-            layer.forward(stream.h, w["inner"], y)
-            stream.add(y, layer.forward.bias)
+            feed_forward(layer, stream.h, w["inner"], y)
+            stream.add(y, layer.fc2.bias)
         return stream.h
 
     def check(self, inputs: Sequence[Sequence[int]]) -> None:
@@ -75,48 +80,42 @@ class NativeEncoder:
         check_range("an input token's id", np.fromiter(chain.from_iterable(inputs), np.int64), len(self.side.embedding))
 
 
-class NativeDecoder:
-    """A step of a BART-like decoder, and what encodes its inputs. Trees and sources may be of numpy's arrays or of tensors."""
+class NativeDecoder(NativeSide):
+    """A step of a BART-like decoder, and what encodes its inputs: a `DecoderStep` without torch. Trees and sources may be of
+    numpy's arrays or of tensors."""
 
     name = "native"
     attends = True
     by_place = False
     watching = False  # whether to keep `attention`, (rows, source), of each step: the mean over the heads of the last layer
     attention: Any
+    lock: Any = None  # who runs it: it has memory for one pass; None where the model's own is taken
 
     def __init__(self, weights: BartWeights, eight_bits: bool = False) -> None:
         """Weights whose arrays are numpy's, float32; `eight_bits`: products are taken in these, where the CPU can."""
         pages = Pages()
-        self.side = weights.decoder
-        self.layers = [NativeLayer(layer, pages, eight_bits) for layer in self.side.layers]
-        self.norms = native_norms(self.side)
-        self.whole = (
-            WholePass(self.side, self.layers, self.norms) if WholePass.takes(self.side, self.layers, self.norms) else None
-        )
+        super().__init__(weights.decoder, pages, eight_bits)
         self.width = d = self.side.width
-        inner = max(layer.forward.up.outputs for layer in self.layers)
-        octets = byte_room(deepest(self.layers)) // 4
-        self.workspace = Workspace(x=d, h=d, y=d, q=d, seen=d, qkv=3 * d, inner=inner, room=octets, scales=1)
         self._keys_values = Workspace(keys_values=2 * d)
         bias = weights.head.bias
         self.head_bias = None if bias is None or not bias.any() else bias.reshape(-1, 1)
         self.head = np.ascontiguousarray(weights.head.weight)
         self.packed = PackedBytes.of(self.head) if eight_bits and HERE.eight is not None else None
         self.eight_bits = self.packed is not None
+        if eight_bits and not self.eight_bits:
+            warnings.warn("this CPU has neither VNNI nor AVX2: dtype 'int8' is computed in fp32", stacklevel=2)
         self.tiled = kernels.suit(d)  # whether tiles multiply with it
         self._transposed = self._logits = np.empty(0, np.float32)
-        self.encoder = None if weights.encoder is None else NativeEncoder(weights.encoder, pages, eight_bits)
+        self.encoder: Any = None if weights.encoder is None else NativeEncoder(weights.encoder, pages, eight_bits)
 
-    def again(self) -> NativeDecoder:
-        """The same weights, with memory of its own to work in."""
-        made = copy(self)
-        made.workspace, made._keys_values = self.workspace.again(), self._keys_values.again()
-        made.whole = None if self.whole is None else self.whole.again()
+    def again(self) -> Any:
+        made = super().again()
+        made._keys_values, made.lock = self._keys_values.again(), RLock()
         made.encoder = None if self.encoder is None else self.encoder.again()
         made._transposed = made._logits = np.empty(0, np.float32)
         return made
 
-    def room(self, tokens: int = 0) -> tuple[NativeTree, NativeSources]:
+    def room(self, model: Any = None, tokens: int = 0) -> tuple[Any, Any]:
         """A new tree and new sources; with `tokens`, one input of so many is there."""
         sources = NativeSources()
         if tokens:
@@ -125,9 +124,9 @@ class NativeDecoder:
 
     # -- inputs ----------------------------------------------------------------------------------------------------------
 
-    def take_in(self, inputs: Sequence[Sequence[int]], sources: Any) -> list[int]:
-        """Encode inputs, token ids each. Returns their places among the sources."""
-        assert self.encoder is not None
+    def take_in(self, model: Any, prompts: Sequence[Prompt], sources: Any) -> list[int]:
+        """Encode inputs. Returns their places among the sources."""
+        inputs = [prompt.source for prompt in prompts]
         self.encoder.check(inputs)
         lengths = [len(tokens) for tokens in inputs]
         places = self.reserve(lengths, sources)
@@ -169,8 +168,6 @@ class NativeDecoder:
         y, q, qkv, seen = w["y"], w["q"], w["qkv"], w["seen"]
         paths, lengths = np.asarray(tree.paths), np.array(sources.lengths)
         for index, layer in enumerate(self.layers):
-            assert layer.cross_q is not None
-            assert layer.cross_out is not None
             pool = np.asarray(tree.layer(index, self.width)).reshape(-1, 2 * self.width)
             keys_values = np.asarray(sources.layers[index])
             layer.qkv(stream.h, qkv)
@@ -183,9 +180,13 @@ class NativeDecoder:
             kernels.cross_attention(q, layer.cross_q.bias, keys_values, lengths, places, layer.scaling, seen)
             layer.cross_out(seen, y)
             stream.add(y, layer.cross_out.bias)
-            layer.forward(stream.h, w["inner"], y)
-            stream.add(y, layer.forward.bias)
+            feed_forward(layer, stream.h, w["inner"], y)
+            stream.add(y, layer.fc2.bias)
         return self._vocabulary(stream.h)
+
+    def read(self, rows: Rows, tree: Any, sources: Any) -> None:
+        """As `step`, for whole prompts from their first token, whose logits nobody needs."""
+        self.step(rows, tree, sources)
 
     def _vocabulary(self, h: Any) -> Any:
         """The last product, (rows, vocabulary) as a view of (vocabulary, rows): that way round it is up to a half faster.

@@ -1,181 +1,33 @@
-"""Entries: kernels and tiles as functions of plain numbers, addresses among them, with nothing of Python in them.
-
-These are what is compiled ahead of time (`libraries`); `calls` has each of them as a function of arrays. Arrays are C-contiguous.
-"""
+"""Entries: what is compiled ahead of time and called by `calls`: kernels and tiles as they are, and here, made of
+them, all layers of a model in one call, and steps of compiled searches; those take plain numbers, addresses among them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numba import carray, njit
+from numba import njit
 
-from . import attention, kernels, search_plan, search_state, searches, tiles, tops
-from .code import floats, ints, longs, octets, pointer
+from . import attention, int8, kernels, search_plan, search_state, searches, tiles, tops
+from .code import floats, ints, longs, octets, signed
 from .registers import HERE, SIGNATURES
 
 NUMBERS = 34  # of a plan (`whole`), before those of each layer
+EIGHT_BITS = HERE.eight is not None
 
 
-def own_attention(
-    qkv: int, bias: int, pool: int, capacity: int, paths: int, context: int, slots: int, positions: int, rows: int, d: int,
-    heads: int, scale: float, out: int,
-) -> None:  # fmt: skip
-    attention.own_attention(
-        floats(qkv, (rows, 3 * d)), floats(bias, (3 * d,)), floats(pool, (capacity, 2 * d)), ints(paths, (capacity, context)),
-        ints(slots, (rows,)), ints(positions, (rows,)), heads, scale, floats(out, (rows, d)),
-    )  # fmt: skip
-
-
-def cross_attention(
-    q: int, bias: int, keys_values: int, sources: int, heads: int, longest: int, size: int, lengths: int, places: int, rows: int,
-    scale: float, out: int,
-) -> None:  # fmt: skip
-    d = heads * size
-    attention.cross_attention(
-        floats(q, (rows, d)), floats(bias, (d,)), floats(keys_values, (2, sources, heads, longest, size)),
-        longs(lengths, (sources,)), ints(places, (rows,)), scale, floats(out, (rows, d)),
-    )  # fmt: skip
-
-
-def self_attention(
-    qkv: int, bias: int, starts: int, inputs: int, tokens: int, d: int, heads: int, scale: float, out: int
+@njit
+def in_eight_bits(
+    x: int, rows: int, inputs: int, room: int, row_scales: int, weights: int, start: int, scales: int, out: int, outputs: int
 ) -> None:
-    attention.self_attention(
-        floats(qkv, (tokens, 3 * d)), floats(bias, (3 * d,)), longs(starts, (inputs + 1,)), heads, scale,
-        floats(out, (tokens, d)),
-    )  # fmt: skip
-
-
-def put(
-    keys_values: int, bias: int, starts: int, inputs: int, tokens: int, first: int, out: int, sources: int, heads: int,
-    longest: int, size: int,
-) -> None:  # fmt: skip
-    d = heads * size
-    attention.put(
-        floats(keys_values, (tokens, 2 * d)), floats(bias, (2 * d,)), longs(starts, (inputs + 1,)), first,
-        floats(out, (2, sources, heads, longest, size)),
-    )  # fmt: skip
-
-
-def norm(x: int, weight: int, shift: int, epsilon: float, out: int, rows: int, d: int) -> None:
-    kernels.norm(floats(x, (rows, d)), floats(weight, (d,)), floats(shift, (d,)), epsilon, floats(out, (rows, d)))
-
-
-def add_norm(x: int, y: int, bias: int, weight: int, shift: int, epsilon: float, out: int, rows: int, d: int) -> None:
-    kernels.add_norm(
-        floats(x, (rows, d)), floats(y, (rows, d)), floats(bias, (d,)), floats(weight, (d,)), floats(shift, (d,)), epsilon,
-        floats(out, (rows, d)),
-    )  # fmt: skip
-
-
-def relu(x: int, bias: int, rows: int, d: int) -> None:
-    kernels.relu(floats(x, (rows, d)), floats(bias, (d,)))
-
-
-def gelu(x: int, bias: int, rows: int, d: int) -> None:
-    kernels.gelu(floats(x, (rows, d)), floats(bias, (d,)))
-
-
-def gelu_tanh(x: int, bias: int, rows: int, d: int) -> None:
-    kernels.gelu_tanh(floats(x, (rows, d)), floats(bias, (d,)))
-
-
-def silu(x: int, bias: int, rows: int, d: int) -> None:
-    kernels.silu(floats(x, (rows, d)), floats(bias, (d,)))
-
-
-def embed(
-    tokens: int, positions: int, embedding: int, vocabulary: int, scale: float, table: int, places: int, out: int, rows: int,
-    d: int,
-) -> None:  # fmt: skip
-    kernels.embed(
-        ints(tokens, (rows,)), ints(positions, (rows,)), floats(embedding, (vocabulary, d)), scale,
-        floats(table, (places, d)), floats(out, (rows, d)),
-    )  # fmt: skip
-
-
-def top(x: int, vocabulary: int, columns: int, banned: int, bans: int, values: int, tokens: int, rows: int, k: int) -> None:
-    tops.top(floats(x, (vocabulary, columns)), longs(banned, (bans,)), floats(values, (rows, k)), longs(tokens, (rows, k)))
-
-
-def row_top(x: int, vocabulary: int, columns: int, banned: int, bans: int, values: int, tokens: int, rows: int, k: int) -> None:
-    tops.row_top(
-        floats(x, (rows, columns)), vocabulary, longs(banned, (bans,)), floats(values, (rows, k)), longs(tokens, (rows, k))
-    )  # fmt: skip
-
-
-def allowed_top(
-    x: int, vocabulary: int, columns: int, banned: int, bans: int, allowed: int, size: int, ends: int, values: int, tokens: int,
-    rows: int, k: int,
-) -> None:  # fmt: skip
-    tops.allowed_top(
-        floats(x, (vocabulary, columns)), longs(banned, (bans,)), ints(allowed, (size,)), longs(ends, (rows,)),
-        floats(values, (rows, k)), longs(tokens, (rows, k)),
-    )  # fmt: skip
-
-
-def mixed(numbers: int, n: int, out: int) -> None:
-    longs(out, (1,))[0] = kernels.mixed(ints(numbers, (n,)))
-
-
-def pack(matrix: int, rows: int, inputs: int, block: int, packed: int, size: int) -> None:
-    tiles.pack(floats(matrix, (rows, inputs)), block, floats(packed, (size,)))
-
-
-def by_panels(x: int, rows: int, inputs: int, packed: int, block: int, zeros: int, out: int, outputs: int) -> None:
-    tiles.by_panels(
-        floats(x, (rows, inputs)), floats(packed, (outputs * inputs,)), block, floats(zeros, (tiles.PANEL,)),
-        floats(out, (rows, outputs)),
-    )  # fmt: skip
-
-
-by_panels_entry = njit(by_panels)
-
-
-def by_rows(weights: int, outputs: int, inputs: int, packed: int, zeros: int, out: int, columns: int) -> None:
-    tiles.by_rows(
-        floats(weights, (outputs, inputs)), floats(packed, (columns * inputs,)), floats(zeros, (tiles.PANEL,)),
-        floats(out, (outputs, columns)),
-    )  # fmt: skip
-
-
-if HERE.eight is not None:
-    from . import int8
-
-    def quantise(x: int, rows: int, inputs: int, out: int, scales: int) -> None:
+    """Nothing is, on a CPU that cannot."""
+    if EIGHT_BITS:
         depth = int8.padded(inputs)
-        int8.quantise(floats(x, (rows, inputs)), octets(out, (rows, int8.COPIES, depth)), floats(scales, (rows,)))
-
-    def pack_bytes(matrix: int, rows: int, inputs: int, packed: int, outputs: int, depth: int, start: int, scales: int) -> None:
-        weights = carray(pointer(packed), (outputs * depth,), np.int8)  # type: ignore[call-arg]
-        int8.pack(floats(matrix, (rows, inputs)), weights, ints(start, (outputs,)), floats(scales, (outputs,)))
-
-    def multiply_bytes(
-        x: int, rows: int, row_scales: int, packed: int, outputs: int, depth: int, start: int, scales: int, out: int, columns: int
-    ) -> None:
-        """`out` (rows, columns), of which the first `outputs` are written."""
+        quantised, factors = octets(room, (rows, int8.COPIES, depth)), floats(row_scales, (rows,))
+        int8.quantise(floats(x, (rows, inputs)), quantised, factors)
         int8.multiply(
-            octets(x, (rows, int8.COPIES, depth)), floats(row_scales, (rows,)),
-            carray(pointer(packed), (outputs, depth), np.int8), ints(start, (outputs,)),  # type: ignore[call-arg]
-            floats(scales, (outputs,)), floats(out, (rows, columns)),
+            quantised, factors, signed(weights, (outputs, depth)), ints(start, (outputs,)), floats(scales, (outputs,)),
+            floats(out, (rows, outputs)), 0,
         )  # fmt: skip
-
-    quantised, multiplied = njit(quantise), njit(multiply_bytes)
-
-    @njit
-    def in_eight_bits(
-        x: int, rows: int, inputs: int, room: int, row_scales: int, weights: int, start: int, scales: int, out: int, outputs: int
-    ) -> None:
-        quantised(x, rows, inputs, room, row_scales)
-        multiplied(room, rows, row_scales, weights, outputs, int8.padded(inputs), start, scales, out, outputs)
-else:
-
-    @njit
-    def in_eight_bits(
-        x: int, rows: int, inputs: int, room: int, row_scales: int, weights: int, start: int, scales: int, out: int, outputs: int
-    ) -> None:
-        """Nothing is, on this CPU."""
 
 
 @njit(inline="always")
@@ -199,7 +51,10 @@ def _multiply(p: Any, x: int, inputs: int, w: Any, product: int, out: int, outpu
     """x times a layer's product: where its weights are, its bias, and in eight bits what sums begin with, and scales."""
     weights, start, scales = w[4 * product], w[4 * product + 2], w[4 * product + 3]
     if scales == 0:
-        by_panels_entry(x, p[0], inputs, weights, p[33], p[32], out, outputs)
+        tiles.by_panels(
+            floats(x, (p[0], inputs)), floats(weights, (outputs * inputs,)), p[33], floats(p[32], (tiles.PANEL,)),
+            floats(out, (p[0], outputs)),
+        )  # fmt: skip
     else:
         in_eight_bits(x, p[0], inputs, p[30], p[31], weights, start, scales, out, outputs)
 
@@ -220,18 +75,11 @@ def _forward(p: Any, h: int, w: Any, up: int) -> None:
     """The product `up`, an activation, and the product after it."""
     rows, d, inner = p[0], p[1], p[3]
     _multiply(p, h, d, w, up, p[28], inner)
-    x, b = floats(p[28], (rows, inner)), floats(w[4 * up + 1], (inner,))
-    if p[6] == 0:
-        kernels.relu(x, b)
-    elif p[6] == 1:
-        kernels.gelu(x, b)
-    elif p[6] == 2:
-        kernels.gelu_tanh(x, b)
-    else:
-        kernels.silu(x, b)
+    kernels.activate(floats(p[28], (rows, inner)), floats(w[4 * up + 1], (inner,)), p[6])
     _multiply(p, p[28], inner, w, up + 1, p[25], d)
 
 
+@njit
 def decoder(plan: int, products: int, norms: int, embed_scale: float, scale: float, epsilon: float) -> None:
     """All layers of a decoder; `plan` as `whole.WholePass` lays it out."""
     first = longs(plan, (NUMBERS,))
@@ -263,9 +111,6 @@ def decoder(plan: int, products: int, norms: int, embed_scale: float, scale: flo
         n += 3
 
 
-decoder_entry = njit(decoder)
-
-
 @kernels.compiled()
 def _best(e: Any, p: Any, rows: int, width: int) -> None:
     """The product with the vocabulary, and the best tokens of each row (`NativeDecoder._vocabulary`, `best`)."""
@@ -295,6 +140,7 @@ def _best(e: Any, p: Any, rows: int, width: int) -> None:
     tops.of_columns(e, by_token, banned, values, tokens)
 
 
+@njit
 def search(step: int, plan: int, products: int, norms: int, embed_scale: float, scale: float, epsilon: float) -> None:
     """Steps of all searches, until one is over, or memory or the LIMIT is used up; `step` as `search_plan` lays it out."""
     e, p = longs(step, (search_plan.STEP,)), longs(plan, (NUMBERS,))
@@ -306,7 +152,7 @@ def search(step: int, plan: int, products: int, norms: int, embed_scale: float, 
         rows = p[0] = searches.plan(e)
         if rows > 0:
             searches.lay(e, p, rows)
-            decoder_entry(plan, products, norms, embed_scale, scale, epsilon)
+            decoder(plan, products, norms, embed_scale, scale, epsilon)
             width = searches.width_of(e, rows)
             _best(e, p, rows, width)
             e[search_plan.STEPS_RUN] += 1
@@ -323,6 +169,7 @@ def search(step: int, plan: int, products: int, norms: int, embed_scale: float, 
             return
 
 
+@njit
 def encoder(plan: int, products: int, norms: int, embed_scale: float, scale: float, epsilon: float) -> None:
     """All layers of an encoder."""
     p = longs(plan, (NUMBERS,))
@@ -345,5 +192,9 @@ def encoder(plan: int, products: int, norms: int, embed_scale: float, scale: flo
         n += 2
 
 
-ENTRIES = {globals()[name]: letters for name, letters in SIGNATURES.items()}
-"""Each, and its arguments' types."""
+FOUND = {name: kernel for part in (attention, kernels, tiles, tops) for name, kernel in vars(part).items()} | {
+    "quantise": int8.quantise, "pack_bytes": int8.pack, "multiply_bytes": int8.multiply, "decoder": decoder, "encoder": encoder,
+    "search": search,
+}  # fmt: skip
+ENTRIES = {name: FOUND[name] for name in SIGNATURES}
+"""Each, by its name."""

@@ -189,8 +189,8 @@ def pack(matrix: Any, packed: Any, start: Any, scales: Any) -> None:
 
 
 @compiled()
-def multiply(x: Any, row_scales: Any, packed: Any, start: Any, scales: Any, out: Any) -> None:
-    """Quantised rows times a packed matrix, into `out` (rows, outputs) in float32."""
+def multiply(x: Any, row_scales: Any, packed: Any, start: Any, scales: Any, out: Any, column: int) -> None:
+    """Quantised rows times a packed matrix, into `out` (rows, outputs or more) in float32, from a column on."""
     outputs, depth = packed.shape
     for top in range(0, x.shape[0], ROWS):
         bottom = min(x.shape[0], top + ROWS)
@@ -200,5 +200,5 @@ def multiply(x: Any, row_scales: Any, packed: Any, start: Any, scales: Any, out:
                 _tile(
                     x[r].ctypes.data, x.strides[0], x.strides[1], packed.ctypes.data + first * depth,
                     start.ctypes.data + 4 * first, scales.ctypes.data + 4 * first, row_scales.ctypes.data + 4 * r,
-                    out[r].ctypes.data + 4 * first, out.strides[0], depth, min(TALL, bottom - r), width // LANES,
+                    out[r].ctypes.data + 4 * (column + first), out.strides[0], depth, min(TALL, bottom - r), width // LANES,
                 )  # fmt: skip

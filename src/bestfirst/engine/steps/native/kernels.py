@@ -149,12 +149,25 @@ def embed(tokens: Any, positions: Any, embedding: Any, scale: Any, table: Any, o
             out[r, i] = embedding[tokens[r], i] * scale + table[positions[r], i]
 
 
+@compiled(fastmath=REORDER)
+def activate(x: Any, bias: Any, kind: int) -> None:
+    """The activation of this number, in place."""
+    if kind == 0:
+        relu(x, bias)
+    elif kind == 1:
+        gelu(x, bias)
+    elif kind == 2:
+        gelu_tanh(x, bias)
+    else:
+        silu(x, bias)
+
+
 @compiled()
-def mixed(numbers: Any) -> Any:
+def mixed(numbers: Any, out: Any) -> None:
     """A number that depends on each of these integers (n,) and its place: two are the same by chance only, one in 2^32."""
     total = np.uint64(0)
     for i in range(numbers.shape[0]):
         x = (u32(numbers[i]) ^ u32(i)) * u32(0x9E3779B1)  # products and shifts, so that no change makes up for another
         x = (x ^ (x >> u32(15))) * u32(0x85EBCA77)
         total += np.uint64(x)
-    return total
+    out[0] = total

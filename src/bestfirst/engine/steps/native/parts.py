@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..bart_weights import Affine, BartLayer, BartSide, LayerNorm
+from ..bart_weights import Affine, BartSide, JoinedLayer, LayerNorm
 from ..step_rows import Pages
 from . import calls as kernels
 from .registers import COPIES, HERE, QUAD
 
 KINDS = {"relu": 0, "gelu": 1, "gelu_new": 2, "gelu_pytorch_tanh": 2, "silu": 3, "swish": 3}
-"""Activations that there are kernels of, by the names that configs have for them; `entries` knows them by these numbers."""
-ACTIVATIONS = (kernels.relu, kernels.gelu, kernels.gelu_tanh, kernels.silu)
+"""Activations that there are kernels of, by the names that configs have for them; they know them by these numbers."""
 BYTE_LANES = 1 if HERE.eight is None else HERE.eight.lanes
 
 
@@ -64,12 +62,12 @@ class PackedBytes(NamedTuple):
     def of(cls, matrix: Any) -> PackedBytes:
         outputs, inputs = -(-len(matrix) // BYTE_LANES) * BYTE_LANES, byte_room(matrix.shape[1]) // COPIES
         packed = cls(np.empty((outputs, inputs), np.int8), np.empty(outputs, np.int32), np.empty(outputs, np.float32))
-        kernels.pack_bytes(np.ascontiguousarray(matrix, np.float32), *packed)
+        kernels.pack_bytes(np.ascontiguousarray(matrix, np.float32), packed.weights.reshape(-1), packed.start, packed.scales)
         return packed
 
     def multiply(self, x: Any, out: Any) -> None:
         """x (rows, inputs) times its transpose, into `out` (rows, outputs)."""
-        rows, scales = np.empty((len(x), COPIES * self.weights.shape[1]), np.uint8), np.empty(len(x), np.float32)
+        rows, scales = np.empty((len(x), COPIES, self.weights.shape[1]), np.uint8), np.empty(len(x), np.float32)
         kernels.quantise(x, rows, scales)
         kernels.multiply_bytes(rows, scales, *self, out)
 
@@ -108,38 +106,11 @@ class Product:
             np.matmul(x, self.weights, out=out)
 
 
-class FeedForward:
+def feed_forward(layer: JoinedLayer, x: Any, inner: Any, out: Any) -> None:
     """fc2(activation(fc1 x)), without the last bias."""
-
-    def __init__(self, layer: BartLayer, pages: Pages, eight_bits: bool) -> None:
-        self.up, self.down = (Product(pages, part, eight_bits=eight_bits) for part in (layer.fc1, layer.fc2))
-        self.bias = self.down.bias
-        self.activation = ACTIVATIONS[KINDS[layer.activation_name]]
-
-    def __call__(self, x: Any, inner: Any, out: Any) -> None:
-        self.up(x, inner)
-        self.activate(inner)
-        self.down(inner, out)
-
-    def activate(self, inner: Any) -> None:
-        """The activation of what the first product has made, in place."""
-        self.activation(inner, self.up.bias)
-
-
-class NativeLayer:
-    """One layer's products, of a decoder or encoder."""
-
-    cross_q: Product | None = None
-
-    def __init__(self, layer: BartLayer, pages: Pages, eight_bits: bool = False) -> None:
-        own, cross = layer.own, layer.cross
-        product = partial(Product, pages, eight_bits=eight_bits)
-        self.heads, self.size, self.scaling = own.heads, own.size, np.float32(own.scaling)
-        self.qkv, self.own_out = product(own.query, own.key, own.value), product(own.out)
-        if cross is not None:
-            self.cross_q, self.cross_out = product(cross.query), product(cross.out)
-            self.cross_kv = product(cross.key, cross.value)
-        self.forward = FeedForward(layer, pages, eight_bits)
+    layer.fc1(x, inner)
+    kernels.activate(inner, layer.fc1.bias, KINDS[layer.activation_name])
+    layer.fc2(inner, out)
 
 
 def native_norms(side: BartSide) -> list[LayerNorm]:

@@ -1,8 +1,15 @@
-"""Registers: what a CPU's tiles are cut to, and what entries take. Known before anything is compiled, or loaded that was."""
+"""Registers: what a CPU's tiles are cut to, what entries take, and where the library for a CPU lies. Known before anything is
+compiled, or loaded that was."""
 
 from __future__ import annotations
 
 import os
+import platform
+import sys
+from functools import cache
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -86,10 +93,45 @@ def suit(inputs: int, outputs: int = LANES) -> bool:
 
 
 SIGNATURES = {
-    "own_attention": "iiiiiiiiiiifi", "cross_attention": "iiiiiiiiiifi", "self_attention": "iiiiiiifi", "put": "i" * 11,
-    "norm": "iiifiii", "add_norm": "iiiiifiii", "relu": "iiii", "gelu": "iiii", "gelu_tanh": "iiii", "silu": "iiii",
-    "embed": "iiiifiiiii", "top": "i" * 9, "row_top": "i" * 9, "allowed_top": "i" * 12, "pack": "i" * 6, "by_panels": "i" * 8,
-    "by_rows": "i" * 7, "mixed": "iii", "decoder": "iiifff", "encoder": "iiifff", "search": "iiiifff",
-    **({"quantise": "i" * 5, "pack_bytes": "i" * 8, "multiply_bytes": "i" * 10} if HERE.eight is not None else {}),
+    "own_attention": "f2 f1 f2 i2 i1 i1 int float f2", "cross_attention": "f2 f1 f5 l1 i1 float f2",
+    "self_attention": "f2 f1 l1 int float f2", "put": "f2 f1 l1 int f5", "norm": "f2 f1 f1 float f2",
+    "add_norm": "f2 f2 f1 f1 f1 float f2", "activate": "f2 f1 int", "embed": "i1 i1 f2 float f2 f2", "top": "f2 l1 f2 l2",
+    "row_top": "f2 int l1 f2 l2", "allowed_top": "f2 l1 i1 l1 f2 l2", "mixed": "i1 l1", "pack": "f2 int f1",
+    "by_panels": "f2 f1 int f1 f2", "by_rows": "f2 f1 f1 f2", "decoder": "int int int float float float",
+    "encoder": "int int int float float float", "search": "int int int int float float float",
 }  # fmt: skip
-"""The arguments of every entry (`entries`): 64-bit integers, addresses among them ("i"), and float32 ("f")."""
+"""What every entry (`entries`) takes: 64-bit integers, addresses among them, float32, and C-contiguous arrays of so many
+dimensions: of float32 (f), int32 (i), int64 (l), int8 (b) and uint8 (u)."""
+if HERE.eight is not None:
+    SIGNATURES |= {"quantise": "f2 u3 f1", "pack_bytes": "f2 b1 i1 f1", "multiply_bytes": "u3 f1 b2 i1 f1 f2 int"}
+
+
+# -- libraries -------------------------------------------------------------------------------------------------------------
+
+FOLDER = Path(__file__).parent
+SOURCES = (
+    "attention.py", "code.py", "entries.py", "int8.py", "kernels.py", "level_searches.py", "registers.py", "search_plan.py",
+    "search_state.py", "searches.py", "step_searches.py", "strict_searches.py", "tiles.py", "tops.py",
+)  # fmt: skip
+PREFIX = "bestfirst_"  # of an entry's symbol
+SHIPPED = FOLDER / "built"
+"""Kernels come compiled, so that neither numba is loaded nor anything compiled when a model is first used: a library for every
+level, on Linux, made by `make kernels`, known by the kernels' sources and the kind of CPU."""
+
+
+@cache
+def available() -> bool:
+    """Whether there are compiled kernels, or numba to compile them."""
+    return shipped(LEVEL).is_file() or find_spec("numba") is not None
+
+
+def shipped(level: str | None) -> Path:
+    """Where the library of a level lies, if there is one."""
+    return SHIPPED / f"{sys.platform}-{platform.machine()}-{level}-{key(level)}.so"
+
+
+def key(level: str | None) -> str:
+    """What compiled kernels are known by: their sources, and the kind of CPU."""
+    digest = sha256(b"".join((FOLDER / name).read_bytes().replace(b"\r\n", b"\n") for name in SOURCES))
+    digest.update(f"{platform.machine()} {sys.platform} {level}".encode())
+    return digest.hexdigest()[:16]

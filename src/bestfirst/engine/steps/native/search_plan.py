@@ -9,7 +9,7 @@ from __future__ import annotations
     NODES, SCORED, CALLS, STEPS, GUESSED, NEEDED, DEEPEST, REACHED, OVER,
     # where its memory is, and how much there is of it
     NODES_AT, VALUES_AT, NODE_ROOM, ROWS_AT, BEST_AT, TOKENS_AT, CHILDREN_AT, ROW_ROOM,
-    # where answers are ranked by score (`search_answers`); NORMS_AT: what scores and bounds are divided by
+    # where answers are ranked by score (`search_state`); NORMS_AT: what scores and bounds are divided by
     ANSWER_ROOM, NORMS_AT, ENOUGH,
     # where it goes level by level (`search/level.py`)
     LEVELS, STOP, LED, LEVEL_AT, LEVEL, TURN, NOW, GOING_AT, GOING_FROM_AT, GOING, ENDED_AT, ENDED_FROM_AT, ENDED, BAR_AT,

@@ -33,8 +33,7 @@ def row_top(x: Any, vocabulary: int, banned: Any, values: Any, tokens: Any) -> N
                 b = token // ROW_BLOCK
                 maxima[b] = _largest(row[b * ROW_BLOCK : min(vocabulary, (b + 1) * ROW_BLOCK)])
         _take(row, maxima, ROW_BLOCK, values[r], tokens[r])
-        for j in range(values.shape[1]):
-            values[r, j] = min(values[r, j] - whole, f32(0)) if whole < f32(np.inf) else f32(np.nan)
+        _normalise(values[r], whole)
 
 
 @compiled(fastmath=REORDER)
@@ -45,29 +44,26 @@ def allowed_top(x: Any, banned: Any, allowed: Any, ends: Any, values: Any, token
     allowed[ends[r - 1] : ends[r]], in order; `values`, `tokens` (rows, k), -inf where there are fewer, NaN where logits are not
     finite. Only what is allowed is looked at twice: little is, in a trie.
     """
-    vocabulary, rows = x.shape
     wholes = column_wholes(x)
-    for token in banned:
-        if 0 <= token < vocabulary:
-            for r in range(rows):
-                x[token, r] = -np.inf
     begin = 0
     for r in range(values.shape[0]):
-        own = allowed[begin : ends[r]]
+        take_allowed(x[:, r], allowed[begin : ends[r]], banned, wholes[r], values[r], tokens[r])
         begin = ends[r]
-        found = np.empty(own.shape[0], f32)
-        for j in range(own.shape[0]):
-            found[j] = x[own[j], r]
-        take_allowed(found, own, wholes[r], values[r], tokens[r])
 
 
 @compiled(fastmath=REORDER)
-def take_allowed(found: Any, own: Any, whole: Any, values: Any, tokens: Any) -> None:
-    """The best of a row's allowed tokens `own`, whose logits are `found` and whose log-sum-exp with all others is `whole`."""
+def take_allowed(x: Any, own: Any, banned: Any, whole: Any, values: Any, tokens: Any) -> None:
+    """The best of a row's allowed tokens `own`, `x` being the logits of all, used up, and `whole` their log-sum-exp."""
+    for token in banned:
+        if 0 <= token < x.shape[0]:
+            x[token] = -np.inf
+    found = np.empty(own.shape[0], f32)
+    for j in range(own.shape[0]):
+        found[j] = x[own[j]]
     _take(found, found, 1, values, tokens)
     for j in range(values.shape[0]):
         tokens[j] = own[tokens[j]] if j < found.shape[0] else 0
-        values[j] = min(values[j] - whole, f32(0)) if whole < f32(np.inf) else f32(np.nan)
+    _normalise(values, whole)
 
 
 @compiled(fastmath=REORDER)
@@ -115,8 +111,14 @@ def top(x: Any, banned: Any, values: Any, tokens: Any) -> None:
     for r in range(values.shape[0]):
         _take(x[:, r], maxima[:, r], block, values[r], tokens[r])
         whole = largest[r] + f32(math.log(totals[r]))
-        for j in range(values.shape[1]):
-            values[r, j] = min(values[r, j] - whole, f32(0)) if whole < f32(np.inf) else f32(np.nan)
+        _normalise(values[r], whole)
+
+
+@njit(inline="always", fastmath=REORDER)
+def _normalise(logits: Any, whole: Any) -> None:
+    """To log-probabilities, given their log-sum-exp."""
+    for j in range(logits.shape[0]):
+        logits[j] = min(logits[j] - whole, f32(0)) if whole < f32(np.inf) else f32(np.nan)
 
 
 @njit(inline="always", fastmath=REORDER)
@@ -300,15 +302,8 @@ def allowed(e: Any, r: int, own: Any) -> int:
 def best_allowed(e: Any, x: Any, wholes: Any, banned: Any, values: Any, tokens: Any) -> None:
     """As `allowed_top`, of logits (rows, vocabulary or more) of which the log-sum-exp is known."""
     own = np.empty(e[s.VOCABULARY], np.int32)
-    found = np.empty(e[s.VOCABULARY], f32)
     for r in range(values.shape[0]):
-        n = allowed(e, r, own)
-        for j in range(n):
-            found[j] = x[r, own[j]]
-            for token in banned:
-                if token == own[j]:
-                    found[j] = -np.inf
-        take_allowed(found[:n], own, wholes[r], values[r], tokens[r])
+        take_allowed(x[r], own[: allowed(e, r, own)], banned, wholes[r], values[r], tokens[r])
 
 
 @compiled(fastmath=REORDER)

@@ -23,7 +23,7 @@ WORK = ("x", "h", "y", "qkv", "seen", "inner", "q", "room", "scales")
 
 
 class WholePass:
-    """An encoder's or a decoder's layers (`NativeLayer`), norms and embeddings, as `entries.encoder` and `decoder` read them."""
+    """An encoder's or a decoder's layers (`JoinedLayer`), norms and embeddings, as `entries.encoder` and `decoder` read them."""
 
     def __init__(self, side: BartSide, layers: Sequence[Any], norms: Sequence[LayerNorm]) -> None:
         first = layers[0]
@@ -36,7 +36,7 @@ class WholePass:
         self._plan = np.zeros(NUMBERS + 2 * len(layers), np.int64)
         begin = side.first_norm
         activation = KINDS[side.layers[0].activation_name]
-        self._plan[1:7] = side.width, first.heads, first.forward.up.outputs, len(layers), side.norm_first, activation
+        self._plan[1:7] = side.width, first.heads, first.fc1.outputs, len(layers), side.norm_first, activation
         self._plan[11:13] = at(side.embedding), len(side.embedding)
         self._plan[15:17] = (0, 0) if begin is None else (at(begin.weight), at(begin.bias))
         self._plan[32:34] = at(ZEROS), BLOCK
@@ -56,7 +56,7 @@ class WholePass:
     @staticmethod
     def takes(side: BartSide, layers: Sequence[Any], norms: Sequence[LayerNorm]) -> bool:
         """Whether all products are compiled, and layers differ in their numbers alone."""
-        shapes = {(layer.heads, float(layer.scaling), layer.forward.up.outputs) for layer in layers}
+        shapes = {(layer.heads, float(layer.scaling), layer.fc1.outputs) for layer in layers}
         alike = {layer.activation_name for layer in side.layers}
         every = {np.float32(norm.eps) for norm in (*norms, *filter(None, [side.first_norm]))}
         return len(shapes) == len(alike) == len(every) == 1 and all(p.compiled for layer in layers for p in _products(layer))
@@ -151,7 +151,7 @@ class WholePass:
 
 def _products(layer: Any) -> list[Any]:
     cross = [layer.cross_q, layer.cross_out] if hasattr(layer, "cross_kv") else []
-    return [layer.qkv, layer.own_out, *cross, layer.forward.up, layer.forward.down]
+    return [layer.qkv, layer.own_out, *cross, layer.fc1, layer.fc2]
 
 
 def _places(product: Any) -> tuple[int, ...]:
