@@ -179,7 +179,7 @@ class DeviceEngine:
         session = self._session
         if session is None or session.owner() is not self or (not session and not self._fitting and self._waiting):
             session = self._open()
-        while len(self._fitting) < BATCH and self._take(session):
+        while self._waiting and len(self._fitting) < BATCH and self._take(session):
             pass
         found = session.step(self._fitting)
         if found and not self._proven():

@@ -28,7 +28,7 @@ from .state import SCORES, Shape, State
 from .step import DeviceStep
 from .weights import Weights
 
-FEW_ACTIVE, MANY_ACTIVE = 16, 512  # inputs: few are soon done, with many the host has other things to do
+FEW_ACTIVE, MANY_ACTIVE = 16, 512  # inputs: few are soon done, many keep the device busy while the host reads others
 FIXED_ROWS = 256  # of a step where it always has the same
 AHEAD = 1  # snapshots outstanding: so many bursts are queued while the host waits for the one before
 FEW = 64  # jobs that are not worth collecting while many others run,
@@ -120,10 +120,10 @@ class Session:
         Results are made while the device works; when it has nothing left to do, all of them are there.
         """
         begun = perf_counter()
-        self._admit(waiting)
+        entered = self._admit(waiting)
         found: list[tuple[Job, Result]] = []
         if self.in_flight:
-            self._run_burst()
+            self._run_burst(entered)
             if len(self._snapshots) > self.ahead:
                 snapshot = self._snapshots.popleft()
                 while self._time_for_results(snapshot):
@@ -140,11 +140,11 @@ class Session:
 
     # -- letting in -----------------------------------------------------------------------------------------------------
 
-    def _admit(self, waiting: deque[Job]) -> None:
-        """Encode some of those that wait, as far as there is room, and put each in a free slot."""
+    def _admit(self, waiting: deque[Job]) -> bool:
+        """Encode some of those that wait, as far as there is room, and put each in a free slot; whether there were any."""
         jobs = [*islice(waiting, min(PIECE, self.most - self.in_flight))]
         if not jobs:
-            return
+            return False
         sums = [*accumulate(self._lengths(jobs))]
         jobs = jobs[: max(1, bisect(sums, TOKENS))]
         for _ in jobs:
@@ -161,6 +161,7 @@ class Session:
         self._let_in += len(jobs)
         self._active += len(jobs)
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        return True
 
     def _lengths(self, jobs: Sequence[Job]) -> list[int]:
         return self._lengths_of([job.source.payload for job in jobs])
@@ -212,14 +213,15 @@ class Session:
 
     # -- running -----------------------------------------------------------------------------------------------------------
 
-    def _run_burst(self) -> None:
-        """Some steps, and a snapshot of what they will have done."""
+    def _run_burst(self, entered: bool) -> None:
+        """Some steps, and a snapshot of what they will have done. Where inputs have `entered`, the host may have more to read."""
         rows = self._rows_for(self._active)
         size = self.step_of.size(rows, self._active)
         if self.asking is not None:
             self.step_of.ask(rows, self.graphs, self.asking, self._slots)
         else:
-            for _ in range(self.burst[bisect((FEW_ACTIVE, MANY_ACTIVE), self._active)]):
+            few, some, many = self.burst
+            for _ in range(few if self._active <= FEW_ACTIVE else many if entered and self._active > MANY_ACTIVE else some):
                 self.graphs.run(("step", size), lambda: self.step_of(size))
         board = self._boards.pop().again() if self._boards else Transfer(self.state.board)
         self._snapshots.append(Snapshot(board, self._let_in, self._taken_out))

@@ -38,7 +38,7 @@ class DeviceStep:
     """A step of R rows: grow the beams, share out the rows, run the decoder on them, keep each row's best successors."""
 
     admission = Admission  # what lets inputs in
-    burst = 1, 4, 8  # steps between two glances of the host, for few, some and many inputs: those after all is over are wasted
+    burst = 2, 4, 8  # steps between two glances of the host, for few, some and many inputs: those after all is over are wasted
     buckets: tuple[int, ...] = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows in a step: a graph for each
     wide: tuple[int, ...] = (8192,)  # and those of wide beams, all of which are needed
 
