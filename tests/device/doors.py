@@ -4,7 +4,7 @@
         [--only doors,http,one,batch,python,prompts]
 
 doors    tokens and texts through `decode`, a corpus job, the server's engine (16 requests at a time, without HTTP)
-http     texts through `decode`, and through `bestfirst serve` in a process of its own, 16 requests at a time
+http     texts through `decode`, and through `bestfirst serve` in a process of its own, 16 requests at a time, to the last byte
 one      one sentence at a time: `generate`, the drop-in, what of it is `generate`'s preparations, `decode`
 batch    all sentences: `generate` in batches of 512, the drop-in in one call, preparations, `decode` of the same tokens
 python   64 sentences: `prefix_allowed_tokens_fn`, a processor of one's own and `output_scores`, by `generate` and by the drop-in
@@ -15,10 +15,11 @@ Without a GPU it runs on the host, for a try: then numbers say nothing of a devi
 
 import argparse
 import atexit
+import json
+import socket
 import sys
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from threading import Event
@@ -150,20 +151,34 @@ if "http" in asked.only:
     wide = {"--max-items": share, "--max-queue": 2 * len(lines), "--max-rows": 1 << 24, "--device": device}
     served = Served(*(word for pair in wide.items() for word in pair))
     atexit.register(served.stop)
-    requests = [lines[i : i + share] for i in range(0, len(lines), share)]
-    clients = ThreadPoolExecutor(len(requests))
     given = {"beam": asked.beam, "max_length": asked.most}
+    bodies = [json.dumps({"text": lines[i : i + share], **given}).encode() for i in range(0, len(lines), share)]
+    head = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+    requests = [head.format(len(body)).encode() + body for body in bodies]
+    connections = [socket.create_connection((served.host, served.port)) for _ in requests]
 
-    def ask(texts: list[str]) -> list[dict]:
-        answer = served.translate(texts, **given)
-        assert answer.status == 200, answer.body
-        return answer.json["results"]
+    def ask() -> list[bytes]:
+        """All requests at once; their responses. What a client makes of the bytes is not the server's time."""
+        for connection, request in zip(connections, requests, strict=True):
+            connection.sendall(request)
+        return [response(connection) for connection in connections]
+
+    def response(connection: socket.socket) -> bytes:
+        said = bytearray()
+        while b"\r\n\r\n" not in said:
+            said += connection.recv(1 << 20)
+        head, _, body = said.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), said
+        length = int(next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))[15:])
+        while len(body) < length:
+            body += connection.recv(1 << 20)
+        return bytes(body)
 
     same = [a.text for a in bestfirst.decode(model, lines, settings)]
-    found = [each["hypotheses"][0]["text"] for part in clients.map(ask, requests) for each in part]
+    found = [each["hypotheses"][0]["text"] for body in ask() for each in json.loads(body)["results"]]
     print(f"over HTTP {sum(map(str.__eq__, same, found))} of {len(lines)} texts are decode's")
     ways["decode, texts"] = lambda: bestfirst.decode(model, lines, settings)
-    ways["bestfirst serve"] = lambda: [*clients.map(ask, requests)]
+    ways["bestfirst serve"] = ask
     compare(f"{len(lines)} sentences over HTTP, k = {asked.beam}, length penalty 0", asked.turns, "decode, texts")
 
 if "one" in asked.only:
