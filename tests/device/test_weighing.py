@@ -47,3 +47,15 @@ def test_a_checksum_on_a_gpu(dtype):
             assert not summed.still_holds()
             each.data[place] = was
             assert summed.still_holds()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_checksum_on_a_gpu_that_is_not_the_current_one():
+    """Its number is on its way on that GPU's stream: it is there that it is waited for."""
+    weights = torch.randn(1 << 26, device="cuda:1")
+    summed = Checksum([weights])
+    for number in range(20):
+        weights.data[number] += 1
+        assert not summed.still_holds()
+        weights.data[number] -= 1
+        summed = Checksum([weights])

@@ -140,6 +140,21 @@ def test_weights_that_differ_from_the_config_are_told(tmp_path):
         CompiledModel(folder)
 
 
+def test_a_config_without_what_positions_need_is_told_when_it_is_read(tmp_path):
+    path = Path(folder_of("m2m100", tmp_path), "config.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pad_token_id": None}))
+    with pytest.raises(ModelNotFound, match="NoneType"):
+        CompiledModel(str(tmp_path))
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
+@pytest.mark.parametrize("name", NAMES)
+def test_files_are_let_go_once_their_weights_are_read(name, tmp_path):
+    model = CompiledModel(folder_of(name, tmp_path))
+    bestfirst.decode(model, INPUTS, max_length=3)
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+
+
 def test_tensors_are_safetensors_own(tmp_path):
     from safetensors.torch import save_file
 

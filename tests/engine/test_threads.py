@@ -16,6 +16,7 @@ from bestfirst.engine import host, threads, two_engines
 from bestfirst.engine.choice import engine_for
 from bestfirst.engine.host import HostEngine
 from bestfirst.engine.known import known
+from bestfirst.models import Query
 from bestfirst.models.folder import embedded_folder
 from bestfirst.models.transformers import load_transformers
 from bestfirst.settings import Budget, Decoding
@@ -203,3 +204,33 @@ def test_an_ensemble_may_be_asked_by_many_threads_at_once_beside_its_models():
             *pool.map(lambda model: [result.hypotheses for result in bestfirst.decode(model, LINES[:12], beam=4)], asked * 3)
         ]
     assert found == expected * 3
+
+
+class OnThreads(bestfirst.Model):
+    """Asks its models at the same time, each on a thread of its own."""
+
+    def __init__(self, models, pool):
+        self.models, self.pool, self.eos = models, pool, models[0].eos
+
+    def start(self, source):
+        return [model.start(source) for model in self.models]
+
+    def score(self, batch):
+        asked = [[Query(query.state[i], query.prefix) for query in batch] for i in range(len(self.models))]
+        waiting = [self.pool.submit(model.score, each) for model, each in zip(self.models, asked, strict=True)]
+        first, second = [each.result(timeout=20) for each in waiting]
+        return [bestfirst.Scored((a.logprobs + b.logprobs) / 2, [a.state, b.state]) for a, b in zip(first, second, strict=True)]
+
+    def max_length(self, source):
+        return 12
+
+
+def test_what_is_made_of_models_may_ask_them_on_threads_of_its_own():
+    models = [bestfirst.load(), bestfirst.load(dtype="int8")]
+    with ThreadPoolExecutor(2) as pool:
+        model = OnThreads(models, pool)
+        found = bestfirst.decode(model, LINES[:3], beam=2)
+        assert [result.status for result in found] == ["complete"] * 3
+        with ThreadPoolExecutor(2) as callers:  # two calls at once: one waits for the other
+            again = [*callers.map(lambda _: bestfirst.decode(model, LINES[:3], beam=2), range(4))]
+    assert [[result.hypotheses for result in each] for each in again] == [[result.hypotheses for result in found]] * 4

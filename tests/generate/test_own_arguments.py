@@ -57,6 +57,12 @@ def test_a_strategy_may_be_an_object(run):
     assert torch.equal(run(strategy=best_first_beam(4), early_stopping="never"), run(early_stopping="never"))
 
 
+def test_a_strategy_that_is_an_object_has_its_own_beam(run):
+    """`num_beams` may be what the model's config says, or transformers' default: nobody has to repeat the strategy's there."""
+    expected = run(early_stopping="never", num_beams=3)
+    assert all(torch.equal(run(strategy=best_first_beam(3), num_beams=k), expected) for k in (1, 3, 4, 5))
+
+
 def test_early_stopping_goes_level_by_level_and_best_first_leaves_out_what_cannot_matter(run):
     stats = {"best-first": Stats(), "beam": Stats()}
     found = [run(strategy=name, early_stopping=True, stats=stats[name]) for name in stats]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from math import inf
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..models.numbers import FewBest, few_rows
 from ..models.reader import Prompt
 from ..models.text_model import TextModel
 from .known import known
-from .runner import Row, Runner, Sentence, all_at_work
+from .runner import Row, Runner, Sentence
 
 
 def step_of(model: Any) -> tuple[Any, Any]:
@@ -167,8 +167,11 @@ def _parts(model: Any) -> list[Any]:
 
 @contextmanager
 def running(trees: Sequence[CachedModel]) -> Iterator[None]:
-    """Meanwhile these models are asked through their trees, and by no other thread: it waits."""
-    with all_at_work(*(tree.runner for tree in trees)):
+    """Meanwhile these models are asked through their trees, and by no other call: it waits. Not so the threads of this one, where
+    what is made of the models asks them on several: a model itself is locked for a pass of it (`Runner.at_work`)."""
+    with ExitStack() as stack:
+        for lock in sorted((known(tree.model).asked for tree in trees), key=id):  # in one order: no two wait for each other
+            stack.enter_context(lock)
         before = [tree.model.cached for tree in trees]
         for tree in trees:
             tree.model.cached = tree

@@ -107,6 +107,7 @@ class Known:
     session: Any = None  # a GPU's room for whole searches
     modules: Any = None  # how a GPU runs the model by its own modules; with None in its place where it cannot
     lock: Any = field(default_factory=RLock)  # one call of `generate` or pass at a time: some steps hook into the model meanwhile
+    asked: Any = field(default_factory=RLock)  # one call at a time of what is made of this model (`cached_model.running`)
 
 
 _known: WeakKeyDictionary[Any, dict[bool, Known]] = WeakKeyDictionary()

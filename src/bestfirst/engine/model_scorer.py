@@ -112,9 +112,11 @@ class ModelScorer(Scorer):
     def _best_of_ensemble(self, batch: Sequence[Hypothesis], queries: Sequence[Query], width: float) -> list[Any] | None:
         """Of models on trees the few best are known without the scores of all tokens; None where more is asked for."""
         others = self.process is not None or bool(self.score.needs & ON_THE_WAY) or not self.score.plain
-        if type(self.model) is not Ensemble or others or (batch[0].parent or batch[0]).node is not None:
+        if not self._trees or type(self.model) is not Ensemble or others or (batch[0].parent or batch[0]).node is not None:
             return None
-        with self._running(self._trees):
+        from .runner import all_at_work
+
+        with self._running(self._trees), all_at_work(*(tree.runner for tree in self._trees)):  # logits are read after all passes
             found = self.own.best(queries, width)
         if found is None:
             return None

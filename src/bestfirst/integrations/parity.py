@@ -52,7 +52,8 @@ def own_strategy(config: Any, score: str | Score | None, strategy: str | Strateg
     """
     if strategy is None:
         strategy = "best-first" if bounded and config.early_stopping is not True else "beam"
-    plan = named_strategy(strategy, beam=config.num_beams)
+    # an object has its own beam: `num_beams` is the config's, where nobody gave it
+    plan = strategy if isinstance(strategy, Strategy) else named_strategy(strategy, beam=config.num_beams)
     if plan.k == inf:
         raise ValueError(f"strategy {plan.name!r} prunes nothing and may not end; use bestfirst.decode(..., max_calls=...)")
     if not bounded and not plan.level_by_level:

@@ -103,7 +103,7 @@ class Transfer:
         """The tensor as it will be now, in the same place on the host."""
         self._tensor.copy_(self._source, non_blocking=True)
         if self._event is not None:
-            self._event.record()
+            self._event.record(torch.cuda.current_stream(self._source.device))  # where it is copied, whatever device is current
         return self
 
     def here(self) -> bool:

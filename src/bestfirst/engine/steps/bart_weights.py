@@ -223,10 +223,12 @@ class FolderReader:
             raise ModelNotFound(f"its weights and config.json differ: {name!r} is {stored}, config.json makes it {shape}")
 
     def _positions(self, name: str) -> Positions:
+        width, most = self.width, self.positions  # not to keep the reader, and the files that it has mapped
         if self.kind == "m2m_100":
-            return Positions(lambda n: rising(n, self.width, int(self.config["pad_token_id"])))
+            padding = int(self.config["pad_token_id"])
+            return Positions(lambda n: rising(n, width, padding))
         if self.kind not in LEARNED and name not in self.tensors:
-            return Positions(lambda n: sinusoids(min(n, self.positions), self.width))
+            return Positions(lambda n: sinusoids(min(n, most), width))
         first = OFFSET if self.kind in LEARNED else 0
         table = self._take(name, self.positions + first, self.width)[first:]
         return Positions(lambda _: table)
