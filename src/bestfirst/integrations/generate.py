@@ -8,6 +8,7 @@ callable, and the folder route.
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -211,11 +212,15 @@ def generate_with(model: Any, arguments: dict[str, Any]) -> Any:
     kept = {name: value for name, value in arguments.items() if value is not None}
     if "streamer" in kept:
         kept["streamer"] = OnePrompt(kept["streamer"])
-    tokenizer, strings = kept.pop("tokenizer", None), kept.get("stop_strings")
+    tokenizer, config = kept.pop("tokenizer", None), copy.copy(kept.get("generation_config"))
+    strings = kept.get("stop_strings", getattr(config, "stop_strings", None))
     if tokenizer is not None and strings is not None:
-        del kept["stop_strings"]
-        others = kept.get("stopping_criteria", ())
-        kept["stopping_criteria"] = StoppingCriteriaList([*others, StopStringCriteria(tokenizer, strings)])
+        kept.pop("stop_strings", None)
+        if config is not None:
+            kept["generation_config"], config.stop_strings = config, None
+        given = kept.get("stopping_criteria", ())
+        if not any(type(each) is StopStringCriteria for each in given):  # as in `generate`, one that is given is all there is
+            kept["stopping_criteria"] = StoppingCriteriaList([*given, StopStringCriteria(tokenizer, strings)])
     return model.generate(**kept, custom_generate=generate)
 
 
