@@ -22,17 +22,29 @@ Texts = Sequence[tuple[Any, Decoding]]
 class TooMuch(Exception):
     """No request may ask for so much."""
 
+    status_code = 422
+
 
 class QueueFull(Exception):
-    """`retry_after` is when it will not be, as far as can be foreseen, in seconds."""
+    """`retry_after`: when it will not be, as far as can be foreseen, in seconds."""
+
+    status_code = 429
 
     def __init__(self, message: str, retry_after: int) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.headers = {"Retry-After": str(retry_after)}
 
 
 class DeadlinePassed(Exception):
     """The request took too long."""
+
+    status_code = 504
+
+
+class ClientLeft(Exception):
+    """Nobody waits for the response."""
+
+    status_code = 499  # nginx's code; only the metrics see it
 
 
 class Throughput:
@@ -198,13 +210,15 @@ class Submission:
             done += isinstance(event, Done)
             yield event
 
-    async def results(self, gone: Awaitable[None]) -> list[Done] | None:
-        """All texts in order; None if `gone`, which returns when the client has left, comes first."""
+    async def results(self, gone: Awaitable[None]) -> list[Done]:
+        """All texts in order. Raises `ClientLeft` if `gone`, which returns when the client has left, comes first."""
         leaving = asyncio.ensure_future(gone)
         working = asyncio.ensure_future(self._collect())
         try:
             await asyncio.wait({leaving, working}, return_when=asyncio.FIRST_COMPLETED)
-            return working.result() if working.done() else None
+            if not working.done():
+                raise ClientLeft
+            return working.result()
         finally:
             leaving.cancel()
             working.cancel()
