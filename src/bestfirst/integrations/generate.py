@@ -142,13 +142,15 @@ def generate(
         config=config,
         inputs=inputs,
         limits=limits,
-        score=own_score(config, score, score_options or {}),
+        settings={
+            "score": own_score(config, score, score_options or {}),
+            "allowed": allowed,
+            "row_budget": row_budget,
+            "deterministic": deterministic,
+            "draft": draft,
+        },
         processors=() if banned is not None else logits_processor,
         greedy=config.num_beams == 1 and not own,
-        allowed=allowed,
-        row_budget=row_budget,
-        deterministic=deterministic,
-        draft=draft,
         trace=trace,
         may_be_slower=may_be_slower,
     )
@@ -208,7 +210,8 @@ def stream(streamer: Any, output: Any, n: int, prompt_length: int) -> None:
 def generate_with(model: Any, arguments: dict[str, Any]) -> Any:
     """The folder route: `custom_generate="<folder>"` hands over the arguments of `generate` before anything was done with them.
     What a callable would not be given is honoured or refused, stop strings meet their tokenizer."""
-    refuse(None, **arguments)
+    if arguments.get("cache_implementation") == "paged":
+        raise ValueError("bestfirst.generate cannot honour cache_implementation='paged': it is not beam search; leave it out")
     kept = {name: value for name, value in arguments.items() if value is not None}
     if "streamer" in kept:
         kept["streamer"] = OnePrompt(kept["streamer"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
 from math import inf
@@ -14,26 +15,21 @@ from transformers.generation import utils
 from ..search import Result
 from .limits import eos_tokens
 
-Row = tuple[int, tuple[int, ...]]  # an input, and what was generated for it so far
-
 
 class ScoreRecord:
     """The log-probabilities after every hypothesis, for `output_scores`; of a finished input, those of its outputs only."""
 
     def __init__(self) -> None:
-        self._scored: dict[int, dict[tuple[int, ...], torch.Tensor]] = {}
-        self.rows: dict[Row, torch.Tensor] = {}
+        self.rows: dict[int, dict[tuple[int, ...], torch.Tensor]] = defaultdict(dict)  # of each input, after what was generated
 
-    def note(self, i: int, tokens: tuple[int, ...], scores: torch.Tensor) -> None:
-        """Keep `scores` (vocabulary,) after what was generated of input `i`."""
-        self._scored.setdefault(i, {})[tokens] = scores
+    def note(self, inputs: Sequence[int], tokens: torch.Tensor, scores: torch.Tensor) -> None:
+        """Keep `scores` (rows, vocabulary) after what was generated of these inputs, (rows, length)."""
+        for i, prefix, row in zip(inputs, tokens.tolist(), scores.clone(), strict=True):  # the next step may use the same memory
+            self.rows[i][tuple(prefix)] = row
 
     def close(self, i: int, result: Result) -> None:
-        scored = self._scored.pop(i, {})
-        for answer in result.hypotheses:
-            for t in range(len(answer.tokens)):
-                prefix = answer.tokens[:t]
-                self.rows.setdefault((i, prefix), scored[prefix].clone())
+        prefixes = {answer.tokens[:t] for answer in result.hypotheses for t in range(len(answer.tokens))}
+        self.rows[i] = {prefix: self.rows[i][prefix].clone() for prefix in prefixes}
 
 
 class Outputs:
@@ -79,15 +75,13 @@ class Outputs:
 
     def scores(self, record: ScoreRecord, k: int, beams: Sequence[Sequence[Sequence[tuple[int, ...]]]], missing: float) -> Any:
         """For each step (batch * k, vocabulary): the row of what stands in a slot, `missing` in all others."""
-        if not record.rows:
-            return ()
-        like = next(iter(record.rows.values()))
+        like = next((row for rows in record.rows.values() for row in rows.values()), ())
         out = []
         for beam in beams:
             step = torch.full((len(self.answers) * k, len(like)), missing, dtype=torch.float, device=self.ids.device)
             for i, prefixes in enumerate(beam):
                 for slot, prefix in enumerate(prefixes):
-                    step[i * k + slot] = record.rows[i, prefix]
+                    step[i * k + slot] = record.rows[i][prefix]
             out.append(step)
         return tuple(out)
 

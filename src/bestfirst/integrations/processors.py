@@ -23,6 +23,7 @@ from ..engine import edits
 from ..engine.edits import Edits, Operation
 from ..engine.processing import of_one_length
 from ..search import Hypothesis
+from .outputs import ScoreRecord
 from .refusals import OwnLoop
 
 ROUNDING = 1e-5  # a log-probability that is above 0 by no more than this is 0
@@ -51,7 +52,8 @@ def banned_tokens(processors: Sequence[Any]) -> frozenset[int] | None:
 class Processors:
     """The processors of one call, as a hook of the engine: (hypotheses, log-probabilities (rows, vocabulary)) in, the same out.
 
-    `monotonic`: raise NotMonotonic when a log-probability comes out above 0. `drops`: see `AllowedTokens`.
+    `monotonic`: raise NotMonotonic when a log-probability comes out above 0. `drops`: see `AllowedTokens`. `record`: where it is
+    noted what comes out.
     """
 
     def __init__(
@@ -62,12 +64,14 @@ class Processors:
         k: int,
         monotonic: bool,
         drops: bool = True,
+        record: ScoreRecord | None = None,
     ) -> None:
         """`ids` (batch, prompt length) stand before every output; `input_of` tells which of them a hypothesis belongs to."""
         self.ids = ids
         self.input_of = input_of
-        self.monotonic = monotonic
+        self.monotonic = monotonic and bool(processors)
         self.drops = drops
+        self.record = record
         self._apply = [self._adapt(one_an_input(processor, len(ids)), k) for processor in processors]
 
     def __call__(self, batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
@@ -75,10 +79,16 @@ class Processors:
 
     def one(self, i: int, tokens: Sequence[int], scores: torch.Tensor) -> torch.Tensor:
         """For what was generated of the i-th input: log-probabilities (1, vocabulary) in, the same out."""
-        return self.rows([i], torch.tensor([tokens]), scores)
+        return self._applied([i], torch.tensor([tokens]), scores)
 
     def rows(self, inputs: list[int], tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """For what was generated of these inputs, (rows, length): log-probabilities (rows, vocabulary) in, the same out."""
+        scores = self._applied(inputs, tokens, scores)
+        if self.record is not None:
+            self.record.note(inputs, tokens, scores)
+        return scores
+
+    def _applied(self, inputs: list[int], tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         ids, device = torch.cat([self.ids[inputs], tokens.to(self.ids)], 1), scores.device
         scores = scores.to(ids.device)  # inputs may be elsewhere than the model
         for apply in self._apply:
