@@ -50,13 +50,12 @@ class Call:
         """Search all inputs. Raises NotMonotonic if `monotonic` and a processor lifts a log-probability above 0."""
         with known(self.model).lock:
             summed = checksum.begin(self.model)
-            done = self.trace is None  # what is traced can be searched once only
-            if done:
+            if self.trace is None:
                 self._run(plan, monotonic)
-            if summed is not None and not summed.holds():
-                # Somebody has changed the weights where torch does not count it.
-                known(self.model).step, summed, done = None, None, False
-            if not done:
+            changed = summed is not None and not summed.holds()  # by somebody, where torch does not count it
+            if changed:
+                known(self.model).step = None
+            if changed or self.trace is not None:  # what is traced can be searched once only
                 self._run(plan, monotonic)
             checksum.sum_up(self.model)
 
@@ -97,12 +96,6 @@ class Call:
         pad = placed_padding(self.model.model) if self.may_be_slower else None
         if pad not in (None, *self.limits.eos) and any(pad in y.tokens for result in self.results for y in result.hypotheses):
             raise OwnLoop("the decoder gives padding a position of its own, and an output has some")
-
-    @property
-    def _candidates(self) -> int:
-        """How many candidates of a level Hugging Face looks at."""
-        eos = self.config._eos_token_tensor
-        return max(2, 1 + (0 if eos is None else len(eos))) * int(self.config.num_beams)
 
     # -- what is done to log-probabilities before the best are chosen -----------------------------------------------------
 
@@ -165,7 +158,9 @@ class Call:
         if not isinstance(search, AnyOrderSearch):
             score = job.decoding.objective.name
             raise ValueError(f"stopping_criteria of your own do not go with score {score!r}; use max_new_tokens")
-        return Candidates(search, ended, self._candidates, partial(self.limits.ends, self.inputs.ids[job.index]))
+        eos = self.config._eos_token_tensor
+        width = max(2, 1 + (0 if eos is None else len(eos))) * int(self.config.num_beams)  # as many as Hugging Face looks at
+        return Candidates(search, ended, width, partial(self.limits.ends, self.inputs.ids[job.index]))
 
     # -- what it cost ----------------------------------------------------------------------------------------------------
 

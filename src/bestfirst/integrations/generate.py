@@ -12,6 +12,7 @@ import copy
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -110,11 +111,7 @@ def generate(
             stats.add(cost)
             stats.search, stats.results = cost.search, cost.results
 
-    def streamed(output: Any) -> Any:
-        if caller.streamer is not None:
-            stream(caller.streamer, output, config.num_return_sequences, input_ids.shape[1])
-        return output
-
+    streamed = partial(stream, caller.streamer, config.num_return_sequences, input_ids.shape[1])
     given = with_masks_here(model_kwargs, config.num_beams)
     why = left_to_generate(model, config, logits_processor, input_ids, given)
     if why is None and caller.synced_gpus:
@@ -199,12 +196,15 @@ def kept_back() -> KeptBack:
     return KeptBack() if frame is None else KeptBack(*map(frame.f_locals.get, KeptBack._fields))
 
 
-def stream(streamer: Any, output: Any, n: int, prompt_length: int) -> None:
-    """Each input's best of `n` outputs, a token at a time as greedy search would have given it: none was final before the end."""
-    sequences: torch.Tensor = output if isinstance(output, torch.Tensor) else output.sequences
-    for tokens in sequences[::n, prompt_length:].cpu().unbind(1):
-        streamer.put(tokens)
-    streamer.end()
+def stream(streamer: Any, n: int, prompt_length: int, output: Any) -> Any:
+    """The output. A streamer gets each input's best of `n`, a token at a time as greedy search would have given it: none was
+    final before the end."""
+    if streamer is not None:
+        sequences: torch.Tensor = output if isinstance(output, torch.Tensor) else output.sequences
+        for tokens in sequences[::n, prompt_length:].cpu().unbind(1):
+            streamer.put(tokens)
+        streamer.end()
+    return output
 
 
 def generate_with(model: Any, arguments: dict[str, Any]) -> Any:

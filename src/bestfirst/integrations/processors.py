@@ -108,8 +108,9 @@ class Processors:
             return AllowedTokens(processor._prefix_allowed_tokens_fn, self.ids.shape[1], k, self.drops)
         if isinstance(processor, hf.WhisperNoSpeechDetection):
             return NoSpeech(processor, self.ids)
-        if isinstance(processor, tuple(OF_ONE_INPUT)):
-            return one_input_at_a_time(processor)
+        if (make := next((make for kind, make in OF_ONE_INPUT.items() if isinstance(processor, kind)), None)) is not None:
+            own = cache(partial(make, processor))
+            return lambda inputs, ids, scores: torch.cat([own(i)(ids[n, None], scores[n, None]) for n, i in enumerate(inputs)])
         if isinstance(starts := getattr(processor, IGNORED, None), torch.Tensor):
             return lambda inputs, ids, scores: _changed(processor, **{IGNORED: starts[inputs]})(ids, scores)
         if len(inspect.signature(processor.__call__).parameters) > 2:
@@ -187,13 +188,6 @@ OF_ONE_INPUT: dict[type, Callable[[Any, int], Any]] = {
 """Processors that know the inputs, and how to make one that knows the i-th only."""
 
 
-def one_input_at_a_time(processor: Any) -> Callable[[list[int], torch.Tensor, torch.Tensor], torch.Tensor]:
-    """A processor that knows the inputs: each row is handed to one that knows its own."""
-    make = next(make for kind, make in OF_ONE_INPUT.items() if isinstance(processor, kind))
-    of = cache(partial(make, processor))
-    return lambda inputs, ids, scores: torch.cat([of(i)(ids[row, None], scores[row, None]) for row, i in enumerate(inputs)])
-
-
 class NoSpeech:
     """Whisper's detector of silence, which changes nothing but looks at the first step of all inputs in one go."""
 
@@ -243,13 +237,10 @@ def _usual(operation: Operation, inputs: int, vocabulary: int) -> bool:
     """Whether it is about these inputs and, where that is `generate`'s to complain about, about tokens that there are."""
     if (own := operation.own if operation.starts is None else operation.starts) is not None:
         return len(own) == inputs
-    return operation.kind not in (edits.FORCE, edits.BIAS) or _within(operation, vocabulary)
-
-
-def _within(operation: Operation, vocabulary: int) -> bool:
-    """Whether all tokens of an operation are in the vocabulary, and no more than a kernel takes at once are certain."""
-    if operation.kind == edits.FORCE:
+    if operation.kind == edits.FORCE:  # and no more than a kernel takes at once
         return len(operation.data) <= 16 and all(0 <= token < vocabulary for token in operation.data)
+    if operation.kind != edits.BIAS:
+        return True
     many = len(operation.data) // (2 + operation.first)
     return all(0 <= token < vocabulary for token in (*operation.data[many : 2 * many], *operation.data[3 * many :]))
 

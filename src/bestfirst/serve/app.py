@@ -58,8 +58,8 @@ def create_app(
     quiet: dict[str, Any] = {"docs_url": None, "redoc_url": None, "swagger_ui_oauth2_redirect_url": None}
     app = FastAPI(title="bestfirst", version=__version__, description=ABOUT, lifespan=lifespan, **quiet)
     patch_fastapi(app, redirect_from_root_to_docs=False)  # Swagger UI from this server, not from somebody else's
-    checks = {"hosts": hosts, "token": token, "guarded": GUARDED, "max_bytes": limits.max_bytes}
-    app.add_middleware(CheckRequests, seconds=body_seconds(limits.deadline), **checks)  # type: ignore[arg-type]
+    size, time = limits.max_bytes, body_seconds(limits.deadline)
+    app.add_middleware(CheckRequests, hosts=hosts, token=token, guarded=GUARDED, max_bytes=size, seconds=time)
     app.add_middleware(MeasureRequests, note=metrics.request)
     name = getattr(model, "name", type(model).__name__)
     constraints = constraints or ServedConstraints(model)
