@@ -135,25 +135,23 @@ class AllowedTokens:
     drops: bool
 
     def __call__(self, inputs: list[int], ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        mask = torch.full_like(scores, -inf)
-        for row, i in enumerate(inputs):
-            allowed = self.allowed(i, ids[row])
-            if len(allowed) == 0:
+        allowed = [self.allowed(i, ids[row]) for row, i in enumerate(inputs)]
+        for i, prefix, tokens in zip(inputs, ids, allowed, strict=True):
+            if len(tokens) == 0:
                 raise ValueError(
-                    f"prefix_allowed_tokens_fn allows nothing after {ids[row].tolist()} of input {i}; "
+                    f"prefix_allowed_tokens_fn allows nothing after {prefix.tolist()} of input {i}; "
                     "it must return at least one token, say the end of sequence"
                 )
-            mask[row, allowed] = 0
-        if self.k > 1 and ids.shape[1] > self.prompt_length:
-            scores = scores + mask
-            if not self.drops and bool(scores.amax(1).isneginf().any()):
-                raise OwnLoop("prefix_allowed_tokens_fn allows what another processor forbids")
-            return scores
-        return torch.cat([self._one(i, ids[row], scores[row]) for row, i in enumerate(inputs)])
-
-    def _one(self, i: int, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        own = hf.PrefixConstrainedLogitsProcessor(lambda _, prefix: self.allowed(i, prefix), 1)
-        return own(ids[None], scores[None])
+        if self.k == 1 or ids.shape[1] == self.prompt_length:
+            theirs = [hf.PrefixConstrainedLogitsProcessor(lambda *_, own=tokens: own, 1) for tokens in allowed]
+            return torch.cat([each(ids[row, None], scores[row, None]) for row, each in enumerate(theirs)])
+        mask = torch.full_like(scores, -inf)
+        for row, tokens in enumerate(allowed):
+            mask[row, tokens] = 0
+        scores = scores + mask
+        if not self.drops and bool(scores.amax(1).isneginf().any()):
+            raise OwnLoop("prefix_allowed_tokens_fn allows what another processor forbids")
+        return scores
 
 
 def _changed(processor: Any, **own: Any) -> Any:
