@@ -1,6 +1,6 @@
 """The paths of OpenAI's API: what its clients can ask, carried out by search; nothing is sampled."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from time import time
 from typing import Annotated, Any, Literal
 from uuid import uuid4
@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ..models import Model
+from ..models import Model, Source
 from ..search import Answer, Result
 from ..settings import Decoding
 from .allowed import ServedConstraints
@@ -198,9 +198,8 @@ def _choice(index: int, answer: Answer, chat: str | None) -> dict[str, Any]:
     return {"index": index, **said, "finish_reason": finish, "logprobs": None}
 
 
-def _usage(model: Model, inputs: Sequence[Any], results: Sequence[Result]) -> dict[str, int]:
-    read = model.reader()
-    asked = sum(_size(read(each).payload) for each in inputs)
+def _usage(sources: Iterable[Source], results: Sequence[Result]) -> dict[str, int]:
+    asked = sum(_size(source.payload) for source in sources)
     written = sum(len(answer.tokens) for result in results for answer in result.hypotheses)
     return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
 
@@ -242,16 +241,14 @@ def add_openai(
     async def answer(asked: Any, request: Request, kind: str, chat: bool) -> Response:
         if asked.model not in (None, name):
             return refused(404, f"there is no model {asked.model!r:.60}; this server has {name!r}", "model")
-        inputs = asked.inputs
-        decoding = await constraints.using(asked.decoding(limits.max_rows // len(inputs)), asked.constraint)
-        texts = [(each, decoding) for each in inputs]
+        decoding = await constraints.using(asked.decoding(limits.max_rows // len(asked.inputs)), asked.constraint)
+        texts = [(each, decoding) for each in asked.inputs]
         submission = queue.submit(texts, client=client(request), stream=asked.stream, blanks=True)
         head = {"id": f"{kind}-{uuid4().hex}", "created": int(time()), "model": name}
         if asked.stream:
             head["object"] = "chat.completion.chunk" if chat else "text_completion"
             return StreamingResponse(_events(submission, head, asked.n, chat), media_type="text/event-stream")
-        found = await submission.results(left(request))
-        results = [done.result for done in found]
+        results = [done.result for done in await submission.results(left(request))]
         for result in results:
             if result.status == "error":
                 return refused(422, result.message or "the prompt cannot be completed")
@@ -261,7 +258,7 @@ def add_openai(
             for rank, each in enumerate(result.hypotheses)
         ]
         head["object"] = "chat.completion" if chat else "text_completion"
-        return json_response({**head, "choices": choices, "usage": _usage(model, inputs, results)})
+        return json_response({**head, "choices": choices, "usage": _usage(submission.work.sources.values(), results)})
 
     shared = of_work(token, 404, model=ApiError)
     event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
