@@ -14,7 +14,7 @@ from .drafting import Drafter, check_draft
 from .models import Model, Source
 from .models.model import eos_of
 from .scoring import Score, by_length_penalty, named_score
-from .search import Context, Finished, Heuristic, Search, Stop, Strategy, Trace, by_method
+from .search import Answered, Context, Finished, Heuristic, NeverStop, Search, Stop, Strategy, Trace, by_method
 from .search.banked import BankedSearch, Words, spelled, words_of
 from .strategies import FirstFinished, as_ctranslate2, named_strategy, stopping
 
@@ -172,8 +172,11 @@ class Decoding:
         plain = score.plain and score.exact("leave") and not score.needs & {"attention", "language_model"}
         others = {
             "allowed": self.allowed is not None,
-            **{each: bool(getattr(self, each)) for each in ("prefix", "stop", "stop_strings", "max_calls", "accept_truncated")},
+            **{each: bool(getattr(self, each)) for each in ("prefix", "stop_strings", "max_calls", "accept_truncated")},
             f"finished={plan.finished!r}": plan.finished != "leave",
+            f"method={self.method!r}": self.method != "exact" and not score.monotonic,
+            "stop": self.stop is not None or not isinstance(plan.stop, (Answered, NeverStop)),
+            "heuristic": plan.heuristic is not None,
             f"strategy {plan.name!r}": plan.name not in ("best-first", "beam", "greedy") or plan.k == inf,
             f"score {score.name!r}": not plain,
             "queue_capacity": bool(plan.queue_capacity),

@@ -171,6 +171,24 @@ def test_under_a_tight_constraint_hugging_faces_real_outputs_are_ours(early_stop
     assert differences == []
 
 
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_function_of_allowed_tokens_is_asked_once_about_each_hypothesis(small, k):
+    asked = []
+
+    def allowed(i, ids):
+        asked.append(tuple(ids.tolist()))
+        return [*range(1, 40)]
+
+    small("marian").generate(
+        **batch_of("marian", 1),
+        num_beams=k,
+        max_new_tokens=6,
+        prefix_allowed_tokens_fn=allowed,
+        custom_generate=bestfirst.generate,
+    )
+    assert len(set(asked)) == len(asked) > 0
+
+
 def test_a_constraint_that_allows_nothing_is_named(small):
     with pytest.raises(ValueError, match=r"prefix_allowed_tokens_fn allows nothing after \[2, \d+\] of input 0"):
         small("marian").generate(

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import MaxTimeCriteria, StoppingCriteriaList, StopStringCriteria
+from transformers import GenerationConfig, MaxTimeCriteria, StoppingCriteriaList, StopStringCriteria
 
 import bestfirst
 from bestfirst import Stats
@@ -180,6 +180,20 @@ def test_stop_strings(small, letters):
     assert torch.equal(theirs, model.generate(**batch, **asked, stop_strings=strings, tokenizer=letters, **FOLDER))
     criteria = StoppingCriteriaList([StopStringCriteria(letters, strings)])
     assert torch.equal(theirs, model.generate(**batch, **asked, stopping_criteria=criteria, custom_generate=bestfirst.generate))
+    config = GenerationConfig(**asked, stop_strings=strings)
+    assert torch.equal(theirs, model.generate(**batch, generation_config=config, tokenizer=letters, **FOLDER))
+    assert config.stop_strings == strings
+
+
+def test_a_stop_string_beside_a_criterion_of_its_kind(small, letters):
+    """`generate` takes the criterion alone; beside another it takes both."""
+    model, asked = small("llama"), {"num_beams": 3, "max_new_tokens": 8}
+    batch = letters(["hello wor", "my name"], return_tensors="pt", padding=True, return_token_type_ids=False)
+    texts = letters.batch_decode(model.generate(**batch, **asked), skip_special_tokens=True)
+    asked |= {"stop_strings": [texts[1][-3]], "tokenizer": letters}
+    for criterion in (StopStringCriteria(letters, ["never written"]), MaxTimeCriteria(3600.0)):
+        asked["stopping_criteria"] = StoppingCriteriaList([criterion])
+        assert torch.equal(model.generate(**batch, **asked), model.generate(**batch, **asked, **FOLDER))
 
 
 def test_max_time_ends_all_outputs_after_the_step_that_exceeds_it(small):

@@ -9,7 +9,7 @@ import pytest
 
 import bestfirst
 from bestfirst import Diverse, FunctionModel, decode
-from bestfirst.search import BrokenLaw
+from bestfirst.search import BrokenLaw, Patience, beam, best_first_beam
 from bestfirst.search.banked import Words
 from cli.process import only_line
 from cli.process import run as command
@@ -131,6 +131,10 @@ def test_what_does_not_go_with_it():
         ({"must_contain": [[1]], "strategy": "best-first-unpruned"}, "does not go with strategy"),
         ({"must_contain": [[1]], "strategy": "beam", "beam": 4, "score": Diverse(2, 0.5)}, "does not go with score 'diverse'"),
         ({"must_contain": [[1]], "max_calls": 3}, "does not go with max_calls"),
+        ({"must_contain": [[1]], "stop": "hf-never", "strategy": "beam"}, "does not go with stop"),
+        ({"must_contain": [[1]], "strategy": beam(5).using(stop=Patience(1.0, "hf-true"))}, "does not go with stop"),
+        ({"must_contain": [[1]], "strategy": best_first_beam(5).using(heuristic=lambda y, x: 0.0)}, "does not go with heuristic"),
+        ({"must_contain": [[1]], "method": "stopping", "length_penalty": 1.0}, "does not go with method='stopping'"),
         ({"must_contain": ["a"]}, "cannot write 'a', which must occur"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -6,10 +6,13 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from starlette.exceptions import HTTPException
 
 import bestfirst
+from bestfirst.serve.allowed import ServedConstraints
 from cli.process import run
 from serve.served import Served
+from serve.test_clients import in_a_loop
 
 ITEMS = ["Good morning!", "Good evening!", "Where is the station?", "Where is the school?"]
 SCHEMA = {"type": "boolean"}  # the embedded model has no braces
@@ -91,3 +94,14 @@ def test_what_a_server_cannot_be_started_with(value, said):
     ended = run("serve", "--port", "0", "--allowed", value)
     assert ended.returncode == 2
     assert said in ended.stderr.decode()
+
+
+def test_a_stop_within_what_is_allowed_is_refused():
+    """It would end an output that is none of those; what `decode` says of it, a request hears too."""
+    model = bestfirst.FunctionModel(lambda prefix: [-1.0] * 4, 0)
+    model.special_token = {"<stop>": 2}.get
+    constraints = ServedConstraints(model, {"items": bestfirst.Trie([[1, 2, 3]])})
+    with pytest.raises(HTTPException, match="allowed: token 2 ends an output") as refused:
+        in_a_loop(constraints.using(bestfirst.Decoding(stop_strings=("<stop>",)), "items"))
+    assert refused.value.status_code == 422
+    assert in_a_loop(constraints.using(bestfirst.Decoding(), "items")).allowed is not None

@@ -56,6 +56,9 @@ def test_a_completion(client, model):
     assert found.choices[0].finish_reason == ("length" if result.truncated else "stop")
     assert found.usage.completion_tokens == len(result.hypotheses[0].tokens)
     assert found.usage.prompt_tokens == len(model.read(PROMPT).payload.tokens)
+    prompts = [PROMPT, "a time", PROMPT]
+    found = client.completions.create(model="chat", prompt=prompts, max_tokens=2)
+    assert found.usage.prompt_tokens == sum(len(model.read(each).payload.tokens) for each in prompts)
 
 
 def test_several_prompts_with_their_n_best(client, model):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import bestfirst
 from bestfirst.search import Answer
+from bestfirst.serve.openai import CompletionRequest
 from bestfirst.serve.schemas import Limits, TextResult, TranslateRequest, Translation, text_result
 from scale import FULL
 from serve.served import ENVIRONMENT
@@ -64,3 +65,12 @@ def test_requests_that_ask_alike_have_the_same_settings_and_others_do_not():
     assert len({id(each) for each in made}) == len(made)
     assert all(each.nbest == (2 if given.get("nbest") else 1) for given, each in zip(asked, made[::2], strict=True))
     assert made[-2] == bestfirst.Decoding(score=asked[-1]["score"]["name"], score_options={"alpha": 1.0})
+
+
+def test_prompts_that_ask_alike_have_the_same_settings_and_others_do_not():
+    asked = [{}, {"n": 6}, {"beam_width": 7}, {"max_tokens": 9}, {"min_tokens": 2}, {"length_penalty": 0.5}, {"stop": "a"}]
+    made, again = ([CompletionRequest(prompt=text, **each).decoding(900) for each in asked] for text in "ab")
+    assert all(one is other for one, other in zip(made, again, strict=True))
+    assert len({id(each) for each in made}) == len(made)
+    assert CompletionRequest(prompt="a", stop=["a"]).decoding(900) is made[-1]
+    assert CompletionRequest(prompt="a", max_tokens=90).decoding(100).max_length == 20  # hypotheses of 5 beams

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import Any
 
-import torch
-
-from ..constraints import Constraint
-from ..drafting import Drafter
 from ..engine import Job, Stats, engine_for, run
 from ..engine.edits import NOTHING, Edits
 from ..engine.known import known
 from ..engine.processing import never_rise
 from ..engine.steps import checksum
-from ..scoring import Score
 from ..search import AnyOrderSearch, Groups, Hypothesis, Result, Search, Strategy, Trace
 from ..settings import Decoding
 from .inputs import Inputs, PreparedModel
@@ -38,13 +33,9 @@ class Call:
     config: Any
     inputs: Inputs
     limits: CallLimits
-    score: Score
+    settings: dict[str, Any]  # of `Decoding`, beside the strategy
     processors: Sequence[Any]
     greedy: bool
-    allowed: Constraint | None
-    row_budget: int | None
-    deterministic: bool
-    draft: Drafter | None
     trace: Callable[[int], Trace | None] | None
     may_be_slower: bool  # whether to give up where `generate`'s own loop is faster
     stats: Stats = field(default_factory=Stats)
@@ -57,16 +48,14 @@ class Call:
 
     def run(self, plan: Strategy, monotonic: bool) -> None:
         """Search all inputs. Raises NotMonotonic if `monotonic` and a processor lifts a log-probability above 0."""
-        self.score.check(plan)
         with known(self.model).lock:
             summed = checksum.begin(self.model)
-            done = self.trace is None  # what is traced can be searched once only
-            if done:
+            if self.trace is None:
                 self._run(plan, monotonic)
-            if summed is not None and not summed.holds():
-                # Somebody has changed the weights where torch does not count it.
-                known(self.model).step, summed, done = None, None, False
-            if not done:
+            changed = summed is not None and not summed.holds()  # by somebody, where torch does not count it
+            if changed:
+                known(self.model).step = None
+            if changed or self.trace is not None:  # what is traced can be searched once only
                 self._run(plan, monotonic)
             checksum.sum_up(self.model)
 
@@ -74,28 +63,18 @@ class Call:
         self.search = "greedy" if self.greedy else "level by level" if plan.level_by_level else plan.name
         self.record = ScoreRecord() if self.config.return_dict_in_generate and self.config.output_scores else None
         self._roots = {}
-        about = self.inputs.ids, self._input_of, self.config.num_beams, monotonic, not self.may_be_slower
-        self._applied = Processors(self.processors, *about) if self.processors else None
-        process = self._process()
+        about = self.inputs.ids, self._input_of, self.config.num_beams, monotonic, not self.may_be_slower, self.record
+        self._applied = Processors(self.processors, *about) if self.processors or self.record is not None else None
 
         def adapt(scorer: Any) -> None:
-            scorer.process, scorer.normalized = process, not self.greedy
+            scorer.process, scorer.normalized = self._applied, not self.greedy
 
-        decoding = Decoding(
-            plan,
-            score=self.score,
-            nbest=self.config.num_return_sequences,
-            allowed=self.allowed,
-            accept_truncated=True,
-            row_budget=self.row_budget,
-            deterministic=self.deterministic,
-            draft=self.draft,
-        )
+        decoding = Decoding(plan, nbest=self.config.num_return_sequences, accept_truncated=True, **self.settings)
         device = self.may_be_slower and self.model.on_gpu
         if self.model.on_gpu and (why := self._why_host()) is not None and device:
             raise OwnLoop(why)
         try:
-            hook = None if process is None else adapt
+            hook = None if self._applied is None else adapt
             engine = engine_for(self.model, decoding, hook, edited=bool(self._edits), device=device, alone=len(self.inputs) == 1)
         except ValueError as error:
             raise OwnLoop(error) if self.may_be_slower else error from error
@@ -118,32 +97,7 @@ class Call:
         if pad not in (None, *self.limits.eos) and any(pad in y.tokens for result in self.results for y in result.hypotheses):
             raise OwnLoop("the decoder gives padding a position of its own, and an output has some")
 
-    @property
-    def _candidates(self) -> int:
-        """How many candidates of a level Hugging Face looks at."""
-        eos = self.config._eos_token_tensor
-        return max(2, 1 + (0 if eos is None else len(eos))) * int(self.config.num_beams)
-
-    # -- the engine's hook -----------------------------------------------------------------------------------------------
-
-    def _process(self) -> Callable[[Sequence[Hypothesis], torch.Tensor], torch.Tensor] | None:
-        """What is done to log-probabilities before the best are chosen; None where nothing is."""
-        if not self.processors and self.record is None:
-            return None
-
-        def process(batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
-            if self._applied is not None:
-                scores = self._applied(batch, scores)
-            self._note(((self._input_of(y), y.tokens) for y in batch), scores)
-            return scores
-
-        return process
-
-    def _note(self, rows: Iterable[tuple[int, tuple[int, ...]]], scores: torch.Tensor) -> None:
-        """Record the scores of rows, each an input's number and what was generated of it."""
-        if self.record is not None:
-            for (i, tokens), row in zip(rows, scores.clone(), strict=True):  # the next step may use the same memory
-                self.record.note(i, tokens, row)
+    # -- what is done to log-probabilities before the best are chosen -----------------------------------------------------
 
     def _why_host(self) -> str | None:
         """What of this call's own the searches of a GPU do not know. Where it is data, or can be asked for between two parts of a
@@ -151,17 +105,18 @@ class Call:
         self._edits = []
         if self.limits.others:
             return f"{type(self.limits.others[0]).__name__} is asked by a search on the host"
+        if self._applied is None:
+            return None
         try:
             if self.record is not None:
                 raise NotData("output_scores, which are noted in Python")
-            if self._applied is not None:
-                self._edits = self._as_data(self._applied)
+            self._edits = self._as_data(self._applied)
         except NotData as unknown:
             if not never_rise(self.processors):
                 return str(unknown)
             _log.info("called between two parts of every step on the device, which is slower: %s", unknown)
-            one = None if self._applied is None else self._applied.one
-            self._edits = [Edits(b"", NOTHING, one, self.greedy, self._asked)] * len(self.inputs)
+            one = self._applied.one if self.processors else None
+            self._edits = [Edits(b"", NOTHING, one, self.greedy, self._applied.rows)] * len(self.inputs)
         return None
 
     def _as_data(self, processors: Processors) -> list[Edits]:
@@ -171,14 +126,6 @@ class Call:
             raise NotData("logits processors look at padding")
         return recognized(self.processors, ids, self.model.vocabulary, processors, start, raw=self.greedy)
 
-    def _asked(self, inputs: list[int], tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Between two parts of a step on the device (`Edits.asked`)."""
-        if self._applied is not None:
-            scores = self._applied.rows(inputs, tokens, scores)
-        if self.record is not None:
-            self._note(zip(inputs, map(tuple, tokens.tolist()), strict=True), scores)
-        return scores
-
     def _input_of(self, y: Hypothesis) -> int:
         while y.parent is not None:
             y = y.parent
@@ -187,7 +134,7 @@ class Call:
     # -- searches --------------------------------------------------------------------------------------------------------
 
     def _jobs(self, decoding: Decoding) -> Iterator[Job]:
-        own = bool(self.processors or self.record is not None or self.limits.others)
+        own = self._applied is not None or len(self.limits.others) > 0
         for i in range(len(self.inputs)):
             source = self.inputs.source(i, self.limits.n_max)
             job = Job(i, source, decoding, self.trace(i) if self.trace is not None else None)
@@ -206,14 +153,14 @@ class Call:
 
     def _asking(self, job: Job) -> Candidates:
         """A search that asks the user's stopping criteria."""
-
-        def make(ends: Callable[[tuple[int, ...]], bool]) -> AnyOrderSearch:
-            search = job.decoding.search(job.source, self.limits.eos, job.trace, ends=ends)
-            if not isinstance(search, AnyOrderSearch):
-                raise ValueError(f"stopping_criteria of your own do not go with score {self.score.name!r}; use max_new_tokens")
-            return search
-
-        return Candidates(make, self._candidates, self.limits.ends(self.inputs.ids[job.index]))
+        ended: set[tuple[int, ...]] = set()
+        search = job.decoding.search(job.source, self.limits.eos, job.trace, ends=ended.__contains__)
+        if not isinstance(search, AnyOrderSearch):
+            score = job.decoding.objective.name
+            raise ValueError(f"stopping_criteria of your own do not go with score {score!r}; use max_new_tokens")
+        eos = self.config._eos_token_tensor
+        width = max(2, 1 + (0 if eos is None else len(eos))) * int(self.config.num_beams)  # as many as Hugging Face looks at
+        return Candidates(search, ended, width, partial(self.limits.ends, self.inputs.ids[job.index]))
 
     # -- what it cost ----------------------------------------------------------------------------------------------------
 

@@ -37,7 +37,6 @@ LARGE = 0.01  # seconds a step: with such a model nothing that is done beside it
 
 Generate = Callable[[int], Any]
 """Generates so many tokens of each input."""
-Measure = Callable[[Generate, Generate, int], float]
 
 
 def sooner_by(theirs: Generate, ours: Generate, longest: int) -> float:
@@ -60,7 +59,7 @@ def sooner_by(theirs: Generate, ours: Generate, longest: int) -> float:
     return min(rest[0] / rest[1], whole[0] / whole[1])
 
 
-measure: Measure = sooner_by
+measure: Callable[[Generate, Generate, int], float] = sooner_by
 """What times the two; tests put in its place what does not depend on a clock."""
 
 

@@ -8,9 +8,11 @@ callable, and the folder route.
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -109,11 +111,7 @@ def generate(
             stats.add(cost)
             stats.search, stats.results = cost.search, cost.results
 
-    def streamed(output: Any) -> Any:
-        if caller.streamer is not None:
-            stream(caller.streamer, output, config.num_return_sequences, input_ids.shape[1])
-        return output
-
+    streamed = partial(stream, caller.streamer, config.num_return_sequences, input_ids.shape[1])
     given = with_masks_here(model_kwargs, config.num_beams)
     why = left_to_generate(model, config, logits_processor, input_ids, given)
     if why is None and caller.synced_gpus:
@@ -141,13 +139,15 @@ def generate(
         config=config,
         inputs=inputs,
         limits=limits,
-        score=own_score(config, score, score_options or {}),
+        settings={
+            "score": own_score(config, score, score_options or {}),
+            "allowed": allowed,
+            "row_budget": row_budget,
+            "deterministic": deterministic,
+            "draft": draft,
+        },
         processors=() if banned is not None else logits_processor,
         greedy=config.num_beams == 1 and not own,
-        allowed=allowed,
-        row_budget=row_budget,
-        deterministic=deterministic,
-        draft=draft,
         trace=trace,
         may_be_slower=may_be_slower,
     )
@@ -196,26 +196,34 @@ def kept_back() -> KeptBack:
     return KeptBack() if frame is None else KeptBack(*map(frame.f_locals.get, KeptBack._fields))
 
 
-def stream(streamer: Any, output: Any, n: int, prompt_length: int) -> None:
-    """Each input's best of `n` outputs, a token at a time as greedy search would have given it: none was final before the end."""
-    sequences: torch.Tensor = output if isinstance(output, torch.Tensor) else output.sequences
-    for tokens in sequences[::n, prompt_length:].cpu().unbind(1):
-        streamer.put(tokens)
-    streamer.end()
+def stream(streamer: Any, n: int, prompt_length: int, output: Any) -> Any:
+    """The output. A streamer gets each input's best of `n`, a token at a time as greedy search would have given it: none was
+    final before the end."""
+    if streamer is not None:
+        sequences: torch.Tensor = output if isinstance(output, torch.Tensor) else output.sequences
+        for tokens in sequences[::n, prompt_length:].cpu().unbind(1):
+            streamer.put(tokens)
+        streamer.end()
+    return output
 
 
 def generate_with(model: Any, arguments: dict[str, Any]) -> Any:
     """The folder route: `custom_generate="<folder>"` hands over the arguments of `generate` before anything was done with them.
     What a callable would not be given is honoured or refused, stop strings meet their tokenizer."""
-    refuse(None, **arguments)
+    if arguments.get("cache_implementation") == "paged":
+        raise ValueError("bestfirst.generate cannot honour cache_implementation='paged': it is not beam search; leave it out")
     kept = {name: value for name, value in arguments.items() if value is not None}
     if "streamer" in kept:
         kept["streamer"] = OnePrompt(kept["streamer"])
-    tokenizer, strings = kept.pop("tokenizer", None), kept.get("stop_strings")
+    tokenizer, config = kept.pop("tokenizer", None), copy.copy(kept.get("generation_config"))
+    strings = kept.get("stop_strings", getattr(config, "stop_strings", None))
     if tokenizer is not None and strings is not None:
-        del kept["stop_strings"]
-        others = kept.get("stopping_criteria", ())
-        kept["stopping_criteria"] = StoppingCriteriaList([*others, StopStringCriteria(tokenizer, strings)])
+        kept.pop("stop_strings", None)
+        if config is not None:
+            kept["generation_config"], config.stop_strings = config, None
+        given = kept.get("stopping_criteria", ())
+        if not any(type(each) is StopStringCriteria for each in given):  # as in `generate`, one that is given is all there is
+            kept["stopping_criteria"] = StoppingCriteriaList([*given, StopStringCriteria(tokenizer, strings)])
     return model.generate(**kept, custom_generate=generate)
 
 

@@ -13,9 +13,6 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 
 from ..search import AnyOrderSearch, Hypothesis, Result, Successors
 
-Ends = Callable[[Sequence[tuple[int, ...]]], list[bool]]
-"""Which of these outputs (all of one length) a stopping criterion ends."""
-
 
 @dataclass(frozen=True)
 class CallLimits:
@@ -25,15 +22,11 @@ class CallLimits:
     eos: frozenset[int]
     others: StoppingCriteriaList
 
-    def ends(self, prompt: torch.Tensor) -> Ends:
-        """Asks the other criteria about outputs after `prompt` (prompt length,), as Hugging Face asks them: prompt included."""
-
-        def ask(outputs: Sequence[tuple[int, ...]]) -> list[bool]:
-            tokens = torch.tensor(outputs, dtype=prompt.dtype, device=prompt.device)
-            done: list[bool] = self.others(torch.cat([prompt.expand(len(outputs), -1), tokens], 1), None).tolist()
-            return done
-
-        return ask
+    def ends(self, prompt: torch.Tensor, outputs: Sequence[tuple[int, ...]]) -> list[bool]:
+        """Which outputs of one length after `prompt` (prompt length,) the other criteria end, asked as Hugging Face asks them."""
+        tokens = torch.tensor(outputs, dtype=prompt.dtype, device=prompt.device)
+        done: list[bool] = self.others(torch.cat([prompt.expand(len(outputs), -1), tokens], 1), None).tolist()
+        return done
 
 
 def read_limits(criteria: Sequence[Any], config: Any, prompt_length: int) -> CallLimits:
@@ -69,10 +62,12 @@ class Candidates:
 
     whole_levels = True
 
-    def __init__(self, make: Callable[[Callable[[tuple[int, ...]], bool]], AnyOrderSearch], width: int, ends: Ends) -> None:
-        """`make` gets a function that says whether tokens are finished, and returns the search."""
-        self._ended: set[tuple[int, ...]] = set()
-        self.search = make(self._ended.__contains__)
+    def __init__(
+        self, search: AnyOrderSearch, ended: set[tuple[int, ...]], width: int, ends: Callable[[list[tuple[int, ...]]], list[bool]]
+    ) -> None:
+        """In `search` outputs end that are among `ended`; `ends` says which of some are to."""
+        self.search = search
+        self._ended = ended
         self.root = self.search.root
         self.level_rows = self.search.level_rows
         self.rows = 0

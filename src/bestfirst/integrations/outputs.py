@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
 from math import inf
@@ -14,38 +15,32 @@ from transformers.generation import utils
 from ..search import Result
 from .limits import eos_tokens
 
-Row = tuple[int, tuple[int, ...]]  # an input, and what was generated for it so far
-
 
 class ScoreRecord:
     """The log-probabilities after every hypothesis, for `output_scores`; of a finished input, those of its outputs only."""
 
     def __init__(self) -> None:
-        self._scored: dict[int, dict[tuple[int, ...], torch.Tensor]] = {}
-        self.rows: dict[Row, torch.Tensor] = {}
+        self.rows: dict[int, dict[tuple[int, ...], torch.Tensor]] = defaultdict(dict)  # of each input, after what was generated
 
-    def note(self, i: int, tokens: tuple[int, ...], scores: torch.Tensor) -> None:
-        """Keep `scores` (vocabulary,) after what was generated of input `i`."""
-        self._scored.setdefault(i, {})[tokens] = scores
+    def note(self, inputs: Sequence[int], tokens: torch.Tensor, scores: torch.Tensor) -> None:
+        """Keep `scores` (rows, vocabulary) after what was generated of these inputs, (rows, length)."""
+        for i, prefix, row in zip(inputs, tokens.tolist(), scores.clone(), strict=True):  # the next step may use the same memory
+            self.rows[i][tuple(prefix)] = row
 
     def close(self, i: int, result: Result) -> None:
-        scored = self._scored.pop(i, {})
-        for answer in result.hypotheses:
-            for t in range(len(answer.tokens)):
-                prefix = answer.tokens[:t]
-                self.rows.setdefault((i, prefix), scored[prefix].clone())
+        prefixes = {answer.tokens[:t] for answer in result.hypotheses for t in range(len(answer.tokens))}
+        self.rows[i] = {prefix: self.rows[i][prefix].clone() for prefix in prefixes}
 
 
 class Outputs:
     """The answers of all inputs, `n` each, behind `ids` (batch, prompt length), padded with `pad`."""
 
     def __init__(self, ids: torch.Tensor, results: Sequence[Result], n: int, pad: int) -> None:
-        self.ids = ids
-        self.n = n
-        self.answers = [[*result.hypotheses[:n], *[None] * (n - len(result.hypotheses))] for result in results]
-        self.tokens = [answer.tokens if answer else () for answers in self.answers for answer in answers]
+        self.ids, self.n, self.pad = ids, n, pad
+        answers = [each for result in results for each in (*result.hypotheses[:n], *[None] * (n - len(result.hypotheses)))]
+        self.tokens = [answer.tokens if answer else () for answer in answers]
+        self.values = [answer.score if answer else -inf for answer in answers]
         self.longest = max(map(len, self.tokens), default=0)
-        self.pad = pad
 
     def sequences(self) -> torch.Tensor:
         """(batch * n, prompt length + longest); where fewer than n answers exist, prompt and padding."""
@@ -57,37 +52,33 @@ class Outputs:
 
     def sequences_scores(self) -> torch.Tensor:
         """(batch * n,); -inf where there is no answer."""
-        scores = [answer.score if answer else -inf for answers in self.answers for answer in answers]
-        return torch.tensor(scores, dtype=torch.float, device=self.ids.device)
+        return torch.tensor(self.values, dtype=torch.float, device=self.ids.device)
 
     def beams(self, k: int) -> tuple[torch.Tensor, list[list[list[tuple[int, ...]]]]]:
         """Beam indices (batch * n, longest), -1 beyond an answer's end; and what stands in each input's beam at each step.
 
         The prefixes of an input's answers fill the slots from 0 on, in order of the answers; no two slots hold the same prefix.
         """
-        indices = torch.full((len(self.answers) * self.n, self.longest), -1, dtype=torch.int32)
-        beams: list[list[list[tuple[int, ...]]]] = [[[] for _ in self.answers] for _ in range(self.longest)]
-        for i, answers in enumerate(self.answers):
-            for j, answer in enumerate(answers):
-                tokens = answer.tokens if answer else ()
-                for t in range(len(tokens)):
-                    beam, prefix = beams[t][i], tokens[:t]
-                    if prefix not in beam:
-                        beam.append(prefix)
-                    indices[i * self.n + j, t] = i * k + beam.index(prefix)
+        indices = torch.full((len(self.tokens), self.longest), -1, dtype=torch.int32)
+        beams: list[list[list[tuple[int, ...]]]] = [[[] for _ in self.ids] for _ in range(self.longest)]
+        for row, tokens in enumerate(self.tokens):
+            i = row // self.n
+            for t in range(len(tokens)):
+                beam, prefix = beams[t][i], tokens[:t]
+                if prefix not in beam:
+                    beam.append(prefix)
+                indices[row, t] = i * k + beam.index(prefix)
         return indices.to(self.ids.device), beams
 
     def scores(self, record: ScoreRecord, k: int, beams: Sequence[Sequence[Sequence[tuple[int, ...]]]], missing: float) -> Any:
         """For each step (batch * k, vocabulary): the row of what stands in a slot, `missing` in all others."""
-        if not record.rows:
-            return ()
-        like = next(iter(record.rows.values()))
+        like = next((row for rows in record.rows.values() for row in rows.values()), ())
         out = []
         for beam in beams:
-            step = torch.full((len(self.answers) * k, len(like)), missing, dtype=torch.float, device=self.ids.device)
+            step = torch.full((len(self.ids) * k, len(like)), missing, dtype=torch.float, device=self.ids.device)
             for i, prefixes in enumerate(beam):
                 for slot, prefix in enumerate(prefixes):
-                    step[i * k + slot] = record.rows[i, prefix]
+                    step[i * k + slot] = record.rows[i][prefix]
             out.append(step)
         return tuple(out)
 

@@ -19,7 +19,7 @@ from math import inf
 from typing import Any
 
 from ..scoring import Score, by_length_penalty, named_score
-from ..search import Patience, Stop, Strategy, beam, best_first_beam, greedy
+from ..search import Patience, Strategy, beam, best_first_beam, greedy
 from ..strategies import BestIsWorse, HuggingFaceStep, NeverAsWritten, ShortestFirstPruned, named_strategy, stopping
 
 
@@ -32,16 +32,10 @@ def hugging_face_strategy(config: Any, n_max: int, bounded: bool) -> Strategy:
         plan = beam(k).using(stop=Patience(1.0, "hf-true"))
         return plan.using(order=ShortestFirstPruned()) if bounded else plan
     if not bounded:
-        return beam(k).using(stop=level_stop(config, n_max))
+        furthest = n_max if config.length_penalty > 0 else None
+        return beam(k).using(stop=NeverAsWritten(furthest) if early == "never" else BestIsWorse())  # to the letter
     exact = early == "never" or config.length_penalty <= 0
     return best_first_beam(k) if exact else best_first_beam(k).using(stop=HuggingFaceStep())
-
-
-def level_stop(config: Any, n_max: int) -> Stop:
-    """Hugging Face's stop to the letter, where nothing may be left out."""
-    if config.early_stopping == "never":
-        return NeverAsWritten(n_max if config.length_penalty > 0 else None)
-    return BestIsWorse()
 
 
 def own_strategy(config: Any, score: str | Score | None, strategy: str | Strategy | None, bounded: bool) -> Strategy:

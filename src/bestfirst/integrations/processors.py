@@ -23,6 +23,7 @@ from ..engine import edits
 from ..engine.edits import Edits, Operation
 from ..engine.processing import of_one_length
 from ..search import Hypothesis
+from .outputs import ScoreRecord
 from .refusals import OwnLoop
 
 ROUNDING = 1e-5  # a log-probability that is above 0 by no more than this is 0
@@ -51,7 +52,8 @@ def banned_tokens(processors: Sequence[Any]) -> frozenset[int] | None:
 class Processors:
     """The processors of one call, as a hook of the engine: (hypotheses, log-probabilities (rows, vocabulary)) in, the same out.
 
-    `monotonic`: raise NotMonotonic when a log-probability comes out above 0. `drops`: see `AllowedTokens`.
+    `monotonic`: raise NotMonotonic when a log-probability comes out above 0. `drops`: see `AllowedTokens`. `record`: where it is
+    noted what comes out.
     """
 
     def __init__(
@@ -62,12 +64,14 @@ class Processors:
         k: int,
         monotonic: bool,
         drops: bool = True,
+        record: ScoreRecord | None = None,
     ) -> None:
         """`ids` (batch, prompt length) stand before every output; `input_of` tells which of them a hypothesis belongs to."""
         self.ids = ids
         self.input_of = input_of
-        self.monotonic = monotonic
+        self.monotonic = monotonic and bool(processors)
         self.drops = drops
+        self.record = record
         self._apply = [self._adapt(one_an_input(processor, len(ids)), k) for processor in processors]
 
     def __call__(self, batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
@@ -75,10 +79,16 @@ class Processors:
 
     def one(self, i: int, tokens: Sequence[int], scores: torch.Tensor) -> torch.Tensor:
         """For what was generated of the i-th input: log-probabilities (1, vocabulary) in, the same out."""
-        return self.rows([i], torch.tensor([tokens]), scores)
+        return self._applied([i], torch.tensor([tokens]), scores)
 
     def rows(self, inputs: list[int], tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """For what was generated of these inputs, (rows, length): log-probabilities (rows, vocabulary) in, the same out."""
+        scores = self._applied(inputs, tokens, scores)
+        if self.record is not None:
+            self.record.note(inputs, tokens, scores)
+        return scores
+
+    def _applied(self, inputs: list[int], tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         ids, device = torch.cat([self.ids[inputs], tokens.to(self.ids)], 1), scores.device
         scores = scores.to(ids.device)  # inputs may be elsewhere than the model
         for apply in self._apply:
@@ -98,8 +108,9 @@ class Processors:
             return AllowedTokens(processor._prefix_allowed_tokens_fn, self.ids.shape[1], k, self.drops)
         if isinstance(processor, hf.WhisperNoSpeechDetection):
             return NoSpeech(processor, self.ids)
-        if isinstance(processor, tuple(OF_ONE_INPUT)):
-            return one_input_at_a_time(processor)
+        if (make := next((make for kind, make in OF_ONE_INPUT.items() if isinstance(processor, kind)), None)) is not None:
+            own = cache(partial(make, processor))
+            return lambda inputs, ids, scores: torch.cat([own(i)(ids[n, None], scores[n, None]) for n, i in enumerate(inputs)])
         if isinstance(starts := getattr(processor, IGNORED, None), torch.Tensor):
             return lambda inputs, ids, scores: _changed(processor, **{IGNORED: starts[inputs]})(ids, scores)
         if len(inspect.signature(processor.__call__).parameters) > 2:
@@ -124,25 +135,23 @@ class AllowedTokens:
     drops: bool
 
     def __call__(self, inputs: list[int], ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        mask = torch.full_like(scores, -inf)
-        for row, i in enumerate(inputs):
-            allowed = self.allowed(i, ids[row])
-            if len(allowed) == 0:
+        allowed = [self.allowed(i, ids[row]) for row, i in enumerate(inputs)]
+        for i, prefix, tokens in zip(inputs, ids, allowed, strict=True):
+            if len(tokens) == 0:
                 raise ValueError(
-                    f"prefix_allowed_tokens_fn allows nothing after {ids[row].tolist()} of input {i}; "
+                    f"prefix_allowed_tokens_fn allows nothing after {prefix.tolist()} of input {i}; "
                     "it must return at least one token, say the end of sequence"
                 )
-            mask[row, allowed] = 0
-        if self.k > 1 and ids.shape[1] > self.prompt_length:
-            scores = scores + mask
-            if not self.drops and bool(scores.amax(1).isneginf().any()):
-                raise OwnLoop("prefix_allowed_tokens_fn allows what another processor forbids")
-            return scores
-        return torch.cat([self._one(i, ids[row], scores[row]) for row, i in enumerate(inputs)])
-
-    def _one(self, i: int, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        own = hf.PrefixConstrainedLogitsProcessor(lambda _, prefix: self.allowed(i, prefix), 1)
-        return own(ids[None], scores[None])
+        if self.k == 1 or ids.shape[1] == self.prompt_length:
+            theirs = [hf.PrefixConstrainedLogitsProcessor(lambda *_, own=tokens: own, 1) for tokens in allowed]
+            return torch.cat([each(ids[row, None], scores[row, None]) for row, each in enumerate(theirs)])
+        mask = torch.full_like(scores, -inf)
+        for row, tokens in enumerate(allowed):
+            mask[row, tokens] = 0
+        scores = scores + mask
+        if not self.drops and bool(scores.amax(1).isneginf().any()):
+            raise OwnLoop("prefix_allowed_tokens_fn allows what another processor forbids")
+        return scores
 
 
 def _changed(processor: Any, **own: Any) -> Any:
@@ -175,13 +184,6 @@ OF_ONE_INPUT: dict[type, Callable[[Any, int], Any]] = {
     ),
 }
 """Processors that know the inputs, and how to make one that knows the i-th only."""
-
-
-def one_input_at_a_time(processor: Any) -> Callable[[list[int], torch.Tensor, torch.Tensor], torch.Tensor]:
-    """A processor that knows the inputs: each row is handed to one that knows its own."""
-    make = next(make for kind, make in OF_ONE_INPUT.items() if isinstance(processor, kind))
-    of = cache(partial(make, processor))
-    return lambda inputs, ids, scores: torch.cat([of(i)(ids[row, None], scores[row, None]) for row, i in enumerate(inputs)])
 
 
 class NoSpeech:
@@ -233,13 +235,10 @@ def _usual(operation: Operation, inputs: int, vocabulary: int) -> bool:
     """Whether it is about these inputs and, where that is `generate`'s to complain about, about tokens that there are."""
     if (own := operation.own if operation.starts is None else operation.starts) is not None:
         return len(own) == inputs
-    return operation.kind not in (edits.FORCE, edits.BIAS) or _within(operation, vocabulary)
-
-
-def _within(operation: Operation, vocabulary: int) -> bool:
-    """Whether all tokens of an operation are in the vocabulary, and no more than a kernel takes at once are certain."""
-    if operation.kind == edits.FORCE:
+    if operation.kind == edits.FORCE:  # and no more than a kernel takes at once
         return len(operation.data) <= 16 and all(0 <= token < vocabulary for token in operation.data)
+    if operation.kind != edits.BIAS:
+        return True
     many = len(operation.data) // (2 + operation.first)
     return all(0 <= token < vocabulary for token in (*operation.data[many : 2 * many], *operation.data[3 * many :]))
 

@@ -63,12 +63,10 @@ def asked(config: Any, names: dict[str, str]) -> Iterator[tuple[str, str]]:
             yield f"{name}={value!r}", why
 
 
-def refuse(config: Any, **kept_back: Any) -> None:
+def refuse(config: Any) -> None:
     """Raise ValueError for the first setting that asks for another algorithm."""
     for setting, why in asked(config, REASONS):
         raise ValueError(f"bestfirst.generate cannot honour {setting}: {why}")
-    if kept_back.get("cache_implementation") == "paged":
-        raise ValueError("bestfirst.generate cannot honour cache_implementation='paged': it is not beam search; leave it out")
 
 
 def left_to_generate(

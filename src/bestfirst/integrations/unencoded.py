@@ -30,22 +30,9 @@ DEPTH = 8  # calls between `generate`, which asks for a signature, and the objec
 class Unencoded(dict[str, Any]):
     """In place of the encoder's output: to `generate` a dictionary in which there is nothing to copy."""
 
-    def __init__(self, ids: np.ndarray, attended: np.ndarray, *call: Any) -> None:
+    def __init__(self, ids: np.ndarray, attended: np.ndarray, model: Any, *call: Any) -> None:
         """`ids`, `attended` (batch, length): the inputs, and where they are no padding. `call`: what ENCODE takes of a model."""
-        self.ids, self.attended = ids, attended
-        self._model, *self._call = call
-
-    def encoded(self, arguments: dict[str, Any], rows: int) -> None:
-        """Put among a model's arguments what `generate` would have put there, for so many rows."""
-        encode = next(getattr(self._model, name) for name in ENCODE if hasattr(self._model, name))
-        output = arguments["encoder_outputs"] = encode(*self._call)["encoder_outputs"]
-        for name, value in output.items():
-            if isinstance(value, torch.Tensor):
-                output[name] = value.repeat_interleave(rows // len(value), 0)
-        if isinstance(arguments.get("past_key_values"), NoCache):
-            del arguments["past_key_values"]
-            config = self._call[-1]
-            self._model._prepare_cache_for_generation(config, arguments, None, rows, config.max_length - 1)
+        self.ids, self.attended, self.model, self.call = ids, attended, model, call
 
 
 class NoCache:
@@ -56,9 +43,18 @@ class NoCache:
 
 
 def encoded(arguments: dict[str, Any], rows: int) -> dict[str, Any]:
-    """A model's arguments with the encoder's output among them."""
-    if isinstance(output := arguments.get("encoder_outputs"), Unencoded):
-        output.encoded(arguments, rows)
+    """A model's arguments, with what `generate` would have put among them for so many rows where it was put off."""
+    if not isinstance(late := arguments.get("encoder_outputs"), Unencoded):
+        return arguments
+    encode = next(getattr(late.model, name) for name in ENCODE if hasattr(late.model, name))
+    output = arguments["encoder_outputs"] = encode(*late.call)["encoder_outputs"]
+    for name, value in output.items():
+        if isinstance(value, torch.Tensor):
+            output[name] = value.repeat_interleave(rows // len(value), 0)
+    if isinstance(arguments.get("past_key_values"), NoCache):
+        del arguments["past_key_values"]
+        config = late.call[-1]
+        late.model._prepare_cache_for_generation(config, arguments, None, rows, config.max_length - 1)
     return arguments
 
 

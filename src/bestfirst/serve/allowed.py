@@ -14,13 +14,10 @@ from ..constraints import Constraint
 from ..constraints.grammar import Grammar
 from ..constraints.trie import Trie
 from ..models import Model
+from ..settings import Decoding
 
 KEPT = 64  # constraints of requests that are kept, for those who ask for the same again
 LONGEST = 200  # characters of what is wrong with one: it may repeat what was sent
-
-
-class Unwritable(ValueError):
-    """An output that the model has no tokens for."""
 
 
 class ServedConstraints:
@@ -35,10 +32,19 @@ class ServedConstraints:
             Grammar.regex(model, "a")
         self._kept = lru_cache(KEPT)(self._made)
 
-    async def of(self, asked: Any) -> Constraint | None:
-        """What a request asks for. HTTPException, saying why, for what it cannot have."""
-        if asked is None:
-            return None
+    async def using(self, decoding: Decoding, asked: Any) -> Decoding:
+        """Settings as the model has them, with what a request asks to be allowed. HTTPException, saying why, for what it cannot
+        have."""
+        try:
+            if asked is not None:
+                decoding = decoding.using(allowed=await self._of(asked))
+            return decoding.read(self._model)
+        except RecursionError:
+            raise _refused("it is nested too deeply") from None
+        except ValueError as error:
+            raise _refused(str(error)[:LONGEST]) from None
+
+    async def _of(self, asked: Any) -> Constraint:
         if isinstance(asked, str):
             if asked in self._named:
                 return self._named[asked]
@@ -47,14 +53,7 @@ class ServedConstraints:
         (kind, value), *_ = asked.model_dump().items()
         if kind != "outputs" and not self._grammars:
             raise _refused(f"this server takes no {kind}; it would have to be started with --grammars", 404)
-        try:
-            return await asyncio.to_thread(self._kept, kind, json.dumps(value))
-        except Unwritable as error:
-            raise _refused(str(error), 404) from None
-        except RecursionError:
-            raise _refused("it is nested too deeply") from None
-        except ValueError as error:
-            raise _refused(str(error)[:LONGEST]) from None
+        return await asyncio.to_thread(self._kept, kind, json.dumps(value))
 
     def _made(self, kind: str, value: str) -> Constraint:
         makers: dict[str, Callable[[Model, Any], Constraint]] = {
@@ -64,10 +63,9 @@ class ServedConstraints:
 
 
 def _trie(model: Model, outputs: Sequence[str]) -> Constraint:
-    """Unwritable for an output that would never be found."""
     for text, tokens in zip(outputs, model.targets(outputs), strict=True):
         if not tokens:
-            raise Unwritable(f"the model cannot write {text!r:.60}")
+            raise _refused(f"the model cannot write {text!r:.60}", 404)
     return Trie.of_texts(model, outputs)
 
 

@@ -1,6 +1,6 @@
 """The paths: what can be asked of the server, and how it is carried out."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any
@@ -17,22 +17,10 @@ from ..page import component
 from . import openai, schemas
 from .allowed import ServedConstraints
 from .engine_thread import Certified, EngineStopped, EngineThread
-from .exchange import (
-    CLIENT_LEFT,
-    bearer,
-    client,
-    explain,
-    explain_type,
-    explain_unreadable,
-    json_line,
-    json_response,
-    left,
-    of_work,
-    refusals,
-)  # fmt: skip
+from .exchange import bearer, client, explain, json_line, json_response, left, of_work, refusals
 from .metrics import Metrics
 from .middleware import CheckRequests, Hosts, MeasureRequests
-from .request_queue import DeadlinePassed, QueueFull, RequestQueue, Submission, TooMuch
+from .request_queue import ClientLeft, DeadlinePassed, QueueFull, RequestQueue, Submission, TooMuch
 from .schemas import Limits
 from .server import body_seconds
 
@@ -70,8 +58,8 @@ def create_app(
     quiet: dict[str, Any] = {"docs_url": None, "redoc_url": None, "swagger_ui_oauth2_redirect_url": None}
     app = FastAPI(title="bestfirst", version=__version__, description=ABOUT, lifespan=lifespan, **quiet)
     patch_fastapi(app, redirect_from_root_to_docs=False)  # Swagger UI from this server, not from somebody else's
-    checks = {"hosts": hosts, "token": token, "guarded": GUARDED, "max_bytes": limits.max_bytes}
-    app.add_middleware(CheckRequests, seconds=body_seconds(limits.deadline), **checks)  # type: ignore[arg-type]
+    size, time = limits.max_bytes, body_seconds(limits.deadline)
+    app.add_middleware(CheckRequests, hosts=hosts, token=token, guarded=GUARDED, max_bytes=size, seconds=time)
     app.add_middleware(MeasureRequests, note=metrics.request)
     name = getattr(model, "name", type(model).__name__)
     constraints = constraints or ServedConstraints(model)
@@ -98,16 +86,12 @@ def _add_translate(
         With `"stream": true` the answer is a JSON object a line: each translation as soon as it is certain to have its place, and
         for each text a last line with its `status`.
         """
-        decoding = asked.decoding(asked.strategy)  # type: ignore[attr-defined]
-        if asked.allowed is not None:  # type: ignore[attr-defined]
-            decoding = decoding.using(allowed=await constraints.of(asked.allowed))  # type: ignore[attr-defined]
+        decoding = await constraints.using(asked.decoding(asked.strategy), asked.allowed)  # type: ignore[attr-defined]
         texts = [(text, decoding) for text in asked.texts]  # type: ignore[attr-defined]
         submission = queue.submit(texts, client=client(request), stream=asked.stream)  # type: ignore[attr-defined]
         if asked.stream:  # type: ignore[attr-defined]
             return StreamingResponse(stream_lines(submission), media_type="application/x-ndjson")
         found = await submission.results(left(request))
-        if found is None:
-            return Response(status_code=CLIENT_LEFT)
         return json_response({"model": model, "results": [schemas.text_result(done.result) for done in found]})
 
 
@@ -121,8 +105,6 @@ def _add_search(app: FastAPI, model: str, queue: RequestQueue, limits: Limits, t
         """Translate a text by best-first and by beam search, and tell every event of both: what the playground shows."""
         both = [(asked.text, asked.decoding(strategy)) for strategy in ("best-first", "beam")]  # type: ignore[attr-defined]
         found = await queue.submit(both, client=client(request), recorded=True).results(left(request))
-        if found is None:
-            return Response(status_code=CLIENT_LEFT)
         best_first, beam = (schemas.text_result(done.result) for done in found)
         events = [done.trace.events for done in found if done.trace is not None]
         return json_response({"model": model, "best_first": best_first, "beam": beam, "searches": events})
@@ -150,26 +132,14 @@ def _add_state(app: FastAPI, model: str, queue: RequestQueue, metrics: Metrics, 
 
 
 def _add_errors(app: FastAPI) -> None:
-    def answer(kind: type[Exception], code: int, said: Callable[[Request, Any], str]) -> None:
-        async def handler(request: Request, error: Exception) -> JSONResponse:
-            headers = {"Retry-After": str(error.retry_after)} if isinstance(error, QueueFull) else getattr(error, "headers", None)
-            status = getattr(error, "status_code", code)
-            if request.url.path in openai.PATHS:
-                return openai.refused(status, said(request, error), headers=headers)
-            return JSONResponse({"detail": said(request, error)}, status, headers)
+    async def refuse(request: Request, error: Exception) -> JSONResponse:
+        status, headers = getattr(error, "status_code", 422), getattr(error, "headers", None)
+        if request.url.path in openai.PATHS:
+            return openai.refused(status, explain(request, error), headers=headers)
+        return JSONResponse({"detail": explain(request, error)}, status, headers)
 
-        app.add_exception_handler(kind, handler)
-
-    def wrong(request: Request, error: RequestValidationError) -> str:
-        return explain_type(request.headers.get("content-type", "")) or explain(error.errors())
-
-    def unreadable(request: Request, error: HTTPException) -> str:
-        return explain_unreadable(error.__cause__) if error.status_code == 400 else str(error.detail)
-
-    answer(RequestValidationError, 422, wrong)
-    answer(HTTPException, 400, unreadable)
-    for kind, code in ((TooMuch, 422), (QueueFull, 429), (EngineStopped, 503), (DeadlinePassed, 504)):
-        answer(kind, code, lambda request, error: str(error))
+    for kind in (RequestValidationError, HTTPException, TooMuch, QueueFull, EngineStopped, DeadlinePassed, ClientLeft):
+        app.add_exception_handler(kind, refuse)
 
 
 async def stream_lines(submission: Submission) -> AsyncIterator[bytes]:
@@ -177,8 +147,7 @@ async def stream_lines(submission: Submission) -> AsyncIterator[bytes]:
     try:
         async for event in submission.events():
             if isinstance(event, Certified):
-                fields = {name: getattr(event.answer, name) for name in event.answer.__slots__}
-                yield json_line({"index": event.index, "rank": event.rank, **fields})
+                yield json_line({"index": event.index, "rank": event.rank, **schemas.translation(event.answer)})
             else:
                 yield json_line({"index": event.index, **schemas.summary(event.result)})
     except (DeadlinePassed, EngineStopped) as error:

@@ -45,6 +45,8 @@ class Done(NamedTuple):
 class EngineStopped(Exception):
     """Nothing can be decoded any more."""
 
+    status_code = 503
+
 
 Event = Certified | Done | EngineStopped
 
@@ -59,8 +61,7 @@ class Work(Flow):
     blanks: bool = False  # decode texts of nothing but blanks, too
     recorded: bool = False  # tell every event of every search, in strict order
     cancelled: bool = False
-    jobs: dict[int, Job] = field(default_factory=dict)  # of the texts that were read, by number
-    sources: dict[int, Any] = field(default_factory=dict)  # of texts that were read ahead; None where each is to be read alone
+    sources: dict[int, Any] = field(default_factory=dict)  # of texts that were read; None where each is to be read alone
     set_aside: dict[int, int] = field(default_factory=dict)  # of texts that had to make room: tokens of memory for next time
     told: dict[int, int] = field(default_factory=dict)  # of a stream: of each text, how many answers were told
 
@@ -262,8 +263,6 @@ class EngineThread:
         """The first text that waits, read; or its result, where it needs no search or cannot have one."""
         index = work.waiting[0]
         text, decoding = work.texts[index]
-        if index in work.jobs:
-            return work.jobs[index]
         if isinstance(text, str) and not text.strip() and not work.blanks:
             return Result(status="complete", exact=True)
         try:
@@ -275,22 +274,23 @@ class EngineThread:
             return Result(status="error", message=f"the text cannot be read: {type(error).__name__}")
         if work.recorded:
             job.begin = partial(self._record, job)
-        work.jobs[index] = job
         return job
 
     def _source(self, work: Work, index: int) -> Source:
         """A text, read."""
         if index not in work.sources:
             self._read_ahead(work)
-        source = work.sources.pop(index, None)
+        if work.sources.get(index) is None:
+            work.sources[index] = self._read(work.texts[index][0])
+        source: Source | ValueError = work.sources[index]
         if isinstance(source, ValueError):
             raise source
-        return self._read(work.texts[index][0]) if source is None else source
+        return source
 
     def _read_ahead(self, work: Work) -> None:
         """Read texts that wait, this request's first: many take a tokenizer little longer than one."""
         flows = (work, *self._share.flows)
-        unread = ((each, i) for each in flows for i in each.waiting if i not in each.sources and i not in each.jobs)
+        unread = ((each, i) for each in flows for i in each.waiting if i not in each.sources)
         some = [*dict.fromkeys(islice(unread, TOGETHER))]
         together: Any = getattr(self._read, "batch", None)
         if together is None or len(some) == 1:

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import Depends, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.security import HTTPBearer
 from pydantic_core import to_json
+from starlette.exceptions import HTTPException
 
 from .schemas import Error
 
-CLIENT_LEFT = 499  # nginx's code; only the metrics see it
 WHY = {
     400: "The body is no JSON that can be read, or the server does not answer to this host.",
     401: "The token is missing or wrong.",
@@ -76,12 +77,18 @@ SCORE = 'score: must be "logprob", or an object with the name and the parameters
 ALLOWED = 'allowed: must be a name, or an object with "outputs", "regex", "json_schema" or "grammar": {"outputs": ["yes", "no"]}'
 
 
-def explain(errors: Sequence[Mapping[str, Any]]) -> str:
-    """The first of pydantic's errors, with the field's name and its value; where a value may be one of several things, what is
-    wrong with it as the likeliest of them.
+def explain(request: Request, error: Exception) -> str:
+    """What is wrong with a request, in never more than a line, whatever was sent: it goes back to who sent it."""
+    if isinstance(error, RequestValidationError):
+        return _explain_type(request.headers.get("content-type", "")) or _explain_fields(error.errors())
+    if isinstance(error, HTTPException):
+        return _explain_unreadable(error.__cause__) if error.status_code == 400 else str(error.detail)
+    return str(error)
 
-    Never more than a line, whatever was sent: it goes back to who sent it.
-    """
+
+def _explain_fields(errors: Sequence[Mapping[str, Any]]) -> str:
+    """The first of pydantic's errors, with the field's name and its value; where a value may be one of several things, what is
+    wrong with it as the likeliest of them."""
     error = max(errors, key=lambda each: (each["type"] not in OTHER_TYPE, len(each["loc"])))
     place = ".".join(str(part) for part in error["loc"][1:] if not _branch(part))
     if error["type"] == "json_invalid":
@@ -99,7 +106,7 @@ def explain(errors: Sequence[Mapping[str, Any]]) -> str:
     return what.encode("utf-8", "replace").decode()
 
 
-def explain_unreadable(cause: BaseException | None) -> str:
+def _explain_unreadable(cause: BaseException | None) -> str:
     """Why a body cannot be read, where Python's reader of JSON says so."""
     if isinstance(cause, RecursionError):
         what = "it is nested too deeply"
@@ -110,7 +117,7 @@ def explain_unreadable(cause: BaseException | None) -> str:
     return f"the body cannot be read as JSON: {what}; send a JSON object in UTF-8"
 
 
-def explain_type(content_type: str) -> str | None:
+def _explain_type(content_type: str) -> str | None:
     """What is wrong with a body that says it is no JSON."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):

@@ -92,9 +92,8 @@ class FairShare(Generic[AnyFlow]):
 
         Yields whose text should be started now. The caller starts one (`start`), or removes one that needs no start, or neither.
         """
-        if (
-            self.by_themselves or 2 * self._needed <= self.rows
-        ):  # there is enough for all that run, and for as many again: who starts is the question
+        # Where there is enough for all that run, and for as many again, who starts is the question.
+        if self.by_themselves or 2 * self._needed <= self.rows:
             self._left = self.rows - self._needed
             for flow in self.flows if self._pausing else ():
                 for job in flow.running:

@@ -17,13 +17,14 @@ from .request_queue import RequestQueue
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-class Metrics:
+class Metrics(Collector):
     """Counted here as requests end; what the queue and the engine know is asked when it is read."""
 
     def __init__(self, queue: RequestQueue, paths: frozenset[str]) -> None:
         self.paths = paths
+        self._queue = queue
         self.registry = CollectorRegistry()
-        self.registry.register(Gauges(queue))
+        self.registry.register(self)
         own: dict[str, Any] = {"namespace": "bestfirst", "registry": self.registry}
         self._requests = Counter("requests", "Requests answered.", ["path", "code"], **own)
         self._seconds = Histogram("request_seconds", "How long they took.", ["path"], buckets=SECONDS, **own)
@@ -53,17 +54,11 @@ class Metrics:
         """All of it, in Prometheus' own format."""
         return generate_latest(self.registry)
 
-
-class Gauges(Collector):
-    """What is so at this moment."""
-
-    def __init__(self, queue: RequestQueue) -> None:
-        self.queue = queue
-
     def collect(self) -> Iterator[Any]:
-        engine = self.queue.engine
-        yield GaugeMetricFamily("bestfirst_queue", "Texts accepted and not done.", self.queue.queued)
-        yield GaugeMetricFamily("bestfirst_queue_limit", "How many there may be.", self.queue.limits.max_queue)
+        """What is so at this moment."""
+        queue, engine = self._queue, self._queue.engine
+        yield GaugeMetricFamily("bestfirst_queue", "Texts accepted and not done.", queue.queued)
+        yield GaugeMetricFamily("bestfirst_queue_limit", "How many there may be.", queue.limits.max_queue)
         yield GaugeMetricFamily("bestfirst_in_flight", "Texts that share the forward passes.", engine.in_flight)
         yield CounterMetricFamily("bestfirst_rows", "Hypotheses scored, ahead of need included.", engine.stats.rows)
         yield CounterMetricFamily("bestfirst_steps", "Forward passes.", engine.stats.steps)

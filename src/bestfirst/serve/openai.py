@@ -1,23 +1,23 @@
 """The paths of OpenAI's API: what its clients can ask, carried out by search; nothing is sampled."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from time import time
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ..models import Model
+from ..models import Model, Source
 from ..search import Answer, Result
 from ..settings import Decoding
 from .allowed import ServedConstraints
 from .engine_thread import Certified, EngineStopped
-from .exchange import CLIENT_LEFT, bearer, client, json_line, json_response, left, of_work, refusals
+from .exchange import bearer, client, json_line, json_response, left, of_work, refusals
 from .request_queue import DeadlinePassed, RequestQueue, Submission
-from .schemas import ABOUT_ALLOWED, Allowed, Error, Limits, Schema, Strict, count, text_within, whole
+from .schemas import ABOUT_ALLOWED, Allowed, Error, Limits, Schema, Strict, count, decoding_of, narrowed, text_within, whole
 
 PATHS = frozenset({"/v1/models", "/v1/completions", "/v1/chat/completions"})
 NOT_SAMPLED = "Outputs are searched for, not sampled: only 0 and 1 are known, and make no difference."
@@ -73,8 +73,10 @@ class SearchedRequest(Strict):
     n: int = 1
     best_of: int | None = None
     beam_width: int | None = None
-    max_tokens: int | None = None
-    min_tokens: int = 0
+    max_tokens: count(10_000) | None = Field(None, description="Most tokens to write.")  # type: ignore[valid-type]
+    min_tokens: Annotated[int, Field(ge=0, le=10_000), BeforeValidator(whole)] = Field(
+        0, description="Tokens before the end may come."
+    )
     length_penalty: Annotated[float, Field(ge=-5, le=5, allow_inf_nan=False)] = Field(
         0.0, description="Log-probabilities are divided by the length to this power."
     )
@@ -102,17 +104,24 @@ class SearchedRequest(Strict):
 
     @property
     def constraint(self) -> Any:
-        """What is allowed, as `ServedConstraints.of` takes it."""
+        """What is allowed, as `ServedConstraints` takes it."""
         if isinstance(self.response_format, SchemaFormat):
             return Schema(json_schema=self.response_format.json_schema.written)
         return self.allowed
 
-    def decoding(self, model: Model, tokens: int) -> Decoding:
-        """The same for the engine: the n best of a beam that is as wide as anything that is asked for needs it to be."""
+    def decoding(self, rows: int) -> Decoding:
+        """The same for the engine: the n best of a beam that is as wide as anything that is asked for needs it to be. Outputs are
+        cut off where a prompt would need more than so many rows, and say so."""
         beam = max(self.beam_width or 0, self.best_of or 0, self.n) if self.beam_width or self.best_of else max(5, self.n)
         strings = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        asked = {"beam": beam, "nbest": self.n, "max_length": tokens, "min_length": self.min_tokens, "stop_strings": strings}
-        return Decoding(length_penalty=self.length_penalty or None, accept_truncated=True, **asked).read(model)  # type: ignore[arg-type]
+        most = max(1, min(self.tokens, rows // beam))
+        asked = {"beam": beam, "nbest": self.n, "max_length": most, "min_length": self.min_tokens, "stop_strings": strings}
+        return decoding_of(length_penalty=self.length_penalty or None, accept_truncated=True, **asked)
+
+    @property
+    def tokens(self) -> int:
+        """Most tokens to write."""
+        return self.max_tokens or 16  # OpenAI's default
 
 
 class CompletionRequest(SearchedRequest):
@@ -123,11 +132,6 @@ class CompletionRequest(SearchedRequest):
     @property
     def inputs(self) -> list[Any]:
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
-
-    @property
-    def tokens(self) -> int:
-        """Most tokens to write."""
-        return self.max_tokens or 16  # OpenAI's default
 
 
 class Message(Strict):
@@ -141,7 +145,9 @@ class ChatRequest(SearchedRequest):
     """A conversation to go on with."""
 
     messages: list[Message]
-    max_completion_tokens: int | None = None
+    max_completion_tokens: count(10_000) | None = Field(  # type: ignore[valid-type]
+        None, description="Most tokens to write; `max_tokens` by its newer name."
+    )
 
     @property
     def inputs(self) -> list[Any]:
@@ -150,21 +156,6 @@ class ChatRequest(SearchedRequest):
     @property
     def tokens(self) -> int:
         return self.max_completion_tokens or self.max_tokens or 128
-
-
-def _within(base: type[SearchedRequest], limits: Limits, **own: Any) -> Any:
-    """What is allowed within these limits."""
-    most = count(limits.max_beam)
-    longest, least = count(10_000), Annotated[int, Field(ge=0, le=10_000), BeforeValidator(whole)]
-    narrowed: dict[str, Any] = {
-        "n": (most, Field(1, description="Outputs of each prompt: the best, the second best and so on.")),
-        "best_of": (most | None, Field(None, description="How many hypotheses compete: a beam at least as wide as this.")),
-        "beam_width": (most | None, Field(None, description="Hypotheses of each length to keep; 5 where nothing says.")),
-        "max_tokens": (longest | None, Field(None, description="Most tokens to write.")),
-        "min_tokens": (least, Field(0, description="Tokens before the end may come.")),
-        **own,
-    }
-    return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **narrowed)
 
 
 # -- what comes back ---------------------------------------------------------------------------------------------------------
@@ -207,9 +198,8 @@ def _choice(index: int, answer: Answer, chat: str | None) -> dict[str, Any]:
     return {"index": index, **said, "finish_reason": finish, "logprobs": None}
 
 
-def _usage(model: Model, inputs: Sequence[Any], results: Sequence[Result]) -> dict[str, int]:
-    read = model.reader()
-    asked = sum(_size(read(each).payload) for each in inputs)
+def _usage(sources: Iterable[Source], results: Sequence[Result]) -> dict[str, int]:
+    asked = sum(_size(source.payload) for source in sources)
     written = sum(len(answer.tokens) for result in results for answer in result.hypotheses)
     return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
 
@@ -251,24 +241,14 @@ def add_openai(
     async def answer(asked: Any, request: Request, kind: str, chat: bool) -> Response:
         if asked.model not in (None, name):
             return refused(404, f"there is no model {asked.model!r:.60}; this server has {name!r}", "model")
-        inputs = asked.inputs
-        allowed = await constraints.of(asked.constraint)
-        try:
-            decoding = asked.decoding(model, asked.tokens)
-            most = limits.max_rows // (decoding.beam * len(inputs))  # of tokens: a text that is cut off says so
-            decoding = decoding.using(max_length=max(1, min(asked.tokens, most)), allowed=allowed)
-        except ValueError as error:
-            return refused(422, str(error))
-        texts = [(each, decoding) for each in inputs]
+        decoding = await constraints.using(asked.decoding(limits.max_rows // len(asked.inputs)), asked.constraint)
+        texts = [(each, decoding) for each in asked.inputs]
         submission = queue.submit(texts, client=client(request), stream=asked.stream, blanks=True)
         head = {"id": f"{kind}-{uuid4().hex}", "created": int(time()), "model": name}
         if asked.stream:
             head["object"] = "chat.completion.chunk" if chat else "text_completion"
             return StreamingResponse(_events(submission, head, asked.n, chat), media_type="text/event-stream")
-        found = await submission.results(left(request))
-        if found is None:
-            return Response(status_code=CLIENT_LEFT)
-        results = [done.result for done in found]
+        results = [done.result for done in await submission.results(left(request))]
         for result in results:
             if result.status == "error":
                 return refused(422, result.message or "the prompt cannot be completed")
@@ -278,15 +258,21 @@ def add_openai(
             for rank, each in enumerate(result.hypotheses)
         ]
         head["object"] = "chat.completion" if chat else "text_completion"
-        return json_response({**head, "choices": choices, "usage": _usage(model, inputs, results)})
+        return json_response({**head, "choices": choices, "usage": _usage(submission.work.sources.values(), results)})
 
     shared = of_work(token, 404, model=ApiError)
     event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
     events = {"text/event-stream": {"schema": event}}
     shared["responses"][200] = {"model": Completion, "content": events}
-    text = text_within(limits, 1)
+    text, most = text_within(limits, 1), count(limits.max_beam)
+    widths = {
+        "n": (most, Field(1, description="Outputs of each prompt: the best, the second best and so on.")),
+        "best_of": (most | None, Field(None, description="How many hypotheses compete: a beam at least as wide as this.")),
+        "beam_width": (most | None, Field(None, description="Hypotheses of each length to keep; 5 where nothing says.")),
+    }
     several = Annotated[list[text], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
-    Prompts = _within(CompletionRequest, limits, prompt=(text | several, Field(examples=["Once upon a time"])))  # noqa: N806
+    prompt = (text | several, Field(examples=["Once upon a time"]))
+    Prompts = narrowed(CompletionRequest, prompt=prompt, **widths)  # noqa: N806
 
     @app.get("/v1/models", dependencies=bearer(token), responses=refusals(401) if token else {})
     async def models() -> dict[str, Any]:
@@ -300,10 +286,9 @@ def add_openai(
 
     if not model.chats:
         return
-    said = create_model("Message", __base__=Message, __doc__=Message.__doc__, content=(text_within(limits, 0), ...))
+    said = narrowed(Message, content=(text_within(limits), ...))
     talk = Annotated[list[said], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
-    most = (count(10_000) | None, Field(None, description="Most tokens to write; `max_tokens` by its newer name."))
-    Talk = _within(ChatRequest, limits, messages=(talk, ...), max_completion_tokens=most)  # noqa: N806
+    Talk = narrowed(ChatRequest, messages=(talk, ...), **widths)  # noqa: N806
 
     @app.post("/v1/chat/completions", **shared)
     async def chat_completions(asked: Talk, request: Request) -> Response:  # type: ignore[valid-type]

@@ -22,34 +22,29 @@ Texts = Sequence[tuple[Any, Decoding]]
 class TooMuch(Exception):
     """No request may ask for so much."""
 
+    status_code = 422
+
 
 class QueueFull(Exception):
-    """`retry_after` is when it will not be, as far as can be foreseen, in seconds."""
+    """`retry_after`: when it will not be, as far as can be foreseen, in seconds."""
+
+    status_code = 429
 
     def __init__(self, message: str, retry_after: int) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.headers = {"Retry-After": str(retry_after)}
 
 
 class DeadlinePassed(Exception):
     """The request took too long."""
 
+    status_code = 504
 
-class Throughput:
-    """Texts done a second, lately."""
 
-    def __init__(self) -> None:
-        self._done: deque[float] = deque(maxlen=256)
+class ClientLeft(Exception):
+    """Nobody waits for the response."""
 
-    def count(self, texts: int) -> None:
-        self._done.extend([monotonic()] * texts)
-
-    def seconds_for(self, texts: int) -> int:
-        """How long so many will take: from 1 to 60 seconds."""
-        seen = len(self._done) - 1
-        if seen < 1 or self._done[-1] == self._done[0]:
-            return 1
-        return min(60, max(1, ceil(texts * (self._done[-1] - self._done[0]) / seen)))
+    status_code = 499  # nginx's code; only the metrics see it
 
 
 class RequestQueue:
@@ -64,7 +59,7 @@ class RequestQueue:
         self.limits = limits
         self.queued = 0
         self.queued_by_large = 0
-        self.throughput = Throughput()
+        self._done: deque[float] = deque(maxlen=256)  # when texts were, lately
         self.on_results: Callable[[Sequence[tuple[Result, Decoding]]], None] = lambda results: None
         self._outbox: dict[Submission, list[Event]] = {}
 
@@ -99,10 +94,9 @@ class RequestQueue:
         """Hand out the events of a step. As little as can be is done for each text: the engine waits for this thread's lock."""
         done: list[tuple[Result, Decoding]] = []
         for submission, events in told.items():
-            submission.check_reader()
             done += submission.receive(events)
         if done:
-            self.throughput.count(len(done))
+            self._done.extend([monotonic()] * len(done))
             self.on_results(done)
 
     def _check(self, texts: Texts) -> None:
@@ -113,12 +107,19 @@ class RequestQueue:
             raise TooMuch(f"{product}; send fewer texts at a time, or ask for a smaller beam or max_length")
         if self.queued + count > limits.max_queue:
             places = f"{self.queued} of {limits.max_queue} places are taken, {count} needed"
-            raise QueueFull(f"the queue is full: {places}; try again later", self.throughput.seconds_for(self.queued))
+            raise QueueFull(f"the queue is full: {places}; try again later", self._seconds_for(self.queued))
         large = self.queued_by_large
         if count > limits.few and large and large + count > limits.max_queue // 2:
             places = f"requests of more than {limits.few} texts have {large} of {limits.max_queue // 2} places, {count} needed"
             message = f"the queue is full: {places}; try again later, or send fewer at a time"
-            raise QueueFull(message, self.throughput.seconds_for(large))
+            raise QueueFull(message, self._seconds_for(large))
+
+    def _seconds_for(self, texts: int) -> int:
+        """How long so many will take, at the speed of late: from 1 to 60 seconds."""
+        seen = len(self._done) - 1
+        if seen < 1:
+            return 1
+        return min(60, max(1, ceil(texts * (self._done[-1] - self._done[0]) / seen)))
 
 
 class Submission:
@@ -142,9 +143,11 @@ class Submission:
     # -- from the engine ---------------------------------------------------------------------------------------------------
 
     def receive(self, events: Sequence[Event]) -> list[tuple[Result, Decoding]]:
-        """Take the events of a step; what they say is done, each with its settings."""
+        """Take the events of a step; what they say is done, each with its settings. Gives up on a client that does not read."""
+        if self._left and self.work.stream and len(self._events) > MOST_UNREAD:
+            self._end(DeadlinePassed(f"{MOST_UNREAD:,} lines of the stream were waiting to be read; read them as they come"))
         if not self._left:
-            return []  # it was given up in the meantime
+            return []  # it was given up, now or in the meantime
         self._events.extend(events)
         done = [(event.result, self.work.texts[event.index][1]) for event in events if isinstance(event, Done)]
         self._left -= len(done)
@@ -154,11 +157,6 @@ class Submission:
         if self.work.stream or not self._left:  # else nobody reads before all is there
             self._news.set()
         return done
-
-    def check_reader(self) -> None:
-        """Give up on a client that does not read."""
-        if self.work.stream and len(self._events) > MOST_UNREAD:
-            self._end(DeadlinePassed(f"{MOST_UNREAD:,} lines of the stream were waiting to be read; read them as they come"))
 
     def _expire(self) -> None:
         limit = self._queue.limits.deadline
@@ -198,13 +196,15 @@ class Submission:
             done += isinstance(event, Done)
             yield event
 
-    async def results(self, gone: Awaitable[None]) -> list[Done] | None:
-        """All texts in order; None if `gone`, which returns when the client has left, comes first."""
+    async def results(self, gone: Awaitable[None]) -> list[Done]:
+        """All texts in order. Raises `ClientLeft` if `gone`, which returns when the client has left, comes first."""
         leaving = asyncio.ensure_future(gone)
         working = asyncio.ensure_future(self._collect())
         try:
             await asyncio.wait({leaving, working}, return_when=asyncio.FIRST_COMPLETED)
-            return working.result() if working.done() else None
+            if not working.done():
+                raise ClientLeft
+            return working.result()
         finally:
             leaving.cancel()
             working.cancel()

@@ -136,13 +136,14 @@ class SearchSettings(Strict):
         options = {"name": self.score} if isinstance(self.score, str) else self.score.model_dump()
         name = options.pop("name")
         asked = {"beam": self.beam, "nbest": self.nbest, "max_length": self.max_length, "length_penalty": self.length_penalty}
-        return _decoding(strategy, name, tuple(options.items()), **asked)
+        return decoding_of(strategy=strategy, score=name, options=tuple(options.items()), **asked)
 
 
 @lru_cache(maxsize=256)
-def _decoding(strategy: str, score: str, options: tuple[tuple[str, float], ...], **asked: Any) -> Decoding:
-    """One object for all requests that ask alike: an engine looks at settings anew if they are not those of the text before."""
-    return Decoding(strategy=strategy, score=score, score_options=dict(options), **asked)
+def decoding_of(options: tuple[tuple[str, float], ...] = (), **asked: Any) -> Decoding:
+    """One object for all requests that ask alike: an engine looks at settings anew if they are not those of the text before.
+    `options`: the score's."""
+    return Decoding(score_options=dict(options), **asked)
 
 
 class SearchRequest(SearchSettings):
@@ -153,12 +154,8 @@ class SearchRequest(SearchSettings):
         """What is allowed within these limits."""
         text = Field(min_length=1, examples=["Wo ist der Bahnhof?"])
         length = Field(LONGEST_SHOWN, description=f"Most tokens of a translation; at most {LONGEST_SHOWN} are shown.")
-        narrowed = {
-            "text": (text_within(limits), text),
-            "max_length": (count(LONGEST_SHOWN), length),
-            **_widths(min(WIDEST_SHOWN, limits.max_beam)),
-        }
-        return create_model("SearchRequest", __base__=cls, __doc__=cls.__doc__, **narrowed)
+        widths = _widths(min(WIDEST_SHOWN, limits.max_beam))
+        return narrowed(cls, text=(text_within(limits), text), max_length=(count(LONGEST_SHOWN), length), **widths)
 
 
 class TranslateRequest(SearchSettings):
@@ -178,11 +175,16 @@ class TranslateRequest(SearchSettings):
         texts = Annotated[list[text], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
         about = f"A text, or a list of up to {limits.max_items}. One of nothing but blanks has no translation."
         either = (text | texts, Field(description=about, examples=["Wo ist der Bahnhof?"]))
-        return create_model("TranslateRequest", __base__=cls, __doc__=cls.__doc__, text=either, **_widths(limits.max_beam))
+        return narrowed(cls, text=either, **_widths(limits.max_beam))
 
     @property
     def texts(self) -> list[str]:
         return [self.text] if isinstance(self.text, str) else self.text
+
+
+def narrowed(base: type[BaseModel], **fields: Any) -> Any:
+    """The same, with these fields in place of its own: as far as the server's limits allow."""
+    return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
 
 
 def _widths(most: int) -> dict[str, Any]:
@@ -273,24 +275,15 @@ class TranslateResponse(BaseModel):
     results: list[TextResult]
 
 
-class StreamLine(BaseModel):
-    """One line of a stream: a translation that is certain, or, with `status`, the end of a text, or an error that ends all."""
-
-    index: int | None = Field(None, description="Which text, from 0.")
-    rank: int | None = Field(None, description="Of a translation: which place it has for certain, from 1.")
-    text: str | None = None
-    score: float | None = None
-    logprob: float | None = None
-    tokens: list[int] | None = None
-    truncated: bool | None = None
-    item: int | None = None
-    status: Literal["complete", "incomplete", "error"] | None = None
-    message: str | None = None
-    exact: bool | None = None
-    calls: int | None = None
-    rows: int | None = None
-    steps: int | None = None
-    detail: str | None = None
+EITHER: dict[str, Any] = {**Translation.model_fields, **ResultSummary.model_fields}
+StreamLine = create_model(  # type: ignore[call-overload]
+    "StreamLine",
+    __doc__="One line of a stream: a translation that is certain; with `status`, the end of a text; or an error that ends all.",
+    index=(int | None, Field(None, description="Which text, from 0.")),
+    rank=(int | None, Field(None, description="Of a translation: which place it has for certain, from 1.")),
+    detail=(str | None, None),
+    **{name: (each.annotation | None, None) for name, each in EITHER.items()},
+)
 
 
 class SearchResponse(BaseModel):
