@@ -169,7 +169,7 @@ class DeviceEngine:
                 del self._unfinished[job]
                 for name in ("calls", "drafted", "accepted"):
                     setattr(self._stats, name, getattr(self._stats, name) + getattr(result, name))
-                yield job, result
+            yield from found
         if self._host:
             yield from self._host.step()
 
@@ -212,7 +212,7 @@ class DeviceEngine:
         if not some or session.prompt != self._room.start(some[0]) or session.fixed is not some[0].decoding.deterministic:
             return False
         alike = session.trie is some[0].decoding.allowed and session.drafts == self._room.drafts(some[0])
-        alike = alike and session.eos == self._ends(some[0]) and session.has_tables_for(some)
+        alike = alike and session.eos == self._ends(some[0])
         if not (alike and session.shape.fits(self._room.needs(some))):
             return False
         for _ in some:
@@ -249,7 +249,10 @@ class DeviceEngine:
         some = self._next()
         alike, needs, kept = self._room.alike(self._waiting), self._room.needs(some), self._known.session
         model = self.model.model
-        before = kept[1] if kept is not None and _free(kept[1], self) else None
+        owner = None if kept is None else kept[1].owner()
+        before = kept[1] if kept is not None and (owner is self or not owner) else None
+        if before is not None and owner is not None:
+            owner._close()  # another engine, which has no jobs there any more, keeps what they cost
         asks = (edits := some[0].edits) is not None and edits.asked is not None
         good = before is not None and self._suits(before, needs, self._wanted(alike)) and kept[0].seems_to_hold(model)
         self._unproven = kept[0].copied if good else None
@@ -356,12 +359,6 @@ def way_of(model: TransformersModel) -> Way | None:
 def fused(model: TransformersModel) -> bool:
     """Whether kernels take the place of the model's modules."""
     return model.encoder_decoder and not model.speech and Weights.takes(model.model) and untouched(model.model)
-
-
-def _free(session: Session, engine: DeviceEngine) -> bool:
-    """Whether no other engine has jobs in this session."""
-    owner = session.owner()
-    return owner is None or owner is engine or not owner
 
 
 def _say_once(why: str | None) -> None:
