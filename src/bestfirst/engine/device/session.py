@@ -19,6 +19,7 @@ from ...settings import Decoding
 from ..edits import Edits
 from ..engine import Job, Stats
 from .admission import PIECE, TOKENS
+from .answers import BEAM, FULL
 from .editing import PROGRAMS
 from .launch import Graphs, Transfer, send
 from .results import Collected
@@ -198,7 +199,7 @@ class Session:
         if len(self._rules) >= MOST_RULES:
             self._rules.clear()
         self._rules[id(decoding), code] = (decoding, rules)  # kept, so that no other object gets its identity
-        self._beam, self._full = max(self._beam, rules.beam), max(self._full, rules.full)
+        self._beam, self._full = max(self._beam, rules.numbers[BEAM.value]), max(self._full, rules.numbers[FULL.value])
         return rules
 
     # -- running -----------------------------------------------------------------------------------------------------------
