@@ -52,6 +52,7 @@ class DeviceEngine:
         self._make_host = host
         self._host: Engine | None = None
         self._known = known(model)
+        self._there = next(model.model.parameters())  # on the GPU whose kernels and events these are
         self._room = Room(model, way if isinstance(way, OwnModules) else None)
         self._most = MOST_INPUTS  # in flight: fewer, once memory was refused
         self._session: Session | None = None
@@ -143,7 +144,8 @@ class DeviceEngine:
                 queue.remove(job)
                 return
         if self._session is not None and job in self._session.jobs():
-            self._session.cancel(job)
+            with torch.cuda.device_of(self._there):
+                self._session.cancel(job)
 
     def certified(self, job: Job) -> list[Answer]:
         """None before a job is done: answers are looked at when they are final."""
@@ -152,7 +154,8 @@ class DeviceEngine:
     def step(self) -> Iterator[tuple[Job, Result]]:
         if self._unfinished:
             try:
-                with self._known.lock:  # other threads may decode with this model, in its session when this engine is done
+                # Other threads may decode with this model, in its session when this engine is done.
+                with self._known.lock, torch.cuda.device_of(self._there):
                     found = self._step()
             except (ValueError, NotAnswered) as error:
                 self._session = self._known.session = None
