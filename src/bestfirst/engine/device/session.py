@@ -73,6 +73,7 @@ class Session:
         self.drafts: Any = None  # who drafts for its jobs
         self.asking: Edits | None = None  # what is to be asked between two parts of every step
         self.checked = False  # whether its answers were held against the model's own
+        self.kind: Any = None  # what its jobs have in common
         self.owner: Callable[[], Any] = lambda: None  # the engine whose jobs are here, if it is still there
 
     @torch.inference_mode()
@@ -81,9 +82,7 @@ class Session:
         self.graphs.run("clear", self.state.clear)
         self.state.settle_vocabulary(eos, banned, prompt)
         self.state.settle_trie(trie)
-        self.trie = trie
-        self.prompt = tuple(prompt)
-        self.eos, self._ends = [*eos], len(eos)
+        self._ends = len(eos)
         self._rules: dict[Hashable, tuple[Decoding, Rules]] = {}  # by the settings' identity and the edits
         self._beam = self._full = 1
         self.most = self.shape.inputs  # in flight
