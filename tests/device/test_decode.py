@@ -125,6 +125,43 @@ def test_jobs_that_cannot_share_a_session_wait_for_each_other(on_device):
     assert {*found} == {*jobs}
 
 
+@pytest.mark.parametrize("option", [{"length_penalty": 0.25}, {"min_length": 1}])
+def test_more_scores_and_edits_than_a_session_has_tables_for(on_device, option):
+    """Those that find no room wait until nobody looks at the tables."""
+    architecture = ARCHITECTURES["marian"]
+    model = bestfirst.wrap(architecture.build().to(DEVICE))
+    (name, value), first = *option.items(), Decoding(beam=2, max_length=12)
+    settings = [first.using(**{name: value * i}) for i in range(10)]
+    jobs = [Job(i, model.read(architecture.inputs(1)[0]), each) for i, each in enumerate(settings)]
+    expected = dict(run(engine_for(model, first), jobs))
+    for job in jobs:
+        job.edits = None
+    on_device()
+    engine = engine_for(model, first)
+    assert isinstance(engine, DeviceEngine)
+    engine.submit(*jobs)
+    found = {}
+    for _ in range(80):
+        found.update(engine.step())
+    assert summary([found[job] for job in jobs]) == summary([expected[job] for job in jobs])
+
+
+def test_what_an_engine_cost_stays_its_own(on_device):
+    """When another one goes on in its session."""
+    architecture = ARCHITECTURES["marian"]
+    model = bestfirst.wrap(architecture.build().to(DEVICE))
+    decoding = Decoding(beam=2, max_length=3)
+    source = model.read(architecture.inputs(1)[0])
+    on_device()
+    first, second = engine_for(model, decoding), engine_for(model, decoding)
+    list(run(first, [Job(0, source, decoding)]))
+    session, cost = known(model).session[1], first.stats
+    list(run(second, [Job(i, source, decoding) for i in range(3)]))
+    assert known(model).session[1] is session
+    assert (first.stats, first.in_flight) == (cost, [])
+    assert second.stats.rows == 3 * cost.rows
+
+
 def test_a_session_in_the_place_of_another_is_no_smaller(on_device, monkeypatch):
     architecture = ARCHITECTURES["marian"]
     model = bestfirst.wrap(architecture.build().to(DEVICE))
@@ -232,7 +269,7 @@ def test_jobs_of_one_engine_run_where_they_can_and_together(on_device, caplog):
     on_device()
     engine = engine_for(model, Decoding(beam=3))
     jobs = [Job(i, model.read(x), Decoding(max_length=3, **asked[i])) for i, x in enumerate(inputs)]
-    engines._said.clear()
+    engines._say_once.cache_clear()
     engine.submit(*jobs)
     found = {}
     while engine:

@@ -14,6 +14,7 @@ import torch
 from ...models.reader import PackedPrompt, Prompt
 from ..engine import Job
 from .answers import RULES
+from .beams import begin
 from .launch import Graphs, send
 from .own_modules import OwnModules
 from .products import power
@@ -76,7 +77,7 @@ class Admission:
         of_inputs[:4, : len(jobs)] = slots, [job.n_max for job in jobs], lengths, starts
         for first, last, each in runs(rules):  # jobs one after another mostly have the same
             of_inputs[4:, first:last] = np.array(each.numbers, dtype=np.int32)[:, None]
-            caps[first:last] = [each.cap(job.source.length) for job in jobs[first:last]] if each.capped else inf
+            caps[first:last] = inf if each.reward is None else [each.reward * job.source.length for job in jobs[first:last]]
         of_tokens = numbers[2 + (2 + NUMBERS) * inputs :].reshape(4, -1)
         of_tokens[3] = self.state.shape.inputs * self.state.shape.source
         of_tokens[1:, :tokens] = (
@@ -139,7 +140,14 @@ class Admission:
         slots, limits, lengths, starts, *_ = numbers = given[2 + 2 * inputs : 2 + (2 + NUMBERS) * inputs].view(NUMBERS, -1)
         token, place, number, cell = given[2 + (2 + NUMBERS) * inputs :].view(4, -1).unbind(0)
         self.read(Packed(token, place, number, starts, lengths, used), cell.long(), hidden)
-        self.state.begin(many, caps, slots, limits, lengths, numbers[4:])
+        st, shape, rules = self.state, self.state.shape, numbers[4:]
+        begin[(len(slots),)](
+            many, caps, slots, limits, lengths, rules,
+            st.value, st.entry, st.tie, st.node, st.pushed, st.count, st.head, st.scored, st.child,
+            st.status, st.deepest, st.limit, st.source_length, st.rules, st.caps, st.rows, st.steps, st.drafted,
+            rules.stride(0), shape.lengths, shape.nodes * shape.successors, shape.prompt,
+            KP=power(shape.k), LP=power(shape.lengths), num_warps=1,
+        )  # fmt: skip
 
     def read(self, given: Packed, cells: torch.Tensor, hidden: torch.Tensor | None) -> None:
         """The inputs' keys and values go to their cells."""

@@ -38,9 +38,10 @@ def own_modules(model: TransformersModel) -> OwnModules | None:
     found = None
     if untouched(model.model) and not changes_unseen(model.model):
         try:
-            found = OwnModules(model.model)
-            if not windows_are_told(found, model) or not agrees(found, model):
-                found = None
+            with torch.cuda.device_of(next(model.model.parameters())):
+                found = OwnModules(model.model)
+                if not windows_are_told(found, model) or not agrees(found, model):
+                    found = None
         except Exception:  # whatever it stumbles over, the host's engine may not
             _log.debug("%s cannot be run on the device", type(model.model).__name__, exc_info=True)
             found = None

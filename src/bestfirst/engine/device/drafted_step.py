@@ -166,12 +166,8 @@ class DraftedStep(CapturedStep):
             self.small = CapturedStep(theirs, drafts.small)
 
     def rows(self, most: int) -> None:
-        S, depth, level, device = (
-            self.state.shape.inputs,
-            self.drafts.depth,
-            self.state.shape.inputs * self.width,
-            self.drafts.device,
-        )
+        S, depth, device = self.state.shape.inputs, self.drafts.depth, self.drafts.device
+        level = S * self.width
         super().rows(most)
         self._first = self._these()
         self._all = self._more_rows(most + depth * level)

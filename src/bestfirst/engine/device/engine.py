@@ -8,6 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import replace
+from functools import cache
 from itertools import islice, takewhile
 from math import ceil
 from typing import Any
@@ -37,7 +38,6 @@ FIRST = 320  # and at first, when the device waits for them: more than fit into 
 WINDOW = 1 << 15  # inputs that are read before it is decided how much room is needed
 
 _log = logging.getLogger(__name__)
-_said: set[str] = set()
 
 
 class DeviceEngine:
@@ -52,6 +52,7 @@ class DeviceEngine:
         self._make_host = host
         self._host: Engine | None = None
         self._known = known(model)
+        self._there = next(model.model.parameters())  # on the GPU whose kernels and events these are
         self._room = Room(model, way if isinstance(way, OwnModules) else None)
         self._most = MOST_INPUTS  # in flight: fewer, once memory was refused
         self._session: Session | None = None
@@ -119,9 +120,10 @@ class DeviceEngine:
         others = []
         for job in jobs:
             why = None if self._broken else self.why_not(job)
+            if why is not None:
+                _say_once(why)
             if self._broken or why is not None:
                 others.append(job)
-                _say_once(why)
             else:
                 if job.decoding.min_length and job.edits is None:
                     job.edits = at_least(job.decoding.min_length, self._ends(job), len(self._room.start(job)))
@@ -143,7 +145,8 @@ class DeviceEngine:
                 queue.remove(job)
                 return
         if self._session is not None and job in self._session.jobs():
-            self._session.cancel(job)
+            with torch.cuda.device_of(self._there):
+                self._session.cancel(job)
 
     def certified(self, job: Job) -> list[Answer]:
         """None before a job is done: answers are looked at when they are final."""
@@ -152,7 +155,8 @@ class DeviceEngine:
     def step(self) -> Iterator[tuple[Job, Result]]:
         if self._unfinished:
             try:
-                with self._known.lock:  # other threads may decode with this model, in its session when this engine is done
+                # Other threads may decode with this model, in its session when this engine is done.
+                with self._known.lock, torch.cuda.device_of(self._there):
                     found = self._step()
             except (ValueError, NotAnswered) as error:
                 self._session = self._known.session = None
@@ -169,7 +173,7 @@ class DeviceEngine:
                 del self._unfinished[job]
                 for name in ("calls", "drafted", "accepted"):
                     setattr(self._stats, name, getattr(self._stats, name) + getattr(result, name))
-                yield job, result
+            yield from found
         if self._host:
             yield from self._host.step()
 
@@ -209,11 +213,7 @@ class DeviceEngine:
         if self._wanted(self._waiting) > session.meant_for < self._wanted(self._room.alike(self._waiting)):
             return False
         some = self._next()
-        if not some or session.prompt != self._room.start(some[0]) or session.fixed is not some[0].decoding.deterministic:
-            return False
-        alike = session.trie is some[0].decoding.allowed and session.drafts == self._room.drafts(some[0])
-        alike = alike and session.eos == self._ends(some[0]) and session.has_tables_for(some)
-        if not (alike and session.shape.fits(self._room.needs(some))):
+        if not some or session.kind != self._kind(some[0]) or not session.shape.fits(self._room.needs(some)):
             return False
         for _ in some:
             self._fitting.append(self._waiting.popleft())
@@ -223,23 +223,16 @@ class DeviceEngine:
         """The tokens that end its outputs."""
         return self._eos if job.decoding.eos is None else [*job.decoding.eos]  # type: ignore[misc]
 
+    def _kind(self, job: Job) -> tuple[Any, ...]:
+        """What all jobs of a session have in common until it is empty."""
+        mine = job.decoding
+        return self._room.start(job), self._room.drafts(job), mine.deterministic, mine.eos, mine.allowed
+
     def _next(self) -> list[Job]:
-        """Some of those that wait, whose outputs start from the same tokens."""
-        some = islice(self._waiting, BATCH)
-        if not self._waiting:
-            return []
-        first, start_of, drafted = self._waiting[0], self._room.start, self._room.drafts
-        start, decoding, drafts = start_of(first), first.decoding, drafted(first)
-
-        def alike(job: Job) -> bool:
-            mine = job.decoding
-            if mine is not decoding:
-                asked = mine.deterministic, mine.eos, id(mine.allowed)
-                if asked != (decoding.deterministic, decoding.eos, id(decoding.allowed)):
-                    return False
-            return start_of(job) == start and drafted(job) == drafts
-
-        return list(takewhile(alike, some))
+        """Some of those that wait, which can be together in a session."""
+        some = list(islice(self._waiting, BATCH))
+        kind = self._kind(some[0]) if some else None
+        return list(takewhile(lambda job: self._kind(job) == kind, some))
 
     def _open(self) -> Session:
         """A session with room for the next jobs: the one kept from the last decode, if nobody uses it and it fits."""
@@ -249,7 +242,10 @@ class DeviceEngine:
         some = self._next()
         alike, needs, kept = self._room.alike(self._waiting), self._room.needs(some), self._known.session
         model = self.model.model
-        before = kept[1] if kept is not None and _free(kept[1], self) else None
+        owner = None if kept is None else kept[1].owner()
+        before = kept[1] if kept is not None and (owner is self or not owner) else None
+        if before is not None and owner is not None:
+            owner._close()  # another engine, which has no jobs there any more, keeps what they cost
         asks = (edits := some[0].edits) is not None and edits.asked is not None
         good = before is not None and self._suits(before, needs, self._wanted(alike)) and kept[0].seems_to_hold(model)
         self._unproven = kept[0].copied if good else None
@@ -261,7 +257,8 @@ class DeviceEngine:
             if self._room.modules is None:  # else the model's own weights are read, in their places
                 kept[0].copied = Checksum(model.parameters())
         session: Session = kept[1]
-        session.owner = engine = ref(self)
+        session.owner, session.kind = ref(self), self._kind(some[0])
+        engine = session.owner
         trie: Any = some[0].decoding.allowed
         session.begin(self._ends(some[0]), self.model.banned, self._room.start(some[0]), trie)
         session.asking = edits if asks else None
@@ -299,17 +296,15 @@ class DeviceEngine:
         torch.cuda.empty_cache()
 
     def _fall_back(self, error: Exception) -> None:
-        self._session = self._known.session = None
+        self._begin_again()
         self._broken = True
         warnings.warn(
             f"decoding on the device failed ({type(error).__name__}: {str(error).strip().split(chr(10))[0]}): "
             "falling back to a slower path. Results are the same.",
             stacklevel=2,
         )
-        left = list(self._unfinished)
+        left, self._waiting = self._waiting, deque()
         self._unfinished.clear()
-        self._waiting.clear()
-        self._fitting.clear()
         self.submit(*left)
 
     def _write(self, found: Sequence[tuple[Job, Result]]) -> None:
@@ -358,13 +353,6 @@ def fused(model: TransformersModel) -> bool:
     return model.encoder_decoder and not model.speech and Weights.takes(model.model) and untouched(model.model)
 
 
-def _free(session: Session, engine: DeviceEngine) -> bool:
-    """Whether no other engine has jobs in this session."""
-    owner = session.owner()
-    return owner is None or owner is engine or not owner
-
-
-def _say_once(why: str | None) -> None:
-    if why is not None and why not in _said:
-        _said.add(why)
-        _log.warning("the searches of the device do not know %s: such jobs run on the host", why)
+@cache
+def _say_once(why: str) -> None:
+    _log.warning("the searches of the device do not know %s: such jobs run on the host", why)

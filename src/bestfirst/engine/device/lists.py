@@ -15,6 +15,16 @@ from .answers import ENDS, INF, OPEN, precedes
 
 
 @triton.jit
+def put(value, entry, tie, node, pushed, to, x_value, x_entry, x_tie, x_node, x_pushed, there):
+    """Write cells."""
+    tl.store(value + to, x_value, mask=there)
+    tl.store(entry + to, x_entry, mask=there)
+    tl.store(tie + to, x_tie, mask=there)
+    tl.store(node + to, x_node, mask=there)
+    tl.store(pushed + to, x_pushed, mask=there)
+
+
+@triton.jit
 def merge(value, entry, tie, node, pushed, count, at, c_value, c_entry, c_tie, c_node, c_in, k, KP: tl.constexpr):
     """Merge siblings, sorted, into list `at`; says whether a member fell off whose children had been pushed, and whether one
     entered that is scored already."""
@@ -35,18 +45,11 @@ def merge(value, entry, tie, node, pushed, count, at, c_value, c_entry, c_tie, c
     c_place = tl.cumsum(c_in.to(tl.int32), 0) - 1 + before_c
     moves = there & (x_place < k) & (before_x > 0)
     to = at.to(tl.int64) * KP + x_place
-    tl.store(value + to, x_value, mask=moves)
-    tl.store(entry + to, x_entry, mask=moves)
-    tl.store(tie + to, x_tie, mask=moves)
-    tl.store(node + to, x_node, mask=moves)
-    tl.store(pushed + to, x_pushed, mask=moves)
+    put(value, entry, tie, node, pushed, to, x_value, x_entry, x_tie, x_node, x_pushed, moves)
     enters = c_in & (c_place < k)
     to = at.to(tl.int64) * KP + c_place
-    tl.store(value + to, c_value, mask=enters)
-    tl.store(entry + to, c_entry, mask=enters)
-    tl.store(tie + to, c_tie + tl.zeros_like(c_place), mask=enters)
-    tl.store(node + to, c_node, mask=enters)
-    tl.store(pushed + to, tl.zeros_like(c_place).to(tl.int8), mask=enters)
+    zeros = tl.zeros_like(c_place)
+    put(value, entry, tie, node, pushed, to, c_value, c_entry, c_tie + zeros, c_node, zeros.to(tl.int8), enters)
     tl.store(count + at, tl.minimum(k, m + tl.sum(c_in.to(tl.int32), 0)))
     tl.debug_barrier()
     fell = tl.max(tl.where(there & (x_place >= k), x_pushed, 0).to(tl.int32), 0)
@@ -155,20 +158,13 @@ def merge_many(
         tl.debug_barrier()  # all of the tile is read before any of it is overwritten
         to = lanes + by
         stays = moves & (to < k)
-        tl.store(value + first + to, x_value, mask=stays)
-        tl.store(entry + first + to, x_entry, mask=stays)
-        tl.store(tie + first + to, x_tie, mask=stays)
-        tl.store(node + first + to, x_node, mask=stays)
-        tl.store(pushed + first + to, x_pushed, mask=stays)
+        put(value, entry, tie, node, pushed, first + to, x_value, x_entry, x_tie, x_node, x_pushed, stays)
         fell = fell | tl.max(tl.where(moves & (to >= k), x_pushed, 0).to(tl.int32), 0)
         start -= TILE
     to = before + rank
     enters = c_in & (to < k)
-    tl.store(value + first + to, c_value, mask=enters)
-    tl.store(entry + first + to, c_entry, mask=enters)
-    tl.store(tie + first + to, c_tie, mask=enters)
-    tl.store(node + first + to, c_node, mask=enters)
-    tl.store(pushed + first + to, tl.zeros_like(to).to(tl.int8), mask=enters)
+    unpushed = tl.zeros_like(to).to(tl.int8)
+    put(value, entry, tie, node, pushed, first + to, c_value, c_entry, c_tie, c_node, unpushed, enters)
     tl.store(count + at, tl.minimum(k, m + many))
     tl.debug_barrier()
     return fell, tl.max((enters & (c_node >= 0)).to(tl.int32), 0)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import local
+from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
@@ -50,11 +51,6 @@ class Heads:
     window: int | None  # tokens that it sees
     bias: Any = None  # its number among the modules that have a bias by distance
 
-    @property
-    def numbers(self) -> int:
-        """A token's."""
-        return self.keys * (self.size + self.value_size)
-
     def room(self, tokens: int, like: torch.Tensor) -> Memory:
         """Memory for the keys and values of so many tokens."""
         return like.new_empty(tokens, self.keys, self.size), like.new_empty(tokens, self.keys, self.value_size)
@@ -68,14 +64,6 @@ class NoKeys:
     def __init__(self, heads: Heads, rows: int, like: torch.Tensor) -> None:
         self.keys = like.new_zeros(1, 1, 1, 1).expand(rows, heads.keys, 1, heads.size)
         self.values = like.new_zeros(1, 1, 1, 1).expand(rows, heads.keys, 1, heads.value_size)
-
-
-@dataclass
-class Positions:
-    """What `positions_of` looks at: each row's position, and as many columns as there are positions."""
-
-    positions: torch.Tensor
-    paths: torch.Tensor
 
 
 class OwnModules:
@@ -173,7 +161,7 @@ class OwnModules:
 
     @property
     def bytes_of_a_token(self) -> int:
-        return sum(each.numbers for each in self.heads if not each.cross) * self.dtype.itemsize
+        return sum(each.keys * (each.size + each.value_size) for each in self.heads if not each.cross) * self.dtype.itemsize
 
     def _cache(self) -> dict[str, Any]:
         """Modules that compute attention themselves are given a cache that marks their keys and values."""
@@ -254,7 +242,8 @@ class OwnModules:
         """While this lasts, rows stand at these positions; by distance alone, attention itself knows them."""
         if isinstance(self._positions, RelativePositions):
             return nullcontext({})
-        return self._positions.of(Positions(positions, self._columns))  # type: ignore[arg-type]
+        rows: Any = SimpleNamespace(positions=positions, paths=self._columns)  # what `positions_of` looks at
+        return self._positions.of(rows)
 
     @contextmanager
     def _running(self, attend: Callable[..., torch.Tensor]) -> Iterator[None]:

@@ -95,7 +95,8 @@ class Room:
         if needs.code:
             shape = replace(shape, code=max(256, power(needs.code)), given=power(needs.given) if needs.given else 0)
         drafts = self.drafts(jobs[0])
-        each, node = bytes_each(shape, self._bytes_of_a_token(drafts))
+        token = Weights.bytes_of_a_token(self.model.model) if self.modules is None else (drafts or self.modules).bytes_of_a_token
+        each, node = bytes_each(shape, token)
         room = free_memory(self.model.model.device) * MOST_MEMORY
         alive = min(shape.k * (needs if shape.wide else shape).lengths, NODES_EACH + 24 * shape.k)
         if shape.wide:  # few such inputs fill a step: all that are in flight have room for all of their search
@@ -103,11 +104,6 @@ class Room:
         inputs = max(1, min(inputs, int(room / 2 / each)))
         nodes = inputs * alive * shape.times + self.step(drafts).buckets_for(shape, self.model.vocabulary)[-1]
         return replace(shape, inputs=inputs, nodes=int(min(nodes, (room - inputs * each) / node, MOST_NODES)))
-
-    def _bytes_of_a_token(self, drafts: Drafts | None) -> int:
-        if self.modules is None:
-            return Weights.bytes_of_a_token(self.model.model)
-        return (drafts or self.modules).bytes_of_a_token
 
 
 def room_for(waiting: int) -> int:

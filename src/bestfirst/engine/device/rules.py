@@ -11,7 +11,7 @@ from ...scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward
 from ...search import Exhausted, NeverStop, OptimalStop, Patience, Strategy
 from ...settings import Decoding
 from ..edits import bits
-from .answers import AS_HUGGING_FACE, BEAM, BEST_FIRST, BY_LEVEL, FULL, RULES
+from .answers import AS_HUGGING_FACE, BEST_FIRST, BY_LEVEL, RULES
 from .state import WIDE
 
 LARGEST_BEAM = 5000  # with as many answers: a program holds a number of each member, up to 8192
@@ -62,10 +62,11 @@ def kind_of(plan: Strategy) -> int | None:
 
 @dataclass(frozen=True)
 class Rules:
-    """One job's settings. `numbers` are what `answers.RULES` names."""
+    """One job's settings. `numbers` are what `answers.RULES` names; `reward`: what a length reward is worth at most, for each
+    token of the input, if it ends somewhere."""
 
     numbers: tuple[int, ...]
-    score: Score
+    reward: float | None
 
     @classmethod
     def of(cls, decoding: Decoding, width: int, table: int, program: int) -> Rules:
@@ -83,26 +84,8 @@ class Rules:
         prunes, busy = plan.order.relies_on_bound, BUSY_WIDE if decoding.nbest > WIDE else BUSY_RISING if rises else BUSY
         keeps = plan.finished == "keep"
         some = (k, width, *limits, kind, table, int(rises), enough, busy, program, int(prunes), int(keeps), settled)
-        return cls((*some, heat_of(score), *[0] * (RULES.value - 1 - len(some))), score)
-
-    @property
-    def beam(self) -> int:
-        """How many hypotheses of a length are kept."""
-        return self.numbers[BEAM.value]
-
-    @property
-    def full(self) -> int:
-        """The rows of a step beyond which nothing is scored ahead."""
-        return self.numbers[FULL.value]
-
-    @property
-    def capped(self) -> bool:
-        """Whether a length reward ends somewhere."""
-        return isinstance(self.score, BoundedLengthReward)
-
-    def cap(self, source_length: int) -> float:
-        """The most that a length reward is worth for an input of this length."""
-        return self.score.beta * self.score.ratio * source_length if isinstance(self.score, BoundedLengthReward) else inf
+        reward = score.beta * score.ratio if isinstance(score, BoundedLengthReward) else None
+        return cls((*some, heat_of(score), *[0] * (RULES.value - 1 - len(some))), reward)
 
 
 def table_key(score: Score) -> Hashable:

@@ -19,6 +19,7 @@ from ...settings import Decoding
 from ..edits import Edits
 from ..engine import Job, Stats
 from .admission import PIECE, TOKENS
+from .answers import BEAM, FULL
 from .editing import PROGRAMS
 from .launch import Graphs, Transfer, send
 from .results import Collected
@@ -72,6 +73,7 @@ class Session:
         self.drafts: Any = None  # who drafts for its jobs
         self.asking: Edits | None = None  # what is to be asked between two parts of every step
         self.checked = False  # whether its answers were held against the model's own
+        self.kind: Any = None  # what its jobs have in common
         self.owner: Callable[[], Any] = lambda: None  # the engine whose jobs are here, if it is still there
 
     @torch.inference_mode()
@@ -80,14 +82,8 @@ class Session:
         self.graphs.run("clear", self.state.clear)
         self.state.settle_vocabulary(eos, banned, prompt)
         self.state.settle_trie(trie)
-        self.trie = trie
-        self.prompt = tuple(prompt)
-        self.eos, self._ends = [*eos], len(eos)
+        self._ends = len(eos)
         self._rules: dict[Hashable, tuple[Decoding, Rules]] = {}  # by the settings' identity and the edits
-        if len(self._tables) >= SCORES:
-            self._tables.clear()
-        if len(self._programs) >= PROGRAMS:
-            self._programs.clear()
         self._beam = self._full = 1
         self.most = self.shape.inputs  # in flight
         self._slots: list[Job | None] = [None] * self.shape.inputs
@@ -143,14 +139,14 @@ class Session:
     def _admit(self, waiting: deque[Job]) -> bool:
         """Encode some of those that wait, as far as there is room, and put each in a free slot; whether there were any."""
         jobs = [*islice(waiting, min(PIECE, self.most - self.in_flight))]
-        if not jobs:
+        rules = self._rules_of(jobs)
+        if not rules:
             return False
-        sums = [*accumulate(self._lengths(jobs))]
+        sums = [*accumulate(self._lengths(jobs[: len(rules)]))]
         jobs = jobs[: max(1, bisect(sums, TOKENS))]
         for _ in jobs:
             waiting.popleft()
         slots = list(islice((slot for slot, taken in enumerate(self._slots) if taken is None), len(jobs)))
-        rules = self._rules_of(jobs)
         size = 1 if self.fixed else len(jobs)  # what is read together is multiplied together
         for i in range(0, len(jobs), size):
             self.admission(jobs[i : i + size], slots[i : i + size], rules[i : i + size])
@@ -166,50 +162,44 @@ class Session:
     def _lengths(self, jobs: Sequence[Job]) -> list[int]:
         return self._lengths_of([job.source.payload for job in jobs])
 
-    def has_tables_for(self, jobs: Sequence[Job]) -> bool:
-        """Whether the scores and edits of these jobs have room beside those that are here."""
-        settings = {id(job.decoding): job.decoding for job in jobs}.values()
-        programs = {job.edits.code for job in jobs if job.edits is not None}
-        scores = {*self._tables, *(table_key(each.objective) for each in settings)}
-        return len(scores) <= SCORES and len({*self._programs, *programs}) <= PROGRAMS
-
     def _rules_of(self, jobs: Sequence[Job]) -> list[Rules]:
-        """The settings of each as numbers: nearly always those of the job before."""
+        """The settings of each as numbers, up to the first whose score or edits have no room beside those that are here: what
+        is in flight looks at these."""
+        if not self.in_flight and (len(self._tables) >= SCORES or len(self._programs) >= PROGRAMS):
+            self._rules, self._tables, self._programs = {}, {}, {}
         found: list[Rules] = []
-        before = None
         for job in jobs:
-            asked = job.decoding, None if job.edits is None else job.edits.code or None
-            if asked != before:
-                rules, before = self._rules_for(*asked), asked
+            rules = self._rules_for(job.decoding, None if job.edits is None else job.edits.code or None)
+            if rules is None:
+                break
             found.append(rules)
         return found
 
-    def _rules_for(self, decoding: Decoding, code: bytes | None) -> Rules:
-        """Where a score is new, its tables are written, and so are edits."""
+    def _rules_for(self, decoding: Decoding, code: bytes | None) -> Rules | None:
+        """Where a score is new, its tables are written, and so are edits; None where there is no room for them."""
         known = self._rules.get((id(decoding), code))
         if known is not None:
             return known[1]
         key = table_key(decoding.objective)
-        if key not in self._tables:
+        new_score, new_edits = key not in self._tables, code is not None and code not in self._programs
+        if (new_score and len(self._tables) >= SCORES) or (new_edits and len(self._programs) >= PROGRAMS):
+            return None
+        if new_score:
             self._tables[key] = len(self._tables)
             both = table_of(decoding.objective, self.state.norm.shape[1], self.shape.prompt)
             for table, numbers in zip((self.state.norm, self.state.gain), both, strict=True):
                 table[self._tables[key]] = torch.tensor(numbers, dtype=torch.float64, device=table.device)
+        if code is not None and new_edits:
+            program = send(np.frombuffer(code, np.int32), self.weights.device)
+            self.state.programs[len(self._programs), : len(program)] = program
+            self._programs[code] = 1 + len(self._programs)
         width = min(int(decoding.plan.k) + self._ends, self.shape.successors)
-        rules = Rules.of(decoding, width, self._tables[key], 0 if code is None else self._program(code))
+        rules = Rules.of(decoding, width, self._tables[key], 0 if code is None else self._programs[code])
         if len(self._rules) >= MOST_RULES:
             self._rules.clear()
         self._rules[id(decoding), code] = (decoding, rules)  # kept, so that no other object gets its identity
-        self._beam, self._full = max(self._beam, rules.beam), max(self._full, rules.full)
+        self._beam, self._full = max(self._beam, rules.numbers[BEAM.value]), max(self._full, rules.numbers[FULL.value])
         return rules
-
-    def _program(self, code: bytes) -> int:
-        """One more than where these edits are."""
-        if code not in self._programs:
-            self._programs[code] = len(self._programs) + 1
-            numbers = np.frombuffer(code, np.int32)
-            self.state.programs[self._programs[code] - 1, : len(numbers)] = send(numbers, self.weights.device)
-        return self._programs[code]
 
     # -- running -----------------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from .joined import Joined, groups
 from .products import power
 from .rotary import DEVICES, Angles, Way, rotary_of, same
 
+T5_NORMS = ("T5LayerNorm", "MT5LayerNorm", "UMT5LayerNorm")
 ROTARY = "apply_rotary_pos_emb"
 SUMMED = 1e-4  # how far apart products may be that are summed in another order
 Sum = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -122,13 +123,13 @@ def _alike(a: Any, b: Any) -> bool:
 
 def _way_of(module: Any, model: Any, tolerance: float, joined: dict[int, Joined]) -> Way | None:
     """A shortcut for this module that gives what it gives."""
-    weight = getattr(module, "weight", None)
+    weight, name = getattr(module, "weight", None), type(module).__name__
     parts = dict(module.named_children())
-    if isinstance(weight, torch.Tensor) and weight.dim() == 1 and "RMSNorm" in type(module).__name__ + _t5(module):
+    if isinstance(weight, torch.Tensor) and weight.dim() == 1 and (name in T5_NORMS or "RMSNorm" in name):
         eps = getattr(module, "variance_epsilon", getattr(module, "eps", 1e-6))
         ways: list[Way] = [_norm(ref(module), eps, offset, early) for offset in (0.0, 1.0) for early in (True, False)]
         size = len(weight)
-    elif type(module).__name__ == "NewGELUActivation":
+    elif name == "NewGELUActivation":
         ways, size = [partial(new_gelu, twice=twice) for twice in (True, False)], 64
     elif {"gate_proj", "up_proj", "down_proj", "act_fn"} == set(parts):
         both = joined.get(id(module.gate_proj))
@@ -148,10 +149,6 @@ def _agrees(joined: Joined, model: Any, tolerance: float) -> bool:
     parts = joined.parts
     x = torch.randn(5, 1, parts[0].in_features, device=model.device, dtype=model.dtype)
     return same(joined(x), torch.cat([part(x) for part in parts], -1), tolerance)
-
-
-def _t5(module: Any) -> str:
-    return "RMSNorm" if type(module).__name__ in ("T5LayerNorm", "MT5LayerNorm", "UMT5LayerNorm") else ""
 
 
 # -- norms and activations ---------------------------------------------------------------------------------------------------

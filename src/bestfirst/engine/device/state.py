@@ -13,7 +13,6 @@ import torch
 
 from ...constraints.trie import Trie
 from .answers import RULES
-from .beams import begin
 from .editing import PROGRAMS
 from .products import power
 from .rows import CAP, FREE, reclaim
@@ -180,25 +179,6 @@ class State:
             for mine, theirs in ((self.trie_tokens, trie.tokens), (self.trie_first, trie.first), (self.trie_items, trie.items)):
                 mine[: len(theirs)].copy_(torch.from_numpy(np.ascontiguousarray(theirs, np.int32)))
         self._trie = trie
-
-    def begin(
-        self,
-        many: torch.Tensor,
-        caps: torch.Tensor,
-        slots: torch.Tensor,
-        limits: torch.Tensor,
-        lengths: torch.Tensor,
-        rules: torch.Tensor,
-    ) -> None:
-        """The first `many` of these inputs, with `rules` (RULES, inputs): each beam empty, but for the root."""
-        shape = self.shape
-        begin[(len(slots),)](
-            many, caps, slots, limits, lengths, rules,
-            self.value, self.entry, self.tie, self.node, self.pushed, self.count, self.head, self.scored, self.child,
-            self.status, self.deepest, self.limit, self.source_length, self.rules, self.caps, self.rows, self.steps, self.drafted,
-            rules.stride(0), shape.lengths, shape.nodes * shape.successors, shape.prompt,
-            KP=power(shape.k), LP=power(shape.lengths), num_warps=1,
-        )  # fmt: skip
 
     def clear(self) -> None:
         """No input is in flight, every node is free."""

@@ -19,7 +19,7 @@ from .beams import grow
 from .editing import edit
 from .launch import Graphs
 from .own_modules import OwnModules
-from .products import add, normed, power, table
+from .products import power, table
 from .rows import BROKEN, ROWS, assign, embed, place, share
 from .state import Shape, State
 from .successors import GROUP, keep_best, keep_children, keep_given, sum_parts, survey, survey_part
@@ -91,20 +91,8 @@ class DeviceStep:
 
     def decoder(self, R: int) -> torch.Tensor:
         """Logits of R rows, (R, vocabulary)."""
-        w, used = self.weights, self.state.counters
-        x = self._embed(R)
-        x = y = normed(x, w.first_norm)
-        if w.norm_first:
-            y = normed(x, w.layers[0].own_norm)
-        for index, layer in enumerate(w.layers):
-            after = w.layers[index + 1].own_norm if index + 1 < len(w.layers) else w.last_norm
-            own, cross, last = (
-                (layer.cross_norm, layer.norm, after) if w.norm_first else (layer.own_norm, layer.cross_norm, layer.norm)
-            )
-            x, y = add(x, layer.own_out(self._own(y, index, layer), used), own, w.norm_first)
-            x, y = add(x, layer.cross_out(self._cross(y, index, layer), used), cross, w.norm_first)
-            x, y = add(x, layer.fc2(layer.fc1(y, used), used), last, w.norm_first)
-        return w.head(y if w.norm_first else normed(y, w.last_norm), used)
+        used = self.state.counters
+        return self.weights.head(self.weights.run(self._embed(R), used, self._own, self._cross), used)
 
     def _embed(self, R: int) -> torch.Tensor:
         st, w, shape = self.state, self.weights, self.state.shape

@@ -209,22 +209,9 @@ def read_near(
                         seen = seen & (last + t - c < window)[None, :]
                     cell = (start + c) * (H // G) + h
                     x = products(
-                        query,
-                        source_keys,
-                        cell,
-                        c < last,
-                        seen,
-                        there,
-                        d,
-                        bias,
-                        head[:, None],
-                        scale,
-                        cap,
-                        CAP,
-                        False,
-                        D,
-                        PRECISION,
-                    )
+                        query, source_keys, cell, c < last, seen, there, d, bias, head[:, None], scale, cap,
+                        CAP, False, D, PRECISION,
+                    )  # fmt: skip
                     if turn == 0:
                         peak = tl.maximum(peak, tl.max(x, 1))
                     else:

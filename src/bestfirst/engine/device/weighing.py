@@ -54,4 +54,4 @@ class Weighing:
         total = torch.zeros(1, dtype=torch.int64, device=self._table.device)
         with torch.cuda.device_of(total):
             weigh[(self._table.shape[1],)](*self._table, total, INTEGER=self._kind, PIECE=PIECE, BLOCK=BLOCK)
-        return Transfer(total)
+            return Transfer(total)

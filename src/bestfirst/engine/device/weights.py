@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,9 @@ class Packed:
     used: torch.Tensor
 
 
+Attention = Callable[[torch.Tensor, int, Any], torch.Tensor]  # of rows, in a layer, and of which number that is
+
+
 class DeviceLayer:
     """One layer of the decoder or encoder."""
 
@@ -42,28 +46,39 @@ class DeviceLayer:
         self.own_norm, self.cross_norm, self.norm = layer.own_norm, layer.cross_norm, layer.norm
 
 
-class DeviceEncoder:
-    """Runs any number of inputs of any lengths at once: products see tokens, and each token looks at its own input only."""
+class DeviceSide:
+    """The layers of an encoder or a decoder."""
 
     def __init__(self, side: BartSide, positions: int) -> None:
-        self.side = side
-        self.heads, self.norm_first = side.layers[0].own.heads, side.norm_first
+        self.heads, self.size, self.norm_first = side.layers[0].own.heads, side.layers[0].own.size, side.norm_first
         self.layers = [DeviceLayer(layer) for layer in side.layers]
-        self.positions = side.positions.up_to(positions)
+        self.embedding, self.embed_scale = side.embedding, side.embed_scale
+        self.positions = side.positions.up_to(positions).detach().contiguous()
+        self.first_norm, self.last_norm = side.first_norm, side.last_norm
 
-    def __call__(self, given: Packed) -> torch.Tensor:
-        """Hidden states (tokens, d)."""
-        used = given.used
-        x = torch.add(self.positions[given.places], F.embedding(given.tokens, self.side.embedding), alpha=self.side.embed_scale)
-        x = y = normed(x, self.side.first_norm)
+    def run(self, x: torch.Tensor, used: torch.Tensor, own: Attention, cross: Attention | None = None) -> torch.Tensor:
+        """What they make of embedded rows; `own` and `cross`: what rows read of each other, and of their input."""
+        x = y = normed(x, self.first_norm)
         if self.norm_first:
             y = normed(x, self.layers[0].own_norm)
         for index, layer in enumerate(self.layers):
-            after = self.layers[index + 1].own_norm if index + 1 < len(self.layers) else self.side.last_norm
-            own, last = (layer.norm, after) if self.norm_first else (layer.own_norm, layer.norm)
-            x, y = add(x, layer.own_out(self._attend(layer.qkv(y, used), layer, given), used), own, self.norm_first)
-            x, y = add(x, layer.fc2(layer.fc1(y, used), used), last, self.norm_first)
-        return y if self.norm_first else normed(y, self.side.last_norm)
+            norms = [layer.own_norm, layer.norm] if cross is None else [layer.own_norm, layer.cross_norm, layer.norm]
+            if self.norm_first:
+                norms = [*norms[1:], self.layers[index + 1].own_norm if index + 1 < len(self.layers) else self.last_norm]
+            x, y = add(x, layer.own_out(own(y, index, layer), used), norms[0], self.norm_first)
+            if cross is not None:
+                x, y = add(x, layer.cross_out(cross(y, index, layer), used), norms[1], self.norm_first)
+            x, y = add(x, layer.fc2(layer.fc1(y, used), used), norms[-1], self.norm_first)
+        return y if self.norm_first else normed(y, self.last_norm)
+
+
+class DeviceEncoder(DeviceSide):
+    """Runs any number of inputs of any lengths at once: products see tokens, and each token looks at its own input only."""
+
+    def __call__(self, given: Packed) -> torch.Tensor:
+        """Hidden states (tokens, d)."""
+        x = torch.add(self.positions[given.places], F.embedding(given.tokens, self.embedding), alpha=self.embed_scale)
+        return self.run(x, given.used, lambda y, _, layer: self._attend(layer.qkv(y, given.used), layer, given))
 
     def _attend(self, qkv: torch.Tensor, layer: DeviceLayer, given: Packed) -> torch.Tensor:
         """Each token to all of its input."""
@@ -79,13 +94,13 @@ class DeviceEncoder:
 
     def alone(self, tokens: list[int]) -> torch.Tensor:
         """Hidden states of one input, (tokens, d)."""
-        device, n = self.side.embedding.device, len(tokens)
+        device, n = self.embedding.device, len(tokens)
         numbers = [tokens, list(range(n)), [0] * n, [0], [n], [n]]
         return self(Packed(*(torch.tensor(each, dtype=torch.int32, device=device) for each in numbers)))
 
 
-class Weights:
-    """A whole model."""
+class Weights(DeviceSide):
+    """A whole model: its decoder, its head and its encoder."""
 
     @staticmethod
     def takes(model: Any) -> bool:
@@ -99,14 +114,9 @@ class Weights:
 
     def __init__(self, model: Any, positions: int, source_positions: int) -> None:
         weights = read_bart(model)
-        side = weights.decoder
-        self.heads, self.size, self.norm_first = side.layers[0].own.heads, side.layers[0].own.size, side.norm_first
-        self.layers = [DeviceLayer(layer) for layer in side.layers]
-        crosses = [layer.cross for layer in side.layers if layer.cross is not None]
+        super().__init__(weights.decoder, positions)
+        crosses = [layer.cross for layer in weights.decoder.layers if layer.cross is not None]
         self.cross = DeviceLinear.join(*(part for cross in crosses for part in (cross.key, cross.value)))
-        self.embedding, self.embed_scale = side.embedding, side.embed_scale
-        self.positions = side.positions.up_to(positions).detach().contiguous()
-        self.first_norm, self.last_norm = side.first_norm, side.last_norm
         self.head = DeviceLinear.join(weights.head)
         self.head.aligned = True
         self.vocabulary = len(self.head.weight)
