@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import bestfirst
+import bestfirst_bench
 
 ROOT = Path(bestfirst.__file__).parent
 LAYERS = (
@@ -59,6 +60,17 @@ def test_only_the_command_knows_of_the_benchmarks():
     loaded = [node for node in ast.walk(app) if isinstance(node, (ast.Import, ast.ImportFrom)) and "bench" in ast.unparse(node)]
     assert len(loaded) == 1
     assert loaded[0] not in app.body
+
+
+@pytest.mark.parametrize("name", ["HostEngine", "DeviceEngine"])
+def test_an_engine_is_made_in_one_place(name):
+    """Whoever needs one asks `choice.py`; the benchmarks, too."""
+    places = []
+    for root in (ROOT, Path(bestfirst_bench.__file__).parent):
+        for path in root.rglob("*.py"):
+            calls = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+            places += [path.name for call in calls if isinstance(call.func, ast.Name) and call.func.id == name]
+    assert places == ["choice.py"]
 
 
 @pytest.mark.parametrize("line", ["from ..decoding import decode", "def f():\n    from ...integrations import generate"])

@@ -57,7 +57,7 @@ def engine_for(
 
             if CompiledEngine.takes(scorer, decoding):
                 return CompiledEngine(scorer, decoding, drafting)  # type: ignore[arg-type]
-        return HostEngine(scorer, decoding, drafting)
+        return on_host(scorer, decoding, drafting)
 
     way, why = _on_device(model, decoding)
     if why is not None and decoding.deterministic:
@@ -69,8 +69,13 @@ def engine_for(
 
         return DeviceEngine(model, decoding, host, way)  # type: ignore[arg-type]
     if many and decoding.budget is None and two_at_once(model, decoding):
-        return TwoEngines(host(), lambda: HostEngine(scorer_for(model.second, decoding.objective), decoding))  # type: ignore[attr-defined]
+        return TwoEngines(host(), lambda: on_host(scorer_for(model.second, decoding.objective), decoding))  # type: ignore[attr-defined]
     return host()
+
+
+def on_host(scorer: Any, decoding: Decoding, drafting: Drafting | None = None) -> HostEngine:
+    """The host's engine, given who asks the model."""
+    return HostEngine(scorer, decoding, drafting)
 
 
 def two_at_once(model: Model, decoding: Decoding) -> bool:
