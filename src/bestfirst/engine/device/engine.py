@@ -230,9 +230,16 @@ class DeviceEngine:
 
     def _next(self) -> list[Job]:
         """Some of those that wait, which can be together in a session."""
-        some = list(islice(self._waiting, BATCH))
-        kind = self._kind(some[0]) if some else None
-        return list(takewhile(lambda job: self._kind(job) == kind, some))
+        if not self._waiting:
+            return []
+        first = self._waiting[0]
+        kind, start_of = self._kind(first), self._room.start
+
+        def alike(job: Job) -> bool:  # nearly always by the first line
+            same = job.decoding is first.decoding and job.edits is first.edits
+            return start_of(job) == kind[0] if same else self._kind(job) == kind
+
+        return list(takewhile(alike, islice(self._waiting, BATCH)))
 
     def _open(self) -> Session:
         """A session with room for the next jobs: the one kept from the last decode, if nobody uses it and it fits."""
