@@ -13,9 +13,8 @@ from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
 import bestfirst
 from bestfirst import Stats
-from bestfirst.engine.device import engine as engines
+from bestfirst.engine.device import agreement, tree_attention
 from bestfirst.engine.device import session as sessions
-from bestfirst.engine.device import tree_attention
 from bestfirst.engine.device.agreement import own_modules
 from bestfirst.engine.device.launch import Graphs
 from bestfirst.engine.device.own_modules import NAME, OwnModules
@@ -31,7 +30,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def on_device(monkeypatch):
     monkeypatch.setattr(TransformersModel, "on_gpu", True)
     monkeypatch.setattr(CapturedStep, "buckets", (4, 8, 64))  # fewer rows for the interpreter
-    monkeypatch.setattr(engines, "fused", lambda model: False)
+    monkeypatch.setattr(agreement, "fused", lambda model: False)
 
 
 def outputs(model, given, **settings):
@@ -106,8 +105,8 @@ def test_a_model_is_not_kept_in_memory():
 def test_a_model_is_looked_at_once_a_call(monkeypatch):
     """Whether the device can run it: with one short input, that is a good part of the time."""
     model, looks = build("Llama").to(DEVICE), []
-    way_of = engines.way_of
-    monkeypatch.setattr(engines, "way_of", lambda model: looks.append(model) or way_of(model))
+    way_of = agreement.way_of
+    monkeypatch.setattr(agreement, "way_of", lambda model: looks.append(model) or way_of(model))
     outputs(model, inputs(model, 1), num_beams=2, max_new_tokens=2)
     assert len(looks) == 1
 

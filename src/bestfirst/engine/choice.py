@@ -18,7 +18,7 @@ from .threads import threads
 from .two_engines import TwoEngines
 
 if TYPE_CHECKING:
-    from .device.engine import Way
+    from .device.agreement import Way
     from .drafts import Drafting
 
 
@@ -92,7 +92,7 @@ def _on_device(model: Model, decoding: Decoding) -> tuple[Way | None, str | None
         return None, "the model is not on a GPU"
     if find_spec("triton") is None:
         return None, "Triton is not installed"
-    from .device.engine import way_of
+    from .device.agreement import way_of
     from .device.rules import unknown_to_device
     from .known import known
 

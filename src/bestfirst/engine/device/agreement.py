@@ -1,5 +1,5 @@
-"""Agreement: whether a model's own modules give on the device's tree what the model gives from scratch (`steps.trial` has the
-hypotheses and the measure). No kernel is trusted by name."""
+"""How the device runs a model: by kernels, or by its own modules where these agree: give on the device's tree what the model gives
+from scratch (`steps.trial` has the hypotheses and the measure). No kernel is trusted by name."""
 
 from __future__ import annotations
 
@@ -24,9 +24,22 @@ from .own_modules import OwnModules
 from .rows import ROWS
 from .state import Shape, State
 from .step import CapturedStep
-from .weights import Packed
+from .weights import Packed, Weights
 
 _log = logging.getLogger(__name__)
+
+Way = OwnModules | type[Weights]
+
+
+def way_of(model: TransformersModel) -> Way | None:
+    """How the device runs a model: by kernels that know its architecture, where its weights are all there is to it; or by its own
+    modules, where these agree with it when they run on the device's tree."""
+    return Weights if fused(model) else own_modules(model)
+
+
+def fused(model: TransformersModel) -> bool:
+    """Whether kernels take the place of the model's modules."""
+    return model.encoder_decoder and not model.speech and Weights.takes(model.model) and untouched(model.model)
 
 
 def own_modules(model: TransformersModel) -> OwnModules | None:

@@ -23,15 +23,14 @@ from ..edits import NotAnswered, at_least
 from ..engine import Engine, Job, Stats, shown, write
 from ..known import known
 from ..steps.checksum import Checksum
-from ..steps.choose import Fingerprint, untouched
-from .agreement import check_answers, own_modules
+from ..steps.choose import Fingerprint
+from .agreement import Way, check_answers
 from .own_modules import OwnModules
 from .products import power
 from .room import MOST_INPUTS, Room, room_for
 from .rules import unknown_to_device
 from .session import Session
 from .state import Shape
-from .weights import Weights
 
 BATCH = 512  # inputs that are read together,
 FIRST = 320  # and at first, when the device waits for them: more than fit into a small room, for they tell which is needed
@@ -344,20 +343,6 @@ class DeviceEngine:
                     raise
                 inputs = ceil(inputs / 2)
                 torch.cuda.empty_cache()
-
-
-Way = OwnModules | type[Weights]
-
-
-def way_of(model: TransformersModel) -> Way | None:
-    """How the device runs a model: by kernels that know its architecture, where its weights are all there is to it; or by its own
-    modules, where these agree with it when they run on the device's tree."""
-    return Weights if fused(model) else own_modules(model)
-
-
-def fused(model: TransformersModel) -> bool:
-    """Whether kernels take the place of the model's modules."""
-    return model.encoder_decoder and not model.speech and Weights.takes(model.model) and untouched(model.model)
 
 
 @cache
