@@ -1,5 +1,5 @@
-"""How the device runs a model: by kernels, or by its own modules where these agree: give on the device's tree what the model gives
-from scratch (`steps.trial` has the hypotheses and the measure). No kernel is trusted by name."""
+"""How the device runs a model: by kernels, or by its own modules where these agree, that is, give on the device's tree what the
+model gives from scratch (`steps.trial` has the hypotheses and the measure). No kernel is trusted by name."""
 
 from __future__ import annotations
 
