@@ -41,7 +41,7 @@ def assert_same_but_for_near_ties(mine, theirs, gap=1e-4):
     """Products are added up in another order: of 200 lines with 300 answers each, 7 have neighbours within 1e-5 that change
     places, or a call more or less for one of these (H200, 2026-11-18)."""
     assert (mine.status, mine.exact, len(mine.hypotheses)) == (theirs.status, theirs.exact, len(theirs.hypotheses))
-    assert mine.calls == pytest.approx(theirs.calls, rel=0.002)
+    assert mine.calls == pytest.approx(theirs.calls, rel=0.001)  # 1 of 1,594 was seen
     scores = [[answer.score for answer in result.hypotheses] for result in (mine, theirs)]
     assert scores[0] == pytest.approx(scores[1], abs=gap)
     worth = [{answer.tokens: answer.score for answer in result.hypotheses} for result in (mine, theirs)]
