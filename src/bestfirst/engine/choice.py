@@ -107,15 +107,16 @@ def _on_device(model: Model, decoding: Decoding) -> tuple[Way | None, str | None
 def encodes_itself(model: Any) -> bool:
     """Whether an engine of ours, on the host or on a device, has an encoder of its own for this model of transformers. That reads
     token ids and no padding."""
+    from ..models.transformers import every_module
     from .steps.choose import native, untouched
 
     if any(step.takes(model) for step in native()):
-        return untouched(model.get_encoder())
+        return untouched(every_module(model.get_encoder()))
     if model.device.type != "cuda" or find_spec("triton") is None:
         return False
     from .device.weights import Weights
 
-    return Weights.takes(model) and untouched(model)
+    return Weights.takes(model) and untouched(every_module(model))
 
 
 def drafting_for(model: Model, scorer: Scorer, decoding: Decoding) -> Drafting | None:

@@ -107,7 +107,7 @@ def _measured(
     inputs = replace(call.inputs, ids=call.inputs.ids[:n], prompts=call.inputs.prompts[:n], lengths=call.inputs.lengths[:n])
     few = replace(
         call,
-        model=PreparedModel(call.model.model, (), ()),
+        model=PreparedModel(call.model.model, call.model.modules, (), ()),
         config=copy.copy(call.config),
         inputs=inputs,
         processors=processors,

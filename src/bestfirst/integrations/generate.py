@@ -24,7 +24,7 @@ from ..engine import Stats, no_garbage_collection
 from ..engine.processing import never_rise
 from ..engine.smaller_model import SmallerModel
 from ..models.text_model import INT8
-from ..models.transformers import TransformersModel
+from ..models.transformers import TransformersModel, every_module
 from ..scoring import Score
 from ..search import Strategy, Trace
 from . import crossover
@@ -113,7 +113,8 @@ def generate(
 
     streamed = partial(stream, caller.streamer, config.num_return_sequences, input_ids.shape[1])
     given = with_masks_here(model_kwargs, config.num_beams)
-    why = left_to_generate(model, config, logits_processor, input_ids, given)
+    modules = every_module(model)
+    why = left_to_generate(model, modules, config, logits_processor, input_ids, given)
     if why is None and caller.synced_gpus:
         why = "synced_gpus: every process has to run the model as often as the others"
     if why is None and config.num_beams == 1 and caller.streamer is not None:
@@ -129,7 +130,7 @@ def generate(
             f"{why}"
         )
     banned = banned_tokens(logits_processor)
-    wrapped = PreparedModel(model, limits.eos, banned or ())
+    wrapped = PreparedModel(model, modules, limits.eos, banned or ())
     if dtype is not None and wrapped.on_gpu:
         raise ValueError(f"dtype {dtype!r} is for a CPU, the model is on {model.device}; load it in bf16 there")
     wrapped.eight_bits = dtype is not None

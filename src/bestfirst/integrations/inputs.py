@@ -19,12 +19,18 @@ from .unencoded import Unencoded
 
 
 class PreparedModel(TransformersModel):
-    """A model inside `generate`: what ends a sequence, and what is banned, was settled by the call, not by its files."""
+    """A model inside `generate`: what ends a sequence, and what is banned, was settled by the call, not by its files. Nobody
+    changes it meanwhile, so its `modules` are looked up once."""
 
-    def __init__(self, model: Any, eos: Collection[int], banned: Collection[int]) -> None:
+    def __init__(self, model: Any, modules: list[Any], eos: Collection[int], banned: Collection[int]) -> None:
         self._settled = {"eos_token_id": sorted(eos)}
+        self._modules = modules
         super().__init__(model)
         self.banned = tuple(sorted(token for token in banned if 0 <= token < self.vocabulary))
+
+    @property
+    def modules(self) -> list[Any]:
+        return self._modules
 
     def setting(self, name: str) -> Any:
         return self._settled.get(name, super().setting(name))

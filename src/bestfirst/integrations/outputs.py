@@ -48,7 +48,8 @@ class Outputs:
         padded = np.full((len(self.tokens), self.longest), self.pad, np.int64)
         padded[np.arange(self.longest) < lengths[:, None]] = np.fromiter(chain.from_iterable(self.tokens), np.int64)
         generated = torch.from_numpy(padded).to(self.ids.device, self.ids.dtype)
-        return torch.cat([self.ids.repeat_interleave(self.n, 0), generated], 1)
+        prompts = self.ids if self.n == 1 else self.ids.repeat_interleave(self.n, 0)
+        return torch.cat([prompts, generated], 1)
 
     def sequences_scores(self) -> torch.Tensor:
         """(batch * n,); -inf where there is no answer."""

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from transformers.generation.logits_process import SynthIDTextWatermarkLogitsProcessor
 
-from ..engine.steps.choose import every_module
-
 USED = {"attention_mask", "decoder_attention_mask", "encoder_outputs", "position_ids"}
 """Model arguments that are honoured, or that change nothing here."""
 # How Hugging Face would run the model; the engine has its own way, with the same result.
@@ -70,16 +68,21 @@ def refuse(config: Any) -> None:
 
 
 def left_to_generate(
-    model: Any, config: Any, processors: Sequence[Any], input_ids: torch.Tensor, model_kwargs: dict[str, Any]
+    model: Any,
+    modules: Sequence[Any],
+    config: Any,
+    processors: Sequence[Any],
+    input_ids: torch.Tensor,
+    model_kwargs: dict[str, Any],
 ) -> str | None:
-    """What only `generate`'s own loop can honour; None if there is nothing."""
+    """What only `generate`'s own loop can honour of a model with these `modules`; None if there is nothing."""
     for setting, why in asked(config, OWN_LOOP):
         return f"{setting}: {why}"
     if any(isinstance(processor, SynthIDTextWatermarkLogitsProcessor) for processor in processors):
         return "watermarking_config of SynthID keeps a state for each row of a beam"
     if (pad := placed_padding(model)) is not None and bool((input_ids == pad).any()):
         return "the decoder gives padding a position of its own, and begins with some"
-    return _of_the_model(model) or _of_arguments(model, model_kwargs) or _of_prompts(model, model_kwargs)
+    return _of_the_model(model, modules) or _of_arguments(model, model_kwargs) or _of_prompts(model, model_kwargs)
 
 
 def placed_padding(model: Any) -> int | None:
@@ -89,11 +92,10 @@ def placed_padding(model: Any) -> int | None:
     return getattr(embed, "padding_idx", model.config.pad_token_id) if apart else None
 
 
-def _of_the_model(model: Any) -> str | None:
+def _of_the_model(model: Any, modules: Sequence[Any]) -> str | None:
     prepare = model.prepare_inputs_for_generation
     if "prepare_inputs_for_generation" in vars(model) or not prepare.__func__.__module__.startswith("transformers."):
         return "prepare_inputs_for_generation is not the model's own (prompt tuning, an override)"
-    modules = every_module(model)
     if any(weight.is_meta for module in modules for weight in module._parameters.values() if weight is not None):
         return "weights of the model are not in memory (offloaded)"
     if any(module.training for module in modules) and _drops_out(model.config.to_dict()):

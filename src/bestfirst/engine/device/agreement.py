@@ -39,17 +39,17 @@ def way_of(model: TransformersModel) -> Way | None:
 
 def fused(model: TransformersModel) -> bool:
     """Whether kernels take the place of the model's modules."""
-    return model.encoder_decoder and not model.speech and Weights.takes(model.model) and untouched(model.model)
+    return model.encoder_decoder and not model.speech and Weights.takes(model.model) and untouched(model.modules)
 
 
 def own_modules(model: TransformersModel) -> OwnModules | None:
     """The model's modules as the device runs them, if they agree with the model; looked at once, while it is the same."""
     shared = known(model)
-    if shared.modules is not None and shared.modules[0].holds(model.model):
+    if shared.modules is not None and shared.modules[0].holds(model.modules):
         found: OwnModules | None = shared.modules[1]
         return found
     found = None
-    if untouched(model.model) and not changes_unseen(model.model):
+    if untouched(model.modules) and not changes_unseen(model.model):
         try:
             with torch.cuda.device_of(next(model.model.parameters())):
                 found = OwnModules(model.model)
@@ -58,7 +58,7 @@ def own_modules(model: TransformersModel) -> OwnModules | None:
         except Exception:  # whatever it stumbles over, the host's engine may not
             _log.debug("%s cannot be run on the device", type(model.model).__name__, exc_info=True)
             found = None
-    shared.modules = (Fingerprint(model.model), found)
+    shared.modules = (Fingerprint(model.modules), found)
     return found
 
 

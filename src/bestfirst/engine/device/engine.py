@@ -247,21 +247,21 @@ class DeviceEngine:
         self._fitting.clear()
         some = self._next()
         alike, needs, kept = self._room.alike(self._waiting), self._room.needs(some), self._known.session
-        model = self.model.model
         owner = None if kept is None else kept[1].owner()
         before = kept[1] if kept is not None and (owner is self or not owner) else None
         if before is not None and owner is not None:
             owner._close()  # another engine, which has no jobs there any more, keeps what they cost
         asks = (edits := some[0].edits) is not None and edits.asked is not None
-        good = before is not None and self._suits(before, needs, self._wanted(alike)) and kept[0].seems_to_hold(model)
+        good = before is not None and self._suits(before, needs, self._wanted(alike))
+        good = good and kept[0].seems_to_hold(self.model.modules)
         self._unproven = kept[0].copied if good else None
         if asks and self._unproven is not None:  # nobody is to be asked again because of that
             good, self._unproven = self._unproven.holds(), None
         if not good:
             self._known.session = None
-            kept = self._known.session = (Fingerprint(model), self._new(alike, before))
+            kept = self._known.session = (Fingerprint(self.model.modules), self._new(alike, before))
             if self._room.modules is None:  # else the model's own weights are read, in their places
-                kept[0].copied = Checksum(model.parameters())
+                kept[0].copied = Checksum(self.model.model.parameters())
         session: Session = kept[1]
         session.owner, session.kind = ref(self), self._kind(some[0])
         engine = session.owner

@@ -38,10 +38,13 @@ from .answers import (
 )  # fmt: skip
 from .draft_kernels import count_used
 from .kept import settle_kept
-from .launch import Transfer
+from .launch import Graphs, Transfer, send
 from .products import power
 from .rows import LEAVING
 from .state import State
+
+FEW = 4  # inputs whose results are made by a graph
+Shapes = tuple[tuple[int, ...], ...]
 
 
 @triton.jit
@@ -234,18 +237,42 @@ def spell(
         tl.store(out + i * (3 + 2 * most) + 3 + a, tl.where(sign == 0, 0, sign * (length - P + 1)))
 
 
-class Collected:
-    """The results of some jobs that are done, which are marked as leaving. Made without waiting for the device; the first of
-    `results` waits."""
+class Collector:
+    """Has the device make the results of inputs that are done, and take their nodes back, without waiting for it. Of a few inputs
+    that is one graph: an interactive user would wait longer for the launches than for the work."""
 
-    def __init__(self, state: State, jobs: Sequence[Job], slots: torch.Tensor) -> None:
-        self._jobs = jobs
-        shape, many = state.shape, len(slots)
-        self._answers, self._numbered = shape.n, shape.trie > 0
-        # One transfer: of each answer its value, score and tokens, of each input its counts.
-        self._shapes = (many, shape.n, 4), (many, shape.n, shape.lengths), (many, 3 + 2 * shape.n), (many, 2)
-        out = torch.zeros(sum(map(prod, self._shapes)), dtype=torch.int32, device=slots.device)
-        values, tokens, numbers, drafts = out.split([prod(shape) for shape in self._shapes])
+    def __init__(self, state: State, graphs: Graphs) -> None:
+        self.state = state
+        self.graphs = graphs
+        self._rooms: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # where graphs find the slots, and put what they made
+
+    def __call__(self, jobs: Sequence[Job], done: Sequence[int]) -> Collected:
+        """The results of jobs that have these slots, which are marked as leaving."""
+        shapes = self._shapes(many := len(done))
+        slots = send(np.array(done), self.state.board.device)
+        if many > FEW:
+            out = self._room(shapes)
+            self._launch(slots, out, shapes)
+        else:
+            if many not in self._rooms:
+                self._rooms[many] = torch.empty_like(slots), self._room(shapes)
+            place, out = self._rooms[many]
+            place.copy_(slots)
+            self.graphs.run(("results", many), lambda: self._launch(place, out, shapes))
+        return Collected(jobs, out, shapes, numbered=self.state.shape.trie > 0)
+
+    def _shapes(self, many: int) -> Shapes:
+        """One transfer: of each answer its value, score and tokens, of each input its counts."""
+        n, lengths = self.state.shape.n, self.state.shape.lengths
+        return (many, n, 4), (many, n, lengths), (many, 3 + 2 * n), (many, 2)
+
+    def _room(self, shapes: Shapes) -> torch.Tensor:
+        return torch.empty(sum(map(prod, shapes)), dtype=torch.int32, device=self.state.board.device)
+
+    def _launch(self, slots: torch.Tensor, out: torch.Tensor, shapes: Shapes) -> None:
+        state, shape, many = self.state, self.state.shape, len(slots)
+        out.zero_()
+        values, tokens, numbers, drafts = out.split([prod(each) for each in shapes])
         if shape.times > 1:
             count_used[(many,)](
                 slots, state.node, state.count, state.deepest, state.guessed, state.drafted, drafts, shape.lengths,
@@ -270,6 +297,15 @@ class Collected:
             numbers, values.view(torch.float64), tokens, shape.n, shape.lengths, shape.successors, shape.prompt,
             TRIE=shape.trie > 0, HEATED=shape.heated, **sizes, num_warps=1,
         )  # fmt: skip
+        state.reclaim()
+
+
+class Collected:
+    """The results of some jobs, on their way to the host; the first of `results` waits."""
+
+    def __init__(self, jobs: Sequence[Job], out: torch.Tensor, shapes: Shapes, numbered: bool) -> None:
+        self._jobs, self._shapes, self._numbered = jobs, shapes, numbered
+        self._answers = shapes[0][1]
         self._transfer = Transfer(out)
         self.results = self._results()
 

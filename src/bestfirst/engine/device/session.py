@@ -22,7 +22,7 @@ from .admission import PIECE, TOKENS
 from .answers import BEAM, FULL
 from .editing import PROGRAMS
 from .launch import Graphs, Transfer, send
-from .results import Collected
+from .results import Collected, Collector
 from .rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, LEAVING, ROWS, STEPS
 from .rules import Rules, table_key, table_of
 from .state import SCORES, Shape, State
@@ -62,6 +62,7 @@ class Session:
         self.graphs = Graphs(self.weights.device)
         self.admission = step.admission(self.state, self.weights, self.graphs)
         self._lengths_of = self.admission.lengths
+        self._collector = Collector(self.state, self.graphs)
         self.step_of = step(self.state, self.weights)
         if fixed:
             self.step_of.fixed = True  # type: ignore[attr-defined]
@@ -244,9 +245,7 @@ class Session:
 
     def _collect(self, done: Sequence[int]) -> None:
         """Results of these slots are made when they are here; the slots are free."""
-        slots = send(np.array(done), self.weights.device)
-        self._collections.append(Collected(self.state, self._take_out(done), slots))
-        self.state.reclaim()
+        self._collections.append(self._collector(self._take_out(done), done))
 
     def _make_room(self, running: Sequence[int], waiting: deque[Job]) -> None:
         """The later half of the inputs in flight begin again when there is room."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...models.transformers import TransformersModel
+from ...models.transformers import TransformersModel, every_module
 from ..known import known
 from .bart import FusedBart, NativeBart
 from .decoder_step import DecoderStep
@@ -31,9 +31,9 @@ def step_for(model: TransformersModel) -> DecoderStep:
     """The fastest step that agrees with the model; the one of the last decode while the model is the same."""
     shared = known(model)
     kept = shared.step or model.step
-    if kept is not None and kept[0].holds(model.model):
+    if kept is not None and kept[0].holds(model.modules):
         return kept[1]
-    fingerprint = Fingerprint(model.model)
+    fingerprint = Fingerprint(model.modules)
     if shared.tried != fingerprint.outline():
         shared.agreed.clear()  # somebody has rebuilt it: verdicts on what it was say nothing
         shared.ratios.clear()
@@ -53,29 +53,27 @@ class Fingerprint:
 
     copied: Any = None  # a `Checksum`, where somebody asked for one
 
-    def __init__(self, model: Any) -> None:
-        modules = every_module(model)
+    def __init__(self, modules: Sequence[Any]) -> None:
         self.parts = self._parts(modules)
         self._places = self._look(modules)
         self._some: dict[Any, list[torch.Tensor]] = {}
-        for p in list(model.parameters())[::5]:
+        for p in list(dict.fromkeys(_weights(modules)))[::5]:
             if p.numel():
                 self._some.setdefault((p.device, p.dtype), []).append(p.detach()[(0,) * p.dim()])
         self._numbers = self._read()
 
-    def holds(self, model: Any) -> bool:
-        """Whether the model is still that one."""
-        return self._stands(model) and self._read() == self._numbers
+    def holds(self, modules: Sequence[Any]) -> bool:
+        """Whether the model is still that one, which has these modules."""
+        return self._stands(modules) and self._read() == self._numbers
 
-    def seems_to_hold(self, model: Any) -> bool:
+    def seems_to_hold(self, modules: Sequence[Any]) -> bool:
         """The same, but for what was copied: that is read from now on, and `copied.holds()` is to be asked before it counts."""
         if self.copied is None:
-            return self.holds(model)
+            return self.holds(modules)
         self.copied.begin()
-        return self._stands(model)
+        return self._stands(modules)
 
-    def _stands(self, model: Any) -> bool:
-        modules = every_module(model)  # once: a model is asked before every decode
+    def _stands(self, modules: Sequence[Any]) -> bool:
         return self._parts(modules) == self.parts and self._look(modules) == self._places
 
     def _parts(self, modules: Sequence[Any]) -> list[Any]:
@@ -87,8 +85,7 @@ class Fingerprint:
         return [(kind, *map(id, own)) for kind, *own in self.parts]
 
     def _look(self, modules: Sequence[Any]) -> list[tuple[int, int]]:
-        weights = (p for module in modules for p in module._parameters.values() if p is not None)
-        return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
+        return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in _weights(modules)]
 
     def _read(self) -> list[list[float]]:
         return [torch.stack(some).tolist() for some in self._some.values()]
@@ -128,7 +125,7 @@ def in_eight_bits(model: TransformersModel, agreed: dict[Any, bool]) -> DecoderS
 
 def _takes_the_place(encoder: Any, model: TransformersModel, agreed: dict[Any, bool]) -> bool:
     """Whether a step's own encoder may stand in for the model's: nobody has changed that, and they agree."""
-    if not untouched(model.model.get_encoder()):
+    if not untouched(every_module(model.model.get_encoder())):
         return False
     return _once(agreed, type(encoder), lambda: encoder_agrees(lambda ids: torch.from_numpy(encoder([ids])), model.model))
 
@@ -155,7 +152,7 @@ def warn_of_recomputing(model: TransformersModel) -> None:
 def candidates(model: TransformersModel) -> Iterator[type[DecoderStep]]:
     """Steps that may fit, fastest first."""
     if not changes_with_length(model):
-        if _unchanged(_without_encoder(model.model)):
+        if untouched(_without_encoder(model.model)):
             fused: tuple[type[DecoderStep], ...] = (*native(), FusedBart, FusedLlama, FusedT5)
             yield from (each for each in fused if each.takes(model.model))
         windows = Windows(model.model)
@@ -189,24 +186,8 @@ def turns_otherwise(config: Any) -> bool:
     return any(each.get("rope_type") in ("dynamic", "longrope") for each in (rope, *rope.values()) if isinstance(each, dict))
 
 
-def untouched(module: Any) -> bool:
-    """Whether classes and weights are all there is to a module: no adapters, no hooks of somebody's, no replaced methods."""
-    return _unchanged(every_module(module))
-
-
-def every_module(module: Any) -> list[Any]:
-    """As `module.modules()`, in another order and in a sixth of its time: a model is looked through before every decode."""
-    found: dict[Any, None] = {}
-    left = [module]
-    while left:
-        if (one := left.pop()) is not None and one not in found:
-            found[one] = None
-            if children := one._modules:
-                left.extend(children.values())
-    return list(found)
-
-
-def _unchanged(modules: Iterable[Any]) -> bool:
+def untouched(modules: Iterable[Any]) -> bool:
+    """Whether classes and weights are all there is to these: no adapters, no hooks of somebody's, no replaced methods."""
     kinds = set()
     for module in modules:
         if "forward" in vars(module) or not all(map(_known, _hooks(module))):
@@ -218,6 +199,10 @@ def _unchanged(modules: Iterable[Any]) -> bool:
 def _known(part: Any) -> bool:
     """Whether a class or a hook is from torch or transformers."""
     return getattr(part, "__module__", "").startswith(("torch.nn.", "transformers."))
+
+
+def _weights(modules: Iterable[Any]) -> Iterator[torch.Tensor]:
+    return (weight for module in modules for weight in module._parameters.values() if weight is not None)
 
 
 def _hooks(module: Any) -> tuple[Any, ...]:
