@@ -11,7 +11,7 @@ import pytest
 
 import bestfirst
 from bestfirst import Decoding
-from bestfirst.serve.engine_thread import Certified, Done, EngineStopped, EngineThread, Event, Work
+from bestfirst.serve.engine_thread import TURN, Certified, Done, EngineStopped, EngineThread, Event, Work
 from bestfirst.serve.schemas import Limits
 from serve.served import PATIENCE, until
 
@@ -191,10 +191,11 @@ class ByItself:
     pauses, slots, in_flight, wants = False, 2048, (), 16
 
     def __init__(self):
-        self.jobs = []
+        self.jobs, self.submits = [], 0
 
     def submit(self, *jobs):
         self.jobs += jobs
+        self.submits += 1
 
 
 def test_an_engine_that_runs_by_itself_is_given_what_it_wants_and_what_fits(model):
@@ -212,3 +213,19 @@ def test_an_engine_that_runs_by_itself_is_given_what_it_wants_and_what_fits(mode
     before = len(given.jobs)
     thread._feed()
     assert before < len(given.jobs) <= before + given.wants
+
+
+def test_an_engine_that_runs_by_itself_is_given_a_turn_of_a_request_at_once(model):
+    """Blank texts and those that cannot be read are told at once, and do not end the turn."""
+    thread, told = EngineThread(model, Limits()), []
+    given = thread._engine = ByItself()
+    thread._share.rows, thread._share.by_themselves = 100, True
+    texts = ["ab", " ", "ba\ud800", *(f"a {n}" for n in range(30))]
+    for client in ("one", "two"):
+        thread._enter(Work(client, texts=[(text, USUAL) for text in texts], tell=told.append))
+    given.wants = 2 * TURN
+    thread._feed()
+    assert given.submits == 2
+    assert [job.index for job in given.jobs] == [0, *range(3, TURN)] * 2
+    assert [(event.index, event.result.status) for event in told] == [(1, "complete"), (2, "error")] * 2
+    assert all(thread._work[job].running[job].rows == 1 for job in given.jobs)

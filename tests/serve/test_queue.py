@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -75,6 +77,38 @@ def test_a_step_is_counted_once_and_results_come_in_order_when_all_are_there():
         assert not engine.cancelled
 
     in_a_loop(scenario())
+
+
+def test_what_is_made_of_a_text_is_made_when_it_is_done_and_comes_in_order():
+    async def scenario() -> None:
+        queue, engine, _ = queue_by_hand()
+        made: list[int] = []
+        submission = queue.submit([("a", USUAL)] * 3, client="one", write=lambda result: made.append(result.calls) or str(made))
+        waiting = asyncio.ensure_future(submission.results(asyncio.Event().wait()))
+        await engine.step((submission, done(2, 1)), (submission, done(0, 2)))
+        assert made == [1, 2]
+        assert not waiting.done()
+        await engine.step((submission, done(1, 3)))
+        assert waiting.result() == ["[1, 2]", "[1, 2, 3]", "[1]"]
+
+    in_a_loop(scenario())
+
+
+def test_a_request_that_is_over_leaves_nothing_to_the_garbage_collector():
+    async def scenario() -> ref[Work]:
+        queue, engine, _ = queue_by_hand()
+        submission = queue.submit([("a", USUAL)], client="one")
+        waiting = asyncio.ensure_future(submission.results(asyncio.Event().wait()))
+        await engine.step((submission, done(0)))
+        assert len(waiting.result()) == 1
+        return ref(submission.work)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert in_a_loop(scenario())() is None
+    finally:
+        gc.enable()
 
 
 def test_an_engine_that_stops_in_the_middle_of_a_step_ends_what_is_not_done():

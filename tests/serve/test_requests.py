@@ -6,6 +6,7 @@ import json
 from contextlib import closing
 
 import pytest
+from pydantic_core import to_json
 
 import bestfirst
 from bestfirst.corpus.worker import beam_calls
@@ -53,6 +54,16 @@ def test_answers_are_those_of_decode(server, model, lines):
         results = json.loads(connection.getresponse().read())["results"]
         expected = bestfirst.decode(model, texts, **settings)
         assert all(same(ours, theirs) for ours, theirs in zip(results, expected, strict=True)), settings
+
+
+def test_the_bytes_are_those_of_the_answer_as_a_whole(server):
+    """Though each text is written by itself; and whether the body is plain JSON or of another kind that FastAPI reads."""
+    body = json.dumps({"text": ["Ja.", " ", "Wie geht es dir, sagte \u201eer\u201c?"], "nbest": 2}).encode()
+    answer = server.ask("POST", "/translate", body)
+    assert [each["text"] for each in answer.json["results"]][:2] == ["Yes.", ""]
+    assert answer.body == to_json(answer.json)
+    for kind, same in (("application/json; charset=utf-8", body), ("application/json", body.decode().encode("utf-16"))):
+        assert server.ask("POST", "/translate", same, **{"Content-Type": kind}).json["results"][0]["text"] == "Yes."
 
 
 def test_one_text_is_a_list_of_one(server):

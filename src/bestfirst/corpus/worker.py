@@ -99,7 +99,8 @@ def beam_calls(result: Result, beam: int) -> int:
     To find an answer of n tokens it scores the empty hypothesis and then a full beam of each length from 1 to n - 1, however
     well it is stopped (`tests/corpus/test_tally.py`). Where nothing finished it scores no fewer than were scored here.
     """
-    longest = max((len(answer.tokens) for answer in result.hypotheses), default=0)
+    answers = result.hypotheses
+    longest = len(answers[0].tokens) if len(answers) == 1 else max((len(answer.tokens) for answer in answers), default=0)
     return 1 + beam * (longest - 1) if longest else result.calls
 
 

@@ -14,10 +14,11 @@ from starlette.exceptions import HTTPException
 from .. import __version__
 from ..models import Model
 from ..page import component
+from ..search import Result
 from . import openai, schemas
 from .allowed import ServedConstraints
 from .engine_thread import Certified, EngineStopped, EngineThread
-from .exchange import bearer, client, explain, json_line, json_response, left, of_work, refusals
+from .exchange import BodyRoute, bearer, client, explain, json_bytes, json_line, json_response, left, of_work, refusals
 from .metrics import Metrics
 from .middleware import CheckRequests, Hosts, MeasureRequests
 from .request_queue import ClientLeft, DeadlinePassed, QueueFull, RequestQueue, Submission, TooMuch
@@ -57,6 +58,7 @@ def create_app(
 
     quiet: dict[str, Any] = {"docs_url": None, "redoc_url": None, "swagger_ui_oauth2_redirect_url": None}
     app = FastAPI(title="bestfirst", version=__version__, description=ABOUT, lifespan=lifespan, **quiet)
+    app.router.route_class = BodyRoute  # of all paths below
     patch_fastapi(app, redirect_from_root_to_docs=False)  # Swagger UI from this server, not from somebody else's
     size, time = limits.max_bytes, body_seconds(limits.deadline)
     app.add_middleware(CheckRequests, hosts=hosts, token=token, guarded=GUARDED, max_bytes=size, seconds=time)
@@ -78,6 +80,10 @@ def _add_translate(
     shared = of_work(token, 404)
     stream = {"application/x-ndjson": {"schema": schemas.StreamLine.model_json_schema()}}
     shared["responses"][200] = {"model": schemas.TranslateResponse, "content": stream}
+    head = json_bytes({"model": model, "results": []}).removesuffix(b"]}")
+
+    def written(result: Result) -> bytes:  # while others are searched for: there is less to do when the last is found
+        return json_bytes(schemas.text_result(result))
 
     @app.post("/translate", **shared)
     async def translate(asked: Body, request: Request) -> Response:  # type: ignore[valid-type]
@@ -88,11 +94,10 @@ def _add_translate(
         """
         decoding = await constraints.using(asked.decoding(asked.strategy), asked.allowed)  # type: ignore[attr-defined]
         texts = [(text, decoding) for text in asked.texts]  # type: ignore[attr-defined]
-        submission = queue.submit(texts, client=client(request), stream=asked.stream)  # type: ignore[attr-defined]
+        submission = queue.submit(texts, client=client(request), write=written, stream=asked.stream)  # type: ignore[attr-defined]
         if asked.stream:  # type: ignore[attr-defined]
             return StreamingResponse(stream_lines(submission), media_type="application/x-ndjson")
-        found = await submission.results(left(request))
-        return json_response({"model": model, "results": [schemas.text_result(done.result) for done in found]})
+        return json_response(head + b",".join(await submission.results(left(request))) + b"]}")
 
 
 def _add_search(app: FastAPI, model: str, queue: RequestQueue, limits: Limits, token: bool) -> None:

@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from math import inf
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple
 
-from ..engine import Engine, Job, Stats, engine_for
+from ..engine import Engine, Job, Stats, engine_for, no_garbage_collection
 from ..models import Model, Source
 from ..search import Answer, RecordedSearch, Result, Trace
 from ..settings import Decoding
@@ -21,7 +21,7 @@ from .fair_share import FairShare, Flow, Use
 from .schemas import Limits
 
 TOGETHER = 320  # texts that are read at a time, while others wait: as many as a device is given first
-TURN = 8  # texts that a request starts at a time where searches run by themselves
+TURN = 16  # texts that a request starts at a time where searches run by themselves
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,8 @@ class EngineThread:
                     if call is None:
                         return
                     call()
-                self._step()
+                with no_garbage_collection():
+                    self._step()
                 self.flush()
         finally:
             for work in self._share.flows:
@@ -208,7 +209,8 @@ class EngineThread:
 
     def _tell(self, work: Work, index: int, result: Result, trace: Trace | None = None) -> None:
         work.tell(Done(index, result, trace))
-        self._leave_if_over(work)
+        if not work.running:
+            self._leave_if_over(work)
 
     def _certify(self, job: Job, answers: Sequence[Answer]) -> None:
         """Tell of those answers that are news."""
@@ -231,33 +233,39 @@ class EngineThread:
         # What searches by itself is given as much as it wants at a time: it works on that while the next texts are read.
         wanted, turn = (self._engine.wants, TURN) if self._share.by_themselves else (inf, 1)
         for work in self._share.allocate(self._in_flight()):
-            lacking = None
-            for _ in range(min(turn, len(work.waiting))):
-                if wanted <= 0:
-                    return
-                wanted -= 1
-                if (lacking := self._start(work)) is not None:
-                    break
+            if wanted <= 0:
+                return
+            before = len(work.waiting)
+            lacking = self._start(work, min(turn, wanted, before))
+            wanted -= before - len(work.waiting)
             if lacking is not None and self._share.overdue(work, lacking):
                 return
 
-    def _start(self, work: Work) -> Use | None:
-        """Start the first text that waits, or tell its result where it needs no model; if there is no room, what it needs."""
-        read = self._next_job(work)
-        if isinstance(read, Result):
-            self._tell(work, work.waiting.popleft(), read)
-            return None
-        rows = read.decoding.beam if read.decoding.plan.level_by_level else 1
-        # How much memory a search needs is known when it is over: to begin with, what most need.
-        use = Use(rows, work.set_aside.get(read.index) or 3 * rows * (read.source.length + 1))
-        if not self._make_room(work, use):
-            return use
-        work.waiting.popleft()
-        self._share.start(work, read, use)
-        self._work[read] = work
-        read.paused = False
-        self._engine.submit(read)
-        return None
+    def _start(self, work: Work, most: float) -> Use | None:
+        """Start the first so many texts that wait, or tell the results of those that need no model; if there is no room for one,
+        what it needs."""
+        jobs: list[Job] = []
+        lacking, settings, rows = None, None, 1
+        while len(jobs) < most and work.waiting and lacking is None:
+            read = self._next_job(work)
+            if isinstance(read, Result):
+                self._tell(work, work.waiting.popleft(), read)
+                most -= 1
+                continue
+            if read.decoding is not settings:  # nearly always those of the text before
+                settings = read.decoding
+                rows = settings.beam if settings.plan.level_by_level else 1
+            # How much memory a search needs is known when it is over: to begin with, what most need.
+            use = Use(rows, work.set_aside.get(read.index) or 3 * rows * (read.source.length + 1))
+            if self._make_room(work, use):
+                work.waiting.popleft()
+                self._share.start(work, read, use)
+                jobs.append(read)
+            else:
+                lacking = use
+        self._work.update(dict.fromkeys(jobs, work))
+        self._engine.submit(*jobs)
+        return lacking
 
     def _next_job(self, work: Work) -> Job | Result:
         """The first text that waits, read; or its result, where it needs no search or cannot have one."""
@@ -266,7 +274,8 @@ class EngineThread:
         if isinstance(text, str) and not text.strip() and not work.blanks:
             return Result(status="complete", exact=True)
         try:
-            job = Job(index, self._source(work, index), decoding)
+            source = work.sources.get(index)
+            job = Job(index, source if type(source) is Source else self._source(work, index), decoding)
         except ValueError as error:
             return Result(status="error", message=str(error))
         except Exception as error:  # of the tokenizer's own code
@@ -289,18 +298,24 @@ class EngineThread:
 
     def _read_ahead(self, work: Work) -> None:
         """Read texts that wait, this request's first: many take a tokenizer little longer than one."""
-        flows = (work, *self._share.flows)
-        unread = ((each, i) for each in flows for i in each.waiting if i not in each.sources)
-        some = [*dict.fromkeys(islice(unread, TOGETHER))]
         together: Any = getattr(self._read, "batch", None)
-        if together is None or len(some) == 1:
+        if together is None:
+            return
+        unread: list[tuple[Work, list[int]]] = []
+        texts: list[Any] = []
+        for each in dict.fromkeys((work, *self._share.flows)):
+            if len(texts) < TOGETHER:
+                new = [*islice((i for i in each.waiting if i not in each.sources), TOGETHER - len(texts))]
+                unread.append((each, new))
+                texts += [each.texts[i][0] for i in new]
+        if len(texts) == 1:
             return
         try:
-            found = together([each.texts[i][0] for each, i in some])
+            found = iter(together(texts))
         except Exception:  # who is at fault is seen when each is read alone
-            found = [None] * len(some)
-        for (each, i), source in zip(some, found, strict=True):
-            each.sources[i] = source
+            found = repeat(None)
+        for each, new in unread:
+            each.sources.update(zip(new, found, strict=False))
 
     def _make_room(self, work: Work, use: Use) -> bool:
         """Whether there is room for a job, after those that hold much more have given some up."""

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from ..engine import Job
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Use:
     """What a job takes: rows of every forward pass that it is in, and tokens of the cache: what was set aside for it, or more."""
 

@@ -45,8 +45,8 @@ class Metrics(Collector):
         calls = saved = 0
         for result, decoding in done:
             calls += result.calls
-            if decoding.strategy == "best-first":
-                saved += max(0, beam_calls(result, decoding.beam) - result.calls)
+            if decoding.strategy == "best-first" and (more := beam_calls(result, decoding.beam) - result.calls) > 0:
+                saved += more
         self._calls.inc(calls)
         self._saved.inc(saved)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from math import ceil
 from time import monotonic
 from typing import Any
@@ -17,6 +17,7 @@ from .schemas import Limits
 MOST_UNREAD = 2048  # events of a stream that wait for its client; one that is further behind does not read
 
 Texts = Sequence[tuple[Any, Decoding]]
+Write = Callable[[Result], Any]
 
 
 class TooMuch(Exception):
@@ -61,16 +62,15 @@ class RequestQueue:
         self.queued_by_large = 0
         self._done: deque[float] = deque(maxlen=256)  # when texts were, lately
         self.on_results: Callable[[Sequence[tuple[Result, Decoding]]], None] = lambda results: None
-        self._outbox: dict[Submission, list[Event]] = {}
+        self.open_submissions: dict[Submission, None] = {}
 
     def open(self) -> None:
         """Begin, in the event loop that is running."""
         loop = asyncio.get_running_loop()
 
         def flush() -> None:
-            if self._outbox:
-                told, self._outbox = self._outbox, {}
-                loop.call_soon_threadsafe(self._deliver, told)
+            if any(each.told for each in [*self.open_submissions]):  # a copy: they come and go meanwhile
+                loop.call_soon_threadsafe(self._deliver)
 
         self.engine.flush = flush
         self.engine.start()
@@ -80,28 +80,28 @@ class RequestQueue:
         if not self.engine.alive:
             raise EngineStopped("the engine has stopped; start the server again")
 
-    def submit(self, texts: Texts, *, client: str, **how: Any) -> Submission:
-        """Accept a request, or raise `TooMuch` or `QueueFull`. `how`: `stream`, `blanks` and `recorded` of `Work`."""
+    def submit(self, texts: Texts, *, client: str, write: Write | None = None, **how: Any) -> Submission:
+        """Accept a request, or raise `TooMuch` or `QueueFull`. `write`: what is made of each text that is done, as soon as it is,
+        for `Submission.results`. `how`: `stream`, `blanks` and `recorded` of `Work`."""
         self.check_engine()
         self._check(texts)
-        submission = Submission(self, len(texts))
-        tell = lambda event: self._outbox.setdefault(submission, []).append(event)  # noqa: E731
-        submission.work = Work(client, texts=texts, tell=tell, **how)
+        submission = Submission(self, len(texts), write)
+        submission.work = Work(client, texts=texts, tell=submission.told.append, **how)
         self.engine.submit(submission.work)
         return submission
 
-    def _deliver(self, told: Mapping[Submission, Sequence[Event]]) -> None:
-        """Hand out the events of a step. As little as can be is done for each text: the engine waits for this thread's lock."""
+    def _deliver(self) -> None:
+        """Hand out what was told. As little as can be is done for each text: the engine waits for this thread's lock."""
         done: list[tuple[Result, Decoding]] = []
-        for submission, events in told.items():
-            done += submission.receive(events)
+        for submission in [each for each in self.open_submissions if each.told]:
+            done += submission.receive()
         if done:
             self._done.extend([monotonic()] * len(done))
             self.on_results(done)
 
     def _check(self, texts: Texts) -> None:
         limits, count = self.limits, len(texts)
-        rows = sum(limits.rows(text, decoding) for text, decoding in texts)
+        rows = limits.rows(texts)
         if rows > limits.max_rows:
             product = f"texts, beam and max_length make {rows:,} hypotheses at worst, a request may have {limits.max_rows:,}"
             raise TooMuch(f"{product}; send fewer texts at a time, or ask for a smaller beam or max_length")
@@ -131,32 +131,43 @@ class Submission:
 
     work: Work
 
-    def __init__(self, queue: RequestQueue, texts: int) -> None:
+    def __init__(self, queue: RequestQueue, texts: int, write: Write | None = None) -> None:
+        self.told: list[Event] = []  # by the engine, and not received
         self._queue = queue
         self._texts = self._left = texts
         self._large = texts > queue.limits.few
-        self._events: deque[Certified | Done | Exception] = deque()  # that nobody has read
-        self._news = asyncio.Event()  # set when there are some that are waited for
+        self._write = write
+        self._written: list[Any] = [None] * texts  # of a request that is no stream: what was made of each
+        self._events: deque[Certified | Done | Exception] = deque()  # of a stream, those that nobody has read; or what went wrong
+        self._news = asyncio.Event()  # set when there is something that is waited for
         self._timer = asyncio.get_running_loop().call_later(queue.limits.deadline, self._expire)
         self._give_back(-texts)
+        queue.open_submissions[self] = None
 
     # -- from the engine ---------------------------------------------------------------------------------------------------
 
-    def receive(self, events: Sequence[Event]) -> list[tuple[Result, Decoding]]:
-        """Take the events of a step; what they say is done, each with its settings. Gives up on a client that does not read."""
-        if self._left and self.work.stream and len(self._events) > MOST_UNREAD:
+    def receive(self) -> list[tuple[Result, Decoding]]:
+        """Take what was told; what it says is done, each with its settings. Gives up on a client that does not read."""
+        stream, texts, write = self.work.stream, self.work.texts, self._write
+        if stream and len(self._events) > MOST_UNREAD:
             self._end(DeadlinePassed(f"{MOST_UNREAD:,} lines of the stream were waiting to be read; read them as they come"))
-        if not self._left:
-            return []  # it was given up, now or in the meantime
-        self._events.extend(events)
-        done = [(event.result, self.work.texts[event.index][1]) for event in events if isinstance(event, Done)]
+            return []
+        events = self.told[:]
+        del self.told[: len(events)]  # the engine may tell more meanwhile
+        done = [event for event in events if type(event) is Done]
+        if stream:
+            self._events.extend(events)
+        else:
+            for event in done:
+                self._written[event.index] = event if write is None else write(event.result)
+            self._events.extend(events[len(done) :])  # that the engine has stopped comes last
         self._left -= len(done)
         self._give_back(len(done))
         if not self._left or isinstance(events[-1], EngineStopped):
             self.close()
-        if self.work.stream or not self._left:  # else nobody reads before all is there
+        if stream or not self._left:  # else nobody reads before all is there
             self._news.set()
-        return done
+        return [(event.result, texts[event.index][1]) for event in done]
 
     def _expire(self) -> None:
         limit = self._queue.limits.deadline
@@ -171,6 +182,7 @@ class Submission:
     def close(self) -> None:
         """Whatever is not done is not wanted any more."""
         self._timer.cancel()
+        self._queue.open_submissions.pop(self, None)
         if self._left:
             self._queue.engine.cancel(self.work)
             self._give_back(self._left)
@@ -196,24 +208,20 @@ class Submission:
             done += isinstance(event, Done)
             yield event
 
-    async def results(self, gone: Awaitable[None]) -> list[Done]:
-        """All texts in order. Raises `ClientLeft` if `gone`, which returns when the client has left, comes first."""
+    async def results(self, gone: Awaitable[None]) -> list[Any]:
+        """What was made of all texts, in order; `Done`, where nobody said what is to be. Raises `ClientLeft` if `gone`, which
+        returns when the client has left, comes first, `DeadlinePassed` or `EngineStopped`."""
         leaving = asyncio.ensure_future(gone)
-        working = asyncio.ensure_future(self._collect())
+        leaving.add_done_callback(lambda _: self._news.set())
         try:
-            await asyncio.wait({leaving, working}, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise ClientLeft
-            return working.result()
+            while self._left:
+                if leaving.done():
+                    raise ClientLeft
+                self._news.clear()
+                await self._news.wait()
+            if self._events and isinstance(self._events[-1], Exception):
+                raise self._events[-1]
+            return self._written
         finally:
             leaving.cancel()
-            working.cancel()
             self.close()
-
-    async def _collect(self) -> list[Done]:
-        while self._left:
-            self._news.clear()
-            await self._news.wait()
-        if self._events and isinstance(self._events[-1], Exception):
-            raise self._events[-1]
-        return sorted((event for event in self._events if isinstance(event, Done)), key=lambda event: event.index)

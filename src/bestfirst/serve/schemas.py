@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -39,10 +40,10 @@ class Limits:
         """Requests of more texts than this share half of the queue, so that others always find a place."""
         return max(1, self.max_queue // 256)
 
-    def rows(self, text: Any, decoding: Decoding) -> int:
-        """What a text may need at worst, as far as can be told before it is read."""
-        length = decoding.max_length
-        return decoding.beam * (length if isinstance(length, int) else len(text) // CHARACTERS_A_TOKEN + 10)
+    def rows(self, texts: Sequence[tuple[Any, Decoding]]) -> int:
+        """What texts may need at worst, as far as can be told before they are read."""
+        lengths = [(each.beam, each.max_length, text) for text, each in texts]
+        return sum([k * (n if isinstance(n, int) else len(text) // CHARACTERS_A_TOKEN + 10) for k, n, text in lengths])
 
 
 class Strict(BaseModel):

@@ -168,10 +168,11 @@ class DeviceEngine:
                 self._fall_back(error)
             found = [(job, result) for job, result in found if job in self._unfinished]  # it may have been cancelled since
             self._write(found)
-            for job, result in found:
+            for job, _ in found:
                 del self._unfinished[job]
-                for name in ("calls", "drafted", "accepted"):
-                    setattr(self._stats, name, getattr(self._stats, name) + getattr(result, name))
+            self._stats.calls += sum([result.calls for _, result in found])
+            self._stats.drafted += sum([result.drafted for _, result in found])
+            self._stats.accepted += sum([result.accepted for _, result in found])
             yield from found
         if self._host:
             yield from self._host.step()
