@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable
+from functools import cache
 from pathlib import Path
 from threading import Lock, get_ident
 from typing import Any
 
 import numpy as np
 import torch
+import triton
+import triton.language as tl
 from transformers.utils import import_utils
 
 _watching = Lock()  # what is watched, and how, is the whole process'
+
+
+@triton.jit
+def in_turn(EARLY: tl.constexpr):  # noqa: ANN201, N803
+    """The first line of a kernel. EARLY: it was launched while the one before it runs, so that it is there when that is done.
+    Wait for that; then let the next one come."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@cache
+def early(device: torch.device) -> dict[str, Any]:
+    """How to launch kernels that begin with `in_turn`: on Hopper and later they need not wait for each other's launches, which
+    take longer than a small step's work."""
+    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0) and hasattr(tl.extra.cuda, "gdc_wait")
+    return {"EARLY": True, "launch_pdl": True} if able else {}
 
 
 class Graphs:

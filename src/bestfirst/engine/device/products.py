@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from ..steps.bart import normed
 from ..steps.operations import join
+from .launch import early, in_turn
 
 
 class Tile(NamedTuple):
@@ -72,9 +73,10 @@ class DeviceLinear:
 @triton.jit
 def multiply(
     x, weight, bias, used, out, out_row, M, N,
-    K: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    K: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EARLY: tl.constexpr = False,
 ):  # fmt: skip
     """out (M, N) = x (M, K) weight (N, K)^T + bias, for the first `used` rows; the others are left as they are."""
+    in_turn(EARLY)
     i = tl.program_id(0)
     tiles = tl.cdiv(M, BM)
     first = (i % tiles) * BM
@@ -115,6 +117,7 @@ def product(
     multiply[(programs(tile),)](
         x, weight, bias, used, out, out.stride(0), rows, outputs,
         K=x.shape[1], RELU=relu, BM=tile.rows, BN=tile.outputs, BK=deep(x.device), num_warps=tile.warps, num_stages=tile.stages,
+        **early(x.device),
     )  # fmt: skip
     return out
 
@@ -151,13 +154,16 @@ def add(x: torch.Tensor, y: torch.Tensor, norm: Any, norm_first: bool) -> tuple[
     out = torch.empty_like(x)
     total = torch.empty_like(x) if norm_first else out
     D = x.shape[1]
-    add_norm[(len(x),)](x, y, norm.weight, norm.bias, total, out, norm.eps, D, FIRST=norm_first, DP=power(D), num_warps=2)
+    add_norm[(len(x),)](
+        x, y, norm.weight, norm.bias, total, out, norm.eps, D, FIRST=norm_first, DP=power(D), num_warps=2, **early(x.device)
+    )
     return total, out
 
 
 @triton.jit
-def add_norm(x, y, weight, bias, total, out, eps, D, FIRST: tl.constexpr, DP: tl.constexpr):
+def add_norm(x, y, weight, bias, total, out, eps, D, FIRST: tl.constexpr, DP: tl.constexpr, EARLY: tl.constexpr = False):
     """out = norm(x + y), a row a program. FIRST (layers that normalise first): x + y is kept too, in `total`."""
+    in_turn(EARLY)
     r = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, DP)
     valid = d < D
