@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -104,9 +104,9 @@ def _on_device(model: Model, decoding: Decoding) -> tuple[Way | None, str | None
     return way, None if unknown is None else f"the searches of the device do not know {unknown}"
 
 
-def encodes_itself(model: Any) -> bool:
-    """Whether an engine of ours, on the host or on a device, has an encoder of its own for this model of transformers. That reads
-    token ids and no padding."""
+def encodes_itself(model: Any, modules: Sequence[Any]) -> bool:
+    """Whether an engine of ours, on the host or on a device, has an encoder of its own for this model of transformers, which has
+    these `modules`. That reads token ids and no padding."""
     from ..models.transformers import every_module
     from .steps.choose import native, untouched
 
@@ -116,7 +116,7 @@ def encodes_itself(model: Any) -> bool:
         return False
     from .device.weights import Weights
 
-    return Weights.takes(model) and untouched(every_module(model))
+    return Weights.takes(model) and untouched(modules)
 
 
 def drafting_for(model: Model, scorer: Scorer, decoding: Decoding) -> Drafting | None:

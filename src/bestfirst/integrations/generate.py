@@ -35,7 +35,7 @@ from .outputs import Outputs, output_of, padding
 from .parity import hugging_face_strategy, own_score, own_strategy
 from .processors import NotMonotonic, banned_tokens
 from .refusals import OwnLoop, left_to_generate, refuse
-from .unencoded import GENERATE, WithoutEncoder, encoded
+from .unencoded import GENERATE, Unencoded, WithoutEncoder, encoded
 
 _log = logging.getLogger(__name__)
 
@@ -113,7 +113,8 @@ def generate(
 
     streamed = partial(stream, caller.streamer, config.num_return_sequences, input_ids.shape[1])
     given = with_masks_here(model_kwargs, config.num_beams)
-    modules = every_module(model)
+    late = model_kwargs.get("encoder_outputs")
+    modules = late.modules if isinstance(late, Unencoded) else every_module(model)
     why = left_to_generate(model, modules, config, logits_processor, input_ids, given)
     if why is None and caller.synced_gpus:
         why = "synced_gpus: every process has to run the model as often as the others"

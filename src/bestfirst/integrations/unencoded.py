@@ -18,6 +18,7 @@ import torch
 from transformers import GenerationMixin
 
 from ..engine.choice import encodes_itself
+from ..models.transformers import every_module
 
 GENERATE = inspect.unwrap(GenerationMixin.generate).__code__
 IDLE = {"attention_mask", "decoder_attention_mask", "decoder_input_ids", "labels", "use_cache"}
@@ -30,9 +31,9 @@ DEPTH = 8  # calls between `generate`, which asks for a signature, and the objec
 class Unencoded(dict[str, Any]):
     """In place of the encoder's output: to `generate` a dictionary in which there is nothing to copy."""
 
-    def __init__(self, ids: np.ndarray, attended: np.ndarray, model: Any, *call: Any) -> None:
+    def __init__(self, ids: np.ndarray, attended: np.ndarray, model: Any, modules: list[Any], *call: Any) -> None:
         """`ids`, `attended` (batch, length): the inputs, and where they are no padding. `call`: what ENCODE takes of a model."""
-        self.ids, self.attended, self.model, self.call = ids, attended, model, call
+        self.ids, self.attended, self.model, self.modules, self.call = ids, attended, model, modules, call
 
 
 class NoCache:
@@ -91,20 +92,22 @@ def put_off(of_generate: dict[str, Any]) -> None:
     model, inputs, arguments, name, config = found
     if any(each is None for each in found) or not can_wait(model, inputs, arguments, config):
         return
+    if not encodes_itself(model, modules := every_module(model)):
+        return
     if (read := plain_tokens(inputs, arguments.get("attention_mask"), model.config.pad_token_id)) is not None:
-        arguments["encoder_outputs"] = Unencoded(*read, model, inputs, {**arguments}, name, config)
+        arguments["encoder_outputs"] = Unencoded(*read, model, modules, inputs, {**arguments}, name, config)
         if config.cache_implementation is None:
             arguments["past_key_values"] = NoCache()
 
 
 def can_wait(model: Any, inputs: torch.Tensor, arguments: dict[str, Any], config: Any) -> bool:
-    """Whether the encoder reads token ids alone, nobody sees what it makes of them, and the engine has one of its own."""
+    """Whether the encoder reads token ids alone, and nobody sees what it makes of them."""
     others = any(value is not None for name, value in arguments.items() if name not in IDLE)
     if others or not model.config.is_encoder_decoder or not any(hasattr(model, name) for name in ENCODE):
         return False
     if inputs.dim() != 2 or inputs.is_floating_point() or config.output_attentions or config.output_hidden_states:
         return False
-    return encodes_itself(model) and not model.get_encoder().training
+    return not model.get_encoder().training
 
 
 def plain_tokens(inputs: torch.Tensor, mask: torch.Tensor | None, pad: int | None) -> tuple[np.ndarray, np.ndarray] | None:
