@@ -130,8 +130,6 @@ class Session:
             self._snapshots.clear()
             while self._collections:
                 found += self._some_results()
-            counters = self.state.counters.tolist()
-            self.rows, self.steps = counters[ALL_ROWS], counters[STEPS]
         self.seconds += perf_counter() - begun
         return found
 
@@ -230,6 +228,7 @@ class Session:
         if counters[BROKEN]:
             raise ValueError("the model's scores are not finite: check its weights and dtype")
         self._active = int(counters[ACTIVE]) + self._let_in - snapshot.let_in
+        self.rows, self.steps = int(counters[ALL_ROWS]), int(counters[STEPS])
         self.most_tokens = max(self.most_tokens, self._source_tokens + self.shape.nodes - 1 - int(counters[FREE]))
         if snapshot.taken_out < self._taken_out:
             return  # of a time when others had these slots
