@@ -11,12 +11,12 @@ FUNCTIONS = [
 ]
 
 
-def test_a_kernel_that_may_come_early_waits_first():
-    kernels = {each.name: each for each in FUNCTIONS if "EARLY" in [a.arg for a in each.args.args] and each.name != "in_turn"}
+def test_a_kernel_that_overlaps_waits_first():
+    kernels = {each.name: each for each in FUNCTIONS if "OVERLAP" in [a.arg for a in each.args.args] and each.name != "in_turn"}
     assert {"multiply", "add_norm", "attend", "grow", "share", "assign", "embed", "survey", "keep_best"} == kernels.keys()
     for kernel in kernels.values():
         told, first = kernel.body[:2]
-        assert ast.unparse(first) == "in_turn(EARLY)", kernel.name
+        assert ast.unparse(first) == "in_turn(OVERLAP)", kernel.name
         assert isinstance(told, ast.Expr)
         assert isinstance(told.value, ast.Constant)
 
@@ -24,5 +24,5 @@ def test_a_kernel_that_may_come_early_waits_first():
 def test_it_waits_before_it_lets_the_next_one_come():
     (wait,) = [each for each in FUNCTIONS if each.name == "in_turn"]
     assert [line.strip() for line in ast.unparse(wait.body[1]).splitlines()] == [
-        "if EARLY:", "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()",
+        "if OVERLAP:", "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()",
     ]  # fmt: skip

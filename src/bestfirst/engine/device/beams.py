@@ -191,14 +191,14 @@ def grow(
     value, entry, tie, node, pushed, count, inside, head, scored, logprob, token, child, hashes, mark, turns, places,
     status, deepest, limit, rules, caps, norm, gain, answers, kept, bars, pick_length, pick_place, wants, counters,
     most, L, W, MANY: tl.constexpr, PICKS: tl.constexpr, KP: tl.constexpr, CP: tl.constexpr, LP: tl.constexpr,
-    TILE: tl.constexpr, CROWD: tl.constexpr, KEEP: tl.constexpr, EARLY: tl.constexpr = False,
+    TILE: tl.constexpr, CROWD: tl.constexpr, KEEP: tl.constexpr, OVERLAP: tl.constexpr = False,
 ):  # fmt: skip
     """Push what the last step scored, find the n best answers, and pick the open hypotheses that come first.
 
     Every input has rules of its own. Best first: those whose bound precedes the n-th answer; as Hugging Face stops, until that
     is settled; by level: all of the shortest length that has open ones, until there are enough answers.
     """
-    in_turn(EARLY)
+    in_turn(OVERLAP)
     s = tl.program_id(0)
     tl.store(wants + s, 0)
     if tl.load(status + s) == 1:

@@ -19,20 +19,20 @@ _watching = Lock()  # what is watched, and how, is the whole process'
 
 
 @triton.jit
-def in_turn(EARLY: tl.constexpr):  # noqa: ANN201, N803
-    """The first line of a kernel. EARLY: it was launched while the one before it runs, so that it is there when that is done.
+def in_turn(OVERLAP: tl.constexpr):  # noqa: ANN201, N803
+    """The first line of a kernel. OVERLAP: it was launched while the one before it runs, so as to be there when that is done.
     Wait for that; then let the next one come."""
-    if EARLY:
+    if OVERLAP:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
 
 
 @cache
-def early(device: torch.device) -> dict[str, Any]:
+def overlapping(device: torch.device) -> dict[str, Any]:
     """How to launch kernels that begin with `in_turn`: on Hopper and later they need not wait for each other's launches, which
     take longer than a small step's work."""
     able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0) and hasattr(tl.extra.cuda, "gdc_wait")
-    return {"EARLY": True, "launch_pdl": True} if able else {}
+    return {"OVERLAP": True, "launch_pdl": True} if able else {}
 
 
 class Graphs:

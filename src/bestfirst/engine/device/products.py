@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from ..steps.bart import normed
 from ..steps.operations import join
-from .launch import early, in_turn
+from .launch import in_turn, overlapping
 
 
 class Tile(NamedTuple):
@@ -73,10 +73,10 @@ class DeviceLinear:
 @triton.jit
 def multiply(
     x, weight, bias, used, out, out_row, M, N,
-    K: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EARLY: tl.constexpr = False,
+    K: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, OVERLAP: tl.constexpr = False,
 ):  # fmt: skip
     """out (M, N) = x (M, K) weight (N, K)^T + bias, for the first `used` rows; the others are left as they are."""
-    in_turn(EARLY)
+    in_turn(OVERLAP)
     i = tl.program_id(0)
     tiles = tl.cdiv(M, BM)
     first = (i % tiles) * BM
@@ -117,7 +117,7 @@ def product(
     multiply[(programs(tile),)](
         x, weight, bias, used, out, out.stride(0), rows, outputs,
         K=x.shape[1], RELU=relu, BM=tile.rows, BN=tile.outputs, BK=deep(x.device), num_warps=tile.warps, num_stages=tile.stages,
-        **early(x.device),
+        **overlapping(x.device),
     )  # fmt: skip
     return out
 
@@ -155,15 +155,15 @@ def add(x: torch.Tensor, y: torch.Tensor, norm: Any, norm_first: bool) -> tuple[
     total = torch.empty_like(x) if norm_first else out
     D = x.shape[1]
     add_norm[(len(x),)](
-        x, y, norm.weight, norm.bias, total, out, norm.eps, D, FIRST=norm_first, DP=power(D), num_warps=2, **early(x.device)
+        x, y, norm.weight, norm.bias, total, out, norm.eps, D, FIRST=norm_first, DP=power(D), num_warps=2, **overlapping(x.device)
     )
     return total, out
 
 
 @triton.jit
-def add_norm(x, y, weight, bias, total, out, eps, D, FIRST: tl.constexpr, DP: tl.constexpr, EARLY: tl.constexpr = False):
+def add_norm(x, y, weight, bias, total, out, eps, D, FIRST: tl.constexpr, DP: tl.constexpr, OVERLAP: tl.constexpr = False):
     """out = norm(x + y), a row a program. FIRST (layers that normalise first): x + y is kept too, in `total`."""
-    in_turn(EARLY)
+    in_turn(OVERLAP)
     r = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, DP)
     valid = d < D

@@ -15,14 +15,16 @@ LEAVING = tl.constexpr(3)  # nobody's either, once its nodes are free
 
 
 @triton.jit
-def share(wants, grant, first, counters, rules, R, S, TIMES, PICKS: tl.constexpr, SP: tl.constexpr, EARLY: tl.constexpr = False):
+def share(
+    wants, grant, first, counters, rules, R, S, TIMES, PICKS: tl.constexpr, SP: tl.constexpr, OVERLAP: tl.constexpr = False
+):
     """Who gets how many of R rows: as many as it wants, up to a level that is the same for all; the first inputs one more.
 
     The first pick of an input is needed for certain, so nobody gets a second row before everybody has one. Beyond that, rows
     are given until the step is full, TIMES a beam for each input: on a busy device what is scored ahead, and may not be needed,
     costs as much as the rest.
     """
-    in_turn(EARLY)
+    in_turn(OVERLAP)
     lanes = tl.arange(0, SP)
     want = tl.load(wants + lanes, mask=lanes < S, other=0)
     free = tl.load(counters + 4)
@@ -57,10 +59,10 @@ def share(wants, grant, first, counters, rules, R, S, TIMES, PICKS: tl.constexpr
 def assign(
     wants, grant, first, counters, pick_length, pick_place, entry, node, child, scored, stack,
     row_node, row_input, row_length, row_entry, rows, steps, L, PICKS: tl.constexpr, KP: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    OVERLAP: tl.constexpr = False,
 ):  # fmt: skip
     """An input's picks become rows as far as it has any, each with a new node; the others stay open."""
-    in_turn(EARLY)
+    in_turn(OVERLAP)
     s = tl.program_id(0)
     want = tl.load(wants + s)
     get = tl.load(grant + s)
@@ -121,10 +123,10 @@ def enter(
 @triton.jit
 def embed(
     row_node, row_input, row_length, row_entry, counters, token, paths, node_token, node_input, hashes,
-    embedding, positions, out, scale, L, W, D, LP: tl.constexpr, DP: tl.constexpr, EARLY: tl.constexpr = False,
+    embedding, positions, out, scale, L, W, D, LP: tl.constexpr, DP: tl.constexpr, OVERLAP: tl.constexpr = False,
 ):  # fmt: skip
     """`enter`, and the row's embedding goes to `out`."""
-    in_turn(EARLY)
+    in_turn(OVERLAP)
     r = tl.program_id(0)
     w, t, _ = enter(row_node, row_input, row_length, row_entry, counters, token, paths, node_token, node_input, hashes, L, W, LP)
     d = tl.arange(0, DP)

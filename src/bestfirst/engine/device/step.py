@@ -17,7 +17,7 @@ from .admission import Admission, Reading
 from .answers import HEAT
 from .beams import grow
 from .editing import edit
-from .launch import Graphs, early
+from .launch import Graphs, overlapping
 from .own_modules import OwnModules
 from .products import power, table
 from .rows import BROKEN, ROWS, assign, embed, place, share
@@ -46,7 +46,7 @@ class DeviceStep:
         self.state = state
         self.weights: Any = weights
         self.scores: dict[int, torch.Tensor] = {}  # by rows of a step
-        self.early = early(weights.device)
+        self.overlapping = overlapping(weights.device)
 
     @classmethod
     def buckets_for(cls, shape: Shape, vocabulary: int) -> tuple[int, ...]:
@@ -75,17 +75,17 @@ class DeviceStep:
             st.pick_length, st.pick_place, st.wants, st.counters, shape.n, L, W,
             MANY=shape.many, PICKS=picks, KP=KP, CP=min(power(W), 16), LP=power(L), TILE=shape.tile, CROWD=shape.crowd,
             KEEP=shape.keep, num_warps=1 if KP <= 8 else 2 if KP <= 128 else 8 if KP <= 1024 else 16,
-            **self.early,
+            **self.overlapping,
         )  # fmt: skip
         share[(1,)](
             st.wants, st.grant, st.first, st.counters, st.rules, R, S, shape.times, PICKS=picks, SP=power(S), num_warps=8,
-            **self.early,
+            **self.overlapping,
         )  # fmt: skip
         assign[(S,)](
             st.wants, st.grant, st.first, st.counters, st.pick_length, st.pick_place,
             st.entry, st.node, st.child, st.scored, st.stack,
             self.row_node, self.row_input, self.row_length, self.row_entry, st.rows, st.steps, L, PICKS=picks, KP=KP,
-            num_warps=1 if picks <= 64 else 4, **self.early,
+            num_warps=1 if picks <= 64 else 4, **self.overlapping,
         )  # fmt: skip
 
     def rows(self, most: int) -> None:
@@ -106,7 +106,7 @@ class DeviceStep:
             self.row_node, self.row_input, self.row_length, self.row_entry,
             st.counters, st.token, st.paths, st.node_token, st.node_input, st.hashes,
             w.embedding, w.positions, x, w.embed_scale, shape.lengths, shape.successors, w.width,
-            LP=power(shape.lengths), DP=power(w.width), num_warps=2, **self.early,
+            LP=power(shape.lengths), DP=power(w.width), num_warps=2, **self.overlapping,
         )  # fmt: skip
         return x
 
@@ -123,7 +123,7 @@ class DeviceStep:
             st.counters, q, q.shape[1], memory, memory.shape[-1], index,
             self.row_node, self.row_input, self.row_length, st.paths, st.source_start, st.source_length,
             out, layer.scaling, st.shape.lengths, w.heads, w.size,
-            OWN=own, FIRST=w.dtype != torch.float32, DP=power(w.size), BLOCK=16, num_warps=1, **self.early,
+            OWN=own, FIRST=w.dtype != torch.float32, DP=power(w.size), BLOCK=16, num_warps=1, **self.overlapping,
         )  # fmt: skip
         return out
 
@@ -194,7 +194,7 @@ class DeviceStep:
             rows, groups = (st.counters, self.row_input, st.rules), maxima.shape[1]
             keep_best[(R,)](
                 logits, logits.stride(0), total, maxima, *rows, *where, st.prompt, V, W, P,
-                G=groups, C=GROUP, WP=power(W), num_warps=1 if groups <= 256 else 4, **self.early,
+                G=groups, C=GROUP, WP=power(W), num_warps=1 if groups <= 256 else 4, **self.overlapping,
             )  # fmt: skip
             return
         values, which, total = best(logits, W, st.banned if shape.any_banned else None)
@@ -224,7 +224,7 @@ class DeviceStep:
         if V <= LARGEST_VOCABULARY:
             survey[(R,)](
                 logits, logits.stride(0), total, maxima, st.banned_bits, st.counters, V,
-                ANY_BANNED=banned, EDITED=edited, G=groups, C=GROUP, num_warps=8, **self.early,
+                ANY_BANNED=banned, EDITED=edited, G=groups, C=GROUP, num_warps=8, **self.overlapping,
             )  # fmt: skip
             return total, maxima
         parts = power(V) // LARGEST_VOCABULARY

@@ -28,13 +28,13 @@ def bits_of(tokens: Sequence[int], vocabulary: int) -> torch.Tensor:
 @triton.jit
 def survey(
     logits, logits_row, total, maxima, banned, counters, V,
-    ANY_BANNED: tl.constexpr, EDITED: tl.constexpr, G: tl.constexpr, C: tl.constexpr, EARLY: tl.constexpr = False,
+    ANY_BANNED: tl.constexpr, EDITED: tl.constexpr, G: tl.constexpr, C: tl.constexpr, OVERLAP: tl.constexpr = False,
 ):  # fmt: skip
     """A row's log-sum-exp, if it is one of the rows in use, and the greatest logit of each of its G groups of C tokens.
 
     Edited rows are log-probabilities already: their log-sum-exp counts as 0. `banned`: a bit for each token of a group.
     """
-    in_turn(EARLY)
+    in_turn(OVERLAP)
     r = tl.program_id(0).to(tl.int64)
     if r < tl.load(counters):
         group = tl.arange(0, G)
@@ -59,14 +59,14 @@ def survey(
 @triton.jit
 def keep_best(
     logits, logits_row, total, maxima, counters, row_input, rules, row_node, row_length, logprob, token, child, ends, prompt,
-    V, W, P, G: tl.constexpr, C: tl.constexpr, WP: tl.constexpr, EARLY: tl.constexpr = False,
+    V, W, P, G: tl.constexpr, C: tl.constexpr, WP: tl.constexpr, OVERLAP: tl.constexpr = False,
 ):  # fmt: skip
     """Top of a row, as many as its input's width, ties to the smaller token. Within the prompt: its next token, for nothing.
 
     The best is looked for among the groups' maxima, and only its own group is looked through again. What was taken is
     overwritten in `logits`.
     """
-    in_turn(EARLY)
+    in_turn(OVERLAP)
     r = tl.program_id(0)
     if r < tl.load(counters):
         row = logits + r.to(tl.int64) * logits_row

@@ -257,7 +257,7 @@ def read_packed(
 def attend(
     used, q, q_stride, memory, memory_stride, layer, row_node, row_input, row_length, paths, source_start, source_length,
     out, scale, L, H, D, OWN: tl.constexpr, FIRST: tl.constexpr, DP: tl.constexpr, BLOCK: tl.constexpr,
-    EARLY: tl.constexpr = False,
+    OVERLAP: tl.constexpr = False,
 ):  # fmt: skip
     """One row and head, of the first `used` rows. `memory`: (tokens, layers, 2, H D), keys then values. FIRST: the greatest
     product is found first, and weights are rounded below it, as torch rounds those of short contexts.
@@ -265,7 +265,7 @@ def attend(
     OWN: q holds the row's own key and value too; these go to its node, and its ancestors are the nodes on its path.
     Otherwise: to the `source_length` tokens of its input, which lie side by side from `source_start` on.
     """
-    in_turn(EARLY)
+    in_turn(OVERLAP)
     r = tl.program_id(0)
     if r < tl.load(used):
         h = tl.program_id(1)

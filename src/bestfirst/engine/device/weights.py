@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ..steps.bart import looks_like_bart, normed, read_bart
 from ..steps.bart_weights import BartLayer, BartSide
 from ..steps.trial import encoder_agrees
-from .launch import early
+from .launch import overlapping
 from .products import DeviceLinear, add, power
 from .tree_kernels import attend
 
@@ -89,7 +89,7 @@ class DeviceEncoder(DeviceSide):
         attend[(tokens, self.heads)](
             given.used, qkv, 3 * width, qkv[:, width:], 3 * width, 0, unused, given.inputs, unused, unused,
             given.starts, given.lengths, out, layer.scaling, 0, self.heads, size,
-            OWN=False, FIRST=qkv.dtype != torch.float32, DP=power(size), BLOCK=16, num_warps=1, **early(qkv.device),
+            OWN=False, FIRST=qkv.dtype != torch.float32, DP=power(size), BLOCK=16, num_warps=1, **overlapping(qkv.device),
         )  # fmt: skip
         return out
 
