@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from math import inf, log
@@ -11,7 +12,7 @@ import pytest
 
 import bestfirst
 from bestfirst import Decoding
-from bestfirst.serve.engine_thread import TURN, Certified, Done, EngineStopped, EngineThread, Event, Work
+from bestfirst.serve.engine_thread import TURN, YOUNG, Certified, Done, EngineStopped, EngineThread, Event, Work
 from bestfirst.serve.schemas import Limits
 from serve.served import PATIENCE, until
 
@@ -229,3 +230,17 @@ def test_an_engine_that_runs_by_itself_is_given_a_turn_of_a_request_at_once(mode
     assert [job.index for job in given.jobs] == [0, *range(3, TURN)] * 2
     assert [(event.index, event.result.status) for event in told] == [(1, "complete"), (2, "error")] * 2
     assert all(thread._work[job].running[job].rows == 1 for job in given.jobs)
+
+
+def test_garbage_is_looked_for_seldom_where_searches_run_by_themselves_and_as_usual_elsewhere(model):
+    before = gc.get_threshold()
+    try:
+        for engine, most in ((None, before[0]), (ByItself(), YOUNG)):
+            thread = EngineThread(model, Limits())
+            thread._engine = engine or thread._engine
+            thread.start()
+            thread.stop()
+            assert gc.get_threshold() == (most, *before[1:])
+            assert gc.isenabled()
+    finally:
+        gc.set_threshold(*before)

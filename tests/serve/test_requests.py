@@ -66,6 +66,22 @@ def test_the_bytes_are_those_of_the_answer_as_a_whole(server):
         assert server.ask("POST", "/translate", same, **{"Content-Type": kind}).json["results"][0]["text"] == "Yes."
 
 
+def test_a_refusal_is_the_same_whether_fastapi_reads_the_body_or_not(server):
+    refused = {
+        ("/translate", '{"text": "a", "allowed": "nothing"}'): 404,
+        ("/translate", '{"text": ["a", "a\\u0000b"]}'): 422,
+        ("/search", '{"text": "a\\u0000b"}'): 422,
+        ("/v1/completions", '{"prompt": ["a", "\\u0000"]}'): 422,
+        ("/v1/completions", '{"prompt": "a", "allowed": "nothing"}'): 404,
+    }
+    for (path, body), status in refused.items():
+        kinds = ("application/json", "application/json; charset=utf-8")
+        one, other = (server.ask("POST", path, body.encode(), **{"Content-Type": kind}) for kind in kinds)
+        assert one.status == other.status == status
+        assert one.body == other.body
+    assert server.ask("POST", "/translate", b'{"text": "Ja \\\\u0000"}').json["results"][0]["status"] == "complete"  # no NUL
+
+
 def test_one_text_is_a_list_of_one(server):
     answer = server.translate("Guten Morgen!")
     assert answer.status == 200

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from math import inf, nan
 from pathlib import Path
 
 import bestfirst
 from bestfirst.search import Answer
+from bestfirst.serve.exchange import json_bytes
 from bestfirst.serve.openai import CompletionRequest
-from bestfirst.serve.schemas import Limits, TextResult, TranslateRequest, Translation, text_result
+from bestfirst.serve.schemas import Limits, TextResult, TranslateRequest, Translation, text_result, written
 from scale import FULL
 from serve.served import ENVIRONMENT
 
@@ -53,6 +55,21 @@ def test_what_is_written_out_has_every_field_of_its_schema_in_order():
                 {name: getattr(each, name) for name in Translation.model_fields} | {"tokens": [*each.tokens]} for each in found
             ],
         }
+
+
+def test_a_result_is_written_as_its_fields_are():
+    """Whatever numbers and characters there are; what did not finish is no translation, and a model may give no text."""
+    numbers = (-1.5, -1e-7, 1e16, 1e22, 5e-324, -0.0, inf, -inf, nan, -3)
+    odd = [Answer((1, 2, 0), n, n, text) for n in numbers for text in ('a "b" \\ \n \0 \x7f \u2028 é 😀', "", None)]
+    results = [
+        bestfirst.Result([each, Answer((), 0.0, 0.0, "b", True, 7)], 1, 2, 3, status="complete", exact=True) for each in odd
+    ]
+    results += [bestfirst.Result([], 1, 2, 3, status="incomplete", partial=odd[0]), bestfirst.Result(message="why")]
+    for result in results:
+        answers = [{name: getattr(each, name) for name in Translation.model_fields} for each in result.hypotheses]
+        fields = {name: getattr(result, name) for name in ("status", "message", "exact", "calls", "rows", "steps")}
+        text = (answers[0]["text"] or "") if answers else ""
+        assert written(result) == json_bytes({**fields, "text": text, "hypotheses": answers}) == json_bytes(text_result(result))
 
 
 def test_requests_that_ask_alike_have_the_same_settings_and_others_do_not():

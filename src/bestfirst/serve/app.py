@@ -14,11 +14,10 @@ from starlette.exceptions import HTTPException
 from .. import __version__
 from ..models import Model
 from ..page import component
-from ..search import Result
 from . import openai, schemas
 from .allowed import ServedConstraints
 from .engine_thread import Certified, EngineStopped, EngineThread
-from .exchange import BodyRoute, bearer, client, explain, json_bytes, json_line, json_response, left, of_work, refusals
+from .exchange import AnswerBodies, bearer, client, explain, json_bytes, json_line, json_response, left, of_work, refusals
 from .metrics import Metrics
 from .middleware import CheckRequests, Hosts, MeasureRequests
 from .request_queue import ClientLeft, DeadlinePassed, QueueFull, RequestQueue, Submission, TooMuch
@@ -27,6 +26,7 @@ from .server import body_seconds
 
 GUARDED = frozenset({"/translate", "/search", "/metrics"}) | openai.PATHS
 PATHS = GUARDED | {"/", "/docs", "/openapi.json", "/health"}
+REFUSED = (RequestValidationError, HTTPException, TooMuch, QueueFull, EngineStopped, DeadlinePassed, ClientLeft)
 ONLY_OURS = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; \
 base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
@@ -58,9 +58,9 @@ def create_app(
 
     quiet: dict[str, Any] = {"docs_url": None, "redoc_url": None, "swagger_ui_oauth2_redirect_url": None}
     app = FastAPI(title="bestfirst", version=__version__, description=ABOUT, lifespan=lifespan, **quiet)
-    app.router.route_class = BodyRoute  # of all paths below
     patch_fastapi(app, redirect_from_root_to_docs=False)  # Swagger UI from this server, not from somebody else's
     size, time = limits.max_bytes, body_seconds(limits.deadline)
+    app.add_middleware(AnswerBodies, routes=app.routes, refused=REFUSED, refuse=refuse)
     app.add_middleware(CheckRequests, hosts=hosts, token=token, guarded=GUARDED, max_bytes=size, seconds=time)
     app.add_middleware(MeasureRequests, note=metrics.request)
     name = getattr(model, "name", type(model).__name__)
@@ -69,7 +69,8 @@ def create_app(
     _add_search(app, name, queue, limits, token is not None)
     openai.add_openai(app, model, name, queue, limits, token is not None, constraints)
     _add_state(app, name, queue, metrics, token is not None)
-    _add_errors(app)
+    for kind in REFUSED:
+        app.add_exception_handler(kind, refuse)
     return app
 
 
@@ -82,9 +83,6 @@ def _add_translate(
     shared["responses"][200] = {"model": schemas.TranslateResponse, "content": stream}
     head = json_bytes({"model": model, "results": []}).removesuffix(b"]}")
 
-    def written(result: Result) -> bytes:  # while others are searched for: there is less to do when the last is found
-        return json_bytes(schemas.text_result(result))
-
     @app.post("/translate", **shared)
     async def translate(asked: Body, request: Request) -> Response:  # type: ignore[valid-type]
         """Translate a text or a list of texts.
@@ -94,7 +92,9 @@ def _add_translate(
         """
         decoding = await constraints.using(asked.decoding(asked.strategy), asked.allowed)  # type: ignore[attr-defined]
         texts = [(text, decoding) for text in asked.texts]  # type: ignore[attr-defined]
-        submission = queue.submit(texts, client=client(request), write=written, stream=asked.stream)  # type: ignore[attr-defined]
+        # Each is written while others are searched for: there is less to do when the last is found.
+        how = {"write": schemas.written, "stream": asked.stream}  # type: ignore[attr-defined]
+        submission = queue.submit(texts, client=client(request), **how)
         if asked.stream:  # type: ignore[attr-defined]
             return StreamingResponse(stream_lines(submission), media_type="application/x-ndjson")
         return json_response(head + b",".join(await submission.results(left(request))) + b"]}")
@@ -136,15 +136,12 @@ def _add_state(app: FastAPI, model: str, queue: RequestQueue, metrics: Metrics, 
         return HTMLResponse(page, headers={"Content-Security-Policy": ONLY_OURS})
 
 
-def _add_errors(app: FastAPI) -> None:
-    async def refuse(request: Request, error: Exception) -> JSONResponse:
-        status, headers = getattr(error, "status_code", 422), getattr(error, "headers", None)
-        if request.url.path in openai.PATHS:
-            return openai.refused(status, explain(request, error), headers=headers)
-        return JSONResponse({"detail": explain(request, error)}, status, headers)
-
-    for kind in (RequestValidationError, HTTPException, TooMuch, QueueFull, EngineStopped, DeadlinePassed, ClientLeft):
-        app.add_exception_handler(kind, refuse)
+async def refuse(request: Request, error: Exception) -> JSONResponse:
+    """What is said of an error, and its status."""
+    status, headers = getattr(error, "status_code", 422), getattr(error, "headers", None)
+    if request.url.path in openai.PATHS:
+        return openai.refused(status, explain(request, error), headers=headers)
+    return JSONResponse({"detail": explain(request, error)}, status, headers)
 
 
 async def stream_lines(submission: Submission) -> AsyncIterator[bytes]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice, repeat
+from itertools import repeat
 from math import inf
 from queue import SimpleQueue
 from threading import Thread
@@ -22,6 +23,7 @@ from .schemas import Limits
 
 TOGETHER = 320  # texts that are read at a time, while others wait: as many as a device is given first
 TURN = 16  # texts that a request starts at a time where searches run by themselves
+YOUNG = 50_000  # objects between two collections of garbage there: searches leave none, and what a device repeats runs no Python
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +129,8 @@ class EngineThread:
     # -- the thread --------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        if not self._engine.pauses:
+            gc.set_threshold(YOUNG)
         try:
             while True:
                 for call in self._calls():
@@ -165,9 +169,6 @@ class EngineThread:
             self._suspects.remove(job)
         else:
             self._engine.cancel(job)
-        return self._forget(job)
-
-    def _forget(self, job: Job) -> Use:
         self._recordings.pop(job, None)
         return self._share.end(self._work.pop(job), job)
 
@@ -189,8 +190,8 @@ class EngineThread:
                 self._done(job, result)
             if any(work.stream for work in self._share.flows):
                 for job in self._engine.in_flight:
-                    if self._work[job].stream:
-                        self._certify(job, self._engine.certified(job))
+                    if (work := self._work[job]).stream:
+                        self._certify(work, job, self._engine.certified(job))
         except Exception as error:  # of the model's own code
             self._recover(error)
         self._share.charge(self._in_flight())
@@ -200,11 +201,12 @@ class EngineThread:
         return set() if self._share.by_themselves else {*self._engine.in_flight}
 
     def _done(self, job: Job, result: Result) -> None:
-        work = self._work[job]
+        work, trace = self._work.pop(job), None
         if work.stream:
-            self._certify(job, result.hypotheses)
-        trace = self._replayed(job, result) if job in self._recordings and result.status != "error" else None
-        self._forget(job)
+            self._certify(work, job, result.hypotheses)
+        if work.recorded:
+            trace = self._replayed(work, job, result)
+        self._share.end(work, job)
         self._tell(work, job.index, result, trace)
 
     def _tell(self, work: Work, index: int, result: Result, trace: Trace | None = None) -> None:
@@ -212,9 +214,8 @@ class EngineThread:
         if not work.running:
             self._leave_if_over(work)
 
-    def _certify(self, job: Job, answers: Sequence[Answer]) -> None:
+    def _certify(self, work: Work, job: Job, answers: Sequence[Answer]) -> None:
         """Tell of those answers that are news."""
-        work = self._work[job]
         known = work.told.get(job.index, 0)
         for rank, answer in enumerate(answers[known:], known + 1):
             work.tell(Certified(job.index, rank, answer))
@@ -245,11 +246,11 @@ class EngineThread:
         """Start the first so many texts that wait, or tell the results of those that need no model; if there is no room for one,
         what it needs."""
         jobs: list[Job] = []
-        lacking, settings, rows = None, None, 1
-        while len(jobs) < most and work.waiting and lacking is None:
-            read = self._next_job(work)
+        share, waiting, lacking, settings, rows = self._share, work.waiting, None, None, 1
+        while len(jobs) < most and waiting and lacking is None:
+            read = self._next_job(work, waiting[0])
             if isinstance(read, Result):
-                self._tell(work, work.waiting.popleft(), read)
+                self._tell(work, waiting.popleft(), read)
                 most -= 1
                 continue
             if read.decoding is not settings:  # nearly always those of the text before
@@ -257,9 +258,9 @@ class EngineThread:
                 rows = settings.beam if settings.plan.level_by_level else 1
             # How much memory a search needs is known when it is over: to begin with, what most need.
             use = Use(rows, work.set_aside.get(read.index) or 3 * rows * (read.source.length + 1))
-            if self._make_room(work, use):
-                work.waiting.popleft()
-                self._share.start(work, read, use)
+            if share.room(use) or self._make_room(work, use):
+                waiting.popleft()
+                share.start(work, read, use)
                 jobs.append(read)
             else:
                 lacking = use
@@ -267,9 +268,8 @@ class EngineThread:
         self._engine.submit(*jobs)
         return lacking
 
-    def _next_job(self, work: Work) -> Job | Result:
-        """The first text that waits, read; or its result, where it needs no search or cannot have one."""
-        index = work.waiting[0]
+    def _next_job(self, work: Work, index: int) -> Job | Result:
+        """A text, read; or its result, where it needs no search or cannot have one."""
         text, decoding = work.texts[index]
         if isinstance(text, str) and not text.strip() and not work.blanks:
             return Result(status="complete", exact=True)
@@ -301,13 +301,13 @@ class EngineThread:
         together: Any = getattr(self._read, "batch", None)
         if together is None:
             return
-        unread: list[tuple[Work, list[int]]] = []
+        unread: list[tuple[Work, range]] = []
         texts: list[Any] = []
         for each in dict.fromkeys((work, *self._share.flows)):
-            if len(texts) < TOGETHER:
-                new = [*islice((i for i in each.waiting if i not in each.sources), TOGETHER - len(texts))]
-                unread.append((each, new))
-                texts += [each.texts[i][0] for i in new]
+            first, most = len(each.sources), TOGETHER - len(texts)  # they are read in order
+            new = range(first, min(first + most, len(each.texts)))
+            unread.append((each, new))
+            texts += [text for text, _ in each.texts[first : first + most]]
         if len(texts) == 1:
             return
         try:
@@ -318,13 +318,12 @@ class EngineThread:
             each.sources.update(zip(new, found, strict=False))
 
     def _make_room(self, work: Work, use: Use) -> bool:
-        """Whether there is room for a job, after those that hold much more have given some up."""
-        while not self._share.room(use):
-            found = self._share.to_evict(work, use)
-            if found is None:
-                return False
+        """Have those that hold much more give some up for a job that there is no room for; whether there is then."""
+        while found := self._share.to_evict(work, use):
             self._evict(*found)
-        return True
+            if self._share.room(use):
+                return True
+        return False
 
     def _evict(self, work: Work, job: Job) -> None:
         """Let a job begin again when there is room for more; one that needs more than there is cannot be done."""
@@ -342,11 +341,14 @@ class EngineThread:
         self._recordings[job] = RecordedSearch(job.decoding.search(job.source, self.model.eos))
         return self._recordings[job]
 
-    def _replayed(self, job: Job, result: Result) -> Trace:
-        """Every event of a search that was recorded, as they would come in strict order."""
+    def _replayed(self, work: Work, job: Job, result: Result) -> Trace | None:
+        """Every event of a search that was recorded, as they would come in strict order; None where it failed."""
+        recording = self._recordings.pop(job, None)
+        if recording is None or result.status == "error":
+            return None
         trace = Trace()
-        trace.describe(self.model, self._work[job].texts[job.index][0])
-        self._recordings[job].replay(job.decoding.search(job.source, self.model.eos, trace))
+        trace.describe(self.model, work.texts[job.index][0])
+        recording.replay(job.decoding.search(job.source, self.model.eos, trace))
         trace.text(result)
         return trace
 

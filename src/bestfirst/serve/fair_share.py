@@ -155,7 +155,7 @@ class FairShare(Generic[AnyFlow]):
 
     def room(self, use: Use) -> bool:
         """Whether there is enough of both for such a job."""
-        return self._fits(use) and (self.by_themselves or use.tokens <= self._free)
+        return (use.rows <= self._left or self._fits(use)) and (self.by_themselves or use.tokens <= self._free)
 
     def latest_of_largest(self) -> tuple[AnyFlow, Job] | None:
         """The latest job of the flow that most is held for."""

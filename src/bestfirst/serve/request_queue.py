@@ -167,7 +167,7 @@ class Submission:
             self.close()
         if stream or not self._left:  # else nobody reads before all is there
             self._news.set()
-        return [(event.result, texts[event.index][1]) for event in done]
+        return [(result, texts[index][1]) for index, result, _ in done]
 
     def _expire(self) -> None:
         limit = self._queue.limits.deadline

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, SchemaSerializer, core_schema
 
 from ..scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, Score
 from ..search import Answer, Result
 from ..settings import Decoding
 
 CHARACTERS_A_TOKEN = 2  # of an output that may have two tokens for one of the input, as most have by default
+NO_NUL = r"^[^\u0000]*$"
 LONGEST_SHOWN, WIDEST_SHOWN = 60, 20  # tokens and beam: a larger search has more events than anybody looks at
 
 
@@ -197,7 +198,7 @@ def _widths(most: int) -> dict[str, Any]:
 
 def text_within(limits: Limits, least: int = 0) -> Any:
     """A text. NUL is in no language, and ends strings in places that are not ours."""
-    return Annotated[str, Field(min_length=least, max_length=limits.max_chars, pattern=r"^[^\u0000]*$")]
+    return Annotated[str, Field(min_length=least, max_length=limits.max_chars, pattern=NO_NUL)]
 
 
 # -- what comes back ---------------------------------------------------------------------------------------------------------
@@ -234,39 +235,33 @@ class TextResult(ResultSummary):
     hypotheses: list[Translation] = Field(description="The n best, the best first.")
 
 
-# Written out, and neither copied nor checked: this is done for every text, in the thread that all requests share.
+# Read from results as they are, neither copied nor checked: this is done for every text, in the thread that all requests share.
 
 
-def summary(result: Result) -> dict[str, Any]:
-    """The fields of a `ResultSummary`, in its order."""
-    return {
-        "status": result.status,
-        "message": result.message,
-        "exact": result.exact,
-        "calls": result.calls,
-        "rows": result.rows,
-        "steps": result.steps,
-    }
+def _fields_of(kind: type, shown: type[BaseModel], **parts: Any) -> Any:
+    """How the fields that are `shown` are read from objects of a dataclass, in that order."""
+    names = [*shown.model_fields]
+    fields = [core_schema.dataclass_field(name, parts.get(name, core_schema.any_schema())) for name in names]
+    return core_schema.dataclass_schema(kind, core_schema.dataclass_args_schema(kind.__name__, fields), names, slots=True)
 
 
-def translation(answer: Answer) -> dict[str, Any]:
-    """The fields of a `Translation`, in its order."""
-    return {
-        "text": answer.text,
-        "score": answer.score,
-        "logprob": answer.logprob,
-        "tokens": answer.tokens,
-        "truncated": answer.truncated,
-        "item": answer.item,
-    }
+def _found(result: Any, _: object) -> str:
+    """A hypothesis that did not finish is no translation."""
+    return (result.hypotheses[0].text or "") if result.hypotheses else ""
 
 
-def text_result(result: Result) -> dict[str, Any]:
-    """The fields of a `TextResult`, in its order."""
-    answers, fields = result.hypotheses, summary(result)
-    fields["text"] = (answers[0].text or "") if answers else ""
-    fields["hypotheses"] = [*map(translation, answers)]
-    return fields
+_TEXT = core_schema.plain_serializer_function_ser_schema(_found, is_field_serializer=True)
+_PARTS = {
+    "text": core_schema.any_schema(serialization=_TEXT),
+    "hypotheses": core_schema.list_schema(_fields_of(Answer, Translation)),
+}
+_WHOLE = SchemaSerializer(_fields_of(Result, TextResult, **_PARTS), core_schema.CoreConfig(ser_json_inf_nan="null"))
+
+translation: Callable[[Answer], dict[str, Any]] = SchemaSerializer(_fields_of(Answer, Translation)).to_python
+summary: Callable[[Result], dict[str, Any]] = SchemaSerializer(_fields_of(Result, ResultSummary)).to_python
+text_result: Callable[[Result], dict[str, Any]] = _WHOLE.to_python
+written: Callable[[Result], bytes] = _WHOLE.to_json
+"""A `TextResult` as JSON; what is infinite or no number is null."""
 
 
 class TranslateResponse(BaseModel):
