@@ -148,6 +148,18 @@ def test_the_story_of_a_search_is_that_of_strict_order(engine):
             assert (done.result.text, done.result.calls) == (alone.text, alone.calls)
 
 
+def test_a_story_that_the_model_cannot_tell_is_an_error_of_its_text_alone(engine, monkeypatch):
+    def piece(token: int) -> str:
+        raise RuntimeError("no such piece")
+
+    monkeypatch.setattr(engine.model, "piece", piece, raising=False)
+    _, events = submit(engine, "abcd", "hello", recorded=True)
+    assert {result.status for result in results(events, 2).values()} == {"error"}
+    monkeypatch.undo()
+    _, events = submit(engine, "abcd")
+    assert results(events, 1)[0].status == "complete"
+
+
 def told(trace) -> list[tuple[object, ...]]:
     names = ("event", "parent", "token", "score", "why")
     return [tuple(event.get(name) for name in names) for event in trace.events if event["event"] not in ("result", "text")]

@@ -94,6 +94,19 @@ def test_what_is_made_of_a_text_is_made_when_it_is_done_and_comes_in_order():
     in_a_loop(scenario())
 
 
+def test_what_cannot_be_written_ends_its_own_request_alone():
+    async def scenario() -> None:
+        queue, engine, counted = queue_by_hand()
+        both = [queue.submit([("a", USUAL)], client="one", write=write) for write in (lambda result: 1 / 0, lambda result: b"b")]
+        waiting = [asyncio.ensure_future(each.results(asyncio.Event().wait())) for each in both]
+        await engine.step(*((each, done(0)) for each in both))
+        with pytest.raises(ZeroDivisionError):
+            await waiting[0]
+        assert (await waiting[1], queue.queued, counted) == ([b"b"], 0, [[0]])
+
+    in_a_loop(scenario())
+
+
 def test_a_request_that_is_over_leaves_nothing_to_the_garbage_collector():
     async def scenario() -> ref[Work]:
         queue, engine, _ = queue_by_hand()

@@ -201,11 +201,11 @@ class EngineThread:
         return set() if self._share.by_themselves else {*self._engine.in_flight}
 
     def _done(self, job: Job, result: Result) -> None:
-        work, trace = self._work.pop(job), None
+        work = self._work[job]
         if work.stream:
             self._certify(work, job, result.hypotheses)
-        if work.recorded:
-            trace = self._replayed(work, job, result)
+        trace = self._replayed(work, job, result) if work.recorded else None  # which asks the model: until then it is not over
+        del self._work[job]
         self._share.end(work, job)
         self._tell(work, job.index, result, trace)
 

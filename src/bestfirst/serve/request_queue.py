@@ -158,8 +158,12 @@ class Submission:
         if stream:
             self._events.extend(events)
         else:
-            for event in done:
-                self._written[event.index] = event if write is None else write(event.result)
+            try:
+                for event in done:
+                    self._written[event.index] = event if write is None else write(event.result)
+            except Exception as error:  # of what a model gave: half a character, say. It is this request's affair alone
+                self._end(error)
+                return []
             self._events.extend(events[len(done) :])  # that the engine has stopped comes last
         self._left -= len(done)
         self._give_back(len(done))

@@ -31,7 +31,8 @@ def in_turn(OVERLAP: tl.constexpr):  # noqa: ANN201, N803
 def overlapping(device: torch.device) -> dict[str, Any]:
     """How to launch kernels that begin with `in_turn`: on Hopper and later they need not wait for each other's launches, which
     take longer than a small step's work."""
-    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0) and hasattr(tl.extra.cuda, "gdc_wait")
+    nvidia = device.type == "cuda" and torch.version.hip is None  # others count their generations otherwise
+    able = nvidia and torch.cuda.get_device_capability(device) >= (9, 0) and hasattr(tl.extra.cuda, "gdc_wait")
     return {"OVERLAP": True, "launch_pdl": True} if able else {}
 
 
