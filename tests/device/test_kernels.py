@@ -67,16 +67,18 @@ def test_attention_to_the_source(random, first):
     torch.testing.assert_close(out, expected)
 
 
+@pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize("first", [False, True])
-def test_sum_and_norm(random, first):
-    x, y, norm = random(ROWS, WIDTH), random(ROWS, WIDTH), torch.nn.LayerNorm(WIDTH, device=DEVICE)
+def test_sum_and_norm(random, first, parts):
+    x, y, norm = random(ROWS, WIDTH), random(parts, ROWS, WIDTH), torch.nn.LayerNorm(WIDTH, device=DEVICE)
     torch.nn.init.normal_(norm.weight)
     torch.nn.init.normal_(norm.bias)
     out, total = torch.empty_like(x), torch.empty_like(x)
-    add_norm[(ROWS,)](x, y, norm.weight.detach(), norm.bias.detach(), total, out, norm.eps, WIDTH, FIRST=first, DP=16)
-    torch.testing.assert_close(out, norm(x + y).detach())
+    weight, bias = norm.weight.detach(), norm.bias.detach()
+    add_norm[(ROWS,)](x, y, weight, bias, total, out, norm.eps, WIDTH, ROWS * WIDTH, FIRST=first, PARTS=parts, DP=16)
+    torch.testing.assert_close(out, norm(x + y.sum(0)).detach())
     if first:
-        torch.testing.assert_close(total, x + y)
+        torch.testing.assert_close(total, x + y.sum(0))
 
 
 @pytest.mark.parametrize("width", [40, 1001, 5001])
@@ -150,6 +152,19 @@ def test_product(random, rows, inputs, outputs, relu):
     expected = F.linear(x.double(), weight.double(), bias.double())[:used].float()
     found = product(x, weight, bias, numbers(used), relu)[:used]
     torch.testing.assert_close(found, expected.relu() if relu else expected)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "parts"), [(2048, 64, 4), (4096, 40, 8), (1024, 64, 2), (1000, 64, 1), (512, 64, 1)]
+)
+def test_a_long_product_of_few_rows_is_left_in_parts(random, inputs, outputs, parts):
+    """Each of a part of the inputs; their sum is the product. Rows that are not in use are left alone."""
+    x, weight, bias = random(5, inputs), random(outputs, inputs), random(outputs)
+    found = product(x, weight, bias, numbers(4), relu=False, summed=True)
+    assert found.shape == ((5, outputs) if parts == 1 else (parts, 5, outputs))
+    expected = F.linear(x.double(), weight.double(), bias.double())[:4].float()
+    torch.testing.assert_close(found.view(parts, 5, outputs)[:, :4].sum(0), expected, rtol=1e-5, atol=1e-4)
+    assert product(random(2000, inputs), weight, bias, numbers(1), relu=False, summed=True).dim() == 2
 
 
 def test_nodes_of_inputs_that_leave_are_free_again():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.util import find_spec
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from .threads import threads
 from .two_engines import TwoEngines
 
 if TYPE_CHECKING:
+    from ..models.transformers import Modules
     from .device.agreement import Way
     from .drafts import Drafting
 
@@ -104,19 +105,19 @@ def _on_device(model: Model, decoding: Decoding) -> tuple[Way | None, str | None
     return way, None if unknown is None else f"the searches of the device do not know {unknown}"
 
 
-def encodes_itself(model: Any, modules: Sequence[Any]) -> bool:
+def encodes_itself(model: Any, modules: Modules) -> bool:
     """Whether an engine of ours, on the host or on a device, has an encoder of its own for this model of transformers, which has
     these `modules`. That reads token ids and no padding."""
     from ..models.transformers import every_module
-    from .steps.choose import native, untouched
+    from .steps.choose import native
 
     if any(step.takes(model) for step in native()):
-        return untouched(every_module(model.get_encoder()))
+        return every_module(model.get_encoder()).untouched
     if model.device.type != "cuda" or find_spec("triton") is None:
         return False
     from .device.weights import Weights
 
-    return Weights.takes(model) and untouched(modules)
+    return Weights.takes(model) and modules.untouched
 
 
 def drafting_for(model: Model, scorer: Scorer, decoding: Decoding) -> Drafting | None:

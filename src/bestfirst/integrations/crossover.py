@@ -104,7 +104,7 @@ def _measured(
     k, prompt = call.config.num_beams, input_ids.shape[1]
     processors = LogitsProcessorList(of_first_rows(each, n * k) for each in processors)
     others = StoppingCriteriaList([Never()] if call.limits.others else [])
-    inputs = replace(call.inputs, ids=call.inputs.ids[:n], prompts=call.inputs.prompts[:n], lengths=call.inputs.lengths[:n])
+    inputs = call.inputs.first(n)
     few = replace(
         call,
         model=PreparedModel(call.model.model, call.model.modules, (), ()),

@@ -169,7 +169,7 @@ def generate(
     except OwnLoop as why_so:
         return own_loop(why_so)
     count(call.summary())
-    outputs = Outputs(inputs.ids, call.results, config.num_return_sequences, padding(config, call.greedy))
+    outputs = Outputs(inputs, call.results, config.num_return_sequences, padding(config, call.greedy))
     return streamed(output_of(outputs, config, call.record, wrapped.encoder_decoder, call.greedy))
 
 

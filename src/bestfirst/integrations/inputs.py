@@ -14,7 +14,7 @@ import torch
 from ..engine.steps.hooked import FRAMES
 from ..models import Source
 from ..models.reader import PackedPrompts, Prompt
-from ..models.transformers import TransformersModel
+from ..models.transformers import Modules, TransformersModel
 from .unencoded import Unencoded
 
 
@@ -22,14 +22,14 @@ class PreparedModel(TransformersModel):
     """A model inside `generate`: what ends a sequence, and what is banned, was settled by the call, not by its files. Nobody
     changes it meanwhile, so its `modules` are looked up once."""
 
-    def __init__(self, model: Any, modules: list[Any], eos: Collection[int], banned: Collection[int]) -> None:
+    def __init__(self, model: Any, modules: Modules, eos: Collection[int], banned: Collection[int]) -> None:
         self._settled = {"eos_token_id": sorted(eos)}
         self._modules = modules
         super().__init__(model)
         self.banned = tuple(sorted(token for token in banned if 0 <= token < self.vocabulary))
 
     @property
-    def modules(self) -> list[Any]:
+    def modules(self) -> Modules:
         return self._modules
 
     def setting(self, name: str) -> Any:
@@ -45,12 +45,17 @@ class Inputs:
     processors and criteria see it, and outputs begin with it. `prompts` are without padding."""
 
     ids: torch.Tensor
+    rows: list[list[int]]  # the same, on the host
     prompts: Sequence[Prompt]
     lengths: list[int]  # |x|, EOS not counted
     positions: float  # that the decoder has
 
     def __len__(self) -> int:
         return len(self.prompts)
+
+    def first(self, n: int) -> Inputs:
+        """The first few of them."""
+        return Inputs(self.ids[:n], self.rows[:n], self.prompts[:n], self.lengths[:n], self.positions)
 
     def source(self, i: int, n_max: int) -> Source:
         """The i-th input for the engine; the model may have fewer positions left than `n_max`."""
@@ -77,10 +82,11 @@ def read_inputs(
     `inputs_tensor` (batch, ...) is what the encoder got.
     """
     ids, positions = input_ids[::k], table_positions(model)
+    rows = ids.tolist()
     if not model.encoder_decoder:
-        prompts = [Prompt(None, tokens) for tokens in _unpadded(ids, arguments.get("attention_mask"))]
+        prompts = [Prompt(None, tokens) for tokens in _unpadded(rows, arguments.get("attention_mask"))]
         lengths = [sum(token not in model.eos for token in prompt.tokens) for prompt in prompts]
-        return Inputs(ids, prompts, lengths, positions)
+        return Inputs(ids, rows, prompts, lengths, positions)
     output, read, packed = arguments["encoder_outputs"], None, None
     if isinstance(output, Unencoded):
         read, attended = output.ids, output.attended
@@ -102,9 +108,9 @@ def read_inputs(
             read = inputs_tensor.cpu().numpy()
     sizes = attended.sum(1)
     ends = 0 if read is None else sum((attended & (read == token)).sum(1) for token in model.eos)
-    tokens = _unpadded(ids, arguments.get("decoder_attention_mask"))
+    tokens = _unpadded(rows, arguments.get("decoder_attention_mask"))
     pack = PackedPrompts(tokens, sizes.tolist(), None if read is None else read[attended], packed)
-    return Inputs(ids, pack, (sizes - ends).tolist(), positions)
+    return Inputs(ids, rows, pack, (sizes - ends).tolist(), positions)
 
 
 def with_masks_here(arguments: dict[str, Any], k: int) -> dict[str, Any]:
@@ -131,7 +137,7 @@ def _packed(hidden: torch.Tensor, attended: np.ndarray, k: int) -> torch.Tensor:
     return hidden.flatten(0, 1).index_select(0, cells.to(hidden.device, non_blocking=True))
 
 
-def _unpadded(ids: torch.Tensor, mask: torch.Tensor | None) -> list[tuple[int, ...]]:
+def _unpadded(rows: list[list[int]], mask: torch.Tensor | None) -> list[tuple[int, ...]]:
     if mask is None:
-        return [*map(tuple, ids.tolist())]
-    return [tuple(compress(*row)) for row in zip(ids.tolist(), mask.tolist(), strict=True)]
+        return [*map(tuple, rows)]
+    return [tuple(compress(*row)) for row in zip(rows, mask.tolist(), strict=True)]

@@ -13,6 +13,7 @@ import torch
 from transformers.generation import utils
 
 from ..search import Result
+from .inputs import Inputs
 from .limits import eos_tokens
 
 
@@ -33,23 +34,23 @@ class ScoreRecord:
 
 
 class Outputs:
-    """The answers of all inputs, `n` each, behind `ids` (batch, prompt length), padded with `pad`."""
+    """The answers of all inputs, `n` each, behind their `ids` (batch, prompt length), padded with `pad`."""
 
-    def __init__(self, ids: torch.Tensor, results: Sequence[Result], n: int, pad: int) -> None:
-        self.ids, self.n, self.pad = ids, n, pad
+    def __init__(self, inputs: Inputs, results: Sequence[Result], n: int, pad: int) -> None:
+        self.ids, self.rows, self.n, self.pad = inputs.ids, inputs.rows, n, pad
         answers = [each for result in results for each in (*result.hypotheses[:n], *[None] * (n - len(result.hypotheses)))]
         self.tokens = [answer.tokens if answer else () for answer in answers]
         self.values = [answer.score if answer else -inf for answer in answers]
         self.longest = max(map(len, self.tokens), default=0)
 
     def sequences(self) -> torch.Tensor:
-        """(batch * n, prompt length + longest); where fewer than n answers exist, prompt and padding."""
+        """(batch * n, prompt length + longest); where fewer than n answers exist, prompt and padding. One transfer."""
+        prompt = self.ids.shape[1]
+        padded = np.full((len(self.tokens), prompt + self.longest), self.pad, np.int64)
+        padded[:, :prompt] = self.rows if self.n == 1 else np.repeat(self.rows, self.n, 0)
         lengths = np.fromiter(map(len, self.tokens), np.int64, len(self.tokens))
-        padded = np.full((len(self.tokens), self.longest), self.pad, np.int64)
-        padded[np.arange(self.longest) < lengths[:, None]] = np.fromiter(chain.from_iterable(self.tokens), np.int64)
-        generated = torch.from_numpy(padded).to(self.ids.device, self.ids.dtype)
-        prompts = self.ids if self.n == 1 else self.ids.repeat_interleave(self.n, 0)
-        return torch.cat([prompts, generated], 1)
+        padded[:, prompt:][np.arange(self.longest) < lengths[:, None]] = np.fromiter(chain.from_iterable(self.tokens), np.int64)
+        return torch.from_numpy(padded).to(self.ids.device, self.ids.dtype)
 
     def sequences_scores(self) -> torch.Tensor:
         """(batch * n,); -inf where there is no answer."""

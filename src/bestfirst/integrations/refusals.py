@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from transformers.generation.logits_process import SynthIDTextWatermarkLogitsProcessor
 
+from ..models.transformers import Modules
+
 USED = {"attention_mask", "decoder_attention_mask", "encoder_outputs", "position_ids"}
 """Model arguments that are honoured, or that change nothing here."""
 # How Hugging Face would run the model; the engine has its own way, with the same result.
@@ -69,7 +71,7 @@ def refuse(config: Any) -> None:
 
 def left_to_generate(
     model: Any,
-    modules: Sequence[Any],
+    modules: Modules,
     config: Any,
     processors: Sequence[Any],
     input_ids: torch.Tensor,
@@ -92,11 +94,11 @@ def placed_padding(model: Any) -> int | None:
     return getattr(embed, "padding_idx", model.config.pad_token_id) if apart else None
 
 
-def _of_the_model(model: Any, modules: Sequence[Any]) -> str | None:
+def _of_the_model(model: Any, modules: Modules) -> str | None:
     prepare = model.prepare_inputs_for_generation
     if "prepare_inputs_for_generation" in vars(model) or not prepare.__func__.__module__.startswith("transformers."):
         return "prepare_inputs_for_generation is not the model's own (prompt tuning, an override)"
-    if any(weight.is_meta for module in modules for weight in module._parameters.values() if weight is not None):
+    if any(weight.is_meta for weight in modules.weights):
         return "weights of the model are not in memory (offloaded)"
     if any(module.training for module in modules) and _drops_out(model.config.to_dict()):
         return "the model is in training mode, where dropout changes every forward pass (model.eval() ends it)"

@@ -18,7 +18,7 @@ import torch
 from transformers import GenerationMixin
 
 from ..engine.choice import encodes_itself
-from ..models.transformers import every_module
+from ..models.transformers import Modules, every_module
 
 GENERATE = inspect.unwrap(GenerationMixin.generate).__code__
 IDLE = {"attention_mask", "decoder_attention_mask", "decoder_input_ids", "labels", "use_cache"}
@@ -31,7 +31,7 @@ DEPTH = 8  # calls between `generate`, which asks for a signature, and the objec
 class Unencoded(dict[str, Any]):
     """In place of the encoder's output: to `generate` a dictionary in which there is nothing to copy."""
 
-    def __init__(self, ids: np.ndarray, attended: np.ndarray, model: Any, modules: list[Any], *call: Any) -> None:
+    def __init__(self, ids: np.ndarray, attended: np.ndarray, model: Any, modules: Modules, *call: Any) -> None:
         """`ids`, `attended` (batch, length): the inputs, and where they are no padding. `call`: what ENCODE takes of a model."""
         self.ids, self.attended, self.model, self.modules, self.call = ids, attended, model, modules, call
 
@@ -120,6 +120,8 @@ def plain_tokens(inputs: torch.Tensor, mask: torch.Tensor | None, pad: int | Non
     else:
         ids, given = torch.stack((inputs, mask.to(inputs))).cpu().numpy()
     attended = given == 1
+    if attended.all():
+        return None if (ids == pad).any() else (ids, attended)
     lengths = attended.sum(1)
     from_the_first = bool(lengths.all()) and np.array_equal(given, np.arange(ids.shape[1]) < lengths[:, None])
     return (ids, attended) if from_the_first and not bool(((ids == pad) & attended).any()) else None

@@ -22,7 +22,7 @@ from .rules import Rules
 from .state import State
 from .weights import Packed
 
-PIECE = 512  # inputs that are let in together, at most
+FEW, PIECE = 4, 512  # inputs that are let in together, at most: there are graphs for either
 TOKENS = 1 << 15  # of theirs, unless one alone has more
 FEWEST = 256  # tokens that a graph is made for
 NUMBERS = 4 + RULES.value  # of an input: its slot, limit, source length, where that starts; and its rules
@@ -69,7 +69,8 @@ class Admission:
         places = np.arange(tokens, dtype=np.int32) - np.repeat(starts, lengths)
         # A graph has room for more inputs and tokens than there are; what it computes of those goes to a cell of its own.
         graph = self.weights.device.type == "cuda"
-        inputs, room = (PIECE, max(FEWEST, power(tokens))) if graph else (len(jobs), tokens)
+        inputs = (FEW if len(jobs) <= FEW else PIECE) if graph else len(jobs)
+        room = max(FEWEST, power(tokens)) if graph else tokens
         numbers = np.zeros(2 + (2 + NUMBERS) * inputs + 4 * room, dtype=np.int32)
         numbers[:2] = len(jobs), tokens
         caps = numbers[2 : 2 + 2 * inputs].view(np.float64)
@@ -91,8 +92,8 @@ class Admission:
         else:
             hidden = self._buffer(("hidden", room), hidden, room)
         self._give(jobs, slots)
-        given = self._buffer(("numbers", room), send(numbers, self.weights.device), len(numbers))
-        self.graphs.run(("admission", room, hidden is None), lambda: self._begin(given, hidden, inputs))
+        given = self._sent((inputs, room), numbers)
+        self.graphs.run(("admission", inputs, room, hidden is None), lambda: self._begin(given, hidden, inputs))
 
     def lengths(self, prompts: Sequence[Prompt]) -> list[int]:
         """How many tokens of each input are read."""
@@ -124,8 +125,16 @@ class Admission:
         sent = send(numbers, self.weights.device)
         self.state.given[:, :width].index_copy_(0, sent[:, 0].long(), sent[:, 1:])
 
+    def _sent(self, sizes: tuple[int, int], numbers: np.ndarray) -> torch.Tensor:
+        """Numbers, where a graph for such sizes will look for them."""
+        if self.weights.device.type != "cuda":
+            return send(numbers, self.weights.device)
+        if sizes not in self._buffers:
+            self._buffers[sizes] = torch.zeros(len(numbers), dtype=torch.int32, device=self.weights.device)
+        return send(numbers, self.weights.device, self._buffers[sizes])
+
     def _buffer(self, name: Any, sent: torch.Tensor, room: int) -> torch.Tensor:
-        """What was sent, where a graph will look for it."""
+        """What is on the device, where a graph will look for it."""
         if self.weights.device.type != "cuda":
             return sent
         if name not in self._buffers:

@@ -15,7 +15,7 @@ from ...models.transformers import TransformersModel
 from ...search import Answer, Result
 from ..engine import Job
 from ..known import known
-from ..steps.choose import Fingerprint, turns_otherwise, untouched
+from ..steps.choose import Fingerprint, turns_otherwise
 from ..steps.trial import Hypotheses, branches, close, trial_prompts
 from ..steps.windows import FULL, SLIDING
 from .admission import Reading
@@ -39,7 +39,7 @@ def way_of(model: TransformersModel) -> Way | None:
 
 def fused(model: TransformersModel) -> bool:
     """Whether kernels take the place of the model's modules."""
-    return model.encoder_decoder and not model.speech and Weights.takes(model.model) and untouched(model.modules)
+    return model.encoder_decoder and not model.speech and Weights.takes(model.model) and model.modules.untouched
 
 
 def own_modules(model: TransformersModel) -> OwnModules | None:
@@ -49,7 +49,7 @@ def own_modules(model: TransformersModel) -> OwnModules | None:
         found: OwnModules | None = shared.modules[1]
         return found
     found = None
-    if untouched(model.modules) and not changes_unseen(model.model):
+    if model.modules.untouched and not changes_unseen(model.model):
         try:
             with torch.cuda.device_of(next(model.model.parameters())):
                 found = OwnModules(model.model)

@@ -55,7 +55,8 @@ class DeviceEngine:
         self._room = Room(model, way if isinstance(way, OwnModules) else None)
         self._most = MOST_INPUTS  # in flight: fewer, once memory was refused
         self._session: Session | None = None
-        self._unproven: Checksum | None = None  # of weights that the session has copies of, while it is not known to hold
+        self._unseen: Fingerprint | None = None  # of the model that the session has copies of, while nobody has looked at it
+        self._unproven: Checksum | None = None  # of its weights, while that is not known to hold
         self._waiting: deque[Job] = deque()
         self._fitting: deque[Job] = deque()  # those that wait and are known to fit into the session
         self._unfinished: dict[Job, None] = {}  # here, not on the host
@@ -185,16 +186,28 @@ class DeviceEngine:
             session = self._open()
         while self._waiting and len(self._fitting) < BATCH and self._take(session):
             pass
-        found = session.step(self._fitting)
-        if found and not self._proven():
+        found = session.step(self._fitting, self._same_model)
+        if self._session is None or (found and not self._proven()):
             return []
         if found and not session.checked:
             check_answers(self.model, *found[0])
             session.checked = True
         return found
 
+    def _same_model(self) -> bool:
+        """Look, while the device has work, whether the session is made of this model as it is now; its weights are read from then
+        on. If it is not, all begin again."""
+        looked, self._unseen = self._unseen, None
+        if looked is None:
+            return True
+        if looked.seems_to_hold(self.model.modules):
+            self._unproven = looked.copied
+            return True
+        self._begin_again()
+        return False
+
     def _proven(self) -> bool:
-        """Whether the session's weights are the model's. It was asked when the session was opened; if they are not, somebody has
+        """Whether the session's weights are the model's. It was asked while the first steps ran; if they are not, somebody has
         changed them where torch does not count it, and all begin again."""
         asked, self._unproven = self._unproven, None
         if asked is None or asked.holds():
@@ -254,10 +267,13 @@ class DeviceEngine:
             owner._close()  # another engine, which has no jobs there any more, keeps what they cost
         asks = (edits := some[0].edits) is not None and edits.asked is not None
         good = before is not None and self._suits(before, needs, self._wanted(alike))
-        good = good and kept[0].seems_to_hold(self.model.modules)
-        self._unproven = kept[0].copied if good else None
-        if asks and self._unproven is not None:  # nobody is to be asked again because of that
-            good, self._unproven = self._unproven.holds(), None
+        self._unseen = self._unproven = None
+        if good and kept[0].copied is not None and kept[1].weights.reads_for(self.model.model) and not asks:
+            self._unseen = kept[0]  # to be looked at while the device has work
+        elif good:
+            good = kept[0].seems_to_hold(self.model.modules)
+            if good and kept[0].copied is not None:  # nobody is to be asked again because of that
+                good = kept[0].copied.holds()
         if not good:
             self._known.session = None
             kept = self._known.session = (Fingerprint(self.model.modules), self._new(alike, before))

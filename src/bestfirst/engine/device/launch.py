@@ -104,11 +104,12 @@ def waits_for_device(work: Callable[[], None]) -> str | None:
     return where
 
 
-def send(numbers: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Integers for the device. The host does not wait until they are there: what is sent from ordinary memory, it would."""
+def send(numbers: np.ndarray, device: torch.device, place: torch.Tensor | None = None) -> torch.Tensor:
+    """Integers for the device, or for a place there. The host does not wait until they are there: what is sent from ordinary
+    memory, it would."""
     mine = torch.empty(numbers.shape, dtype=torch.int32, pin_memory=device.type == "cuda")
     mine.numpy()[:] = numbers
-    return mine.to(device, non_blocking=True)
+    return mine.to(device, non_blocking=True) if place is None else place.copy_(mine, non_blocking=True)
 
 
 class Transfer:

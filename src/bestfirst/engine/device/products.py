@@ -33,6 +33,7 @@ class Tile(NamedTuple):
 
 
 TILES = (Tile(250, 128, 128, 8, 2), Tile(64, 64, 64, 4, 3), Tile(0, 16, 32, 4, 4))  # by measuring, on an H200
+LONG, BUSY = 512, 128  # inputs that one program takes in a row, and programs beyond which there is no use in more
 ALIGNED = 16  # numbers
 LARGEST = 1 << 17  # bytes of shared memory that the largest of these takes, with 64 inputs at a time
 
@@ -50,6 +51,7 @@ class DeviceLinear:
     bias: torch.Tensor
     activation: Any = None
     aligned: bool = False  # whether rows of the result begin at multiples of `ALIGNED` numbers, however many they have
+    summed: bool = False  # whether it may be left in parts, for `add` to sum
 
     @classmethod
     def join(cls, *parts: Any, activation: Any = None) -> DeviceLinear:
@@ -59,10 +61,11 @@ class DeviceLinear:
         return cls(weight, weight.new_zeros(len(weight)) if joined.bias is None else joined.bias.detach().to(weight), activation)
 
     def __call__(self, x: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
-        """Of x (rows, inputs); rows beyond `used`, a number on the device, may hold anything."""
+        """Of x (rows, inputs); rows beyond `used`, a number on the device, may hold anything. (rows, outputs), or in parts
+        (parts, rows, outputs)."""
         relu = isinstance(self.activation, torch.nn.ReLU)
         if pays(self.weight):
-            out = product(x, self.weight, self.bias, used, relu, self.aligned)
+            out = product(x, self.weight, self.bias, used, relu, self.aligned, self.summed)
             return out if relu or self.activation is None else self.activation(out)
         if relu and x.is_cuda:
             return torch._addmm_activation(self.bias, x, self.weight.t())
@@ -73,11 +76,14 @@ class DeviceLinear:
 @triton.jit
 def multiply(
     x, weight, bias, used, out, out_row, M, N,
-    K: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, OVERLAP: tl.constexpr = False,
+    K: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr = 1,
+    OVERLAP: tl.constexpr = False,
 ):  # fmt: skip
-    """out (M, N) = x (M, K) weight (N, K)^T + bias, for the first `used` rows; the others are left as they are."""
+    """out (M, N) = x (M, K) weight (N, K)^T + bias, for the first `used` rows; the others are left as they are. In PARTS, it is
+    the sum of them, each of a part of the K inputs."""
     in_turn(OVERLAP)
     i = tl.program_id(0)
+    part = tl.program_id(1)
     tiles = tl.cdiv(M, BM)
     first = (i % tiles) * BM
     if first < tl.load(used):
@@ -85,9 +91,9 @@ def multiply(
         n = (i // tiles) * BN + tl.arange(0, BN)
         k = tl.arange(0, BK)
         total = tl.zeros((BM, BN), tl.float32)
-        xs = x + m.to(tl.int64)[:, None] * K + k[None, :]
-        ws = weight + n.to(tl.int64)[None, :] * K + k[:, None]
-        for done in range(0, K, BK):
+        xs = x + m.to(tl.int64)[:, None] * K + k[None, :] + part * (K // PARTS)
+        ws = weight + n.to(tl.int64)[None, :] * K + k[:, None] + part * (K // PARTS)
+        for done in range(0, K // PARTS, BK):
             if K % BK == 0:
                 a = tl.load(xs, mask=m[:, None] < M, other=0.0)
                 b = tl.load(ws, mask=n[None, :] < N, other=0.0)
@@ -97,29 +103,45 @@ def multiply(
             total = tl.dot(a, b, total, input_precision="tf32x3")
             xs += BK
             ws += BK
-        total += tl.load(bias + n, mask=n < N, other=0.0)[None, :]
+        total += tl.load(bias + n, mask=(n < N) & (part == 0), other=0.0)[None, :]
         if RELU:
             total = tl.where(total < 0.0, 0.0, total)  # NaN stays NaN
-        tl.store(out + m.to(tl.int64)[:, None] * out_row + n[None, :], total, mask=(m[:, None] < M) & (n[None, :] < N))
+        rows = part * M + m.to(tl.int64)
+        tl.store(out + rows[:, None] * out_row + n[None, :], total, mask=(m[:, None] < M) & (n[None, :] < N))
 
 
 def product(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, used: torch.Tensor, relu: bool, aligned: bool = False
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    used: torch.Tensor,
+    relu: bool,
+    aligned: bool = False,
+    summed: bool = False,
 ) -> torch.Tensor:
-    """x (rows, inputs) times weight (outputs, inputs), plus bias; of the rows, those that are `used` (a number on the device)."""
-    rows, outputs = len(x), len(weight)
-    out = table(rows, outputs, x) if aligned else torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    """x (rows, inputs) times weight (outputs, inputs), plus bias; of the rows, those that are `used` (a number on the device).
+    What is `summed` afterwards may be left in parts."""
+    rows, outputs, K = len(x), len(weight), x.shape[1]
 
     def programs(tile: Tile) -> int:
         return triton.cdiv(rows, tile.rows) * triton.cdiv(outputs, tile.outputs)
 
     tile = next(tile for tile in TILES if programs(tile) >= tile.enough)
-    multiply[(programs(tile),)](
-        x, weight, bias, used, out, out.stride(0), rows, outputs,
-        K=x.shape[1], RELU=relu, BM=tile.rows, BN=tile.outputs, BK=deep(x.device), num_warps=tile.warps, num_stages=tile.stages,
-        **overlapping(x.device),
+    parts = parts_of(K, programs(tile), deep(x.device)) if summed else 1
+    out = table(rows, outputs, x) if aligned else x.new_empty((rows, outputs) if parts == 1 else (parts, rows, outputs))
+    multiply[(programs(tile), parts)](
+        x, weight, bias, used, out, out.stride(-2), rows, outputs,
+        K=K, RELU=relu, BM=tile.rows, BN=tile.outputs, BK=deep(x.device), PARTS=parts,
+        num_warps=tile.warps, num_stages=tile.stages, **overlapping(x.device),
     )  # fmt: skip
     return out
+
+
+def parts_of(inputs: int, programs: int, together: int) -> int:
+    """In how many parts to take a product of so many inputs, which has so many programs: one that is alone with many inputs takes
+    longer than several that share them."""
+    most = min(inputs // LONG, BUSY // programs)
+    return next((parts for parts in (8, 4, 2) if parts <= most and inputs % (parts * together) == 0), 1)
 
 
 def table(rows: int, columns: int, like: torch.Tensor) -> torch.Tensor:
@@ -144,7 +166,10 @@ def pays(weight: torch.Tensor) -> bool:
 
 
 def add(x: torch.Tensor, y: torch.Tensor, norm: Any, norm_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """x + y, and that normalised; where layers normalise last, the two are one."""
+    """x + y, and that normalised; where layers normalise last, the two are one. y may be in parts, (parts, rows, outputs)."""
+    parts = 1 if y.dim() == x.dim() else len(y)
+    if norm is None and parts > 1:
+        y = y.sum(0)
     if norm is None:
         return x + y, x + y
     if not x.is_cuda:
@@ -155,20 +180,28 @@ def add(x: torch.Tensor, y: torch.Tensor, norm: Any, norm_first: bool) -> tuple[
     total = torch.empty_like(x) if norm_first else out
     D = x.shape[1]
     add_norm[(len(x),)](
-        x, y, norm.weight, norm.bias, total, out, norm.eps, D, FIRST=norm_first, DP=power(D), num_warps=2, **overlapping(x.device)
-    )
+        x, y, norm.weight, norm.bias, total, out, norm.eps, D, y.stride(0) if parts > 1 else 0,
+        FIRST=norm_first, PARTS=parts, DP=power(D), num_warps=2, **overlapping(x.device),
+    )  # fmt: skip
     return total, out
 
 
 @triton.jit
-def add_norm(x, y, weight, bias, total, out, eps, D, FIRST: tl.constexpr, DP: tl.constexpr, OVERLAP: tl.constexpr = False):
-    """out = norm(x + y), a row a program. FIRST (layers that normalise first): x + y is kept too, in `total`."""
+def add_norm(
+    x, y, weight, bias, total, out, eps, D, part,
+    FIRST: tl.constexpr, PARTS: tl.constexpr, DP: tl.constexpr, OVERLAP: tl.constexpr = False,
+):  # fmt: skip
+    """out = norm(x + y), a row a program. FIRST (layers that normalise first): x + y is kept too, in `total`. y is the sum of
+    PARTS, each `part` numbers behind the one before."""
     in_turn(OVERLAP)
     r = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, DP)
     valid = d < D
     z = tl.load(x + r * D + d, mask=valid, other=0.0).to(tl.float32)
-    z += tl.load(y + r * D + d, mask=valid, other=0.0).to(tl.float32)
+    added = tl.load(y + r * D + d, mask=valid, other=0.0).to(tl.float32)
+    for i in tl.static_range(1, PARTS):
+        added += tl.load(y + i * part + r * D + d, mask=valid, other=0.0).to(tl.float32)
+    z += added
     z = z.to(out.dtype.element_ty).to(tl.float32)  # where the model rounds too
     if FIRST:
         tl.store(total + r * D + d, z, mask=valid)

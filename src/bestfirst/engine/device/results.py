@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import repeat
+from itertools import accumulate, repeat
 from math import prod
 from typing import Any
 
@@ -249,15 +249,15 @@ class Collector:
     def __call__(self, jobs: Sequence[Job], done: Sequence[int]) -> Collected:
         """The results of jobs that have these slots, which are marked as leaving."""
         shapes = self._shapes(many := len(done))
-        slots = send(np.array(done), self.state.board.device)
+        slots, device = np.array(done), self.state.board.device
         if many > FEW:
             out = self._room(shapes)
-            self._launch(slots, out, shapes)
+            self._launch(send(slots, device), out, shapes)
         else:
             if many not in self._rooms:
-                self._rooms[many] = torch.empty_like(slots), self._room(shapes)
+                self._rooms[many] = torch.empty(many, dtype=torch.int32, device=device), self._room(shapes)
             place, out = self._rooms[many]
-            place.copy_(slots)
+            send(slots, device, place)
             self.graphs.run(("results", many), lambda: self._launch(place, out, shapes))
         return Collected(jobs, out, shapes, numbered=self.state.shape.trie > 0)
 
@@ -314,8 +314,11 @@ class Collected:
         return self._transfer.here()
 
     def _results(self) -> Iterator[tuple[Job, Result]]:
-        parts = np.split(self._transfer.wait(), np.cumsum([prod(shape) for shape in self._shapes])[:-1])
-        values, tokens, numbers, drafts = (part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True))
+        whole = self._transfer.wait()
+        ends = [*accumulate(map(prod, self._shapes))]
+        values, tokens, numbers, drafts = (
+            whole[end - prod(shape) : end].reshape(shape) for end, shape in zip(ends, self._shapes, strict=True)
+        )
         found, items = numbers[:, 3 : 3 + self._answers], numbers[:, 3 + self._answers :]
         worth: Any = values.view(np.float64).tolist()
         words = tokens[:, :, : max(1, abs(found).max())].tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, islice
 from time import perf_counter
 from typing import Any
@@ -103,18 +103,21 @@ class Session:
     @property
     def costs(self) -> Stats:
         """Of this engine's jobs, so far."""
-        costs = Stats(self.steps, self.rows, model_seconds=self.seconds, engine="device")
-        return replace(costs, in_flight=self.most_in_flight, cache_tokens=self.most_tokens)
+        return Stats(
+            self.steps, self.rows, model_seconds=self.seconds, engine="device",
+            in_flight=self.most_in_flight, cache_tokens=self.most_tokens,
+        )  # fmt: skip
 
     def jobs(self) -> list[Job]:
         """Those that have a slot."""
         return [job for job in self._slots if job is not None]
 
     @torch.inference_mode()
-    def step(self, waiting: deque[Job]) -> list[tuple[Job, Result]]:
+    def step(self, waiting: deque[Job], meanwhile: Callable[[], bool] = lambda: True) -> list[tuple[Job, Result]]:
         """Let some in, queue some steps, and look at what the ones before have done. What cannot stay goes back to `waiting`.
 
-        Results are made while the device works; when it has nothing left to do, all of them are there.
+        Results are made while the device works; when it has nothing left to do, all of them are there. `meanwhile` is asked
+        before the device is waited for; if it says no, nobody wants to know any more.
         """
         begun = perf_counter()
         entered = self._admit(waiting)
@@ -123,6 +126,8 @@ class Session:
             self._run_burst(entered)
             if len(self._snapshots) > self.ahead:
                 snapshot = self._snapshots.popleft()
+                if not meanwhile():
+                    return []
                 while self._time_for_results(snapshot):
                     found += self._some_results()
                 self._look(snapshot, waiting)

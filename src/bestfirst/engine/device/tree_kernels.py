@@ -9,6 +9,8 @@ import triton.language as tl
 
 from .launch import in_turn
 
+AT_ONCE = tl.constexpr(4)  # parts of an input whose outcomes a row puts together at a time: one by one it would wait for each
+
 
 @triton.jit
 def capped(x, cap, CAP: tl.constexpr):
@@ -160,16 +162,19 @@ def read_path(
             length = tl.load(source_length + tl.load(row_input + r))
             part = 0
             while part * SIZE < length:
-                at_part = (part * R + r) * H + head
-                other = tl.load(peaks + at_part, mask=there, other=-1e30)
-                most = tl.maximum(peak, other)
+                some = part + tl.arange(0, AT_ONCE)
+                given = (some * SIZE < length)[:, None] & there[None, :]
+                at_part = (some[:, None] * R + r) * H + head[None, :]
+                other = tl.load(peaks + at_part, mask=given, other=-1e30)
+                most = tl.maximum(peak, tl.max(other, 0))
                 fade = tl.exp(peak - most)
-                weight = tl.exp(other - most)
-                total = total * fade + weight * tl.load(totals + at_part, mask=there, other=0.0)
-                its = tl.load(means + at_part[:, None] * E + e[None, :], mask=there[:, None] & (e[None, :] < E), other=0.0)
-                mean = mean * fade[:, None] + weight[:, None] * its
+                weight = tl.where(given, tl.exp(other - most[None, :]), 0.0)
+                total = total * fade + tl.sum(weight * tl.load(totals + at_part, mask=given, other=0.0), 0)
+                cells = means + at_part[:, :, None] * E + e[None, None, :]
+                its = tl.load(cells, mask=given[:, :, None] & (e[None, None, :] < E), other=0.0)
+                mean = mean * fade[:, None] + tl.sum(weight[:, :, None] * its, 0)
                 peak = most
-                part += 1
+                part += AT_ONCE
         if SINKS:
             sink = tl.load(sinks + head, mask=there, other=-1e30).to(tl.float32)
             most = tl.maximum(peak, sink)

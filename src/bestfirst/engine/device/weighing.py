@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import Transfer
+from .launch import Graphs, Transfer
 
 PIECE, BLOCK = 1 << 14, 1 << 11  # integers that one program weighs, and those that it reads at a time
 
@@ -48,10 +48,16 @@ class Weighing:
             [start + first for start, first in zip(before, firsts, strict=True)],
         )
         self._table = torch.from_numpy(np.stack([np.concatenate(column) for column in columns])).to(weights[0].device)
+        self._total = torch.zeros(1, dtype=torch.int64, device=self._table.device)
+        self._number = Transfer(self._total)
+        self._graphs = Graphs(self._table.device)
 
     def __call__(self) -> Transfer:
-        """The number, on its way to the host."""
-        total = torch.zeros(1, dtype=torch.int64, device=self._table.device)
-        with torch.cuda.device_of(total):
-            weigh[(self._table.shape[1],)](*self._table, total, INTEGER=self._kind, PIECE=PIECE, BLOCK=BLOCK)
-            return Transfer(total)
+        """The number, on its way to the host; it is there until this is called again."""
+        with torch.cuda.device_of(self._total):
+            self._graphs.run("weigh", self._weigh)
+            return self._number.again()
+
+    def _weigh(self) -> None:
+        self._total.zero_()
+        weigh[(self._table.shape[1],)](*self._table, self._total, INTEGER=self._kind, PIECE=PIECE, BLOCK=BLOCK)

@@ -44,6 +44,7 @@ class DeviceLayer:
         if cross is not None:
             self.cross_q, self.cross_out = DeviceLinear.join(cross.query), DeviceLinear.join(cross.out)
         self.fc1, self.fc2 = DeviceLinear.join(layer.fc1, activation=layer.activation), DeviceLinear.join(layer.fc2)
+        self.fc2.summed = True
         self.own_norm, self.cross_norm, self.norm = layer.own_norm, layer.cross_norm, layer.norm
 
 
@@ -128,6 +129,11 @@ class Weights(DeviceSide):
         self.encoder = DeviceEncoder(weights.encoder, source_positions)
         if not encoder_agrees(self.encoder.alone, model):
             raise RuntimeError(f"the encoder of {type(model).__name__} does not give here what it gives by itself")
+
+    def reads_for(self, model: Any) -> bool:
+        """Whether this model's tokens can be read here, whatever else it may have become: its embeddings are where they were."""
+        sides = ((self, model.get_decoder()), (self.encoder, model.get_encoder()))
+        return all(mine.embedding.data_ptr() == side.embed_tokens.weight.data_ptr() for mine, side in sides)
 
     def room(self, tokens: int, source: bool) -> torch.Tensor:
         """Keys and values of so many tokens, of inputs or of nodes, (tokens, layers * 2 * d)."""

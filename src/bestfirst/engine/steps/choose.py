@@ -6,14 +6,14 @@ None is trusted by name: the first time a model is decoded with, a candidate is 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
 from typing import Any
 
 import torch
 
-from ...models.transformers import TransformersModel, every_module
+from ...models.transformers import Modules, TransformersModel, every_module
 from ..known import known
 from .bart import FusedBart, NativeBart
 from .decoder_step import DecoderStep
@@ -53,39 +53,35 @@ class Fingerprint:
 
     copied: Any = None  # a `Checksum`, where somebody asked for one
 
-    def __init__(self, modules: Sequence[Any]) -> None:
-        self.parts = self._parts(modules)
+    def __init__(self, modules: Modules) -> None:
+        self.parts = modules.parts
         self._places = self._look(modules)
         self._some: dict[Any, list[torch.Tensor]] = {}
-        for p in list(dict.fromkeys(_weights(modules)))[::5]:
+        for p in list(dict.fromkeys(modules.weights))[::5]:
             if p.numel():
                 self._some.setdefault((p.device, p.dtype), []).append(p.detach()[(0,) * p.dim()])
         self._numbers = self._read()
 
-    def holds(self, modules: Sequence[Any]) -> bool:
+    def holds(self, modules: Modules) -> bool:
         """Whether the model is still that one, which has these modules."""
         return self._stands(modules) and self._read() == self._numbers
 
-    def seems_to_hold(self, modules: Sequence[Any]) -> bool:
+    def seems_to_hold(self, modules: Modules) -> bool:
         """The same, but for what was copied: that is read from now on, and `copied.holds()` is to be asked before it counts."""
         if self.copied is None:
             return self.holds(modules)
         self.copied.begin()
         return self._stands(modules)
 
-    def _stands(self, modules: Sequence[Any]) -> bool:
-        return self._parts(modules) == self.parts and self._look(modules) == self._places
-
-    def _parts(self, modules: Sequence[Any]) -> list[Any]:
-        """Each module's class, and what of it is not its class's."""
-        return [(type(module), vars(module).get("forward"), *_hooks(module)) for module in modules]
+    def _stands(self, modules: Modules) -> bool:
+        return modules.parts == self.parts and self._look(modules) == self._places
 
     def outline(self) -> list[Any]:
         """Its parts, of which this keeps none in memory."""
         return [(kind, *map(id, own)) for kind, *own in self.parts]
 
-    def _look(self, modules: Sequence[Any]) -> list[tuple[int, int]]:
-        return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in _weights(modules)]
+    def _look(self, modules: Modules) -> list[tuple[int, int]]:
+        return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in modules.weights]
 
     def _read(self) -> list[list[float]]:
         return [torch.stack(some).tolist() for some in self._some.values()]
@@ -125,7 +121,7 @@ def in_eight_bits(model: TransformersModel, agreed: dict[Any, bool]) -> DecoderS
 
 def _takes_the_place(encoder: Any, model: TransformersModel, agreed: dict[Any, bool]) -> bool:
     """Whether a step's own encoder may stand in for the model's: nobody has changed that, and they agree."""
-    if not untouched(every_module(model.model.get_encoder())):
+    if not every_module(model.model.get_encoder()).untouched:
         return False
     return _once(agreed, type(encoder), lambda: encoder_agrees(lambda ids: torch.from_numpy(encoder([ids])), model.model))
 
@@ -152,7 +148,7 @@ def warn_of_recomputing(model: TransformersModel) -> None:
 def candidates(model: TransformersModel) -> Iterator[type[DecoderStep]]:
     """Steps that may fit, fastest first."""
     if not changes_with_length(model):
-        if untouched(_without_encoder(model.model)):
+        if Modules(_without_encoder(model.model)).untouched:
             fused: tuple[type[DecoderStep], ...] = (*native(), FusedBart, FusedLlama, FusedT5)
             yield from (each for each in fused if each.takes(model.model))
         windows = Windows(model.model)
@@ -184,30 +180,6 @@ def turns_otherwise(config: Any) -> bool:
     """Whether rotary positions depend on how long the input is."""
     rope = getattr(config, "rope_parameters", None) or {}
     return any(each.get("rope_type") in ("dynamic", "longrope") for each in (rope, *rope.values()) if isinstance(each, dict))
-
-
-def untouched(modules: Iterable[Any]) -> bool:
-    """Whether classes and weights are all there is to these: no adapters, no hooks of somebody's, no replaced methods."""
-    kinds = set()
-    for module in modules:
-        if "forward" in vars(module) or not all(map(_known, _hooks(module))):
-            return False
-        kinds.add(type(module))
-    return all(map(_known, kinds))
-
-
-def _known(part: Any) -> bool:
-    """Whether a class or a hook is from torch or transformers."""
-    return getattr(part, "__module__", "").startswith(("torch.nn.", "transformers."))
-
-
-def _weights(modules: Iterable[Any]) -> Iterator[torch.Tensor]:
-    return (weight for module in modules for weight in module._parameters.values() if weight is not None)
-
-
-def _hooks(module: Any) -> tuple[Any, ...]:
-    after, before = module._forward_hooks, module._forward_pre_hooks
-    return (*after.values(), *before.values()) if after or before else ()
 
 
 def _without_encoder(model: Any) -> Iterator[Any]:
