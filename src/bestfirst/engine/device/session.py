@@ -208,14 +208,19 @@ class Session:
     # -- running -----------------------------------------------------------------------------------------------------------
 
     def _run_burst(self, entered: bool) -> None:
-        """Some steps, and a snapshot of what they will have done. Where inputs have `entered`, the host may have more to read."""
+        """Some steps, and a snapshot of what they will have done. Where inputs have `entered`, the host has other things to do,
+        and of a few none is done so soon."""
         rows = self._rows_for(self._active)
         size = self.step_of.size(rows, self._active)
         if self.asking is not None:
             self.step_of.ask(rows, self.graphs, self.asking, self._slots)
         else:
             few, some, many = self.burst
-            for _ in range(few if self._active <= FEW_ACTIVE else many if entered and self._active > MANY_ACTIVE else some):
+            if self._active <= FEW_ACTIVE:
+                steps = some if entered else few
+            else:
+                steps = many if entered and self._active > MANY_ACTIVE else some
+            for _ in range(steps):
                 self.graphs.run(("step", size), lambda: self.step_of(size))
         board = self._boards.pop().again() if self._boards else Transfer(self.state.board)
         self._snapshots.append(Snapshot(board, self._let_in, self._taken_out))

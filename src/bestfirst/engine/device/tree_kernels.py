@@ -9,8 +9,6 @@ import triton.language as tl
 
 from .launch import in_turn
 
-AT_ONCE = tl.constexpr(4)  # parts of an input whose outcomes a row puts together at a time: one by one it would wait for each
-
 
 @triton.jit
 def capped(x, cap, CAP: tl.constexpr):
@@ -105,10 +103,10 @@ def read_path(
     source_length, peaks, totals, means, bias, bias_head, sinks, out, scale, cap, window, R, L,
     OWN: tl.constexpr, SOURCE: tl.constexpr, CAP: tl.constexpr, BIAS: tl.constexpr, SINKS: tl.constexpr, G: tl.constexpr,
     H: tl.constexpr, D: tl.constexpr, E: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr, GP: tl.constexpr, SIZE: tl.constexpr,
-    STEP: tl.constexpr, PRECISION: tl.constexpr,
+    STEP: tl.constexpr, AT_ONCE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One row and key head. OWN: its key and value go to its node, and it reads the nodes on its path. SOURCE: what the parts of
-    its input gave is added."""
+    its input gave is added, AT_ONCE of them at a time."""
     r = tl.program_id(0).to(tl.int64)
     h = tl.program_id(1)
     d = tl.arange(0, DP)
