@@ -232,7 +232,8 @@ def compare_generate(
     """Both ways in turns on the same inputs, the best time of each. Yields a row for each beam size and setting.
 
     On a CPU both get batches of `batch_size`, and CPU seconds count. On a GPU, where seconds on the wall count, `generate` gets
-    batches of the size that is best for it, unless one is given, and ours all inputs in one call. `shared` goes to `generate`.
+    batches of the size that is best for it, unless one is given, and ours all inputs in one call; once before the clock runs, for
+    kernels are compiled and launches recorded then. `shared` goes to `generate`.
     """
     prompts = [model.read(text).payload for text in texts]
     inputs = [prompt.source if model.encoder_decoder else prompt.tokens for prompt in prompts]
@@ -248,6 +249,8 @@ def compare_generate(
         for name, own in settings.items():
             asked = partial(run, num_beams=k, **shared, **own)
             turns: list[tuple[PeerRun, PeerRun]] = []
+            if model.on_gpu:
+                asked(len(inputs), Stats())
             for turn in range(repeat):
                 progress(f"num_beams {k}, {name}, turn {turn + 1} of {repeat}")
                 if model.on_gpu and batch_size is None and not turn:
