@@ -21,7 +21,7 @@ from ..settings import Decoding
 from .fair_share import FairShare, Flow, Use
 from .schemas import Limits
 
-TOGETHER = 320  # texts that are read at a time, while others wait: as many as a device is given first
+FIRST, TOGETHER = 320, 512  # texts that are read at a time, as many as a device is given: at first fewer, for it waits
 TURN = 16  # texts that a request starts at a time where searches run by themselves
 YOUNG = 50_000  # objects between two collections of garbage there: searches leave none, and what a device repeats runs no Python
 
@@ -303,8 +303,9 @@ class EngineThread:
             return
         unread: list[tuple[Work, range]] = []
         texts: list[Any] = []
+        most_texts = TOGETHER if self._work else FIRST
         for each in dict.fromkeys((work, *self._share.flows)):
-            first, most = len(each.sources), TOGETHER - len(texts)  # they are read in order
+            first, most = len(each.sources), most_texts - len(texts)  # they are read in order
             new = range(first, min(first + most, len(each.texts)))
             unread.append((each, new))
             texts += [text for text, _ in each.texts[first : first + most]]
