@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from device import interpreter  # noqa: F401  isort: skip  before any kernel
 import bestfirst
 from bestfirst import Decoding, Stats, Trace
 from bestfirst.engine import Job, engine_for, run
-from bestfirst.engine.device import DeviceEngine, results, room
+from bestfirst.engine.device import DeviceEngine, results
 from bestfirst.engine.device import engine as engines
 from bestfirst.engine.host import HostEngine
 from bestfirst.engine.known import known
@@ -314,39 +313,3 @@ def test_bad_settings_are_told(on_device):
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     (result,) = bestfirst.decode(model, [[5, 1]], max_length=lambda length: 0)
     assert (result.status, result.message) == ("error", "max_length must be at least 1, got 0")
-
-
-def test_weights_that_changed_where_torch_does_not_count_it(on_device):
-    """A session has copies of them: it is made anew for these, and kept otherwise."""
-    model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
-    settings = {"beam": 2, "max_length": 3, "accept_truncated": True}
-    on_device()
-    sessions, found = [], []
-    for change in (lambda: None, lambda: None, lambda: model.model.get_decoder().layers[1].fc1.weight.data.mul_(-1)):
-        change()
-        stats = Stats()
-        found.append(bestfirst.decode(model, [[5, 7, 1]], **settings, stats=stats)[0])
-        sessions.append(known(model).session[1])
-        assert stats.engine == "device"
-    assert sessions[0] is sessions[1] is not sessions[2]
-    (fresh,) = bestfirst.decode(bestfirst.wrap(copy.deepcopy(model.model)), [[5, 7, 1]], **settings)
-    assert found[2].hypotheses[0].logprob == pytest.approx(fresh.hypotheses[0].logprob, abs=1e-4)
-    assert found[2].hypotheses[0].logprob != pytest.approx(found[0].hypotheses[0].logprob, abs=1e-4)
-
-
-def test_a_session_kept_from_few_inputs_or_another_beam_is_not_used_for_many(on_device, monkeypatch):
-    """As many inputs are in flight as if it were the first decode; a session that has room for them is kept."""
-    model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
-    inputs = ARCHITECTURES["marian"].inputs(3)
-    monkeypatch.setattr(room, "ROOMS", (1, 2))
-    for module in (room, engines):
-        monkeypatch.setattr(module, "MOST_INPUTS", 3)
-    on_device()
-    kept = []
-    for some in (inputs[:1], inputs, inputs[:1]):
-        stats = Stats()
-        bestfirst.decode(model, some, beam=1, max_length=1, stats=stats)
-        kept.append(known(model).session[1])
-        assert stats.in_flight == len(some)
-    assert kept[0] is not kept[1]
-    assert kept[1] is kept[2]

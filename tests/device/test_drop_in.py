@@ -78,6 +78,20 @@ def test_weights_that_were_changed_where_torch_does_not_count_are_noticed():
     assert ours.tolist() != before.tolist()
 
 
+def test_no_answer_is_made_up_for_an_input_without_tokens():
+    """The model's own encoder is what it fails in, as in `generate`, whether or not there is a session."""
+    model = ARCHITECTURES["marian"].build().to(DEVICE)
+    asked = {"num_beams": 2, "max_new_tokens": 3}
+    nothing = {"input_ids": torch.zeros(2, 0, dtype=torch.long, device=DEVICE)}
+    with pytest.raises(RuntimeError) as theirs:
+        model.generate(**nothing, **asked)
+    for _ in range(2):
+        with pytest.raises(RuntimeError) as ours:
+            call(model, nothing, **asked)
+        assert str(ours.value) == str(theirs.value)
+        call(model, {"input_ids": torch.tensor([[5, 7, 1]], device=DEVICE)}, **asked)
+
+
 PROCESSED = {
     "n-grams": {"no_repeat_ngram_size": 2, "encoder_no_repeat_ngram_size": 3, "min_length": 9},
     "a penalty": {"repetition_penalty": 1.6, "min_new_tokens": 2, "renormalize_logits": True},

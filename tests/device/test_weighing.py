@@ -32,6 +32,16 @@ def test_every_number_counts_and_its_place(kind, monkeypatch):
     assert len(sums) == 1 + len(changes)
 
 
+@pytest.mark.parametrize("modes", [(True, False), (False, True)])
+def test_it_is_made_in_one_mode_and_asked_in_another(modes):
+    """What is made under `inference_mode` cannot be written to outside of it."""
+    with torch.inference_mode(modes[0]):
+        weigh = weighing.Weighing([torch.arange(9, dtype=torch.int32, device=DEVICE)])
+        before = int(weigh())
+    with torch.inference_mode(modes[1]):
+        assert int(weigh()) == before
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 def test_a_checksum_on_a_gpu(dtype):

@@ -45,7 +45,7 @@ class Inputs:
     processors and criteria see it, and outputs begin with it. `prompts` are without padding."""
 
     ids: torch.Tensor
-    rows: list[list[int]]  # the same, on the host
+    rows: np.ndarray  # the same, on the host
     prompts: Sequence[Prompt]
     lengths: list[int]  # |x|, EOS not counted
     positions: float  # that the decoder has
@@ -82,7 +82,7 @@ def read_inputs(
     `inputs_tensor` (batch, ...) is what the encoder got.
     """
     ids, positions = input_ids[::k], table_positions(model)
-    rows = ids.tolist()
+    rows = ids.cpu().numpy()
     if not model.encoder_decoder:
         prompts = [Prompt(None, tokens) for tokens in _unpadded(rows, arguments.get("attention_mask"))]
         lengths = [sum(token not in model.eos for token in prompt.tokens) for prompt in prompts]
@@ -137,7 +137,7 @@ def _packed(hidden: torch.Tensor, attended: np.ndarray, k: int) -> torch.Tensor:
     return hidden.flatten(0, 1).index_select(0, cells.to(hidden.device, non_blocking=True))
 
 
-def _unpadded(rows: list[list[int]], mask: torch.Tensor | None) -> list[tuple[int, ...]]:
+def _unpadded(rows: np.ndarray, mask: torch.Tensor | None) -> list[tuple[int, ...]]:
     if mask is None:
-        return [*map(tuple, rows)]
-    return [tuple(compress(*row)) for row in zip(rows, mask.tolist(), strict=True)]
+        return [*map(tuple, rows.tolist())]
+    return [tuple(compress(*row)) for row in zip(rows.tolist(), mask.tolist(), strict=True)]

@@ -47,7 +47,7 @@ class Outputs:
         """(batch * n, prompt length + longest); where fewer than n answers exist, prompt and padding. One transfer."""
         prompt = self.ids.shape[1]
         padded = np.full((len(self.tokens), prompt + self.longest), self.pad, np.int64)
-        padded[:, :prompt] = self.rows if self.n == 1 else np.repeat(self.rows, self.n, 0)
+        padded[:, :prompt] = np.repeat(self.rows, self.n, 0)
         lengths = np.fromiter(map(len, self.tokens), np.int64, len(self.tokens))
         padded[:, prompt:][np.arange(self.longest) < lengths[:, None]] = np.fromiter(chain.from_iterable(self.tokens), np.int64)
         return torch.from_numpy(padded).to(self.ids.device, self.ids.dtype)

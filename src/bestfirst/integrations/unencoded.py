@@ -120,7 +120,7 @@ def plain_tokens(inputs: torch.Tensor, mask: torch.Tensor | None, pad: int | Non
     else:
         ids, given = torch.stack((inputs, mask.to(inputs))).cpu().numpy()
     attended = given == 1
-    if attended.all():
+    if ids.shape[1] and attended.all():
         return None if (ids == pad).any() else (ids, attended)
     lengths = attended.sum(1)
     from_the_first = bool(lengths.all()) and np.array_equal(given, np.arange(ids.shape[1]) < lengths[:, None])

@@ -159,14 +159,16 @@ class DeviceEngine:
                 with self._known.lock, torch.cuda.device_of(self._there):
                     found = self._step()
             except (ValueError, NotAnswered) as error:
-                self._session = self._known.session = None
-                raise error.error if isinstance(error, NotAnswered) else error from None
+                found = []
+                if self._proven():  # else it was another model's, and all begin again
+                    self._session = self._known.session = None
+                    raise error.error if isinstance(error, NotAnswered) else error from None
             except torch.OutOfMemoryError as error:
                 found = []
                 self._with_fewer(error)
             except Exception as error:  # a compiler or a driver that refuses: the searches can be run elsewhere
                 found = []
-                self._fall_back(error)
+                self._fall_back(error) if self._unseen is None else self._begin_again()
             found = [(job, result) for job, result in found if job in self._unfinished]  # it may have been cancelled since
             self._write(found)
             for job, _ in found:
@@ -197,11 +199,11 @@ class DeviceEngine:
     def _same_model(self) -> bool:
         """Look, while the device has work, whether the session is made of this model as it is now; its weights are read from then
         on. If it is not, all begin again."""
-        looked, self._unseen = self._unseen, None
+        looked = self._unseen
         if looked is None:
             return True
         if looked.seems_to_hold(self.model.modules):
-            self._unproven = looked.copied
+            self._unseen, self._unproven = None, looked.copied
             return True
         self._begin_again()
         return False
@@ -209,15 +211,15 @@ class DeviceEngine:
     def _proven(self) -> bool:
         """Whether the session's weights are the model's. It was asked while the first steps ran; if they are not, somebody has
         changed them where torch does not count it, and all begin again."""
-        asked, self._unproven = self._unproven, None
-        if asked is None or asked.holds():
+        if self._unproven is None or self._unproven.holds():
+            self._unproven = None
             return True
         self._begin_again()
         return False
 
     def _begin_again(self) -> None:
         """In a new session, with those that are not done."""
-        self._session = self._known.session = None
+        self._session = self._known.session = self._unseen = self._unproven = None
         self._fitting.clear()
         self._waiting = deque(self._unfinished)
 

@@ -127,7 +127,8 @@ def product(
         return triton.cdiv(rows, tile.rows) * triton.cdiv(outputs, tile.outputs)
 
     tile = next(tile for tile in TILES if programs(tile) >= tile.enough)
-    parts = parts_of(K, programs(tile), deep(x.device)) if summed else 1
+    assert not (summed and (relu or aligned)), "what is left in parts is summed, and no more"
+    parts = parts_of(K, programs(tile), deep(x.device)) if summed and rows else 1
     out = table(rows, outputs, x) if aligned else x.new_empty((rows, outputs) if parts == 1 else (parts, rows, outputs))
     multiply[(programs(tile), parts)](
         x, weight, bias, used, out, out.stride(-2), rows, outputs,

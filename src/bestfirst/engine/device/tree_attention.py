@@ -23,7 +23,7 @@ NEAR = 128  # tokens that inputs, or outputs, may have for each row to read all 
 FEW = 128  # rows that do so where that rounds nothing otherwise
 PART = 128  # tokens of an input that one program reads
 BLOCK = 32  # tokens at a time; twice as many where they are small
-SMALL = 64  # numbers of a head that one warp holds of several parts at once: 8 us a layer instead of 22, of 2,000 tokens
+SMALL = 1024  # numbers of a key head's queries that one warp holds of several parts at once: of 2,000 tokens, 9 us instead of 22
 
 
 @dataclass
@@ -101,8 +101,8 @@ def attend_tree(
             OWN=memory is not None, CAP=kind.cap != 0, QUERIES=max(16, min(64, power(rows.most * G))), **sizes, **more,
             num_warps=4, num_stages=2,
         )  # fmt: skip
-    small = sizes["EP"] <= SMALL
-    warps = 1 if small else 2 if sizes["EP"] <= 2 * SMALL else 4
+    held = flags["GP"] * sizes["EP"]
+    small, warps = held <= SMALL, 1 if held <= SMALL else 2 if held <= 2 * SMALL else 4
     read_path[(R, key_heads)](
         *rows_of, *its, rows.node, rows.input, rows.length, rows.paths, rows.source_length, peaks, totals, means,
         bias, bias.stride(0), sinks, out, kind.scale, kind.cap, kind.window, R, rows.paths.shape[1],

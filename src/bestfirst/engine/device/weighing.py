@@ -52,6 +52,7 @@ class Weighing:
         self._number = Transfer(self._total)
         self._graphs = Graphs(self._table.device)
 
+    @torch.inference_mode()  # where it may be written to, in whatever mode it was made
     def __call__(self) -> Transfer:
         """The number, on its way to the host; it is there until this is called again."""
         with torch.cuda.device_of(self._total):

@@ -131,9 +131,12 @@ class Weights(DeviceSide):
             raise RuntimeError(f"the encoder of {type(model).__name__} does not give here what it gives by itself")
 
     def reads_for(self, model: Any) -> bool:
-        """Whether this model's tokens can be read here, whatever else it may have become: its embeddings are where they were."""
+        """Whether this model's tokens can be read here, whatever else it may have become: its embeddings are what and where they
+        were, and it has no more tokens."""
         sides = ((self, model.get_decoder()), (self.encoder, model.get_encoder()))
-        return all(mine.embedding.data_ptr() == side.embed_tokens.weight.data_ptr() for mine, side in sides)
+        pairs = [(mine.embedding, side.embed_tokens.weight) for mine, side in sides]
+        same = all(mine.shape == its.shape and mine.data_ptr() == its.data_ptr() for mine, its in pairs)
+        return same and len(model.get_output_embeddings().weight) == self.vocabulary
 
     def room(self, tokens: int, source: bool) -> torch.Tensor:
         """Keys and values of so many tokens, of inputs or of nodes, (tokens, layers * 2 * d)."""
