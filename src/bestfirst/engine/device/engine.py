@@ -8,7 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice, takewhile
 from math import ceil
 from typing import Any
@@ -22,9 +22,8 @@ from ...settings import Decoding
 from ..edits import NotAnswered, at_least
 from ..engine import Engine, Job, Stats, shown, write
 from ..known import known
-from ..steps.checksum import Checksum
-from ..steps.choose import Fingerprint
 from .agreement import Way, check_answers
+from .kept_session import KeptSession
 from .own_modules import OwnModules
 from .products import power
 from .room import MOST_INPUTS, Room, room_for
@@ -54,9 +53,8 @@ class DeviceEngine:
         self._there = next(model.model.parameters())  # on the GPU whose kernels and events these are
         self._room = Room(model, way if isinstance(way, OwnModules) else None)
         self._most = MOST_INPUTS  # in flight: fewer, once memory was refused
+        self._kept = KeptSession(model)
         self._session: Session | None = None
-        self._unseen: Fingerprint | None = None  # of the model that the session has copies of, while nobody has looked at it
-        self._unproven: Checksum | None = None  # of its weights, while that is not known to hold
         self._waiting: deque[Job] = deque()
         self._fitting: deque[Job] = deque()  # those that wait and are known to fit into the session
         self._unfinished: dict[Job, None] = {}  # here, not on the host
@@ -93,7 +91,7 @@ class DeviceEngine:
             return self._host.wants
         if len(self._waiting) + len(self._fitting) >= BATCH:
             return 0
-        if self._known.session is None:
+        if self._kept.session is None:
             return WINDOW
         return BATCH if self._unfinished else FIRST
 
@@ -160,15 +158,16 @@ class DeviceEngine:
                     found = self._step()
             except (ValueError, NotAnswered) as error:
                 found = []
-                if self._proven():  # else it was another model's, and all begin again
-                    self._session = self._known.session = None
+                if self._believed(self._kept.holds):  # else it was another model's
+                    self._kept.forget()
+                    self._session = None
                     raise error.error if isinstance(error, NotAnswered) else error from None
             except torch.OutOfMemoryError as error:
                 found = []
                 self._with_fewer(error)
             except Exception as error:  # a compiler or a driver that refuses: the searches can be run elsewhere
                 found = []
-                self._fall_back(error) if self._unseen is None else self._begin_again()
+                self._begin_again() if self._kept.unseen else self._fall_back(error)
             found = [(job, result) for job, result in found if job in self._unfinished]  # it may have been cancelled since
             self._write(found)
             for job, _ in found:
@@ -188,38 +187,25 @@ class DeviceEngine:
             session = self._open()
         while self._waiting and len(self._fitting) < BATCH and self._take(session):
             pass
-        found = session.step(self._fitting, self._same_model)
-        if self._session is None or (found and not self._proven()):
+        found = session.step(self._fitting, partial(self._believed, self._kept.seems_to_hold))
+        if self._session is None or (found and not self._believed(self._kept.holds)):
             return []
         if found and not session.checked:
             check_answers(self.model, *found[0])
             session.checked = True
         return found
 
-    def _same_model(self) -> bool:
-        """Look, while the device has work, whether the session is made of this model as it is now; its weights are read from then
-        on. If it is not, all begin again."""
-        looked = self._unseen
-        if looked is None:
-            return True
-        if looked.seems_to_hold(self.model.modules):
-            self._unseen, self._unproven = None, looked.copied
-            return True
-        self._begin_again()
-        return False
-
-    def _proven(self) -> bool:
-        """Whether the session's weights are the model's. It was asked while the first steps ran; if they are not, somebody has
-        changed them where torch does not count it, and all begin again."""
-        if self._unproven is None or self._unproven.holds():
-            self._unproven = None
+    def _believed(self, asked: Callable[[], bool]) -> bool:
+        """Whether the session is this model's, as far as is asked; if not, all begin again."""
+        if asked():
             return True
         self._begin_again()
         return False
 
     def _begin_again(self) -> None:
         """In a new session, with those that are not done."""
-        self._session = self._known.session = self._unseen = self._unproven = None
+        self._kept.forget()
+        self._session = None
         self._fitting.clear()
         self._waiting = deque(self._unfinished)
 
@@ -262,26 +248,17 @@ class DeviceEngine:
         self._waiting.extendleft(reversed(self._fitting))
         self._fitting.clear()
         some = self._next()
-        alike, needs, kept = self._room.alike(self._waiting), self._room.needs(some), self._known.session
-        owner = None if kept is None else kept[1].owner()
-        before = kept[1] if kept is not None and (owner is self or not owner) else None
-        if before is not None and owner is not None:
-            owner._close()  # another engine, which has no jobs there any more, keeps what they cost
-        asks = (edits := some[0].edits) is not None and edits.asked is not None
-        good = before is not None and self._suits(before, needs, self._wanted(alike))
-        self._unseen = self._unproven = None
-        if good and kept[0].copied is not None and kept[1].weights.reads_for(self.model.model) and not asks:
-            self._unseen = kept[0]  # to be looked at while the device has work
-        elif good:
-            good = kept[0].seems_to_hold(self.model.modules)
-            if good and kept[0].copied is not None:  # nobody is to be asked again because of that
-                good = kept[0].copied.holds()
-        if not good:
-            self._known.session = None
-            kept = self._known.session = (Fingerprint(self.model.modules), self._new(alike, before))
-            if self._room.modules is None:  # else the model's own weights are read, in their places
-                kept[0].copied = Checksum(self.model.model.parameters())
-        session: Session = kept[1]
+        alike, needs, session = self._room.alike(self._waiting), self._room.needs(some), self._kept.session
+        owner = None if session is None else session.owner()
+        if owner is not None and owner is not self and owner:
+            session = None  # another engine is at work there
+        elif owner is not None:
+            owner._close()  # it has no jobs there any more, and keeps what they cost
+        asks = (edits := some[0].edits) is not None and edits.asked is not None  # which nobody is to be a second time
+        fits = session is not None and self._suits(session, needs, self._wanted(alike))
+        if not fits or not self._kept.usable(at_once=asks):
+            session = self._kept.replace(partial(self._new, alike, session), copies=self._room.modules is None)
+        assert session is not None
         session.owner, session.kind = ref(self), self._kind(some[0])
         engine = session.owner
         trie: Any = some[0].decoding.allowed
