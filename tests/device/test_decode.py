@@ -13,7 +13,7 @@ from device import interpreter  # noqa: F401  isort: skip  before any kernel
 import bestfirst
 from bestfirst import Decoding, Stats, Trace
 from bestfirst.engine import Job, engine_for, run
-from bestfirst.engine.device import DeviceEngine, results
+from bestfirst.engine.device import DeviceEngine, collector
 from bestfirst.engine.device import engine as engines
 from bestfirst.engine.host import HostEngine
 from bestfirst.engine.known import known
@@ -219,12 +219,12 @@ def test_an_answer_that_the_model_disowns_is_not_given_out(on_device, monkeypatc
     expected = bestfirst.decode(model, inputs, beam=2, max_length=3, accept_truncated=True)
     on_device()
 
-    def wrong(*counts, make=results.result_of):
+    def wrong(*counts, make=collector.result_of):
         job, result = make(*counts)
         result.hypotheses[0] = dataclasses.replace(result.hypotheses[0], logprob=-99.0)
         return job, result
 
-    monkeypatch.setattr(results, "result_of", wrong)
+    monkeypatch.setattr(collector, "result_of", wrong)
     with pytest.warns(UserWarning, match="by its kernels"):
         assert summary(bestfirst.decode(model, inputs, beam=2, max_length=3, accept_truncated=True)) == summary(expected)
 

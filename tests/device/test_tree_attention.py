@@ -59,14 +59,15 @@ def memory(tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("what", ["a prompt and a path", "a path", "a source"])
-@pytest.mark.parametrize("near", [0, 128])
-def test_rows_read_their_tree(name, what, near, monkeypatch):
+@pytest.mark.parametrize(("near", "small"), [(0, 1024), (0, 1), (128, 1024)])  # parts of an input four at a time, and one by one
+def test_rows_read_their_tree(name, what, near, small, monkeypatch):
     if what == "a source" and name in ("bias", "window", "wide window", "cap"):
         pytest.skip("no model asks for it")
     if what == "a prompt and a path" and name == "bias":
         pytest.skip("no model asks for it")
     monkeypatch.setattr(tree_attention, "PART", 2)  # six parts of the longest input: more than are put together at once
     monkeypatch.setattr(tree_attention, "NEAR", near)
+    monkeypatch.setattr(tree_attention, "SMALL", small)
     monkeypatch.setattr(tree_attention, "BLOCK", 4 if near and DEVICE == "cpu" else 32)
     q, k, v = (numbers(6, heads, 1, size, seed=i) for i, (heads, size) in enumerate(
         [(HEADS * GROUPS, SIZE), (HEADS, SIZE), (HEADS, VALUE_SIZE)]

@@ -18,7 +18,7 @@ from .threads import threads
 from .two_engines import TwoEngines
 
 if TYPE_CHECKING:
-    from ..models.transformers import Modules
+    from ..models.modules import Modules
     from .device.agreement import Way
     from .drafts import Drafting
 
@@ -108,7 +108,7 @@ def _on_device(model: Model, decoding: Decoding) -> tuple[Way | None, str | None
 def encodes_itself(model: Any, modules: Modules) -> bool:
     """Whether an engine of ours, on the host or on a device, has an encoder of its own for this model of transformers, which has
     these `modules`. That reads token ids and no padding."""
-    from ..models.transformers import every_module
+    from ..models.modules import every_module
     from .steps.choose import native
 
     if any(step.takes(model) for step in native()):

@@ -23,8 +23,9 @@ from ..drafting import Drafter, SourceLookup
 from ..engine import Stats, no_garbage_collection
 from ..engine.processing import never_rise
 from ..engine.smaller_model import SmallerModel
+from ..models.modules import every_module
 from ..models.text_model import INT8
-from ..models.transformers import TransformersModel, every_module
+from ..models.transformers import TransformersModel
 from ..scoring import Score
 from ..search import Strategy, Trace
 from . import crossover

@@ -13,8 +13,9 @@ import torch
 
 from ..engine.steps.hooked import FRAMES
 from ..models import Source
+from ..models.modules import Modules
 from ..models.reader import PackedPrompts, Prompt
-from ..models.transformers import Modules, TransformersModel
+from ..models.transformers import TransformersModel
 from .unencoded import Unencoded
 
 

@@ -18,7 +18,7 @@ import torch
 from transformers import GenerationMixin
 
 from ..engine.choice import encodes_itself
-from ..models.transformers import Modules, every_module
+from ..models.modules import Modules, every_module
 
 GENERATE = inspect.unwrap(GenerationMixin.generate).__code__
 IDLE = {"attention_mask", "decoder_attention_mask", "decoder_input_ids", "labels", "use_cache"}

@@ -22,7 +22,7 @@ from .rules import Rules
 from .state import State
 from .weights import Packed
 
-FEW, PIECE = 4, 512  # inputs that are let in together, at most: there are graphs for either
+FEW, PIECE = 4, 512  # inputs that are let in together, at most: there are graphs for either. Of a few results, too
 TOKENS = 1 << 15  # of theirs, unless one alone has more
 FEWEST = 256  # tokens that a graph is made for
 NUMBERS = 4 + RULES.value  # of an input: its slot, limit, source length, where that starts; and its rules
@@ -89,10 +89,11 @@ class Admission:
         hidden = self.hidden_of(prompts)
         if hidden is None:
             of_tokens[0, :tokens] = self.tokens_of(prompts, tokens)
-        else:
-            hidden = self._buffer(("hidden", room), hidden, room)
+        elif graph:
+            known, hidden = hidden, self._place(("hidden", room), (room, *hidden.shape[1:]), hidden.dtype)
+            hidden[: len(known)] = known
         self._give(jobs, slots)
-        given = self._sent((inputs, room), numbers)
+        given = send(numbers, self.weights.device, self._place((inputs, room), numbers.shape, torch.int32) if graph else None)
         self.graphs.run(("admission", inputs, room, hidden is None), lambda: self._begin(given, hidden, inputs))
 
     def lengths(self, prompts: Sequence[Prompt]) -> list[int]:
@@ -125,21 +126,10 @@ class Admission:
         sent = send(numbers, self.weights.device)
         self.state.given[:, :width].index_copy_(0, sent[:, 0].long(), sent[:, 1:])
 
-    def _sent(self, sizes: tuple[int, int], numbers: np.ndarray) -> torch.Tensor:
-        """Numbers, where a graph for such sizes will look for them."""
-        if self.weights.device.type != "cuda":
-            return send(numbers, self.weights.device)
-        if sizes not in self._buffers:
-            self._buffers[sizes] = torch.zeros(len(numbers), dtype=torch.int32, device=self.weights.device)
-        return send(numbers, self.weights.device, self._buffers[sizes])
-
-    def _buffer(self, name: Any, sent: torch.Tensor, room: int) -> torch.Tensor:
-        """What is on the device, where a graph will look for it."""
-        if self.weights.device.type != "cuda":
-            return sent
+    def _place(self, name: Any, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Where a graph will look for what is sent, or is on the device."""
         if name not in self._buffers:
-            self._buffers[name] = torch.zeros(room, *sent.shape[1:], dtype=sent.dtype, device=sent.device)
-        self._buffers[name][: len(sent)] = sent
+            self._buffers[name] = torch.zeros(*shape, dtype=dtype, device=self.weights.device)
         return self._buffers[name]
 
     def _begin(self, given: torch.Tensor, hidden: torch.Tensor | None, inputs: int) -> None:

@@ -20,9 +20,9 @@ from ..edits import Edits
 from ..engine import Job, Stats
 from .admission import PIECE, TOKENS
 from .answers import BEAM, FULL
+from .collector import Collected, Collector
 from .editing import PROGRAMS
 from .launch import Graphs, Transfer, send
-from .results import Collected, Collector
 from .rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, LEAVING, ROWS, STEPS
 from .rules import Rules, table_key, table_of
 from .state import SCORES, Shape, State

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from ...models.transformers import Modules, TransformersModel, every_module
+from ...models.modules import Modules, every_module
+from ...models.transformers import TransformersModel
 from ..known import known
 from .bart import FusedBart, NativeBart
 from .decoder_step import DecoderStep
