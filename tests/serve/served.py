@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from time import monotonic, sleep
 from typing import Any, NamedTuple
@@ -95,6 +97,12 @@ class Served:
         self.process.wait()
         self._listening.join()
         self.process.stderr.close()
+
+
+def in_a_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run it in a thread of its own: this one may have the browser's event loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 def until(claim: Callable[[], bool]) -> None:

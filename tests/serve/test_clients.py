@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
@@ -24,15 +23,8 @@ from bestfirst.serve.middleware import CheckRequests, Hosts
 from bestfirst.serve.request_queue import MOST_UNREAD, DeadlinePassed, QueueFull, RequestQueue, TooMuch
 from bestfirst.serve.schemas import Limits
 from bestfirst.serve.server import listen
-from serve.served import ENVIRONMENT, PATIENCE, SLOW, Served, until
+from serve.served import ENVIRONMENT, PATIENCE, SLOW, Served, in_a_loop, until
 from serve.test_engine import Letters
-
-
-def in_a_loop(coroutine):
-    """Run it in a thread of its own: this one may have the browser's event loop."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result()
-
 
 USUAL = Decoding(beam=4)
 

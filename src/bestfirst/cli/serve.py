@@ -6,7 +6,7 @@ import os
 import re
 from functools import partial
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -128,21 +128,29 @@ def serve(
     except OSError as error:
         raise usage(f"cannot listen on {host}:{port}: {reason(error)}; choose another --host or --port") from error
     with listening:
-        loaded, decoding = choice.load(decoding)
         from ..serve.allowed import ServedConstraints
         from ..serve.app import create_app
+        from ..serve.engine_process import EngineProcess
+        from ..serve.engine_thread import EngineThread
+
+        engine: EngineProcess | EngineThread
+        # Who launches kernels should wait for nobody. What others' code makes of files and grammars cannot be sent.
+        if (choice.device or "cpu") != "cpu" and not (choice.trust_remote_code or grammars):
+            engine = EngineProcess(partial(choice.load, decoding), limits, row_budget=row_budget)
+        else:
+            loaded, decoding = choice.load(decoding)
+            engine = EngineThread(loaded, limits, row_budget=row_budget, draft=decoding.draft)
 
         try:
-            named = {name: named_constraint(what, loaded) for name, what in files.items()}
-            constraints = ServedConstraints(loaded, named, grammars)
+            named = {name: named_constraint(what, engine.model) for name, what in files.items()}
+            constraints = ServedConstraints(engine.model, named, grammars)
         except ValueError as error:
             raise usage(reason(error)) from error
 
         hosts = Hosts(listening.getsockname()[0], allowed_host or ())
-        more: dict[str, Any] = {"row_budget": row_budget, "draft": decoding.draft, "constraints": constraints}
-        app = create_app(loaded, limits, hosts=hosts, token=token, **more)
+        app = create_app(engine, limits, hosts=hosts, token=token, constraints=constraints)
         if token is None and not hosts.loopback:
             say(f"warning: anyone who can reach {host} can use this server; set BESTFIRST_TOKEN to ask for a token")
-        ready = lambda: say(f"{loaded.name} at {url(listening)} (Ctrl-C stops)")  # noqa: E731
+        ready = lambda: say(f"{engine.model.name} at {url(listening)} (Ctrl-C stops)")  # type: ignore[attr-defined]  # noqa: E731
         run(app, listening, deadline=deadline, drain=drain, ready=ready)
     return 0

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import cached_property
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -88,6 +90,14 @@ class TransformersModel(TextModel):
     @property
     def known_as(self) -> Any:
         return self.model
+
+    def without_weights(self) -> TransformersModel:
+        """What reads inputs and writes outputs of this model, and computes nothing: to be sent to another process."""
+        other, its = copy(self), self.model
+        other.vocabulary, other._texts = self.vocabulary, None
+        kind = {"device": torch.device("meta"), "dtype": its.dtype, "main_input_name": its.main_input_name}
+        other.model = SimpleNamespace(config=its.config, generation_config=its.generation_config, **kind)
+        return other
 
     @property
     def modules(self) -> Modules:

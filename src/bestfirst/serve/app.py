@@ -12,10 +12,10 @@ from fastapi_swagger import patch_fastapi
 from starlette.exceptions import HTTPException
 
 from .. import __version__
-from ..models import Model
 from ..page import component
 from . import openai, schemas
 from .allowed import ServedConstraints
+from .engine_process import EngineProcess
 from .engine_thread import Certified, EngineStopped, EngineThread
 from .exchange import AnswerBodies, bearer, client, explain, json_bytes, json_line, json_response, left, of_work, refusals
 from .metrics import Metrics
@@ -36,17 +36,15 @@ Errors are `{"detail": "what is wrong and what to do"}`."""
 
 
 def create_app(
-    model: Model,
+    engine: EngineThread | EngineProcess,
     limits: Limits,
     *,
     hosts: Hosts,
     token: str | None = None,
-    row_budget: int | None = None,
-    draft: Any = None,
     constraints: ServedConstraints | None = None,
 ) -> FastAPI:
-    """The application, with its engine: ready to be run by any ASGI server, in one process."""
-    queue = RequestQueue(EngineThread(model, limits, row_budget=row_budget, draft=draft), limits)
+    """The application, in front of its engine: ready to be run by any ASGI server, in one process."""
+    model, queue = engine.model, RequestQueue(engine, limits)
     metrics = Metrics(queue, PATHS)
     queue.on_results = metrics.texts
 

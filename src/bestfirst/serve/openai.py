@@ -1,6 +1,6 @@
 """The paths of OpenAI's API: what its clients can ask, carried out by search; nothing is sampled."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from time import time
 from typing import Annotated, Any, Literal
 from uuid import uuid4
@@ -10,11 +10,11 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ..models import Model, Source
-from ..search import Answer, Result
+from ..models import Model
+from ..search import Answer
 from ..settings import Decoding
 from .allowed import ServedConstraints
-from .engine_thread import Certified, EngineStopped
+from .engine_thread import Certified, Done, EngineStopped
 from .exchange import bearer, client, json_line, json_response, left, of_work, refusals
 from .request_queue import DeadlinePassed, RequestQueue, Submission
 from .schemas import ABOUT_ALLOWED, Allowed, Error, Limits, Schema, Strict, count, decoding_of, narrowed, text_within, whole
@@ -198,15 +198,10 @@ def _choice(index: int, answer: Answer, chat: str | None) -> dict[str, Any]:
     return {"index": index, **said, "finish_reason": finish, "logprobs": None}
 
 
-def _usage(sources: Iterable[Source], results: Sequence[Result]) -> dict[str, int]:
-    asked = sum(_size(source.payload) for source in sources)
-    written = sum(len(answer.tokens) for result in results for answer in result.hypotheses)
+def _usage(texts: Sequence[Done]) -> dict[str, int]:
+    asked = sum(done.read for done in texts)
+    written = sum(len(answer.tokens) for done in texts for answer in done.result.hypotheses)
     return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
-
-
-def _size(prompt: Any) -> int:
-    """Tokens that were read: by the encoder, where there is one."""
-    return getattr(prompt, "length", 0) or len(getattr(prompt, "tokens", ()))
 
 
 async def _events(submission: Submission, head: dict[str, Any], n: int, chat: bool) -> AsyncIterator[bytes]:
@@ -248,7 +243,8 @@ def add_openai(
         if asked.stream:
             head["object"] = "chat.completion.chunk" if chat else "text_completion"
             return StreamingResponse(_events(submission, head, asked.n, chat), media_type="text/event-stream")
-        results = [done.result for done in await submission.results(left(request))]
+        done = await submission.results(left(request))
+        results = [each.result for each in done]
         for result in results:
             if result.status == "error":
                 return refused(422, result.message or "the prompt cannot be completed")
@@ -258,7 +254,7 @@ def add_openai(
             for rank, each in enumerate(result.hypotheses)
         ]
         head["object"] = "chat.completion" if chat else "text_completion"
-        return json_response({**head, "choices": choices, "usage": _usage(submission.work.sources.values(), results)})
+        return json_response({**head, "choices": choices, "usage": _usage(done)})
 
     shared = of_work(token, 404, model=ApiError)
     event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}

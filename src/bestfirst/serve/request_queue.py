@@ -11,6 +11,7 @@ from typing import Any
 
 from ..search import Result
 from ..settings import Decoding
+from .engine_process import EngineProcess
 from .engine_thread import Certified, Done, EngineStopped, EngineThread, Event, Work
 from .schemas import Limits
 
@@ -55,7 +56,7 @@ class RequestQueue:
     `on_results` is called with what was found, a step at a time.
     """
 
-    def __init__(self, engine: EngineThread, limits: Limits) -> None:
+    def __init__(self, engine: EngineThread | EngineProcess, limits: Limits) -> None:
         self.engine = engine
         self.limits = limits
         self.queued = 0
@@ -171,7 +172,7 @@ class Submission:
             self.close()
         if stream or not self._left:  # else nobody reads before all is there
             self._news.set()
-        return [(result, texts[index][1]) for index, result, _ in done]
+        return [(each.result, texts[each.index][1]) for each in done]
 
     def _expire(self) -> None:
         limit = self._queue.limits.deadline

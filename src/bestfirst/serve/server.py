@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
@@ -16,11 +14,10 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from .engine_thread import take_turns
+
 HEAD_SECONDS = 10.0  # that the head of a request may take to arrive
 BODY_SECONDS = 30.0
-# Seconds after which the engine's thread and the one that answers take turns. An engine gives its turn up at every launch, and a
-# GPU that waits for the next one waits for so long: with half a millisecond 2,000 texts took 84 ms, so they take 75.
-SWITCH = 0.00002
 GRACE = 5.0  # seconds beyond the deadline in which a client may take its response
 
 
@@ -164,9 +161,7 @@ def run(app: Any, listening: socket.socket, *, deadline: float, drain: float, re
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises them again when it is done, and then all is well
-    gc.collect()
-    gc.freeze()  # the model is here to stay: no garbage collection need look at it
-    sys.setswitchinterval(SWITCH)
+    take_turns()
     Server(config, ready).run(sockets=[listening])
 
 

@@ -1,0 +1,165 @@
+"""The engine in a process of its own: what comes back is what its thread tells, and nobody waits for ever when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+import bestfirst
+from bestfirst.models.folder import embedded_folder
+from bestfirst.serve.engine_process import KNOWN, EngineProcess
+from bestfirst.serve.engine_thread import Certified, EngineStopped, EngineThread, Work
+from bestfirst.serve.request_queue import RequestQueue
+from bestfirst.serve.schemas import Limits
+
+from .served import PATIENCE, SENTENCE, in_a_loop
+
+LIMITS = Limits(max_beam=50)
+TEXTS = ["Guten Morgen!", "Wo ist der Bahnhof?", SENTENCE, " ", "Das habe ich nicht gesagt."]
+
+
+def load():
+    from bestfirst.models.transformers import load_transformers
+
+    return load_transformers(embedded_folder()), bestfirst.Decoding()
+
+
+def refuse():
+    raise SystemExit(2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _importable() -> Iterator[None]:
+    """The new process imports this module, for `load`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parents[2]))
+        yield
+
+
+@pytest.fixture(scope="module")
+def engine(_importable) -> Iterator[EngineProcess]:
+    made = EngineProcess(load, LIMITS)
+    made.start()
+    yield made
+    made.stop()
+    assert not made.alive
+    assert made._process.exitcode == 0
+
+
+def told(engine: EngineProcess | EngineThread, texts: list[tuple[object, bestfirst.Decoding]], **how: bool) -> list[object]:
+    """All events of one request."""
+    events: list[object] = []
+    engine.submit(Work("somebody", texts=texts, tell=events.append, **how))
+    wait_for(lambda: sum(not isinstance(event, Certified) for event in events) >= len(texts) or not engine.alive)
+    assert not any(isinstance(event, EngineStopped) for event in events)
+    return events
+
+
+def wait_for(holds) -> None:
+    begun = monotonic()
+    while not holds():
+        assert monotonic() < begun + PATIENCE
+        sleep(0.005)
+
+
+def test_what_is_told_is_what_the_thread_tells(engine):
+    thread = EngineThread(load()[0], LIMITS)
+    thread.start()
+    ways = [bestfirst.Decoding(beam=5, nbest=3), bestfirst.Decoding(beam=4, length_penalty=1.0), bestfirst.Decoding(max_length=2)]
+    for how in ({}, {"stream": True}, {"recorded": True}, {"blanks": True}):
+        for decoding in ways:
+            pairs = [(text, decoding) for text in TEXTS]
+            here, there = (told(each, pairs, **how) for each in (thread, engine))
+            assert len(here) == len(there)
+            for event in here:
+                other = next(each for each in there if same_place(each, event))
+                if isinstance(event, Certified):
+                    assert other.answer.tokens == event.answer.tokens
+                    continue
+                assert (other.read, other.trace is None) == (event.read, event.trace is None)
+                assert other.result.text == event.result.text
+                assert other.result.status == event.result.status
+                assert other.result.partial == event.result.partial or event.result.partial is not None
+                assert [a.tokens for a in other.result.hypotheses] == [a.tokens for a in event.result.hypotheses]
+                assert other.result.calls == event.result.calls
+                if event.trace is not None:
+                    assert len(other.trace.events) == len(event.trace.events)
+    thread.stop()
+
+
+def same_place(a, b) -> bool:
+    return type(a) is type(b) and a.index == b.index and getattr(a, "rank", 0) == getattr(b, "rank", 0)
+
+
+def test_its_model_reads_and_writes_as_the_one_with_weights(engine):
+    model = load()[0]
+    assert engine.model.read(SENTENCE) == model.read(SENTENCE)
+    assert engine.model.text(None, model.target("Good morning!")) == "Good morning!"
+    assert (engine.model.name, engine.model.eos, engine.model.vocabulary) == (model.name, model.eos, model.vocabulary)
+    assert engine.model.chats is model.chats
+    assert not hasattr(engine.model.model, "parameters")
+
+
+def test_what_is_allowed_is_sent_once_and_found_again(engine, monkeypatch):
+    sent = []
+    send = engine._send
+    monkeypatch.setattr(engine, "_send", lambda *message: (sent.append(message[0]), send(*message)))
+    trie = bestfirst.Trie.of_texts(engine.model, ["Good morning!", "Good evening!"])
+    for _ in range(2):
+        decoding = bestfirst.Decoding(allowed=trie).read(engine.model)
+        (done,) = told(engine, [("Guten Morgen!", decoding)])
+        assert (done.result.text, done.result.hypotheses[0].item) == ("Good morning!", 0)
+    assert sent == ["know", "know", "submit", "know", "submit"]  # the trie, and twice its settings
+
+
+def test_more_settings_than_are_known_at_a_time(engine):
+    several = [bestfirst.Decoding(beam=1, max_length=1 + i % 20) for i in range(KNOWN + 20)]
+    first = told(engine, [("Guten Morgen!", several[0])])
+    events = told(engine, [("Guten Morgen!", each) for each in several])
+    assert len(engine._known) == KNOWN
+    assert next(each for each in events if each.index == 0).result.partial == first[0].result.partial
+
+
+def test_a_request_that_is_cancelled_is_told_nothing_more(engine):
+    events: list[object] = []
+    work = Work("somebody", texts=[(SENTENCE, bestfirst.Decoding(beam=50))] * 50, tell=events.append)
+    engine.submit(work)
+    engine.cancel(work)
+    engine.cancel(work)
+    before = len(events)
+    assert len(told(engine, [("Guten Morgen!", bestfirst.Decoding())])) == 1
+    assert len(events) == before
+    assert not engine._works
+    assert not engine._numbers
+    assert not engine._left
+    wait_for(lambda: engine.in_flight == 0)
+    assert engine.stats.rows > 0
+
+
+def test_who_waits_hears_of_a_process_that_was_killed():
+    engine = EngineProcess(load, LIMITS)
+
+    async def ask() -> None:
+        queue = RequestQueue(engine, LIMITS)
+        queue.open()
+        submission = queue.submit([(SENTENCE, bestfirst.Decoding(beam=50))] * 20, client="somebody")
+        os.kill(engine._process.pid, signal.SIGKILL)
+        with pytest.raises(EngineStopped):
+            await asyncio.wait_for(submission.results(asyncio.sleep(PATIENCE)), PATIENCE)
+        with pytest.raises(EngineStopped, match="start the server again"):
+            queue.submit([("Guten Morgen!", bestfirst.Decoding())], client="somebody")
+
+    in_a_loop(ask())
+    engine.stop()
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_command_with_its_code():
+    with pytest.raises(SystemExit) as ended:
+        EngineProcess(refuse, LIMITS)
+    assert ended.value.code == 2
