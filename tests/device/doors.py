@@ -34,8 +34,9 @@ from bestfirst.corpus import Checkpoint, Input, Target, Worker
 from bestfirst.corpus.worker import fixed_budget, shard_lines
 from bestfirst.models.folder import embedded_folder
 from bestfirst.models.transformers import load_transformers
-from bestfirst.serve.engine_thread import Done, EngineThread, Work
+from bestfirst.serve.engine_thread import EngineThread
 from bestfirst.serve.schemas import Limits
+from bestfirst.serve.work import Done, Work
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from serve.served import Served

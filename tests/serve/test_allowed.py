@@ -11,8 +11,7 @@ from starlette.exceptions import HTTPException
 import bestfirst
 from bestfirst.serve.allowed import ServedConstraints
 from cli.process import run
-from serve.served import Served
-from serve.test_clients import in_a_loop
+from serve.served import Served, in_a_loop
 
 ITEMS = ["Good morning!", "Good evening!", "Where is the station?", "Where is the school?"]
 SCHEMA = {"type": "boolean"}  # the embedded model has no braces

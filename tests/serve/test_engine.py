@@ -12,8 +12,9 @@ import pytest
 
 import bestfirst
 from bestfirst import Decoding
-from bestfirst.serve.engine_thread import TURN, YOUNG, Certified, Done, EngineStopped, EngineThread, Event, Work
+from bestfirst.serve.engine_thread import TURN, YOUNG, EngineThread
 from bestfirst.serve.schemas import Limits
+from bestfirst.serve.work import Certified, Done, EngineStopped, Event, Work
 from serve.served import PATIENCE, until
 
 
@@ -171,9 +172,6 @@ class Together:
     def __init__(self, one):
         self.one, self.read = one, []
 
-    def __call__(self, raw):
-        return self.one(raw)
-
     def batch(self, raws):
         self.read.append([*raws])
         if "odd" in raws:
@@ -189,7 +187,8 @@ class Together:
 
 @pytest.mark.parametrize("second", ["unreadable", "odd"])
 def test_texts_of_a_request_are_read_together(engine, second):
-    reader = engine._read = Together(engine._read)
+    reader = Together(engine._read.read)
+    engine._read.together = reader.batch
     texts = ["ab", second, "", "ba"]
     done = results(submit(engine, *texts)[1], len(texts))
     assert reader.read == [texts]

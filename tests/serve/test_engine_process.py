@@ -14,9 +14,10 @@ import pytest
 import bestfirst
 from bestfirst.models.folder import embedded_folder
 from bestfirst.serve.engine_process import KNOWN, EngineProcess
-from bestfirst.serve.engine_thread import Certified, EngineStopped, EngineThread, Work
+from bestfirst.serve.engine_thread import EngineThread
 from bestfirst.serve.request_queue import RequestQueue
 from bestfirst.serve.schemas import Limits
+from bestfirst.serve.work import Certified, EngineStopped, Work
 
 from .served import PATIENCE, SENTENCE, in_a_loop
 
@@ -126,20 +127,48 @@ def test_more_settings_than_are_known_at_a_time(engine):
     assert next(each for each in events if each.index == 0).result.partial == first[0].result.partial
 
 
-def test_a_request_that_is_cancelled_is_told_nothing_more(engine):
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_request_that_is_cancelled_is_told_nothing_more(engine, begun):
     events: list[object] = []
     work = Work("somebody", texts=[(SENTENCE, bestfirst.Decoding(beam=50))] * 50, tell=events.append)
     engine.submit(work)
+    if begun:
+        wait_for(lambda: engine.in_flight)
     engine.cancel(work)
     engine.cancel(work)
     before = len(events)
     assert len(told(engine, [("Guten Morgen!", bestfirst.Decoding())])) == 1
     assert len(events) == before
-    assert not engine._works
+    assert not engine._sent
     assert not engine._numbers
-    assert not engine._left
     wait_for(lambda: engine.in_flight == 0)
     assert engine.stats.rows > 0
+
+
+def test_a_text_that_cannot_be_written_fails_alone(engine, monkeypatch):
+    texts_of = engine.model.texts_of
+    expected = told(engine, [("Wo ist der Bahnhof?", bestfirst.Decoding())])[0].result
+
+    def fails(outputs):
+        texts = texts_of(outputs)
+        if "Good morning." in texts or "Good morning!" in texts:
+            raise RuntimeError("a tokenizer failed")
+        return texts
+
+    monkeypatch.setattr(engine.model, "texts_of", fails)
+    texts = [(text, bestfirst.Decoding()) for text in ("Guten Morgen!", "Wo ist der Bahnhof?")]
+    first, second = sorted((each for each in told(engine, texts)), key=lambda done: done.index)
+    assert (first.result.status, first.result.message) == ("error", "the output cannot be written: RuntimeError")
+    assert second.result == expected
+
+
+def test_settings_that_cannot_be_sent_are_refused(engine):
+    events: list[object] = []
+    decoding = bestfirst.Decoding().using(max_length=lambda length: 5)
+    engine.submit(Work("somebody", texts=[("Guten Morgen!", decoding)], tell=events.append))
+    wait_for(lambda: events)
+    assert isinstance(events[0], EngineStopped)
+    assert len(told(engine, [("Guten Morgen!", bestfirst.Decoding())])) == 1
 
 
 def test_who_waits_hears_of_a_process_that_was_killed():

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import bestfirst
 from bestfirst import Decoding
-from bestfirst.serve.engine_thread import Done, EngineThread, Work
+from bestfirst.serve.engine_thread import EngineThread
 from bestfirst.serve.fair_share import FairShare, Flow, Use
 from bestfirst.serve.schemas import Limits
+from bestfirst.serve.work import Done, Work
 from serve.test_engine import Letters
 
 USUAL = Decoding(beam=4)

@@ -11,11 +11,11 @@ import pytest
 
 from bestfirst import Decoding, Result, Stats
 from bestfirst.search import Answer
-from bestfirst.serve.engine_thread import Certified, Done, EngineStopped, Work
 from bestfirst.serve.metrics import Metrics
 from bestfirst.serve.request_queue import RequestQueue
 from bestfirst.serve.schemas import Limits
-from serve.test_clients import in_a_loop
+from bestfirst.serve.work import Certified, Done, EngineStopped, Work
+from serve.served import in_a_loop
 
 USUAL = Decoding(beam=4)
 BY_LEVEL = Decoding(beam=4, strategy="beam")

@@ -131,7 +131,7 @@ def serve(
         from ..serve.allowed import ServedConstraints
         from ..serve.app import create_app
         from ..serve.engine_process import EngineProcess
-        from ..serve.engine_thread import EngineThread
+        from ..serve.engine_thread import EngineThread, take_turns
 
         engine: EngineProcess | EngineThread
         # Who launches kernels should wait for nobody. What others' code makes of files and grammars cannot be sent.
@@ -140,6 +140,7 @@ def serve(
         else:
             loaded, decoding = choice.load(decoding)
             engine = EngineThread(loaded, limits, row_budget=row_budget, draft=decoding.draft)
+            take_turns()
 
         try:
             named = {name: named_constraint(what, engine.model) for name, what in files.items()}
@@ -151,6 +152,6 @@ def serve(
         app = create_app(engine, limits, hosts=hosts, token=token, constraints=constraints)
         if token is None and not hosts.loopback:
             say(f"warning: anyone who can reach {host} can use this server; set BESTFIRST_TOKEN to ask for a token")
-        ready = lambda: say(f"{engine.model.name} at {url(listening)} (Ctrl-C stops)")  # type: ignore[attr-defined]  # noqa: E731
+        ready = lambda: say(f"{engine.model.name} at {url(listening)} (Ctrl-C stops)")  # type: ignore[union-attr]  # noqa: E731
         run(app, listening, deadline=deadline, drain=drain, ready=ready)
     return 0

@@ -16,13 +16,14 @@ from ..page import component
 from . import openai, schemas
 from .allowed import ServedConstraints
 from .engine_process import EngineProcess
-from .engine_thread import Certified, EngineStopped, EngineThread
+from .engine_thread import EngineThread
 from .exchange import AnswerBodies, bearer, client, explain, json_bytes, json_line, json_response, left, of_work, refusals
 from .metrics import Metrics
 from .middleware import CheckRequests, Hosts, MeasureRequests
 from .request_queue import ClientLeft, DeadlinePassed, QueueFull, RequestQueue, Submission, TooMuch
 from .schemas import Limits
 from .server import body_seconds
+from .work import Certified, EngineStopped
 
 GUARDED = frozenset({"/translate", "/search", "/metrics"}) | openai.PATHS
 PATHS = GUARDED | {"/", "/docs", "/openapi.json", "/health"}

@@ -7,20 +7,20 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from itertools import repeat
 from math import inf
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..engine import Engine, Job, Stats, engine_for, no_garbage_collection
-from ..models import Model, Source
+from ..models import Model
 from ..search import Answer, RecordedSearch, Result, Trace
 from ..settings import Decoding
-from .fair_share import FairShare, Flow, Use
+from .fair_share import FairShare, Use
 from .schemas import Limits
+from .work import Certified, Done, EngineStopped, TextReader, Work
 
 FIRST, TOGETHER = 320, 512  # texts that are read at a time, as many as a device is given: at first fewer, for it waits
 TURN = 16  # texts that a request starts at a time where searches run by themselves
@@ -31,52 +31,6 @@ YOUNG = 50_000  # objects between two collections of garbage there: searches lea
 SWITCH = 0.00002
 
 log = logging.getLogger(__name__)
-
-
-class Certified(NamedTuple):
-    """An answer that is sure to be the text's `rank`-th, before its search is over."""
-
-    index: int  # type: ignore[assignment]  # which text, from 0
-    rank: int
-    answer: Answer
-
-
-class Done(NamedTuple):
-    """A text's search is over."""
-
-    index: int  # type: ignore[assignment]  # which text, from 0
-    result: Result
-    trace: Trace | None = None
-    read: int = 0  # tokens of the text
-
-
-def tokens_read(prompt: Any) -> int:
-    """By the encoder, where there is one."""
-    return getattr(prompt, "length", 0) or len(getattr(prompt, "tokens", ()))
-
-
-class EngineStopped(Exception):
-    """Nothing can be decoded any more."""
-
-    status_code = 503
-
-
-Event = Certified | Done | EngineStopped
-
-
-@dataclass(eq=False, kw_only=True)
-class Work(Flow):
-    """Texts of one request, each with its settings. `tell` gets its events, in the engine's thread."""
-
-    texts: Sequence[tuple[Any, Decoding]]  # or conversations
-    tell: Callable[[Event], None]
-    stream: bool = False  # tell of answers as they are certified
-    blanks: bool = False  # decode texts of nothing but blanks, too
-    recorded: bool = False  # tell every event of every search, in strict order
-    cancelled: bool = False
-    sources: dict[int, Any] = field(default_factory=dict)  # of texts that were read; None where each is to be read alone
-    set_aside: dict[int, int] = field(default_factory=dict)  # of texts that had to make room: tokens of memory for next time
-    told: dict[int, int] = field(default_factory=dict)  # of a stream: of each text, how many answers were told
 
 
 def take_turns() -> None:
@@ -103,7 +57,7 @@ class EngineThread:
         self._engine: Engine = engine_for(model, self._settings)
         self._before = Stats()  # of engines that were given up
         self._share: FairShare[Work] = FairShare(self._engine.slots, tokens)
-        self._read = model.reader()
+        self._read = TextReader(model)
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._work: dict[Job, Work] = {}  # of the jobs that were started
         self._recordings: dict[Job, RecordedSearch] = {}
@@ -231,10 +185,10 @@ class EngineThread:
         trace = self._replayed(work, job, result) if work.recorded else None  # which asks the model: until then it is not over
         del self._work[job]
         self._share.end(work, job)
-        self._tell(work, job.index, result, trace, tokens_read(job.source.payload))
+        self._tell(work, job.index, result, trace)
 
-    def _tell(self, work: Work, index: int, result: Result, trace: Trace | None = None, read: int = 0) -> None:
-        work.tell(Done(index, result, trace, read))
+    def _tell(self, work: Work, index: int, result: Result, trace: Trace | None = None) -> None:
+        work.tell(Done(index, result, trace, work.size(index)))
         if not work.running:
             self._leave_if_over(work)
 
@@ -294,53 +248,29 @@ class EngineThread:
 
     def _next_job(self, work: Work, index: int) -> Job | Result:
         """A text, read; or its result, where it needs no search or cannot have one."""
-        text, decoding = work.texts[index]
-        if isinstance(text, str) and not text.strip() and not work.blanks:
-            return Result(status="complete", exact=True)
+        if index not in work.sources:
+            self._read_ahead(work)
+        source = work.sources[index]
+        if isinstance(source, Result):
+            return source
         try:
-            source = work.sources.get(index)
-            job = Job(index, source if type(source) is Source else self._source(work, index), decoding)
+            job = Job(index, source, work.texts[index][1], written=work.written)
         except ValueError as error:
             return Result(status="error", message=str(error))
-        except Exception as error:  # of the tokenizer's own code
-            log.warning("a text could not be read: %s", error, exc_info=True)
-            return Result(status="error", message=f"the text cannot be read: {type(error).__name__}")
         if work.recorded:
             job.begin = partial(self._record, job)
         return job
 
-    def _source(self, work: Work, index: int) -> Source:
-        """A text, read."""
-        if index not in work.sources:
-            self._read_ahead(work)
-        if work.sources.get(index) is None:
-            work.sources[index] = self._read(work.texts[index][0])
-        source: Source | ValueError = work.sources[index]
-        if isinstance(source, ValueError):
-            raise source
-        return source
-
     def _read_ahead(self, work: Work) -> None:
-        """Read texts that wait, this request's first: many take a tokenizer little longer than one."""
-        together: Any = getattr(self._read, "batch", None)
-        if together is None:
-            return
+        """Read texts that wait, this request's first, with those of others if many can be read together."""
+        most = 1 if self._read.together is None else TOGETHER if self._work else FIRST
         unread: list[tuple[Work, range]] = []
-        texts: list[Any] = []
-        most_texts = TOGETHER if self._work else FIRST
         for each in dict.fromkeys((work, *self._share.flows)):
-            first, most = len(each.sources), most_texts - len(texts)  # they are read in order
+            first = len(each.sources)  # they are read in order
             new = range(first, min(first + most, len(each.texts)))
             unread.append((each, new))
-            texts += [text for text, _ in each.texts[first : first + most]]
-        if len(texts) == 1:
-            return
-        try:
-            found = iter(together(texts))
-        except Exception:  # who is at fault is seen when each is read alone
-            found = repeat(None)
-        for each, new in unread:
-            each.sources.update(zip(new, found, strict=False))
+            most -= len(new)
+        self._read(unread)
 
     def _make_room(self, work: Work, use: Use) -> bool:
         """Have those that hold much more give some up for a job that there is no room for; whether there is then."""

@@ -14,10 +14,10 @@ from ..models import Model
 from ..search import Answer
 from ..settings import Decoding
 from .allowed import ServedConstraints
-from .engine_thread import Certified, Done, EngineStopped
 from .exchange import bearer, client, json_line, json_response, left, of_work, refusals
 from .request_queue import DeadlinePassed, RequestQueue, Submission
 from .schemas import ABOUT_ALLOWED, Allowed, Error, Limits, Schema, Strict, count, decoding_of, narrowed, text_within, whole
+from .work import Certified, Done, EngineStopped
 
 PATHS = frozenset({"/v1/models", "/v1/completions", "/v1/chat/completions"})
 NOT_SAMPLED = "Outputs are searched for, not sampled: only 0 and 1 are known, and make no difference."

@@ -12,8 +12,9 @@ from typing import Any
 from ..search import Result
 from ..settings import Decoding
 from .engine_process import EngineProcess
-from .engine_thread import Certified, Done, EngineStopped, EngineThread, Event, Work
+from .engine_thread import EngineThread
 from .schemas import Limits
+from .work import Certified, Done, EngineStopped, Event, Work
 
 MOST_UNREAD = 2048  # events of a stream that wait for its client; one that is further behind does not read
 

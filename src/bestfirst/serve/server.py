@@ -14,8 +14,6 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .engine_thread import take_turns
-
 HEAD_SECONDS = 10.0  # that the head of a request may take to arrive
 BODY_SECONDS = 30.0
 GRACE = 5.0  # seconds beyond the deadline in which a client may take its response
@@ -161,7 +159,6 @@ def run(app: Any, listening: socket.socket, *, deadline: float, drain: float, re
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises them again when it is done, and then all is well
-    take_turns()
     Server(config, ready).run(sockets=[listening])
 
 
