@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import transformers
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bestfirst.engine.compiled_model import read_tokenizer
 from bestfirst.models.folder import ModelNotFound, NeedsTransformers, embedded_folder
-from bestfirst.models.sentencepiece_tokenizer import AddedToken, Splitter
+from bestfirst.models.sentencepiece_tokenizer import AddedToken, SentencePieceTokenizer, Splitter
 from bestfirst.models.tokenizer import Tokenizer
 from bestfirst.models.transformers import TransformersTokenizer
 from models.odd_texts import odd_texts
@@ -121,6 +122,33 @@ def test_odd_tokens_are_the_same_texts(both):
     found = mine.decode_batch(batch)
     assert [(ids, a, b) for ids, a, b in zip(batch, found, expected, strict=True) if a != b][:3] == []
     assert mine.decode_batch([]) == []
+
+
+@pytest.mark.parametrize("rule", ["", "61 62\t78\n"], ids=["as it is", "changed when put together"])
+@pytest.mark.parametrize("suffix", [False, True])
+def test_texts_are_sentencepieces_own(rule, suffix, tmp_path):
+    """Bytes, control pieces, spaces behind a word, and a table that changes what was put together, across pieces too."""
+    settings = {"byte_fallback": True, "hard_vocab_limit": False, "treat_whitespace_as_suffix": suffix, "minloglevel": 2}
+    if rule:
+        (tmp_path / "rule.tsv").write_text(rule)
+        settings["denormalization_rule_tsv"] = str(tmp_path / "rule.tsv")
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(["abc abd cab dab", "a b c d ab"] * 50),
+        model_prefix=str(tmp_path / "own"),
+        vocab_size=300,
+        **settings,
+    )
+    spm = SentencePieceProcessor(model_file=str(tmp_path / "own.model"))
+    pieces = {spm.IdToPiece(i): i for i in range(spm.GetPieceSize())}
+    mine = SentencePieceTokenizer(spm, spm, pieces, pieces, [AddedToken("</s>", 2)], "<unk>", [], [2], spm)
+    rng = random.Random(1)
+    batch = [
+        [rng.choice([*range(8), *range(259, len(pieces)), 0xC3 + 3, 0xA9 + 3]) for _ in range(rng.randrange(9))]
+        for _ in range(2000)
+    ]
+    shown = [[token for token in ids if token != 2] for ids in batch]
+    assert mine.decode_batch(batch) == [spm.decode(ids).strip() if ids else "" for ids in shown]
+    assert any("x" in spm.decode(ids) for ids in shown) == bool(rule)
 
 
 def test_pieces_languages_and_the_unknown_token(both):

@@ -139,27 +139,20 @@ def test_a_request_that_is_cancelled_is_told_nothing_more(engine, begun):
     before = len(events)
     assert len(told(engine, [("Guten Morgen!", bestfirst.Decoding())])) == 1
     assert len(events) == before
-    assert not engine._sent
+    assert not engine._works
     assert not engine._numbers
     wait_for(lambda: engine.in_flight == 0)
     assert engine.stats.rows > 0
 
 
-def test_a_text_that_cannot_be_written_fails_alone(engine, monkeypatch):
-    texts_of = engine.model.texts_of
-    expected = told(engine, [("Wo ist der Bahnhof?", bestfirst.Decoding())])[0].result
+def test_a_tokenizer_that_fails_here_leaves_texts_to_the_engine(engine, monkeypatch):
+    (expected,) = told(engine, [(SENTENCE, bestfirst.Decoding())])
 
-    def fails(outputs):
-        texts = texts_of(outputs)
-        if "Good morning." in texts or "Good morning!" in texts:
-            raise RuntimeError("a tokenizer failed")
-        return texts
+    def fails(_texts):
+        raise RuntimeError("a tokenizer failed")
 
-    monkeypatch.setattr(engine.model, "texts_of", fails)
-    texts = [(text, bestfirst.Decoding()) for text in ("Guten Morgen!", "Wo ist der Bahnhof?")]
-    first, second = sorted((each for each in told(engine, texts)), key=lambda done: done.index)
-    assert (first.result.status, first.result.message) == ("error", "the output cannot be written: RuntimeError")
-    assert second.result == expected
+    monkeypatch.setattr(engine._read, "tokenised", fails)
+    assert told(engine, [(SENTENCE, bestfirst.Decoding())]) == [expected]
 
 
 def test_settings_that_cannot_be_sent_are_refused(engine):

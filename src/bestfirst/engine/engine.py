@@ -29,7 +29,6 @@ from ..settings import Decoding
 from .scorer import ON_THE_WAY
 
 if TYPE_CHECKING:
-    from ..models.text_model import TextModel
     from .drafts import Drafts
     from .edits import Edits
 
@@ -45,7 +44,7 @@ class Job:
     `trace`: where its search is recorded. `begin`: makes a search other than the settings' own (`search`). Either keeps a job on
     the host, unless `edits` says as data what `begin` is there for. `error`: why this input cannot be decoded; no engine sees
     such a job. `paused`: it keeps what it holds and is given no rows; to be changed between two steps. An engine whose searches
-    run by themselves may take no notice. `written`: whether its answers get their texts; if not, who asked writes them.
+    run by themselves may take no notice.
     """
 
     index: int
@@ -56,7 +55,6 @@ class Job:
     error: str | None = None
     paused: bool = False
     edits: Edits | None = None
-    written: bool = True
     n_max: int = 0
 
     def __post_init__(self) -> None:
@@ -165,15 +163,6 @@ def shown(answer: Answer, decoding: Decoding, eos: Collection[int]) -> Sequence[
     """The tokens that an answer's text is made of; one that the settings say ends it may well have a text."""
     tokens = answer.tokens
     return tokens[:-1] if decoding.eos is not None and tokens and tokens[-1] in eos else tokens
-
-
-def write_all(model: TextModel, answers: Sequence[tuple[Source, Decoding, Answer]]) -> None:
-    """Give all of these their texts, in one go."""
-    ends = [decoding.ending(model.eos) for _, decoding, _ in answers]
-    tokens = [shown(answer, decoding, eos) for (_, decoding, answer), eos in zip(answers, ends, strict=True)]
-    texts = model.texts_of([(source.payload, some) for (source, _, _), some in zip(answers, tokens, strict=True)])
-    for (_, decoding, answer), eos, text in zip(answers, ends, texts, strict=True):
-        write(answer, decoding, eos, text)
 
 
 def write(answer: Answer, decoding: Decoding, eos: Collection[int], text: str | None) -> None:

@@ -124,8 +124,6 @@ class HostEngine:
         return certified(running.search)
 
     def _write(self, job: Job, answer: Answer) -> None:
-        if not job.written:
-            return
         eos = job.decoding.ending(self.scorer.eos)
         write(answer, job.decoding, eos, self.scorer.text(job.source, shown(answer, job.decoding, eos)))
 

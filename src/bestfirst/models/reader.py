@@ -97,18 +97,22 @@ class Reader:
 
     def batch(self, raws: Sequence[Any]) -> list[Source | ValueError]:
         """As called one by one, the texts tokenised together; what an input raises is in its place."""
+        return [self._attempt(raw) for raw in self.tokenised(raws)]
+
+    def tokenised(self, raws: Sequence[Any]) -> list[Any]:
+        """The texts among these inputs as `TextIds`, all else as it is."""
         texts = self._model.texts
         found: list[Any] = list(raws)
         if texts is not None and not self._model.speech:
             where = [i for i, raw in enumerate(raws) if isinstance(raw, str) and not HALF.search(raw)]
             bos = texts.bos
             for i, ids in zip(where, texts.encode_batch([raws[i] for i in where]), strict=True):
-                found[i] = _Ids(_once(bos, raws[i], ids))
-        return [self._attempt(raw) for raw in found]
+                found[i] = TextIds(_once(bos, raws[i], ids))
+        return found
 
     def _attempt(self, raw: Any) -> Source | ValueError:
         try:
-            return self._read(raw) if type(raw) is _Ids else self(raw)
+            return self._read(raw) if type(raw) is TextIds else self(raw)
         except ValueError as error:
             return error
 
@@ -161,7 +165,7 @@ class Reader:
         return (bos,)
 
 
-class _Ids(tuple[int, ...]):
+class TextIds(tuple[int, ...]):
     """Tokens that a text was found to have, as against tokens that a user gave."""
 
 

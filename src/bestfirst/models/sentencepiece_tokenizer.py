@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -90,7 +90,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._special_names = {token.content: token.id for token in self.added if token.special}
         self._special = {*self._special_names.values()}
         self._read: tuple[int, list[int]] | None = None  # of the vocabulary's size: tokens by sentencepiece's own numbers
-        self._shown_as: dict[int, int] = {}  # sentencepiece's own numbers, by token
+        self._shown_as: dict[int, str | None] = {}  # what a token adds to a text
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         if not self._any_cut("\n".join(texts)):
@@ -143,23 +143,38 @@ class SentencePieceTokenizer(Tokenizer):
         return self._split.finds(text)
 
     def decode_batch(self, batch: Sequence[Ids]) -> list[str]:
-        table, shown = self._shown_as, self.shown
+        table = self._shown_as
         for token in set(chain.from_iterable(batch)) - table.keys():
-            table[token] = NONE if token in self._special else shown.PieceToId(self._name(token))
-        rows = [[*map(table.__getitem__, ids)] for ids in batch]
-        for i, row in enumerate(rows):
-            if NONE in row:  # mostly the last, EOS
-                rows[i] = row[:-1] if row.index(NONE) == len(row) - 1 else [number for number in row if number != NONE]
-        texts = map(shown.decode, rows) if len(rows) < FEW else shown.decode(rows, num_threads=_threads(len(rows)))
-        odd = shown.unk_id()
-        every = zip(batch, rows, texts, strict=True)
-        return [
-            self._text([token for token in ids if token not in self._special]) if odd in row else self._finish(text)
-            for ids, row, text in every
-        ]
+            table[token] = self._plain_text(token)
+        texts = []
+        for ids in batch:
+            try:
+                texts.append(self._finish("".join(map(table.__getitem__, ids))))  # type: ignore[arg-type]
+            except TypeError:
+                texts.append(self._text([token for token in ids if token not in self._special]))
+        return texts
+
+    def _plain_text(self, token: int) -> str | None:
+        """What a token adds to a text wherever it stands; None where sentencepiece has to see the others.
+
+        It puts pieces one behind the other and makes spaces of their marks, but for control, unknown and unused ones, and bytes;
+        what it does at either end of a text, `_finish` does as well.
+        """
+        if token in self._special:
+            return ""
+        shown, name = self.shown, self._name(token)
+        number = shown.PieceToId(name)
+        kinds = (shown.IsUnknown, shown.IsControl, shown.IsByte, shown.IsUnused)
+        return None if self._denormalizes or any(kind(number) for kind in kinds) else name.replace(SPACE, " ")
+
+    @cached_property
+    def _denormalizes(self) -> bool:
+        """Whether sentencepiece changes a text that it has put together, by a table of its model."""
+        found = [spec for number, spec in _message(self.shown.serialized_model_proto()) if number == DENORMALIZER]
+        return any(number == CHARACTER_MAP and table for spec in found for number, table in _message(spec))
 
     def _text(self, ids: Ids) -> str:
-        """One by one, by the pieces' names; of no pieces sentencepiece makes no text."""
+        """By the pieces' names; of no pieces sentencepiece makes no text."""
         return self._finish(self.shown.decode([*map(self._name, ids)])) if ids else ""
 
     def _finish(self, text: str) -> str:
@@ -171,8 +186,8 @@ class SentencePieceTokenizer(Tokenizer):
 
     def piece(self, token: int) -> str:
         name = self._name(token)
-        if token in self._special or "\u2581" in name:  # sentencepiece's mark of a space
-            return name.replace("\u2581", " ")
+        if token in self._special or SPACE in name:
+            return name.replace(SPACE, " ")
         return self._finish(self.shown.decode([name]))
 
     def special(self, text: str) -> int | None:
@@ -182,8 +197,33 @@ class SentencePieceTokenizer(Tokenizer):
         return None
 
 
-NONE = -1  # the number of a token that is not shown
+SPACE = "\u2581"  # sentencepiece's mark of a space
+DENORMALIZER, CHARACTER_MAP = 5, 2  # fields of its model, and of what changes texts
 FEW = 64  # texts that are not worth a table of all pieces, nor a list of sentencepiece's, for which it begins threads
+
+
+def _message(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Of a protocol buffer: the fields that have a length, each with its number."""
+    at = 0
+    while at < len(data):
+        key, at = _number(data, at)
+        if key & 7 == 2:
+            size, at = _number(data, at)
+            yield key >> 3, data[at : at + size]
+            at += size
+        elif key & 7 == 0:
+            _, at = _number(data, at)
+        else:
+            at += 8 if key & 7 == 1 else 4
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """One of a protocol buffer, seven bits a byte, and where it ends."""
+    value = shift = 0
+    while data[at] > 127:
+        value |= (data[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+    return value | data[at] << shift, at + 1
 
 
 def _threads(texts: int) -> int:
@@ -208,7 +248,7 @@ class MarianTokenizer(SentencePieceTokenizer):
         return ">>" in text or super()._any_cut(text)
 
     def _finish(self, text: str) -> str:
-        return super()._finish(text.replace("\u2581", " "))
+        return super()._finish(text.replace(SPACE, " "))
 
     def _name(self, token: int) -> str:
         if token in self._pieces:

@@ -1,7 +1,7 @@
 """Engine process: the engine's thread in a process of its own, so that neither it nor a GPU waits for those who answer requests.
 
-Here texts are read and written, there tokens are searched for. A thread here sends requests, another turns what comes back into
-events; there the process's first thread hands requests to the engine's.
+Here texts are tokenised. A thread does that and sends requests, another turns what comes back into events; there the process's
+first thread hands requests to the engine's.
 """
 
 from __future__ import annotations
@@ -9,62 +9,31 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pickle import dumps, loads
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Thread
 from time import monotonic
 from typing import Any
 
-from ..engine import Stats, write_all
-from ..models import Source
-from ..search import Answer, Result
+from ..engine import Stats
+from ..models.reader import TextIds
 from ..settings import Decoding
-from .engine_thread import EngineThread, take_turns
-from .messages import SettingsPickler, SettingsUnpickler, of_event, of_source, of_stats, to_event, to_source
+from .engine_thread import FIRST, TOGETHER, EngineThread, take_turns
+from .messages import SettingsPickler, SettingsUnpickler, of_event, of_stats, to_event
 from .schemas import Limits
-from .work import Certified, Done, EngineStopped, Event, TextReader, Work
+from .work import Done, EngineStopped, Event, Work
 
 KNOWN = 256  # settings and constraints that have a number
 PATIENCE = 10.0  # seconds that the process may take to end
-NEWS = 0.05  # seconds after which the state of the engine is told although nothing has happened
+NEWS = 0.05  # seconds after which the state of the engine is told, where it has work
 
 log = logging.getLogger(__name__)
 
 Load = Callable[[], tuple[Any, Decoding]]
-
-
-@dataclass(eq=False)
-class Sent:
-    """A request whose texts the process was sent, those that need a search: their indices, and how many are not done."""
-
-    work: Work
-    indices: list[int]
-    left: int
-
-    def event(self, *told: Any) -> Event:
-        """What was told of it there, as it is told here."""
-        event = to_event(*told)
-        if isinstance(event, EngineStopped):
-            return event
-        index = self.indices[event.index]
-        return (
-            event._replace(index=index)
-            if isinstance(event, Certified)
-            else event._replace(index=index, read=self.work.size(index))
-        )
-
-    def answers(self, event: Event) -> list[tuple[Source, Decoding, Answer]]:
-        """Those that an event tells of, to be written."""
-        if isinstance(event, EngineStopped):
-            return []
-        found = [event.answer] if isinstance(event, Certified) else [*event.result.hypotheses, event.result.partial]
-        source, (_, decoding) = self.work.sources[event.index], self.work.texts[event.index]
-        return [(source, decoding, answer) for answer in found if answer is not None]  # type: ignore[misc]
 
 
 class EngineProcess:
@@ -76,7 +45,7 @@ class EngineProcess:
 
     def __init__(self, load: Load, limits: Limits, *, row_budget: int | None = None) -> None:
         self.flush: Callable[[], None] = lambda: None
-        self.in_flight, self.stats = 0, Stats()
+        self.alive, self.in_flight, self.stats = False, 0, Stats()
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=run_engine, args=(theirs, load, limits, row_budget), name="engine", daemon=True)
@@ -89,10 +58,9 @@ class EngineProcess:
         except EOFError:
             self._process.join()
             raise SystemExit(self._process.exitcode or 1) from None
-        self._read = TextReader(self.model)
-        self._tokenizer = Lock()  # not every one may be asked by two threads at a time
-        self._outbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._sent: dict[int, Sent] = {}
+        self._read = self.model.reader()
+        self._outbox: SimpleQueue[Work | None] = SimpleQueue()  # to be submitted or, if it is cancelled, given up; None: stop
+        self._works: dict[int, Work] = {}  # that are not over, by their number
         self._numbers: dict[Work, int] = {}
         self._next = 0
         self._known: dict[int, tuple[Any, int]] = {}  # by identity, the latest last
@@ -100,20 +68,17 @@ class EngineProcess:
         self._listening = Thread(target=self._listen, name="events", daemon=True)
 
     def start(self) -> None:
+        self.alive = True
         self._sending.start()
         self._listening.start()
 
-    @property
-    def alive(self) -> bool:
-        return self._listening.is_alive()
-
     def submit(self, work: Work) -> None:
-        self._outbox.put(partial(self._submit, work))
+        self._outbox.put(work)
 
     def cancel(self, work: Work) -> None:
         """Nobody waits for it any more."""
         work.cancelled = True
-        self._outbox.put(partial(self._cancel, work))
+        self._outbox.put(work)
 
     def stop(self) -> None:
         """End the process; what is not done fails."""
@@ -125,34 +90,45 @@ class EngineProcess:
     # -- requests ----------------------------------------------------------------------------------------------------------
 
     def _send_all(self) -> None:
-        while (call := self._outbox.get()) is not None:
-            call()
+        while None not in (works := self._waiting()):
+            new = [work for work in works if work is not None and not work.cancelled]
+            for work, texts in zip(new, self._tokenised(new), strict=True):
+                self._submit(work, texts)
+            for each in works:
+                if each is not None and each.cancelled:
+                    self._give_up(each)
         self._send("stop")
 
-    def _submit(self, work: Work) -> None:
-        if work.cancelled:
-            return
-        with self._tokenizer:
-            self._read([(work, range(len(work.texts)))])
-        found = [(index, source) for index, source in work.sources.items() if isinstance(source, Source)]
-        for index, result in work.sources.items():
-            if isinstance(result, Result):
-                work.tell(Done(index, result))
-        self.flush()
-        if not found:
-            return
+    def _waiting(self) -> list[Work | None]:
+        """What waits to be sent: as much as is worth tokenising at a time, at least one."""
+        found = [self._outbox.get()]
+        left = TOGETHER if self._works else FIRST
+        while (last := found[-1]) is not None and (left := left - len(last.texts)) > 0 and not self._outbox.empty():
+            found.append(self._outbox.get())  # nobody else takes from it
+        return found
+
+    def _tokenised(self, works: Sequence[Work]) -> Iterator[list[Any]]:
+        """The texts of each, as tuples of tokens where that is all that is needed of them."""
+        texts = [text for work in works for text, _ in work.texts]
+        needed = [work.recorded or (isinstance(text, str) and not text.strip()) for work in works for text, _ in work.texts]
         try:
-            settings = [self._number(work.texts[index][1]) for index, _ in found]
-        except Exception as error:  # of what pickles a constraint of somebody's own
+            found = self._read.tokenised([None if whole else text for text, whole in zip(texts, needed, strict=True)])
+        except Exception:  # of the tokenizer's own code: the engine reads them, and says whose text it was
+            found = texts
+        each = (tuple(ids) if type(ids) is TextIds else text for text, ids in zip(texts, found, strict=True))
+        return ([*islice(each, len(work.texts))] for work in works)
+
+    def _submit(self, work: Work, texts: list[Any]) -> None:
+        self._next = number = self._next + 1
+        try:
+            settings = [self._number(decoding) for _, decoding in work.texts]
+        except Exception as error:  # of what pickles somebody's own function
             log.warning("a request could not be sent to the engine: %s", error, exc_info=True)
             self._fail(work)
             return
-        self._next = number = self._next + 1
-        self._sent[number] = Sent(work, [index for index, _ in found], len(found))
-        self._numbers[work] = number
-        texts = [work.texts[index][0] if work.recorded else None for index, _ in found]
-        sources = [of_source(source) for _, source in found]
-        if not self._send("submit", number, work.client, texts, sources, settings, work.stream, work.recorded):
+        self._works[number], self._numbers[work] = work, number
+        how = {"stream": work.stream, "blanks": work.blanks, "recorded": work.recorded}
+        if not self._send("submit", number, work.client, texts, settings, how):
             self._listening.join()  # it ends as the process has, and may have done so before it could know of this one
             self._fail(work)
         while len(self._known) > KNOWN:
@@ -163,10 +139,10 @@ class EngineProcess:
         work.tell(EngineStopped("the engine cannot take this request"))
         self.flush()
 
-    def _cancel(self, work: Work) -> None:
+    def _give_up(self, work: Work) -> None:
         number = self._numbers.pop(work, None)
         if number is not None:
-            self._sent.pop(number, None)
+            self._works.pop(number, None)
             self._send("cancel", number)
 
     def _number(self, thing: Any) -> int:
@@ -192,44 +168,27 @@ class EngineProcess:
     def _listen(self) -> None:
         try:
             while True:
-                told, self.in_flight, costs = loads(self._pipe.recv_bytes())
-                self.stats = Stats(*costs)
+                told, state = loads(self._pipe.recv_bytes())
+                if state is not None:
+                    self.in_flight, self.stats = state[0], Stats(*state[1])
                 self._tell(told)
                 self.flush()
         except (EOFError, OSError):
             pass
         finally:
-            for sent in [*self._sent.values()]:
-                sent.work.tell(EngineStopped("the server is stopping"))
+            self.alive = False  # before anybody hears of it
+            for work in [*self._works.values()]:
+                work.tell(EngineStopped("the server is stopping"))
             self.flush()
 
     def _tell(self, told: Sequence[tuple[Any, ...]]) -> None:
-        """Of those whose requests somebody still waits for, each with its texts."""
-        wanted = [(sent, what) for number, *what in told if (sent := self._sent.get(number)) is not None]
-        events = [(sent, sent.event(*what)) for sent, what in wanted if not sent.work.cancelled]
-        try:
-            self._write(events)
-        except Exception:  # who is at fault is seen when each is written alone
-            events = [(sent, self._written_alone(sent, event)) for sent, event in events]
-        for sent, event in events:
-            sent.left -= type(event) is Done
-            if not sent.left and (number := self._numbers.pop(sent.work, None)) is not None:
-                self._sent.pop(number, None)
-            sent.work.tell(event)
-
-    def _write(self, events: Sequence[tuple[Sent, Event]]) -> None:
-        answers = [each for sent, event in events for each in sent.answers(event)]
-        with self._tokenizer:
-            write_all(self.model, answers)
-
-    def _written_alone(self, sent: Sent, event: Event) -> Event:
-        try:
-            self._write([(sent, event)])
-        except Exception as error:  # of the tokenizer's own code
-            log.warning("an output could not be written: %s", error, exc_info=True)
-            message = f"the output cannot be written: {type(error).__name__}"
-            return event._replace(result=Result(status="error", message=message)) if isinstance(event, Done) else event
-        return event
+        """Those who still wait for it."""
+        for number, over, *what in told:
+            work = self._works.pop(number, None) if over else self._works.get(number)
+            if work is not None and over:
+                self._numbers.pop(work, None)
+            if work is not None and not work.cancelled:
+                work.tell(to_event(*what))
 
 
 # -- there -----------------------------------------------------------------------------------------------------------------------
@@ -247,9 +206,11 @@ def run_engine(pipe: Connection, load: Load, limits: Limits, row_budget: int | N
 
     def flush() -> None:
         nonlocal last
-        if told or not engine.busy or monotonic() - last > NEWS:
-            last = monotonic()
-            message = dumps((told, engine.in_flight, of_stats(engine.stats)))
+        state = None
+        if not engine.busy or monotonic() - last > NEWS:
+            state, last = (engine.in_flight, of_stats(engine.stats)), monotonic()
+        if told or state:
+            message = dumps((told, state))
             told.clear()
             try:
                 pipe.send_bytes(message)
@@ -271,20 +232,20 @@ def _hand_over(pipe: Connection, engine: EngineThread, told: list[tuple[Any, ...
     known: dict[int, Any] = {}
     works: dict[int, Work] = {}
 
-    def submit(number: int, client: str, texts: Any, sources: Any, settings: Any, stream: bool, recorded: bool) -> None:
+    def submit(number: int, client: str, texts: Sequence[Any], settings: Sequence[int], how: Any) -> None:
         left = len(texts)
 
         def tell(event: Event) -> None:
             nonlocal left
-            told.append((number, *of_event(event)))
             left -= type(event) is Done
+            told.append((number, not left, *of_event(event)))
             if not left:
                 works.pop(number, None)
 
-        pairs = [(text, known[each]) for text, each in zip(texts, settings, strict=True)]
-        work = works[number] = Work(client, texts=pairs, tell=tell, stream=stream, recorded=recorded, written=recorded)
-        work.sources = dict(enumerate(map(to_source, sources)))
-        engine.submit(work)
+        read = [TextIds(text) if type(text) is tuple else text for text in texts]
+        pairs = [*zip(read, map(known.__getitem__, settings), strict=True)]
+        works[number] = Work(client, texts=pairs, tell=tell, **how)
+        engine.submit(works[number])
 
     def cancel(number: int) -> None:
         if (work := works.pop(number, None)) is not None:

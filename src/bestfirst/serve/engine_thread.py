@@ -254,7 +254,7 @@ class EngineThread:
         if isinstance(source, Result):
             return source
         try:
-            job = Job(index, source, work.texts[index][1], written=work.written)
+            job = Job(index, source, work.texts[index][1])
         except ValueError as error:
             return Result(status="error", message=str(error))
         if work.recorded:

@@ -12,8 +12,6 @@ from typing import Any
 
 from ..constraints import Constraint
 from ..engine import Stats
-from ..models import Source
-from ..models.reader import Prompt
 from ..search import Answer, Result
 from .work import Certified, Done, EngineStopped, Event
 
@@ -23,18 +21,8 @@ def _fields(kind: type, but: Sequence[str] = ()) -> Callable[[Any], tuple[Any, .
     return attrgetter(*(each.name for each in fields(kind) if each.name not in but))
 
 
-_of_answer, _of_prompt = _fields(Answer), _fields(Prompt)
-_of_source, _of_result = _fields(Source, but=["payload"]), _fields(Result, but=["hypotheses", "partial", "trace"])
+_of_answer, _of_result = _fields(Answer), _fields(Result, but=["hypotheses", "partial", "trace"])
 of_stats = _fields(Stats, but=["results"])
-
-
-def of_source(source: Source) -> tuple[Any, ...]:
-    return _of_prompt(source.payload), *_of_source(source)
-
-
-def to_source(message: Sequence[Any]) -> Source:
-    prompt, *rest = message
-    return Source(Prompt(*prompt), *rest)
 
 
 def of_event(event: Event) -> tuple[Any, ...]:
@@ -44,7 +32,7 @@ def of_event(event: Event) -> tuple[Any, ...]:
         return "stopped", str(event)
     result, partial, trace = event.result, event.result.partial, event.trace and dumps(event.trace)
     answers = [*map(_of_answer, result.hypotheses)]
-    return "done", event.index, answers, _of_result(result), partial and _of_answer(partial), trace
+    return "done", event.index, answers, _of_result(result), partial and _of_answer(partial), trace, event.read
 
 
 def to_event(kind: str, *what: Any) -> Event:
@@ -53,9 +41,9 @@ def to_event(kind: str, *what: Any) -> Event:
         return Certified(index, rank, Answer(*answer))
     if kind == "stopped":
         return EngineStopped(*what)
-    index, answers, counts, partial, trace = what
+    index, answers, counts, partial, trace, read = what
     result = Result([Answer(*each) for each in answers], *counts, partial and Answer(*partial))  # type: ignore[call-arg]
-    return Done(index, result, trace and loads(trace))
+    return Done(index, result, trace and loads(trace), read)
 
 
 class SettingsPickler(Pickler):

@@ -50,7 +50,6 @@ class Work(Flow):
     stream: bool = False  # tell of answers as they are certified
     blanks: bool = False  # decode texts of nothing but blanks, too
     recorded: bool = False  # tell every event of every search, in strict order
-    written: bool = True  # answers have their texts, when they are told
     cancelled: bool = False
     sources: dict[int, Source | Result] = field(default_factory=dict)  # of texts that were read, from the first on
     set_aside: dict[int, int] = field(default_factory=dict)  # of texts that had to make room: tokens of memory for next time

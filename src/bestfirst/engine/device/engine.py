@@ -20,7 +20,7 @@ from ...models.transformers import TransformersModel
 from ...search import Answer, Result
 from ...settings import Decoding
 from ..edits import NotAnswered, at_least
-from ..engine import Engine, Job, Stats, write_all
+from ..engine import Engine, Job, Stats, shown, write
 from ..known import known
 from .agreement import Way, check_answers
 from .kept_session import KeptSession
@@ -310,10 +310,15 @@ class DeviceEngine:
         self.submit(*left)
 
     def _write(self, found: Sequence[tuple[Job, Result]]) -> None:
-        """Give all answers their texts."""
-        if found and self.model.tokenizer is not None:
-            some = [(job, (*result.hypotheses, result.partial)) for job, result in found if job.written]
-            write_all(self.model, [(job.source, job.decoding, each) for job, many in some for each in many if each is not None])
+        """Give all answers their texts, in one go."""
+        if not found or self.model.tokenizer is None:
+            return
+        answers = [(job, each) for job, result in found for each in (*result.hypotheses, result.partial) if each is not None]
+        texts = self.model.texts_of(
+            [(job.source.payload, shown(answer, job.decoding, self._ends(job))) for job, answer in answers]
+        )
+        for (job, answer), text in zip(answers, texts, strict=True):
+            write(answer, job.decoding, self._ends(job), text)
 
     def _new(self, jobs: Sequence[Job], before: Session | None) -> Session:
         """For these jobs; no smaller than the one before, if its beams would do: as many inputs, and as long, may come again."""
