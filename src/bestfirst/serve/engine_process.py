@@ -22,7 +22,7 @@ from typing import Any
 from ..engine import Stats
 from ..models.reader import TextIds
 from ..settings import Decoding
-from .engine_thread import FIRST, TOGETHER, EngineThread, take_turns
+from .engine_thread import TOGETHER, EngineThread, take_turns
 from .messages import SettingsPickler, SettingsUnpickler, of_event, of_stats, to_event
 from .schemas import Limits
 from .work import Done, EngineStopped, Event, Work
@@ -100,9 +100,9 @@ class EngineProcess:
         self._send("stop")
 
     def _waiting(self) -> list[Work | None]:
-        """What waits to be sent: as much as is worth tokenising at a time, at least one."""
+        """What waits to be sent: one request if the engine waits for it, else as many as are worth tokenising at a time."""
         found = [self._outbox.get()]
-        left = TOGETHER if self._works else FIRST
+        left = TOGETHER if self._works else 1
         while (last := found[-1]) is not None and (left := left - len(last.texts)) > 0 and not self._outbox.empty():
             found.append(self._outbox.get())  # nobody else takes from it
         return found

@@ -36,6 +36,7 @@ FEW = 64  # jobs that are not worth collecting while many others run,
 ENOUGH = 8  # and the part of those in flight that is
 BEHIND = 4  # collections whose results may wait for a better time
 MOST_RULES = 1024  # settings that are remembered
+SOME = 128  # results that are told at a time when there is nothing else to do
 SLICE = 32, 1024  # results, and answers of theirs, that are made between two glances at the device
 
 
@@ -116,8 +117,8 @@ class Session:
     def step(self, waiting: deque[Job], meanwhile: Callable[[], bool] = lambda: True) -> list[tuple[Job, Result]]:
         """Let some in, queue some steps, and look at what the ones before have done. What cannot stay goes back to `waiting`.
 
-        Results are made while the device works; when it has nothing left to do, all of them are there. `meanwhile` is asked
-        before the device is waited for; if it says no, nobody wants to know any more.
+        Results are made while the device works; when it has nothing left to do, some at a time, for whoever waits can begin with
+        those. `meanwhile` is asked before the device is waited for; if it says no, nobody wants to know any more.
         """
         begun = perf_counter()
         entered = self._admit(waiting)
@@ -133,7 +134,7 @@ class Session:
                 self._look(snapshot, waiting)
         else:
             self._snapshots.clear()
-            while self._collections:
+            while self._collections and len(found) < SOME:
                 found += self._some_results()
         self.seconds += perf_counter() - begun
         return found
