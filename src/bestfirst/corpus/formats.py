@@ -170,12 +170,16 @@ class Target:
 
     def line(self, record: Record, result: Result) -> str:
         """What is written for one record, with its line end."""
-        write = {"text": self._text, "nbest": self._nbest, "json": self._json, "jsonl": self._record}[self.form]
-        return write(record, result)
+        return self._writer(record, result)
+
+    @property
+    def _writer(self) -> Callable[[Record, Result], str]:
+        return {"text": self._text, "nbest": self._nbest, "json": self._json, "jsonl": self._record}[self.form]
 
     def _text(self, record: Record, result: Result) -> str:
         """The best hypothesis; an empty line where there is none."""
-        return "".join(one_line(answer.text) for answer in self.shown(result)[:1]) + "\n"
+        answers = self.shown(result)
+        return one_line(answers[0].text) + "\n" if answers else "\n"
 
     def _nbest(self, record: Record, result: Result) -> str:
         """`i ||| text ||| score` for every hypothesis, i counted from 0, as Moses and Marian write it.
@@ -223,8 +227,7 @@ class Target:
 
     def admit(self, record: Record) -> Record:
         """The record; one whose fields this form cannot hold has an error, and the fields that can be held."""
-        fields = record.fields
-        if self.form != "parquet" or fields is None or not isinstance(record.row, str):
+        if self.form != "parquet" or not isinstance(record.row, str) or (fields := record.fields) is None:
             return record
         odd = parquet().unfit(fields)
         if not odd:
@@ -239,7 +242,8 @@ class Target:
         if self.form == "parquet":
             values = [self._translation(record, result) for record, result in each]
             return parquet().encode(shard, values, self.field, self.into, self.nbest > 1)
-        text = "".join(self.line(record, result) for record, result in each)
+        write = self._writer
+        text = "".join([write(record, result) for record, result in each])
         return compress(text.encode("utf-8", "replace"), self.compression)
 
     def join(self, pieces: Callable[[], Iterator[bytes]], out: BinaryIO) -> None:
