@@ -11,14 +11,26 @@ from typing import Any, BinaryIO
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file beside `path` that takes its place when all of it is on the disk. If that fails, nothing is left of it."""
-    beside = path.with_name(path.name + ".tmp")
+def lasting(path: Path) -> Iterator[BinaryIO]:
+    """Write a file's content, which is on the disk in the end; its name need not be. If that fails, nothing is left of it."""
     try:
-        with open(beside, "wb") as out:
+        with open(path, "wb") as out:
             yield out
             out.flush()
             os.fsync(out.fileno())
+    except BaseException:
+        with suppress(OSError):
+            path.unlink()
+        raise
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Write a file beside `path` that takes its place when all of it is on the disk. If that fails, nothing is left of it."""
+    beside = path.with_name(path.name + ".tmp")
+    with lasting(beside) as out:
+        yield out
+    try:
         os.replace(beside, path)
     except BaseException:
         with suppress(OSError):

@@ -56,7 +56,7 @@ def test_lines_on_which_nothing_finishes_are_counted_alike_on_both_sides():
     )
     tally = Tally()
     for result, other in zip(results, theirs, strict=True):
-        tally.add(result, 4)
+        tally.add([result], 4)
         assert 0 < beam_calls(result, 4) <= other.calls
     assert tally.saved == 0
     assert tally.calls == tally.beam_calls > 0

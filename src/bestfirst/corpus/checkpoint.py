@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import Conflict, Stopped, Unusable, reason
-from ..journal import Journal, digest, replacing, sync_folder, write
+from ..journal import Journal, digest, lasting, sync_folder, write
 from ..settings import Budget
 from .formats import Input, Survey, Target
 from .manifest import WRONG, Complete, Entry, Manifest
@@ -243,7 +243,7 @@ class Checkpoint:
         made = self.parts / "output"
         with self._writing():
             try:
-                with replacing(made) as out:
+                with lasting(made) as out:
                     self.target.join(self._pieces, out)
             except DamagedShard:
                 for shard in [shard for shard, entry in self.done.items() if self._data(entry) is None]:

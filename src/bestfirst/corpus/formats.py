@@ -248,12 +248,14 @@ class Target:
 
     def join(self, pieces: Callable[[], Iterator[bytes]], out: BinaryIO) -> None:
         """Put encoded shards together, in this order, a piece at a time."""
-        if next(pieces(), None) is None:
+        every = pieces()
+        first = next(every, None)
+        if first is None:
             out.write(self.encode(Shard(0, ()), ()))
         elif self.form == "parquet":
             parquet().join(pieces, out)
         else:
-            out.writelines(pieces())
+            out.writelines(chain([first], every))
 
     def split(self, path: Path, sizes: Sequence[int], rows: int) -> Iterator[bytes]:
         """The pieces that `join` made this file of, by their sizes; of a Parquet file, by the rows of each."""

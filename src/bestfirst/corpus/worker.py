@@ -74,13 +74,13 @@ class Tally:
             raise ValueError("a count is not a number from 0 up")
         return cls(**numbers)
 
-    def add(self, result: Result, beam: int) -> None:
-        """A sentence is done; with a beam of 0, beam search's calls are none that it could be compared with."""
-        self.sentences += 1
-        self.calls += result.calls
-        self.beam_calls += beam_calls(result, beam) if beam else 0
-        self.rows += result.rows
-        self.exact += result.exact
+    def add(self, results: Sequence[Result], beam: int) -> None:
+        """Sentences are done; with a beam of 0, beam search's calls are none that they could be compared with."""
+        self.sentences += len(results)
+        self.calls += sum([result.calls for result in results])
+        self.beam_calls += sum([beam_calls(result, beam) for result in results]) if beam else 0
+        self.rows += sum([result.rows for result in results])
+        self.exact += sum([result.exact for result in results])
 
     def include(self, other: Tally, times: int = 1) -> None:
         """These lines too; with `times=-1`, no more."""
@@ -226,22 +226,23 @@ class Worker:
     ) -> None:
         """Decode these records together. If that fails, do those that are left in halves, until the one at fault is alone; that
         one once more, for what failed may have been the machine."""
-        left, beam = dict(enumerate(records)), self.beam
+        left = dict(enumerate(records))
+        results: list[Result] = []
         cost = Stats()
 
         def finished(index: int, result: Result) -> None:
             record = left.pop(index)
             if result.status != "error":
                 self.probe = record.text
-            tally.add(result, beam)
+            results.append(result)
             done(record, result)
 
         tracer = None if trace is None else lambda index: trace(records[index])
+        why = None
         try:
             self._call([record.text for record in records], progress=finished, trace=tracer, stats=cost)
             tally.steps += cost.steps
             tally.model_seconds += cost.model_seconds
-            return
         except (Stopped, BrokenPipeError):
             raise
         except Exception as error:  # of the model's or a score's own code
@@ -249,6 +250,8 @@ class Worker:
         if last_try:
             for index in list(left):
                 finished(index, Result(status="error", message=why))
+        tally.add(results, self.beam)
+        if why is None or last_try:
             return
         alone = len(records) == 1
         if alone:
