@@ -85,7 +85,7 @@ def test_broken_off_before_any_operation_it_goes_on(do, tmp_path: Path, power: b
         assert (folder / "out").read_bytes() == expected
         assert sorted(path.name for path in folder.iterdir()) == ["out", "out.manifest.json", "text"]
         kept += len(redone) < 5
-    assert last > 40
+    assert last > 35  # operations that there were to break it off before: a job of five shards makes 38
     assert kept > 20  # and what was done was not done again
 
 
