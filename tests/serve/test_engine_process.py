@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
@@ -19,7 +21,7 @@ from bestfirst.serve.request_queue import RequestQueue
 from bestfirst.serve.schemas import Limits
 from bestfirst.serve.work import Certified, EngineStopped, Work
 
-from .served import PATIENCE, SENTENCE, in_a_loop
+from .served import ENVIRONMENT, PATIENCE, SENTENCE, Served, in_a_loop
 
 LIMITS = Limits(max_beam=50)
 TEXTS = ["Guten Morgen!", "Wo ist der Bahnhof?", SENTENCE, " ", "Das habe ich nicht gesagt."]
@@ -185,3 +187,52 @@ def test_a_model_that_cannot_be_loaded_ends_the_command_with_its_code():
     with pytest.raises(SystemExit) as ended:
         EngineProcess(refuse, LIMITS)
     assert ended.value.code == 2
+
+
+# -- the command: on a device its engine has a process of its own, and a device called cpu:0 is to be had everywhere
+
+
+def engine_of(server: Served) -> int:
+    """The process of its engine."""
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    (found,) = (pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return int(found)
+
+
+def runs(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and "Z (zombie)" not in status.read_text()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are looked up in /proc")
+def test_the_command_stops_it_and_hears_of_its_end():
+    server = Served("--device", "cpu:0")
+    texts = ["Guten Morgen!", "  ", "Wo ist der Bahnhof?"]
+    expected = [result.text or "" for result in bestfirst.decode(load()[0], texts, beam=5, nbest=2)]
+    found = server.translate(texts, nbest=2).json["results"]
+    assert [each["text"] for each in found] == [expected[0], "", expected[2]]
+    assert server.post("/v1/completions", {"prompt": "Guten Morgen!"}).json["usage"]["prompt_tokens"] == 5
+    assert len(server.post("/search", {"text": "Guten Morgen!"}).json["searches"]) == 2
+    engine = engine_of(server)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(PATIENCE) == 0
+    assert not runs(engine)
+
+    for whom, stays in (("engine", True), ("server", False)):
+        server = Served("--device", "cpu:0")
+        engine = engine_of(server)
+        os.kill(engine if whom == "engine" else server.process.pid, signal.SIGKILL)
+        if stays:
+            wait_for(lambda server=server: server.get("/health").status == 503)
+            answer = server.translate("Guten Morgen!")
+            assert (answer.status, "start the server again" in answer.json["detail"]) == (503, True)
+        else:
+            wait_for(lambda engine=engine: not runs(engine))
+        server.stop()
+
+
+def test_a_model_that_is_not_there_is_said_once(tmp_path):
+    line = [sys.executable, "-m", "bestfirst", "serve", "--port", "0", "--device", "cpu:0", "--model", str(tmp_path / "none")]
+    ended = subprocess.run(line, capture_output=True, text=True, env=ENVIRONMENT, timeout=PATIENCE, check=False)
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1), ended.stderr
+    assert "none" in ended.stderr
