@@ -244,17 +244,23 @@ def test_places_are_given_back_when_the_engine_is_done_and_at_the_deadline():
 
 def test_a_stream_that_is_not_read_is_given_up_when_too_much_waits():
     async def scenario() -> None:
+        model = Letters()
         limits = Limits(max_beam=8, max_queue=4096, max_items=4096, deadline=PATIENCE)
-        queue = RequestQueue(EngineThread(Letters(), limits), limits)
+        queue = RequestQueue(EngineThread(model, limits), limits)
         queue.open()
         try:
-            behind = queue.submit([("a", Decoding(beam=2))] * (MOST_UNREAD + 500), client="one", stream=True)
+            texts = ["a"] * 1400 + ["slow"] + ["a"] * 600  # two events each; the engine waits at the slow one until it may go on
+            behind = queue.submit([(text, Decoding(beam=2)) for text in texts], client="one", stream=True)
+            while not (model.begun.is_set() and len(behind._events) > MOST_UNREAD):
+                await asyncio.sleep(0.01)
+            model.go.set()
             while queue.queued:
                 await asyncio.sleep(0.01)
             assert len(behind._events) < 2 * MOST_UNREAD
             with pytest.raises(DeadlinePassed, match="waiting to be read"):
                 [event async for event in behind.events()]
         finally:
+            model.go.set()
             queue.engine.stop()
 
     in_a_loop(scenario())

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
+from pickle import dumps
 from time import monotonic, sleep
 
 import pytest
+import torch
 
 import bestfirst
+from bestfirst.errors import Stopped, Unusable
 from bestfirst.models.folder import embedded_folder
 from bestfirst.serve.engine_process import KNOWN, EngineProcess
 from bestfirst.serve.engine_thread import EngineThread
@@ -34,7 +39,27 @@ def load():
 
 
 def refuse():
-    raise SystemExit(2)
+    raise Unusable("there is no such model")
+
+
+def load_gpt2():
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=50, n_positions=64, n_embd=512, n_layer=4, n_head=4, bos_token_id=1, eos_token_id=2
+    )
+    return bestfirst.wrap(transformers.GPT2LMHeadModel(config).eval()), bestfirst.Decoding()
+
+
+def load_for_ever():
+    sleep(PATIENCE)
+
+
+def load_what_fails():
+    """An engine whose thread fails, not a step of its model."""
+    EngineThread._feed = None
+    return load()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -119,13 +144,18 @@ def test_what_is_allowed_is_sent_once_and_found_again(engine, monkeypatch):
         (done,) = told(engine, [("Guten Morgen!", decoding)])
         assert (done.result.text, done.result.hypotheses[0].item) == ("Good morning!", 0)
     assert sent == ["know", "know", "submit", "know", "submit"]  # the trie, and twice its settings
+    others = [bestfirst.Decoding(beam=1, max_length=1 + i % 20) for i in range(KNOWN[bestfirst.Decoding] + 20)]
+    told(engine, [("Guten Morgen!", each) for each in others])
+    sent.clear()
+    told(engine, [("Guten Morgen!", bestfirst.Decoding(allowed=trie).read(engine.model))])
+    assert sent[:2] == ["know", "submit"]  # its settings alone
 
 
 def test_more_settings_than_are_known_at_a_time(engine):
-    several = [bestfirst.Decoding(beam=1, max_length=1 + i % 20) for i in range(KNOWN + 20)]
+    several = [bestfirst.Decoding(beam=1, max_length=1 + i % 20) for i in range(KNOWN[bestfirst.Decoding] + 20)]
     first = told(engine, [("Guten Morgen!", several[0])])
     events = told(engine, [("Guten Morgen!", each) for each in several])
-    assert len(engine._known) == KNOWN
+    assert len(engine._known[bestfirst.Decoding]) == KNOWN[bestfirst.Decoding]
     assert next(each for each in events if each.index == 0).result.partial == first[0].result.partial
 
 
@@ -183,10 +213,58 @@ def test_who_waits_hears_of_a_process_that_was_killed():
     engine.stop()
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_command_with_its_code():
-    with pytest.raises(SystemExit) as ended:
+def test_a_model_that_cannot_be_loaded_is_an_error_here():
+    with pytest.raises(Unusable, match="there is no such model"):
         EngineProcess(refuse, LIMITS)
-    assert ended.value.code == 2
+
+
+def test_a_process_that_is_killed_while_it_loads(monkeypatch):
+    others, received = {*multiprocessing.active_children()}, Connection.recv_bytes
+
+    def killed(connection):
+        (loading,) = {*multiprocessing.active_children()} - others
+        os.kill(loading.pid, signal.SIGKILL)
+        return received(connection)
+
+    monkeypatch.setattr(Connection, "recv_bytes", killed)
+    with pytest.raises(Stopped, match="enough memory"):
+        EngineProcess(load_for_ever, LIMITS)
+
+
+def test_an_engine_that_fails_is_heard_of():
+    engine = EngineProcess(load_what_fails, LIMITS)
+    engine.start()
+    events: list[object] = []
+    engine.submit(Work("somebody", texts=[("Guten Morgen!", bestfirst.Decoding())], tell=events.append))
+    wait_for(lambda: not engine.alive)
+    wait_for(lambda: events)
+    assert isinstance(events[0], EngineStopped)
+    engine.submit(Work("somebody", texts=[("Guten Morgen!", bestfirst.Decoding())], tell=events.append))
+    wait_for(lambda: len(events) > 1)
+    engine.stop()
+
+
+def test_whoever_asks_when_it_stops_is_told():
+    engine = EngineProcess(load, LIMITS)
+    engine.start()
+    events: list[list[object]] = [[] for _ in range(20)]
+    for each in events:
+        engine.submit(Work("somebody", texts=[(SENTENCE, bestfirst.Decoding(beam=50))] * 5, tell=each.append))
+    engine.stop()
+    assert [type(each[-1]) for each in events] == [EngineStopped] * 20
+
+
+def test_neither_a_model_nor_a_trace_takes_the_weights_along():
+    engine = EngineProcess(load_gpt2, LIMITS)
+    model = load_gpt2()[0]
+    bestfirst.decode(model, [[5, 6]], max_length=3)  # after which it may have a step that holds the whole model
+    assert len(dumps(model.without_weights())) < 100_000 > len(dumps(engine.model))
+    engine.start()
+    (done,) = told(engine, [([5, 6], bestfirst.Decoding(max_length=5))], recorded=True)
+    assert len(dumps(done)) < 100_000
+    (refused,) = told(engine, [((5, 60), bestfirst.Decoding())])
+    assert "tokens include 60" in refused.result.message
+    engine.stop()
 
 
 # -- the command: on a device its engine has a process of its own, and a device called cpu:0 is to be had everywhere
@@ -236,3 +314,27 @@ def test_a_model_that_is_not_there_is_said_once(tmp_path):
     ended = subprocess.run(line, capture_output=True, text=True, env=ENVIRONMENT, timeout=PATIENCE, check=False)
     assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1), ended.stderr
     assert "none" in ended.stderr
+
+
+def test_what_is_wrong_with_what_is_allowed_ends_the_command(tmp_path):
+    (tmp_path / "odd.txt").write_bytes(b"\xff\xfe\n")
+    line = [
+        sys.executable,
+        "-m",
+        "bestfirst",
+        "serve",
+        "--port",
+        "0",
+        "--device",
+        "cpu:0",
+        "--allowed",
+        f"x={tmp_path / 'odd.txt'}",
+    ]
+    ended = subprocess.run(line, capture_output=True, text=True, env=ENVIRONMENT, timeout=PATIENCE, check=False)
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1), ended.stderr
+
+
+def test_a_grammar_is_served_by_a_thread():
+    server = Served("--device", "cpu:0", "--allowed", "number=regex:[0-9]+")
+    assert server.translate("Ich habe drei Kinder.", allowed="number").json["results"][0]["text"].isdigit()
+    server.stop()

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from ..constraints import missing_file, named_constraint
+from ..constraints import is_grammar, missing_file, named_constraint
 from . import options
-from .console import reason, say, usage
+from .console import reason, say, silence_libraries, usage
 from .model_choice import ModelChoice, decoding_from
 
 
@@ -135,7 +135,9 @@ def serve(
 
         engine: EngineProcess | EngineThread
         # Who launches kernels should wait for nobody. What others' code makes of files and grammars cannot be sent.
-        if (choice.device or "cpu") != "cpu" and not (choice.trust_remote_code or grammars):
+        unsendable = choice.trust_remote_code or grammars or any(map(is_grammar, files.values()))
+        if (choice.device or "cpu") != "cpu" and not unsendable:
+            silence_libraries()
             engine = EngineProcess(partial(choice.load, decoding), limits, row_budget=row_budget)
         else:
             loaded, decoding = choice.load(decoding)

@@ -103,6 +103,11 @@ def named_constraint(name: str, model: Model) -> Constraint:
     return Grammar.json(model, text) if kind == "schema" else Grammar.lark(model, text)
 
 
+def is_grammar(name: str) -> bool:
+    """Whether a name means a regular expression, a schema or a grammar, not a file of outputs."""
+    return _parts(name)[0] != "outputs"
+
+
 def missing_file(name: str) -> str | None:
     """The file that a name means, if it is not there."""
     kind, rest = _parts(name)

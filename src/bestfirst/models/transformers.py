@@ -94,7 +94,7 @@ class TransformersModel(TextModel):
     def without_weights(self) -> TransformersModel:
         """What reads inputs and writes outputs of this model, and computes nothing: to be sent to another process."""
         other, its = copy(self), self.model
-        other.vocabulary, other._texts = self.vocabulary, None
+        other.vocabulary, other._texts, other.step, other.cached = self.vocabulary, None, None, None
         kind = {"device": torch.device("meta"), "dtype": its.dtype, "main_input_name": its.main_input_name}
         other.model = SimpleNamespace(config=its.config, generation_config=its.generation_config, **kind)
         return other

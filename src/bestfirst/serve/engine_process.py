@@ -6,6 +6,7 @@ first thread hands requests to the engine's.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import signal
@@ -15,11 +16,14 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pickle import dumps, loads
 from queue import SimpleQueue
+from threading import Event as Flag
 from threading import Thread
 from time import monotonic
 from typing import Any
 
+from ..constraints import Constraint
 from ..engine import Stats
+from ..errors import Stopped, Unusable, reason
 from ..models.reader import TextIds
 from ..settings import Decoding
 from .engine_thread import TOGETHER, EngineThread, take_turns
@@ -27,7 +31,7 @@ from .messages import SettingsPickler, SettingsUnpickler, of_event, of_stats, to
 from .schemas import Limits
 from .work import Done, EngineStopped, Event, Work
 
-KNOWN = 256  # settings and constraints that have a number
+KNOWN: dict[type, int] = {Decoding: 256, Constraint: 32}  # settings and constraints that have a number
 PATIENCE = 10.0  # seconds that the process may take to end
 NEWS = 0.05  # seconds after which the state of the engine is told, where it has work
 
@@ -38,9 +42,7 @@ Load = Callable[[], tuple[Any, Decoding]]
 
 class EngineProcess:
     """As `EngineThread`, to those who use it. `load` is called in the new process and returns a model of transformers, and
-    settings, of which the drafter is used; `model` is the same without weights.
-
-    If `load` ends its process, which has then said why, so does this one, with the same code.
+    settings, of which the drafter is used; `model` is the same without weights. What is raised there is raised here.
     """
 
     def __init__(self, load: Load, limits: Limits, *, row_budget: int | None = None) -> None:
@@ -50,20 +52,26 @@ class EngineProcess:
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=run_engine, args=(theirs, load, limits, row_budget), name="engine", daemon=True)
         self._process.start()
+        atexit.register(self._process.kill)  # before multiprocessing asks it to end, which it does not listen to, and waits
         theirs.close()
-        from ..models import transformers  # noqa: F401  # meanwhile: the model is one of its classes
-
         try:
+            from ..models import transformers  # noqa: F401  # meanwhile: the model is one of its classes
+
             self.model: Any = loads(self._pipe.recv_bytes())
+            if isinstance(self.model, Exception):
+                raise self.model
         except EOFError:
-            self._process.join()
-            raise SystemExit(self._process.exitcode or 1) from None
+            raise Stopped("the engine's process ended while it loaded the model; is there enough memory?") from None
+        except BaseException:
+            self._process.kill()
+            raise
         self._read = self.model.reader()
         self._outbox: SimpleQueue[Work | None] = SimpleQueue()  # to be submitted or, if it is cancelled, given up; None: stop
         self._works: dict[int, Work] = {}  # that are not over, by their number
         self._numbers: dict[Work, int] = {}
         self._next = 0
-        self._known: dict[int, tuple[Any, int]] = {}  # by identity, the latest last
+        # What the process knows by its number, by identity, the latest last. Of constraints fewer, for they may be large.
+        self._known: dict[type, dict[int, tuple[Any, int]]] = {Decoding: {}, Constraint: {}}
         self._sending = Thread(target=self._send_all, name="requests", daemon=True)
         self._listening = Thread(target=self._listen, name="events", daemon=True)
 
@@ -73,7 +81,10 @@ class EngineProcess:
         self._listening.start()
 
     def submit(self, work: Work) -> None:
-        self._outbox.put(work)
+        if self.alive:
+            self._outbox.put(work)
+        else:
+            self._fail(work)
 
     def cancel(self, work: Work) -> None:
         """Nobody waits for it any more."""
@@ -85,19 +96,33 @@ class EngineProcess:
         self._outbox.put(None)
         self._process.join(PATIENCE)
         self._process.kill()
+        atexit.unregister(self._process.kill)
+        self._sending.join()
         self._listening.join()
 
     # -- requests ----------------------------------------------------------------------------------------------------------
 
     def _send_all(self) -> None:
-        while None not in (works := self._waiting()):
-            new = [work for work in works if work is not None and not work.cancelled]
-            for work, texts in zip(new, self._tokenised(new), strict=True):
-                self._submit(work, texts)
+        works: list[Work | None] = []
+        try:
+            while None not in (works := self._waiting()):
+                new = [work for work in works if work is not None and not work.cancelled]
+                for work, texts in zip(new, self._tokenised(new), strict=True):
+                    self._submit(work, texts)
+                for each in works:
+                    if each is not None and each.cancelled:
+                        self._give_up(each)
+            self._send("stop")
+        except BaseException:
+            self._process.kill()  # nobody would send it anything any more
+            raise
+        finally:
+            self.alive = False
+            while not self._outbox.empty():
+                works.append(self._outbox.get())
             for each in works:
-                if each is not None and each.cancelled:
-                    self._give_up(each)
-        self._send("stop")
+                if each is not None and not each.cancelled and each not in self._numbers:
+                    self._fail(each)
 
     def _waiting(self) -> list[Work | None]:
         """What waits to be sent: one request if the engine waits for it, else as many as are worth tokenising at a time."""
@@ -115,7 +140,8 @@ class EngineProcess:
             found = self._read.tokenised([None if whole else text for text, whole in zip(texts, needed, strict=True)])
         except Exception:  # of the tokenizer's own code: the engine reads them, and says whose text it was
             found = texts
-        each = (tuple(ids) if type(ids) is TextIds else text for text, ids in zip(texts, found, strict=True))
+        plain = ([*text] if type(text) is tuple else text for text in texts)
+        each = (tuple(ids) if type(ids) is TextIds else text for text, ids in zip(plain, found, strict=True))
         return ([*islice(each, len(work.texts))] for work in works)
 
     def _submit(self, work: Work, texts: list[Any]) -> None:
@@ -131,9 +157,10 @@ class EngineProcess:
         if not self._send("submit", number, work.client, texts, settings, how):
             self._listening.join()  # it ends as the process has, and may have done so before it could know of this one
             self._fail(work)
-        while len(self._known) > KNOWN:
-            _, oldest = self._known.pop(next(iter(self._known)))
-            self._send("forget", oldest)
+        for kind, known in self._known.items():
+            while len(known) > KNOWN[kind]:
+                _, oldest = known.pop(next(iter(known)))
+                self._send("forget", oldest)
 
     def _fail(self, work: Work) -> None:
         work.tell(EngineStopped("the engine cannot take this request"))
@@ -147,12 +174,13 @@ class EngineProcess:
 
     def _number(self, thing: Any) -> int:
         """Of settings or a constraint, sent if this is new."""
-        found = self._known.pop(id(thing), None)
+        known = self._known[Constraint if isinstance(thing, Constraint) else Decoding]
+        found = known.pop(id(thing), None)
         if found is None:
             self._next = number = self._next + 1
             found = thing, number
             self._send("know", number, SettingsPickler.dumps(thing, self._number))
-        self._known[id(thing)] = found
+        known[id(thing)] = found
         return found[1]
 
     def _send(self, *message: Any) -> bool:
@@ -197,10 +225,22 @@ class EngineProcess:
 def run_engine(pipe: Connection, load: Load, limits: Limits, row_budget: int | None) -> None:
     """What the new process does, until it is told to stop or nobody is there to tell it."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # sent to both: who listens says when to stop
-    model, decoding = load()
-    engine = EngineThread(model, limits, row_budget=row_budget, draft=decoding.draft)
-    pipe.send_bytes(dumps(model.without_weights()))
+        signal.signal(number, signal.SIG_DFL)  # while it loads, whoever stops the server stops it, without a word
+    try:
+        model, decoding = load()
+        engine = EngineThread(model, limits, row_budget=row_budget, draft=decoding.draft)
+        front: Any = model.without_weights()
+    except Exception as error:
+        front = error if isinstance(error, (Unusable, Stopped)) else Stopped(f"the model cannot be served: {reason(error)}")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # they are sent to both: from now on who listens says when to stop
+    try:
+        pipe.send_bytes(dumps(front))
+    except OSError:
+        os._exit(1)
+    if isinstance(front, Exception):
+        return
+    stopping = Flag()
     told: list[tuple[Any, ...]] = []
     last = 0.0
 
@@ -220,11 +260,20 @@ def run_engine(pipe: Connection, load: Load, limits: Limits, row_budget: int | N
     engine.flush = flush
     take_turns()
     engine.start()
+    Thread(target=_end_with, args=(engine, stopping), daemon=True).start()
     try:
         _hand_over(pipe, engine, told)
     except (EOFError, OSError):
         os._exit(1)  # the engine may be in the middle of a forward pass, and nobody waits for it
+    stopping.set()
     engine.stop()
+
+
+def _end_with(engine: EngineThread, stopping: Flag) -> None:
+    """An engine whose thread has failed, which has then said why, ends its process: so the server hears of it."""
+    engine.join()
+    if not stopping.is_set():
+        os._exit(1)
 
 
 def _hand_over(pipe: Connection, engine: EngineThread, told: list[tuple[Any, ...]]) -> None:

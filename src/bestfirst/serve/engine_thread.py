@@ -83,6 +83,10 @@ class EngineThread:
         if self._thread.is_alive():
             self._thread.join()
 
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join()
+
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from io import BytesIO
 from operator import attrgetter
-from pickle import Pickler, Unpickler, dumps, loads
+from pickle import Pickler, Unpickler
 from typing import Any
 
 from ..constraints import Constraint
 from ..engine import Stats
-from ..search import Answer, Result
+from ..search import Answer, Result, Trace
 from .work import Certified, Done, EngineStopped, Event
 
 
@@ -30,7 +30,7 @@ def of_event(event: Event) -> tuple[Any, ...]:
         return "certified", event.index, event.rank, _of_answer(event.answer)
     if isinstance(event, EngineStopped):
         return "stopped", str(event)
-    result, partial, trace = event.result, event.result.partial, event.trace and dumps(event.trace)
+    result, partial, trace = event.result, event.result.partial, event.trace and event.trace.events
     answers = [*map(_of_answer, result.hypotheses)]
     return "done", event.index, answers, _of_result(result), partial and _of_answer(partial), trace, event.read
 
@@ -43,7 +43,11 @@ def to_event(kind: str, *what: Any) -> Event:
         return EngineStopped(*what)
     index, answers, counts, partial, trace, read = what
     result = Result([Answer(*each) for each in answers], *counts, partial and Answer(*partial))  # type: ignore[call-arg]
-    return Done(index, result, trace and loads(trace), read)
+    if trace is None:
+        return Done(index, result, None, read)
+    recorded = Trace()
+    recorded.events = trace  # and no more: the rest names tokens by the whole model
+    return Done(index, result, recorded, read)
 
 
 class SettingsPickler(Pickler):
