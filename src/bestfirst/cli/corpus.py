@@ -8,6 +8,7 @@ import stat
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -124,7 +125,7 @@ class Job:
                 bar.saved(checkpoint.tally)
 
             try:
-                checkpoint.run(self.source, survey, pool.work(budget, bar.advance), self.shard_lines, notice)
+                checkpoint.run(self.source, survey, partial(pool.work, budget, bar.advance), self.shard_lines, notice)
             except InputChanged:
                 raise
             except (Stopped, KeyboardInterrupt) as error:
