@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ..models import Model
@@ -16,7 +16,7 @@ from ..settings import Decoding
 from .allowed import ServedConstraints
 from .exchange import bearer, client, json_line, json_response, left, of_work, refusals
 from .request_queue import DeadlinePassed, RequestQueue, Submission
-from .schemas import ABOUT_ALLOWED, Allowed, Error, Limits, Schema, Strict, count, decoding_of, narrowed, text_within, whole
+from .schemas import ABOUT_ALLOWED, Allowed, Alpha, Error, Limits, Schema, Strict, count, decoding_of, narrowed, text_within
 from .work import Certified, Done, EngineStopped
 
 PATHS = frozenset({"/v1/models", "/v1/completions", "/v1/chat/completions"})
@@ -28,7 +28,8 @@ ONE_OF: dict[str, Any] = {
 }
 """Both of these together are refused, as `_one_constraint` says it."""
 
-Unsampled = Annotated[int, Field(ge=0, le=1), BeforeValidator(whole)]
+Unsampled: Any = count(1, least=0)
+StopString = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class ErrorObject(BaseModel):
@@ -74,17 +75,11 @@ class SearchedRequest(Strict):
     best_of: int | None = None
     beam_width: int | None = None
     max_tokens: count(10_000) | None = Field(None, description="Most tokens to write.")  # type: ignore[valid-type]
-    min_tokens: Annotated[int, Field(ge=0, le=10_000), BeforeValidator(whole)] = Field(
-        0, description="Tokens before the end may come."
+    min_tokens: count(10_000, least=0) = Field(0, description="Tokens before the end may come.")  # type: ignore[valid-type]
+    length_penalty: Alpha = Field(0.0, description="Log-probabilities are divided by the length to this power.")
+    stop: StopString | Annotated[list[StopString], Field(max_length=8)] | None = Field(
+        None, description="Texts that end an output; they are not part of it."
     )
-    length_penalty: Annotated[float, Field(ge=-5, le=5, allow_inf_nan=False)] = Field(
-        0.0, description="Log-probabilities are divided by the length to this power."
-    )
-    stop: (
-        Annotated[str, Field(min_length=1, max_length=100)]
-        | Annotated[list[Annotated[str, Field(min_length=1, max_length=100)]], Field(max_length=8)]
-        | None
-    ) = Field(None, description="Texts that end an output; they are not part of it.")
     stream: bool = Field(False, description="Send server-sent events: each output as soon as it is certain.")
     allowed: Allowed | None = Field(None, description=ABOUT_ALLOWED)
     response_format: Annotated[TextFormat | SchemaFormat, Field(discriminator="type")] | None = Field(
