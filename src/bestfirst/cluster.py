@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from .corpus import Record, Shard, ShardResult, Worker
-from .corpus.worker import SHARD_LINES, Work, fixed_budget, on_gpu
+from .corpus.worker import SHARD_LINES, fixed_budget, on_gpu
 from .engine.threads import use_threads
 from .errors import Stopped, Unusable, reason
 from .loading import load
@@ -209,28 +209,24 @@ class Pool:
         if self._started:
             self.ray.shutdown()
 
-    def work(self, budget: Budget | None, notice: Callable[[int], None]) -> Work:
+    def work(self, budget: Budget | None, notice: Callable[[int], None], shards: Iterator[Shard]) -> Iterator[ShardResult]:
         """Every actor has a few shards, and gets the next when it is done with one; few are ever in memory."""
+        pending: dict[Any, tuple[Any, int]] = {}  # who does it, and how many lines it has
 
-        def work(shards: Iterator[Shard]) -> Iterator[ShardResult]:
-            pending: dict[Any, tuple[Any, int]] = {}  # who does it, and how many lines it has
+        def submit(actor: Any) -> None:
+            for shard in islice(shards, 1):
+                pending[actor.decode.remote(shard, budget)] = (actor, len(shard.records))
 
-            def submit(actor: Any) -> None:
-                for shard in islice(shards, 1):
-                    pending[actor.decode.remote(shard, budget)] = (actor, len(shard.records))
-
-            for _ in range(AHEAD):
-                for actor in self.actors:
-                    submit(actor)
-            while pending:
-                (done,), _ = self.ray.wait(list(pending), num_returns=1)
-                actor, lines = pending.pop(done)
-                result = self._get(done)
+        for _ in range(AHEAD):
+            for actor in self.actors:
                 submit(actor)
-                notice(lines)
-                yield result
-
-        return work
+        while pending:
+            (done,), _ = self.ray.wait(list(pending), num_returns=1)
+            actor, lines = pending.pop(done)
+            result = self._get(done)
+            submit(actor)
+            notice(lines)
+            yield result
 
     def _get(self, what: Any) -> Any:
         try:

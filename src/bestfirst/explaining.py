@@ -196,12 +196,12 @@ class Wanted:
                 rank = self._refused_rank(search, length) if count else k + 1
                 return [*ranks, rank], length, members[-1].worth if members else None
             if length <= len(self.tokens):
-                apart = self.finished == "leave" and not self._ends(length)  # finished rivals take no slot
-                ranks.append(1 + sum(1 for z in members[:place] if not (apart and z.finished)))
+                ranks.append(1 + sum(1 for z in members[:place] if not (z.finished and self._apart(length))))
         return ranks, None, None
 
-    def _ends(self, length: int) -> bool:
-        return length >= len(self.tokens)
+    def _apart(self, length: int) -> bool:
+        """Whether finished rivals take no slot from it there."""
+        return self.finished == "leave" and length < len(self.tokens)
 
     def _refused_rank(self, search: AnyOrderSearch, length: int) -> int:
         """The place of what was lost: among all for a slot of their kind, under `leave` the unfinished apart from the others.
@@ -216,8 +216,7 @@ class Wanted:
         lists = self.all([y.tokens for y in parents])
         mine = next(i for i, y in enumerate(parents) if y.tokens == self.tokens[: length - 1])
         value = parents[mine].value + lists[mine].values[list(lists[mine].tokens).index(self.tokens[length - 1])]
-        apart = self.finished == "leave" and not self._ends(length)
-        better = 0
+        apart, better = self._apart(length), 0
         for y, (values, tokens, _, _) in zip(parents, lists, strict=True):
             for increment, token in zip(values, tokens, strict=True):
                 if y.value + increment < value:

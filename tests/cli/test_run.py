@@ -65,7 +65,7 @@ def test_a_failure_of_the_models_own_code_costs_its_line_only(translated, capsys
     expected = [line.decode().upper() for line in lines]
     expected[6] = expected[30] = ""
     assert out == expected
-    assert run.failed == 2
+    assert run.summary.tally.failed == 2
     assert capsys.readouterr().err.splitlines() == [f"bestfirst: line {n}: ZeroDivisionError: no such text" for n in (7, 31)]
     pushed = [json.loads(event) for event in events[1:]]  # the first line names the format
     roots = [event["line"] for event in pushed if event["event"] == "push" and event["parent"] is None]
@@ -74,7 +74,7 @@ def test_a_failure_of_the_models_own_code_costs_its_line_only(translated, capsys
 
 def test_lines_without_text_are_not_given_to_the_model(translated, capsys):
     out, _, run = translated([b"", b"  ", b"\xff", b"\t\r"])
-    assert (out, run.worker.model.batches, run.failed) == (["", "", "", ""], [], 1)
+    assert (out, run.worker.model.batches, run.summary.tally.failed) == (["", "", "", ""], [], 1)
     assert capsys.readouterr().err.startswith("bestfirst: line 3: invalid UTF-8: byte 0xff at position 1")
 
 

@@ -20,6 +20,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from threading import Event
@@ -122,7 +123,8 @@ if "doors" in asked.only:
             budget = fixed_budget(device)
             checkpoint.begin(budget)
             worker = Worker(model, settings, target)
-            checkpoint.run(source, source.survey(), worker.work(budget, lambda _: None), shard_lines(device), lambda _: None)
+            work = partial(worker.work, budget, lambda _: None)
+            checkpoint.run(source, source.survey(), work, shard_lines(device), lambda _: None)
 
     limits = Limits(max_items=1 << 12, max_queue=1 << 13, max_cache_tokens=1 << 18)
     engine = EngineThread(model, limits)

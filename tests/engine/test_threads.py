@@ -156,7 +156,7 @@ def test_shards_that_are_decoded_two_at_a_time_are_the_same_bytes(form):
     for n in (1, 2, 3):
         threads.use_threads(n)
         worker = Worker(model, Decoding(), Target(form))
-        done = worker.work(fixed_budget(None), lines.append)(iter(shards))
+        done = worker.work(fixed_budget(None), lines.append, iter(shards))
         found.append(sorted((result.index, result.data, result.tally.rows) for result in done))
     assert found == found[:1] * 3
     assert len(lines) == 3 * 25
@@ -166,7 +166,7 @@ def test_work_on_two_shards_ends_soon_when_it_is_broken_off():
     threads.use_threads(2)
     shards = (Shard(i, [Record(20 * i + j + 1, line) for j, line in enumerate(LINES[:20])]) for i in count())
     told = []
-    work = Worker(bestfirst.load(), Decoding(), Target()).work(fixed_budget(None), told.append)(shards)
+    work = Worker(bestfirst.load(), Decoding(), Target()).work(fixed_budget(None), told.append, shards)
     next(work)
     work.close()
     assert threads.threads() == 2

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from ..corpus import Tally
 
-
-__all__ = ["CommandError", "reason", "reports", "say", "tell", "usage"]
-
 WIDTH = 120  # of tables that are not for a terminal
 PARTLY = 1  # some work failed, the rest is done
 USAGE = 2  # nothing was done: the command line, the input file or the model folder is wrong

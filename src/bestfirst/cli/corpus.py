@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -125,7 +125,7 @@ class Job:
                 bar.saved(checkpoint.tally)
 
             try:
-                checkpoint.run(self.source, survey, pool.work(budget, bar.advance), self.shard_lines, notice)
+                checkpoint.run(self.source, survey, partial(pool.work, budget, bar.advance), self.shard_lines, notice)
             except InputChanged:
                 raise
             except (Stopped, KeyboardInterrupt) as error:
@@ -135,17 +135,12 @@ class Job:
                 raise CommandError(f"interrupted; {kept}", INTERRUPTED) from None
             return summary, pool.signature
 
-    @contextmanager
-    def _pool(self) -> Iterator[Any]:
+    def _pool(self) -> AbstractContextManager[Any]:
         if self.corpora.ray is None:
-            yield self.worker()
-            return
+            return nullcontext(self.worker())
         from ..cluster import Pool
 
-        with Pool(
-            self.worker, self.corpora.ray, self.corpora.workers, self.choice.threads or 1, on_gpu(self.choice.device)
-        ) as pool:
-            yield pool
+        return Pool(self.worker, self.corpora.ray, self.corpora.workers, self.choice.threads or 1, on_gpu(self.choice.device))
 
 
 # -- what it cost ------------------------------------------------------------------------------------------------------

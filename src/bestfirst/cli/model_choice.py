@@ -100,7 +100,10 @@ class ModelChoice:
         name = decoding.score_options.get("language_model")
         if name is not None:
             language_model = self._load(name)
-            _check_vocabularies(model, language_model)
+            ours, its = model.vocabulary, language_model.vocabulary
+            if ours != its:
+                names = f"the language model {language_model.name!r} has {its} tokens, the model {model.name!r} {ours}"
+                raise usage(f"{names}: their vocabularies must be the same")
             decoding = decoding.using(score_options={**decoding.score_options, "language_model": language_model})
         if self.threads is not None:
             use_threads(self.threads)
@@ -133,13 +136,6 @@ def decode_one(model: TextModel, text: str, decoding: Decoding, trace: bool = Fa
         return decode(model, [text], decoding.using(**changes), trace=trace)[0]
     except Exception as error:  # of the model's own code, or a score that this strategy cannot search with
         return Result(status="error", message=reason(error))
-
-
-def _check_vocabularies(model: TextModel, language_model: TextModel) -> None:
-    ours, its = model.vocabulary, language_model.vocabulary
-    if ours != its:
-        names = f"the language model {language_model.name!r} has {its} tokens, the model {model.name!r} {ours}"
-        raise usage(f"{names}: their vocabularies must be the same")
 
 
 # -- settings written down -----------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 
 from ..corpus import Input, Record, Target, Worker
 from ..corpus.formats import RECORDS, UNREADABLE, compression_of, decompressed, format_of
@@ -27,52 +26,47 @@ from .options import CorpusOptions, LineOptions, given
 ROWS = 500  # of a Parquet file at a time
 
 
-@dataclass(frozen=True)
-class Lines(LineOptions):
-    """What is written for each line: decoded, and written."""
-
-    def run(
-        self,
-        file: str | None,
-        output: str | None,
-        decoding: Decoding,
-        choice: ModelChoice,
-        corpora: CorpusOptions,
-        *,
-        partial: bool = False,
-        chat: bool = False,
-    ) -> int:
-        """Decode every line; returns the exit code. `partial`: take unfinished outputs. `chat`: what is said to a chat model."""
-        choice.check(decoding)
-        if self.trace is not None and decoding.must_contain:
-            raise usage("--must-contain does not go with --trace: its searches leave none; leave one of them out")
-        fields = corpora.input_field, corpora.output_field
-        form = _form(corpora.output_format or format_of(output), self.as_json, self.nbest)
-        into = corpora.output_field if form in RECORDS else None
-        source = Input(file or "-", corpora.input_format or format_of(file), corpora.input_field, into)
-        target = Target(form, compression_of(output or ""), self.nbest, partial, *fields)
-        _check_options(source, target, corpora)
-        if "parquet" in (source.form, form):
-            from ..corpus import parquet  # noqa: F401  now, if its library is missing
-        job = Job(source, target, output or "-", decoding, choice, corpora, self, chat)
-        if self.trace is None and is_job(file, output):
-            return job.run()
-        _check_stream(source, target, given(ray=corpora.ray, shard_lines=corpora.shard_lines, retry_failed=self.retry_failed))
-        with ExitStack() as stack:
-            stream = stack.enter_context(open_input(file))
-            out = stack.enter_context(closing(Output(output, apart_from=[stream], overwrite=self.overwrite)))
-            events = stack.enter_context(closing(Output(self.trace, apart_from=[stream, out.file]))) if self.trace else None
-            counted = file and stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
-            bar = stack.enter_context(Bar(lambda: source.survey().lines if counted else None, hidden=out.file.isatty()))
-            run = Stream(job.worker(), out, events, bar)
-            try:
-                for batch in records(source, stream):
-                    run.translate(batch)
-            except KeyboardInterrupt:
-                raise CommandError("interrupted; the lines translated so far are written", INTERRUPTED) from None
-        if self.stats:
-            tell(run.summary.table(run.worker.signature))
-        return PARTLY if run.failed else 0
+def decode_lines(
+    file: str | None,
+    output: str | None,
+    decoding: Decoding,
+    choice: ModelChoice,
+    lines: LineOptions,
+    corpora: CorpusOptions,
+    *,
+    partial: bool = False,
+    chat: bool = False,
+) -> int:
+    """Decode every line; returns the exit code. `partial`: take unfinished outputs. `chat`: what is said to a chat model."""
+    choice.check(decoding)
+    if lines.trace is not None and decoding.must_contain:
+        raise usage("--must-contain does not go with --trace: its searches leave none; leave one of them out")
+    form = _form(corpora.output_format or format_of(output), lines.as_json, lines.nbest)
+    into = corpora.output_field if form in RECORDS else None
+    source = Input(file or "-", corpora.input_format or format_of(file), corpora.input_field, into)
+    target = Target(form, compression_of(output or ""), lines.nbest, partial, corpora.input_field, corpora.output_field)
+    _check_options(source, target, corpora)
+    if "parquet" in (source.form, form):
+        from ..corpus import parquet  # noqa: F401  now, if its library is missing
+    job = Job(source, target, output or "-", decoding, choice, corpora, lines, chat)
+    if lines.trace is None and is_job(file, output):
+        return job.run()
+    _check_stream(source, target, given(ray=corpora.ray, shard_lines=corpora.shard_lines, retry_failed=lines.retry_failed))
+    with ExitStack() as stack:
+        stream = stack.enter_context(open_input(file))
+        out = stack.enter_context(closing(Output(output, apart_from=[stream], overwrite=lines.overwrite)))
+        events = stack.enter_context(closing(Output(lines.trace, apart_from=[stream, out.file]))) if lines.trace else None
+        counted = file and stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+        bar = stack.enter_context(Bar(lambda: source.survey().lines if counted else None, hidden=out.file.isatty()))
+        run = Stream(job.worker(), out, events, bar)
+        try:
+            for batch in records(source, stream):
+                run.translate(batch)
+        except KeyboardInterrupt:
+            raise CommandError("interrupted; the lines translated so far are written", INTERRUPTED) from None
+    if lines.stats:
+        tell(run.summary.table(run.worker.signature))
+    return PARTLY if run.summary.tally.failed else 0
 
 
 def _form(named: str, as_json: bool, nbest: int) -> str:
@@ -150,10 +144,6 @@ class Stream:
             events.write(json.dumps(HEADER) + "\n")
         bar.begin()
 
-    @property
-    def failed(self) -> int:
-        return self.summary.tally.failed
-
     def translate(self, records: Sequence[Record]) -> None:
         cost = self.worker.decode(records, self.done, None if self.events is None else self._trace)
         self.summary.tally.include(cost)
@@ -191,7 +181,7 @@ def translate(
     output: options.OutputFile = None,
     partial: options.Partial = False,
     *,
-    lines: Lines,
+    lines: LineOptions,
     search: options.AllSearchOptions,
     scoring: options.AllScoreOptions,
     corpora: options.CorpusOptions,
@@ -244,7 +234,7 @@ def translate(
       130  interrupted with Ctrl-C
     """
     decoding = decoding_from(nbest=lines.nbest, **search.settings(), **scoring.settings())
-    return lines.run(file, output, decoding, choice, corpora, partial=partial)
+    return decode_lines(file, output, decoding, choice, lines, corpora, partial=partial)
 
 
 @options.grouped
@@ -253,7 +243,7 @@ def complete(
     output: options.OutputFile = None,
     chat: options.Chat = False,
     *,
-    lines: Lines,
+    lines: LineOptions,
     search: options.CompletionOptions,
     scoring: options.AllScoreOptions,
     corpora: options.CompletionCorpora,
@@ -294,4 +284,4 @@ def complete(
     if choice.model is None:
         raise usage("--model is missing: what comes with bestfirst translates; name the folder of a language model")
     decoding = decoding_from(nbest=lines.nbest, accept_truncated=True, **search.settings(), **scoring.settings())
-    return lines.run(file, output, decoding, choice, corpora, chat=chat)
+    return decode_lines(file, output, decoding, choice, lines, corpora, chat=chat)

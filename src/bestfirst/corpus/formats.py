@@ -168,12 +168,9 @@ class Target:
             return [result.partial]
         return result.hypotheses
 
-    def line(self, record: Record, result: Result) -> str:
-        """What is written for one record, with its line end."""
-        return self._writer(record, result)
-
     @property
-    def _writer(self) -> Callable[[Record, Result], str]:
+    def line(self) -> Callable[[Record, Result], str]:
+        """What is written for one record, with its line end."""
         return {"text": self._text, "nbest": self._nbest, "json": self._json, "jsonl": self._record}[self.form]
 
     def _text(self, record: Record, result: Result) -> str:
@@ -242,7 +239,7 @@ class Target:
         if self.form == "parquet":
             values = [self._translation(record, result) for record, result in each]
             return parquet().encode(shard, values, self.field, self.into, self.nbest > 1)
-        write = self._writer
+        write = self.line
         text = "".join([write(record, result) for record, result in each])
         return compress(text.encode("utf-8", "replace"), self.compression)
 

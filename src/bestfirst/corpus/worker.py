@@ -158,11 +158,11 @@ class Worker:
         tally.failed = len(failures)
         return ShardResult(shard.index, self.target.encode(shard, inorder), tally, tuple(failures), source)
 
-    def work(self, budget: Budget | None, notice: Callable[[int], None]) -> Work:
+    def work(self, budget: Budget | None, notice: Callable[[int], None], shards: Iterator[Shard]) -> Iterator[ShardResult]:
         """Shard after shard, in this process; two at a time where threads can."""
         if two_at_once(self.model, self.decoding):
-            return partial(self._two_at_a_time, budget, notice)
-        return lambda shards: (self.decode_shard(shard, budget, partial(notice, 1)) for shard in shards)
+            return self._two_at_a_time(budget, notice, shards)
+        return (self.decode_shard(shard, budget, partial(notice, 1)) for shard in shards)
 
     def _two_at_a_time(
         self, budget: Budget | None, notice: Callable[[int], None], shards: Iterator[Shard]

@@ -41,7 +41,6 @@ class Call:
     stats: Stats = field(default_factory=Stats)
     results: list[Result] = field(default_factory=list)
     record: ScoreRecord | None = None
-    search: str = ""  # how it was searched
     _roots: dict[Hypothesis, int] = field(default_factory=dict)  # where each search begins, and its input
     _applied: Processors | None = None
     _edits: list[Edits] = field(default_factory=list)  # of each input, where searches on a GPU can do what is asked
@@ -60,7 +59,7 @@ class Call:
             checksum.sum_up(self.model)
 
     def _run(self, plan: Strategy, monotonic: bool) -> None:
-        self.search = "greedy" if self.greedy else "level by level" if plan.level_by_level else plan.name
+        self.stats.search = "greedy" if self.greedy else "level by level" if plan.level_by_level else plan.name
         self.record = ScoreRecord() if self.config.return_dict_in_generate and self.config.output_scores else None
         self._roots = {}
         about = self.inputs.ids, self._input_of, self.config.num_beams, monotonic, not self.may_be_slower, self.record
@@ -167,5 +166,5 @@ class Call:
     def summary(self) -> Stats:
         """What it cost, and how it was searched."""
         self.stats.calls = sum(result.calls for result in self.results)
-        self.stats.search, self.stats.results = self.search, self.results
+        self.stats.results = self.results
         return self.stats

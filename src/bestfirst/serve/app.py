@@ -64,19 +64,17 @@ def create_app(
     app.add_middleware(MeasureRequests, note=metrics.request)
     name = getattr(model, "name", type(model).__name__)
     constraints = constraints or ServedConstraints(model)
-    _add_translate(app, name, queue, limits, token is not None, constraints)
-    _add_search(app, name, queue, limits, token is not None)
-    openai.add_openai(app, model, name, queue, limits, token is not None, constraints)
+    _add_translate(app, name, queue, token is not None, constraints)
+    _add_search(app, name, queue, token is not None)
+    openai.add_openai(app, name, queue, token is not None, constraints)
     _add_state(app, name, queue, metrics, token is not None)
     for kind in REFUSED:
         app.add_exception_handler(kind, refuse)
     return app
 
 
-def _add_translate(
-    app: FastAPI, model: str, queue: RequestQueue, limits: Limits, token: bool, constraints: ServedConstraints
-) -> None:
-    Body = schemas.TranslateRequest.within(limits)  # noqa: N806
+def _add_translate(app: FastAPI, model: str, queue: RequestQueue, token: bool, constraints: ServedConstraints) -> None:
+    Body = schemas.TranslateRequest.within(queue.limits)  # noqa: N806
     shared = of_work(token, 404)
     stream = {"application/x-ndjson": {"schema": schemas.StreamLine.model_json_schema()}}
     shared["responses"][200] = {"model": schemas.TranslateResponse, "content": stream}
@@ -99,8 +97,8 @@ def _add_translate(
         return json_response(head + b",".join(await submission.results(left(request))) + b"]}")
 
 
-def _add_search(app: FastAPI, model: str, queue: RequestQueue, limits: Limits, token: bool) -> None:
-    Body = schemas.SearchRequest.within(limits)  # noqa: N806
+def _add_search(app: FastAPI, model: str, queue: RequestQueue, token: bool) -> None:
+    Body = schemas.SearchRequest.within(queue.limits)  # noqa: N806
     shared = of_work(token)
     shared["responses"][200] = {"model": schemas.SearchResponse}
 

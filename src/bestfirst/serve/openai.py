@@ -7,16 +7,15 @@ from uuid import uuid4
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ..models import Model
 from ..search import Answer
 from ..settings import Decoding
 from .allowed import ServedConstraints
 from .exchange import bearer, client, json_line, json_response, left, of_work, refusals
 from .request_queue import DeadlinePassed, RequestQueue, Submission
-from .schemas import ABOUT_ALLOWED, Allowed, Error, Limits, Schema, Strict, count, decoding_of, narrowed, text_within, whole
+from .schemas import ABOUT_ALLOWED, Allowed, Alpha, Error, Schema, Strict, count, decoding_of, narrowed, text_within
 from .work import Certified, Done, EngineStopped
 
 PATHS = frozenset({"/v1/models", "/v1/completions", "/v1/chat/completions"})
@@ -28,7 +27,8 @@ ONE_OF: dict[str, Any] = {
 }
 """Both of these together are refused, as `_one_constraint` says it."""
 
-Unsampled = Annotated[int, Field(ge=0, le=1), BeforeValidator(whole)]
+Unsampled: Any = count(1, least=0)
+StopString = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class ErrorObject(BaseModel):
@@ -74,17 +74,11 @@ class SearchedRequest(Strict):
     best_of: int | None = None
     beam_width: int | None = None
     max_tokens: count(10_000) | None = Field(None, description="Most tokens to write.")  # type: ignore[valid-type]
-    min_tokens: Annotated[int, Field(ge=0, le=10_000), BeforeValidator(whole)] = Field(
-        0, description="Tokens before the end may come."
+    min_tokens: count(10_000, least=0) = Field(0, description="Tokens before the end may come.")  # type: ignore[valid-type]
+    length_penalty: Alpha = Field(0.0, description="Log-probabilities are divided by the length to this power.")
+    stop: StopString | Annotated[list[StopString], Field(max_length=8)] | None = Field(
+        None, description="Texts that end an output; they are not part of it."
     )
-    length_penalty: Annotated[float, Field(ge=-5, le=5, allow_inf_nan=False)] = Field(
-        0.0, description="Log-probabilities are divided by the length to this power."
-    )
-    stop: (
-        Annotated[str, Field(min_length=1, max_length=100)]
-        | Annotated[list[Annotated[str, Field(min_length=1, max_length=100)]], Field(max_length=8)]
-        | None
-    ) = Field(None, description="Texts that end an output; they are not part of it.")
     stream: bool = Field(False, description="Send server-sent events: each output as soon as it is certain.")
     allowed: Allowed | None = Field(None, description=ABOUT_ALLOWED)
     response_format: Annotated[TextFormat | SchemaFormat, Field(discriminator="type")] | None = Field(
@@ -227,21 +221,20 @@ def _event(fields: dict[str, Any]) -> bytes:
 # -- the paths ---------------------------------------------------------------------------------------------------------------
 
 
-def add_openai(
-    app: FastAPI, model: Model, name: str, queue: RequestQueue, limits: Limits, token: bool, constraints: ServedConstraints
-) -> None:
+def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constraints: ServedConstraints) -> None:
     """Add the paths; that of conversations where the model has a chat template."""
-    started = int(time())
+    started, limits = int(time()), queue.limits
 
-    async def answer(asked: Any, request: Request, kind: str, chat: bool) -> Response:
+    async def answer(asked: Any, request: Request, chat: bool) -> Response:
         if asked.model not in (None, name):
             return refused(404, f"there is no model {asked.model!r:.60}; this server has {name!r}", "model")
         decoding = await constraints.using(asked.decoding(limits.max_rows // len(asked.inputs)), asked.constraint)
         texts = [(each, decoding) for each in asked.inputs]
         submission = queue.submit(texts, client=client(request), stream=asked.stream, blanks=True)
-        head = {"id": f"{kind}-{uuid4().hex}", "created": int(time()), "model": name}
+        kind, identity = ("chat.completion", "chatcmpl") if chat else ("text_completion", "cmpl")
+        head = {"id": f"{identity}-{uuid4().hex}", "created": int(time()), "model": name, "object": kind}
         if asked.stream:
-            head["object"] = "chat.completion.chunk" if chat else "text_completion"
+            head["object"] = "chat.completion.chunk" if chat else kind
             return StreamingResponse(_events(submission, head, asked.n, chat), media_type="text/event-stream")
         done = await submission.results(left(request))
         results = [each.result for each in done]
@@ -253,7 +246,6 @@ def add_openai(
             for i, result in enumerate(results)
             for rank, each in enumerate(result.hypotheses)
         ]
-        head["object"] = "chat.completion" if chat else "text_completion"
         return json_response({**head, "choices": choices, "usage": _usage(done)})
 
     shared = of_work(token, 404, model=ApiError)
@@ -278,9 +270,9 @@ def add_openai(
     @app.post("/v1/completions", **shared)
     async def completions(asked: Prompts, request: Request) -> Response:  # type: ignore[valid-type]
         """Go on with prompts, as OpenAI's API has it: the n best outputs of each, best first."""
-        return await answer(asked, request, "cmpl", chat=False)
+        return await answer(asked, request, chat=False)
 
-    if not model.chats:
+    if not queue.engine.model.chats:
         return
     said = narrowed(Message, content=(text_within(limits), ...))
     talk = Annotated[list[said], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
@@ -289,7 +281,7 @@ def add_openai(
     @app.post("/v1/chat/completions", **shared)
     async def chat_completions(asked: Talk, request: Request) -> Response:  # type: ignore[valid-type]
         """Answer a conversation, as OpenAI's API has it, by the model's own chat template."""
-        return await answer(asked, request, "chatcmpl", chat=True)
+        return await answer(asked, request, chat=True)
 
 
 def refused(status: int, message: str, param: str | None = None, headers: Any = None) -> JSONResponse:

@@ -58,9 +58,9 @@ def whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def count(most: int) -> Any:
-    """A whole number from 1 to this."""
-    return Annotated[int, Field(ge=1, le=most), BeforeValidator(whole)]
+def count(most: int, least: int = 1) -> Any:
+    """A whole number from `least` to `most`."""
+    return Annotated[int, Field(ge=least, le=most), BeforeValidator(whole)]
 
 
 def number(least: float, most: float) -> Any:
