@@ -249,9 +249,10 @@ def test_a_stream_that_is_not_read_is_given_up_when_too_much_waits():
         queue = RequestQueue(EngineThread(model, limits), limits)
         queue.open()
         try:
-            texts = ["a"] * 1400 + ["slow"] + ["a"] * 600  # two events each; the engine waits at the slow one until it may go on
+            # Two events each. If the engine is so quick that they come all at once, it waits at the slow one for them to be seen.
+            texts = ["a"] * 1400 + ["slow"] + ["a"] * 600
             behind = queue.submit([(text, Decoding(beam=2)) for text in texts], client="one", stream=True)
-            while not (model.begun.is_set() and len(behind._events) > MOST_UNREAD):
+            while queue.queued and not (model.begun.is_set() and len(behind._events) > MOST_UNREAD):
                 await asyncio.sleep(0.01)
             model.go.set()
             while queue.queued:
