@@ -16,7 +16,7 @@ ROOT = Path(bestfirst.__file__).parent
 LAYERS = (
     *("__main__", "cli", "cluster", "serve", "corpus", "integrations", "explaining", "page", "testing"),  # doors
     *("decoding", "loading", "engine", "settings", "strategies", "drafting"),  # the street and below
-    *("scoring", "constraints", "models", "search", "journal", "errors"),
+    *("scoring", "constraints", "models", "search", "durable_files", "errors"),
 )
 """From top to bottom: each may import those after it. The package's own `__init__` is a face: it names everything."""
 
@@ -73,9 +73,23 @@ def test_an_engine_is_made_in_one_place(name):
     assert places == ["choice.py"]
 
 
+def test_a_class_name_means_one_thing():
+    """Nor does a module have the name of another, but for a command's options and the file that the Hub asks for by its name."""
+    classes: dict[str, list[str]] = {}
+    modules: dict[str, list[str]] = {}
+    for root in (ROOT, Path(bestfirst_bench.__file__).parent):
+        for path in root.rglob("*.py"):
+            modules.setdefault(path.stem, []).append(str(path))
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    classes.setdefault(node.name, []).append(str(path))
+    assert {name: where for name, where in classes.items() if len(where) > 1} == {}
+    assert {name for name, where in modules.items() if len(where) > 1} <= {"__init__", "generate", "corpus"}
+
+
 @pytest.mark.parametrize("line", ["from ..decoding import decode", "def f():\n    from ...integrations import generate"])
 def test_a_wrong_import_is_found(line):
-    path = ROOT / "engine" / ("host.py" if ".." in line and "..." not in line else "device/step.py")
+    path = ROOT / "engine" / ("host.py" if "..." not in line else "device/device_step.py")
     assert len(wrong(path, path.read_text(encoding="utf-8") + "\n" + line + "\n")) == 1
 
 

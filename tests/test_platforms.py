@@ -58,7 +58,7 @@ def test_a_file_is_translated_to_a_file_without_what_only_unix_has(tmp_path: Pat
 def test_a_journal_has_one_writer_there_too(tmp_path: Path):
     code = f"""
 from pathlib import Path
-from bestfirst.journal import Journal
+from bestfirst.durable_files import Journal
 path = Path({str(tmp_path / "journal")!r})
 first = Journal(path)
 first.append(b"a line\\n")

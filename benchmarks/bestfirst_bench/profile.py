@@ -14,11 +14,11 @@ import torch
 
 from bestfirst.decoding import decode
 from bestfirst.engine import Stats
-from bestfirst.engine.steps.choose import step_for
 from bestfirst.engine.steps.native import calls as kernels
 from bestfirst.engine.steps.native import decoder
 from bestfirst.engine.steps.native.decoder import NativeDecoder
 from bestfirst.engine.steps.native.parts import Product
+from bestfirst.engine.steps.step_choice import step_for
 from bestfirst.engine.steps.step_rows import NativeTree
 from bestfirst.engine.steps.tree import Tree
 

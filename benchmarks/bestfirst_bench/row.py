@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from bestfirst import __version__
 from bestfirst.decoding import decode
-from bestfirst.journal import Journal
+from bestfirst.durable_files import Journal
 from bestfirst.search import Result
 
 from .certificate import FullBeams, follow

@@ -7,8 +7,8 @@ from typing import Any
 
 from bestfirst.engine import Job, no_garbage_collection, run
 from bestfirst.engine.choice import on_host, scorer_for
-from bestfirst.engine.own_model import ModelFailure
 from bestfirst.engine.scorer import Scorer
+from bestfirst.engine.user_model import ModelFailure
 from bestfirst.models import Model, Source
 from bestfirst.search import Hypothesis, Result, Successors
 from bestfirst.settings import Budget, Decoding

@@ -15,7 +15,7 @@ from .models import Model, Source
 from .models.model import eos_of
 from .scoring import Score, by_length_penalty, named_score
 from .search import Answered, Context, Finished, Heuristic, NeverStop, Search, Stop, Strategy, Trace, by_method
-from .search.banked import BankedSearch, Words, spelled, words_of
+from .search.required_words import RequiredWords, RequiredWordsSearch, spelled, words_of
 from .strategies import FirstFinished, as_ctranslate2, named_strategy, stopping
 
 
@@ -89,7 +89,7 @@ class Decoding:
     finished: Finished = "leave"
     prefix: str | Sequence[int] | None = None
     allowed: Constraint | str | None = None
-    must_contain: Sequence[Any] | Words = ()
+    must_contain: Sequence[Any] | RequiredWords = ()
     processors: Sequence[Callable[[Any, Any], Any]] = ()
     heuristic: Heuristic | None = None
     stop: str | Stop | None = None
@@ -226,7 +226,7 @@ class Decoding:
             ends = [*self.ending(eos_of(model.eos, "Model")), *tokens.values()]
             return self.using(eos=ends, stop_strings=strings).read(model)
         if isinstance(self.must_contain, tuple) and self.must_contain:
-            return self.using(must_contain=Words([spelled(some, model) for some in self.must_contain])).read(model)
+            return self.using(must_contain=RequiredWords([spelled(some, model) for some in self.must_contain])).read(model)
         if isinstance(self.allowed, Constraint):
             self.allowed.check(self.ending(eos_of(model.eos, "Model")))
         if not isinstance(self.allowed, str):
@@ -266,7 +266,7 @@ class Decoding:
             if trace is not None:
                 raise ValueError("must_contain is searched without a trace; leave one of them out")
             words: Any = self.must_contain
-            return BankedSearch(self.plan, score=self.objective, eos=eos, context=context, words=words, n=self.nbest)
+            return RequiredWordsSearch(self.plan, score=self.objective, eos=eos, context=context, words=words, n=self.nbest)
         more |= {"accept_truncated": self.accept_truncated, "max_calls": self.max_calls, "trace": trace}
         return self.objective.search(self.plan, eos=eos, context=context, n=self.nbest, **more)
 

@@ -15,9 +15,9 @@ from itertools import pairwise
 from math import exp, inf, isnan
 from typing import Any
 
-from .engine.own_model import OwnModel
+from .engine.user_model import UserModel
 from .models import Model, Query, Scored, as_model
-from .models.numbers import numbers
+from .models.score_arrays import numbers
 from .scoring import Score, log_softmax
 from .search import ROUNDING, TOLERANCE, BrokenLaw, Context
 
@@ -65,7 +65,7 @@ def check_model(
 def _ask(model: Model, batch: Sequence[Query]) -> list[Scored]:
     """What the model answers, as it is read while decoding, with scores as a list."""
     try:
-        answers = OwnModel(model, lenient=False).answers(model.score(batch), batch, "score")
+        answers = UserModel(model, lenient=False).answers(model.score(batch), batch, "score")
     except BrokenLaw as broken:
         raise AssertionError(f"one answer a query: {broken}") from None
     return [answer._replace(logprobs=_listed(answer.logprobs)) for answer in answers]

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from bench.conftest import GERMAN, call
-from bestfirst.engine.known import known
+from bestfirst.engine.model_record import record_of
 from bestfirst.models.transformers import wrap
 from bestfirst_bench.costs import fastest_batch
 from bestfirst_bench.peers import PeerRun
@@ -94,4 +94,4 @@ def test_a_model_in_eight_bits_is_searched_in_them():
     model = wrap(ARCHITECTURES["marian"].build())
     model.eight_bits = True
     next(compare_generate(model, [[5, 6, 1]], [2], {"defaults": {}}, repeat=1, max_new_tokens=4))
-    assert known(model).step is not None
+    assert record_of(model).step is not None

@@ -17,8 +17,8 @@ import torch
 import transformers
 
 import bestfirst
-from bestfirst.engine.device.agreement import Trial
-from bestfirst.engine.device.own_modules import OwnModules
+from bestfirst.engine.device.model_check import Trial
+from bestfirst.engine.device.modules.own_modules import OwnModules
 from bestfirst.models.reader import Prompt
 
 ROOT = Path(__file__).parents[2]

@@ -42,8 +42,9 @@ if not torch.cuda.is_available():
     interpreter._patch_lang = patch_once
     interpreter.GridExecutor.__call__ = launch_anew
 
-    from bestfirst.engine.device import own_modules, step, weights
+    from bestfirst.engine.device import device_bart, device_step
+    from bestfirst.engine.device.modules import own_modules
     from device import plain
 
-    step.attend = weights.attend = plain.PlainAttend()
+    device_step.attend = device_bart.attend = plain.PlainAttend()
     own_modules.attend_tree, own_modules.attend_packed = plain.attend_tree, plain.attend_packed

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from bestfirst.engine.device.tree_attention import Kind, Memory, TreeRows
+from bestfirst.engine.device.modules.tree_attention import Kind, Memory, TreeRows
 
 FAR = -1e30
 

@@ -21,7 +21,7 @@ import torch
 import transformers
 
 import bestfirst
-from bestfirst.engine.device import rotary, shortcuts
+from bestfirst.engine.device.modules import fused_modules, rotary
 
 SHAPES: dict[str, dict[str, int]] = {
     "135m": {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
@@ -117,11 +117,11 @@ def main() -> None:
     given = parser.parse_args()
     transformers.logging.set_verbosity_error()
     if "joined" in given.without or given.without == "all":
-        shortcuts.groups = lambda model: iter(())
+        fused_modules.groups = lambda model: iter(())
     if "sums" in given.without or given.without == "all":
-        shortcuts.ADDS.clear()
+        fused_modules.ADDS.clear()
     if given.without == "all":
-        shortcuts.DEVICES = rotary.DEVICES = set()
+        fused_modules.DEVICES = rotary.DEVICES = set()
     shortest, longest = map(int, given.prompt.split(","))
     for shape in given.shape.split(","):
         model = build(shape, getattr(torch, given.dtype))

@@ -13,7 +13,7 @@ from device import interpreter  # noqa: F401  isort: skip  before any kernel
 import bestfirst
 from bestfirst import Trie
 from bestfirst.engine import Job, engine_for
-from bestfirst.engine.device import state, step
+from bestfirst.engine.device import device_step, state
 from bestfirst.engine.device.rules import unknown_to_device
 from bestfirst.models.transformers import TransformersModel
 from bestfirst.search import Successors
@@ -78,8 +78,8 @@ def test_under_a_trie_searches_are_those_of_search(cases, tally):
 @pytest.mark.parametrize(("k", "sorted_at_once", "few"), [(3, 8, 2), (3, 16, 64), (9, 4, 2), (9, 8, 4)])
 def test_of_many_children_the_best_are_kept_in_chunks(monkeypatch, k, sorted_at_once, few):
     """More children than are sorted at a time, beside the best so far or merged into them; ties go to the smaller token."""
-    monkeypatch.setattr(step, "SORTED", sorted_at_once)
-    monkeypatch.setattr(step, "FEW", few)
+    monkeypatch.setattr(device_step, "SORTED", sorted_at_once)
+    monkeypatch.setattr(device_step, "FEW", few)
     vocabulary = 40
     items = [*([w] for w in range(1, 40)), *([5, w] for w in range(1, 14)), *([7, w] for w in range(3, 6))]
     toys = Restricted(

@@ -14,9 +14,9 @@ import bestfirst
 from bestfirst import Decoding, Stats, Trace
 from bestfirst.engine import Job, engine_for, run
 from bestfirst.engine.device import DeviceEngine, collector
-from bestfirst.engine.device import engine as engines
+from bestfirst.engine.device import device_engine as engines
 from bestfirst.engine.host import HostEngine
-from bestfirst.engine.known import known
+from bestfirst.engine.model_record import record_of
 from bestfirst.models.folder import embedded_folder
 from bestfirst.models.transformers import TransformersModel, load_transformers
 from bestfirst.scoring import Coverage
@@ -52,7 +52,7 @@ def test_the_embedded_model(on_device):
         assert [a.score for a in mine.hypotheses] == pytest.approx([a.score for a in theirs.hypotheses], abs=1e-4)
     assert (stats.rows, stats.calls) == (sum(r.rows for r in found), sum(r.calls for r in found))
     assert (stats.in_flight, stats.engine) == (2, "device")
-    assert known(model).session[1].checked  # an answer was held against the model itself
+    assert record_of(model).session[1].checked  # an answer was held against the model itself
 
 
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
@@ -65,7 +65,7 @@ def test_architectures(on_device, name):
     on_device()
     assert isinstance(engine_for(model, Decoding()), DeviceEngine)
     assert summary(bestfirst.decode(model, inputs, beam=2, max_length=3)) == summary(expected)
-    assert known(model).session[1].checked
+    assert record_of(model).session[1].checked
 
 
 def test_lengths_and_ends_of_a_jobs_own(on_device):
@@ -100,11 +100,11 @@ def test_a_session_that_many_wait_for_gives_way_to_a_larger_one(on_device):
     found = {}
     engine.submit(first)
     found.update(engine.step())
-    assert known(model).session[1].meant_for == 4
+    assert record_of(model).session[1].meant_for == 4
     engine.submit(*others)
     while engine:
         found.update(engine.step())
-    assert known(model).session[1].meant_for == 32
+    assert record_of(model).session[1].meant_for == 32
     assert summary([found[job] for job in (first, *others)]) == summary(expected)
 
 
@@ -154,9 +154,9 @@ def test_what_an_engine_cost_stays_its_own(on_device):
     on_device()
     first, second = engine_for(model, decoding), engine_for(model, decoding)
     list(run(first, [Job(0, source, decoding)]))
-    session, cost = known(model).session[1], first.stats
+    session, cost = record_of(model).session[1], first.stats
     list(run(second, [Job(i, source, decoding) for i in range(3)]))
-    assert known(model).session[1] is session
+    assert record_of(model).session[1] is session
     assert (first.stats, first.in_flight) == (cost, [])
     assert second.stats.rows == 3 * cost.rows
 

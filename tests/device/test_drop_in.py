@@ -10,8 +10,8 @@ from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
 import bestfirst
 from bestfirst import Stats
-from bestfirst.engine.device import admission, launch, step
-from bestfirst.engine.device.step import CapturedStep
+from bestfirst.engine.device import admission, cuda_graphs, device_step
+from bestfirst.engine.device.device_step import CapturedStep
 from bestfirst.models.transformers import TransformersModel
 from device.tiny import build, inputs
 from engine.builders import ARCHITECTURES
@@ -191,7 +191,7 @@ def test_a_processor_that_lifts_what_it_said_it_would_not_runs_generates_own_loo
 
 def test_what_was_asked_is_looked_at_as_it_is_however_often(monkeypatch):
     """A graph's work is done three times before it is recorded, and what keeps the best of a row overwrites it."""
-    run, best = launch.Graphs.run, step.best
+    run, best = cuda_graphs.Graphs.run, device_step.best
 
     def thrice(self, name, work):
         for _ in range(3 if name[0] == "asked" else 1):
@@ -202,8 +202,8 @@ def test_what_was_asked_is_looked_at_as_it_is_however_often(monkeypatch):
         logits.scatter_(1, found[1], -torch.inf)
         return found
 
-    monkeypatch.setattr(launch.Graphs, "run", thrice)
-    monkeypatch.setattr(step, "best", taken)
+    monkeypatch.setattr(cuda_graphs.Graphs, "run", thrice)
+    monkeypatch.setattr(device_step, "best", taken)
     architecture = ARCHITECTURES["bart"]
     model = architecture.build().to(DEVICE)
     batch = {key: tensor.to(DEVICE) for key, tensor in padded(architecture, architecture.inputs(2, seed=3)).items()}

@@ -15,8 +15,8 @@ from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
 import bestfirst
 from bestfirst import Stats
-from bestfirst.engine.device.answers import PROGRAM, RULES
-from bestfirst.engine.device.editing import edit
+from bestfirst.engine.device.kernels.answers import PROGRAM, RULES
+from bestfirst.engine.device.kernels.logits_kernels import edit
 from bestfirst.integrations.processors import NotData, Processors, recognized
 from bestfirst.models.transformers import TransformersModel
 from bestfirst.search import Successors

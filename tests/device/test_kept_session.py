@@ -14,11 +14,11 @@ from device import interpreter  # noqa: F401  isort: skip  before any kernel
 import bestfirst
 from bestfirst import Decoding, Stats
 from bestfirst.engine import Job, engine_for
-from bestfirst.engine.device import engine as engines
-from bestfirst.engine.device import room
+from bestfirst.engine.device import capacity
+from bestfirst.engine.device import device_engine as engines
 from bestfirst.engine.device.session import Session
-from bestfirst.engine.known import known
-from bestfirst.engine.steps.choose import Fingerprint
+from bestfirst.engine.model_record import record_of
+from bestfirst.engine.steps.step_choice import Fingerprint
 from bestfirst.models.transformers import TransformersModel
 from engine.builders import ARCHITECTURES
 
@@ -64,11 +64,11 @@ def by_another(model: TransformersModel) -> None:
 @pytest.mark.parametrize("change", [in_place, where_torch_does_not_count, by_another])
 def test_it_is_made_anew_for_weights_that_changed(change):
     model = marian()
-    before, first = logprob(model), known(model).session[1]
-    assert (logprob(model), known(model).session[1]) == (before, first)
+    before, first = logprob(model), record_of(model).session[1]
+    assert (logprob(model), record_of(model).session[1]) == (before, first)
     change(model)
     after = logprob(model)
-    assert known(model).session[1] is not first
+    assert record_of(model).session[1] is not first
     assert after == pytest.approx(logprob(bestfirst.wrap(copy.deepcopy(model.model))), abs=1e-4)
     assert after != pytest.approx(before, abs=1e-4)
 
@@ -79,7 +79,7 @@ def test_a_model_with_more_tokens_is_not_begun_in_it(monkeypatch):
     logprob(model)
     begun, begin = [], Session.begin
     monkeypatch.setattr(Session, "begin", lambda self, *asked: begun.append(self) or begin(self, *asked))
-    head, kept = model.model.lm_head, known(model).session[1]
+    head, kept = model.model.lm_head, record_of(model).session[1]
     more = torch.cat([head.weight.detach(), torch.zeros(6, head.weight.shape[1], device=DEVICE)])
     head.weight, model.model.final_logits_bias = Parameter(more), torch.zeros(1, len(more), device=DEVICE)
     model.model.config.vocab_size = len(more)
@@ -112,7 +112,7 @@ def test_what_fails_in_a_session_of_another_model_is_no_failure(error, monkeypat
     model = marian()
     before = logprob(model)
     where_torch_does_not_count(model)
-    looks, look, admit, stale = [], Session._look, Session._admit, known(model).session[1]
+    looks, look, admit, stale = [], Session._look, Session._admit, record_of(model).session[1]
 
     def failing(real, self, *asked):
         if self is stale:
@@ -130,14 +130,14 @@ def test_a_session_kept_from_few_inputs_or_another_beam_is_not_used_for_many(mon
     """As many inputs are in flight as if it were the first decode; a session that has room for them is kept."""
     model = marian()
     inputs = ARCHITECTURES["marian"].inputs(3)
-    monkeypatch.setattr(room, "ROOMS", (1, 2))
-    for module in (room, engines):
+    monkeypatch.setattr(capacity, "ROOMS", (1, 2))
+    for module in (capacity, engines):
         monkeypatch.setattr(module, "MOST_INPUTS", 3)
     kept = []
     for some in (inputs[:1], inputs, inputs[:1]):
         stats = Stats()
         bestfirst.decode(model, some, beam=1, max_length=1, stats=stats)
-        kept.append(known(model).session[1])
+        kept.append(record_of(model).session[1])
         assert stats.in_flight == len(some)
     assert kept[0] is not kept[1]
     assert kept[1] is kept[2]

@@ -8,13 +8,13 @@ from torch.nn import functional as F
 
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
-from bestfirst.engine.device.answers import ENDS
-from bestfirst.engine.device.products import add_norm, product, table
-from bestfirst.engine.device.rows import reclaim
-from bestfirst.engine.device.step import best
-from bestfirst.engine.device.successors import bits_of, keep_best, survey
-from bestfirst.engine.device.tree_kernels import attend
-from bestfirst.engine.device.weights import Weights
+from bestfirst.engine.device.device_bart import DeviceBart
+from bestfirst.engine.device.device_step import best
+from bestfirst.engine.device.kernels.answers import ENDS
+from bestfirst.engine.device.kernels.attention_kernels import attend
+from bestfirst.engine.device.kernels.matmul import add_norm, product, table
+from bestfirst.engine.device.kernels.rows import reclaim
+from bestfirst.engine.device.kernels.successors import bits_of, keep_best, survey
 from device.plain import attend_own, attend_source
 from engine.builders import ARCHITECTURES
 
@@ -186,11 +186,11 @@ def test_relu_leaves_nan(random):
 @pytest.mark.parametrize("name", ["marian", "pegasus"])
 def test_an_encoder_that_somebody_changed_is_refused(name):
     model = ARCHITECTURES[name].build().to(DEVICE)
-    Weights(model, 16, 16)
+    DeviceBart(model, 16, 16)
     handle = model.get_encoder().layers[0].register_forward_hook(lambda *given: given[-1] + 0.001 * given[-1].roll(1, -1))
     with pytest.raises(RuntimeError, match="does not give here what it gives by itself"):
-        Weights(model, 16, 16)
+        DeviceBart(model, 16, 16)
     handle.remove()
     model.get_encoder().layers[0].fc1 = torch.nn.Sequential(model.get_encoder().layers[0].fc1)
     with pytest.raises(TypeError, match="is not built as this architecture's are"):
-        Weights(model, 16, 16)
+        DeviceBart(model, 16, 16)

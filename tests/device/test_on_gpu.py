@@ -10,7 +10,7 @@ import torch
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
 import bestfirst
-from bestfirst.engine.known import known
+from bestfirst.engine.model_record import record_of
 from bestfirst.models.folder import embedded_folder
 from bestfirst.models.transformers import load_transformers
 from device.test_decode import LINES, summary
@@ -29,7 +29,7 @@ ON_A_GPU = [
 def test_a_gpu_gives_what_the_host_gives(settings):
     model = bestfirst.load(device="cuda")
     found = bestfirst.decode(model, LINES, **{"max_length": 80, **settings})
-    assert known(model).session is not None
+    assert record_of(model).session is not None
     expected = bestfirst.decode(model, LINES, **{"max_length": 80, **settings}, row_budget=512)
     if settings["beam"] <= 50:
         assert summary(found) == summary(expected)

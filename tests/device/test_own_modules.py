@@ -13,12 +13,13 @@ from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
 import bestfirst
 from bestfirst import Stats
-from bestfirst.engine.device import agreement, tree_attention
+from bestfirst.engine.device import model_check
 from bestfirst.engine.device import session as sessions
-from bestfirst.engine.device.agreement import own_modules
-from bestfirst.engine.device.launch import Graphs
-from bestfirst.engine.device.own_modules import NAME, OwnModules
-from bestfirst.engine.device.step import CapturedStep
+from bestfirst.engine.device.cuda_graphs import Graphs
+from bestfirst.engine.device.device_step import CapturedStep
+from bestfirst.engine.device.model_check import own_modules
+from bestfirst.engine.device.modules import tree_attention
+from bestfirst.engine.device.modules.own_modules import NAME, OwnModules
 from bestfirst.integrations import crossover
 from bestfirst.models.transformers import TransformersModel
 from device.tiny import ENCODER_DECODERS, EVERYTHING, FALCON, FUSED, build, inputs
@@ -30,7 +31,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def on_device(monkeypatch):
     monkeypatch.setattr(TransformersModel, "on_gpu", True)
     monkeypatch.setattr(CapturedStep, "buckets", (4, 8, 64))  # fewer rows for the interpreter
-    monkeypatch.setattr(agreement, "fused", lambda model: False)
+    monkeypatch.setattr(model_check, "fused", lambda model: False)
 
 
 def outputs(model, given, **settings):
@@ -105,8 +106,8 @@ def test_a_model_is_not_kept_in_memory():
 def test_a_model_is_looked_at_once_a_call(monkeypatch):
     """Whether the device can run it: with one short input, that is a good part of the time."""
     model, looks = build("Llama").to(DEVICE), []
-    way_of = agreement.way_of
-    monkeypatch.setattr(agreement, "way_of", lambda model: looks.append(model) or way_of(model))
+    way_of = model_check.way_of
+    monkeypatch.setattr(model_check, "way_of", lambda model: looks.append(model) or way_of(model))
     outputs(model, inputs(model, 1), num_beams=2, max_new_tokens=2)
     assert len(looks) == 1
 
@@ -160,7 +161,7 @@ def test_deterministic_the_same_bits_alone_and_in_a_batch(monkeypatch):
     """By the kernels: what a CPU does in plain torch depends on the longest of a batch."""
     if DEVICE == "cpu":
         for name in ("attend_tree", "attend_packed"):
-            monkeypatch.setattr(f"bestfirst.engine.device.own_modules.{name}", getattr(tree_attention, name))
+            monkeypatch.setattr(f"bestfirst.engine.device.modules.own_modules.{name}", getattr(tree_attention, name))
         monkeypatch.setattr(sessions, "FIXED_ROWS", 4)
     model = bestfirst.wrap(build("Llama").to(DEVICE))
     prompts = [[5, 6, 7, 8, 9], [10, 11]]

@@ -12,9 +12,9 @@ import torch
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
 from bestfirst.engine import Job
+from bestfirst.engine.device.device_step import DeviceStep, best
 from bestfirst.engine.device.session import Session
 from bestfirst.engine.device.state import Shape
-from bestfirst.engine.device.step import DeviceStep, best
 from bestfirst.models import Source
 from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability
 from bestfirst.search import AnyOrderSearch, Context, Patience, Successors, beam, best_first_beam

@@ -13,11 +13,11 @@ from transformers.activations import NewGELUActivation
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
-from bestfirst.engine.device import rotary, shortcuts
-from bestfirst.engine.device.joined import groups
-from bestfirst.engine.device.rotary import rotate
-from bestfirst.engine.device.shortcuts import Shortcuts, Sums, gated, new_gelu, rms_norm
-from bestfirst.engine.device.successors import bits_of, sum_parts, survey_part
+from bestfirst.engine.device.kernels.successors import bits_of, sum_parts, survey_part
+from bestfirst.engine.device.modules import fused_modules, rotary
+from bestfirst.engine.device.modules.fused_linear import groups
+from bestfirst.engine.device.modules.fused_modules import DeferredSums, FusedModules, gated, new_gelu, rms_norm
+from bestfirst.engine.device.modules.rotary import rotate
 from device.tiny import build
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -55,12 +55,12 @@ def test_rotary_positions():
 @pytest.fixture
 def on_device(monkeypatch):
     monkeypatch.setattr(rotary, "DEVICES", {DEVICE})
-    monkeypatch.setattr(shortcuts, "DEVICES", {DEVICE})
+    monkeypatch.setattr(fused_modules, "DEVICES", {DEVICE})
 
 
 def test_shortcuts_are_taken_and_given_back(on_device):
     model = build("Llama").to(DEVICE)
-    some = Shortcuts(model)
+    some = FusedModules(model)
     with some.taken():
         assert sum("forward" in vars(module) for module in model.modules()) == 14  # norms, gates, products, positions
     assert not any("forward" in vars(module) for module in model.modules())
@@ -70,8 +70,8 @@ def test_shortcuts_are_taken_and_given_back(on_device):
 def test_models_with_shortcuts(on_device, monkeypatch, name, sums):
     """The same numbers; sums that are normed next are taken by the norm."""
     model, added = build(name).to(DEVICE), []
-    norm = shortcuts.rms_norm
-    monkeypatch.setattr(shortcuts, "rms_norm", lambda *given: added.append(given[-1] is not None) or norm(*given))
+    norm = fused_modules.rms_norm
+    monkeypatch.setattr(fused_modules, "rms_norm", lambda *given: added.append(given[-1] is not None) or norm(*given))
     given = {"input_ids": torch.tensor([[5], [6], [7]], device=DEVICE)}
     if sums is None:
         given["decoder_input_ids"] = given["input_ids"]
@@ -79,7 +79,7 @@ def test_models_with_shortcuts(on_device, monkeypatch, name, sums):
         given["position_ids"] = torch.tensor([[9], [0], [3]], device=DEVICE)
     with torch.inference_mode():
         expected = model(**given).logits
-        some = Shortcuts(model)
+        some = FusedModules(model)
         some.reach(10)
         added.clear()
         with some.taken():
@@ -89,7 +89,7 @@ def test_models_with_shortcuts(on_device, monkeypatch, name, sums):
 
 def test_a_sum_is_there_whoever_looks_at_it():
     x, y = torch.randn(2, 3, 4, device=DEVICE)
-    with Sums() as sums:
+    with DeferredSums() as sums:
         first = x + y
         assert first.shape == (3, 4)
         second = first + y

@@ -7,8 +7,8 @@ import torch
 
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
-from bestfirst.engine.device import tree_attention
-from bestfirst.engine.device.tree_attention import Kind, TreeRows
+from bestfirst.engine.device.modules import tree_attention
+from bestfirst.engine.device.modules.tree_attention import Kind, TreeRows
 from device import plain
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

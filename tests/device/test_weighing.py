@@ -7,7 +7,7 @@ import torch
 
 from device import interpreter  # noqa: F401  isort: skip  before any kernel
 
-from bestfirst.engine.device import weighing
+from bestfirst.engine.device.kernels import weight_sums
 from bestfirst.engine.steps.checksum import Checksum
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -16,11 +16,11 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 @pytest.mark.parametrize("kind", [torch.int32, torch.uint8])
 def test_every_number_counts_and_its_place(kind, monkeypatch):
     """Of the first, of the last, of many; and what changes places."""
-    monkeypatch.setattr(weighing, "PIECE", 64)
-    monkeypatch.setattr(weighing, "BLOCK", 16)
+    monkeypatch.setattr(weight_sums, "PIECE", 64)
+    monkeypatch.setattr(weight_sums, "BLOCK", 16)
     dice = torch.Generator().manual_seed(0)
     weights = [torch.randint(0, 200, (n,), generator=dice).to(DEVICE, kind) for n in (300, 7, 64, 1)]
-    weigh = weighing.Weighing(weights)
+    weigh = weight_sums.WeightSums(weights)
     sums = {int(weigh())}
     assert sums == {int(weigh())}
     changes = [lambda w=w, i=i: w[i : i + 1].add_(1) for w in weights for i in {0, len(w) // 2, len(w) - 1}]
@@ -36,7 +36,7 @@ def test_every_number_counts_and_its_place(kind, monkeypatch):
 def test_it_is_made_in_one_mode_and_asked_in_another(modes):
     """What is made under `inference_mode` cannot be written to outside of it."""
     with torch.inference_mode(modes[0]):
-        weigh = weighing.Weighing([torch.arange(9, dtype=torch.int32, device=DEVICE)])
+        weigh = weight_sums.WeightSums([torch.arange(9, dtype=torch.int32, device=DEVICE)])
         before = int(weigh())
     with torch.inference_mode(modes[1]):
         assert int(weigh()) == before

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import bestfirst
-from bestfirst.engine.known import Ahead, known
+from bestfirst.engine.model_record import Ahead, record_of
 from bestfirst.settings import Budget
 
 LINES = (Path(__file__).parents[1] / "data" / "tatoeba-200.de").read_text(encoding="utf-8").splitlines()[:12]
@@ -27,8 +27,8 @@ def test_rows_that_are_needed_are_scored_ahead_and_beyond_the_free_ones_others_a
 
 def test_answers_and_calls_do_not_depend_on_what_was_learned(monkeypatch):
     model = bestfirst.load()
-    monkeypatch.setattr(known(model), "budget", Budget(96, free=96, alone=4))  # as it would be measured, whatever the machine
-    monkeypatch.setattr(known(model), "ahead", Ahead())
+    monkeypatch.setattr(record_of(model), "budget", Budget(96, free=96, alone=4))  # as it would be measured, whatever the machine
+    monkeypatch.setattr(record_of(model), "ahead", Ahead())
 
     def decoded(**settings):
         results = [bestfirst.decode(model, [line], beam=10, nbest=2, **settings)[0] for line in LINES]

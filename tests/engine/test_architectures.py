@@ -14,7 +14,7 @@ import torch
 
 import bestfirst
 from bestfirst.engine.runner import Runner
-from bestfirst.engine.steps import choose
+from bestfirst.engine.steps import step_choice
 from bestfirst.engine.steps.bart import FusedBart, as_numpy, read_bart
 from bestfirst.engine.steps.decoder_step import DecoderStep
 from bestfirst.engine.steps.hooked import HookedStep, RecomputeStep
@@ -37,7 +37,7 @@ def test_engine_is_plain_search_is_generate(name: str, cases: Callable[..., rang
     model = bestfirst.wrap(architecture.build())
     inputs = architecture.inputs(len(cases(8, full=50)))
     by_budget = {rows: decode(model, inputs, rows) for rows in (1, 7, 64)}
-    assert choose.step_for(model).name == architecture.decoder
+    assert step_choice.step_for(model).name == architecture.decoder
 
     plain = decode(Plain(model), inputs, 1)
     theirs = [generate(model.model, architecture, source) for source in inputs]
@@ -71,7 +71,7 @@ def test_results_do_not_depend_on_the_batch_or_its_order(name: str) -> None:
 # -- single steps ------------------------------------------------------------------------------------------------------
 
 STEPS = [
-    *((name, native, "sdpa") for native in choose.native() for name, fused in FUSED.items() if fused is FusedBart),
+    *((name, native, "sdpa") for native in step_choice.native() for name, fused in FUSED.items() if fused is FusedBart),
     *((name, fused, "sdpa") for name, fused in FUSED.items()),
     *((name, HookedStep, attention) for name in NAMES for attention in ("sdpa", "eager")),
     *((name, RecomputeStep, "sdpa") for name in NAMES),

@@ -15,7 +15,7 @@ from transformers import (
 )
 
 import bestfirst
-from bestfirst.engine.steps import choose
+from bestfirst.engine.steps import step_choice
 from bestfirst.engine.steps.decoder_step import DecoderStep
 from engine.builders import ARCHITECTURES, EOS, SEQ2SEQ, START
 from engine.searches import FUSED, NAMES, assert_correct, decode, generate, hypotheses, same
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_half_precision_takes_the_same_decoder(name: str, dtype: torch.dtype) -> None:
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build().to(dtype))
-    assert choose.step_for(model).name == architecture.decoder.replace("native", "fused")  # compiled for float32 alone
+    assert step_choice.step_for(model).name == architecture.decoder.replace("native", "fused")  # compiled for float32 alone
 
 
 def spoil(decoder: type[DecoderStep], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,10 +44,10 @@ def spoil(decoder: type[DecoderStep], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "step", wrong)
 
 
-@pytest.mark.parametrize("native", choose.native())
+@pytest.mark.parametrize("native", step_choice.native())
 def test_a_compiled_step_that_is_wrong_is_found_out_and_not_used(native, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(native, monkeypatch)
-    assert choose.step_for(bestfirst.wrap(ARCHITECTURES["bart"].build())).name == "fused"
+    assert step_choice.step_for(bestfirst.wrap(ARCHITECTURES["bart"].build())).name == "fused"
 
 
 @pytest.mark.usefixtures("no_warning")
@@ -55,12 +55,12 @@ def test_a_compiled_step_that_is_wrong_is_found_out_and_not_used(native, monkeyp
 def test_hooked_is_the_second_choice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fused step that is wrong, however little, is found out and not used."""
     architecture = ARCHITECTURES[name]
-    for decoder in (*choose.native(), FUSED[name]):
+    for decoder in (*step_choice.native(), FUSED[name]):
         spoil(decoder, monkeypatch)
     model = bestfirst.wrap(architecture.build(seed=4))
     inputs = architecture.inputs(3, seed=4)
     results = decode(model, inputs, 7)
-    assert choose.step_for(model).name == "hooked"
+    assert step_choice.step_for(model).name == "hooked"
     for source, result in zip(inputs, results, strict=True):
         assert same(hypotheses(result), generate(model.model, architecture, source))
 
@@ -99,9 +99,9 @@ def replace(model: Any, wrapper: type[Scaled]) -> None:
 @pytest.mark.parametrize("name", ["llama", "bart", "t5"])
 def test_an_adapter_is_run_by_the_models_own_modules(name: str) -> None:
     model = bestfirst.wrap(ARCHITECTURES[name].build(seed=5))
-    choose.step_for(model)
+    step_choice.step_for(model)
     replace(model.model, Scaled)  # after the model was first decoded with
-    assert choose.step_for(model).name == "hooked"
+    assert step_choice.step_for(model).name == "hooked"
     assert_correct(model, ARCHITECTURES[name])
 
 
@@ -109,9 +109,9 @@ def test_an_adapter_is_run_by_the_models_own_modules(name: str) -> None:
 @pytest.mark.parametrize("name", ["llama", "bart"])
 def test_a_hook_of_the_users_is_obeyed(name: str) -> None:
     model = bestfirst.wrap(ARCHITECTURES[name].build(seed=5))
-    choose.step_for(model)
+    step_choice.step_for(model)
     model.model.get_decoder().layers[0].register_forward_hook(lambda module, given, output: 0.5 * output)
-    assert choose.step_for(model).name == "hooked"
+    assert step_choice.step_for(model).name == "hooked"
     assert_correct(model, ARCHITECTURES[name])
 
 
@@ -145,11 +145,11 @@ def test_an_encoder_that_somebody_changed_is_run_as_it_is(name: str, when: str, 
         decode(model, architecture.inputs(2), 7)
     change(model.model.get_encoder())
     assert_correct(model, architecture)
-    step = choose.step_for(model)
+    step = step_choice.step_for(model)
     assert (step.name, step.encoder) == (architecture.decoder, None)
 
 
-@pytest.mark.parametrize("native", choose.native())
+@pytest.mark.parametrize("native", step_choice.native())
 def test_a_compiled_encoder_that_is_wrong_is_found_out_and_not_used(native, monkeypatch: pytest.MonkeyPatch) -> None:
     from bestfirst.engine.steps.native.decoder import NativeEncoder
 
@@ -162,7 +162,7 @@ def test_a_compiled_encoder_that_is_wrong_is_found_out_and_not_used(native, monk
 
     monkeypatch.setattr(NativeEncoder, "__call__", wrong)
     model = bestfirst.wrap(ARCHITECTURES["bart"].build(seed=5))
-    step = choose.step_for(model)
+    step = step_choice.step_for(model)
     assert (type(step), step.encoder) == (native, None)
     assert_correct(model, ARCHITECTURES["bart"])
 
@@ -170,15 +170,15 @@ def test_a_compiled_encoder_that_is_wrong_is_found_out_and_not_used(native, monk
 @pytest.mark.usefixtures("no_warning")
 def test_a_hook_on_the_head_is_obeyed() -> None:
     model = bestfirst.wrap(ARCHITECTURES["bart"].build(seed=5))
-    choose.step_for(model)
+    step_choice.step_for(model)
     model.model.get_output_embeddings().register_forward_hook(lambda module, given, output: 0.5 * output)
-    assert choose.step_for(model).name == "hooked"
+    assert step_choice.step_for(model).name == "hooked"
     assert_correct(model, ARCHITECTURES["bart"])
 
 
 @pytest.mark.parametrize("name", ["llama", "bart", "t5"])
 def test_what_cannot_be_taken_over_falls_back_with_one_warning(name: str) -> None:
-    choose._warned.clear()
+    step_choice._warned.clear()
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build(seed=5))
     replace(model.model, LookingBack)
@@ -191,7 +191,7 @@ def test_what_cannot_be_taken_over_falls_back_with_one_warning(name: str) -> Non
     assert len(messages) == 1
     assert messages[0].startswith(kind)
     assert "slower" in messages[0]
-    assert choose.step_for(model).name == "recompute"
+    assert step_choice.step_for(model).name == "recompute"
 
 
 @pytest.mark.usefixtures("no_warning")
@@ -200,7 +200,7 @@ def test_sliding_windows(window: int) -> None:
     architecture = ARCHITECTURES["mistral"]
     model = bestfirst.wrap(architecture.build(seed=6, sliding_window=window))
     assert_correct(model, architecture, n=5)
-    assert choose.step_for(model).name == "fused"
+    assert step_choice.step_for(model).name == "fused"
     assert model.model.config.sliding_window == window
 
 
@@ -218,7 +218,7 @@ def test_sliding_windows(window: int) -> None:
 )
 def test_what_short_hypotheses_cannot_show(changes: dict[str, Any], expected: bool) -> None:
     model = bestfirst.wrap(ARCHITECTURES["qwen2"].build(**changes))
-    assert choose.changes_with_length(model) is expected
+    assert step_choice.changes_with_length(model) is expected
 
 
 @pytest.mark.usefixtures("no_warning")
@@ -261,13 +261,13 @@ def test_a_trial_is_of_what_is_promised() -> None:
             if parameter.dim() > 1:
                 parameter.normal_(0, 0.02, generator=dice)
     with pytest.raises(ValueError, match=r"\(prophetnet\) cannot be decoded with"):
-        choose.step_for(bestfirst.wrap(model))
+        step_choice.step_for(bestfirst.wrap(model))
 
 
 def test_verdicts_are_on_a_model_as_it_was() -> None:
     """Wrapped anew for each decode, as `generate` does it; a step by its own modules is not kept."""
     model = tiny("Phi3ForCausalLM")
-    assert choose.step_for(bestfirst.wrap(model)).name == "hooked"
+    assert step_choice.step_for(bestfirst.wrap(model)).name == "hooked"
     mlp = model.model.layers[0].mlp
     mlp.gate_up_proj = LookingBack(mlp.gate_up_proj)
-    assert choose.step_for(bestfirst.wrap(model)).name == "recompute"
+    assert step_choice.step_for(bestfirst.wrap(model)).name == "recompute"

@@ -14,7 +14,7 @@ from bestfirst.engine import Job, engine_for, scorer_for, threads
 from bestfirst.engine.compiled_engine import CompiledEngine, CompiledSearch
 from bestfirst.engine.engine import Engine
 from bestfirst.engine.host import HostEngine
-from bestfirst.engine.known import Ahead, known
+from bestfirst.engine.model_record import Ahead, record_of
 from bestfirst.search import Trace
 from bestfirst.settings import Budget, Decoding
 from engine.builders import ARCHITECTURES, EOS
@@ -221,7 +221,7 @@ def test_weights_that_are_not_finite_are_told(tmp_path):
 
 
 def test_what_was_learned_of_rows_ahead_is_known_to_both(embedded):
-    rates = known(embedded).ahead._rates._rates
+    rates = record_of(embedded).ahead._rates._rates
     rates.clear()
     bestfirst.decode(embedded, LINES[:1], beam=5)
     assert rates

@@ -16,7 +16,7 @@ import torch
 
 import bestfirst
 from bestfirst.engine.compiled_model import DEFAULTS, CompiledModel
-from bestfirst.models.folder import ModelNotFound, NeedsTransformers, Tensors, embedded_folder
+from bestfirst.models.folder import ModelNotFound, NeedsTransformers, WeightFiles, embedded_folder
 from bestfirst.models.transformers import load_transformers
 from engine.builders import ARCHITECTURES, EOS
 
@@ -162,7 +162,7 @@ def test_tensors_are_safetensors_own(tmp_path):
         "a": torch.randn(3, 5), "b": torch.randn(4).half(), "c": torch.randn(2, 2).bfloat16(), "d": torch.tensor(2.5).double(),
     }  # fmt: skip
     save_file(stored, tmp_path / "model.safetensors")
-    tensors = Tensors(tmp_path)
+    tensors = WeightFiles(tmp_path)
     assert set(tensors) == set(stored)
     for name, tensor in stored.items():
         assert tensors[name].dtype == np.float32

@@ -14,7 +14,7 @@ from bestfirst import Ensemble, Model, Scored, ShallowFusion, Stats, decode
 from bestfirst.engine import scorer_for
 from bestfirst.engine.cached_model import CachedModel, running
 from bestfirst.models import Query
-from bestfirst.models.numbers import FewBest, best_of_mean
+from bestfirst.models.score_arrays import FewBest, best_of_mean
 from bestfirst.models.transformers import TransformersModel
 from bestfirst.scoring import LogProbability, MutualInformation
 from engine.builders import ARCHITECTURES

@@ -10,7 +10,7 @@ import pytest
 import bestfirst
 from bestfirst.engine import threads
 from bestfirst.engine.compiled_engine import CompiledSearch
-from bestfirst.engine.known import Gains, known
+from bestfirst.engine.model_record import Gains, record_of
 from engine.test_drafts import Malicious, Told, outcome
 
 LINES = Path(__file__).parents[1].joinpath("data", "tatoeba-200.de").read_text(encoding="utf-8").splitlines()[:60]
@@ -24,7 +24,7 @@ def one_thread(monkeypatch):
 @pytest.fixture
 def model():
     loaded = bestfirst.load()
-    known(loaded).gains.clear()
+    record_of(loaded).gains.clear()
     return loaded
 
 

@@ -12,8 +12,8 @@ from transformers import (
 )
 
 import bestfirst
-from bestfirst.engine.known import known as known_of
-from bestfirst.engine.steps import choose
+from bestfirst.engine.model_record import record_of as known_of
+from bestfirst.engine.steps import step_choice
 from bestfirst.engine.steps.hooked import HookedStep, RecomputeStep
 from engine.builders import ARCHITECTURES
 from engine.searches import assert_correct, decode, hypotheses, same
@@ -47,7 +47,7 @@ def test_the_model_is_left_as_found(name: str, decoder: str, monkeypatch: pytest
     want = [hypotheses(result) for result in decode(model, inputs, 7)]
     if decoder != "chosen":
         kind = HookedStep if decoder == "hooked" else RecomputeStep
-        monkeypatch.setattr(choose, "choose", lambda model, _: kind(model.model))
+        monkeypatch.setattr(step_choice, "choose", lambda model, _: kind(model.model))
         model = bestfirst.wrap(model.model)
         known_of(model).step = None
     model.model.train()
@@ -66,7 +66,7 @@ class Interrupted(Exception):
 def test_the_model_is_left_as_found_by_an_exception_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     architecture = ARCHITECTURES[name]
     model = architecture.build(seed=7)
-    monkeypatch.setattr(choose, "choose", lambda model, _: HookedStep(model.model))
+    monkeypatch.setattr(step_choice, "choose", lambda model, _: HookedStep(model.model))
     calls = 0
 
     def stop(*_: Any) -> None:
@@ -102,4 +102,4 @@ def test_a_config_that_names_no_bos_is_tried_like_any_other() -> None:
     """As T5's own files: the trial itself stumbled over it, and every hypothesis was run from its first token, or refused."""
     config = T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0)
     assert not hasattr(config, "bos_token_id") or config.bos_token_id is None
-    assert choose.step_for(bestfirst.wrap(T5ForConditionalGeneration(config).eval())).name == "fused"
+    assert step_choice.step_for(bestfirst.wrap(T5ForConditionalGeneration(config).eval())).name == "fused"

@@ -11,7 +11,7 @@ import torch
 
 import bestfirst
 from bestfirst import Stats
-from bestfirst.engine.known import known
+from bestfirst.engine.model_record import record_of
 from bestfirst.scoring import LengthNormalized
 from bestfirst.search import AnyOrderSearch
 from bestfirst.settings import Budget
@@ -141,7 +141,7 @@ def test_the_cache_stays_within_its_bound(model):
 
 
 def test_a_wide_beam_scores_a_fraction_of_the_rows(model, monkeypatch):
-    monkeypatch.setattr(known(model), "budget", Budget(96, free=96, alone=4))  # as it would be measured, whatever the machine
+    monkeypatch.setattr(record_of(model), "budget", Budget(96, free=96, alone=4))  # as it would be measured, whatever the machine
     stats = Stats()
     results = bestfirst.decode(model, LINES[:20], beam=500, max_length=60, stats=stats)
     beam = bestfirst.decode(model, LINES[:2], beam=500, max_length=60, finished="keep", strategy="beam")

@@ -15,7 +15,7 @@ from bestfirst.corpus.worker import Worker, fixed_budget
 from bestfirst.engine import host, threads, two_engines
 from bestfirst.engine.choice import engine_for
 from bestfirst.engine.host import HostEngine
-from bestfirst.engine.known import known
+from bestfirst.engine.model_record import record_of
 from bestfirst.models import Query
 from bestfirst.models.folder import embedded_folder
 from bestfirst.models.transformers import load_transformers
@@ -101,7 +101,7 @@ def test_two_engines_share_many_inputs_and_give_what_one_gives(monkeypatch):
     monkeypatch.setattr(host, "WINDOW", 1)
     lines = [line[: 8 + 7 * i % 40] for i, line in enumerate(LINES * 5)]
     model = bestfirst.load()
-    monkeypatch.setattr(known(model), "budget", Budget(96, free=96, alone=4))  # as it would be measured, whatever the machine
+    monkeypatch.setattr(record_of(model), "budget", Budget(96, free=96, alone=4))  # as it would be measured, whatever the machine
     found, costs = [], []
     for n in (1, 2, 3):
         threads.use_threads(n)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import bestfirst
-from bestfirst.engine.steps.choose import step_for
 from bestfirst.engine.steps.hooked import HookedStep
+from bestfirst.engine.steps.step_choice import step_for
 from bestfirst.engine.steps.tree import Tree
 from engine.searches import decode
 from generate.tiny import tiny

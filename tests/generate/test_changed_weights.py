@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import bestfirst
-from bestfirst.engine.known import known
+from bestfirst.engine.model_record import record_of
 from bestfirst.engine.steps import checksum
 from bestfirst.engine.steps.checksum import Checksum, WrittenPages, whole_pages
 from engine.builders import ARCHITECTURES
@@ -69,7 +69,7 @@ def test_nothing_is_made_anew_while_nothing_changes(small):
     batch, steps = padded(architecture, architecture.inputs(2, seed=1)), []
     for _ in range(3):
         model.generate(**batch, **ASKED, custom_generate=bestfirst.generate)
-        steps.append(known(bestfirst.wrap(model)).step[1])
+        steps.append(record_of(bestfirst.wrap(model)).step[1])
     assert steps[0] is steps[1] is steps[2]
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import bestfirst
-from bestfirst.engine.known import known
+from bestfirst.engine.model_record import record_of
 from bestfirst.engine.steps.t5 import FusedT5
 from bestfirst.integrations import crossover
 from engine.builders import ARCHITECTURES
@@ -58,7 +58,7 @@ def test_compiled_and_large_models_are_not_measured(monkeypatch):
             stats=stats,
         )
         assert stats.engine == "host"
-        assert all(ratio == float("inf") for ratio in known(bestfirst.wrap(model)).ratios.values())
+        assert all(ratio == float("inf") for ratio in record_of(bestfirst.wrap(model)).ratios.values())
 
 
 SETTINGS = {

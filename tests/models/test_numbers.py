@@ -10,8 +10,8 @@ import torch
 
 import bestfirst
 from bestfirst import FunctionModel, Model, Scored, decode
-from bestfirst.models import numbers
-from bestfirst.models.numbers import best_of_each, best_of_list, best_of_rows, matrix
+from bestfirst.models import score_arrays
+from bestfirst.models.score_arrays import best_of_each, best_of_list, best_of_rows, matrix
 
 FORMS = {
     "list": list,
@@ -107,7 +107,7 @@ def test_rows_of_one_array_are_looked_at_and_not_copied():
 @pytest.mark.parametrize("form", FORMS)
 def test_many_rows_are_made_one_array_whatever_their_kind(form, monkeypatch):
     """One by one, lists took three times as long as arrays, for the same model."""
-    monkeypatch.setattr(numbers, "best_of_list", None)
+    monkeypatch.setattr(score_arrays, "best_of_list", None)
     rows = [chain((i,), 100) for i in range(8)]
     found = best_of_rows([FORMS[form](row) for row in rows], [""] * 8, 5)
     assert found == [best_of_list(rounded(form, row), "", 5) for row in rows]

@@ -186,7 +186,7 @@ def test_rows_of_a_step_can_be_grouped_by_length():
 def test_the_row_budget_grows_where_many_rows_cost_little_more_than_one(monkeypatch):
     """By a clock that the model moves: a call takes a time of its own, and one for each row."""
     now = [0.0]
-    monkeypatch.setattr("bestfirst.engine.own_model.perf_counter", lambda: now[0])
+    monkeypatch.setattr("bestfirst.engine.user_model.perf_counter", lambda: now[0])
 
     def rows_of(fixed: float, each: float) -> int:
         asked = []

@@ -10,7 +10,7 @@ import pytest
 import bestfirst
 from bestfirst import Diverse, FunctionModel, decode
 from bestfirst.search import BrokenLaw, Patience, beam, best_first_beam
-from bestfirst.search.banked import Words
+from bestfirst.search.required_words import RequiredWords
 from cli.process import only_line
 from cli.process import run as command
 from reference import EOS
@@ -79,7 +79,7 @@ def test_a_state_knows_what_the_whole_output_would_tell():
     rng = random.Random(0)
     for _ in range(300):
         sets = [[tuple(rng.choices((1, 2), k=rng.randint(1, 4))) for _ in range(rng.randint(1, 2))] for _ in range(2)]
-        words = Words(sets)
+        words = RequiredWords(sets)
         state, tokens = words.start, ()
         for token in rng.choices((1, 2, 3), k=8):
             state, tokens = words.after(state, token), (*tokens, token)

@@ -17,8 +17,8 @@ from ..summary import mean
 from ..tables import cited_table
 from . import bench_options as options
 from .bench_options import RUN, TEXT, BenchModelOptions, SampleOptions, TableOptions
+from .measured_work import load_models, make_rows, read_text, show
 from .show import show_rows
-from .work import load_models, make_rows, read_text, show
 
 # fmt: off
 

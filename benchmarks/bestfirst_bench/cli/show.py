@@ -18,7 +18,7 @@ from ..summary import QualityMetrics, by_model_and_text, by_setting
 from ..tables import measure, plan_lines, rows_table, sharpness_table
 from . import bench_options as options
 from .bench_options import TableOptions
-from .work import show
+from .measured_work import show
 
 SHARPNESS = "sharpness"
 PLOTS = ("calls", "time", "bleu", "length", "sharpness", "growth")

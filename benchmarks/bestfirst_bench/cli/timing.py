@@ -15,7 +15,7 @@ from bestfirst.cli.options import count, option
 
 from . import bench_options as options
 from .bench_options import RUN, BenchModelOptions, ShuffleOptions
-from .work import load_models, read_text, saving, show, shuffled_lines, tell_turn
+from .measured_work import load_models, read_text, saving, show, shuffled_lines, tell_turn
 
 RULES = ("ctranslate2", "hf-false", "hf-never")  # that best-first search and beam search both have
 EARLY = {"true": True, "false": False, "never": "never"}

@@ -36,8 +36,8 @@ from ..tune import (
 )
 from . import bench_options as options
 from .bench_options import OUT, RUN, BenchModelOptions, SampleOptions, numbers
+from .measured_work import load_models, read_text, saving, show, tell_turn
 from .show import SUFFIXES
-from .work import load_models, read_text, saving, show, tell_turn
 
 COST = re.compile(r"(\d+\.?\d*|\.\d+) ?(ms|calls)")
 

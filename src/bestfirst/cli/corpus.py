@@ -50,7 +50,7 @@ def _regular(path: str | None) -> bool | None:
 
 
 @dataclass(frozen=True)
-class Job:
+class CorpusJob:
     """What the command line asks: what is decoded, by which model and how, and from file to file the whole of it."""
 
     source: Input

@@ -19,7 +19,7 @@ from ..search import HEADER, Result, Trace
 from ..settings import Decoding
 from . import options
 from .console import INTERRUPTED, PARTLY, Bar, CommandError, Output, opened, say, tell, usage
-from .corpus import CostSummary, Job, is_job, say_failure
+from .corpus import CorpusJob, CostSummary, is_job, say_failure
 from .model_choice import ModelChoice, decoding_from
 from .options import CorpusOptions, LineOptions, given
 
@@ -48,7 +48,7 @@ def decode_lines(
     _check_options(source, target, corpora)
     if "parquet" in (source.form, form):
         from ..corpus import parquet  # noqa: F401  now, if its library is missing
-    job = Job(source, target, output or "-", decoding, choice, corpora, lines, chat)
+    job = CorpusJob(source, target, output or "-", decoding, choice, corpora, lines, chat)
     if lines.trace is None and is_job(file, output):
         return job.run()
     _check_stream(source, target, given(ray=corpora.ray, shard_lines=corpora.shard_lines, retry_failed=lines.retry_failed))

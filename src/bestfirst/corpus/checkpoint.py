@@ -23,8 +23,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
+from ..durable_files import Journal, digest, lasting, sync_folder, write
 from ..errors import Conflict, Stopped, Unusable, reason
-from ..journal import Journal, digest, lasting, sync_folder, write
 from ..settings import Budget
 from .formats import Input, Survey, Target
 from .manifest import WRONG, Complete, Entry, Manifest

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
+from ..durable_files import digest
 from ..errors import InputChanged, Stopped, Unusable, reason
-from ..journal import digest
 from ..search import Answer, Result
 from .records import Record, Shard, blocks, read_json, read_line, to_json, whole_lines
 

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from .. import __version__, journal
+from .. import __version__, durable_files
 from ..errors import Unusable, reason
 from ..settings import Budget
 from .worker import Failures, Tally
@@ -78,7 +78,7 @@ class Manifest:
 
     def write(self, path: Path) -> None:
         fields = {"format": FORMAT, "bestfirst": __version__, "signature": self.signature, **asdict(self)}
-        journal.write(path, json.dumps(fields, indent=2).encode() + b"\n")
+        durable_files.write(path, json.dumps(fields, indent=2).encode() + b"\n")
 
     @classmethod
     def read(cls, path: Path) -> Manifest | None:

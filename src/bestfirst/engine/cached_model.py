@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from ..models import Model, Query, Scored
-from ..models.numbers import FewBest, few_rows
 from ..models.reader import Prompt
+from ..models.score_arrays import FewBest, few_rows
 from ..models.text_model import TextModel
-from .known import known
+from .model_record import record_of
 from .runner import Row, Runner, Sentence
 
 
@@ -31,9 +31,9 @@ def step_of(model: Any) -> tuple[Any, Any]:
         return model.decoder, nullcontext
     import torch
 
-    from .steps.choose import step_for
+    from .steps.step_choice import step_for
 
-    with known(model).lock:  # it may try which step agrees with the model
+    with record_of(model).lock:  # it may try which step agrees with the model
         return step_for(model), torch.inference_mode
 
 
@@ -170,7 +170,7 @@ def running(trees: Sequence[CachedModel]) -> Iterator[None]:
     """Meanwhile these models are asked through their trees, and by no other call: it waits. Not so the threads of this one, where
     what is made of the models asks them on several: a model itself is locked for a pass of it (`Runner.at_work`)."""
     with ExitStack() as stack:
-        for lock in sorted((known(tree.model).asked for tree in trees), key=id):  # in one order: no two wait for each other
+        for lock in sorted((record_of(tree.model).asked for tree in trees), key=id):  # in one order: no two wait for each other
             stack.enter_context(lock)
         before = [tree.model.cached for tree in trees]
         for tree in trees:

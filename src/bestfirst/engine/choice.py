@@ -18,8 +18,8 @@ from .threads import threads
 from .two_engines import TwoEngines
 
 if TYPE_CHECKING:
-    from ..models.modules import Modules
-    from .device.agreement import Way
+    from ..models.torch_modules import Modules
+    from .device.model_check import Way
     from .drafts import Drafting
 
 
@@ -47,7 +47,7 @@ def engine_for(
     def host() -> HostEngine:
         scorer = scorer_for(model, decoding.objective, lenient)
         if decoding.processors:
-            from .processing import processing_for
+            from .logits_processing import processing_for
 
             scorer.process = processing_for(model, decoding)
         if adapt is not None:
@@ -93,11 +93,11 @@ def _on_device(model: Model, decoding: Decoding) -> tuple[Way | None, str | None
         return None, "the model is not on a GPU"
     if find_spec("triton") is None:
         return None, "Triton is not installed"
-    from .device.agreement import way_of
+    from .device.model_check import way_of
     from .device.rules import unknown_to_device
-    from .known import known
+    from .model_record import record_of
 
-    with known(model).lock:  # it may try whether the model's modules agree with it there
+    with record_of(model).lock:  # it may try whether the model's modules agree with it there
         way = way_of(model)  # type: ignore[arg-type]
     if way is None:
         return None, "the searches of the device do not know this architecture, or its modules were changed"
@@ -108,28 +108,28 @@ def _on_device(model: Model, decoding: Decoding) -> tuple[Way | None, str | None
 def encodes_itself(model: Any, modules: Modules) -> bool:
     """Whether an engine of ours, on the host or on a device, has an encoder of its own for this model of transformers, which has
     these `modules`. That reads token ids and no padding."""
-    from ..models.modules import every_module
-    from .steps.choose import native
+    from ..models.torch_modules import every_module
+    from .steps.step_choice import native
 
     if any(step.takes(model) for step in native()):
         return every_module(model.get_encoder()).untouched
     if model.device.type != "cuda" or find_spec("triton") is None:
         return False
-    from .device.weights import Weights
+    from .device.device_bart import DeviceBart
 
-    return Weights.takes(model) and modules.untouched
+    return DeviceBart.takes(model) and modules.untouched
 
 
 def drafting_for(model: Model, scorer: Scorer, decoding: Decoding) -> Drafting | None:
     """Who guesses ahead; None where nobody is asked to, or rows cannot be scored with their parents."""
     from ..drafting import named_drafter
     from .drafts import Drafting
-    from .known import Gains, Rates, known
+    from .model_record import Gains, Rates, record_of
 
     drafter = named_drafter(decoding.draft)
     if drafter is None or not scorer.chains:
         return None
-    about, name = known(model), drafter.name
+    about, name = record_of(model), drafter.name
     rates, gains = about.rates.setdefault(name, Rates()), about.gains.setdefault(name, Gains())
     return Drafting(drafter, rates, gains, frozenset(decoding.ending(scorer.eos)))
 

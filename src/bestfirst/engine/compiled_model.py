@@ -17,7 +17,7 @@ from weakref import ref
 import numpy as np
 
 from ..models import Query, Scored
-from ..models.folder import ModelNotFound, NeedsTransformers, Tensors
+from ..models.folder import ModelNotFound, NeedsTransformers, WeightFiles
 from ..models.reader import Prompt
 from ..models.sentencepiece_tokenizer import m2m100_tokenizer, marian_tokenizer
 from ..models.text_model import INT8, TextModel
@@ -67,7 +67,7 @@ class CompiledModel(TextModel):
             own = self.folder / "generation_config.json"
             self.generation: Mapping[str, Any] = read_json(own) if own.is_file() else self.config
             self.texts = read_tokenizer(self.folder, self.config["model_type"], source_lang)
-            self._weights: Any = read_weights(self.config, Tensors(self.folder))
+            self._weights: Any = read_weights(self.config, WeightFiles(self.folder))
             self.vocabulary = len(self._weights.head.weight)
         except (ValueError, TypeError, LookupError, AttributeError) as error:  # a value that is not what it should be
             raise error if isinstance(error, ModelNotFound) else ModelNotFound(str(error)) from error
@@ -159,7 +159,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_weights(config: Mapping[str, Any], tensors: Tensors) -> BartWeights:
+def read_weights(config: Mapping[str, Any], tensors: WeightFiles) -> BartWeights:
     """A folder's weights, if there are kernels for what is made of them."""
     from .steps.bart_weights import read_folder
     from .steps.native.parts import KINDS

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..drafting import MOST, Drafter
 from ..search import AnyOrderSearch, Hypothesis, LevelSearch, Result, Search, StrictSearch, Successors, Trace
-from .known import Gains, Rates
+from .model_record import Gains, Rates
 
 if TYPE_CHECKING:
     from ..settings import Budget

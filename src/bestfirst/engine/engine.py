@@ -30,7 +30,7 @@ from .scorer import ON_THE_WAY
 
 if TYPE_CHECKING:
     from .drafts import Drafts
-    from .edits import Edits
+    from .logits_edits import Edits
 
 
 Text = Callable[[Sequence[int]], str | None]

@@ -17,9 +17,9 @@ from ..drafting import MOST
 from ..search import Answer, Hypothesis, LevelSearch, Result, StrictSearch, Successors, certified
 from ..settings import Budget, Decoding
 from .engine import Job, Running, Stats, check_together, item_of, shown, without, write
-from .own_model import ModelFailure
-from .processing import bounds_hold
+from .logits_processing import bounds_hold
 from .scorer import Scorer
+from .user_model import ModelFailure
 
 if TYPE_CHECKING:
     from .drafts import Drafting

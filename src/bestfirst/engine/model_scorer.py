@@ -11,13 +11,13 @@ from typing import Any
 from ..constraints import allowed_after, check_vocabulary
 from ..models import Ensemble, Model, Query, Scored, Source
 from ..models.model import eos_of
-from ..models.numbers import best_of_each, best_of_rows, numbers
+from ..models.score_arrays import best_of_each, best_of_rows, numbers
 from ..scoring import Score
 from ..search import BrokenLaw, Hypothesis, Successors
 from ..settings import Budget
 from .engine import collecting
-from .own_model import ModelFailure, OwnModel, ScoresAfter, warn_of_probabilities, wrong_in
 from .scorer import ON_THE_WAY, Scorer, ScoreState, check_same_vocabulary
+from .user_model import ModelFailure, ScoresAfter, UserModel, warn_of_probabilities, wrong_in
 
 State = tuple[Any, ScoreState]
 """What belongs to a hypothesis: the model's state, and what a score needs beside it."""
@@ -37,7 +37,7 @@ class ModelScorer(Scorer):
         self.model = model
         self.score = score
         self.eos = eos_of(model.eos, type(model).__name__)
-        self.own = OwnModel(model, lenient)
+        self.own = UserModel(model, lenient)
         self.merge = None if getattr(model.merge_key, "__func__", None) is Model.merge_key else model.merge_key
         self._measured: Budget | None = None
         self.language_model = score.language_model

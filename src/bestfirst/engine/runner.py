@@ -14,7 +14,7 @@ import numpy as np
 from ..models.reader import Prompt
 from ..models.text_model import TextModel
 from ..settings import Budget
-from .known import known
+from .model_record import record_of
 
 
 class Sentence:
@@ -49,7 +49,9 @@ class Runner:
         self.decoder = decoder
         self.mode = mode
         self.tree, self.sources = decoder.room(model)
-        self.lock = getattr(decoder, "lock", None) or known(model).lock  # who runs the model: others wait, if on other threads
+        self.lock = (
+            getattr(decoder, "lock", None) or record_of(model).lock
+        )  # who runs the model: others wait, if on other threads
         self.seconds = 0.0  # spent in the model
         self._watching = False  # whether steps are to tell their attention; the decoder is others' too
         self._places: list[Sentence] = []
@@ -62,7 +64,7 @@ class Runner:
 
     def budget(self) -> Budget:
         """The row budget that suits this model here, measured the first time."""
-        shared = known(self.model)
+        shared = record_of(self.model)
         with self.at_work():
             if shared.budget is None:
                 shared.budget = measure(self.decoder, lambda: self.decoder.room(self.model, tokens=16))

@@ -10,8 +10,8 @@ from ..models import Source
 from ..scoring import Score
 from ..search import Hypothesis, Successors
 from ..settings import Budget
-from .known import Ahead
-from .own_model import ModelFailure
+from .model_record import Ahead
+from .user_model import ModelFailure
 
 ON_THE_WAY = frozenset({"language_model", "language_model_past", "attention"})
 """What a score may need to know at every token."""

@@ -21,7 +21,7 @@ from ..scoring import Score, log_softmax
 from ..search import Hypothesis, Successors
 from ..settings import Budget
 from .cached_model import CachedModel, step_of
-from .known import known
+from .model_record import record_of
 from .runner import Row, Runner, Sentence, all_at_work
 from .scorer import Scorer, ScoreState, check_same_vocabulary
 
@@ -39,7 +39,7 @@ class TreeScorer(Scorer):
         self.score = score
         self.eos = model.eos
         self.runner = Runner(model, *step_of(model))
-        self.ahead = known(model).ahead
+        self.ahead = record_of(model).ahead
         self.language_model = None if score.language_model is None else CachedModel(score.language_model)
         self._attends = "attention" in score.needs
         if self._attends:
@@ -76,7 +76,7 @@ class TreeScorer(Scorer):
 
     def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
         if not self.shares_context:
-            from .steps.choose import warn_of_recomputing
+            from .steps.step_choice import warn_of_recomputing
 
             warn_of_recomputing(self.model)  # type: ignore[arg-type]
         with self.runner.at_work():

@@ -10,9 +10,9 @@ from time import perf_counter
 from typing import Any
 
 from ..engine import Job, Stats, engine_for, run
-from ..engine.edits import NOTHING, Edits
-from ..engine.known import known
-from ..engine.processing import never_rise
+from ..engine.logits_edits import NOTHING, Edits
+from ..engine.logits_processing import never_rise
+from ..engine.model_record import record_of
 from ..engine.steps import checksum
 from ..search import AnyOrderSearch, Groups, Hypothesis, Result, Search, Strategy, Trace
 from ..settings import Decoding
@@ -47,13 +47,13 @@ class Call:
 
     def run(self, plan: Strategy, monotonic: bool) -> None:
         """Search all inputs. Raises NotMonotonic if `monotonic` and a processor lifts a log-probability above 0."""
-        with known(self.model).lock:
+        with record_of(self.model).lock:
             summed = checksum.begin(self.model)
             if self.trace is None:
                 self._run(plan, monotonic)
             changed = summed is not None and not summed.holds()  # by somebody, where torch does not count it
             if changed:
-                known(self.model).step = None
+                record_of(self.model).step = None
             if changed or self.trace is not None:  # what is traced can be searched once only
                 self._run(plan, monotonic)
             checksum.sum_up(self.model)

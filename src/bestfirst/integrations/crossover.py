@@ -19,16 +19,16 @@ from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import MaxLengthCriteria, StoppingCriteria, StoppingCriteriaList
 
 from ..engine import Stats
-from ..engine.known import known
-from ..engine.processing import BIASES, FALLING, OF_ONE_CALL, THEIRS
+from ..engine.logits_processing import BIASES, FALLING, OF_ONE_CALL, THEIRS
+from ..engine.model_record import record_of
 from ..engine.steps import checksum
-from ..engine.steps.choose import step_for
+from ..engine.steps.step_choice import step_for
 from .call import Call
+from .deferred_encoder import encoded
 from .inputs import PreparedModel
 from .limits import CallLimits
 from .parity import hugging_face_strategy
 from .processors import of_first_rows
-from .unencoded import encoded
 
 _log = logging.getLogger(__name__)
 INPUTS, TOKENS, TURNS = 4, 16, 3
@@ -71,7 +71,7 @@ def ratio(call: Call, bounded: bool, input_ids: torch.Tensor, model_kwargs: dict
     recorded = bool(config.return_dict_in_generate and config.output_scores)
     few = min(TOKENS, call.limits.n_max)
     key = config.num_beams, config.early_stopping is True, bounded, n, few, kinds, bool(call.limits.others), recorded
-    found = known(call.model).ratios
+    found = record_of(call.model).ratios
     if key not in found:
         times = float("inf")
         try:

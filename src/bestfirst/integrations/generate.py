@@ -21,27 +21,27 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList, Stop
 from ..constraints import Constraint
 from ..drafting import Drafter, SourceLookup
 from ..engine import Stats, no_garbage_collection
-from ..engine.processing import never_rise
+from ..engine.logits_processing import never_rise
 from ..engine.smaller_model import SmallerModel
-from ..models.modules import every_module
 from ..models.text_model import INT8
+from ..models.torch_modules import every_module
 from ..models.transformers import TransformersModel
 from ..scoring import Score
 from ..search import Strategy, Trace
 from . import crossover
 from .call import Call
+from .deferred_encoder import GENERATE, DeferredEncoderOutput, WithDeferredEncoder, encoded
 from .inputs import PreparedModel, read_inputs, with_masks_here
 from .limits import read_limits
 from .outputs import Outputs, output_of, padding
 from .parity import hugging_face_strategy, own_score, own_strategy
 from .processors import NotMonotonic, banned_tokens
 from .refusals import OwnLoop, left_to_generate, refuse
-from .unencoded import GENERATE, Unencoded, WithoutEncoder, encoded
 
 _log = logging.getLogger(__name__)
 
 
-@WithoutEncoder
+@WithDeferredEncoder
 @torch.no_grad()
 @no_garbage_collection()
 def generate(
@@ -115,7 +115,7 @@ def generate(
     streamed = partial(stream, caller.streamer, config.num_return_sequences, input_ids.shape[1])
     given = with_masks_here(model_kwargs, config.num_beams)
     late = model_kwargs.get("encoder_outputs")
-    modules = late.modules if isinstance(late, Unencoded) else every_module(model)
+    modules = late.modules if isinstance(late, DeferredEncoderOutput) else every_module(model)
     why = left_to_generate(model, modules, config, logits_processor, input_ids, given)
     if why is None and caller.synced_gpus:
         why = "synced_gpus: every process has to run the model as often as the others"

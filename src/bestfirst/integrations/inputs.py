@@ -13,10 +13,10 @@ import torch
 
 from ..engine.steps.hooked import FRAMES
 from ..models import Source
-from ..models.modules import Modules
 from ..models.reader import PackedPrompts, Prompt
+from ..models.torch_modules import Modules
 from ..models.transformers import TransformersModel
-from .unencoded import Unencoded
+from .deferred_encoder import DeferredEncoderOutput
 
 
 class PreparedModel(TransformersModel):
@@ -89,7 +89,7 @@ def read_inputs(
         lengths = [sum(token not in model.eos for token in prompt.tokens) for prompt in prompts]
         return Inputs(ids, rows, prompts, lengths, positions)
     output, read, packed = arguments["encoder_outputs"], None, None
-    if isinstance(output, Unencoded):
+    if isinstance(output, DeferredEncoderOutput):
         read, attended = output.ids, output.attended
     else:
         hidden = output.last_hidden_state  # (batch * k, source length, d)
@@ -119,7 +119,7 @@ def with_masks_here(arguments: dict[str, Any], k: int) -> dict[str, Any]:
     waited for once for each. The mask of inputs whose encoder was put off is left out: it was looked at before. One of audio
     samples, which are many, stays where it is."""
     output = arguments.get("encoder_outputs")
-    here: dict[str, Any] = {"attention_mask": None} if isinstance(output, Unencoded) else {}
+    here: dict[str, Any] = {"attention_mask": None} if isinstance(output, DeferredEncoderOutput) else {}
     hidden = getattr(output, "last_hidden_state", None)
     for name in {"attention_mask", "decoder_attention_mask", "position_ids"} - here.keys():
         given = arguments.get(name)

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from transformers.generation import logits_process as hf
 
-from ..engine import edits
-from ..engine.edits import Edits, Operation
-from ..engine.processing import of_one_length
+from ..engine import logits_edits
+from ..engine.logits_edits import Edits, Operation
+from ..engine.logits_processing import of_one_length
 from ..search import Hypothesis
 from .outputs import ScoreRecord
 from .refusals import OwnLoop
@@ -228,16 +228,16 @@ def recognized(
     before = ids.shape[1] - start
     if any(begin > before for each in operations for begin in each.starts or ()):
         raise NotData("a repetition penalty begins within the tokens that a row knows, for each input elsewhere")
-    return edits.edits(operations, len(ids), process.one, ids[:, :before].tolist(), raw)
+    return logits_edits.edits(operations, len(ids), process.one, ids[:, :before].tolist(), raw)
 
 
 def _usual(operation: Operation, inputs: int, vocabulary: int) -> bool:
     """Whether it is about these inputs and, where that is `generate`'s to complain about, about tokens that there are."""
     if (own := operation.own if operation.starts is None else operation.starts) is not None:
         return len(own) == inputs
-    if operation.kind == edits.FORCE:  # and no more than a kernel takes at once
+    if operation.kind == logits_edits.FORCE:  # and no more than a kernel takes at once
         return len(operation.data) <= 16 and all(0 <= token < vocabulary for token in operation.data)
-    if operation.kind != edits.BIAS:
+    if operation.kind != logits_edits.BIAS:
         return True
     many = len(operation.data) // (2 + operation.first)
     return all(0 <= token < vocabulary for token in (*operation.data[many : 2 * many], *operation.data[3 * many :]))
@@ -248,11 +248,11 @@ def _numbers(tokens: Any) -> list[int]:
 
 
 def _ban(tokens: Any, first: int, last: int) -> list[Operation]:
-    return [Operation(edits.BAN, first, last, _numbers(tokens))] if last >= first else []
+    return [Operation(logits_edits.BAN, first, last, _numbers(tokens))] if last >= first else []
 
 
 def _bias(processor: Any) -> list[Operation]:
-    return edits.bias_operations(list(processor.sequence_bias.items()), _biases_whole())
+    return logits_edits.bias_operations(list(processor.sequence_bias.items()), _biases_whole())
 
 
 @cache
@@ -265,35 +265,39 @@ def _biases_whole() -> bool:
 def _repetition(processor: Any) -> list[Operation]:
     start = getattr(processor, IGNORED)
     starts = start.tolist() if isinstance(start, torch.Tensor) and bool(start.any()) else None
-    return [Operation(edits.PENALTY, edits.bits(processor.penalty), start if isinstance(start, int) else 0, starts=starts)]
+    return [
+        Operation(
+            logits_edits.PENALTY, logits_edits.bits(processor.penalty), start if isinstance(start, int) else 0, starts=starts
+        )
+    ]
 
 
 def _encoder_repetition(processor: Any) -> list[Operation]:
     own = [sorted(set(row)) for row in processor.encoder_input_ids.tolist()]
-    return [Operation(edits.PENALTY, edits.bits(processor.penalty), edits.ALWAYS, own=own)]
+    return [Operation(logits_edits.PENALTY, logits_edits.bits(processor.penalty), logits_edits.ALWAYS, own=own)]
 
 
 def _encoder_ngrams(processor: Any) -> list[Operation]:
     n, own = processor.ngram_size, []
     for known in processor.generated_ngrams:
         ngrams = sorted({(*before, after) for before, tokens in known.items() for after in tokens})
-        own.append(edits.sequences([(ngram, -torch.inf) for ngram in ngrams], n))
-    return [Operation(edits.BIAS, n, 1, own=own)]
+        own.append(logits_edits.sequences([(ngram, -torch.inf) for ngram in ngrams], n))
+    return [Operation(logits_edits.BIAS, n, 1, own=own)]
 
 
 KNOWN: dict[type, Callable[[Any], list[Operation] | None]] = {
     hf.MinLengthLogitsProcessor: lambda p: _ban(p.eos_token_id, 0, p.min_length - 1),
     hf.MinNewTokensLengthLogitsProcessor: lambda p: _ban(p.eos_token_id, 0, p.prompt_length_to_skip + p.min_new_tokens - 1),
-    hf.SuppressTokensLogitsProcessor: lambda p: _ban(p.suppress_tokens, 0, edits.ALWAYS),
+    hf.SuppressTokensLogitsProcessor: lambda p: _ban(p.suppress_tokens, 0, logits_edits.ALWAYS),
     hf.SuppressTokensAtBeginLogitsProcessor: lambda p: _ban(p.begin_suppress_tokens, p.begin_index, p.begin_index),
-    hf.ForcedBOSTokenLogitsProcessor: lambda p: [Operation(edits.FORCE, 1, data=[int(p.bos_token_id)])],
-    hf.ForcedEOSTokenLogitsProcessor: lambda p: [Operation(edits.FORCE, p.max_length - 1, data=_numbers(p.eos_token_id))],
+    hf.ForcedBOSTokenLogitsProcessor: lambda p: [Operation(logits_edits.FORCE, 1, data=[int(p.bos_token_id)])],
+    hf.ForcedEOSTokenLogitsProcessor: lambda p: [Operation(logits_edits.FORCE, p.max_length - 1, data=_numbers(p.eos_token_id))],
     hf.NoBadWordsLogitsProcessor: _bias,
     hf.SequenceBiasLogitsProcessor: _bias,
-    hf.NoRepeatNGramLogitsProcessor: lambda p: [Operation(edits.NO_REPEAT, p.ngram_size)],
+    hf.NoRepeatNGramLogitsProcessor: lambda p: [Operation(logits_edits.NO_REPEAT, p.ngram_size)],
     hf.EncoderNoRepeatNGramLogitsProcessor: _encoder_ngrams,
     hf.RepetitionPenaltyLogitsProcessor: _repetition,
     hf.EncoderRepetitionPenaltyLogitsProcessor: _encoder_repetition,
-    hf.TemperatureLogitsWarper: lambda p: [Operation(edits.SCALE, edits.bits(p.temperature))],
-    hf.LogitNormalization: lambda p: [Operation(edits.NORMALIZE)],
+    hf.TemperatureLogitsWarper: lambda p: [Operation(logits_edits.SCALE, logits_edits.bits(p.temperature))],
+    hf.LogitNormalization: lambda p: [Operation(logits_edits.NORMALIZE)],
 }

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers.generation.logits_process import SynthIDTextWatermarkLogitsProcessor
 
-from ..models.modules import Modules
+from ..models.torch_modules import Modules
 
 USED = {"attention_mask", "decoder_attention_mask", "encoder_outputs", "position_ids"}
 """Model arguments that are honoured, or that change nothing here."""

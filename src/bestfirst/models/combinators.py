@@ -9,7 +9,7 @@ from typing import Any
 
 from ..search import BrokenLaw
 from .model import Model, Query, Scored, Source, as_model
-from .numbers import best_of_mean, few_rows, together
+from .score_arrays import best_of_mean, few_rows, together
 
 
 class Combined(Model):

@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..journal import digest
+from ..durable_files import digest
 
 EMBEDDED = "tatoeba-de-en"
 LONGEST_HEADER = 100 << 20  # bytes; what safetensors itself allows
@@ -97,7 +97,7 @@ class Place(NamedTuple):
     begin: int
 
 
-class Tensors:
+class WeightFiles:
     """A model folder's weights by name, as numpy's arrays, read one by one as they are asked for.
 
     Whatever they are stored as (F32, F16, BF16, F64), they come as float32, a copy.

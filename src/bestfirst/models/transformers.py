@@ -20,11 +20,11 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .folder import ModelNotFound, check_folder, damage, first_line, has_tokenizer
 from .model import Query, Scored
-from .modules import Modules, every_module
 from .reader import Prompt
 from .sentencepiece_tokenizer import AddedToken, MarianTokenizer
 from .text_model import INT8, TextModel
 from .tokenizer import Ids, Tokenizer
+from .torch_modules import Modules, every_module
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 DTYPES |= {INT8: torch.float32, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

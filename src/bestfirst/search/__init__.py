@@ -6,7 +6,7 @@
 
 from .agenda import Agenda, Beam
 from .any_order import AnyOrderSearch
-from .groups import Groups
+from .diverse_groups import Groups
 from .hypothesis import Context, Hypothesis, Key, Successors
 from .level import LevelSearch
 from .policy import ROUNDING, TOLERANCE, BrokenLaw

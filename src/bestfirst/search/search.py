@@ -11,8 +11,8 @@ They give the same answers and scores; `StepSearch` and `LevelSearch` may leave 
     on a device      in `bestfirst.engine`: all searches of a batch in kernels, where an engine holds the model on an accelerator
                      and its kernels can do what is asked for; the engine looks before it begins one of the others
 
-`Groups` runs several of them for one input (diverse beam search). `BankedSearch` is a search of its own, for outputs that must
-contain given words: `Decoding.search` begins it.
+`Groups` runs several of them for one input (diverse beam search). `RequiredWordsSearch` is a search of its own, for outputs
+that must contain given words: `Decoding.search` begins it.
 """
 
 from __future__ import annotations

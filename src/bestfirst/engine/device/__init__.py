@@ -1,5 +1,5 @@
 """Whole searches on a GPU: beams, rows, decoder and top-k in one graph of kernels, which the host only sets off."""
 
-from .engine import DeviceEngine
+from .device_engine import DeviceEngine
 
 __all__ = ["DeviceEngine"]

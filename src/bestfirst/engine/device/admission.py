@@ -13,14 +13,14 @@ import torch
 
 from ...models.reader import PackedPrompt, Prompt
 from ..engine import Job
-from .answers import RULES
-from .beams import begin
-from .launch import Graphs, send
-from .own_modules import OwnModules
-from .products import power
+from .cuda_graphs import Graphs, send
+from .device_bart import Packed
+from .kernels.answers import RULES
+from .kernels.beams import begin
+from .kernels.matmul import power
+from .modules.own_modules import OwnModules
 from .rules import Rules
 from .state import State
-from .weights import Packed
 
 FEW, PIECE = 4, 512  # inputs that are let in together, at most: there are graphs for either. Of a few results, too
 TOKENS = 1 << 15  # of theirs, unless one alone has more

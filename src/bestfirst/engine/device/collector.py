@@ -13,11 +13,11 @@ import torch
 from ...search import Answer, Result
 from ..engine import Job
 from .admission import FEW
-from .draft_kernels import count_used
-from .kept import settle_kept
-from .launch import Graphs, Transfer, send
-from .products import power
-from .results import settle, spell
+from .cuda_graphs import Graphs, Transfer, send
+from .kernels.draft_rows import count_used
+from .kernels.keep_rule import settle_kept
+from .kernels.matmul import power
+from .kernels.results import settle, spell
 from .state import State
 
 Shapes = tuple[tuple[int, ...], ...]

@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806  capitals are sizes
-"""DraftedStep: a step whose rows may be each other's ancestors, because a drafter guessed what follows them (`draft_kernels`)."""
+"""DraftedStep: a step whose rows may be each other's ancestors, because a drafter guessed what follows them (`draft_rows`)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ...drafting import SourceLookup
 from ...search import Result
 from ...settings import Decoding
 from ..smaller_model import SmallerModel
-from .agreement import own_modules
-from .answers import BY_LEVEL
-from .draft_kernels import link, look_up, propose, unite
-from .own_modules import Memories, OwnModules
-from .products import power
+from .device_bart import Packed
+from .device_step import CapturedStep
+from .kernels.answers import BY_LEVEL
+from .kernels.draft_rows import link, look_up, propose, unite
+from .kernels.matmul import power
+from .model_check import own_modules
+from .modules.own_modules import Memories, OwnModules
 from .rules import kind_of
 from .state import State
-from .step import CapturedStep
-from .weights import Packed
 
 CANDIDATES = 8  # tokens that are looked at behind a hypothesis
 WIDEST = 16  # guesses of a level and input, and the largest beam that is drafted for
@@ -30,11 +30,11 @@ CHEAP = 96  # rows of a step up to which one more costs next to nothing
 LIKELY, LEARNED = 0.8, 0.25  # how likely a guess is right at first, and the weight of each input in what is known of that
 SELDOM = 32  # inputs after which guesses are tried again that did not pay
 FREE = 0.02  # of a step: a guess that no model is asked for
-Tensors = dict[str, torch.Tensor]
+TensorDict = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Drafts:
+class DraftModels:
     """A model by its own modules, and who drafts for it: a smaller one by its own; if None, what came before is looked up.
 
     `depth`: tokens that are guessed ahead, at most. To a session it is the model and its memory.
@@ -83,7 +83,7 @@ class Drafts:
             each.read_prompts(given, cells, its)
 
 
-def drafts_for(modules: OwnModules | None, decoding: Decoding) -> Drafts | None:
+def drafts_for(modules: OwnModules | None, decoding: Decoding) -> DraftModels | None:
     """Who drafts on the device for a model that runs there by these modules, if anybody does. Level by level nobody does: what is
     known of longer hypotheses would be taken for answers too soon."""
     draft = decoding.draft
@@ -93,14 +93,14 @@ def drafts_for(modules: OwnModules | None, decoding: Decoding) -> Drafts | None:
     if kind_of(plan) == BY_LEVEL.value or plan.k > WIDEST or not decoding.objective.plain:
         return None
     if isinstance(draft, SourceLookup) or draft == SourceLookup.name:
-        return Drafts(modules, None, min(getattr(draft, "most", LOOKED_UP), LOOKED_UP))
+        return DraftModels(modules, None, min(getattr(draft, "most", LOOKED_UP), LOOKED_UP))
     if not isinstance(draft, SmallerModel) or not draft.model.on_gpu:
         return None
     small = own_modules(draft.model)  # type: ignore[arg-type]
     if small is None or not small.language_model or small.device != modules.device:
         return None
     readable = small.model.get_input_embeddings().weight.shape[0] >= modules.vocabulary
-    return Drafts(modules, small, draft.depth) if readable else None
+    return DraftModels(modules, small, draft.depth) if readable else None
 
 
 class Depth:
@@ -144,11 +144,11 @@ class DraftedStep(CapturedStep):
     weights: OwnModules
 
     def __init__(self, state: State, drafts: Any) -> None:
-        """`drafts`: a `Drafts`, of which the state has made room for both models."""
+        """`drafts`: a `DraftModels`, of which the state has made room for both models."""
         mine = copy(state)
         mine.memory, mine.source = state.memory[0], state.source[0]
         super().__init__(mine, drafts.large)
-        self.drafts: Drafts = drafts
+        self.drafts: DraftModels = drafts
         self.depth = Depth(drafts.depth, drafts.cost)
         shape, device = state.shape, drafts.device
         S, N = shape.inputs, shape.nodes
@@ -275,7 +275,7 @@ class DraftedStep(CapturedStep):
             RP=power(max(shape.picks, D)), CP=power(self.candidates), DP=power(D), SP=power(shape.inputs), num_warps=4,
         )  # fmt: skip
 
-    def _unite(self, its: Tensors, depth: int, rows: dict[str, Any], used: torch.Tensor, many: int) -> None:
+    def _unite(self, its: TensorDict, depth: int, rows: dict[str, Any], used: torch.Tensor, many: int) -> None:
         """The rows of the step and `depth` levels of guesses, or those of the step before, are the first of `many` rows."""
         st, S, mine = self.state, self.state.shape.inputs, self._first
         unite[(S + 1,)](

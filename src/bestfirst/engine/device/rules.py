@@ -10,8 +10,8 @@ from ...constraints.trie import Trie
 from ...scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, Score
 from ...search import Exhausted, NeverStop, OptimalStop, Patience, Strategy
 from ...settings import Decoding
-from ..edits import bits
-from .answers import AS_HUGGING_FACE, BEST_FIRST, BY_LEVEL, RULES
+from ..logits_edits import bits
+from .kernels.answers import AS_HUGGING_FACE, BEST_FIRST, BY_LEVEL, RULES
 from .state import WIDE
 
 LARGEST_BEAM = 5000  # with as many answers: a program holds a number of each member, up to 8192

@@ -16,18 +16,18 @@ import torch
 from ...constraints.trie import Trie
 from ...search import Result
 from ...settings import Decoding
-from ..edits import Edits
 from ..engine import Job, Stats
+from ..logits_edits import Edits
 from .admission import PIECE, TOKENS
-from .answers import BEAM, FULL
 from .collector import Collected, Collector
-from .editing import PROGRAMS
-from .launch import Graphs, Transfer, send
-from .rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, LEAVING, ROWS, STEPS
+from .cuda_graphs import Graphs, Transfer, send
+from .device_bart import DeviceBart
+from .device_step import DeviceStep
+from .kernels.answers import BEAM, FULL
+from .kernels.logits_kernels import PROGRAMS
+from .kernels.rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, LEAVING, ROWS, STEPS
 from .rules import Rules, table_key, table_of
 from .state import SCORES, Shape, State
-from .step import DeviceStep
-from .weights import Weights
 
 FEW_ACTIVE, MANY_ACTIVE = 16, 512  # inputs: few are soon done, many keep the device busy while the host reads others
 FIXED_ROWS = 256  # of a step where it always has the same
@@ -57,7 +57,7 @@ class Session:
     ) -> None:
         self.shape = shape
         self.fixed = fixed  # whether the bits of an input's scores depend on that input alone
-        self.weights = weights or Weights(model, shape.lengths, shape.source)
+        self.weights = weights or DeviceBart(model, shape.lengths, shape.source)
         self.buckets = (FIXED_ROWS,) if fixed else step.buckets_for(shape, self.weights.vocabulary)
         self.state = State(shape, self.weights)
         self.graphs = Graphs(self.weights.device)

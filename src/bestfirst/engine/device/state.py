@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from ...constraints.trie import Trie
-from .answers import RULES
-from .editing import PROGRAMS
-from .products import power
-from .rows import CAP, FREE, reclaim
-from .successors import GROUP, bits_of
+from .kernels.answers import RULES
+from .kernels.logits_kernels import PROGRAMS
+from .kernels.matmul import power
+from .kernels.rows import CAP, FREE, reclaim
+from .kernels.successors import GROUP, bits_of
 
 BLOCK = 1024  # nodes that one program takes back
 SCORES = 8  # different ones that jobs may have at a time

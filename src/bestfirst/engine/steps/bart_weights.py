@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...models.folder import FilesDiffer, ModelNotFound, NeedsTransformers, Tensors
+from ...models.folder import FilesDiffer, ModelNotFound, NeedsTransformers, WeightFiles
 from .step_rows import Positions
 
 NORM_FIRST = {"marian": False, "bart": False, "mbart": True, "pegasus": True, "m2m_100": True, "whisper": True}
@@ -124,7 +124,7 @@ NORMED = ("bart", "mbart")  # what is embedded is normalised
 OFFSET = 2
 
 
-def read_folder(config: Mapping[str, Any], tensors: Tensors) -> BartWeights:
+def read_folder(config: Mapping[str, Any], tensors: WeightFiles) -> BartWeights:
     """The weights of a Marian, BART, mBART, Pegasus or M2M100 model. ModelNotFound where some are missing."""
     name = "model.shared.weight"
     shared = tensors[name] if name in tensors else None  # noqa: SIM401  it is no mapping
@@ -137,7 +137,7 @@ def read_folder(config: Mapping[str, Any], tensors: Tensors) -> BartWeights:
 class FolderReader:
     """Reads one model."""
 
-    def __init__(self, config: Mapping[str, Any], tensors: Tensors) -> None:
+    def __init__(self, config: Mapping[str, Any], tensors: WeightFiles) -> None:
         self.config = config
         self.kind = config["model_type"]
         self.tensors = tensors

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from ...models.transformers import TransformersModel
-from ..known import known
+from ..model_record import record_of
 from .native import calls
 from .native.registers import available
 
@@ -37,7 +37,7 @@ SMALL, THERE = -1, -2  # where the sums of what fills no page, and of what is on
 
 def begin(model: TransformersModel) -> Checksum | None:
     """Start to read the weights that the step of the last decode has copies of; a step that nobody has summed up is given up."""
-    shared = known(model)
+    shared = record_of(model)
     if shared.step is None or shared.step[0].copied is None:
         shared.step = None
         return None
@@ -48,7 +48,7 @@ def begin(model: TransformersModel) -> Checksum | None:
 
 def sum_up(model: TransformersModel) -> None:
     """Have a checksum of what the step of the last decode has copies of."""
-    kept = known(model).step
+    kept = record_of(model).step
     if kept is not None and kept[0].copied is None:
         kept[0].copied = Checksum(kept[1].copied(model.model))
 
@@ -127,9 +127,9 @@ def weighers(weights: list[torch.Tensor]) -> list[Callable[[], Any]]:
     if not alike:  # Triton is not imported for nothing
         return []
     with suppress(ImportError):
-        from ..device.weighing import Weighing
+        from ..device.kernels.weight_sums import WeightSums
 
-        return [Weighing(some) if device.type == "cuda" else partial(_fetched, some) for (device, _), some in alike.items()]
+        return [WeightSums(some) if device.type == "cuda" else partial(_fetched, some) for (device, _), some in alike.items()]
     return [partial(_fetched, some) for some in alike.values()]
 
 

@@ -1,4 +1,4 @@
-"""DecoderStep: what runs a step's rows on a model. Which one runs which model is `choose`'s business."""
+"""DecoderStep: what runs a step's rows on a model. Which one runs which model is `step_choice`'s business."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DecoderStep(ABC):
     attends = False  # whether it can tell its attention to the source
     by_place = True  # whether it is faster with rows in the order in which their sources stand
     watching = False  # set for a score that needs `attention`
-    encoder: Any = None  # what it has in place of the model's encoder; `choose` takes it away where that does not agree
+    encoder: Any = None  # what it has in place of the model's encoder; `step_choice` takes it away where that does not agree
     attention: torch.Tensor  # (rows, source) of the last step, mean over the heads of the last layer
 
     @abstractmethod
@@ -32,7 +32,7 @@ class DecoderStep(ABC):
 
     @staticmethod
     def takes(model: Any) -> bool:
-        """Whether this model looks like one it can run (`choose` then tries it against the model itself)."""
+        """Whether this model looks like one it can run (`step_choice` then tries it against the model itself)."""
         return True
 
     def room(self, model: TransformersModel, tokens: int = 0) -> tuple[Tree, Sources]:

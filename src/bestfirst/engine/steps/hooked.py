@@ -80,7 +80,7 @@ class HookedStep(DecoderStep):
 
     holds_model = True
     name = "hooked"
-    needless = False  # whether the model can do without a mask that hides nothing; `choose` tries it where that is faster
+    needless = False  # whether the model can do without a mask that hides nothing; `step_choice` tries it where that is faster
 
     def __init__(self, model: Any) -> None:
         self.model = model

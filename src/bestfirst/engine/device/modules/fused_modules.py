@@ -1,6 +1,6 @@
 # ruff: noqa: ANN001, ANN201, N803, N806  a kernel's arguments are pointers and numbers; capitals are sizes
-"""Shortcuts: what modules do in many small launches, in one. Norms, activations and rotary positions are most of a small step,
-then sums that are normed next, and products of the same input (`joined`).
+"""FusedModules: what modules do in many small launches, in one. Norms, activations and rotary positions are most of a small step,
+then sums that are normed next, and products of the same input (`fused_linear`).
 
 None is trusted by name: each is held against the module itself on random numbers, and taken only where they agree.
 """
@@ -21,9 +21,9 @@ import triton.language as tl
 from torch.overrides import TorchFunctionMode
 from triton.language.extra import libdevice
 
-from ..steps.trial import precise
-from .joined import Joined, groups
-from .products import power
+from ...steps.step_check import precise
+from ..kernels.matmul import power
+from .fused_linear import FusedLinear, groups
 from .rotary import DEVICES, Angles, Way, rotary_of, same
 
 T5_NORMS = ("T5LayerNorm", "MT5LayerNorm", "UMT5LayerNorm")
@@ -33,7 +33,7 @@ Sum = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _now = local()  # sums while shortcuts are taken
 
 
-class Shortcuts:
+class FusedModules:
     """The shortcuts that a model's modules can take on its device. Does not keep the model in memory."""
 
     def __init__(self, model: Any) -> None:
@@ -74,7 +74,7 @@ class Shortcuts:
                 module.forward = way
             for file, _, mine in self._rotary:
                 setattr(file, ROTARY, mine)
-            with Sums() as _now.sums:
+            with DeferredSums() as _now.sums:
                 yield
                 _now.sums.take(None)
         finally:
@@ -85,7 +85,7 @@ class Shortcuts:
                 setattr(file, ROTARY, own)
 
 
-class Sums(TorchFunctionMode):
+class DeferredSums(TorchFunctionMode):
     """A sum waits until somebody looks at it: a norm takes it in its own launch."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ def _alike(a: Any, b: Any) -> bool:
     return a.device == b.device and a.is_floating_point() and a.is_contiguous() and b.is_contiguous()
 
 
-def _way_of(module: Any, model: Any, tolerance: float, joined: dict[int, Joined]) -> Way | None:
+def _way_of(module: Any, model: Any, tolerance: float, joined: dict[int, FusedLinear]) -> Way | None:
     """A shortcut for this module that gives what it gives."""
     weight, name = getattr(module, "weight", None), type(module).__name__
     parts = dict(module.named_children())
@@ -144,7 +144,7 @@ def _way_of(module: Any, model: Any, tolerance: float, joined: dict[int, Joined]
     return ways[min(good)[1]] if good else None
 
 
-def _agrees(joined: Joined, model: Any, tolerance: float) -> bool:
+def _agrees(joined: FusedLinear, model: Any, tolerance: float) -> bool:
     """Whether the products of a group are those of its parts."""
     parts = joined.parts
     x = torch.randn(5, 1, parts[0].in_features, device=model.device, dtype=model.dtype)
@@ -241,7 +241,7 @@ def gelu_as_written(x, out, N, TWICE: tl.constexpr, CUDA: tl.constexpr, BLOCK: t
     tl.store(out + i, half * a, mask=i < N)
 
 
-def _gated(module: Any, gelu: bool, joined: Joined | None) -> Way:
+def _gated(module: Any, gelu: bool, joined: FusedLinear | None) -> Way:
     def forward(x: torch.Tensor) -> torch.Tensor:
         own = module()
         gate, up = (own.gate_proj(x), own.up_proj(x)) if joined is None else joined(x).chunk(2, -1)

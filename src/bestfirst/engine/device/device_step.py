@@ -10,22 +10,22 @@ from typing import Any
 import torch
 
 from ...search import Result
-from ..edits import Edits, NotAnswered
 from ..engine import Job
-from ..processing import of_one_length
+from ..logits_edits import Edits, NotAnswered
+from ..logits_processing import of_one_length
 from .admission import Admission, Reading
-from .answers import HEAT
-from .beams import grow
-from .editing import edit
-from .launch import Graphs, overlapping
-from .own_modules import OwnModules
-from .products import power, table
-from .rows import BROKEN, ROWS, assign, embed, place, share
+from .cuda_graphs import Graphs, overlapping
+from .device_bart import DeviceLayer as Layer
+from .kernels.answers import HEAT
+from .kernels.attention_kernels import attend
+from .kernels.beams import grow
+from .kernels.logits_kernels import edit
+from .kernels.matmul import power, table
+from .kernels.rows import BROKEN, ROWS, assign, embed, place, share
+from .kernels.successors import GROUP, keep_best, keep_children, keep_given, sum_parts, survey, survey_part
+from .modules.own_modules import OwnModules
+from .modules.tree_attention import TreeRows
 from .state import Shape, State
-from .successors import GROUP, keep_best, keep_children, keep_given, sum_parts, survey, survey_part
-from .tree_attention import TreeRows
-from .tree_kernels import attend
-from .weights import DeviceLayer as Layer
 
 LARGEST_VOCABULARY = 16384  # that one program looks through; above it, a row is looked through in parts
 MOST_SUCCESSORS = 128

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .products import power
+from ..kernels.matmul import power
 
 DEVICES = {"cuda"}
 Way = Callable[..., Any]

@@ -10,9 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
+from ..cuda_graphs import wait_for_previous
 from .answers import ENDS, INF, OPEN, RULES, WIDTH
-from .launch import in_turn
-from .lists import not_above
+from .beam_lists import not_above
 
 GROUP = 64  # tokens that are looked through together
 
@@ -34,7 +34,7 @@ def survey(
 
     Edited rows are log-probabilities already: their log-sum-exp counts as 0. `banned`: a bit for each token of a group.
     """
-    in_turn(OVERLAP)
+    wait_for_previous(OVERLAP)
     r = tl.program_id(0).to(tl.int64)
     if r < tl.load(counters):
         group = tl.arange(0, G)
@@ -66,7 +66,7 @@ def keep_best(
     The best is looked for among the groups' maxima, and only its own group is looked through again. What was taken is
     overwritten in `logits`.
     """
-    in_turn(OVERLAP)
+    wait_for_previous(OVERLAP)
     r = tl.program_id(0)
     if r < tl.load(counters):
         row = logits + r.to(tl.int64) * logits_row

@@ -1,4 +1,4 @@
-"""Room: how much of it jobs need on the device, and how much there is."""
+"""Capacity: how much of it jobs need on the device, and how much there is."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ...constraints.trie import Trie
 from ...models.transformers import TransformersModel
 from ...settings import Decoding
 from ..engine import Job
-from .drafted_step import DraftedStep, Drafts, drafts_for
-from .own_modules import OwnModules
-from .products import power
+from .device_bart import DeviceBart
+from .device_step import CapturedStep, DeviceStep
+from .drafted_step import DraftedStep, DraftModels, drafts_for
+from .kernels.matmul import power
+from .modules.own_modules import OwnModules
 from .rules import heat_of
 from .state import Shape, bytes_each
-from .step import CapturedStep, DeviceStep
-from .weights import Weights
 
 _log = logging.getLogger(__name__)
 
@@ -30,15 +30,15 @@ MOST_MEMORY = 0.4  # of what is free on the device
 NODES_EACH = 512  # and 24 times the beam: room for an input's search, on average; if it does not do, inputs make room
 
 
-class Room:
+class Capacity:
     """What jobs on a model need, whether it runs by `modules` of its own or by kernels that take their place."""
 
     def __init__(self, model: TransformersModel, modules: OwnModules | None) -> None:
         self.model = model
         self.modules = modules
-        self._drafts: tuple[Decoding | None, Drafts | None] = (None, None)
+        self._drafts: tuple[Decoding | None, DraftModels | None] = (None, None)
 
-    def drafts(self, job: Job) -> Drafts | None:
+    def drafts(self, job: Job) -> DraftModels | None:
         """Who drafts for a job, if anybody does on the device."""
         decoding = job.decoding
         if decoding.draft is None or (job.edits is not None and job.edits.asked is not None):
@@ -49,7 +49,7 @@ class Room:
                 _log.info("no drafts: the device has none for this model, drafter and strategy, and is faster than the host with")
         return self._drafts[1]
 
-    def step(self, drafts: Drafts | None) -> type[DeviceStep]:
+    def step(self, drafts: DraftModels | None) -> type[DeviceStep]:
         """What runs a forward pass."""
         return DeviceStep if self.modules is None else CapturedStep if drafts is None else DraftedStep
 
@@ -95,7 +95,8 @@ class Room:
         if needs.code:
             shape = replace(shape, code=max(256, power(needs.code)), given=power(needs.given) if needs.given else 0)
         drafts = self.drafts(jobs[0])
-        token = Weights.bytes_of_a_token(self.model.model) if self.modules is None else (drafts or self.modules).bytes_of_a_token
+        own = self.modules and (drafts or self.modules)
+        token = DeviceBart.bytes_of_a_token(self.model.model) if own is None else own.bytes_of_a_token
         each, node = bytes_each(shape, token)
         room = free_memory(self.model.model.device) * MOST_MEMORY
         alive = min(shape.k * (needs if shape.wide else shape).lengths, NODES_EACH + 24 * shape.k)

@@ -1,23 +1,23 @@
-"""KeptSession: the session that stays with a model from one decode to the next, held against the model before it is believed."""
+"""CachedSession: a session that is reused by the next decode of the same model, after a check that the weights are the same."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from ...models.transformers import TransformersModel
-from ..known import known
+from ..model_record import record_of
 from ..steps.checksum import Checksum
-from ..steps.choose import Fingerprint
+from ..steps.step_choice import Fingerprint
 from .session import Session
 
 
-class KeptSession:
+class CachedSession:
     """A model's session, as one engine uses it. Where it has copies of the weights it is run at once: whether they are the
     model's is looked at while the device works (`seems_to_hold`), and known before anything is told (`holds`)."""
 
     def __init__(self, model: TransformersModel) -> None:
         self.model = model
-        self._known = known(model)
+        self._known = record_of(model)
         self._unseen: Fingerprint | None = None  # of the model that it was made of, while nobody has looked at it
         self._unproven: Checksum | None = None  # of the weights that it has copies of, while that is not known to hold
 

@@ -14,37 +14,37 @@ from ...models.reader import Prompt
 from ...models.transformers import TransformersModel
 from ...search import Answer, Result
 from ..engine import Job
-from ..known import known
-from ..steps.choose import Fingerprint, turns_otherwise
-from ..steps.trial import Hypotheses, branches, close, trial_prompts
+from ..model_record import record_of
+from ..steps.step_check import Hypotheses, branches, close, trial_prompts
+from ..steps.step_choice import Fingerprint, turns_otherwise
 from ..steps.windows import FULL, SLIDING
 from .admission import Reading
-from .launch import Graphs, send
-from .own_modules import OwnModules
-from .rows import ROWS
+from .cuda_graphs import Graphs, send
+from .device_bart import DeviceBart, Packed
+from .device_step import CapturedStep
+from .kernels.rows import ROWS
+from .modules.own_modules import OwnModules
 from .state import Shape, State
-from .step import CapturedStep
-from .weights import Packed, Weights
 
 _log = logging.getLogger(__name__)
 
-Way = OwnModules | type[Weights]
+Way = OwnModules | type[DeviceBart]
 
 
 def way_of(model: TransformersModel) -> Way | None:
     """How the device runs a model: by kernels that know its architecture, where its weights are all there is to it; or by its own
     modules, where these agree with it when they run on the device's tree."""
-    return Weights if fused(model) else own_modules(model)
+    return DeviceBart if fused(model) else own_modules(model)
 
 
 def fused(model: TransformersModel) -> bool:
     """Whether kernels take the place of the model's modules."""
-    return model.encoder_decoder and not model.speech and Weights.takes(model.model) and model.modules.untouched
+    return model.encoder_decoder and not model.speech and DeviceBart.takes(model.model) and model.modules.untouched
 
 
 def own_modules(model: TransformersModel) -> OwnModules | None:
     """The model's modules as the device runs them, if they agree with the model; looked at once, while it is the same."""
-    shared = known(model)
+    shared = record_of(model)
     if shared.modules is not None and shared.modules[0].holds(model.modules):
         found: OwnModules | None = shared.modules[1]
         return found

@@ -17,9 +17,9 @@ import triton
 import triton.language as tl
 from torch.nn import functional as F
 
-from ..steps.bart import normed
-from ..steps.operations import join
-from .launch import in_turn, overlapping
+from ...steps.bart import normed
+from ...steps.operations import join
+from ..cuda_graphs import overlapping, wait_for_previous
 
 
 class Tile(NamedTuple):
@@ -81,7 +81,7 @@ def multiply(
 ):  # fmt: skip
     """out (M, N) = x (M, K) weight (N, K)^T + bias, for the first `used` rows; the others are left as they are. In PARTS, it is
     the sum of them, each of a part of the K inputs."""
-    in_turn(OVERLAP)
+    wait_for_previous(OVERLAP)
     i = tl.program_id(0)
     part = tl.program_id(1)
     tiles = tl.cdiv(M, BM)
@@ -194,7 +194,7 @@ def add_norm(
 ):  # fmt: skip
     """out = norm(x + y), a row a program. FIRST (layers that normalise first): x + y is kept too, in `total`. y is the sum of
     PARTS, each `part` numbers behind the one before."""
-    in_turn(OVERLAP)
+    wait_for_previous(OVERLAP)
     r = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, DP)
     valid = d < D

@@ -1,4 +1,4 @@
-"""Known: what engines found out about a model, and made of it, in earlier decodes. Nothing here keeps a model in memory."""
+"""ModelRecord: what engines found out about a model, and made of it, in earlier decodes. Nothing here keeps a model in memory."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Gains:
 
 
 @dataclass
-class Known:
+class ModelRecord:
     """Shared by all that decode with the same Hugging Face model, wrapped or through `generate`.
 
     A step, modules and a session come with the fingerprint of the weights that they were made of.
@@ -110,10 +110,10 @@ class Known:
     asked: Any = field(default_factory=RLock)  # one call at a time of what is made of this model (`cached_model.running`)
 
 
-_known: WeakKeyDictionary[Any, dict[bool, Known]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Any, dict[bool, ModelRecord]] = WeakKeyDictionary()
 
 
-def known(model: Model) -> Known:
+def record_of(model: Model) -> ModelRecord:
     """What is known of this model's weights, or of them in eight bits."""
     by_bits = _known.setdefault(model.known_as, {})
-    return by_bits.get(model.eight_bits) or by_bits.setdefault(model.eight_bits, Known())
+    return by_bits.get(model.eight_bits) or by_bits.setdefault(model.eight_bits, ModelRecord())

@@ -1,8 +1,8 @@
-"""BankedSearch: beam search that must use some words, with a beam for every number of tokens that are missing; and those words.
+"""RequiredWordsSearch: beam search whose outputs must contain given words, with a beam for every number of missing tokens.
 
 A hypothesis that begins a word which has to occur would lose to likelier ones that do not. So hypotheses compete only with those
-that miss as much: the beam of length t and *bank* r are the k best of length t that miss r tokens (`Words.missing`), among the
-children of all beams of length t - 1 (grid beam search; Hokamp and Liu, 2017; banks as Post and Vilar, 2018, have them). EOS may
+that miss as much: the beam of length t and *bank* r are the k best of length t that miss r tokens (`RequiredWords.missing`),
+among the children of all beams of length t - 1 (grid beam search, Hokamp and Liu, 2017; banks, Post and Vilar, 2018). EOS may
 come when nothing is missing; a finished hypothesis is an answer if fewer than k of its length and bank 0 precede it.
 
 That is what is computed: level by level, or, by a score that is its own bound, best first, until n answers are sure. As in
@@ -25,7 +25,7 @@ from .table_1 import Strategy
 Tokens = tuple[int, ...]
 
 
-class State(NamedTuple):
+class WordsState(NamedTuple):
     """What an output has of the words that must occur. Outputs of one state go on alike."""
 
     here: int  # which of them have occurred, as bits
@@ -34,10 +34,10 @@ class State(NamedTuple):
     helpful: frozenset[int]  # the tokens that begin a missing word, or go on with one
 
 
-class Words:
+class RequiredWords:
     """Sets of token sequences; of each set one has to occur. They may overlap.
 
-    `Words([[(4, 7)], [(5,), (6, 6)]])`: 4 7, and 5 or 6 6.
+    `RequiredWords([[(4, 7)], [(5,), (6, 6)]])`: 4 7, and 5 or 6 6.
     """
 
     def __init__(self, sets: Sequence[Sequence[Sequence[int]]]) -> None:
@@ -46,16 +46,16 @@ class Words:
             raise ValueError("a word that must occur needs at least one token")
         self.start = self._state(0, ())
         self.most_helpful = len({token for some in self.sets for each in some for token in each})
-        self._after: dict[tuple[State, int], State] = {}
+        self._after: dict[tuple[WordsState, int], WordsState] = {}
 
-    def after(self, state: State, token: int) -> State:
+    def after(self, state: WordsState, token: int) -> WordsState:
         """The state one token later."""
         found = self._after.get((state, token))
         if found is None:
             found = self._after[state, token] = self._state(state.here, (*state.end, token))
         return found
 
-    def _state(self, here: int, tokens: Tokens) -> State:
+    def _state(self, here: int, tokens: Tokens) -> WordsState:
         for i, some in enumerate(self.sets):
             if any(tokens[-len(each) :] == each for each in some):
                 here |= 1 << i
@@ -68,7 +68,7 @@ class Words:
                 begun = [n for n in range(len(each)) if tokens[len(tokens) - n :] == each[:n]]
                 helpful |= {each[n] for n in begun}
                 end, saved = max(end, begun[-1]), max(saved, shortest - len(each) + begun[-1])
-        return State(here, tokens[len(tokens) - end :], whole - saved, frozenset(helpful))
+        return WordsState(here, tokens[len(tokens) - end :], whole - saved, frozenset(helpful))
 
     def __repr__(self) -> str:
         return f"Words({[list(map(list, some)) for some in self.sets]})"
@@ -105,16 +105,16 @@ def spelled(some: Sequence[Any], model: Any) -> list[Sequence[int]]:
 Order = tuple[float, float, tuple[int, ...]]
 
 
-class BankedSearch(AskedSearch):
+class RequiredWordsSearch(AskedSearch):
     """One input's search. It is driven as every `Search` is."""
 
-    def __init__(self, strategy: Strategy, *, words: Words, **settings: Any) -> None:
+    def __init__(self, strategy: Strategy, *, words: RequiredWords, **settings: Any) -> None:
         super().__init__(strategy, **settings)
         self.words, self.k = words, int(strategy.k)
         self.whole_levels = not self.score.value_only or strategy.level_by_level
         self.level_rows = min(self.k * (1 + words.start.missing), 1024)
         self.width = self.k + len(self.eos) + words.most_helpful
-        self._states: dict[Hypothesis, State] = {}
+        self._states: dict[Hypothesis, WordsState] = {}
         self._waiting: list[tuple[Order, Hypothesis]] = []
         self._came: Counter[tuple[int, int]] = Counter()  # by length and bank, how many came to the front
         self._unfinished: Counter[tuple[int, int]] = Counter()  # and those of them that are unfinished
@@ -214,7 +214,7 @@ class BankedSearch(AskedSearch):
             if banks[bank, finished] <= self.k:  # type: ignore[index]
                 self._place(Hypothesis(y, token, y.value + value, y.logprob + logprob, finished), after)
 
-    def _place(self, y: Hypothesis, state: State) -> None:
+    def _place(self, y: Hypothesis, state: WordsState) -> None:
         self.valued(y)
         y.wanted = state.helpful
         self._states[y] = state

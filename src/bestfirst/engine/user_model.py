@@ -1,4 +1,4 @@
-"""OwnModel: a model of the user's own as the engine asks it: its answers are read whatever their form, its failures are kept to
+"""UserModel: a model of the user's own as the engine asks it: its answers are read whatever their form, its failures are kept to
 the input that they belong to, its times are taken, and now and then it is tried whether its scores depend on the batch."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..models import FunctionModel, Model, Query, Scored
 from ..models.combinators import Ensemble, ShallowFusion
-from ..models.numbers import numbers
+from ..models.score_arrays import numbers
 from ..search import ROUNDING, BrokenLaw, Hypothesis
 from ..settings import Budget
 
@@ -30,7 +30,7 @@ class ModelFailure(NamedTuple):
     message: str
 
 
-class OwnModel:
+class UserModel:
     """Asks one model. With `lenient`, what it raises becomes a `ModelFailure` of the inputs that it raises it for."""
 
     def __init__(self, model: Model, lenient: bool) -> None:

@@ -1,6 +1,6 @@
 """Which step runs a model: the compiled or fused one of its architecture, its own modules on the tree, or plain recomputation.
 
-None is trusted by name: the first time a model is decoded with, a candidate is tried against the model itself (`trial`).
+None is trusted by name: the first time a model is decoded with, a candidate is tried against the model itself (`step_check`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 import torch
 
-from ...models.modules import Modules, every_module
+from ...models.torch_modules import Modules, every_module
 from ...models.transformers import TransformersModel
-from ..known import known
+from ..model_record import record_of
 from .bart import FusedBart, NativeBart
 from .decoder_step import DecoderStep
 from .hooked import HookedStep, MaskedLayersStep, RecomputeStep
 from .llama import FusedLlama
 from .native.registers import available
+from .step_check import agrees, agrees_without_masks, encoder_agrees
 from .t5 import FusedT5
-from .trial import agrees, agrees_without_masks, encoder_agrees
 from .windows import FULL, Windows
 
 _warned: set[str] = set()
@@ -30,7 +30,7 @@ _warned: set[str] = set()
 
 def step_for(model: TransformersModel) -> DecoderStep:
     """The fastest step that agrees with the model; the one of the last decode while the model is the same."""
-    shared = known(model)
+    shared = record_of(model)
     kept = shared.step or model.step
     if kept is not None and kept[0].holds(model.modules):
         return kept[1]

@@ -6,8 +6,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..cuda_graphs import wait_for_previous
 from .answers import BEAM, ENDS, FULL, OPEN, RULES
-from .launch import in_turn
 
 ROWS, ACTIVE, ALL_ROWS, STEPS, FREE, CAP, BROKEN = range(7)  # what `counters` holds; rows in use come first
 FLYING, DONE = 1, 2  # what `status` says of a slot; 0 is nobody's
@@ -24,7 +24,7 @@ def share(
     are given until the step is full, TIMES a beam for each input: on a busy device what is scored ahead, and may not be needed,
     costs as much as the rest.
     """
-    in_turn(OVERLAP)
+    wait_for_previous(OVERLAP)
     lanes = tl.arange(0, SP)
     want = tl.load(wants + lanes, mask=lanes < S, other=0)
     free = tl.load(counters + 4)
@@ -62,7 +62,7 @@ def assign(
     OVERLAP: tl.constexpr = False,
 ):  # fmt: skip
     """An input's picks become rows as far as it has any, each with a new node; the others stay open."""
-    in_turn(OVERLAP)
+    wait_for_previous(OVERLAP)
     s = tl.program_id(0)
     want = tl.load(wants + s)
     get = tl.load(grant + s)
@@ -126,7 +126,7 @@ def embed(
     embedding, positions, out, scale, L, W, D, LP: tl.constexpr, DP: tl.constexpr, OVERLAP: tl.constexpr = False,
 ):  # fmt: skip
     """`enter`, and the row's embedding goes to `out`."""
-    in_turn(OVERLAP)
+    wait_for_previous(OVERLAP)
     r = tl.program_id(0)
     w, t, _ = enter(row_node, row_input, row_length, row_entry, counters, token, paths, node_token, node_input, hashes, L, W, LP)
     d = tl.arange(0, DP)

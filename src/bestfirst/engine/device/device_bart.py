@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from ..steps.bart import looks_like_bart, normed, read_bart
 from ..steps.bart_weights import BartLayer, BartSide
-from ..steps.trial import encoder_agrees
-from .launch import overlapping
-from .products import DeviceLinear, add, power
-from .tree_kernels import attend
+from ..steps.step_check import encoder_agrees
+from .cuda_graphs import overlapping
+from .kernels.attention_kernels import attend
+from .kernels.matmul import DeviceLinear, add, power
 
 
 @dataclass
@@ -101,7 +101,7 @@ class DeviceEncoder(DeviceSide):
         return self(Packed(*(torch.tensor(each, dtype=torch.int32, device=device) for each in numbers)))
 
 
-class Weights(DeviceSide):
+class DeviceBart(DeviceSide):
     """A whole model: its decoder, its head and its encoder."""
 
     @staticmethod

@@ -1,5 +1,5 @@
 # ruff: noqa: ANN001, ANN201, N803  a kernel's arguments are pointers and numbers; capitals are sizes
-"""Weighing: one number for all weights on a GPU, by one launch, as fast as its memory is read."""
+"""WeightSums: one number for all weights on a GPU, by one launch, as fast as its memory is read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import Graphs, Transfer
+from ..cuda_graphs import Graphs, Transfer
 
 PIECE, BLOCK = 1 << 14, 1 << 11  # integers that one program weighs, and those that it reads at a time
 
@@ -33,7 +33,7 @@ def weigh(places, sizes, starts, total, INTEGER: tl.constexpr, PIECE: tl.constex
     tl.atomic_add(total, tl.sum(found, 0))
 
 
-class Weighing:
+class WeightSums:
     """Of flat tensors of integers of one kind on one device, which stay where they are."""
 
     def __init__(self, weights: list[torch.Tensor]) -> None:

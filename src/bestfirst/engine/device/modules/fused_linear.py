@@ -1,4 +1,4 @@
-"""Joined: linear modules that are given the same input, as one product: queries, keys and values; gate and up.
+"""FusedLinear: linear modules that are given the same input, as one product: queries, keys and values; gate and up.
 
 Small products cost their launches more than their numbers. No weight is kept twice: those of a group are laid side by side in
 memory, and each module's parameter, the same object with the same numbers as before, is told to lie there. It has a storage of
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
-class Joined:
+class FusedLinear:
     """A group of linear modules, and the memory that their weights share. Does not keep the modules in memory."""
 
     def __init__(self, parts: list[Any], weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -62,10 +62,10 @@ class Joined:
         return forward
 
 
-_joined: WeakKeyDictionary[Any, Joined] = WeakKeyDictionary()  # by the first module of a group
+_joined: WeakKeyDictionary[Any, FusedLinear] = WeakKeyDictionary()  # by the first module of a group
 
 
-def groups(model: Any) -> Iterator[Joined]:
+def groups(model: Any) -> Iterator[FusedLinear]:
     """Those of a model that can be joined. Weights are moved once, unless that needs too much memory."""
     many: dict[int, int] = {}
     for module in model.modules():
@@ -80,7 +80,7 @@ def groups(model: Any) -> Iterator[Joined]:
                     continue
                 if (known := _joined.get(parts[0])) is None or known.parts != parts or not known.in_place():
                     bias = None if parts[0].bias is None else _move([part.bias for part in parts])
-                    known = _joined[parts[0]] = Joined(parts, _move([part.weight for part in parts]), bias)
+                    known = _joined[parts[0]] = FusedLinear(parts, _move([part.weight for part in parts]), bias)
                     moved = True
                 yield known
     except (RuntimeError, BufferError, TypeError):  # no memory, or none that can be shared: the others stay as they are

@@ -1,4 +1,4 @@
-"""Unencoded: inputs that `generate` has not run its encoder on, because the engine has a faster one.
+"""DeferredEncoderOutput: inputs that `generate` has not run its encoder on, because the engine has a faster one.
 
 Before it calls us `generate` encodes the padded batch, copies what comes of that for every row of a beam, and makes a cache: a
 third of the whole time. But first it reads our signature, and then all of that can still be put off.
@@ -18,7 +18,7 @@ import torch
 from transformers import GenerationMixin
 
 from ..engine.choice import encodes_itself
-from ..models.modules import Modules, every_module
+from ..models.torch_modules import Modules, every_module
 
 GENERATE = inspect.unwrap(GenerationMixin.generate).__code__
 IDLE = {"attention_mask", "decoder_attention_mask", "decoder_input_ids", "labels", "use_cache"}
@@ -28,7 +28,7 @@ ENCODE = ("_prepare_text_encoder_decoder_kwargs_for_generation", "_prepare_encod
 DEPTH = 8  # calls between `generate`, which asks for a signature, and the object that is asked
 
 
-class Unencoded(dict[str, Any]):
+class DeferredEncoderOutput(dict[str, Any]):
     """In place of the encoder's output: to `generate` a dictionary in which there is nothing to copy."""
 
     def __init__(self, ids: np.ndarray, attended: np.ndarray, model: Any, modules: Modules, *call: Any) -> None:
@@ -45,7 +45,7 @@ class NoCache:
 
 def encoded(arguments: dict[str, Any], rows: int) -> dict[str, Any]:
     """A model's arguments, with what `generate` would have put among them for so many rows where it was put off."""
-    if not isinstance(late := arguments.get("encoder_outputs"), Unencoded):
+    if not isinstance(late := arguments.get("encoder_outputs"), DeferredEncoderOutput):
         return arguments
     encode = next(getattr(late.model, name) for name in ENCODE if hasattr(late.model, name))
     output = arguments["encoder_outputs"] = encode(*late.call)["encoder_outputs"]
@@ -59,7 +59,7 @@ def encoded(arguments: dict[str, Any], rows: int) -> dict[str, Any]:
     return arguments
 
 
-class WithoutEncoder:
+class WithDeferredEncoder:
     """A function for `custom_generate`; `generate` does not run its encoder for it where that can wait (`put_off`)."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -95,7 +95,7 @@ def put_off(of_generate: dict[str, Any]) -> None:
     if not encodes_itself(model, modules := every_module(model)):
         return
     if (read := plain_tokens(inputs, arguments.get("attention_mask"), model.config.pad_token_id)) is not None:
-        arguments["encoder_outputs"] = Unencoded(*read, model, modules, inputs, {**arguments}, name, config)
+        arguments["encoder_outputs"] = DeferredEncoderOutput(*read, model, modules, inputs, {**arguments}, name, config)
         if config.cache_implementation is None:
             arguments["past_key_values"] = NoCache()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .launch import in_turn
+from ..cuda_graphs import wait_for_previous
 
 
 @triton.jit
@@ -268,7 +268,7 @@ def attend(
     OWN: q holds the row's own key and value too; these go to its node, and its ancestors are the nodes on its path.
     Otherwise: to the `source_length` tokens of its input, which lie side by side from `source_start` on.
     """
-    in_turn(OVERLAP)
+    wait_for_previous(OVERLAP)
     r = tl.program_id(0)
     if r < tl.load(used):
         h = tl.program_id(1)

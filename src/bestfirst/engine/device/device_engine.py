@@ -19,14 +19,14 @@ import torch
 from ...models.transformers import TransformersModel
 from ...search import Answer, Result
 from ...settings import Decoding
-from ..edits import NotAnswered, at_least
 from ..engine import Engine, Job, Stats, shown, write
-from ..known import known
-from .agreement import Way, check_answers
-from .kept_session import KeptSession
-from .own_modules import OwnModules
-from .products import power
-from .room import MOST_INPUTS, Room, room_for
+from ..logits_edits import NotAnswered, at_least
+from ..model_record import record_of
+from .cached_session import CachedSession
+from .capacity import MOST_INPUTS, Capacity, room_for
+from .kernels.matmul import power
+from .model_check import Way, check_answers
+from .modules.own_modules import OwnModules
 from .rules import unknown_to_device
 from .session import Session
 from .state import Shape
@@ -49,11 +49,11 @@ class DeviceEngine:
         self.decoding = decoding
         self._make_host = host
         self._host: Engine | None = None
-        self._known = known(model)
+        self._known = record_of(model)
         self._there = next(model.model.parameters())  # on the GPU whose kernels and events these are
-        self._room = Room(model, way if isinstance(way, OwnModules) else None)
+        self._room = Capacity(model, way if isinstance(way, OwnModules) else None)
         self._most = MOST_INPUTS  # in flight: fewer, once memory was refused
-        self._kept = KeptSession(model)
+        self._kept = CachedSession(model)
         self._session: Session | None = None
         self._waiting: deque[Job] = deque()
         self._fitting: deque[Job] = deque()  # those that wait and are known to fit into the session

@@ -2,8 +2,8 @@
 
 Models ask transformers for an attention function by name. While a model runs here it is told the name of ours: that writes a
 row's key and value to its node, and reads the row's input and ancestors where they lie (`tree_attention`). Where modules compute
-attention themselves, ours takes its place (`unnamed`). A row is a batch entry of one token, of whatever input and position;
-prompts are rows, too, so nothing is padded. Shapes are fixed, so a run can be recorded.
+attention themselves, ours takes its place (`intercepted_attention`). A row is a batch entry of one token, of
+whatever input and position; prompts are rows, too, so nothing is padded. Shapes are fixed, so a run can be recorded.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import torch
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ...models.transformers import encoder_output, evaluating
-from ..steps.positions import RelativePositions, positions_of
-from .shortcuts import Shortcuts
+from ....models.transformers import encoder_output, evaluating
+from ...steps.positions import RelativePositions, positions_of
+from ..device_bart import Packed
+from .fused_modules import FusedModules
+from .intercepted_attention import Layer, PassingCache, Watch
 from .tree_attention import Kind, Memory, TreeRows, attend_packed, attend_tree
-from .unnamed import Layer, PassingCache, Watch
-from .weights import Packed
 
 NAME = "bestfirst_tree"
 Memories = list[Memory | None]  # by attention module
@@ -76,7 +76,7 @@ class OwnModules:
         self.like = torch.empty(0, dtype=model.dtype, device=head.device)
         self.device, self.dtype = self.like.device, self.like.dtype
         self._positions = positions_of(model)
-        self.shortcuts = Shortcuts(model)
+        self.shortcuts = FusedModules(model)
         self.heads: list[Heads] = []
         self._number: dict[int, int] = {}  # by the attention module's identity
         self._biased: list[Any] = []

@@ -17,6 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..cuda_graphs import wait_for_previous
 from .answers import (
     AS_HUGGING_FACE,
     BEAM,
@@ -41,9 +42,8 @@ from .answers import (
     n_best,
     nothing_precedes,
 )  # fmt: skip
-from .kept import cut
-from .launch import in_turn
-from .lists import push, push_many
+from .beam_lists import push, push_many
+from .keep_rule import cut
 
 
 @triton.jit
@@ -198,7 +198,7 @@ def grow(
     Every input has rules of its own. Best first: those whose bound precedes the n-th answer; as Hugging Face stops, until that
     is settled; by level: all of the shortest length that has open ones, until there are enough answers.
     """
-    in_turn(OVERLAP)
+    wait_for_previous(OVERLAP)
     s = tl.program_id(0)
     tl.store(wants + s, 0)
     if tl.load(status + s) == 1:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .. import edits
+from ... import logits_edits
 from .answers import INF, PROGRAM, RULES
 
 BAN, FORCE, NO_REPEAT, BIAS, PENALTY, SCALE, NORMALIZE = (tl.constexpr(i) for i in range(7))
-HEAD, FIELDS = tl.constexpr(edits.HEAD), tl.constexpr(edits.FIELDS)
+HEAD, FIELDS = tl.constexpr(logits_edits.HEAD), tl.constexpr(logits_edits.FIELDS)
 PROGRAMS = 8  # different ones that jobs may have at a time
 
 

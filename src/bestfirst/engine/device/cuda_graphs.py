@@ -19,7 +19,7 @@ _watching = Lock()  # what is watched, and how, is the whole process'
 
 
 @triton.jit
-def in_turn(OVERLAP: tl.constexpr):  # noqa: ANN201, N803
+def wait_for_previous(OVERLAP: tl.constexpr):  # noqa: ANN201, N803
     """The first line of a kernel. OVERLAP: it was launched while the one before it runs, so as to be there when that is done.
     Wait for that; then let the next one come."""
     if OVERLAP:
@@ -29,8 +29,8 @@ def in_turn(OVERLAP: tl.constexpr):  # noqa: ANN201, N803
 
 @cache
 def overlapping(device: torch.device) -> dict[str, Any]:
-    """How to launch kernels that begin with `in_turn`: on Hopper and later they need not wait for each other's launches, which
-    take longer than a small step's work."""
+    """Launch options of kernels that begin with `wait_for_previous`: on Hopper and later, programmatic dependent launch. Launches
+    then overlap; in a small step they take longer than the work."""
     nvidia = device.type == "cuda" and torch.version.hip is None  # others count their generations otherwise
     able = nvidia and torch.cuda.get_device_capability(device) >= (9, 0) and hasattr(tl.extra.cuda, "gdc_wait")
     return {"OVERLAP": True, "launch_pdl": True} if able else {}

@@ -16,8 +16,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .products import power
-from .tree_kernels import capped, read_packed, read_path, read_source, store_rows
+from ..kernels.attention_kernels import capped, read_packed, read_path, read_source, store_rows
+from ..kernels.matmul import power
 
 NEAR = 128  # tokens that inputs, or outputs, may have for each row to read all of its own
 FEW = 128  # rows that do so where that rounds nothing otherwise
