@@ -14,7 +14,7 @@ from bestfirst import Stats
 from bestfirst.drafting import EarlierOutputs, SourceLookup
 from bestfirst.engine.device import model_check
 from bestfirst.engine.device.device_step import CapturedStep
-from bestfirst.engine.device.drafted_step import Depth, DraftedStep, Drafts
+from bestfirst.engine.device.drafted_step import Depth, DraftedStep, DraftModels
 from bestfirst.models.transformers import TransformersModel
 from device.tiny import build, inputs
 
@@ -33,7 +33,7 @@ def on_device(monkeypatch):
     monkeypatch.setattr(TransformersModel, "on_gpu", True)
     monkeypatch.setattr(CapturedStep, "buckets", (4, 8, 64))  # fewer rows for the interpreter
     monkeypatch.setattr(model_check, "fused", lambda model: False)
-    monkeypatch.setattr(Drafts, "cost", 0.02)  # a model that drafts for itself would not pay
+    monkeypatch.setattr(DraftModels, "cost", 0.02)  # a model that drafts for itself would not pay
 
 
 def outcome(results):
