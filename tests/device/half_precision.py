@@ -144,13 +144,13 @@ def theirs_by_module(model: Any, prompts: list[list[int]], path: list[int], copi
 def ours_by_module(model: Any, prompts: list[list[int]], path: list[int]) -> dict[str, torch.Tensor]:
     """The same on the device's tree."""
     trial = Trial(OwnModules(model), [Prompt(None, tuple(prompt)) for prompt in prompts])
-    trial._read()
+    trial._read_inputs()
     at = [(0, -1)] * len(prompts)
     found: dict[str, torch.Tensor] = {}
     for t, token in enumerate([None, *path]):
         notes = Notes(model) if t == len(path) else None
         rows = [(i, *at[i], prompt[-1] if token is None else token) for i, prompt in enumerate(prompts)]
-        asked = trial._ask(rows)
+        asked = trial._logits_after(rows)
         at = [(node, length) for node, length, _ in asked]
         if notes is not None:
             found = {**notes.close(), "logits": torch.stack([logits for *_, logits in asked])}

@@ -100,11 +100,11 @@ def test_a_session_that_many_wait_for_gives_way_to_a_larger_one(on_device):
     found = {}
     engine.submit(first)
     found.update(engine.step())
-    assert record_of(model).session[1].meant_for == 4
+    assert record_of(model).session[1].target_inputs == 4
     engine.submit(*others)
     while engine:
         found.update(engine.step())
-    assert record_of(model).session[1].meant_for == 32
+    assert record_of(model).session[1].target_inputs == 32
     assert summary([found[job] for job in (first, *others)]) == summary(expected)
 
 
@@ -268,7 +268,7 @@ def test_jobs_of_one_engine_run_where_they_can_and_together(on_device, caplog):
     on_device()
     engine = engine_for(model, Decoding(beam=3))
     jobs = [Job(i, model.read(x), Decoding(max_length=3, **asked[i])) for i, x in enumerate(inputs)]
-    engines._say_once.cache_clear()
+    engines._warn_once.cache_clear()
     engine.submit(*jobs)
     found = {}
     while engine:

@@ -112,7 +112,7 @@ def test_what_fails_in_a_session_of_another_model_is_no_failure(error, monkeypat
     model = marian()
     before = logprob(model)
     where_torch_does_not_count(model)
-    looks, look, admit, stale = [], Session._look, Session._admit, record_of(model).session[1]
+    looks, look, admit, stale = [], Session._read_snapshot, Session._admit, record_of(model).session[1]
 
     def failing(real, self, *asked):
         if self is stale:
@@ -120,7 +120,7 @@ def test_what_fails_in_a_session_of_another_model_is_no_failure(error, monkeypat
             raise error
         return real(self, *asked)
 
-    name, real = ("_look", look) if isinstance(error, ValueError) else ("_admit", admit)
+    name, real = ("_read_snapshot", look) if isinstance(error, ValueError) else ("_admit", admit)
     monkeypatch.setattr(Session, name, lambda self, *asked: failing(real, self, *asked))
     assert logprob(model) != pytest.approx(before, abs=1e-4)
     assert looks == [stale]

@@ -205,7 +205,7 @@ def test_inputs_take_turns_and_give_their_nodes_back():
     found, session = decode(toys, 5, 3, 1, 4, inputs=2, ahead=2)
     for index in range(5):
         same(found[index], reference(toys, index, 3, 1, 4, 4))
-    assert session.most_in_flight == 2
+    assert session.peak_in_flight == 2
     assert int(session.state.counters[4]) == session.shape.nodes - 1
 
 

@@ -1,5 +1,5 @@
-"""Admission: inputs are let in. They are encoded without padding, and their searches begin. Reading: of a model that runs by its
-own modules."""
+"""Admission: puts inputs into slots. Their tokens are packed without padding and encoded, and their searches begin, by one
+transfer and one CUDA graph. `Reading` does so for a model that runs by its own modules."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .modules.own_modules import OwnModules
 from .rules import Rules
 from .state import State
 
-FEW, PIECE = 4, 512  # inputs that are let in together, at most: there are graphs for either. Of a few results, too
-TOKENS = 1 << 15  # of theirs, unless one alone has more
-FEWEST = 256  # tokens that a graph is made for
-NUMBERS = 4 + RULES.value  # of an input: its slot, limit, source length, where that starts; and its rules
+SMALL_BATCH, MAX_BATCH = 4, 512  # inputs let in together, at most: graphs have either size. `SMALL_BATCH` also holds for results
+MAX_TOKENS = 1 << 15  # tokens encoded together, unless one input alone has more
+MIN_TOKENS = 256  # smallest token capacity of a graph
+FIELDS = 4 + RULES.value  # of an input: slot, n_max, source length, start of its source, rules
 
 
 def runs(rules: Sequence[Rules]) -> Iterator[tuple[int, int, Rules]]:
-    """Where the same rules begin and end."""
+    """(first, last, rules) of each run of identical rules."""
     first = 0
     for i in range(1, len(rules) + 1):
         if i == len(rules) or rules[i] is not rules[first]:
@@ -37,8 +37,8 @@ def runs(rules: Sequence[Rules]) -> Iterator[tuple[int, int, Rules]]:
             first = i
 
 
-def side_by_side(prompts: Sequence[Prompt]) -> slice | None:
-    """Where prompts of one pack lie, if they do so in this order, as they mostly do."""
+def packed_range(prompts: Sequence[Prompt]) -> slice | None:
+    """The range of these prompts in their pack's arrays, if they share one and are consecutive there, as they mostly are."""
     first = prompts[0]
     if not isinstance(first, PackedPrompt):
         return None
@@ -51,35 +51,36 @@ def side_by_side(prompts: Sequence[Prompt]) -> slice | None:
 
 
 class Admission:
-    """Lets inputs in, by one transfer and one graph."""
+    """Admits inputs whose encoder is part of the graph."""
 
-    encode: Any = None  # how inputs are encoded whose encoder has not run yet, where it is not in the graph
+    encode: Any = None  # the model's encoder, for prompts without hidden states, where the encoder is not part of the graph
 
     def __init__(self, state: State, weights: Any, graphs: Graphs) -> None:
         self.state = state
         self.weights: Any = weights
         self.graphs = graphs
-        self._buffers: dict[Any, torch.Tensor] = {}  # where graphs look for what was sent
+        self._buffers: dict[Any, torch.Tensor] = {}  # inputs of graphs, at fixed addresses
 
     def __call__(self, jobs: Sequence[Job], slots: Sequence[int], rules: Sequence[Rules]) -> None:
+        """Admit jobs to free slots. `rules`: the settings of each."""
         prompts = [job.source.payload for job in jobs]
         lengths = np.array(self.lengths(prompts), np.int32)
         tokens = int(lengths.sum())
         starts = np.cumsum(lengths, dtype=np.int32) - lengths
         places = np.arange(tokens, dtype=np.int32) - np.repeat(starts, lengths)
-        # A graph has room for more inputs and tokens than there are; what it computes of those goes to a cell of its own.
+        # A graph has a fixed size: unused tokens go to a dummy cell behind all others.
         graph = self.weights.device.type == "cuda"
-        inputs = (FEW if len(jobs) <= FEW else PIECE) if graph else len(jobs)
-        room = max(FEWEST, power(tokens)) if graph else tokens
-        numbers = np.zeros(2 + (2 + NUMBERS) * inputs + 4 * room, dtype=np.int32)
+        inputs = (SMALL_BATCH if len(jobs) <= SMALL_BATCH else MAX_BATCH) if graph else len(jobs)
+        room = max(MIN_TOKENS, power(tokens)) if graph else tokens
+        numbers = np.zeros(2 + (2 + FIELDS) * inputs + 4 * room, dtype=np.int32)
         numbers[:2] = len(jobs), tokens
         caps = numbers[2 : 2 + 2 * inputs].view(np.float64)
-        of_inputs = numbers[2 + 2 * inputs : 2 + (2 + NUMBERS) * inputs].reshape(NUMBERS, -1)
+        of_inputs = numbers[2 + 2 * inputs : 2 + (2 + FIELDS) * inputs].reshape(FIELDS, -1)
         of_inputs[:4, : len(jobs)] = slots, [job.n_max for job in jobs], lengths, starts
-        for first, last, each in runs(rules):  # jobs one after another mostly have the same
+        for first, last, each in runs(rules):  # consecutive jobs mostly share theirs
             of_inputs[4:, first:last] = np.array(each.numbers, dtype=np.int32)[:, None]
             caps[first:last] = inf if each.reward is None else [each.reward * job.source.length for job in jobs[first:last]]
-        of_tokens = numbers[2 + (2 + NUMBERS) * inputs :].reshape(4, -1)
+        of_tokens = numbers[2 + (2 + FIELDS) * inputs :].reshape(4, -1)
         of_tokens[3] = self.state.shape.inputs * self.state.shape.source
         of_tokens[1:, :tokens] = (
             places,
@@ -90,54 +91,55 @@ class Admission:
         if hidden is None:
             of_tokens[0, :tokens] = self.tokens_of(prompts, tokens)
         elif graph:
-            known, hidden = hidden, self._place(("hidden", room), (room, *hidden.shape[1:]), hidden.dtype)
+            known, hidden = hidden, self._buffer(("hidden", room), (room, *hidden.shape[1:]), hidden.dtype)
             hidden[: len(known)] = known
-        self._give(jobs, slots)
-        given = send(numbers, self.weights.device, self._place((inputs, room), numbers.shape, torch.int32) if graph else None)
-        self.graphs.run(("admission", inputs, room, hidden is None), lambda: self._begin(given, hidden, inputs))
+        self._send_edit_data(jobs, slots)
+        given = send(numbers, self.weights.device, self._buffer((inputs, room), numbers.shape, torch.int32) if graph else None)
+        self.graphs.run(("admission", inputs, room, hidden is None), lambda: self._enter(given, hidden, inputs))
 
     def lengths(self, prompts: Sequence[Prompt]) -> list[int]:
-        """How many tokens of each input are read."""
+        """How many tokens of each input are encoded."""
         return [prompt.length for prompt in prompts]
 
     def tokens_of(self, prompts: Sequence[Prompt], many: int) -> np.ndarray:
-        """All tokens that are read."""
-        if (place := side_by_side(prompts)) is not None:
-            return np.asarray(prompts[0].pack.read[place])  # type: ignore[attr-defined]
+        """All tokens to encode, concatenated: `many` of them."""
+        if (span := packed_range(prompts)) is not None:
+            return np.asarray(prompts[0].pack.read[span])  # type: ignore[attr-defined]
         return np.fromiter(chain.from_iterable(prompt.source for prompt in prompts), np.int32, many)
 
     def hidden_of(self, prompts: Sequence[Prompt]) -> torch.Tensor | None:
-        """What the encoder made of them, (tokens, d), where that is known."""
+        """The encoder output of these prompts, (tokens, d), if it is known."""
         if prompts[0].hidden is None:
             return None
-        if (place := side_by_side(prompts)) is not None:
-            return prompts[0].pack.hidden[place]  # type: ignore[attr-defined]
+        if (span := packed_range(prompts)) is not None:
+            return prompts[0].pack.hidden[span]  # type: ignore[attr-defined]
         return torch.cat([prompt.hidden for prompt in prompts])
 
-    def _give(self, jobs: Sequence[Job], slots: Sequence[int]) -> None:
-        """What is an input's own in its edits."""
-        some = [(slot, job.edits.given) for slot, job in zip(slots, jobs, strict=True) if job.edits is not None]
-        width = max((len(given) for _, given in some), default=0)
+    def _send_edit_data(self, jobs: Sequence[Job], slots: Sequence[int]) -> None:
+        """Write each input's own data of its logits edits to the device."""
+        edited = [(slot, job.edits.given) for slot, job in zip(slots, jobs, strict=True) if job.edits is not None]
+        width = max((len(given) for _, given in edited), default=0)
         if not width:
             return
-        numbers = np.zeros((len(some), 1 + width), dtype=np.int32)
-        for row, (slot, given) in zip(numbers, some, strict=True):
+        numbers = np.zeros((len(edited), 1 + width), dtype=np.int32)
+        for row, (slot, given) in zip(numbers, edited, strict=True):
             row[0], row[1 : 1 + len(given)] = slot, given
         sent = send(numbers, self.weights.device)
         self.state.given[:, :width].index_copy_(0, sent[:, 0].long(), sent[:, 1:])
 
-    def _place(self, name: Any, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Where a graph will look for what is sent, or is on the device."""
+    def _buffer(self, name: Any, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """The tensor of this name that a graph reads."""
         if name not in self._buffers:
             self._buffers[name] = torch.zeros(*shape, dtype=dtype, device=self.weights.device)
         return self._buffers[name]
 
-    def _begin(self, given: torch.Tensor, hidden: torch.Tensor | None, inputs: int) -> None:
-        """Of each input what its length reward is worth at most, and its `NUMBERS`; of each token its id, place, input, cell."""
+    def _enter(self, given: torch.Tensor, hidden: torch.Tensor | None, inputs: int) -> None:
+        """What the graph does: encode, then begin the searches. `given` holds two counts (inputs, tokens), the largest length
+        reward of each input, its `FIELDS`, and of each token its id, place, input and cell."""
         many, used = given[:1], given[1:2]
         caps = given[2 : 2 + 2 * inputs].view(torch.float64)
-        slots, limits, lengths, starts, *_ = numbers = given[2 + 2 * inputs : 2 + (2 + NUMBERS) * inputs].view(NUMBERS, -1)
-        token, place, number, cell = given[2 + (2 + NUMBERS) * inputs :].view(4, -1).unbind(0)
+        slots, limits, lengths, starts, *_ = numbers = given[2 + 2 * inputs : 2 + (2 + FIELDS) * inputs].view(FIELDS, -1)
+        token, place, number, cell = given[2 + (2 + FIELDS) * inputs :].view(4, -1).unbind(0)
         self.read(Packed(token, place, number, starts, lengths, used), cell.long(), hidden)
         st, shape, rules = self.state, self.state.shape, numbers[4:]
         begin[(len(slots),)](
@@ -149,15 +151,15 @@ class Admission:
         )  # fmt: skip
 
     def read(self, given: Packed, cells: torch.Tensor, hidden: torch.Tensor | None) -> None:
-        """The inputs' keys and values go to their cells."""
+        """Write the inputs' cross-attention keys and values to their cells."""
         if hidden is None:
             hidden = self.weights.encoder(given)
         self.state.source.index_copy_(0, cells, self.weights.source_keys(hidden, given.used))
 
 
 class Reading(Admission):
-    """Prompts of a language model are read as they are, but for their last token, which the root's own row brings; what an
-    encoder made of inputs is told to the decoder."""
+    """Admits inputs of a model that runs by its own modules. A language model's prompt is prefilled but for its last token, the
+    root of the search, which its first row runs. An encoder-decoder's encoder output becomes cross-attention keys and values."""
 
     weights: OwnModules
 
@@ -172,8 +174,8 @@ class Reading(Admission):
     def hidden_of(self, prompts: Sequence[Prompt]) -> torch.Tensor | None:
         if self.weights.language_model:
             return None
-        if (found := super().hidden_of(prompts)) is not None:
-            return found
+        if (known := super().hidden_of(prompts)) is not None:
+            return known
         hidden, lengths = self.encode(prompts)
         return torch.cat([each[:n] for each, n in zip(hidden, lengths, strict=True)])
 

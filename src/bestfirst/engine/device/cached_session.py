@@ -1,4 +1,4 @@
-"""CachedSession: a session that is reused by the next decode of the same model, after a check that the weights are the same."""
+"""CachedSession: keeps a model's device session between decodes and checks that it is still valid before its results are used."""
 
 from __future__ import annotations
 
@@ -12,62 +12,62 @@ from .session import Session
 
 
 class CachedSession:
-    """A model's session, as one engine uses it. Where it has copies of the weights it is run at once: whether they are the
-    model's is looked at while the device works (`seems_to_hold`), and known before anything is told (`holds`)."""
+    """The cached session of a model, as one engine uses it. A session that copies weights is started before they are checked,
+    which hides the latency: `seems_valid` is cheap and runs while the device works, `is_valid` compares checksums, and no result
+    is returned before it has answered."""
 
     def __init__(self, model: TransformersModel) -> None:
         self.model = model
-        self._known = record_of(model)
-        self._unseen: Fingerprint | None = None  # of the model that it was made of, while nobody has looked at it
-        self._unproven: Checksum | None = None  # of the weights that it has copies of, while that is not known to hold
+        self._record = record_of(model)
+        self._unchecked: Fingerprint | None = None  # of the session in use, until `seems_valid` has compared it with the model
+        self._pending: Checksum | None = None  # of the copied weights, until `is_valid` has its answer
 
     @property
     def session(self) -> Session | None:
-        kept = self._known.session
-        return None if kept is None else kept[1]
+        cached = self._record.session
+        return None if cached is None else cached[1]
 
     @property
-    def unseen(self) -> bool:
-        """Whether it is used, and may be another model's."""
-        return self._unseen is not None
+    def unchecked(self) -> bool:
+        """Whether the session is in use and may belong to an earlier state of the model."""
+        return self._unchecked is not None
 
-    def usable(self, at_once: bool) -> bool:
-        """Whether it is of the model as it is now. Unless that is to be known `at_once`, it may turn out later that it is not;
-        until then it can be run, whatever the model has become."""
-        fingerprint, session = self._known.session
-        self._unseen = self._unproven = None
-        if fingerprint.copied is not None and not at_once and session.weights.reads_for(self.model.model):
-            self._unseen = fingerprint
+    def usable(self, verify_now: bool) -> bool:
+        """Whether to start the session. It is known to be valid if `verify_now` or if it copies no weights; else it only has to
+        be able to read the model's tokens, so that nothing is accessed out of bounds."""
+        fingerprint, session = self._record.session
+        self._unchecked = self._pending = None
+        if fingerprint.copied is not None and not verify_now and session.weights.can_read(self.model.model):
+            self._unchecked = fingerprint
             return True
         seems = fingerprint.seems_to_hold(self.model.modules)
         return seems and (fingerprint.copied is None or fingerprint.copied.holds())
 
     def replace(self, make: Callable[[], Session], copies: bool) -> Session:
-        """Keep another one instead. `copies`: it has some of the weights; else it reads the model's own, in their places."""
+        """Keep a new session. `copies`: it copies weights, which get a checksum; else it reads the model's own in place."""
         self.forget()
         fingerprint, session = Fingerprint(self.model.modules), make()
         if copies:
             fingerprint.copied = Checksum(self.model.model.parameters())
-        self._known.session = fingerprint, session
+        self._record.session = fingerprint, session
         return session
 
     def forget(self) -> None:
-        self._known.session = self._unseen = self._unproven = None
+        self._record.session = self._unchecked = self._pending = None
 
-    def seems_to_hold(self) -> bool:
-        """Look whether it is made of the model as it is now; weights that it has copies of are read from now on."""
-        looked = self._unseen
-        if looked is not None:
-            if not looked.seems_to_hold(self.model.modules):
+    def seems_valid(self) -> bool:
+        """Compare the model with the one that the session was made of, all but copied weights: their checksum begins here."""
+        fingerprint = self._unchecked
+        if fingerprint is not None:
+            if not fingerprint.seems_to_hold(self.model.modules):
                 return False
-            self._unseen, self._unproven = None, looked.copied
+            self._unchecked, self._pending = None, fingerprint.copied
         return True
 
-    def holds(self) -> bool:
-        """Whether the weights that were read are those that it has copies of. If not, somebody has changed them where torch does
-        not count it."""
-        if self._unproven is not None:
-            if not self._unproven.holds():
+    def is_valid(self) -> bool:
+        """Whether the weights still equal the copies. They do not if written where torch does not count it (`.data`)."""
+        if self._pending is not None:
+            if not self._pending.holds():
                 return False
-            self._unproven = None
+            self._pending = None
         return True

@@ -1,4 +1,4 @@
-"""Collector: results of inputs that are done, made on the device and fetched from it while it works on others."""
+"""Collector: has the device make the results of finished inputs and transfers them while it works on others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from ...search import Answer, Result
 from ..engine import Job
-from .admission import FEW
+from .admission import SMALL_BATCH
 from .cuda_graphs import Graphs, Transfer, send
 from .kernels.draft_rows import count_used
 from .kernels.keep_rule import settle_kept
@@ -24,35 +24,36 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class Collector:
-    """Has the device make the results of inputs that are done, and take their nodes back, without waiting for it. Of a few inputs
-    that is one graph: an interactive user would wait longer for the launches than for the work."""
+    """Queues the kernels that turn finished searches into results and free their nodes, without waiting for them. For a few
+    inputs they are a CUDA graph: an interactive user would wait longer for the launches than for the work."""
 
     def __init__(self, state: State, graphs: Graphs) -> None:
         self.state = state
         self.graphs = graphs
-        self._rooms: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # where graphs find the slots, and put what they made
+        self._graph_buffers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by inputs: slots and output of a graph
 
     def __call__(self, jobs: Sequence[Job], done: Sequence[int]) -> Collected:
-        """The results of jobs that have these slots, which are marked as leaving."""
+        """The results of jobs whose slots are `done`, on their way to the host. The kernels mark the slots as leaving."""
         shapes = self._shapes(many := len(done))
         slots, device = np.array(done), self.state.board.device
-        if many > FEW:
-            out = self._room(shapes)
+        if many > SMALL_BATCH:
+            out = self._result_buffer(shapes)
             self._launch(send(slots, device), out, shapes)
         else:
-            if many not in self._rooms:
-                self._rooms[many] = torch.empty(many, dtype=torch.int32, device=device), self._room(shapes)
-            place, out = self._rooms[many]
+            if many not in self._graph_buffers:
+                self._graph_buffers[many] = torch.empty(many, dtype=torch.int32, device=device), self._result_buffer(shapes)
+            place, out = self._graph_buffers[many]
             send(slots, device, place)
             self.graphs.run(("results", many), lambda: self._launch(place, out, shapes))
         return Collected(jobs, out, shapes, numbered=self.state.shape.trie > 0)
 
     def _shapes(self, many: int) -> Shapes:
-        """One transfer: of each answer its value, score and tokens, of each input its counts."""
+        """One transfer: of each answer value and score (two float64), and tokens; of each input its counts, and what was
+        drafted."""
         n, lengths = self.state.shape.n, self.state.shape.lengths
         return (many, n, 4), (many, n, lengths), (many, 3 + 2 * n), (many, 2)
 
-    def _room(self, shapes: Shapes) -> torch.Tensor:
+    def _result_buffer(self, shapes: Shapes) -> torch.Tensor:
         return torch.empty(sum(map(prod, shapes)), dtype=torch.int32, device=self.state.board.device)
 
     def _launch(self, slots: torch.Tensor, out: torch.Tensor, shapes: Shapes) -> None:
@@ -87,33 +88,32 @@ class Collector:
 
 
 class Collected:
-    """The results of some jobs, on their way to the host; the first of `results` waits."""
+    """The results of some jobs, in transfer to the host. The first item of `results` blocks until they have arrived."""
 
     def __init__(self, jobs: Sequence[Job], out: torch.Tensor, shapes: Shapes, numbered: bool) -> None:
         self._jobs, self._shapes, self._numbered = jobs, shapes, numbered
-        self._answers = shapes[0][1]
         self._transfer = Transfer(out)
         self.results = self._results()
 
-    def here(self) -> bool:
-        """Whether the first of the results would come at once."""
-        return self._transfer.here()
+    def ready(self) -> bool:
+        """Whether `results` would not block."""
+        return self._transfer.ready()
 
     def _results(self) -> Iterator[tuple[Job, Result]]:
-        whole = self._transfer.wait()
+        flat = self._transfer.wait()
         ends = [*accumulate(map(prod, self._shapes))]
         values, tokens, numbers, drafts = (
-            whole[end - prod(shape) : end].reshape(shape) for end, shape in zip(ends, self._shapes, strict=True)
+            flat[end - prod(shape) : end].reshape(shape) for end, shape in zip(ends, self._shapes, strict=True)
         )
-        found, items = numbers[:, 3 : 3 + self._answers], numbers[:, 3 + self._answers :]
+        found_lengths, items = np.split(numbers[:, 3:], 2, axis=1)
         worth: Any = values.view(np.float64).tolist()
-        words = tokens[:, :, : max(1, abs(found).max())].tolist()
+        words = tokens[:, :, : max(1, abs(found_lengths).max())].tolist()
         numbered = items.tolist() if self._numbered else repeat(())
-        made = map(result_of, self._jobs, numbers[:, :3].tolist(), found.tolist(), worth, words, numbered)
+        results = map(result_of, self._jobs, numbers[:, :3].tolist(), found_lengths.tolist(), worth, words, numbered)
         if not drafts.any():
-            yield from made
+            yield from results
             return
-        for (job, result), (drafted, accepted) in zip(made, drafts.tolist(), strict=True):
+        for (job, result), (drafted, accepted) in zip(results, drafts.tolist(), strict=True):
             result.drafted, result.accepted = drafted, accepted
             yield job, result
 
@@ -121,10 +121,11 @@ class Collected:
 def result_of(
     job: Job, counts: list[int], lengths: list[int], worth: list[list[float]], tokens: list[list[int]], items: Sequence[int]
 ) -> tuple[Job, Result]:
-    """A length is negative where it is that of the best hypothesis that did not finish, 0 where there is no answer."""
+    """A job's result from its numbers. `lengths`: of each answer, 0 where there is none, negative for the best hypothesis that
+    did not finish. `worth`: value and score of each. `items`: their numbers in the trie, -1 for none."""
     calls, rows, steps = counts
     answers = []
-    for i, length in enumerate(lengths):  # of all inputs in a row, at the end of a decode: nothing dearer
+    for i, length in enumerate(lengths):  # runs for all inputs at the end of a decode: keep it cheap
         if length:
             value, score = worth[i]
             answers.append(Answer(tuple(tokens[i][: abs(length)]), score, value))

@@ -1,4 +1,4 @@
-"""Weights of a BART-like model as the device uses them, joined where that saves a product; and its encoder, in few launches."""
+"""A BART-like model as kernels run it: weights joined where that saves a matmul, decoder layers, and an encoder."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from .kernels.matmul import DeviceLinear, add, power
 
 @dataclass
 class Packed:
-    """Inputs, their tokens one after the other: each token with its place in its input and that input's number;
-    where each input starts, and its length. The first `used` tokens count. All are integers of 32 bits on the device.
-    """
+    """Inputs, concatenated without padding: each token with its position in its input and that input's number; where each input
+    starts, and its length. The first `used` tokens count. All are int32 tensors on the device."""
 
     tokens: torch.Tensor
     places: torch.Tensor
@@ -31,11 +30,11 @@ class Packed:
     used: torch.Tensor
 
 
-Attention = Callable[[torch.Tensor, int, Any], torch.Tensor]  # of rows, in a layer, and of which number that is
+Attention = Callable[[torch.Tensor, int, Any], torch.Tensor]  # (normed rows, layer index, layer) -> what the rows attend to
 
 
 class DeviceLayer:
-    """One layer of the decoder or encoder."""
+    """Weights of one layer of the decoder or encoder; query, key and value projections are fused."""
 
     def __init__(self, layer: BartLayer) -> None:
         own, cross = layer.own, layer.cross
@@ -59,7 +58,7 @@ class DeviceSide:
         self.first_norm, self.last_norm = side.first_norm, side.last_norm
 
     def run(self, x: torch.Tensor, used: torch.Tensor, own: Attention, cross: Attention | None = None) -> torch.Tensor:
-        """What they make of embedded rows; `own` and `cross`: what rows read of each other, and of their input."""
+        """All layers on embedded rows. `own` and `cross`: self-attention and cross-attention without their output projections."""
         x = y = normed(x, self.first_norm)
         if self.norm_first:
             y = normed(x, self.layers[0].own_norm)
@@ -75,7 +74,7 @@ class DeviceSide:
 
 
 class DeviceEncoder(DeviceSide):
-    """Runs any number of inputs of any lengths at once: products see tokens, and each token looks at its own input only."""
+    """Encodes inputs of any lengths together, unpadded: matmuls see all tokens, each token attends to its own input only."""
 
     def __call__(self, given: Packed) -> torch.Tensor:
         """Hidden states (tokens, d)."""
@@ -83,7 +82,7 @@ class DeviceEncoder(DeviceSide):
         return self.run(x, given.used, lambda y, _, layer: self._attend(layer.qkv(y, given.used), layer, given))
 
     def _attend(self, qkv: torch.Tensor, layer: DeviceLayer, given: Packed) -> torch.Tensor:
-        """Each token to all of its input."""
+        """Full self-attention within each input."""
         tokens, width = len(qkv), qkv.shape[1] // 3
         out = torch.empty(tokens, width, dtype=qkv.dtype, device=qkv.device)
         size, unused = width // self.heads, given.inputs
@@ -94,7 +93,7 @@ class DeviceEncoder(DeviceSide):
         )  # fmt: skip
         return out
 
-    def alone(self, tokens: list[int]) -> torch.Tensor:
+    def encode_one(self, tokens: list[int]) -> torch.Tensor:
         """Hidden states of one input, (tokens, d)."""
         device, n = self.embedding.device, len(tokens)
         numbers = [tokens, list(range(n)), [0] * n, [0], [n], [n]]
@@ -102,46 +101,47 @@ class DeviceEncoder(DeviceSide):
 
 
 class DeviceBart(DeviceSide):
-    """A whole model: its decoder, its head and its encoder."""
+    """A whole model: decoder, LM head and encoder. Fused projections are copies; embeddings are the model's own tensors."""
 
     @staticmethod
     def takes(model: Any) -> bool:
+        """Whether this is a model of that architecture."""
         return looks_like_bart(model) and hasattr(model.get_encoder(), "embed_tokens")
 
     @staticmethod
     def bytes_of_a_token(model: Any) -> int:
-        """What its keys and values take, in all layers."""
+        """Size of a token's keys and values in all layers."""
         layers = model.get_decoder().layers
         return len(layers) * 2 * int(layers[0].self_attn.embed_dim) * model.dtype.itemsize
 
     def __init__(self, model: Any, positions: int, source_positions: int) -> None:
         weights = read_bart(model)
         super().__init__(weights.decoder, positions)
-        crosses = [layer.cross for layer in weights.decoder.layers if layer.cross is not None]
-        self.cross = DeviceLinear.join(*(part for cross in crosses for part in (cross.key, cross.value)))
+        cross_layers = [layer.cross for layer in weights.decoder.layers if layer.cross is not None]
+        self.cross = DeviceLinear.join(*(part for cross in cross_layers for part in (cross.key, cross.value)))
         self.head = DeviceLinear.join(weights.head)
         self.head.aligned = True
         self.vocabulary = len(self.head.weight)
-        self.width = self.heads * self.size  # numbers in a row
+        self.width = self.heads * self.size  # hidden size
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
         if weights.encoder is None:
             raise TypeError(f"the encoder of {type(model).__name__} is not built as this architecture's are")
         self.encoder = DeviceEncoder(weights.encoder, source_positions)
-        if not encoder_agrees(self.encoder.alone, model):
+        if not encoder_agrees(self.encoder.encode_one, model):
             raise RuntimeError(f"the encoder of {type(model).__name__} does not give here what it gives by itself")
 
-    def reads_for(self, model: Any) -> bool:
-        """Whether this model's tokens can be read here, whatever else it may have become: its embeddings are what and where they
-        were, and it has no more tokens."""
+    def can_read(self, model: Any) -> bool:
+        """Whether no access here is out of bounds for this model, even if copied weights are stale: its embeddings are the same
+        tensors, and it has no more tokens."""
         sides = ((self, model.get_decoder()), (self.encoder, model.get_encoder()))
         pairs = [(mine.embedding, side.embed_tokens.weight) for mine, side in sides]
-        same = all(mine.shape == its.shape and mine.data_ptr() == its.data_ptr() for mine, its in pairs)
+        same = all(mine.shape == theirs.shape and mine.data_ptr() == theirs.data_ptr() for mine, theirs in pairs)
         return same and len(model.get_output_embeddings().weight) == self.vocabulary
 
     def room(self, tokens: int, source: bool) -> torch.Tensor:
-        """Keys and values of so many tokens, of inputs or of nodes, (tokens, layers * 2 * d)."""
+        """A KV cache for so many tokens, of inputs or of nodes: (tokens, layers * 2 * d)."""
         return torch.empty(tokens, len(self.layers) * 2 * self.width, dtype=self.dtype, device=self.device)
 
     def source_keys(self, hidden: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
-        """Every layer's keys and values for the encoder's output (tokens, d), (tokens, layers * 2 * d)."""
+        """Cross-attention keys and values of all layers for encoder output (tokens, d): (tokens, layers * 2 * d)."""
         return self.cross(hidden, used)

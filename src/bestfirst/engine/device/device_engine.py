@@ -1,4 +1,4 @@
-"""DeviceEngine: whole searches on a GPU; what the device cannot do goes to the host's engine."""
+"""DeviceEngine: runs whole searches on a GPU, and hands jobs that the device does not support to the host's engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..engine import Engine, Job, Stats, shown, write
 from ..logits_edits import NotAnswered, at_least
 from ..model_record import record_of
 from .cached_session import CachedSession
-from .capacity import MOST_INPUTS, Capacity, room_for
+from .capacity import MOST_INPUTS, Capacity, inputs_for
 from .kernels.matmul import power
 from .model_check import Way, check_answers
 from .modules.own_modules import OwnModules
@@ -31,35 +31,33 @@ from .rules import unknown_to_device
 from .session import Session
 from .state import Shape
 
-BATCH = 512  # inputs that are read together,
-FIRST = 320  # and at first, when the device waits for them: more than fit into a small room, for they tell which is needed
-WINDOW = 1 << 15  # inputs that are read before it is decided how much room is needed
+BATCH = 512  # inputs to request at a time,
+FIRST_BATCH = 320  # and first, while the device waits for them: more than a small session holds, so that its size can be chosen
+WINDOW = 1 << 15  # inputs to request before the first session is sized
 
 _log = logging.getLogger(__name__)
 
 
 class DeviceEngine:
-    """Runs jobs in a session on the model's device, and those that it cannot do on the engine that `host` makes.
-
-    If the device fails, the host does what is not done, with one warning.
-    """
+    """Runs jobs in a `Session`, cached with the model, and unsupported jobs on the engine that `host` makes. If the device fails,
+    the host takes what is unfinished, with one warning. Jobs wait in `_waiting`, then, known to fit, in `_ready`."""
 
     def __init__(self, model: TransformersModel, decoding: Decoding, host: Callable[[], Engine], way: Way) -> None:
         self.model = model
         self.decoding = decoding
         self._make_host = host
         self._host: Engine | None = None
-        self._known = record_of(model)
-        self._there = next(model.model.parameters())  # on the GPU whose kernels and events these are
-        self._room = Capacity(model, way if isinstance(way, OwnModules) else None)
-        self._most = MOST_INPUTS  # in flight: fewer, once memory was refused
-        self._kept = CachedSession(model)
+        self._record = record_of(model)
+        self._parameter = next(model.model.parameters())  # tells the GPU to use
+        self._capacity = Capacity(model, way if isinstance(way, OwnModules) else None)
+        self._max_inputs = MOST_INPUTS  # in flight: fewer after an out-of-memory error
+        self._cached = CachedSession(model)
         self._session: Session | None = None
         self._waiting: deque[Job] = deque()
-        self._fitting: deque[Job] = deque()  # those that wait and are known to fit into the session
-        self._unfinished: dict[Job, None] = {}  # here, not on the host
+        self._ready: deque[Job] = deque()  # the first of those that wait, known to fit into the session
+        self._unfinished: dict[Job, None] = {}  # on the device
         self._eos = sorted(model.eos)
-        self._judged: tuple[Decoding | None, str | None] = (None, None)
+        self._last_verdict: tuple[Decoding | None, str | None] = (None, None)
         self._stats = Stats()
         self._broken = False
 
@@ -69,9 +67,9 @@ class DeviceEngine:
             return "its search is recorded or asked by others"
         if job.edits is not None and not job.decoding.objective.plain:
             return "logits processors at a temperature"
-        if job.decoding is not self._judged[0]:  # nearly always that of the job before
-            self._judged = (job.decoding, unknown_to_device(job.decoding, self.model.vocabulary))
-        return self._judged[1]
+        if job.decoding is not self._last_verdict[0]:  # nearly always the settings of the previous job
+            self._last_verdict = (job.decoding, unknown_to_device(job.decoding, self.model.vocabulary))
+        return self._last_verdict[1]
 
     # -- the engine's interface --------------------------------------------------------------------------------------------
 
@@ -86,14 +84,14 @@ class DeviceEngine:
 
     @property
     def wants(self) -> int:
-        """The first time a window, to see how much room is needed; after that a batch whenever few wait."""
+        """A window of jobs first, to see how large a session is needed; then a batch whenever few are waiting."""
         if self._host is not None and self._broken:
             return self._host.wants
-        if len(self._waiting) + len(self._fitting) >= BATCH:
+        if len(self._waiting) + len(self._ready) >= BATCH:
             return 0
-        if self._kept.session is None:
+        if self._cached.session is None:
             return WINDOW
-        return BATCH if self._unfinished else FIRST
+        return BATCH if self._unfinished else FIRST_BATCH
 
     @property
     def slots(self) -> int:
@@ -101,9 +99,8 @@ class DeviceEngine:
 
     @property
     def in_flight(self) -> list[Job]:
-        """The jobs that share the next forward pass."""
-        mine = [] if self._session is None else self._session.jobs()
-        return mine if self._host is None else [*mine, *self._host.in_flight]
+        on_device = [] if self._session is None else self._session.jobs()
+        return on_device if self._host is None else [*on_device, *self._host.in_flight]
 
     shares_context = True
 
@@ -115,21 +112,21 @@ class DeviceEngine:
         return bool(self._unfinished or self._host)
 
     def submit(self, *jobs: Job) -> None:
-        others = []
+        for_host = []
         for job in jobs:
             why = None if self._broken else self.why_not(job)
             if why is not None:
-                _say_once(why)
+                _warn_once(why)
             if self._broken or why is not None:
-                others.append(job)
+                for_host.append(job)
             else:
                 if job.decoding.min_length and job.edits is None:
-                    job.edits = at_least(job.decoding.min_length, self._ends(job), len(self._room.start(job)))
+                    job.edits = at_least(job.decoding.min_length, self._eos_of(job), len(self._capacity.prompt(job)))
                 self._unfinished[job] = None
                 self._waiting.append(job)
-        if others:
+        if for_host:
             self._host = self._host or self._make_host()
-            self._host.submit(*others)
+            self._host.submit(*for_host)
 
     def cancel(self, job: Job) -> None:
         if job not in self._unfinished:
@@ -138,167 +135,170 @@ class DeviceEngine:
             self._host.cancel(job)
             return
         del self._unfinished[job]
-        for queue in (self._waiting, self._fitting):
+        for queue in (self._waiting, self._ready):
             if job in queue:
                 queue.remove(job)
                 return
         if self._session is not None and job in self._session.jobs():
-            with torch.cuda.device_of(self._there):
+            with torch.cuda.device_of(self._parameter):
                 self._session.cancel(job)
 
     def certified(self, job: Job) -> list[Answer]:
-        """None before a job is done: answers are looked at when they are final."""
+        """Empty until a job on the device is done: partial answers are not fetched."""
         return [] if job in self._unfinished or self._host is None else self._host.certified(job)
 
     def step(self) -> Iterator[tuple[Job, Result]]:
         if self._unfinished:
             try:
-                # Other threads may decode with this model, in its session when this engine is done.
-                with self._known.lock, torch.cuda.device_of(self._there):
-                    found = self._step()
+                # Other threads may decode with this model, and reuse its session when this engine has finished.
+                with self._record.lock, torch.cuda.device_of(self._parameter):
+                    done = self._step_on_device()
             except (ValueError, NotAnswered) as error:
-                found = []
-                if self._believed(self._kept.holds):  # else it was another model's
-                    self._kept.forget()
+                done = []
+                if self._valid_or_restart(self._cached.is_valid):  # else the error was that of a stale session
+                    self._cached.forget()
                     self._session = None
                     raise error.error if isinstance(error, NotAnswered) else error from None
             except torch.OutOfMemoryError as error:
-                found = []
-                self._with_fewer(error)
-            except Exception as error:  # a compiler or a driver that refuses: the searches can be run elsewhere
-                found = []
-                self._begin_again() if self._kept.unseen else self._fall_back(error)
-            found = [(job, result) for job, result in found if job in self._unfinished]  # it may have been cancelled since
-            self._write(found)
-            for job, _ in found:
+                done = []
+                self._retry_with_fewer(error)
+            except Exception as error:  # a compiler or driver fails: the host can run the searches
+                done = []
+                self._restart() if self._cached.unchecked else self._fall_back_to_host(error)
+            done = [(job, result) for job, result in done if job in self._unfinished]  # some may have been cancelled
+            self._write_texts(done)
+            for job, _ in done:
                 del self._unfinished[job]
-            self._stats.calls += sum([result.calls for _, result in found])
-            self._stats.drafted += sum([result.drafted for _, result in found])
-            self._stats.accepted += sum([result.accepted for _, result in found])
-            yield from found
+            self._stats.calls += sum([result.calls for _, result in done])
+            self._stats.drafted += sum([result.drafted for _, result in done])
+            self._stats.accepted += sum([result.accepted for _, result in done])
+            yield from done
         if self._host:
             yield from self._host.step()
 
     # -- on the device -----------------------------------------------------------------------------------------------------
 
-    def _step(self) -> list[tuple[Job, Result]]:
+    def _step_on_device(self) -> list[tuple[Job, Result]]:
+        """One step of the session, opening one if necessary; returns no results until the session is known to be valid."""
         session = self._session
-        if session is None or session.owner() is not self or (not session and not self._fitting and self._waiting):
-            session = self._open()
-        while self._waiting and len(self._fitting) < BATCH and self._take(session):
+        if session is None or session.owner() is not self or (not session and not self._ready and self._waiting):
+            session = self._open_session()
+        while self._waiting and len(self._ready) < BATCH and self._queue_next(session):
             pass
-        found = session.step(self._fitting, partial(self._believed, self._kept.seems_to_hold))
-        if self._session is None or (found and not self._believed(self._kept.holds)):
+        done = session.step(self._ready, partial(self._valid_or_restart, self._cached.seems_valid))
+        if self._session is None or (done and not self._valid_or_restart(self._cached.is_valid)):
             return []
-        if found and not session.checked:
-            check_answers(self.model, *found[0])
+        if done and not session.checked:
+            check_answers(self.model, *done[0])
             session.checked = True
-        return found
+        return done
 
-    def _believed(self, asked: Callable[[], bool]) -> bool:
-        """Whether the session is this model's, as far as is asked; if not, all begin again."""
-        if asked():
+    def _valid_or_restart(self, check: Callable[[], bool]) -> bool:
+        """Whether this check of the session holds; if not, all unfinished jobs restart in a new session."""
+        if check():
             return True
-        self._begin_again()
+        self._restart()
         return False
 
-    def _begin_again(self) -> None:
-        """In a new session, with those that are not done."""
-        self._kept.forget()
+    def _restart(self) -> None:
+        """Forget the session; all unfinished jobs wait for a new one."""
+        self._cached.forget()
         self._session = None
-        self._fitting.clear()
+        self._ready.clear()
         self._waiting = deque(self._unfinished)
 
-    def _take(self, session: Session) -> bool:
-        """Let the next come behind those that fit. If they do not, or are many more than it is made for, they wait."""
-        if self._wanted(self._waiting) > session.meant_for < self._wanted(self._room.alike(self._waiting)):
+    def _queue_next(self, session: Session) -> bool:
+        """Move the next group of jobs to `_ready`. Not if it does not fit the session, or so many wait that a larger one pays."""
+        if self._inputs_for(self._waiting) > session.target_inputs < self._inputs_for(self._capacity.compatible(self._waiting)):
             return False
-        some = self._next()
-        if not some or session.kind != self._kind(some[0]) or not session.shape.fits(self._room.needs(some)):
+        group = self._next_group()
+        if not group or session.key != self._session_key(group[0]) or not session.shape.fits(self._capacity.needs(group)):
             return False
-        for _ in some:
-            self._fitting.append(self._waiting.popleft())
+        for _ in group:
+            self._ready.append(self._waiting.popleft())
         return True
 
-    def _ends(self, job: Job) -> list[int]:
-        """The tokens that end its outputs."""
+    def _eos_of(self, job: Job) -> list[int]:
+        """The tokens that end this job's outputs."""
         return self._eos if job.decoding.eos is None else [*job.decoding.eos]  # type: ignore[misc]
 
-    def _kind(self, job: Job) -> tuple[Any, ...]:
-        """What all jobs of a session have in common until it is empty."""
-        mine = job.decoding
-        return self._room.start(job), self._room.drafts(job), mine.deterministic, mine.eos, mine.allowed
+    def _session_key(self, job: Job) -> tuple[Any, ...]:
+        """What all jobs of a session must have in common until it is empty."""
+        settings = job.decoding
+        return self._capacity.prompt(job), self._capacity.drafts(job), settings.deterministic, settings.eos, settings.allowed
 
-    def _next(self) -> list[Job]:
-        """Some of those that wait, which can be together in a session."""
+    def _next_group(self) -> list[Job]:
+        """The first waiting jobs, as far as they can be in one session."""
         if not self._waiting:
             return []
         first = self._waiting[0]
-        kind, start_of = self._kind(first), self._room.start
+        key, prompt_of = self._session_key(first), self._capacity.prompt
 
-        def alike(job: Job) -> bool:  # nearly always by the first line
+        def same_key(job: Job) -> bool:  # nearly always settled by the prompt
             same = job.decoding is first.decoding and job.edits is first.edits
-            return start_of(job) == kind[0] if same else self._kind(job) == kind
+            return prompt_of(job) == key[0] if same else self._session_key(job) == key
 
-        return list(takewhile(alike, islice(self._waiting, BATCH)))
+        return list(takewhile(same_key, islice(self._waiting, BATCH)))
 
-    def _open(self) -> Session:
-        """A session with room for the next jobs: the one kept from the last decode, if nobody uses it and it fits."""
-        self._close()
-        self._waiting.extendleft(reversed(self._fitting))
-        self._fitting.clear()
-        some = self._next()
-        alike, needs, session = self._room.alike(self._waiting), self._room.needs(some), self._kept.session
+    def _open_session(self) -> Session:
+        """A session for the next jobs: the one cached with the model if it is free and suitable, else a new one."""
+        self._close_session()
+        self._waiting.extendleft(reversed(self._ready))
+        self._ready.clear()
+        group = self._next_group()
+        first, needs, session = group[0], self._capacity.needs(group), self._cached.session
+        expected = self._capacity.compatible(self._waiting)
         owner = None if session is None else session.owner()
         if owner is not None and owner is not self and owner:
-            session = None  # another engine is at work there
+            session = None  # another engine is using it
         elif owner is not None:
-            owner._close()  # it has no jobs there any more, and keeps what they cost
-        asks = (edits := some[0].edits) is not None and edits.asked is not None  # which nobody is to be a second time
-        fits = session is not None and self._suits(session, needs, self._wanted(alike))
-        if not fits or not self._kept.usable(at_once=asks):
-            session = self._kept.replace(partial(self._new, alike, session), copies=self._room.modules is None)
+            owner._close_session()  # it has no jobs left there; adds the costs to its stats
+        calls_python = (edits := first.edits) is not None and edits.asked is not None  # with side effects: not to be run twice
+        fits = session is not None and self._suits(session, needs, self._inputs_for(expected))
+        if not fits or not self._cached.usable(verify_now=calls_python):
+            session = self._cached.replace(partial(self._new_session, expected, session), copies=self._capacity.modules is None)
         assert session is not None
-        session.owner, session.kind = ref(self), self._kind(some[0])
+        session.owner, session.key = ref(self), self._session_key(first)
         engine = session.owner
-        trie: Any = some[0].decoding.allowed
-        session.begin(self._ends(some[0]), self.model.banned, self._room.start(some[0]), trie)
-        session.asking = edits if asks else None
+        trie: Any = first.decoding.allowed
+        session.begin(self._eos_of(first), self.model.banned, self._capacity.prompt(first), trie)
+        session.python_edits = edits if calls_python else None
         session.admission.encode = lambda prompts: engine().model.encode(prompts)  # type: ignore[union-attr]
         self._session = session
         return session
 
     def _suits(self, session: Session, needs: Shape, inputs: int) -> bool:
-        """Whether there is room, for as many inputs too, and not so much for wider beams that a smaller session is faster."""
+        """Whether needs and inputs fit, and the beams are not so much wider that a smaller session would be faster."""
         shape, decoding = session.shape, self._waiting[0].decoding
         fits = shape.fits(needs) and power(shape.k) <= max(16, 2 * power(needs.k))
-        alike = session.fixed is decoding.deterministic and session.drafts == self._room.drafts(self._waiting[0])
-        return fits and alike and session.meant_for >= inputs
+        same_kind = session.fixed is decoding.deterministic and session.drafts == self._capacity.drafts(self._waiting[0])
+        return fits and same_kind and session.target_inputs >= inputs
 
-    def _wanted(self, jobs: Sized) -> int:
-        """Inputs that a session for these jobs should take at a time."""
-        return min(room_for(len(jobs)), self._most)
+    def _inputs_for(self, jobs: Sized) -> int:
+        """How many inputs at a time a session for these jobs should take."""
+        return min(inputs_for(len(jobs)), self._max_inputs)
 
-    def _close(self) -> None:
-        """Count what the session cost."""
+    def _close_session(self) -> None:
+        """Add the session's costs to the stats and let go of it."""
         if self._session is not None and self._session.owner() is self:
             self._stats.add(self._session.costs)
         self._session = None
 
-    def _with_fewer(self, error: torch.OutOfMemoryError) -> None:
-        """Begin again those that are not done, half as many at a time."""
-        most = min(self._most, MOST_INPUTS if self._session is None else self._session.shape.inputs)
+    def _retry_with_fewer(self, error: torch.OutOfMemoryError) -> None:
+        """Out of memory: restart with half as many inputs at a time; on the host if that was one."""
+        most = min(self._max_inputs, MOST_INPUTS if self._session is None else self._session.shape.inputs)
         if most == 1:
-            self._fall_back(error)
+            self._fall_back_to_host(error)
             return
-        self._most = most // 2
-        self._begin_again()
-        error.__traceback__ = None  # what it names is to be freed
+        self._max_inputs = most // 2
+        self._restart()
+        error.__traceback__ = None  # frees the tensors of its frames
         gc.collect()
         torch.cuda.empty_cache()
 
-    def _fall_back(self, error: Exception) -> None:
-        self._begin_again()
+    def _fall_back_to_host(self, error: Exception) -> None:
+        """Give up on the device: warn, and submit all unfinished jobs to the host."""
+        self._restart()
         self._broken = True
         warnings.warn(
             f"decoding on the device failed ({type(error).__name__}: {str(error).strip().split(chr(10))[0]}): "
@@ -309,32 +309,33 @@ class DeviceEngine:
         self._unfinished.clear()
         self.submit(*left)
 
-    def _write(self, found: Sequence[tuple[Job, Result]]) -> None:
-        """Give all answers their texts, in one go."""
-        if not found or self.model.tokenizer is None:
+    def _write_texts(self, done: Sequence[tuple[Job, Result]]) -> None:
+        """Detokenize all answers of these results together."""
+        if not done or self.model.tokenizer is None:
             return
-        answers = [(job, each) for job, result in found for each in (*result.hypotheses, result.partial) if each is not None]
+        answers = [(job, each) for job, result in done for each in (*result.hypotheses, result.partial) if each is not None]
         texts = self.model.texts_of(
-            [(job.source.payload, shown(answer, job.decoding, self._ends(job))) for job, answer in answers]
+            [(job.source.payload, shown(answer, job.decoding, self._eos_of(job))) for job, answer in answers]
         )
         for (job, answer), text in zip(answers, texts, strict=True):
-            write(answer, job.decoding, self._ends(job), text)
+            write(answer, job.decoding, self._eos_of(job), text)
 
-    def _new(self, jobs: Sequence[Job], before: Session | None) -> Session:
-        """For these jobs; no smaller than the one before, if its beams would do: as many inputs, and as long, may come again."""
-        room, wanted, like = self._room, self._wanted(jobs), None
-        drafts = room.drafts(jobs[0])
-        if before is not None and before.drafts == drafts and before.shape.holds_beams_of(room.needs(jobs)):
-            wanted, like = max(wanted, min(before.meant_for, self._most)), before.shape
-        own = () if room.modules is None else (drafts or room.modules, room.step(drafts))
+    def _new_session(self, jobs: Sequence[Job], previous: Session | None) -> Session:
+        """A session for these jobs, or for fewer if memory is refused. If the beams of `previous` would do, its inputs and
+        lengths are kept, since such jobs may come again."""
+        capacity, wanted, previous_shape = self._capacity, self._inputs_for(jobs), None
+        drafts = capacity.drafts(jobs[0])
+        if previous is not None and previous.drafts == drafts and previous.shape.fits_beams_of(capacity.needs(jobs)):
+            wanted, previous_shape = max(wanted, min(previous.target_inputs, self._max_inputs)), previous.shape
+        own = () if capacity.modules is None else (drafts or capacity.modules, capacity.step_class(drafts))
         more: dict[str, Any] = {"fixed": True} if jobs[0].decoding.deterministic else {}
         inputs = wanted
         while True:
             try:
-                session = Session(self.model.model, room.roomy(jobs, inputs, like), *own, **more)
-                session.drafts, session.meant_for = drafts, wanted
+                session = Session(self.model.model, capacity.shape_for(jobs, inputs, previous_shape), *own, **more)
+                session.drafts, session.target_inputs = drafts, wanted
                 return session
-            except torch.OutOfMemoryError:  # fewer at a time
+            except torch.OutOfMemoryError:  # halve the inputs
                 if inputs == 1:
                     raise
                 inputs = ceil(inputs / 2)
@@ -342,5 +343,5 @@ class DeviceEngine:
 
 
 @cache
-def _say_once(why: str) -> None:
+def _warn_once(why: str) -> None:
     _log.warning("the searches of the device do not know %s: such jobs run on the host", why)

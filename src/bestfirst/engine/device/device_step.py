@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806  capitals are sizes
-"""DeviceStep: everything that happens in one forward pass, as launches on the device; nothing in it waits for the host."""
+"""DeviceStep: the kernels around one forward pass, without waiting for the host. CapturedStep: with the model's own modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..logits_edits import Edits, NotAnswered
 from ..logits_processing import of_one_length
 from .admission import Admission, Reading
 from .cuda_graphs import Graphs, overlapping
-from .device_bart import DeviceLayer as Layer
+from .device_bart import DeviceLayer
 from .kernels.answers import HEAT
 from .kernels.attention_kernels import attend
 from .kernels.beams import grow
@@ -27,45 +27,46 @@ from .modules.own_modules import OwnModules
 from .modules.tree_attention import TreeRows
 from .state import Shape, State
 
-LARGEST_VOCABULARY = 16384  # that one program looks through; above it, a row is looked through in parts
+LARGEST_VOCABULARY = 16384  # that one program reads; a row of a larger one is read in parts
 MOST_SUCCESSORS = 128
-MOST_LOGITS = 1 << 28  # of a step
+MOST_LOGITS = 1 << 28  # numbers in the logits of a step
 SORTED, FEW = 1024, 64  # children in a trie that are sorted at once, beside the best so far; and where there are no more
-BLOCK = 1024  # of a row that is edited
+BLOCK = 1024  # tokens of a row that are edited at a time
 
 
 class DeviceStep:
-    """A step of R rows: grow the beams, share out the rows, run the decoder on them, keep each row's best successors."""
+    """A step of R rows: grow the beams, assign rows to inputs, run the decoder (`DeviceBart`), keep each row's best
+    successors."""
 
-    admission = Admission  # what lets inputs in
-    burst = 2, 4, 8  # steps between two glances of the host, for few, some and many inputs: those after all is over are wasted
-    buckets: tuple[int, ...] = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows in a step: a graph for each
-    wide: tuple[int, ...] = (8192,)  # and those of wide beams, all of which are needed
+    admission = Admission  # the class that admits inputs
+    burst = 2, 4, 8  # steps between two looks of the host, for few, some and many inputs: steps after the end are wasted
+    buckets: tuple[int, ...] = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows of a step: a graph for each
+    wide: tuple[int, ...] = (8192,)  # more buckets, for wide beams, which need all of them
 
     def __init__(self, state: State, weights: Any) -> None:
         self.state = state
         self.weights: Any = weights
-        self.scores: dict[int, torch.Tensor] = {}  # by rows of a step
+        self.logits_buffers: dict[int, torch.Tensor] = {}  # by rows of a step
         self.overlapping = overlapping(weights.device)
 
     @classmethod
     def buckets_for(cls, shape: Shape, vocabulary: int) -> tuple[int, ...]:
-        """The rows that a step may have, as far as there is room for their logits."""
+        """The row counts that a step may have, as far as there is memory for their logits."""
         return cls.buckets + tuple(rows for rows in cls.wide if shape.wide and rows * vocabulary <= MOST_LOGITS)
 
-    def size(self, rows: int, active: int) -> Any:
-        """What to call this with, for so many rows of so many inputs: there is a graph for each."""
+    def graph_key(self, rows: int, active: int) -> Any:
+        """The argument to call this with for a step of so many rows of so many inputs; each has a graph of its own."""
         return rows
 
     def learn(self, result: Result) -> None:
-        """An input was decoded."""
+        """Called with every result of a session that drafts; here there is nothing to learn."""
 
     def __call__(self, R: Any) -> None:
         self.search(R)
-        self.keep(self.decoder(R))
+        self.keep_successors(self.decoder(R))
 
     def search(self, R: int) -> None:
-        """What the last step scored goes onto the beams; who is scored next."""
+        """Merge what the last step scored into the beams, and assign the rows of this step to hypotheses."""
         st, shape = self.state, self.state.shape
         S, L, W, picks, KP = shape.inputs, shape.lengths, shape.successors, shape.picks, power(shape.k)
         grow[(S,)](
@@ -88,8 +89,8 @@ class DeviceStep:
             num_warps=1 if picks <= 64 else 4, **self.overlapping,
         )  # fmt: skip
 
-    def rows(self, most: int) -> None:
-        """Room for so many rows in a step."""
+    def allocate_rows(self, most: int) -> None:
+        """Allocate row arrays for steps of up to `most` rows."""
         device = self.weights.device
         self.row_node, self.row_input, self.row_length = (torch.zeros(most, dtype=torch.int32, device=device) for _ in range(3))
         self.row_entry = torch.zeros(most, dtype=torch.int64, device=device)
@@ -97,7 +98,7 @@ class DeviceStep:
     def decoder(self, R: int) -> torch.Tensor:
         """Logits of R rows, (R, vocabulary)."""
         used = self.state.counters
-        return self.weights.head(self.weights.run(self._embed(R), used, self._own, self._cross), used)
+        return self.weights.head(self.weights.run(self._embed(R), used, self._self_attention, self._cross_attention), used)
 
     def _embed(self, R: int) -> torch.Tensor:
         st, w, shape = self.state, self.weights, self.state.shape
@@ -110,13 +111,13 @@ class DeviceStep:
         )  # fmt: skip
         return x
 
-    def _own(self, x: torch.Tensor, index: int, layer: Layer) -> torch.Tensor:
+    def _self_attention(self, x: torch.Tensor, index: int, layer: DeviceLayer) -> torch.Tensor:
         return self._attend(layer.qkv(x, self.state.counters), self.state.memory, index, layer, True)
 
-    def _cross(self, x: torch.Tensor, index: int, layer: Layer) -> torch.Tensor:
+    def _cross_attention(self, x: torch.Tensor, index: int, layer: DeviceLayer) -> torch.Tensor:
         return self._attend(layer.cross_q(x, self.state.counters), self.state.source, index, layer, False)
 
-    def _attend(self, q: torch.Tensor, memory: torch.Tensor, index: int, layer: Layer, own: bool) -> torch.Tensor:
+    def _attend(self, q: torch.Tensor, memory: torch.Tensor, index: int, layer: DeviceLayer, own: bool) -> torch.Tensor:
         st, w = self.state, self.weights
         out = torch.empty(len(q), w.width, dtype=w.dtype, device=w.device)
         attend[(len(q), w.heads)](
@@ -127,63 +128,61 @@ class DeviceStep:
         )  # fmt: skip
         return out
 
-    def score(self, R: int) -> None:
-        """Logits of R rows, to be looked at before their best successors are kept."""
+    def store_logits(self, R: int) -> None:
+        """Write the logits of R rows to `logits_buffers`, for Python to edit them."""
         logits = self.decoder(R)
-        if R not in self.scores:  # one place: a graph may look there
-            self.scores[R] = torch.empty(logits.shape, device=logits.device)
-        self.scores[R].copy_(logits)
+        if R not in self.logits_buffers:  # one address per size, for the graphs
+            self.logits_buffers[R] = torch.empty(logits.shape, device=logits.device)
+        self.logits_buffers[R].copy_(logits)
 
-    def ask(self, R: int, graphs: Graphs, edits: Edits, slots: Sequence[Job | None]) -> None:
-        """A step of R rows that hands their scores to Python on the way, where something is done to them that no kernel knows.
-
-        The decoder is one graph, what keeps the best successors another, and the host waits between them, once a step: slower
-        than a search that runs by itself, and still faster than a loop on the host. Work that is recorded may be done twice: the
-        decoder's and the last, not the search's.
-        """
+    def run_with_python_edits(self, R: int, graphs: Graphs, edits: Edits, slots: Sequence[Job | None]) -> None:
+        """A step of R rows whose scores a Python function edits (`Edits.asked`). The decoder is one graph, the choice of
+        successors another, and the host waits in between, once a step: slower than a search that runs by itself, still faster
+        than a loop on the host. Graphs may do their work twice when captured, which is harmless for these two; `search` runs
+        outside of them."""
         self.search(R)
-        graphs.run(("scores", R), lambda: self.score(R))
+        graphs.run(("scores", R), lambda: self.store_logits(R))
         try:
-            self._hand_over(self.scores[R], R, edits, slots)
+            self._call_python(self.logits_buffers[R], R, edits, slots)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
             raise NotAnswered(error) from error
-        graphs.run(("asked", R), lambda: self.keep(self.scores[R].clone(), edited=True))  # what is kept is overwritten
+        graphs.run(("asked", R), lambda: self.keep_successors(self.logits_buffers[R].clone(), edited=True))  # overwrites them
 
-    def _hand_over(self, scores: torch.Tensor, R: int, edits: Edits, slots: Sequence[Job | None]) -> None:
-        """The rows in use, those of one length together. Within the prompt nothing is asked."""
+    def _call_python(self, scores: torch.Tensor, R: int, edits: Edits, slots: Sequence[Job | None]) -> None:
+        """Edit the scores of the rows in use, all rows of one length in one call. Rows within the prompt are not edited."""
         st, P = self.state, self.state.shape.prompt
-        n, *known = torch.cat((st.counters[ROWS : ROWS + 1], self.row_input[:R], self.row_length[:R])).tolist()
-        lengths = known[R : R + n]
-        numbers = [slots[slot].index for slot in known[:n]]
+        n, *slots_and_lengths = torch.cat((st.counters[ROWS : ROWS + 1], self.row_input[:R], self.row_length[:R])).tolist()
+        lengths = slots_and_lengths[R : R + n]
+        numbers = [slots[slot].index for slot in slots_and_lengths[:n]]
 
-        def group(rows: Sequence[int], some: torch.Tensor) -> torch.Tensor:
-            some = some if edits.raw else some.log_softmax(-1)
+        def edit_rows(rows: Sequence[int], part: torch.Tensor) -> torch.Tensor:
+            part = part if edits.raw else part.log_softmax(-1)
             t = lengths[rows[0]]
             if t + 1 >= P:
                 nodes = (self.row_node[:n] if len(rows) == n else self.row_node[list(rows)]).long()
                 tokens = st.node_token[st.paths[nodes, : t + 1].long()][:, P:].long()
-                some = edits.asked([numbers[row] for row in rows], tokens, some)  # type: ignore[misc]
-            return some.log_softmax(-1) if edits.raw else some
+                part = edits.asked([numbers[row] for row in rows], tokens, part)  # type: ignore[misc]
+            return part.log_softmax(-1) if edits.raw else part
 
         if n:
-            scores[:n] = of_one_length(group, range(n), lengths, scores[:n])
+            scores[:n] = of_one_length(edit_rows, range(n), lengths, scores[:n])
 
-    def keep(self, logits: torch.Tensor, edited: bool = False) -> None:
-        """Each row's best successors, into its node's entries. `edited`: these are log-probabilities, as they are to be."""
+    def keep_successors(self, logits: torch.Tensor, edited: bool = False) -> None:
+        """Write each row's best successors to its node's entries. `edited`: these are log-probabilities, edited already."""
         st, shape = self.state, self.state.shape
         R, V = logits.shape
         W, P = shape.successors, shape.prompt
         if shape.code > 0 and not edited:
-            logits, edited = self._edited(logits), True
+            logits, edited = self._apply_edits(logits), True
         if shape.heated:
-            logits = self._heated(logits, edited)
-        where = (self.row_node, self.row_length, st.logprob, st.token, st.child, st.ends)
+            logits = self._apply_temperatures(logits, edited)
+        outputs = (self.row_node, self.row_length, st.logprob, st.token, st.child, st.ends)
         if shape.trie:
-            logits, total = self._summed(logits, edited)
+            logits, total = self._masked_and_summed(logits, edited)
             keep_children[(R,)](
-                logits, logits.stride(0), total, st.counters, self.row_input, st.rules, *where, st.prompt, self.row_entry,
+                logits, logits.stride(0), total, st.counters, self.row_input, st.rules, *outputs, st.prompt, self.row_entry,
                 st.trie_tokens, st.trie_first, st.trie_items, st.node_place, st.eos, V, W, P,
                 WP=power(W), LANES=SORTED if W > SORTED else max(SORTED, 2 * power(W)), FEW=FEW,
                 num_warps=4 if W <= SORTED else 8,
@@ -193,31 +192,31 @@ class DeviceStep:
             total, maxima = self._survey(logits, edited)
             rows, groups = (st.counters, self.row_input, st.rules), maxima.shape[1]
             keep_best[(R,)](
-                logits, logits.stride(0), total, maxima, *rows, *where, st.prompt, V, W, P,
+                logits, logits.stride(0), total, maxima, *rows, *outputs, st.prompt, V, W, P,
                 G=groups, C=GROUP, WP=power(W), num_warps=1 if groups <= 256 else 4, **self.overlapping,
             )  # fmt: skip
             return
         values, which, total = best(logits, W, st.banned if shape.any_banned else None)
-        total = self._finite(total, edited)
-        keep_given[(R,)](values, which, total, *where, st.prompt, W, P, WP=power(W), num_warps=4 if W <= 2048 else 8)
+        total = self._note_nan(total, edited)
+        keep_given[(R,)](values, which, total, *outputs, st.prompt, W, P, WP=power(W), num_warps=4 if W <= 2048 else 8)
 
-    def _summed(self, logits: torch.Tensor, edited: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits without what is banned, and each row's log-sum-exp."""
+    def _masked_and_summed(self, logits: torch.Tensor, edited: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits with banned tokens masked, and the log-sum-exp of each row."""
         if logits.is_cuda and logits.shape[1] >= GROUP:
             return logits, self._survey(logits, edited)[0]
-        total = self._finite(logits.float().logsumexp(-1), edited)
+        total = self._note_nan(logits.float().logsumexp(-1), edited)
         banned = self.state.shape.any_banned
         return logits.masked_fill(self.state.banned.bool(), -inf) if banned else logits, total
 
-    def _finite(self, total: torch.Tensor, edited: bool) -> torch.Tensor:
-        """Note whether the log-sum-exp of a row in use is no number. Edited rows are log-probabilities: theirs counts as 0."""
+    def _note_nan(self, total: torch.Tensor, edited: bool) -> torch.Tensor:
+        """Set `BROKEN` if the log-sum-exp of a row in use is NaN. Edited rows are log-probabilities: theirs counts as 0."""
         counters = self.state.counters
         used = torch.arange(len(total), device=total.device) < counters[ROWS]
         counters[BROKEN : BROKEN + 1] |= (used & total.isnan()).any().int()
         return torch.zeros_like(total) if edited else total
 
     def _survey(self, logits: torch.Tensor, edited: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each row's log-sum-exp, and the greatest logit of each of its groups of tokens; what is banned is overwritten."""
+        """(R,) log-sum-exp and (R, groups) largest logit of each group of tokens; masks banned tokens in place."""
         st, (R, V), device = self.state, logits.shape, logits.device
         banned, groups = self.state.shape.any_banned, power(V) // GROUP
         total, maxima = torch.empty(R, device=device), torch.empty(R, groups, device=device)
@@ -236,8 +235,8 @@ class DeviceStep:
         sum_parts[(R,)](sums, total, st.counters, parts, EDITED=edited, PP=power(parts), num_warps=1)
         return total, maxima
 
-    def _edited(self, logits: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities of the rows, with the edits of their inputs."""
+    def _apply_edits(self, logits: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities of the rows after the edits of their inputs, (R, vocabulary)."""
         st, shape = self.state, self.state.shape
         R, V = logits.shape
         out = table(R, V, self.state.logprob)
@@ -249,23 +248,22 @@ class DeviceStep:
         )  # fmt: skip
         return out
 
-    def _heated(self, logits: torch.Tensor, edited: bool) -> torch.Tensor:
-        """Logits at their inputs' temperatures; edited ones are log-probabilities and stay such.
-
-        Nodes are told by how much a token's own log-probability is more than the temperature times what it counts here: the same
-        for all tokens. So an answer's own is known from its value (`results.spell`).
-        """
+    def _apply_temperatures(self, logits: torch.Tensor, edited: bool) -> torch.Tensor:
+        """Logits over the temperature of their input; edited ones are log-probabilities and stay such. Each node stores by how
+        much a token's log-probability at temperature 1 exceeds the temperature times the one here, which is the same for all
+        tokens: so an answer's own log-probability follows from its value (`results.spell`)."""
         R, st, logits = len(logits), self.state, logits.float()
         bits = st.rules[self.row_input[:R].long(), HEAT.value]
         heat = torch.where(bits != 0, bits.view(torch.float32), 1.0)
         heated = logits / heat[:, None]
-        totals = heated.logsumexp(-1)
-        st.cooled.index_copy_(0, self.row_node[:R].long(), totals * heat - logits.logsumexp(-1))
-        return torch.where((heat != 1)[:, None], heated - totals[:, None], heated) if edited else heated
+        heated_sums = heated.logsumexp(-1)
+        st.cooled.index_copy_(0, self.row_node[:R].long(), heated_sums * heat - logits.logsumexp(-1))
+        return torch.where((heat != 1)[:, None], heated - heated_sums[:, None], heated) if edited else heated
 
 
 def best(logits: torch.Tensor, width: int, banned: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The `width` best logits of each row and their tokens, ties to the smaller, and the log-sum-exp of all."""
+    """The `width` best logits of each row and their tokens, ties to the smaller, and the log-sum-exp. `banned`: flags by
+    token."""
     logits = logits.float()
     total = logits.logsumexp(-1)
     if banned is not None:
@@ -277,17 +275,17 @@ def best(logits: torch.Tensor, width: int, banned: torch.Tensor | None) -> tuple
 
 
 class CapturedStep(DeviceStep):
-    """The model's own modules on the rows of a step."""
+    """A step that runs the model's own modules (`OwnModules`)."""
 
     admission = Reading
     burst = 1, 1, 1
-    fixed = False  # whether a row's bits depend on its own input alone
+    fixed = False  # whether the bits of a row depend on its own input alone
     buckets = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 1024, 1536, 2048)
     wide = (4096, 8192)
     weights: OwnModules
 
-    def rows(self, most: int) -> None:
-        super().rows(most)
+    def allocate_rows(self, most: int) -> None:
+        super().allocate_rows(most)
         self.weights.reach(self.state.shape.lengths, self.state.shape.source)
         self.row_token, self.row_position = (torch.zeros(most, dtype=torch.long, device=self.weights.device) for _ in range(2))
 
@@ -296,7 +294,7 @@ class CapturedStep(DeviceStep):
         return self.logits(R)
 
     def enter(self, R: int) -> None:
-        """Nodes, tokens and positions of the rows."""
+        """Write tokens, ancestors and hashes of the rows' nodes, and the rows' tokens and positions."""
         st, shape = self.state, self.state.shape
         place[(R,)](
             self.row_node, self.row_input, self.row_length, self.row_entry,
@@ -306,7 +304,7 @@ class CapturedStep(DeviceStep):
         )  # fmt: skip
 
     def logits(self, R: int, *, chained: bool = False) -> torch.Tensor:
-        """Of the first R rows, whose tokens and positions are known. `chained`: some are the ancestors of others."""
+        """Logits of the first R rows, after `enter`, (R, vocabulary). `chained`: some rows are ancestors of others."""
         st = self.state
         rows = TreeRows(
             st.counters, self.row_node, self.row_input, self.row_length, st.paths, st.first, st.grant,

@@ -1,5 +1,6 @@
 # ruff: noqa: N803, N806  capitals are sizes
-"""DraftedStep: a step whose rows may be each other's ancestors, because a drafter guessed what follows them (`draft_rows`)."""
+"""DraftedStep: speculative decoding on the device. Rows of a step may be each other's ancestors: drafts (kernels in
+`draft_rows`)."""
 
 from __future__ import annotations
 
@@ -20,25 +21,23 @@ from .kernels.draft_rows import link, look_up, propose, unite
 from .kernels.matmul import power
 from .model_check import own_modules
 from .modules.own_modules import Memories, OwnModules
-from .rules import kind_of
+from .rules import search_kind
 from .state import State
 
-CANDIDATES = 8  # tokens that are looked at behind a hypothesis
-WIDEST = 16  # guesses of a level and input, and the largest beam that is drafted for
-LOOKED_UP = 8  # levels where guesses cost nothing
-CHEAP = 96  # rows of a step up to which one more costs next to nothing
-LIKELY, LEARNED = 0.8, 0.25  # how likely a guess is right at first, and the weight of each input in what is known of that
-SELDOM = 32  # inputs after which guesses are tried again that did not pay
-FREE = 0.02  # of a step: a guess that no model is asked for
+CANDIDATES = 8  # tokens considered after each hypothesis
+WIDEST = 16  # drafted rows of a level and input, and the largest beam that is drafted for
+LOOKUP_DEPTH = 8  # most levels where drafts are looked up, which costs nothing
+CHEAP_ROWS = 96  # rows of a step up to which another row costs next to nothing
+FIRST_RATE, LEARNING_RATE = 0.8, 0.25  # acceptance rate that is assumed at first, and the weight of each input in its estimate
+RETRY_AFTER = 32  # inputs after which drafts that did not pay are tried again
+LOOKUP_COST = 0.02  # of a step: the cost of a draft without a model
 TensorDict = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class DraftModels:
-    """A model by its own modules, and who drafts for it: a smaller one by its own; if None, what came before is looked up.
-
-    `depth`: tokens that are guessed ahead, at most. To a session it is the model and its memory.
-    """
+    """A model and its drafter by their own modules. `small`: None to look drafts up in what came before. `depth`: most tokens
+    drafted ahead. To a session this is the model and its KV cache."""
 
     large: OwnModules
     small: OwnModules | None
@@ -57,217 +56,219 @@ class DraftModels:
         return self.large.language_model
 
     @property
-    def both(self) -> list[OwnModules]:
+    def models(self) -> list[OwnModules]:
         return [self.large] if self.small is None else [self.large, self.small]
 
     @property
     def bytes_of_a_token(self) -> int:
-        return sum(each.bytes_of_a_token for each in self.both)
+        return sum(each.bytes_of_a_token for each in self.models)
 
     @property
     def cost(self) -> float:
-        """What a guess costs, in steps."""
-        sizes = [sum(weight.numel() for weight in each.model.parameters()) for each in self.both]
-        return FREE if self.small is None else max(FREE, sizes[1] / sizes[0])
+        """The cost of a drafted level, in steps of the larger model."""
+        sizes = [sum(weight.numel() for weight in each.model.parameters()) for each in self.models]
+        return LOOKUP_COST if self.small is None else max(LOOKUP_COST, sizes[1] / sizes[0])
 
     def reach(self, lengths: int, source: int) -> None:
-        for each in self.both:
+        for each in self.models:
             each.reach(lengths, source)
 
     def room(self, tokens: int, source: bool) -> list[Memories]:
-        """Of the model and of the smaller one."""
-        return [each.room(tokens, source) for each in self.both]
+        """KV caches of each model."""
+        return [each.room(tokens, source) for each in self.models]
 
     def read_prompts(self, given: Packed, cells: torch.Tensor, source: list[Memories]) -> None:
-        for each, its in zip(self.both, source, strict=True):
-            each.read_prompts(given, cells, its)
+        for each, arrays in zip(self.models, source, strict=True):
+            each.read_prompts(given, cells, arrays)
 
 
 def drafts_for(modules: OwnModules | None, decoding: Decoding) -> DraftModels | None:
-    """Who drafts on the device for a model that runs there by these modules, if anybody does. Level by level nobody does: what is
-    known of longer hypotheses would be taken for answers too soon."""
+    """The draft models for a model with these modules; None if the device cannot draft for it. In searches level by level scored
+    descendants would be taken for answers too early."""
     draft = decoding.draft
     if modules is None or not modules.language_model or decoding.deterministic or decoding.allowed is not None:
         return None
     plan = decoding.plan
-    if kind_of(plan) == BY_LEVEL.value or plan.k > WIDEST or not decoding.objective.plain:
+    if search_kind(plan) == BY_LEVEL.value or plan.k > WIDEST or not decoding.objective.plain:
         return None
     if isinstance(draft, SourceLookup) or draft == SourceLookup.name:
-        return DraftModels(modules, None, min(getattr(draft, "most", LOOKED_UP), LOOKED_UP))
+        return DraftModels(modules, None, min(getattr(draft, "most", LOOKUP_DEPTH), LOOKUP_DEPTH))
     if not isinstance(draft, SmallerModel) or not draft.model.on_gpu:
         return None
     small = own_modules(draft.model)  # type: ignore[arg-type]
     if small is None or not small.language_model or small.device != modules.device:
         return None
-    readable = small.model.get_input_embeddings().weight.shape[0] >= modules.vocabulary
-    return DraftModels(modules, small, draft.depth) if readable else None
+    same_tokens = small.model.get_input_embeddings().weight.shape[0] >= modules.vocabulary
+    return DraftModels(modules, small, draft.depth) if same_tokens else None
 
 
 class Depth:
-    """How many tokens are guessed ahead: where each is right with probability p, given that the one before was, and costs `cost`
-    of a step, the d with the most tokens for the time, (1 + p + ... + p^d) / (1 + d cost)."""
+    """How many tokens to draft ahead. If a token is accepted with probability p given that the one before was, and a level costs
+    `cost` of a step, this is the d that maximises tokens over time, (1 + p + ... + p^d) / (1 + d cost)."""
 
     def __init__(self, most: int, cost: float) -> None:
         self.most, self.cost = most, cost
-        self._right = LIKELY
+        self._rate = FIRST_RATE
         self._idle = 0
-        self.now = self._best()
+        self.now = self._best_depth()
 
     def note(self, tokens: int, steps: int) -> None:
-        """An input was decoded: so many tokens in so many steps. Where nothing is guessed, it is tried again once in a while."""
+        """Learn p from an input of `tokens` tokens in `steps` steps. While nothing is drafted, try again once in a while."""
         if self.now == 0:
             self._idle += 1
-            self.now = int(self._idle % SELDOM == 0)
+            self.now = int(self._idle % RETRY_AFTER == 0)
             return
         low, high = 0.0, 1.0
         for _ in range(20):
             p = (low + high) / 2
-            low, high = (p, high) if _powers(p, self.now) < tokens / max(1, steps) else (low, p)
-        self._right += (low - self._right) * LEARNED
-        self.now = self._best()
+            low, high = (p, high) if _expected_tokens(p, self.now) < tokens / max(1, steps) else (low, p)
+        self._rate += (low - self._rate) * LEARNING_RATE
+        self.now = self._best_depth()
 
-    def _best(self) -> int:
-        return max(range(self.most + 1), key=lambda d: _powers(self._right, d) / (1 + d * self.cost))
+    def _best_depth(self) -> int:
+        return max(range(self.most + 1), key=lambda d: _expected_tokens(self._rate, d) / (1 + d * self.cost))
 
 
-def _powers(p: float, d: int) -> float:
+def _expected_tokens(p: float, d: int) -> float:
     """1 + p + ... + p^d."""
     return sum(p**i for i in range(d + 1))
 
 
 class DraftedStep(CapturedStep):
-    """The rows of a step and what is guessed to follow them, D for each input and level, in one pass of the model.
-
-    The smaller model keeps its keys and values by the nodes of the larger one, so every row passes through it as well.
-    """
+    """Runs the rows of a step and the drafts after them, D per input and level, in one forward pass of the large model. The small
+    model's KV cache has the same nodes, so every row passes through it as well."""
 
     weights: OwnModules
 
     def __init__(self, state: State, drafts: Any) -> None:
-        """`drafts`: a `DraftModels`, of which the state has made room for both models."""
-        mine = copy(state)
-        mine.memory, mine.source = state.memory[0], state.source[0]
-        super().__init__(mine, drafts.large)
+        large_state = copy(state)
+        large_state.memory, large_state.source = state.memory[0], state.source[0]
+        super().__init__(large_state, drafts.large)
         self.drafts: DraftModels = drafts
         self.depth = Depth(drafts.depth, drafts.cost)
         shape, device = state.shape, drafts.device
         S, N = shape.inputs, shape.nodes
         self.width = min(2 * shape.k, WIDEST)
         self.candidates = min(CANDIDATES, drafts.vocabulary)
-        self.said = torch.empty(N * self.candidates + S, device=device)
-        self.words = torch.zeros(N * self.candidates + S, dtype=torch.int32, device=device)
+        self.draft_logprobs = torch.empty(N * self.candidates + S, device=device)
+        self.draft_tokens = torch.zeros(N * self.candidates + S, dtype=torch.int32, device=device)
         self.small: CapturedStep | None = None
         if drafts.small is not None:
-            theirs = copy(state)
-            theirs.memory, theirs.source = state.memory[1], state.source[1]
-            theirs.shape = replace(shape, successors=self.candidates, code=0, any_banned=False)
-            theirs.logprob, theirs.token, theirs.child = self.said, self.words, torch.empty_like(self.words)
-            theirs.ends = torch.zeros(max(drafts.small.vocabulary, drafts.vocabulary), dtype=torch.int8, device=device)
-            self.small = CapturedStep(theirs, drafts.small)
+            small_state = copy(state)
+            small_state.memory, small_state.source = state.memory[1], state.source[1]
+            small_state.shape = replace(shape, successors=self.candidates, code=0, any_banned=False)
+            small_state.logprob, small_state.token = self.draft_logprobs, self.draft_tokens
+            small_state.child = torch.empty_like(self.draft_tokens)
+            small_state.ends = torch.zeros(max(drafts.small.vocabulary, drafts.vocabulary), dtype=torch.int8, device=device)
+            self.small = CapturedStep(small_state, drafts.small)
 
-    def rows(self, most: int) -> None:
+    def allocate_rows(self, most: int) -> None:
         S, depth, device = self.state.shape.inputs, self.drafts.depth, self.drafts.device
         level = S * self.width
-        super().rows(most)
-        self._first = self._these()
-        self._all = self._more_rows(most + depth * level)
+        super().allocate_rows(most)
+        self._step_rows = self._row_arrays()
+        self._all_rows = self._extra_rows(most + depth * level)
         self._parents = torch.zeros(most + depth * level, dtype=torch.int32, device=device)
         if self.small is not None:
-            self.small.rows(1)
-            self._read = self._more_rows(most + level)  # by the smaller model: those of the step, and what it has not read yet
-        # by level: what was guessed, and which of it is an input's
+            self.small.allocate_rows(1)
+            self._small_rows = self._extra_rows(most + level)  # rows of the step, and the last drafts before
+        # drafted rows by level, and which of them belong to an input
         kinds = {"row_node": torch.int32, "row_input": torch.int32, "row_length": torch.int32, "parent": torch.int32}
         kinds |= {"row_token": torch.long, "row_position": torch.long, "value": torch.float64}
         self._levels = {name: torch.zeros(depth, level, dtype=kind, device=device) for name, kind in kinds.items()}
-        self._late = {name: torch.zeros_like(its[0]) for name, its in self._levels.items()}
+        self._late = {name: torch.zeros_like(arrays[0]) for name, arrays in self._levels.items()}
         self._used = torch.zeros(depth + 1, 8, dtype=torch.int32, device=device)
         self._of_input = torch.zeros(2, depth, S, dtype=torch.int32, device=device)
 
-    def _these(self) -> dict[str, Any]:
+    def _row_arrays(self) -> dict[str, Any]:
         names = ("row_node", "row_input", "row_length", "row_entry", "row_token", "row_position", "state")
         return {name: getattr(self, name) for name in names}
 
-    def _more_rows(self, many: int) -> dict[str, Any]:
-        """Room for rows beside those of the step, and which of them are an input's."""
-        super().rows(many)
+    def _extra_rows(self, many: int) -> dict[str, Any]:
+        """Row arrays of another set of rows than the step's, and a state that says which of them belong to an input."""
+        super().allocate_rows(many)
         state = copy(self.state)
         state.first, state.grant = torch.zeros_like(state.first), torch.zeros_like(state.grant)
-        return self._these() | {"state": state}
+        return self._row_arrays() | {"state": state}
 
-    def size(self, rows: int, active: int) -> tuple[int, int, int]:
-        """Rows of the step, levels that are guessed, and inputs that they are guessed for: none where rows are dear, or guesses
-        are seldom right."""
+    def _level(self, j: int) -> dict[str, torch.Tensor]:
+        """The row arrays of one level of drafts."""
+        return {name: arrays[j] for name, arrays in self._levels.items()}
+
+    def graph_key(self, rows: int, active: int) -> tuple[int, int, int]:
+        """(rows of the step, levels drafted, inputs drafted for). No levels if rows are expensive or drafts seldom accepted."""
         inputs = min(power(active), self.state.shape.inputs)
-        depth = min(self.depth.now, (CHEAP - rows) // (inputs * self.width))
+        depth = min(self.depth.now, (CHEAP_ROWS - rows) // (inputs * self.width))
         return (rows, depth, inputs) if depth > 0 else (rows, 0, 0)
 
     def learn(self, result: Result) -> None:
         if self.depth.now > 0 and result.drafted == 0:
-            return  # there was no room for guesses: nothing is known of how right they would have been
+            return  # too many rows for drafts: this says nothing of their acceptance rate
         self.depth.note(max((len(each.tokens) for each in result.hypotheses), default=0), result.steps)
 
     def __call__(self, size: Any) -> None:
         R, depth, inputs = size
-        vars(self).update(self._first)
+        vars(self).update(self._step_rows)
         if depth == 0:
             super().__call__(R)
             return
         self.search(R)
         self.enter(R)
         self._guess(R, depth, inputs * self.width)
-        every, W = R + depth * inputs * self.width, self.state.shape.successors
-        self._unite(self._levels, depth, self._all, self.state.counters, every)
-        vars(self).update(self._all)
-        self.keep(self.logits(every, chained=True))
-        link[(every,)](
+        all_rows, W = R + depth * inputs * self.width, self.state.shape.successors
+        self._unite(self._levels, depth, self._all_rows, self.state.counters, all_rows)
+        vars(self).update(self._all_rows)
+        self.keep_successors(self.logits(all_rows, chained=True))
+        link[(all_rows,)](
             self.state.counters, self.row_node, self.row_token, self._parents,
             self.state.logprob, self.state.token, self.state.child, W, WP=power(W), num_warps=1,
         )  # fmt: skip
 
     def _guess(self, R: int, depth: int, level: int) -> None:
-        """Level by level, what may follow. What is guessed last the smaller model reads with the rows of the next step."""
+        """Draft level by level. The small model runs the last level only in the next step, together with its rows."""
         small = self.small
         self._used[0].copy_(self.state.counters)
         if small is not None:
             small.state.ends[: len(self.state.ends)] = self.state.ends
-            self._unite(self._late, 1, self._read, self._used[0], R + level)
-            self._hand(small, self._read, self._used[0], self._read["state"].first, self._read["state"].grant)
-            small.keep(small.logits(R + level, chained=True))
+            self._unite(self._late, 1, self._small_rows, self._used[0], R + level)
+            state = self._small_rows["state"]
+            self._set_rows(small, self._small_rows, self._used[0], state.first, state.grant)
+            small.keep_successors(small.logits(R + level, chained=True))
         for j in range(depth):
             if small is None:
                 self._look_up(j, level if j else R)
             elif j:
-                self._hand(
-                    small, {name: its[j - 1] for name, its in self._levels.items()}, self._used[j], *self._of_input[:, j - 1]
-                )
-                small.keep(small.logits(level))
+                self._set_rows(small, self._level(j - 1), self._used[j], *self._of_input[:, j - 1])
+                small.keep_successors(small.logits(level))
             self._propose(j, last=j == depth - 1)
 
-    def _hand(
+    def _set_rows(
         self, small: CapturedStep, rows: dict[str, Any], used: torch.Tensor, first: torch.Tensor, grant: torch.Tensor
     ) -> None:
-        """Rows for the smaller model."""
+        """Make these the rows of the small model."""
         small.state.counters, small.state.first, small.state.grant = used, first, grant
         vars(small).update({name: rows[name] for name in ("row_node", "row_input", "row_length", "row_token", "row_position")})
 
     def _look_up(self, j: int, many: int) -> None:
+        """Drafts for the rows of level j: what followed the last tokens where they occurred before."""
         st = self.state
-        rows = self._first if j == 0 else {name: its[j - 1] for name, its in self._levels.items()}
+        rows = self._step_rows if j == 0 else self._level(j - 1)
         look_up[(many,)](
             self._used[j], rows["row_node"], rows["row_input"], rows["row_length"], st.paths, st.node_token, st.source_tokens,
-            st.source_start, st.source_length, self.said, self.words, st.shape.lengths, self.candidates,
+            st.source_start, st.source_length, self.draft_logprobs, self.draft_tokens, st.shape.lengths, self.candidates,
             SIZE=min(256, power(st.shape.source)), CP=power(self.candidates), num_warps=4,
         )  # fmt: skip
 
     def _propose(self, j: int, last: bool) -> None:
-        """From level j, where 0 are the step's own rows, to the next."""
+        """From level j, where 0 is the step's own rows, to the next."""
         st, shape, D, late = self.state, self.state.shape, self.width, self._late
-        before = {name: its[j - 1] for name, its in self._levels.items()} if j else self._first | {"value": st.value}
-        after = {name: its[j] for name, its in self._levels.items()}
+        before = self._level(j - 1) if j else self._step_rows | {"value": st.value}
+        after = self._level(j)
         propose[(shape.inputs,)](
             st.first, st.grant, before["row_node"], before["row_length"], before["value"], st.pick_length, st.pick_place,
-            st.value, self.said, self.words, st.limit, st.counters, st.stack, st.paths, st.node_token, st.node_input, st.hashes,
-            st.guessed, st.rows, st.drafted, st.source_length, self._used[j + 1], *self._of_input[:, j], after["row_node"],
+            st.value, self.draft_logprobs, self.draft_tokens, st.limit, st.counters, st.stack, st.paths, st.node_token,
+            st.node_input, st.hashes, st.guessed, st.rows, st.drafted, st.source_length, self._used[j + 1],
+            *self._of_input[:, j], after["row_node"],
             after["row_input"], after["row_length"], after["row_token"], after["row_position"], after["value"], after["parent"],
             late["row_node"], late["row_length"], late["row_token"], late["row_position"],
             shape.inputs, shape.lengths, self.candidates, D, self.drafts.vocabulary, shape.picks,
@@ -275,13 +276,13 @@ class DraftedStep(CapturedStep):
             RP=power(max(shape.picks, D)), CP=power(self.candidates), DP=power(D), SP=power(shape.inputs), num_warps=4,
         )  # fmt: skip
 
-    def _unite(self, its: TensorDict, depth: int, rows: dict[str, Any], used: torch.Tensor, many: int) -> None:
-        """The rows of the step and `depth` levels of guesses, or those of the step before, are the first of `many` rows."""
-        st, S, mine = self.state, self.state.shape.inputs, self._first
+    def _unite(self, guesses: TensorDict, depth: int, rows: dict[str, Any], used: torch.Tensor, many: int) -> None:
+        """Write rows of the step and `depth` levels of drafts (or the last drafts of the step before) to the first of `many`."""
+        st, S, step = self.state, self.state.shape.inputs, self._step_rows
         unite[(S + 1,)](
-            st.first, st.grant, mine["row_node"], mine["row_length"], mine["row_token"], mine["row_position"],
-            its["row_node"], its["row_length"], its["row_token"], its["row_position"], its["parent"], st.node_input, st.guessed,
-            used, rows["state"].first, rows["state"].grant, rows["row_node"], rows["row_input"], rows["row_length"],
-            rows["row_token"], rows["row_position"], self._parents, depth, S * self.width, self.width, S, many,
-            LATE=its is self._late, RP=32, SP=power(S), num_warps=1,
+            st.first, st.grant, step["row_node"], step["row_length"], step["row_token"], step["row_position"],
+            guesses["row_node"], guesses["row_length"], guesses["row_token"], guesses["row_position"], guesses["parent"],
+            st.node_input, st.guessed, used, rows["state"].first, rows["state"].grant, rows["row_node"], rows["row_input"],
+            rows["row_length"], rows["row_token"], rows["row_position"], self._parents, depth, S * self.width, self.width, S,
+            many, LATE=guesses is self._late, RP=32, SP=power(S), num_warps=1,
         )  # fmt: skip

@@ -1,5 +1,5 @@
-"""How the device runs a model: by kernels, or by its own modules where these agree, that is, give on the device's tree what the
-model gives from scratch (`steps.trial` has the hypotheses and the measure). No kernel is trusted by name."""
+"""How the device runs a model: by kernels, or by its own modules if these give on the device's tree what the model gives from
+scratch (`steps.step_check` has the hypotheses and the tolerance). The first answers of every session are checked as well."""
 
 from __future__ import annotations
 
@@ -32,46 +32,49 @@ Way = OwnModules | type[DeviceBart]
 
 
 def way_of(model: TransformersModel) -> Way | None:
-    """How the device runs a model: by kernels that know its architecture, where its weights are all there is to it; or by its own
-    modules, where these agree with it when they run on the device's tree."""
+    """`DeviceBart` if kernels know its architecture and its modules are unmodified; else its own modules if they agree, or
+    None."""
     return DeviceBart if fused(model) else own_modules(model)
 
 
 def fused(model: TransformersModel) -> bool:
-    """Whether kernels take the place of the model's modules."""
+    """Whether kernels replace the model's modules."""
     return model.encoder_decoder and not model.speech and DeviceBart.takes(model.model) and model.modules.untouched
 
 
 def own_modules(model: TransformersModel) -> OwnModules | None:
-    """The model's modules as the device runs them, if they agree with the model; looked at once, while it is the same."""
-    shared = record_of(model)
-    if shared.modules is not None and shared.modules[0].holds(model.modules):
-        found: OwnModules | None = shared.modules[1]
-        return found
-    found = None
-    if model.modules.untouched and not changes_unseen(model.model):
-        try:
-            with torch.cuda.device_of(next(model.model.parameters())):
-                found = OwnModules(model.model)
-                if not windows_are_told(found, model) or not agrees(found, model):
-                    found = None
-        except Exception:  # whatever it stumbles over, the host's engine may not
-            _log.debug("%s cannot be run on the device", type(model.model).__name__, exc_info=True)
-            found = None
-    shared.modules = (Fingerprint(model.modules), found)
-    return found
+    """The model's own modules as the device runs them, None if they fail the check; kept while the model is unchanged."""
+    record = record_of(model)
+    if record.modules is not None and record.modules[0].holds(model.modules):
+        known: OwnModules | None = record.modules[1]
+        return known
+    modules = _checked_modules(model)  # before the fingerprint is taken: it may move weights
+    record.modules = (Fingerprint(model.modules), modules)
+    return modules
 
 
-def changes_unseen(model: Any) -> bool:
-    """Whether attention or positions change beyond some length in a way that no argument of attention tells."""
+def _checked_modules(model: TransformersModel) -> OwnModules | None:
+    if not model.modules.untouched or changes_with_length(model.model):
+        return None
+    try:
+        with torch.cuda.device_of(next(model.model.parameters())):
+            modules = OwnModules(model.model)
+            return modules if windows_are_passed(modules, model) and agrees(modules, model) else None
+    except Exception:  # the host's engine may still be able to run it
+        _log.debug("%s cannot be run on the device", type(model.model).__name__, exc_info=True)
+        return None
+
+
+def changes_with_length(model: Any) -> bool:
+    """Whether attention or positions change beyond some length in a way that is not visible in the arguments of attention."""
     config = model.config.get_text_config(decoder=True)
     if any(getattr(module, "attention_type", None) == "block_sparse" for module in model.get_decoder().modules()):  # BigBird
         return True
     return bool(set(getattr(config, "layer_types", None) or ()) - {FULL, SLIDING}) or turns_otherwise(config)
 
 
-def windows_are_told(modules: OwnModules, model: TransformersModel) -> bool:
-    """Whether the layers that see a window only say so to their attention: short hypotheses would not show it."""
+def windows_are_passed(modules: OwnModules, model: TransformersModel) -> bool:
+    """Whether layers with a sliding window pass it to their attention: the short hypotheses of `agrees` cannot tell."""
     config = model.model.config.get_text_config(decoder=True)
     own = [each for each in modules.heads if not each.cross]
     layers = getattr(config, "layer_types", None)
@@ -86,46 +89,46 @@ def windows_are_told(modules: OwnModules, model: TransformersModel) -> bool:
 
 @torch.inference_mode()
 def agrees(modules: OwnModules, model: TransformersModel) -> bool:
-    """Whether two inputs get the model's own numbers: one branches at every length, one does not."""
+    """Whether two inputs get the model's own logits on the tree: one branches at every length, one does not."""
     prompts = trial_prompts(model)
     trees = [branches(model, 2), branches(model, 1)]
     return close("OwnModules", model, prompts, trees, Trial(modules, prompts)(trees))
 
 
 class Trial:
-    """A few rows on a small tree, put there by hand."""
+    """A small tree whose rows are written by hand instead of by a search."""
 
     def __init__(self, modules: OwnModules, prompts: list[Prompt]) -> None:
         self.prompts = prompts
         source = max(len(p.tokens) if p.hidden is None else len(p.hidden) for p in prompts)
         self.state = State(Shape(4, 1, len(prompts), source, 16, 128, 2), modules)
         self.step = CapturedStep(self.state, modules)
-        self.step.rows(32)
+        self.step.allocate_rows(32)
         self.modules = modules
         self.reading = Reading(self.state, modules, Graphs(modules.device))
         self._nodes = 0
 
     def __call__(self, trees: list[Hypotheses]) -> list[dict[tuple[int, ...], torch.Tensor]]:
         """Logits after every hypothesis of each input's tree."""
-        self._read()
-        at: list[dict[tuple[int, ...], tuple[int, int]]] = [{} for _ in trees]  # node and length
+        self._read_inputs()
+        at: list[dict[tuple[int, ...], tuple[int, int]]] = [{} for _ in trees]  # of each hypothesis: node and length
         root = [(0, -1) for _ in trees]
-        if not self.modules.language_model:  # all that a decoder is given is a path, but for the last token, the root
+        if not self.modules.language_model:  # the decoder prompt is a path of rows; its last token is the root
             for place in range(max(len(prompt.tokens) for prompt in self.prompts) - 1):
                 rows = [(i, *root[i], p.tokens[place]) for i, p in enumerate(self.prompts) if place < len(p.tokens) - 1]
-                for (i, *_), (node, length, _) in zip(rows, self._ask(rows), strict=True):
+                for (i, *_), (node, length, _) in zip(rows, self._logits_after(rows), strict=True):
                     root[i] = (node, length)
         answers: list[dict[tuple[int, ...], torch.Tensor]] = [{} for _ in trees]
         for level in zip(*trees, strict=True):
             batch = [(i, y) for i, ys in enumerate(level) for y in ys]
             rows = [(i, *(at[i][y[:-1]] if y else root[i]), y[-1] if y else self.prompts[i].tokens[-1]) for i, y in batch]
-            for (i, y), (node, length, logits) in zip(batch, self._ask(rows), strict=True):
+            for (i, y), (node, length, logits) in zip(batch, self._logits_after(rows), strict=True):
                 at[i][y] = (node, length)
                 answers[i][y] = logits
         return answers
 
-    def _read(self) -> None:
-        """The prompts, or what the encoder made of the inputs."""
+    def _read_inputs(self) -> None:
+        """Prefill the prompts, or hand over the encoder output."""
         lengths = [len(p.tokens) - 1 if self.modules.language_model else len(p.hidden) for p in self.prompts]
         numbers = np.repeat(np.arange(len(lengths)), lengths)
         starts = np.cumsum([0, *lengths[:-1]])
@@ -138,8 +141,8 @@ class Trial:
         *packed, sent = (send(np.asarray(each, dtype=np.int32), self.modules.device) for each in given)
         self.reading.read(Packed(*packed), sent.long(), hidden)
 
-    def _ask(self, rows: list[tuple[int, int, int, int]]) -> list[tuple[int, int, torch.Tensor]]:
-        """Rows of (input, parent's node, parent's length, token), those of an input together; each one's node, length, logits."""
+    def _logits_after(self, rows: list[tuple[int, int, int, int]]) -> list[tuple[int, int, torch.Tensor]]:
+        """(node, length, logits) of rows of (input, parent's node, parent's length, token), those of an input adjacent."""
         st, step, many = self.state, self.step, len(rows)
         nodes = list(range(self._nodes + 1, self._nodes + many + 1))
         self._nodes += many
@@ -148,10 +151,10 @@ class Trial:
         for node, parent, length in zip(nodes, parents, lengths, strict=True):
             st.paths[node, :length] = st.paths[parent, :length]
             st.paths[node, length] = node
-        before = [len(self.prompts[i].tokens) - 1 if self.modules.language_model else 0 for i in inputs]
+        prompt_lengths = [len(self.prompts[i].tokens) - 1 if self.modules.language_model else 0 for i in inputs]
         given = (
             (step.row_node, nodes), (step.row_input, inputs), (step.row_length, lengths), (step.row_token, tokens),
-            (step.row_position, [a + b for a, b in zip(before, lengths, strict=True)]),
+            (step.row_position, [a + b for a, b in zip(prompt_lengths, lengths, strict=True)]),
         )  # fmt: skip
         for array, numbers in given:
             array[:many] = torch.tensor(numbers, dtype=array.dtype, device=array.device)
@@ -165,22 +168,21 @@ class Trial:
 
 @torch.inference_mode()
 def check_answers(model: TransformersModel, job: Job, result: Result) -> None:
-    """The first answers of a new session must be worth what the model itself says: no kernel is trusted unseen.
-
-    RuntimeError unless they are, the first, the last and the one in the middle; and all are different and in order.
-    """
+    """Raise RuntimeError unless answers of a new session (the first, middle and last of a job) have the log-probability that the
+    model itself gives, and all are distinct and sorted: no kernel is trusted unseen."""
     answers = result.hypotheses
     scores = [answer.score for answer in answers]
     if len({answer.tokens for answer in answers}) < len(answers) or scores != sorted(scores, reverse=True):
         raise RuntimeError("answers come twice, or not in order")
-    some: list[Any] = [*{0: None, len(answers) // 2: None, len(answers) - 1: None}] if answers else []
-    for answer in [answers[i] for i in some] or [result.partial]:
+    sampled: list[Any] = [*{0: None, len(answers) // 2: None, len(answers) - 1: None}] if answers else []
+    for answer in [answers[i] for i in sampled] or [result.partial]:
         if answer is not None and answer.tokens:
-            with suppress(torch.OutOfMemoryError):  # too long to be run from scratch beside all that is in flight
+            with suppress(torch.OutOfMemoryError):  # too long to run from scratch beside all that is in flight
                 _check_answer(model, job, answer)
 
 
 def _check_answer(model: TransformersModel, job: Job, answer: Answer) -> None:
+    """Run the model from scratch on one answer, logits edits included."""
     prompt = job.source.payload
     given = torch.tensor([[*prompt.tokens, *answer.tokens]], device=model.model.device)
     logits = model.logits(prompt, given[:, :-1])[0, len(prompt.tokens) - 1 :].float()
@@ -191,6 +193,6 @@ def _check_answer(model: TransformersModel, job: Job, answer: Answer) -> None:
         logprobs = edited.log_softmax(-1) if edits.raw else edited
     own = float(logprobs.gather(1, given[0, len(prompt.tokens) :, None]).double().sum())
     precise = model.model.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-    n, coarse = len(answer.tokens), torch.finfo(model.model.dtype).eps * float(logits.abs().max())  # how far apart logits are
+    n, coarse = len(answer.tokens), torch.finfo(model.model.dtype).eps * float(logits.abs().max())  # rounding of logits
     if not abs(own - answer.logprob) <= (1e-3 if precise else 0.1) * (1 + n) + (0 if precise else 2 * coarse * n**0.5):
         raise RuntimeError(f"an answer's log-probability is {answer.logprob:.4f} by its kernels, {own:.4f} by the model")

@@ -1,4 +1,4 @@
-"""Rules: settings of a job as numbers for the kernels; whatever has none stays on the host."""
+"""Rules: a job's settings as numbers for the kernels, and which settings they do not support, so that the host runs such jobs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ..logits_edits import bits
 from .kernels.answers import AS_HUGGING_FACE, BEST_FIRST, BY_LEVEL, RULES
 from .state import WIDE
 
-LARGEST_BEAM = 5000  # with as many answers: a program holds a number of each member, up to 8192
-BUSY, BUSY_RISING = 2048, 4096  # rows of a step; where a score rises with length, most of what is scored ahead is needed,
-BUSY_WIDE = 8192  # and where hundreds of answers are returned, nearly everything
+LARGEST_BEAM = 5000  # with as many answers: a program holds one number per member, up to 8192
+BUSY, BUSY_RISING = 2048, 4096  # rows of a step beyond which nothing is scored ahead (`answers.FULL`). Where a score rises with
+BUSY_WIDE = 8192  # length most of what is scored ahead is needed, and where hundreds of answers are returned nearly all
 KNOWN = (LogProbability, LengthNormalized, GNMT, LengthReward, BoundedLengthReward)  # value / norm(length) + gain(length)
 WHOLE_LEVELS = (Exhausted, NeverStop, OptimalStop)  # stops of beam search that do not count answers
-NEVER = 1 << 30  # more answers than there can be
+NEVER = 1 << 30  # a number of answers that no search reaches
 
 
 def unknown_to_device(decoding: Decoding, vocabulary: float = inf) -> str | None:
-    """What of these settings the kernels do not know."""
+    """The first of these settings that the kernels do not support; None if they support all. `vocabulary`: number of tokens."""
     plan, score, trie = decoding.plan, decoding.objective, decoding.allowed
     reasons = {
         "row_budget or max_cache_tokens": isinstance(decoding.row_budget, int) or decoding.max_cache_tokens < inf,
-        f"strategy {plan.name!r} with stop {plan.stop.name!r}": kind_of(plan) is None or plan.heuristic is not None,
+        f"strategy {plan.name!r} with stop {plan.stop.name!r}": search_kind(plan) is None or plan.heuristic is not None,
         f"score {score.name!r}": type(score) not in KNOWN,
         "stop_strings": bool(decoding.stop_strings),
         "min_length beside a trie": decoding.min_length > 0 and trie is not None,
@@ -45,14 +45,14 @@ def unknown_to_device(decoding: Decoding, vocabulary: float = inf) -> str | None
     return next((why for why, holds in reasons.items() if holds), None)
 
 
-def heat_of(score: Score) -> int:
-    """The bits of the temperature that log-probabilities are taken at, if it is not 1."""
+def temperature_bits(score: Score) -> int:
+    """The float32 bits of the temperature that log-probabilities are taken at; 0 stands for temperature 1."""
     return bits(score.temperature) if isinstance(score, LogProbability) and not score.plain else 0
 
 
-def kind_of(plan: Strategy) -> int | None:
-    """Which of the kernels' searches this is: best first until the answers are proven, or until Hugging Face would stop; or level
-    by level, until there are enough answers or nothing can precede them."""
+def search_kind(plan: Strategy) -> int | None:
+    """The kernels' search for this strategy, None if there is none: best-first until the answers are proven, or until Hugging
+    Face would stop; or level by level until there are enough answers or nothing can precede them."""
     if plan.name == "best-first":
         return {"answered": BEST_FIRST.value, "hf-false": AS_HUGGING_FACE.value}.get(plan.stop.name)
     known = {"leave": (Patience, *WHOLE_LEVELS), "keep": (Exhausted,), "shrink": ()}[plan.finished]
@@ -62,20 +62,21 @@ def kind_of(plan: Strategy) -> int | None:
 
 @dataclass(frozen=True)
 class Rules:
-    """One job's settings. `numbers` are what `answers.RULES` names; `reward`: what a length reward is worth at most, for each
-    token of the input, if it ends somewhere."""
+    """One job's settings. `numbers`: the fields listed at `answers.RULES`, padded with zeros. `reward`: the largest length reward
+    per token of the input where it is bounded, else None."""
 
     numbers: tuple[int, ...]
     reward: float | None
 
     @classmethod
     def of(cls, decoding: Decoding, width: int, table: int, program: int) -> Rules:
-        """`width`: successors that matter; `table`, `program`: where the score's tables and the edits are (from 1 on)."""
+        """`width`: successors that matter; `table`: row of the score in `State.norm`; `program`: 1 + row in `State.programs`, 0:
+        none."""
         plan, score = decoding.plan, decoding.objective
-        k, kind = int(plan.k), kind_of(plan)
+        k, kind = int(plan.k), search_kind(plan)
         assert kind is not None
         if kind == AS_HUGGING_FACE.value and score.monotonic:
-            kind = BEST_FIRST.value  # there the two stop alike
+            kind = BEST_FIRST.value  # for these scores both stop at the same time
         enough = ceil(plan.stop.factor * k) if isinstance(plan.stop, Patience) else max(decoding.nbest, k)
         settled = enough if isinstance(plan.stop, NeverStop) else decoding.nbest if isinstance(plan.stop, OptimalStop) else 0
         if type(plan.stop) in WHOLE_LEVELS:
@@ -83,9 +84,9 @@ class Rules:
         limits, rises = (decoding.nbest, int(decoding.accept_truncated)), not score.monotonic
         prunes, busy = plan.order.relies_on_bound, BUSY_WIDE if decoding.nbest > WIDE else BUSY_RISING if rises else BUSY
         keeps = plan.finished == "keep"
-        some = (k, width, *limits, kind, table, int(rises), enough, busy, program, int(prunes), int(keeps), settled)
+        fields = (k, width, *limits, kind, table, int(rises), enough, busy, program, int(prunes), int(keeps), settled)
         reward = score.beta * score.ratio if isinstance(score, BoundedLengthReward) else None
-        return cls((*some, heat_of(score), *[0] * (RULES.value - 1 - len(some))), reward)
+        return cls((*fields, temperature_bits(score), *[0] * (RULES.value - 1 - len(fields))), reward)
 
 
 def table_key(score: Score) -> Hashable:
@@ -94,7 +95,7 @@ def table_key(score: Score) -> Hashable:
 
 
 def table_of(score: Score, lengths: int, prompt: int) -> tuple[list[float], list[float]]:
-    """By length on the device, which counts the prompt, what a value is divided by and what is added to it."""
+    """(norms, gains) by length on the device, which counts the prompt: a score is value / norm + gain."""
     own = [max(0, t - prompt + 1) for t in range(lengths)]
     norms = [score.norm(n) for n in own] if isinstance(score, LengthNormalized) else [1.0] * lengths
     beta = score.beta if isinstance(score, (LengthReward, BoundedLengthReward)) else 0.0

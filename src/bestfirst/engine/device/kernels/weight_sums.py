@@ -57,7 +57,7 @@ class WeightSums:
         """The number, on its way to the host; it is there until this is called again."""
         with torch.cuda.device_of(self._total):
             self._graphs.run("weigh", self._weigh)
-            return self._number.again()
+            return self._number.restart()
 
     def _weigh(self) -> None:
         self._total.zero_()
