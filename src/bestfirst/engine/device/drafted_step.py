@@ -31,7 +31,6 @@ CHEAP_ROWS = 96  # rows of a step up to which another row costs next to nothing
 FIRST_RATE, LEARNING_RATE = 0.8, 0.25  # acceptance rate that is assumed at first, and the weight of each input in its estimate
 RETRY_AFTER = 32  # inputs after which drafts that did not pay are tried again
 LOOKUP_COST = 0.02  # of a step: the cost of a draft without a model
-TensorDict = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -276,7 +275,7 @@ class DraftedStep(CapturedStep):
             RP=power(max(shape.picks, D)), CP=power(self.candidates), DP=power(D), SP=power(shape.inputs), num_warps=4,
         )  # fmt: skip
 
-    def _unite(self, guesses: TensorDict, depth: int, rows: dict[str, Any], used: torch.Tensor, many: int) -> None:
+    def _unite(self, guesses: dict[str, torch.Tensor], depth: int, rows: dict[str, Any], used: torch.Tensor, many: int) -> None:
         """Write rows of the step and `depth` levels of drafts (or the last drafts of the step before) to the first of `many`."""
         st, S, step = self.state, self.state.shape.inputs, self._step_rows
         unite[(S + 1,)](

@@ -260,7 +260,6 @@ class Session:
 
     @torch.inference_mode()
     def cancel(self, job: Job) -> None:
-        """Abandon a job in a slot."""
         self._abandon([self._slots.index(job)])
 
     def _abandon(self, slots: Sequence[int]) -> list[Job]:

@@ -176,7 +176,6 @@ class State:
         self.token[self.shape.nodes * self.shape.successors :] = prompt[0]
 
     def set_trie(self, trie: Trie | None) -> None:
-        """The trie that constrains the jobs to come, if any."""
         if trie is not None and trie is not self._trie:
             for mine, theirs in ((self.trie_tokens, trie.tokens), (self.trie_first, trie.first), (self.trie_items, trie.items)):
                 mine[: len(theirs)].copy_(torch.from_numpy(np.ascontiguousarray(theirs, np.int32)))
