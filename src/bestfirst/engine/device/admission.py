@@ -103,7 +103,7 @@ class Admission:
     def tokens_of(self, prompts: Sequence[Prompt], many: int) -> np.ndarray:
         """All tokens that are read."""
         if (place := side_by_side(prompts)) is not None:
-            return np.asarray(prompts[0].pack.read[place])  # type: ignore[attr-defined]
+            return np.asarray(prompts[0].pack.source_ids[place])  # type: ignore[attr-defined]
         return np.fromiter(chain.from_iterable(prompt.source for prompt in prompts), np.int32, many)
 
     def hidden_of(self, prompts: Sequence[Prompt]) -> torch.Tensor | None:
