@@ -1,5 +1,4 @@
 """Models that combine other models: `Ensemble`, and `ShallowFusion` of a translation model with a language model.
-
 Both are ordinary `Model`s. While an engine decodes one, each Hugging Face model inside it runs on its own KV cache tree
 (`engine/cached_model.py`), and `Ensemble.best` then avoids computing the mean over the whole vocabulary."""
 

@@ -1,5 +1,4 @@
 """Reading the inputs of a Hugging Face model: texts, token ids, conversations and audio features become `Prompt`s.
-
 `Reader` does it for the inputs of one decode and validates them. `PackedPrompts` holds many inputs that `generate` got as one
 padded batch, without a Python object per input."""
 

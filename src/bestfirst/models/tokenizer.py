@@ -16,6 +16,15 @@ from typing import Any
 from .folder import ModelNotFound, NeedsTransformers
 
 Ids = Sequence[int]
+KINDS = {
+    "bart": "bart", "roberta": "bart", "mbart": "mbart", "mbart50": "mbart50", "nllb": "nllb", "pegasus": "pegasus",
+    "pretrained": "file", "tokenizersbackend": "file",
+}  # fmt: skip
+"""The kind of setup for a tokenizer class (lower case, without `Tokenizer` and `Fast`); "file": all as in tokenizer.json."""
+
+BY_MODEL = {"bart": "bart", "mbart": "mbart", "pegasus": "pegasus"}  # by model type, if the config names no tokenizer class
+DEFAULT_LANGUAGE = {"mbart": "en_XX", "mbart50": "en_XX", "nllb": "eng_Latn"}  # default source language
+SPACE = "\u2581"  # sentencepiece's mark for a space
 
 
 class Tokenizer(ABC):
@@ -79,17 +88,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ModelNotFound(f"{path.name} must be a JSON object, and is a {type(found).__name__}")
     return found
-
-
-KINDS = {
-    "bart": "bart", "roberta": "bart", "mbart": "mbart", "mbart50": "mbart50", "nllb": "nllb", "pegasus": "pegasus",
-    "pretrained": "file", "tokenizersbackend": "file",
-}  # fmt: skip
-"""The kind of setup for a tokenizer class (lower case, without `Tokenizer` and `Fast`); "file": all as in tokenizer.json."""
-
-BY_MODEL = {"bart": "bart", "mbart": "mbart", "pegasus": "pegasus"}  # by model type, if the config names no tokenizer class
-DEFAULT_LANGUAGE = {"mbart": "en_XX", "mbart50": "en_XX", "nllb": "eng_Latn"}  # default source language
-SPACE = "\u2581"  # sentencepiece's mark for a space
 
 
 class JsonTokenizer(Tokenizer):

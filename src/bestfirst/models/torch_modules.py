@@ -1,5 +1,4 @@
 """The submodules of a torch model, their weights, and whether anything (hooks, replaced methods, adapters) modifies them.
-
 Engines replace a model's forward pass by their own only where this shows that the result is the same (`Modules.untouched`)."""
 
 from __future__ import annotations

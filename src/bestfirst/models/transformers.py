@@ -1,5 +1,4 @@
 """Hugging Face models in torch: loading them by transformers, wrapping models in memory (`wrap`), and their tokenizers.
-
 `TransformersModel` scores by plain forward passes, as the reference; the fast decoders are in `bestfirst.engine`."""
 
 from __future__ import annotations
