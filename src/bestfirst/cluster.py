@@ -1,8 +1,7 @@
-"""Ray: the same decoding on many machines. `decode_dataset` for a Ray Dataset; `bestfirst translate --ray` for a file (`Pool`).
+"""Decoding on many machines with Ray: `decode_dataset` for a Ray Dataset, `Pool` for a file (`bestfirst translate --ray`).
 
-Needs the extra `cluster` (`pip install 'bestfirst[cluster]'`). Actors hold the model; Ray replaces those that die, and what they
-had in hand is done again. docs/cluster.md has what it costs.
-"""
+Needs the extra `cluster` (`pip install 'bestfirst[cluster]'`). Actors hold the model; Ray restarts those that die and retries
+their tasks. Costs are in docs/cluster.md."""
 
 from __future__ import annotations
 
@@ -25,13 +24,13 @@ from .settings import Budget, Decoding
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-OBJECT_BYTES = 256 << 20  # of shared memory for a cluster that is started here: shards are small
-AHEAD = 2  # shards that an actor has: the one it does and the next
-TRIES = 4  # of a shard: one that ends its actor each time is given up, and not tried for ever
+OBJECT_BYTES = 256 << 20  # shared memory of a cluster that is started here: shards are small
+SHARDS_PER_ACTOR = 2  # in flight per actor: the one in progress and the next
+ATTEMPTS = 4  # per shard, so that a shard that kills its actor every time ends the job
 
 
-def require() -> Any:
-    """Ray, or how to get it."""
+def import_ray() -> Any:
+    """The module `ray`. Unusable, with the command to install it, if it is missing."""
     try:
         import ray
         import ray.data
@@ -41,9 +40,9 @@ def require() -> Any:
 
 
 def connect(address: str, cpus: int | None = None) -> tuple[Any, bool]:
-    """Ray, connected to the cluster at this address ("local" starts one on this machine), and whether that was done here."""
+    """Connect to the cluster at an address ("local": start one here). Returns `ray`, and whether this call connected it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray = require()
+    ray = import_ray()
     if ray.is_initialized():
         return ray, False
     quiet = {"log_to_driver": False, "logging_level": "error", "configure_logging": True}
@@ -52,16 +51,16 @@ def connect(address: str, cpus: int | None = None) -> tuple[Any, bool]:
             ray.init(num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_BYTES, **quiet)
         else:
             host, _, port = address.removeprefix("ray://").rpartition(":")
-            if host and port.isdigit():  # Ray itself would try for minutes
+            if host and port.isdigit():  # fail early: Ray itself would retry for minutes
                 socket.create_connection((host, int(port)), timeout=10).close()
             ray.init(address=address, **quiet)
-    except Exception as error:  # ConnectionError, RuntimeError, ValueError: as Ray's versions have it
+    except Exception as error:  # ConnectionError, RuntimeError or ValueError, depending on Ray's version
         raise Unusable(f"cannot reach Ray at {address!r}: {reason(error)}") from error
     return ray, True
 
 
-def room(ray: Any, threads: int, gpu: bool) -> int:
-    """How many workers the cluster can hold."""
+def worker_capacity(ray: Any, threads: int, gpu: bool) -> int:
+    """The number of workers that the cluster's CPUs or GPUs allow, at least 1."""
     resources = ray.cluster_resources()
     return max(1, int(resources.get("GPU", 0)) if gpu else int(resources.get("CPU", 1)) // threads)
 
@@ -85,30 +84,29 @@ def decode_dataset(
     target_lang: str | None = None,
     **settings: Any,
 ) -> Dataset:
-    """Decode the texts in column `field`, on actors that each hold the model. Returns a Dataset, computed as it is used.
+    """Decode the texts in column `field` on actors that each hold the model. Returns a lazily computed Dataset.
 
-    Rows keep their columns and get, in `into`, the best output's text (null where there is none), and beside it `score`, `calls`,
-    `exact`, `status` and `message`; with `nbest`, also `nbest`: a list of texts and scores. Ray may hand blocks on in another
-    order; `ray.data.DataContext.get_current().execution_options.preserve_order = True` keeps it.
+    Rows keep their columns. Added are `into`, the text of the best output (null if there is none), and `score`, `calls`, `exact`,
+    `status` and `message`; with `nbest`, also `nbest`: a list of texts and scores. Ray may reorder blocks, unless
+    `ray.data.DataContext.get_current().execution_options.preserve_order = True`.
 
-    model       as for `bestfirst.load`: a folder that every node can read, or a name; None is the embedded one
-    workers     how many actors, or (fewest, most); by default as many as the cluster has room for
-    threads     CPUs of each; on a GPU (`device="cuda"`) each actor takes one
-    batch_size  rows that are decoded together
-    row_budget  rows in a forward pass. By default not measured, as by `decode`, but fixed: then a block that is done again
-                after an actor died comes out the same to the last bit
-    settings    whatever else `bestfirst.decode` takes: beam, score, nbest, max_length, ...
+    model       as for `bestfirst.load`: a folder that every node can read, or a name; None is the embedded model
+    workers     number of actors, or (fewest, most); by default as many as the cluster has room for
+    threads     CPUs per actor; on a GPU (`device="cuda"`) each actor takes one GPU
+    batch_size  rows decoded together
+    row_budget  rows in a forward pass. By default fixed, not measured as in `decode`: then a block that is decoded again after
+                an actor died is the same to the last bit
+    settings    any other argument of `bestfirst.decode`: beam, score, nbest, max_length, ...
 
-    Results are those of `bestfirst.decode` (`tests/cluster`).
-    """
-    ray = require()
+    Results are those of `bestfirst.decode` (`tests/cluster`)."""
+    ray = import_ray()
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     gpu = on_gpu(device)
     if workers is None:
         if not ray.is_initialized():
             ray.init()
-        workers = room(ray, threads, gpu)
+        workers = worker_capacity(ray, threads, gpu)
     least, most = (workers, workers) if isinstance(workers, int) else workers
     loading = {"path_or_name": model, "device": device, "dtype": dtype, "source_lang": source_lang, "target_lang": target_lang}
     return ds.map_batches(
@@ -123,7 +121,7 @@ def decode_dataset(
 
 
 class RowDecoder:
-    """An actor: a model, loaded once, that decodes batches of rows."""
+    """The actor of `decode_dataset`: loads the model once, then decodes batches of rows (pyarrow tables)."""
 
     def __init__(self, loading: dict[str, Any], threads: int, field: str, into: str, decoding: Decoding) -> None:
         model = load(**loading)
@@ -136,9 +134,9 @@ class RowDecoder:
 
         texts = batch.column(self.field).to_pylist()
         records = [Record(number, text or "") for number, text in enumerate(texts)]
-        found: dict[int, Result] = {}
-        self.worker.decode(records, lambda record, result: found.update({record.number: result}))
-        results = [found[record.number] for record in records]
+        by_number: dict[int, Result] = {}
+        self.worker.decode(records, lambda record, result: by_number.update({record.number: result}))
+        results = [by_number[record.number] for record in records]
         best = [result.hypotheses[0] if result.hypotheses else None for result in results]
         empty = [text if result.status == "complete" else None for text, result in zip(texts, results, strict=True)]
         columns = {
@@ -161,7 +159,7 @@ class RowDecoder:
 
 
 class ShardActor:
-    """What runs in an actor: a worker, made when it is first needed, in the first actor and in whatever takes its place."""
+    """The actor of `Pool`. It builds its worker (loads the model) on first use, so also after Ray has restarted it."""
 
     def __init__(self, build: Callable[[], Worker]) -> None:
         self.build = build
@@ -180,7 +178,8 @@ class ShardActor:
 
 @dataclass
 class Pool:
-    """As many actors as asked for, or as the cluster has room for; their models are loaded when this is entered."""
+    """A context manager that decodes shards on `workers` actors (None: as many as the cluster has room for). Entering it starts
+    the actors and waits until their models are loaded."""
 
     build: Callable[[], Worker]
     address: str
@@ -194,8 +193,8 @@ class Pool:
         self.ray, self._started = connect(self.address, cpus)
         needs: dict[str, Any] = {"num_gpus": 1} if self.gpu else {"num_cpus": self.threads}
         env = {"env_vars": {"OMP_NUM_THREADS": str(self.threads)}}
-        actor = self.ray.remote(max_restarts=-1, max_task_retries=TRIES - 1, runtime_env=env, **needs)(ShardActor)
-        self.actors = [actor.remote(self.build) for _ in range(self.workers or room(self.ray, self.threads, self.gpu))]
+        actor = self.ray.remote(max_restarts=-1, max_task_retries=ATTEMPTS - 1, runtime_env=env, **needs)(ShardActor)
+        self.actors = [actor.remote(self.build) for _ in range(self.workers or worker_capacity(self.ray, self.threads, self.gpu))]
         try:
             self.signature = self._get([actor.load.remote() for actor in self.actors])[0]
         except BaseException:
@@ -210,14 +209,14 @@ class Pool:
             self.ray.shutdown()
 
     def work(self, budget: Budget | None, notice: Callable[[int], None], shards: Iterator[Shard]) -> Iterator[ShardResult]:
-        """Every actor has a few shards, and gets the next when it is done with one; few are ever in memory."""
-        pending: dict[Any, tuple[Any, int]] = {}  # who does it, and how many lines it has
+        """Decode shards, a few per actor at a time; yields results as they complete. `notice` gets the lines of each."""
+        pending: dict[Any, tuple[Any, int]] = {}  # by Ray's reference to the result: the actor, and the shard's lines
 
         def submit(actor: Any) -> None:
             for shard in islice(shards, 1):
                 pending[actor.decode.remote(shard, budget)] = (actor, len(shard.records))
 
-        for _ in range(AHEAD):
+        for _ in range(SHARDS_PER_ACTOR):
             for actor in self.actors:
                 submit(actor)
         while pending:
@@ -228,11 +227,12 @@ class Pool:
             notice(lines)
             yield result
 
-    def _get(self, what: Any) -> Any:
+    def _get(self, reference: Any) -> Any:
+        """`ray.get`, with our own exceptions as they were raised in the actor, and Stopped for a lost actor."""
         try:
-            return self.ray.get(what)
-        except self.ray.exceptions.RayTaskError as error:  # what our own code raised there
+            return self.ray.get(reference)
+        except self.ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self.ray.exceptions.RayError as error:
-            lost = f"a worker was lost {TRIES} times over the same lines, or cannot be replaced"
+            lost = f"a worker was lost {ATTEMPTS} times over the same lines, or cannot be replaced"
             raise Stopped(f"{lost}: {reason(error)}") from error

@@ -1,4 +1,4 @@
-"""Files that outlast whoever writes them: whole or not at all, one writer at a time, also after a power failure."""
+"""Crash-safe files: atomic writes (complete or absent, also after a power failure), and an append-only `Journal` with a lock."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 
 @contextmanager
-def lasting(path: Path) -> Iterator[BinaryIO]:
-    """Write a file's content, which is on the disk in the end; its name need not be. If that fails, nothing is left of it."""
+def synced_file(path: Path) -> Iterator[BinaryIO]:
+    """Write a file and fsync its content, but not its directory entry. On an exception the file is removed."""
     try:
         with open(path, "wb") as out:
             yield out
@@ -24,29 +24,22 @@ def lasting(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file beside `path` that takes its place when all of it is on the disk. If that fails, nothing is left of it."""
-    beside = path.with_name(path.name + ".tmp")
-    with lasting(beside) as out:
-        yield out
+def write_file(path: Path, data: bytes) -> None:
+    """Replace the content of a file atomically: write and fsync a temporary file beside it, rename it, fsync the folder."""
+    temporary = path.with_name(path.name + ".tmp")
+    with synced_file(temporary) as out:
+        out.write(data)
     try:
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise
     sync_folder(path.parent)
 
 
-def write(path: Path, data: bytes) -> None:
-    """Make this the content of a file."""
-    with replacing(path) as out:
-        out.write(data)
-
-
 def sync_folder(folder: Path) -> None:
-    """Make names last: those that were given and those that were taken away. Windows has no such call, and no need of it."""
+    """fsync a directory, so that created, renamed and removed names survive a power failure. Windows does not need it."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -56,20 +49,20 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def digest(path: Path, begun: Any = None) -> str:
-    """SHA-256 of a file's content; of several files, where `begun` is the hash of those before."""
-    found = begun or hashlib.sha256()
+def digest(path: Path, hasher: Any = None) -> str:
+    """SHA-256 of a file's content, appended to what `hasher` has already consumed, if given."""
+    hasher = hasher or hashlib.sha256()
     with open(path, "rb", buffering=0) as stream:
         while block := stream.read(1 << 20):
-            found.update(block)
-    return str(found.hexdigest())
+            hasher.update(block)
+    return str(hasher.hexdigest())
 
 
-def hold(file: BinaryIO) -> None:
-    """Keep other processes from holding this file until it is closed. BlockingIOError if one has it."""
+def lock(file: BinaryIO) -> None:
+    """Lock a file against other processes until it is closed. BlockingIOError if another process holds the lock."""
     try:
         import fcntl
-    except ImportError:  # on Windows, where a byte far behind the end is locked: whole files could not be read then
+    except ImportError:  # Windows' locks also prevent reading: lock a byte far beyond the end of the file
         import msvcrt
 
         file.seek(1 << 40)
@@ -82,29 +75,29 @@ def hold(file: BinaryIO) -> None:
 
 
 class Journal:
-    """A file of lines to which one process at a time adds. What comes after the last line feed was not finished when its
-    writer was stopped: it is none of the lines, and is cut off by the next that is added."""
+    """An append-only file of lines, locked by one process at a time. Bytes after the last line feed are an append that a crash
+    interrupted: they do not count as a line, and the next append truncates them."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, or make it. BlockingIOError if another process has it open."""
+        """Open or create the file, and lock it. BlockingIOError if another process has it open."""
         self.path = path
         while True:
             self._file: BinaryIO = open(path, "a+b")  # noqa: SIM115
             try:
-                hold(self._file)
+                lock(self._file)
                 if os.path.samestat(os.fstat(self._file.fileno()), os.stat(path)):
                     break
-            except FileNotFoundError:  # whoever had it has removed it meanwhile
+            except FileNotFoundError:  # its previous holder removed it before we got the lock: create it again
                 pass
             except BaseException:
                 self._file.close()
                 raise
             self._file.close()
-        self.end = sum(map(len, self.lines()))  # of what is whole
+        self.end = sum(map(len, self.lines()))  # offset after the last complete line
 
     @property
     def torn(self) -> bytes:
-        """What comes after the last whole line."""
+        """The bytes after the last complete line."""
         self._file.seek(self.end)
         return self._file.read()
 
@@ -113,12 +106,12 @@ class Journal:
         return not self.end and not self.torn
 
     def lines(self) -> Iterator[bytes]:
-        """All whole lines, each with its end."""
+        """All complete lines, each with its line feed."""
         self._file.seek(0)
         yield from (line for line in self._file if line.endswith(b"\n"))
 
     def append(self, line: bytes, sync: bool = True) -> None:
-        """Add a line, with its end. It is on the disk when this returns, or with `sync=False` on its way there."""
+        """Append a line, which includes its line feed, and fsync unless `sync=False`."""
         os.ftruncate(self._file.fileno(), self.end)
         self._file.write(line)
         self._file.flush()

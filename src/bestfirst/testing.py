@@ -17,7 +17,7 @@ from typing import Any
 
 from .engine.user_model import UserModel
 from .models import Model, Query, Scored, as_model
-from .models.score_arrays import numbers
+from .models.score_arrays import as_float64
 from .scoring import Score, log_softmax
 from .search import ROUNDING, TOLERANCE, BrokenLaw, Context
 
@@ -74,7 +74,7 @@ def _ask(model: Model, batch: Sequence[Query]) -> list[Scored]:
 def _listed(row: Any) -> list[float]:
     if isinstance(row, (list, tuple)):
         return [float(value) for value in row]
-    return [float("nan")] if row is None else numbers(row, "the scores", nan=True).tolist()
+    return [float("nan")] if row is None else as_float64(row, "the scores", nan=True).tolist()
 
 
 def _grow(model: Model, source: Any, prefixes: int, rng: random.Random) -> dict[Prefix, Scored]:

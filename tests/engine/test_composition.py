@@ -14,7 +14,7 @@ from bestfirst import Ensemble, Model, Scored, ShallowFusion, Stats, decode
 from bestfirst.engine import scorer_for
 from bestfirst.engine.cached_model import CachedModel, running
 from bestfirst.models import Query
-from bestfirst.models.score_arrays import FewBest, best_of_mean
+from bestfirst.models.score_arrays import FewBest, top_k_of_mean
 from bestfirst.models.transformers import TransformersModel
 from bestfirst.scoring import LogProbability, MutualInformation
 from engine.builders import ARCHITECTURES
@@ -226,7 +226,7 @@ def test_the_best_of_a_mean_are_those_of_the_whole_rows(kind):
             tokens = numpy.argsort(-logprobs, 1, kind="stable")[:, : 2 * width + 4]
             parts.append(FewBest(numpy.take_along_axis(logprobs, tokens, 1), tokens, logits, []))
             whole = whole + weight * numpy.exp(logprobs)
-        found = best_of_mean(parts, weights, width)
+        found = top_k_of_mean(parts, weights, width)
         for row, (values, tokens) in enumerate(found):
             wanted = [token for token in numpy.lexsort((numpy.arange(size), -whole[row].round(12))) if whole[row, token] > 0][
                 :width

@@ -11,7 +11,7 @@ import torch
 import bestfirst
 from bestfirst import FunctionModel, Model, Scored, decode
 from bestfirst.models import score_arrays
-from bestfirst.models.score_arrays import best_of_each, best_of_list, best_of_rows, matrix
+from bestfirst.models.score_arrays import stack_alike, top_k_list, top_k_matrix, top_k_rows
 
 FORMS = {
     "list": list,
@@ -68,8 +68,8 @@ def test_the_best_tokens_of_a_matrix_are_those_of_its_rows(cases):
             scores = scores.round()  # many are equal
         if case % 3 == 0:
             scores[rng.random((rows, size)) < 0.8] = -inf
-        expected = [best_of_list(row, "", width) for row in scores.tolist()]
-        assert best_of_each(scores, width) == expected
+        expected = [top_k_list(row, "", width) for row in scores.tolist()]
+        assert top_k_matrix(scores, width) == expected
 
 
 def test_rows_are_scored_in_one_batch_whatever_their_kind():
@@ -96,27 +96,27 @@ def test_rows_are_scored_in_one_batch_whatever_their_kind():
 def test_rows_of_one_array_are_looked_at_and_not_copied():
     scores = numpy.arange(24.0).reshape(4, 6)
     for rows in ([*scores], [*scores.T], [*scores[::2]], [scores[1]] * 3):
-        found = matrix(rows, "scores")
+        found = stack_alike(rows, "scores")
         assert (found == numpy.stack(rows)).all()
         assert numpy.shares_memory(found, scores)
         assert not found.flags.writeable
     for rows in ([scores[0], scores[2], scores[3]], [scores[0].copy(), scores[1]], [*numpy.eye(3)][::2]):
-        assert (matrix(rows, "scores") == numpy.stack(rows)).all()
+        assert (stack_alike(rows, "scores") == numpy.stack(rows)).all()
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_many_rows_are_made_one_array_whatever_their_kind(form, monkeypatch):
     """One by one, lists took three times as long as arrays, for the same model."""
-    monkeypatch.setattr(score_arrays, "best_of_list", None)
+    monkeypatch.setattr(score_arrays, "top_k_list", None)
     rows = [chain((i,), 100) for i in range(8)]
-    found = best_of_rows([FORMS[form](row) for row in rows], [""] * 8, 5)
-    assert found == [best_of_list(rounded(form, row), "", 5) for row in rows]
+    found = top_k_rows([FORMS[form](row) for row in rows], [""] * 8, 5)
+    assert found == [top_k_list(rounded(form, row), "", 5) for row in rows]
 
 
 def test_a_row_that_is_none_is_named_among_many():
     rows = [[-1.0] * 100 for _ in range(8)]
     rows[5][3] = "x"
     with pytest.raises(ValueError, match="row 5 must be a row of numbers, got a list with 'x'"):
-        best_of_rows(rows, [f"row {i}" for i in range(8)], 5)
+        top_k_rows(rows, [f"row {i}" for i in range(8)], 5)
     rows[5][3] = nan
-    assert [values[0] != values[0] for values, _ in best_of_rows(rows, [""] * 8, 5)] == [i == 5 for i in range(8)]
+    assert [values[0] != values[0] for values, _ in top_k_rows(rows, [""] * 8, 5)] == [i == 5 for i in range(8)]

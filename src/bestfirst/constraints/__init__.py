@@ -1,8 +1,7 @@
-"""What may follow: which tokens may come next (`Constraint`), for many hypotheses at once; tries of outputs, grammars.
+"""Constrained decoding: the interface `Constraint`, which gives the allowed next tokens of many hypotheses at once, and its
+implementations `Trie` (a set of outputs) and `Grammar` (regular expressions, JSON schemas, context-free grammars).
 
-A constraint only forbids: it lifts no score, so every bound still holds, and best-first search under it is exact
-(`tests/constraints`).
-"""
+A constraint only forbids tokens and never raises a score: every bound still holds, search stays exact (`tests/constraints`)."""
 
 from __future__ import annotations
 
@@ -22,15 +21,14 @@ KINDS = ("regex", "schema", "grammar")
 
 
 class Constraint(ABC):
-    """What is allowed after a prefix, by a state of its own: bring another by writing these methods.
+    """The allowed tokens after a prefix, as a state machine. Your own constraint implements `start`, `advance` and `allowed`.
 
-    Engines hold the state of every hypothesis that they score, and ask for a whole step at a time.
-    """
+    Engines keep the state of every hypothesis that they score, and call each method once per step with all of its hypotheses."""
 
     signature: str
-    """What it allows, in a few letters: results under constraints of one signature are the same."""
+    """A short identifier of what is allowed: constraints with equal signatures give equal results."""
     ordered = False
-    """Whether `allowed` names each token once, in rising order. It is put in order elsewhere."""
+    """Whether `allowed` returns sorted tokens without duplicates. If False, the caller sorts them."""
 
     @abstractmethod
     def start(self) -> Any:
@@ -38,26 +36,25 @@ class Constraint(ABC):
 
     @abstractmethod
     def advance(self, states: Sequence[Any], tokens: Sequence[int]) -> Sequence[Any]:
-        """The states after one allowed token each; those given are used again."""
+        """The states after one allowed token each. Must not modify the given states, which are used again."""
 
     @abstractmethod
     def allowed(self, states: Sequence[Any], eos: Collection[int]) -> Sequence[ndarray]:
-        """The tokens that may come next, of each state; one of `eos` where an output may end. None: a dead end."""
+        """For each state, the tokens that may come next, including `eos` tokens if the output may end. Empty: a dead end."""
 
     def check(self, eos: Collection[int]) -> None:
-        """ValueError where this cannot be for a model whose outputs end with `eos`."""
+        """Called before decoding. ValueError if this cannot be used with a model whose outputs end with `eos`."""
         return
 
     def item(self, tokens: Sequence[int]) -> int | None:
-        """The number of the item that an output without EOS is, where outputs are numbered."""
+        """The index of an output (without EOS), for constraints that number their outputs."""
         return None
 
 
 def allowed_after(batch: Sequence[Hypothesis], eos: Collection[int]) -> list[ndarray | None] | None:
-    """The tokens that may follow each hypothesis, None for any; None for all of them where nothing is constrained.
+    """The tokens that may follow each hypothesis, None if any may; a single None if no hypothesis is constrained.
 
-    `node`, of a root, is its search's constraint and the state to begin with; of what was scored, the state it has reached.
-    """
+    `node` is a pair (constraint, state): the search sets it for roots, and this function sets it for the other hypotheses."""
     before = [y.node if y.parent is None else y.parent.node for y in batch]
     constraints = dict.fromkeys(node[0] for node in before if node is not None)
     if not constraints:
@@ -77,18 +74,18 @@ def allowed_after(batch: Sequence[Hypothesis], eos: Collection[int]) -> list[nda
 
 
 def check_vocabulary(allowed: Any, size: int) -> None:
-    """ValueError for a token that the model does not have."""
+    """ValueError if `allowed` (sorted) contains a token outside of the model's vocabulary."""
     if len(allowed) and allowed[-1] >= size:
         raise ValueError(f"token {allowed[-1]} is allowed, and the model has the tokens 0 to {size - 1}")
 
 
-# -- by name, as a command line, a manifest or a request has them ----------------------------------------------------------
+# -- by name, as in a command line, a manifest or a request ----------------------------------------------------------------
 
 
 def named_constraint(name: str, model: Model) -> Constraint:
-    """`regex:PATTERN`, `schema:FILE` (a JSON schema), `grammar:FILE` (Lark); else a file of outputs: a text, one a line,
-    or a saved trie. ValueError, naming the file, for what cannot be read."""
-    kind, rest = _parts(name)
+    """The constraint `regex:PATTERN`, `schema:FILE` (a JSON schema) or `grammar:FILE` (Lark); any other name is a file of
+    outputs: a text with one per line, or a saved trie. ValueError, naming the file, if it cannot be read."""
+    kind, rest = _parse_name(name)
     from .grammar import Grammar
     from .trie import read_trie
 
@@ -104,22 +101,22 @@ def named_constraint(name: str, model: Model) -> Constraint:
 
 
 def is_grammar(name: str) -> bool:
-    """Whether a name means a regular expression, a schema or a grammar, not a file of outputs."""
-    return _parts(name)[0] != "outputs"
+    """Whether a name stands for a regular expression, a schema or a grammar, not for a file of outputs."""
+    return _parse_name(name)[0] != "outputs"
 
 
 def missing_file(name: str) -> str | None:
-    """The file that a name means, if it is not there."""
-    kind, rest = _parts(name)
+    """The file that a name refers to, if it does not exist."""
+    kind, rest = _parse_name(name)
     return None if kind == "regex" or Path(rest).is_file() else rest
 
 
 def fingerprint(name: str) -> str:
-    """What is allowed, in a few letters: the same file elsewhere is the same, another of the same name is not."""
-    kind, rest = _parts(name)
+    """A short digest of what a name allows, by the content of its file, not by its path."""
+    kind, rest = _parse_name(name)
     return f"{kind}-{sha256(rest.encode() if kind == 'regex' else Path(rest).read_bytes()).hexdigest()[:16]}"
 
 
-def _parts(name: str) -> tuple[str, str]:
+def _parse_name(name: str) -> tuple[str, str]:
     kind, colon, rest = name.partition(":")
     return (kind, rest) if colon and kind in KINDS else ("outputs", name)

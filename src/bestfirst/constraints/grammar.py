@@ -1,8 +1,7 @@
-"""Grammar: outputs of a form: a regular expression, a JSON schema, a context-free grammar. Masks are llguidance's.
+"""`Grammar`: outputs that match a regular expression, a JSON schema or a context-free grammar, by llguidance's token masks.
 
-llguidance, of the libraries that compute such masks, because a beam forks: its matchers are copied in a microsecond, it has all
-three kinds, and it depends on nothing (`docs/constraints.md` has the comparison).
-"""
+llguidance was chosen among such libraries because beam hypotheses fork: its matchers are copied in a microsecond. It also
+supports all three kinds and has no dependencies (comparison in `docs/constraints.md`)."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ import numpy as np
 from ..models import Model
 from . import Constraint
 
-WHITESPACE = {"whitespace_pattern": " ?"}  # without a bound, outputs of nothing but line ends would be allowed
-OPTIONAL = '" "? '
-SPACE = "\u2581"  # sentencepiece's: a text begins with one
-_vocabularies: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # by model: what llguidance made of its tokenizer
+WHITESPACE = {"whitespace_pattern": " ?"}  # bounded: otherwise an output of line ends alone could go on forever
+OPTIONAL_SPACE = '" "? '  # in Lark
+SPACE = "\u2581"  # sentencepiece's mark for a space
+_library_tokenizers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # model -> llguidance's LLTokenizer
 
 
 class Grammar(Constraint):
-    """What is allowed by a grammar over the model's own text.
+    """Outputs whose text is derived from a grammar.
 
     Grammar.regex(model, r"[A-Z]{2}-\\d+")         the whole output matches
     Grammar.json(model, {"type": "object", ...})   JSON of this schema; a mapping, or its text
@@ -35,57 +34,57 @@ class Grammar(Constraint):
     ordered = True
 
     def __init__(self, model: Model, grammar: str) -> None:
-        """`grammar` as `llguidance.LLMatcher` takes it; use one of the three."""
+        """`grammar` is in llguidance's own format; use one of the class methods instead."""
         library = _library()
-        tokenizer = _vocabulary(model)
+        tokenizer = _library_tokenizer(model)
         if error := library.LLMatcher.validate_grammar(grammar, tokenizer):
-            raise ValueError(f"the grammar cannot be read: {_told(error)}")
+            raise ValueError(f"the grammar cannot be read: {_error_line(error)}")
         self._executor = library.LLExecutor()
-        self._first = library.LLMatcher(tokenizer, grammar, log_level=0)
-        self._words = (tokenizer.vocab_size + 31) // 32
+        self._start_matcher = library.LLMatcher(tokenizer, grammar, log_level=0)
+        self._mask_words = (tokenizer.vocab_size + 31) // 32
         self._eos = set(tokenizer.eos_tokens)
         self.signature = f"grammar-{sha256(grammar.encode()).hexdigest()[:16]}"
 
     @classmethod
     def regex(cls, model: Model, pattern: str) -> Grammar:
-        """Outputs that match from their first to their last letter."""
-        return cls(model, _from("regex", f"{'(?: )?' if _begins_with_space(model) else ''}(?:{pattern})"))
+        """Outputs of which the whole text matches the pattern."""
+        return cls(model, _compile("regex", f"{'(?: )?' if _begins_with_space(model) else ''}(?:{pattern})"))
 
     @classmethod
     def json(cls, model: Model, schema: Mapping[str, Any] | str) -> Grammar:
-        """JSON that obeys a schema, with at most one space between its parts (`x-guidance` in the schema asks for more)."""
+        """JSON of a schema, with at most one space between its parts (`x-guidance` in the schema overrides that)."""
         try:
             schema = {"x-guidance": WHITESPACE, **(json.loads(schema) if isinstance(schema, str) else schema)}
         except (TypeError, ValueError) as error:
             raise ValueError(f"the schema is not a JSON object: {error}") from None
-        start = f"start: {OPTIONAL if _begins_with_space(model) else ''}value"
-        return cls(model, _from("lark", f"{start}\nvalue: %json {json.dumps(schema)}\n"))
+        start = f"start: {OPTIONAL_SPACE if _begins_with_space(model) else ''}value"
+        return cls(model, _compile("lark", f"{start}\nvalue: %json {json.dumps(schema)}\n"))
 
     @classmethod
     def lark(cls, model: Model, text: str) -> Grammar:
-        """What a context-free grammar derives from `start`."""
+        """Outputs that a context-free grammar, in Lark's syntax, derives from `start`."""
         if _begins_with_space(model):
-            text = f"start: {OPTIONAL}whole\nwhole: %lark {{\n{text}\n}}\n"  # whose `start` is its own
-        return cls(model, _from("lark", text))
+            text = f"start: {OPTIONAL_SPACE}whole\nwhole: %lark {{\n{text}\n}}\n"  # the nested grammar keeps its own `start`
+        return cls(model, _compile("lark", text))
 
-    # -- as a constraint -----------------------------------------------------------------------------------------------------
+    # -- the Constraint interface; a state is an LLMatcher -------------------------------------------------------------------
 
     def start(self) -> Any:
-        return self._first.deep_copy()
+        return self._start_matcher.deep_copy()
 
     def advance(self, states: Sequence[Any], tokens: Sequence[int]) -> list[Any]:
-        """None for a dead end: what the grammar asks for next has no token in this vocabulary."""
+        """None for a dead end: no token of this vocabulary spells what the grammar requires next."""
         copies = [state.deep_copy() for state in states]
         return [copy if copy.consume_token(token) else None for copy, token in zip(copies, tokens, strict=True)]
 
     def allowed(self, states: Sequence[Any], eos: Collection[int]) -> list[np.ndarray]:
-        """All masks in one call, outside of Python's lock and in threads."""
-        masks = np.zeros((len(states), self._words), np.int32)
+        """All masks come from one call of llguidance's executor, which releases the GIL and uses threads."""
+        masks = np.zeros((len(states), self._mask_words), np.int32)
         numbered = [(state, row) for row, state in enumerate(states) if state is not None]
         if numbered:
-            self._executor.unsafe_compute_mask_ptr(numbered, masks.ctypes.data, 4 * self._words, len(states))
+            self._executor.unsafe_compute_mask_ptr(numbered, masks.ctypes.data, 4 * self._mask_words, len(states))
         bits = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")
-        # a matcher that has failed (a letter without a token, a limit of the library's) lets EOS through, too
+        # a failed matcher (a character without a token, one of llguidance's limits) would allow EOS
         alive = np.array([state is not None and not state.is_error() for state in states], bool)
         may_end = alive & bits[:, sorted(self._eos)].any(1)
         may_end[may_end] = [state.is_accepting() for state, ends in zip(states, may_end, strict=True) if ends]
@@ -102,22 +101,22 @@ def _library() -> Any:
     return llguidance
 
 
-def _from(kind: str, text: str) -> str:
-    """A grammar of llguidance's own. ValueError, in one line, for what it cannot read."""
+def _compile(kind: str, text: str) -> str:
+    """A "regex" or "lark" grammar in llguidance's own format. ValueError, in one line, if it is invalid."""
     try:
         return str(getattr(_library().LLMatcher, f"grammar_from_{kind}")(text))
     except Exception as error:
-        raise ValueError(f"the grammar cannot be read: {_told(str(error))}") from None
+        raise ValueError(f"the grammar cannot be read: {_error_line(str(error))}") from None
 
 
-def _told(error: str) -> str:
-    """The line of an error that says what is wrong."""
+def _error_line(error: str) -> str:
+    """The relevant line of one of llguidance's errors: the one that starts with "error:", else the first."""
     lines = [line.strip() for line in error.strip().splitlines()]
     return next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0] if lines else "")
 
 
 def _begins_with_space(model: Model) -> bool:
-    """Whether its tokenizer begins every text with a space: then one may stand first."""
+    """Whether the model's tokenizer puts a space before every text; then grammars allow one at the start."""
     tokenizer = _tokenizer(model)
     return any(str(token).startswith(SPACE) for token in tokenizer.convert_ids_to_tokens(list(tokenizer("word").input_ids)))
 
@@ -129,10 +128,10 @@ def _tokenizer(model: Model) -> Any:
     return tokenizer
 
 
-def _vocabulary(model: Model) -> Any:
-    """The model's tokens as llguidance knows them, made once."""
-    if model in _vocabularies:
-        return _vocabularies[model]
+def _library_tokenizer(model: Model) -> Any:
+    """The model's vocabulary as llguidance's LLTokenizer, built once per model."""
+    if model in _library_tokenizers:
+        return _library_tokenizers[model]
     library, tokenizer, eos = _library(), _tokenizer(model), sorted(model.eos)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     size = model.vocabulary  # type: ignore[attr-defined]
@@ -140,36 +139,37 @@ def _vocabulary(model: Model) -> Any:
         made = library.LLTokenizer(backend.to_str(), n_vocab=size, eos_token=eos)
     else:
         made = library.LLTokenizer(library.TokenizerWrapper(_Pieces(tokenizer, eos[0], size)), n_vocab=size, eos_token=eos)
-    _vocabularies[model] = made
+    _library_tokenizers[model] = made
     return made
 
 
 class _Pieces:
-    """A tokenizer without `tokenizers` behind it, as llguidance asks for it: every token's bytes."""
+    """The bytes of every token, in the interface that llguidance expects, for a tokenizer without a `tokenizers` backend."""
 
     def __init__(self, tokenizer: Any, eos: int, size: int) -> None:
         self.eos_token_id, self.bos_token_id = eos, tokenizer.bos_token_id
         special = set(tokenizer.all_special_ids)
         names = [str(tokenizer.convert_ids_to_tokens(token)) for token in range(size)]
-        self.tokens = [b"\xff" + name.encode() if i in special else _bytes(name) for i, name in enumerate(names)]
+        self.tokens = [b"\xff" + name.encode() if i in special else _token_bytes(name) for i, name in enumerate(names)]
         self.special_token_ids = sorted(special)
-        self._numbers = {name: i for i, name in enumerate(self.tokens) if i not in special}
-        self._longest = max(map(len, self._numbers))
+        self._ids = {name: i for i, name in enumerate(self.tokens) if i not in special}
+        self._longest = max(map(len, self._ids))
 
     def __call__(self, text: bytes) -> list[int]:
-        """Some tokens that spell these very bytes: llguidance only wants to know how many are certain."""
-        found, begin = [], 0
+        """Tokens that spell these bytes, greedily by longest match: llguidance does not need the canonical tokenization."""
+        tokens, begin = [], 0
         while begin < len(text):
             ends = range(min(len(text), begin + self._longest), begin, -1)
-            end = next((end for end in ends if text[begin:end] in self._numbers), None)
+            end = next((end for end in ends if text[begin:end] in self._ids), None)
             if end is None:
                 break
-            found.append(self._numbers[text[begin:end]])
+            tokens.append(self._ids[text[begin:end]])
             begin = end
-        return found
+        return tokens
 
 
-def _bytes(name: str) -> bytes:
+def _token_bytes(name: str) -> bytes:
+    """The bytes that a sentencepiece piece stands for."""
     if re.fullmatch(r"<0x[0-9A-F]{2}>", name):  # sentencepiece's byte fallback
         return bytes([int(name[3:5], 16)])
     return name.replace(SPACE, " ").encode()

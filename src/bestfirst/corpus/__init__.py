@@ -1,8 +1,8 @@
-"""Corpus jobs: a file of any length in, a file out, in order, and nothing lost or repeated whenever the work is broken off.
+"""Corpus jobs: decode a file of any length to a file, in order; after any interruption, resume without losing or repeating lines.
 
-A job is cut into shards of a few hundred lines. A shard is decoded by itself, so that its bytes do not depend on when, where or
-after what it is done; it is kept as soon as it is done (`Checkpoint`), and the output is put together when all are there. Whoever
-gives the same job again goes on with the shards that are missing. `tests/corpus` kills it at random moments.
+A job is split into shards of a few hundred lines. Each shard is decoded by itself, so that its bytes do not depend on when, where
+or after which other shards that happens (`Worker`). It is stored as soon as it is decoded, and the output is assembled when all
+shards are stored (`Checkpoint`). Starting the same job again decodes the missing ones. `tests/corpus` kills it at random moments.
 """
 
 from .checkpoint import Checkpoint

@@ -1,5 +1,5 @@
-"""Formats: in which form inputs are read, as they are used and never whole (`Input`: text, JSON lines or Parquet, compressed or
-not), and in which results are written (`Target`: pieces that were written apart can be put together)."""
+"""File formats of corpus jobs: `Input` streams records from text, JSON lines or Parquet, compressed or not; `Target` encodes
+results, such that shards encoded separately can be joined to one file."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from .records import Record, Shard, blocks, read_json, read_line, to_json, whole
 
 try:
     import zstandard
-except ImportError:  # where it cannot be installed, all other files can still be read
+except ImportError:  # optional: all other files can still be read
     zstandard = None  # type: ignore[assignment]
 
 ENDINGS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+RECORDS = ("jsonl", "parquet")  # formats in which the output is a field of its record
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 UNREADABLE = (OSError, EOFError, zlib.error, *([] if zstandard is None else [zstandard.ZstdError]))
-"""What a damaged file raises."""
+"""Exceptions that reading a damaged file raises."""
 
 
 def format_of(name: str | None) -> str:
+    """The format (jsonl, parquet or text) that a file name stands for, with or without a compression suffix."""
     path = Path(name or "")
     bare = path.stem if path.suffix in COMPRESSIONS else path.name
     return next((form for ending, form in ENDINGS.items() if bare.endswith(ending)), "text")
@@ -41,7 +43,7 @@ def compression_of(name: str) -> str | None:
 
 
 def decompressed(stream: BinaryIO | FileIO, name: str) -> BinaryIO:
-    """The content of a file of this name, decompressed as it is read."""
+    """A stream of the decompressed content of a file with this name."""
     kind = compression_of(name)
     if kind == "gzip":
         return gzip.GzipFile(fileobj=stream)  # type: ignore[return-value]
@@ -51,7 +53,7 @@ def decompressed(stream: BinaryIO | FileIO, name: str) -> BinaryIO:
 
 
 def compress(data: bytes, kind: str | None) -> bytes:
-    """The same bytes each time for the same data. Pieces can be put together as they are: both formats allow that."""
+    """Compress data deterministically. Compressed pieces can be concatenated: both formats allow that."""
     if kind == "gzip":
         return gzip.compress(data, compresslevel=6, mtime=0)
     if kind == "zstd":
@@ -66,7 +68,7 @@ def zstd() -> ModuleType:
 
 
 def parquet() -> ModuleType:
-    """What reads and writes Parquet; it needs pyarrow."""
+    """The module `parquet`, imported on demand because it needs pyarrow."""
     from . import parquet
 
     return parquet
@@ -74,19 +76,16 @@ def parquet() -> ModuleType:
 
 @dataclass(frozen=True)
 class Survey:
-    """What an input holds: how many lines, and a digest of its content (decompressed), by which it is known again."""
+    """The size of an input in lines and bytes (decompressed), and the digest that identifies its content."""
 
     lines: int
     size: int
     sha256: str
 
 
-RECORDS = ("jsonl", "parquet")  # forms in which an output goes into a field of its record
-
-
 @dataclass(frozen=True)
 class Input:
-    """A file to read. `field`: where a record's text is; `into`: where its translation will go, if so; nothing may be there."""
+    """An input file. `field` is the field with a record's text, `into` that for its translation, which must not exist yet."""
 
     path: str
     form: str = "text"
@@ -94,37 +93,36 @@ class Input:
     into: str | None = "translation"
 
     def survey(self) -> Survey:
-        """Read it once, a block at a time."""
+        """Read the file once, a block at a time, to measure and identify it. Unusable if it cannot be read."""
         try:
             if self.form == "parquet":
                 path = Path(self.path)
                 return Survey(parquet().count(self.path, self.field, self.into), path.stat().st_size, digest(path))
             with FileIO(self.path) as raw:
-                found, size, lines, last = sha256(), 0, 0, b"\n"
-                for block in blocks(decompressed(raw, self.path), found):
+                hasher, size, lines, last = sha256(), 0, 0, b"\n"
+                for block in blocks(decompressed(raw, self.path), hasher):
                     size += len(block)
                     lines += block.count(b"\n")
                     last = block[-1:]
-                return Survey(lines + (last != b"\n"), size, found.hexdigest())
+                return Survey(lines + (last != b"\n"), size, hasher.hexdigest())
         except UNREADABLE as error:
             raise Unusable(f"cannot read {self.path!r}: {reason(error)}") from error
 
     def shards(self, lines: int, survey: Survey | None = None) -> Iterator[Shard]:
-        """The whole input, so many lines at a time; the last shard may have fewer. InputChanged if that is not what the survey
-        saw, which is known at the end."""
+        """The input in shards of `lines` lines. InputChanged, after the last shard, if the content is not that of `survey`."""
         try:
             if self.form == "parquet":
                 yield from parquet().shards(self.path, self.field, lines)
                 changed = survey is not None and self.survey() != survey
             else:
                 with FileIO(self.path) as raw:
-                    found = sha256()
-                    numbered = enumerate(chain.from_iterable(whole_lines(blocks(decompressed(raw, self.path), found))), 1)
+                    hasher = sha256()
+                    numbered = enumerate(chain.from_iterable(whole_lines(blocks(decompressed(raw, self.path), hasher))), 1)
                     index = 0
                     while shard := [self.parse(number, line) for number, line in islice(numbered, lines)]:
                         yield Shard(index, shard)
                         index += 1
-                changed = survey is not None and found.hexdigest() != survey.sha256
+                changed = survey is not None and hasher.hexdigest() != survey.sha256
         except UNREADABLE as error:
             raise Stopped(f"cannot read on in {self.path!r}: {reason(error)}") from error
         if changed:
@@ -134,19 +132,19 @@ class Input:
         return read_json(number, raw, self.field, self.into) if self.form == "jsonl" else read_line(number, raw)
 
     def identity(self) -> dict[str, Any]:
-        """What matters of it beside its content."""
+        """The settings that, with the content, determine the records: part of the job's identity in its manifest."""
         named = asdict(self)
         del named["path"]
         return named if self.form != "text" else {"form": "text"}
 
 
-# -- what is written -------------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Target:
-    """A form (text, nbest, json, jsonl or parquet), and what it depends on. `field` and `into` name the text and its translation
-    in a record; `partial`: where nothing finished, the best unfinished hypothesis is written."""
+    """An output format (text, nbest, json, jsonl or parquet) with its options. `field` and `into` name the fields of the text and
+    its translation in a record; with `partial`, the best unfinished hypothesis is written if none finished."""
 
     form: str = "text"
     compression: str | None = None
@@ -156,13 +154,13 @@ class Target:
     into: str = "translation"
 
     def identity(self) -> dict[str, Any]:
-        """What of it matters to the bytes that are written."""
+        """The options that determine the output's bytes: part of the job's identity in its manifest."""
         named = asdict(self)
         return named if self.form in RECORDS else {k: v for k, v in named.items() if k not in ("field", "into")}
 
     # -- one record ------------------------------------------------------------------------------------------------------
 
-    def shown(self, result: Result) -> list[Answer]:
+    def answers_to_write(self, result: Result) -> list[Answer]:
         """The hypotheses to write."""
         if not result.hypotheses and self.partial and result.partial is not None:
             return [result.partial]
@@ -170,30 +168,29 @@ class Target:
 
     @property
     def line(self) -> Callable[[Record, Result], str]:
-        """What is written for one record, with its line end."""
+        """The function that formats one record's result, with its line end, in this (line-based) format."""
         return {"text": self._text, "nbest": self._nbest, "json": self._json, "jsonl": self._record}[self.form]
 
     def _text(self, record: Record, result: Result) -> str:
         """The best hypothesis; an empty line where there is none."""
-        answers = self.shown(result)
+        answers = self.answers_to_write(result)
         return one_line(answers[0].text) + "\n" if answers else "\n"
 
     def _nbest(self, record: Record, result: Result) -> str:
         """`i ||| text ||| score` for every hypothesis, i counted from 0, as Moses and Marian write it.
 
-        An input without hypotheses has one entry without text: an empty line (score 0), or one that failed (score -inf).
-        """
-        entries = [(one_line(answer.text), answer.score) for answer in self.shown(result)]
+        An input without hypotheses has one entry without text: an empty line (score 0), or one that failed (score -inf)."""
+        entries = [(one_line(answer.text), answer.score) for answer in self.answers_to_write(result)]
         nothing = [("", 0.0 if result.status == "complete" else float("-inf"))]
         return "".join(f"{record.number - 1} ||| {text} ||| {score:.6f}\n" for text, score in entries or nothing)
 
     def _json(self, record: Record, result: Result) -> str:
         """One object: the printed text, all hypotheses, what the search cost, and how it ended."""
-        printed = self.shown(result)
+        printed = self.answers_to_write(result)
         fields: dict[str, Any] = {
             "line": record.number,
             "text": (printed[0].text or "") if printed else "",
-            "hypotheses": [_fields(answer) for answer in result.hypotheses],
+            "hypotheses": [_answer_fields(answer) for answer in result.hypotheses],
             "calls": result.calls,
             "rows": result.rows,
             "steps": result.steps,
@@ -203,48 +200,48 @@ class Target:
         if result.message is not None:
             fields["message"] = result.message
         if self.partial and not result.hypotheses and result.partial is not None:
-            fields["partial"] = _fields(result.partial)
+            fields["partial"] = _answer_fields(result.partial)
         return to_json(fields) + "\n"
 
     def _record(self, record: Record, result: Result) -> str:
-        """The record's own fields, as they were read, and its translation."""
+        """The record's own fields, as JSON exactly as it was read, and its translation."""
         own = record.row if isinstance(record.row, str) else to_json(record.row or {self.field: record.text})
-        begun = own[:-1].rstrip()
-        comma = "" if begun == "{" else ", "
-        return f"{begun}{comma}{to_json(self.into)}: {to_json(self._translation(record, result))}}}\n"
+        opened = own[:-1].rstrip()
+        comma = "" if opened == "{" else ", "
+        return f"{opened}{comma}{to_json(self.into)}: {to_json(self._translation(record, result))}}}\n"
 
     def _translation(self, record: Record, result: Result) -> Any:
-        """What goes into a record's new field: the best text, or with `nbest` the list of them; None where there is none."""
-        texts: list[str | None] = [answer.text for answer in self.shown(result)]
-        if not texts and result.status == "complete":  # nothing to translate stays what it is
+        """The value of a record's new field: the best text, or the list of texts if `nbest` > 1; None if there is none."""
+        texts: list[str | None] = [answer.text for answer in self.answers_to_write(result)]
+        if not texts and result.status == "complete":  # a blank text is copied
             texts = [record.text if record.fields is None else record.fields[self.field]]
         return texts if self.nbest > 1 else next(iter(texts), None)
 
-    # -- many ------------------------------------------------------------------------------------------------------------
+    # -- shards ----------------------------------------------------------------------------------------------------------
 
     def admit(self, record: Record) -> Record:
-        """The record; one whose fields this form cannot hold has an error, and the fields that can be held."""
+        """The record; if this format cannot store some of its fields, without these and with an error."""
         if self.form != "parquet" or not isinstance(record.row, str) or (fields := record.fields) is None:
             return record
-        odd = parquet().unfit(fields)
-        if not odd:
+        unfit = parquet().unfit(fields)
+        if not unfit:
             return record
-        name, why = next(iter(odd.items()))
-        row = to_json({name: value for name, value in fields.items() if name not in odd})
+        name, why = next(iter(unfit.items()))
+        row = to_json({name: value for name, value in fields.items() if name not in unfit})
         return replace(record, error=f"field {name!r} does not fit into Parquet: {why}; write .jsonl", text="", row=row)
 
     def encode(self, shard: Shard, results: Sequence[Result]) -> bytes:
-        """What is written for these records."""
-        each = zip(shard.records, results, strict=True)
+        """The bytes of a shard in the output file."""
+        pairs = zip(shard.records, results, strict=True)
         if self.form == "parquet":
-            values = [self._translation(record, result) for record, result in each]
+            values = [self._translation(record, result) for record, result in pairs]
             return parquet().encode(shard, values, self.field, self.into, self.nbest > 1)
         write = self.line
-        text = "".join([write(record, result) for record, result in each])
+        text = "".join([write(record, result) for record, result in pairs])
         return compress(text.encode("utf-8", "replace"), self.compression)
 
     def join(self, pieces: Callable[[], Iterator[bytes]], out: BinaryIO) -> None:
-        """Put encoded shards together, in this order, a piece at a time."""
+        """Write encoded shards, in order, as one file, with one piece in memory at a time. Parquet reads `pieces()` twice."""
         every = pieces()
         first = next(every, None)
         if first is None:
@@ -255,7 +252,7 @@ class Target:
             out.writelines(chain([first], every))
 
     def split(self, path: Path, sizes: Sequence[int], rows: int) -> Iterator[bytes]:
-        """The pieces that `join` made this file of, by their sizes; of a Parquet file, by the rows of each."""
+        """The inverse of `join`: the pieces of a file, by their sizes in bytes; of a Parquet file, by `rows` rows each."""
         if self.form == "parquet":
             yield from parquet().split(str(path), rows)
             return
@@ -264,11 +261,11 @@ class Target:
 
 
 def one_line(text: str | None) -> str:
-    """A text on one line, whatever line ends the model put into it: output lines belong to input lines."""
+    """A text with its line breaks replaced by spaces, so that output lines correspond to input lines."""
     return " ".join((text or "").splitlines())
 
 
-def _fields(answer: Answer) -> dict[str, Any]:
-    """As JSON has it; `item` where outputs are numbered, `truncated` where nothing ended it."""
+def _answer_fields(answer: Answer) -> dict[str, Any]:
+    """An answer as JSON fields, without `item` and `truncated` where these have their default values."""
     left_out = [name for name, usual in (("item", None), ("truncated", False)) if getattr(answer, name) == usual]
     return {name: value for name, value in asdict(answer).items() if name not in left_out}

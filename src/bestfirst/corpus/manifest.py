@@ -1,4 +1,5 @@
-"""Manifest: what a job is, beside its output, so that the same job is known again and another is not mistaken for it."""
+"""The manifest of a corpus job: a JSON file beside the output that identifies the job, so that it can be resumed but not mistaken
+for another. Also the journal's entries, one per decoded shard."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ from ..settings import Budget
 from .worker import Failures, Tally
 
 FORMAT = 2
-WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading a file that somebody else has written, or damaged, may raise."""
+MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""Exceptions that parsing a damaged or foreign file may raise."""
 
 
-def _failures(pairs: Any) -> Failures:
+def _load_failures(pairs: Any) -> Failures:
     return tuple((int(number), str(why)) for number, why in pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A shard that is done, in its job's journal. `source` and `sha256`: digests of what it was made of, and of what was made."""
+    """A decoded shard, as one line of the job's journal. `source` is the digest of its input records, `sha256` of its output."""
 
     job: str
     shard: int
@@ -37,8 +38,8 @@ class Entry:
 
     @classmethod
     def load(cls, fields: Any) -> Entry:
-        """One of `WRONG` if it is none."""
-        entry = cls(**{**fields, "tally": Tally.load(fields["tally"]), "failures": _failures(fields["failures"])})
+        """From parsed JSON. Raises one of `MALFORMED` if it is not an entry."""
+        entry = cls(**{**fields, "tally": Tally.load(fields["tally"]), "failures": _load_failures(fields["failures"])})
         if type(entry.shard) is not int or entry.shard < 0 or type(entry.size) is not int:
             raise ValueError("no number of a shard")
         return entry
@@ -49,8 +50,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Complete:
-    """What came of a job: its output's size and digest, what it cost, and which lines failed (the first thousand). Where some
-    did, also of which shards the output was made: all can be had again from it."""
+    """The result of a job: size and digest of its output, its cost, and the lines that failed (the first thousand). If any did,
+    also the entries of all shards, by which the output can be split into shards again."""
 
     size: int
     sha256: str
@@ -61,12 +62,12 @@ class Complete:
     @classmethod
     def load(cls, fields: Any) -> Complete:
         shards = tuple(map(Entry.load, fields["shards"]))
-        return cls(fields["size"], fields["sha256"], Tally.load(fields["tally"]), _failures(fields["failures"]), shards)
+        return cls(fields["size"], fields["sha256"], Tally.load(fields["tally"]), _load_failures(fields["failures"]), shards)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """`job` is what the output's bytes depend on: input, model, settings, form. `row_budget` is that of the first start."""
+    """`job` has all that the output's bytes depend on: input, model, settings, format. `row_budget`: that of the first start."""
 
     job: Mapping[str, Any]
     row_budget: Budget | None = None
@@ -78,11 +79,11 @@ class Manifest:
 
     def write(self, path: Path) -> None:
         fields = {"format": FORMAT, "bestfirst": __version__, "signature": self.signature, **asdict(self)}
-        durable_files.write(path, json.dumps(fields, indent=2).encode() + b"\n")
+        durable_files.write_file(path, json.dumps(fields, indent=2).encode() + b"\n")
 
     @classmethod
     def read(cls, path: Path) -> Manifest | None:
-        """The manifest that is there, if any. Unusable if it is none."""
+        """The manifest in a file; None if there is no file, Unusable if it is not a manifest."""
         try:
             fields = json.loads(path.read_bytes())
             if fields["format"] != FORMAT:
@@ -90,23 +91,23 @@ class Manifest:
             budget, complete = fields["row_budget"], fields["complete"]
             if budget is not None:
                 budget = Budget(int(budget["rows"]), int(budget["free"]))
-            found = cls(fields["job"], budget, None if complete is None else Complete.load(complete))
-            if not isinstance(found.job, dict) or found.signature != fields["signature"]:
+            manifest = cls(fields["job"], budget, None if complete is None else Complete.load(complete))
+            if not isinstance(manifest.job, dict) or manifest.signature != fields["signature"]:
                 raise ValueError("it does not say which job it is of")
-            return found
+            return manifest
         except FileNotFoundError:
             return None
-        except WRONG as error:
+        except MALFORMED as error:
             raise Unusable(f"{str(path)!r} is not a manifest ({reason(error)}); remove it, or name another output") from error
 
     def differences(self, other: Mapping[str, Any]) -> str:
-        """How another job differs from this one, in a few words."""
+        """How another job differs from this one: the first three differences, for an error message."""
         return "; ".join(list(_differences(self.job, other))[:3]) or "its input has another size"
 
 
-def _differences(there: Mapping[str, Any], here: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    for name in sorted({*there, *here}):
-        a, b = there.get(name), here.get(name)
+def _differences(stored: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for name in sorted({*stored, *new}):
+        a, b = stored.get(name), new.get(name)
         if a == b:
             continue
         if isinstance(a, Mapping) and isinstance(b, Mapping):

@@ -1,6 +1,7 @@
-"""Parquet: rows come with all their columns, and leave with one more; JSON objects get columns that fit all of them.
+"""Parquet files: reading rows with all of their columns, and writing them with one more column for the translation.
 
-Needs pyarrow, and is imported where Parquet is asked for."""
+JSON objects that are written as Parquet get a schema that fits all of them: per shard in `encode`, of the whole file in `join`.
+Imported only when Parquet is requested, because it needs pyarrow."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ try:
 except ImportError as error:
     raise Unusable("Parquet needs pyarrow; install it with: pip install 'bestfirst[parquet]'") from error
 
-DEEPEST = 50  # levels of lists and objects in a row
+DEEPEST = 50  # nesting levels of lists and objects in a row
 
 
 # -- reading -------------------------------------------------------------------------------------------------------------
 
 
 def count(path: str, field: str, into: str | None) -> int:
-    """How many rows a file has. Looks whether it has the column that is to be read, and not yet the one to be written."""
+    """The number of rows of a file. Unusable if it has no text column `field`, or already has a column `into`."""
     try:
         with pq.ParquetFile(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
@@ -41,53 +42,53 @@ def count(path: str, field: str, into: str | None) -> int:
 
 
 def tables(path: str, rows: int) -> Iterator[Any]:
-    """The content of a file, so many rows at a time; of one without rows, a table without any, which has its columns."""
-    some = False
+    """The content of a file as tables of `rows` rows; for a file without rows, one empty table with its schema."""
+    yielded = False
     try:
         with pq.ParquetFile(path) as file:
-            held = file.schema_arrow.empty_table()  # rows that are not yet enough
+            pending = file.schema_arrow.empty_table()  # rows read but not yet yielded
             for batch in file.iter_batches(batch_size=rows):
-                held = pa.concat_tables([held, pa.Table.from_batches([batch])])
-                while held.num_rows >= rows:
-                    yield held.slice(0, rows)
-                    held, some = held.slice(rows), True
+                pending = pa.concat_tables([pending, pa.Table.from_batches([batch])])
+                while pending.num_rows >= rows:
+                    yield pending.slice(0, rows)
+                    pending, yielded = pending.slice(rows), True
     except pa.ArrowException as error:
         raise Stopped(f"cannot read on in {path!r}: {reason(error)}") from error
-    if held.num_rows or not some:
-        yield held
+    if pending.num_rows or not yielded:
+        yield pending
 
 
 def shards(path: str, field: str, rows: int) -> Iterator[Shard]:
-    """The rows of a file, so many at a time."""
+    """The rows of a file, in shards of `rows` rows."""
     for index, table in enumerate(tables(path, rows)):
         numbered = enumerate(table.to_pylist(), index * rows + 1)
         yield Shard(index, [Record(number, row[field] or "", None, row) for number, row in numbered], table)
 
 
-# -- columns for JSON ----------------------------------------------------------------------------------------------------
+# -- schemas for JSON ----------------------------------------------------------------------------------------------------
 
 
 def unfit(fields: Mapping[str, Any]) -> dict[str, str]:
-    """The fields that no column can hold, and why."""
-    found = {}
+    """The fields whose values no column can store, each with the reason."""
+    reasons = {}
     for name, value in fields.items():
         try:
-            _type({name: value})
+            _column_type({name: value})
         except (ValueError, RecursionError) as error:
-            found[name] = reason(error)
-    return found
+            reasons[name] = reason(error)
+    return reasons
 
 
-def _type(value: Any, depth: int = 0) -> Any:
-    """The type of a column that holds this. An object without fields is null there, for Parquet knows none."""
+def _column_type(value: Any, depth: int = 0) -> Any:
+    """The Arrow type of a JSON value; null for an object without fields, which Parquet cannot store. ValueError if none fits."""
     if depth > DEEPEST:
         raise ValueError(f"nested more than {DEEPEST} deep")
     if isinstance(value, Mapping):
         for name in value:
-            _type(name)
-        return pa.struct([(name, _type(each, depth + 1)) for name, each in value.items()]) if value else pa.null()
+            _column_type(name)
+        return pa.struct([(name, _column_type(each, depth + 1)) for name, each in value.items()]) if value else pa.null()
     if isinstance(value, list):
-        return pa.list_(reduce(_widened, (_type(each, depth + 1) for each in value), pa.null()))
+        return pa.list_(reduce(_common_type, (_column_type(each, depth + 1) for each in value), pa.null()))
     if isinstance(value, str):
         try:
             value.encode()
@@ -99,8 +100,8 @@ def _type(value: Any, depth: int = 0) -> Any:
     return {type(None): pa.null(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}[type(value)]
 
 
-def _widened(one: Any, other: Any) -> Any:
-    """A type that holds what either does: at worst a text, JSON for what is none."""
+def _common_type(one: Any, other: Any) -> Any:
+    """The narrowest type that fits the values of both types; string, with other values as JSON, if nothing else does."""
     if one.equals(other) or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):
@@ -108,23 +109,23 @@ def _widened(one: Any, other: Any) -> Any:
     if {one, other} == {pa.int64(), pa.float64()}:
         return pa.float64()
     if pa.types.is_list(one) and pa.types.is_list(other):
-        return pa.list_(_widened(one.value_type, other.value_type))
+        return pa.list_(_common_type(one.value_type, other.value_type))
     if pa.types.is_struct(one) and pa.types.is_struct(other):
         kinds = {each.name: each.type for each in one}
         for each in other:
-            kinds[each.name] = _widened(kinds.get(each.name, pa.null()), each.type)
+            kinds[each.name] = _common_type(kinds.get(each.name, pa.null()), each.type)
         return pa.struct(list(kinds.items()))
     return pa.string()
 
 
-def _fitted(value: Any, kind: Any) -> Any:
-    """A value as a column of a widened type has it."""
+def _convert(value: Any, kind: Any) -> Any:
+    """Convert a JSON value to a type that `_common_type` returned. ArrowInvalid for an integer that float64 cannot represent."""
     if value is None or pa.types.is_null(kind):
         return None
     if pa.types.is_struct(kind):
-        return {each.name: _fitted(value.get(each.name), each.type) for each in kind}
+        return {each.name: _convert(value.get(each.name), each.type) for each in kind}
     if pa.types.is_list(kind):
-        return [_fitted(each, kind.value_type) for each in value]
+        return [_convert(each, kind.value_type) for each in value]
     if pa.types.is_string(kind) and not isinstance(value, str):
         return to_json(value)
     if pa.types.is_float64(kind) and isinstance(value, int) and int(float(value)) != value:
@@ -133,59 +134,62 @@ def _fitted(value: Any, kind: Any) -> Any:
 
 
 def _table(rows: Iterable[Mapping[str, Any]], kind: Any) -> Any:
-    return pa.Table.from_pylist([_fitted(row, kind) for row in rows], schema=pa.schema(list(kind)))
+    return pa.Table.from_pylist([_convert(row, kind) for row in rows], schema=pa.schema(list(kind)))
 
 
 # -- writing -------------------------------------------------------------------------------------------------------------
 
 
-def encode(shard: Shard, values: Sequence[Any], field: str, into: str, listed: bool) -> bytes:
-    """The records with their translations, as a small Parquet file."""
+def encode(shard: Shard, values: Sequence[Any], field: str, into: str, as_list: bool) -> bytes:
+    """A shard's records with their translations, as a small Parquet file. With `as_list`, translations are lists of texts."""
     table = shard.table
     if table is None:
         rows = [record.fields or {field: record.text} for record in shard.records]
         try:
-            table = _table(rows, reduce(_widened, map(_type, rows), pa.struct({field: pa.string()} if not rows else {})))
+            table = _table(
+                rows, reduce(_common_type, map(_column_type, rows), pa.struct({field: pa.string()} if not rows else {}))
+            )
         except pa.ArrowInvalid as error:
-            raise _unfitting(error) from error
-    texts = [_clean(value) for value in values]
-    return _bytes(table.append_column(into, pa.array(texts, pa.list_(pa.string()) if listed else pa.string())))
+            raise _schema_error(error) from error
+    texts = [_encodable(value) for value in values]
+    return _to_parquet(table.append_column(into, pa.array(texts, pa.list_(pa.string()) if as_list else pa.string())))
 
 
-def _clean(value: Any) -> Any:
+def _encodable(value: Any) -> Any:
+    """A text or a list of texts with lone surrogates replaced, which UTF-8 cannot encode."""
     if isinstance(value, list):
-        return [_clean(each) for each in value]
+        return [_encodable(each) for each in value]
     return None if value is None else value.encode("utf-8", "replace").decode()
 
 
-def _bytes(table: Any) -> bytes:
+def _to_parquet(table: Any) -> bytes:
     out = pa.BufferOutputStream()
     pq.write_table(table, out, compression="zstd")
     return out.getvalue().to_pybytes()
 
 
 def join(pieces: Callable[[], Iterator[bytes]], out: BinaryIO) -> None:
-    """One file, a row group for each piece, with columns that hold all of them."""
+    """Write one file with a row group for each piece, and a schema that fits all of them. Stopped if there is none."""
     try:
         schemas = [pq.read_schema(pa.BufferReader(piece)) for piece in pieces()]
         schema = schemas[0]
         kind = pa.struct(list(schema))
         for other in schemas:
             if not other.equals(schema):
-                kind = _widened(kind, pa.struct(list(other)))
+                kind = _common_type(kind, pa.struct(list(other)))
                 schema = pa.schema(list(kind))
         with pq.ParquetWriter(out, schema, compression="zstd") as writer:
             for piece in pieces():
                 table = pq.read_table(pa.BufferReader(piece))
                 writer.write_table(table if table.schema.equals(schema) else _table(table.to_pylist(), kind))
     except pa.ArrowException as error:
-        raise _unfitting(error) from error
+        raise _schema_error(error) from error
 
 
-def _unfitting(error: Exception) -> Stopped:
+def _schema_error(error: Exception) -> Stopped:
     return Stopped(f"the fields do not fit into one table ({reason(error)}); write .jsonl")
 
 
 def split(path: str, rows: int) -> Iterator[bytes]:
-    """The pieces of a file that was put together of pieces with so many rows each."""
-    return map(_bytes, tables(path, rows))
+    """The inverse of `join`, for pieces of `rows` rows."""
+    return map(_to_parquet, tables(path, rows))

@@ -1,4 +1,4 @@
-"""Record: one input with its number and whatever it came with, from lines of bytes: plain text, or one JSON object a line."""
+"""`Record`: a numbered input with its other fields, read from a line of text or JSON. `Shard`: consecutive records."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 from ..models.reader import is_conversation
 
-BLOCK = 1 << 18  # bytes to read at most at a time, some thousand lines: enough to keep a model busy
-DEEPEST = 800  # levels of JSON: it is read and written again, and Python's own limit is not much higher
-LONGEST = 1 << 20  # bytes of a line: no sentence is longer, and what is no text at all may have no line ends
+BLOCK = 1 << 18  # maximum bytes per read, some thousand lines: enough to keep a model busy
+DEEPEST = 800  # nesting levels of JSON, which is parsed and written recursively: Python's recursion limit is not much higher
+LONGEST = 1 << 20  # bytes of a line: no sentence is longer, and a binary file may have no line ends
 
 
 @dataclass(frozen=True)
 class Record:
-    """One line or row of the input: its number, from 1, and its text; or why it has none."""
+    """One line or row of the input: its number, counted from 1, and its text; or the reason why it has none (`error`)."""
 
     number: int
-    text: str  # empty where there is none
+    text: str  # empty if there is none
     error: str | None = None
-    row: Mapping[str, Any] | str | None = None  # all of its fields, where it has more than its text; JSON as it was read
+    row: Mapping[str, Any] | str | None = None  # all fields, if it has more than its text; JSON is kept as it was read
 
     @property
     def blank(self) -> bool:
@@ -31,12 +31,13 @@ class Record:
 
     @property
     def fields(self) -> Mapping[str, Any] | None:
+        """All fields, parsed; None for a line of text."""
         return json.loads(self.row) if isinstance(self.row, str) else self.row
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Records that are decoded and kept together; `index` counts from 0. `table`: the rows they stand for, of a Parquet file."""
+    """Consecutive records that are decoded and stored together; `index` counts from 0. `table`: their rows in a Parquet input."""
 
     index: int
     records: Sequence[Record]
@@ -44,13 +45,13 @@ class Shard:
 
     @property
     def digest(self) -> str:
-        """By which it is known again that a result is of these records."""
+        """Identifies the records, so that a stored result is not used for other ones."""
         content = repr([(record.text, record.error, record.row) for record in self.records])
         return sha256(content.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def blocks(stream: Any, digest: Any = None) -> Iterator[bytes]:
-    """The content of a stream, as much at a time as there is; `digest`, a hash, is fed with it."""
+    """The content of a stream in blocks of at most `BLOCK` bytes, as they become available; also fed to the hash `digest`."""
     while block := stream.read(BLOCK):
         if digest is not None:
             digest.update(block)
@@ -58,26 +59,24 @@ def blocks(stream: Any, digest: Any = None) -> Iterator[bytes]:
 
 
 def whole_lines(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Cut blocks into lines at line feeds alone: other line breaks of Unicode do not end a line of a text file.
-
-    Of a line that is longer than `LONGEST`, only a start that is longer too is kept.
-    """
-    begun: list[bytes] = []  # pieces of a line whose end has not come yet
-    held = 0
+    """Split blocks into lines, at line feeds only: Unicode's other line breaks do not end a line of a text file. A line longer
+    than `LONGEST` is truncated, but to more than `LONGEST` bytes, so that it is still recognized as too long."""
+    unfinished: list[bytes] = []  # pieces of a line whose end has not been read yet
+    size = 0
     for piece in pieces:
         first, *others = piece.split(b"\n")
-        if held <= LONGEST:
-            begun.append(first)
-            held += len(first)
+        if size <= LONGEST:
+            unfinished.append(first)
+            size += len(first)
         if others:
-            yield [b"".join(begun), *others[:-1]]
-            begun, held = [others[-1]], len(others[-1])
-    if held:
-        yield [b"".join(begun)]
+            yield [b"".join(unfinished), *others[:-1]]
+            unfinished, size = [others[-1]], len(others[-1])
+    if size:
+        yield [b"".join(unfinished)]
 
 
 def read_line(number: int, raw: bytes) -> Record:
-    """Decode one line, without its line end (a carriage return is part of that) and without a byte order mark."""
+    """A line of text as a record, without a carriage return at its end or a byte order mark at the start of the file."""
     if len(raw) > LONGEST:
         return Record(number, "", f"longer than {LONGEST} bytes; split it")
     try:
@@ -88,7 +87,7 @@ def read_line(number: int, raw: bytes) -> Record:
 
 
 def batches(stream: Any, parse: Callable[[int, bytes], Record] = read_line) -> Iterator[list[Record]]:
-    """All lines, as many at a time as are there: a file comes in large batches, a terminal line by line."""
+    """The records of a stream, in batches of the lines available: large ones from a file, single lines from a terminal."""
     number = 0
     for chunk in whole_lines(blocks(stream)):
         batch = [parse(number + i, raw) for i, raw in enumerate(chunk, 1)]
@@ -97,12 +96,12 @@ def batches(stream: Any, parse: Callable[[int, bytes], Record] = read_line) -> I
 
 
 def read_json(number: int, raw: bytes, field: str, into: str | None) -> Record:
-    """One JSON object: its text is in `field`; `into` is where the translation will go, if it does. An empty line stays one."""
+    """A JSON object with its text in `field`; an error if it has a field `into`. An empty line gives a blank record."""
     line = read_line(number, raw)
     if line.error is not None or line.blank:
         return line
     try:
-        fields = json.loads(line.text, parse_constant=_refuse)
+        fields = json.loads(line.text, parse_constant=_reject_constant)
         if line.text.count("[") + line.text.count("{") > DEEPEST and _depth(fields) > DEEPEST:
             raise ValueError(f"nested more than {DEEPEST} deep")
     except (ValueError, RecursionError) as error:
@@ -124,7 +123,7 @@ def read_json(number: int, raw: bytes, field: str, into: str | None) -> Record:
 
 
 def to_json(value: Any) -> str:
-    """JSON and nothing else: null for what is not finite, an escape for half a character (a lone surrogate)."""
+    """Strictly valid JSON: null for NaN and infinities, an escape for a lone surrogate."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=str, allow_nan=False)
     except ValueError:
@@ -134,6 +133,7 @@ def to_json(value: Any) -> str:
 
 
 def _depth(value: Any) -> int:
+    """The nesting depth of lists and objects, computed without recursion."""
     depth, level = 0, [value]
     while level := [each for each in level if isinstance(each, (dict, list))]:
         level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
@@ -141,7 +141,7 @@ def _depth(value: Any) -> int:
     return depth
 
 
-def _refuse(constant: str) -> Any:
+def _reject_constant(constant: str) -> Any:
     raise ValueError(f"{constant} is none of its values")
 
 

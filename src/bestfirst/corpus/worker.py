@@ -1,5 +1,5 @@
-"""Worker: decodes records, the good ones together. What the model's own code fails on costs that line; a model that fails on
-everything ends the work."""
+"""`Worker`: decodes records in batches and isolates failures. A line on which the model's code raises fails alone; a model that
+fails on everything (a lost device, exhausted memory) ends the job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from .formats import Target
 from .records import Record, Shard
 
 SHARD_LINES = 500
-"""Lines that are decoded and kept together: a few seconds' work on a CPU. Larger shards are no faster there (docs/corpus.md)."""
+"""Lines per shard: a few seconds' work on a CPU. Larger shards are no faster there (docs/corpus.md)."""
+MAX_COUNT = 1e18  # bound on all counts, to reject a damaged file
 NOTHING_ALLOWED = "nothing that is allowed finished within the maximum length"
 UNFINISHED, OUT_OF_CALLS = "nothing finished within the maximum length", "nothing finished within the calls allowed"
 BEST_SO_FAR = "the calls allowed did not suffice; what had finished by then is written, and may not be the best"
@@ -30,7 +31,7 @@ BEST_SO_FAR = "the calls allowed did not suffice; what had finished by then is w
 Done = Callable[[Record, Result], None]
 Tracer = Callable[[Record], Trace]
 Failures = tuple[tuple[int, str], ...]
-"""Which lines failed, by their numbers, and why."""
+"""The numbers of the lines that failed, with the reasons."""
 
 
 def on_gpu(device: str | None) -> bool:
@@ -38,22 +39,19 @@ def on_gpu(device: str | None) -> bool:
 
 
 def shard_lines(device: str | None) -> int:
-    """Lines of a shard, where nobody says how many: a GPU does thousands in a second, and is idle between two shards."""
+    """The default lines per shard: a GPU decodes thousands in a second, and is idle between two shards."""
     return 8 * SHARD_LINES if on_gpu(device) else SHARD_LINES
 
 
 def fixed_budget(device: str | None) -> Budget:
-    """The rows of a forward pass: as asked, or what suits most models. It is not measured, as `decode` does, but fixed: then the
-    bytes of an output do not depend on how busy the machine was, for the shape of a batch changes the last bits of scores."""
+    """The default rows of a forward pass, which suits most models. `decode` measures it; a corpus job must not, because the shape
+    of a batch changes the last bits of scores, and the output's bytes may not depend on how busy the machine was."""
     return Budget(512, 64) if on_gpu(device) else Budget(128, 16)
-
-
-MOST = 1e18  # of anything that is counted
 
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over lines. `sentences` are those that were given to the model, `beam_calls` what beam search makes at least."""
+    """Counts summed over lines. `sentences` were passed to the model; `beam_calls` is a lower bound on beam search's calls."""
 
     lines: int = 0
     sentences: int = 0
@@ -67,15 +65,15 @@ class Tally:
 
     @classmethod
     def load(cls, numbers: Any) -> Tally:
-        """What was saved. ValueError if it is none."""
+        """From the fields of a parsed JSON object. ValueError if they are not counts."""
         if {each.name for each in fields(cls)} != set(numbers):
             raise ValueError("not the counts of a job")
-        if not all(type(number) in (int, float) and 0 <= number < MOST for number in numbers.values()):
+        if not all(type(number) in (int, float) and 0 <= number < MAX_COUNT for number in numbers.values()):
             raise ValueError("a count is not a number from 0 up")
         return cls(**numbers)
 
     def add(self, results: Sequence[Result], beam: int) -> None:
-        """Sentences are done; with a beam of 0, beam search's calls are none that they could be compared with."""
+        """Add decoded sentences. With a beam of 0, no calls of beam search are added (there is no comparable beam search)."""
         self.sentences += len(results)
         self.calls += sum([result.calls for result in results])
         self.beam_calls += sum([beam_calls(result, beam) for result in results]) if beam else 0
@@ -83,22 +81,21 @@ class Tally:
         self.exact += sum([result.exact for result in results])
 
     def include(self, other: Tally, times: int = 1) -> None:
-        """These lines too; with `times=-1`, no more."""
+        """Add another tally; with `times=-1`, subtract it."""
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + times * getattr(other, each.name))
 
     @property
     def saved(self) -> float:
-        """The share of beam search's calls that was not made, at least."""
+        """The fraction of beam search's calls that was saved, as a lower bound."""
         return max(0.0, 1 - self.calls / self.beam_calls) if self.beam_calls else 0.0
 
 
 def beam_calls(result: Result, beam: int) -> int:
-    """How many calls beam search makes at least for the same answers, where finished hypotheses leave the beam.
+    """A lower bound on the calls of beam search for the same answers, with finished hypotheses leaving the beam.
 
-    To find an answer of n tokens it scores the empty hypothesis and then a full beam of each length from 1 to n - 1, however
-    well it is stopped (`tests/corpus/test_tally.py`). Where nothing finished it scores no fewer than were scored here.
-    """
+    To find an answer of n tokens it scores the empty hypothesis and then a full beam of each length from 1 to n - 1, under any
+    stopping rule (`tests/corpus/test_tally.py`). If nothing finished, it scores at least as many as were scored here."""
     answers = result.hypotheses
     longest = len(answers[0].tokens) if len(answers) == 1 else max((len(answer.tokens) for answer in answers), default=0)
     return 1 + beam * (longest - 1) if longest else result.calls
@@ -106,7 +103,7 @@ def beam_calls(result: Result, beam: int) -> int:
 
 @dataclass(frozen=True)
 class ShardResult:
-    """A shard that is done: what is written for it, what it cost, which of its lines failed, and a digest of its records."""
+    """A decoded shard: its bytes in the output, its cost, the lines that failed, and the digest of its records (`source`)."""
 
     index: int
     data: bytes
@@ -116,33 +113,33 @@ class ShardResult:
 
 
 Work = Callable[[Iterator[Shard]], Iterable[ShardResult]]
-"""Does shards, and hands them back in any order. It takes the next one when it has room for it, so that few are in memory."""
+"""Decodes shards and yields the results in any order. It takes a shard only when it has capacity, so few are in memory."""
 
 
 @dataclass
 class Worker:
-    """A model with its settings."""
+    """A model with its decoding settings and output format."""
 
     model: Any
     decoding: Decoding
     target: Target = field(default_factory=Target)
-    signature: str = ""  # what makes its results what they are, in one line
-    chat: bool = False  # whether texts are what is said to a chat model, not what it goes on with
-    probe: str | None = None  # a text that the model can decode, as long as it can decode anything
+    signature: str = ""  # one line that identifies all that its results depend on
+    chat: bool = False  # whether texts are user messages for a chat model, not plain prompts
+    probe: str | None = None  # a text that was decoded before, to test whether the model still works
 
     @property
     def beam(self) -> int:
-        """The beam by which calls are compared; 0 where beam search's cost is not known."""
+        """The beam size of the beam search that calls are compared with; 0 if that search's cost is not known."""
         decoding = self.decoding
-        full = decoding.allowed is None and not decoding.processors  # where few tokens are allowed, beams are not
+        full = decoding.allowed is None and not decoding.processors  # otherwise beams may not be full
         comparable = decoding.finished == "leave" and decoding.strategy == "best-first" and full
         return decoding.beam if comparable else 0
 
     def decode_shard(self, shard: Shard, budget: Budget | None = None, notice: Callable[[], None] | None = None) -> ShardResult:
-        """Decode a shard by itself. With the same budget the bytes are the same, whatever was decoded before and where."""
+        """Decode a shard by itself: with the same budget, its bytes are always the same. `notice` is called after each line."""
         if budget is not None and budget != self.decoding.row_budget:
             self.decoding = self.decoding.using(row_budget=budget)
-        self.probe = self.probe or "."  # nobody sees the lines of a file fail one by one: do not go on with a dead model
+        self.probe = self.probe or "."  # without a probe, a dead model would fail every line of the file
         source = shard.digest
         shard = replace(shard, records=[self.target.admit(record) for record in shard.records])
         results: dict[int, Result] = {}
@@ -150,16 +147,16 @@ class Worker:
         def done(record: Record, result: Result) -> None:
             results[record.number] = result
             if notice is not None:
-                notice()  # of one more line
+                notice()
 
         tally = self.decode(shard.records, done)
-        inorder = [results[record.number] for record in shard.records]
-        failures = [(r.number, why) for r, result in zip(shard.records, inorder, strict=True) if (why := self.failure(result))]
+        ordered = [results[record.number] for record in shard.records]
+        failures = [(r.number, why) for r, result in zip(shard.records, ordered, strict=True) if (why := self.failure(result))]
         tally.failed = len(failures)
-        return ShardResult(shard.index, self.target.encode(shard, inorder), tally, tuple(failures), source)
+        return ShardResult(shard.index, self.target.encode(shard, ordered), tally, tuple(failures), source)
 
     def work(self, budget: Budget | None, notice: Callable[[int], None], shards: Iterator[Shard]) -> Iterator[ShardResult]:
-        """Shard after shard, in this process; two at a time where threads can."""
+        """Decode shards in this process, in two threads if `two_at_once` allows it. `notice(1)` is called for each line."""
         if two_at_once(self.model, self.decoding):
             return self._two_at_a_time(budget, notice, shards)
         return (self.decode_shard(shard, budget, partial(notice, 1)) for shard in shards)
@@ -167,17 +164,18 @@ class Worker:
     def _two_at_a_time(
         self, budget: Budget | None, notice: Callable[[int], None], shards: Iterator[Shard]
     ) -> Iterator[ShardResult]:
+        """Decode shards in two threads, with `model.second` in one of them. If the consumer stops, running decodes end too."""
         free = [replace(self, model=self.model.second), self]
         over = Event()
 
-        def tell() -> None:
+        def notice_line() -> None:
             if over.is_set():
                 raise Stopped("the work was broken off")
             notice(1)
 
         def decode(worker: Worker, shard: Shard) -> tuple[Worker, ShardResult]:
             with side_by_side():
-                return worker, worker.decode_shard(shard, budget, tell)
+                return worker, worker.decode_shard(shard, budget, notice_line)
 
         with ThreadPoolExecutor(len(free), thread_name_prefix="shard") as pool:
             running: set[Future[tuple[Worker, ShardResult]]] = set()
@@ -194,10 +192,8 @@ class Worker:
                 over.set()
 
     def decode(self, records: Sequence[Record], done: Done, trace: Tracer | None = None) -> Tally:
-        """Decode these records; `done` is told of each. Nothing is asked of the model for those without text.
-
-        Stopped if the model fails on a line and then on one that it could decode before.
-        """
+        """Decode records, calling `done` with each result. Records with an error or a blank text do not reach the model. Stopped
+        if the model fails on a line alone and then on the probe."""
         tally = Tally(lines=len(records))
         wanted = []
         for record in records:
@@ -212,10 +208,10 @@ class Worker:
         return tally
 
     def failure(self, result: Result) -> str | None:
-        """Why a line has no output, or none that is known to be right, if it should have one."""
+        """Why a line counts as failed: it has no output, or one that may not be the best; None if it did not fail."""
         if result.status == "error":
             return result.message
-        if result.status == "complete" or (self.target.partial and self.target.shown(result)):
+        if result.status == "complete" or (self.target.partial and self.target.answers_to_write(result)):
             return None
         if result.status == "budget":
             return BEST_SO_FAR if result.hypotheses else OUT_OF_CALLS
@@ -224,8 +220,8 @@ class Worker:
     def _decode_together(
         self, records: Sequence[Record], done: Done, trace: Tracer | None, tally: Tally, last_try: bool = False
     ) -> None:
-        """Decode these records together. If that fails, do those that are left in halves, until the one at fault is alone; that
-        one once more, for what failed may have been the machine."""
+        """Decode records in one call. If that raises, bisect the unfinished ones until the one at fault is alone; decode that one
+        once more (`last_try`), in case the failure was a transient one of the machine."""
         left = dict(enumerate(records))
         results: list[Result] = []
         cost = Stats()
@@ -245,8 +241,8 @@ class Worker:
             tally.model_seconds += cost.model_seconds
         except (Stopped, BrokenPipeError):
             raise
-        except Exception as error:  # of the model's or a score's own code
-            why = reason(error)  # and no more: the exception holds the memory that may have run out
+        except Exception as error:  # raised by the model's or a score's own code
+            why = reason(error)  # keep no reference to the exception: its frames may hold the memory that ran out
         if last_try:
             for index in list(left):
                 finished(index, Result(status="error", message=why))
@@ -262,13 +258,13 @@ class Worker:
             self._decode_together(half, done, trace, tally, alone)
 
     def _check_model(self) -> None:
-        """A line failed alone. Is it the line, or is a device lost, or its memory gone?"""
+        """Called when a line failed alone: Stopped if the probe fails as well, as with a lost device or exhausted memory."""
         try:
             if self.probe is not None:
                 self._call([self.probe])
         except Exception as error:
             raise Stopped(f"the model fails on everything ({reason(error)})") from error
 
-    def _call(self, texts: Sequence[str], **watching: Any) -> None:
+    def _call(self, texts: Sequence[str], **options: Any) -> None:
         inputs = [conversation(text) for text in texts] if self.chat else texts
-        decode(self.model, inputs, self.decoding, errors="raise", **watching)  # for who is at fault is found out here
+        decode(self.model, inputs, self.decoding, errors="raise", **options)  # "raise": `_decode_together` isolates the failure

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..models import Model, Query, Scored
 from ..models.reader import Prompt
-from ..models.score_arrays import FewBest, few_rows
+from ..models.score_arrays import FewBest, row_blocks
 from ..models.text_model import TextModel
 from .model_record import record_of
 from .runner import Row, Runner, Sentence
@@ -131,7 +131,7 @@ def _log_softmax(logits: Any) -> Any:
     if hasattr(logits, "detach"):
         return logits.float().log_softmax(-1).clamp_(max=0).cpu().numpy()
     scores = np.empty(logits.shape, logits.dtype)
-    for rows in few_rows(len(scores)):
+    for rows in row_blocks(len(scores)):
         part = scores[rows]
         part[...] = logits[rows]
         part -= part.max(-1, keepdims=True)

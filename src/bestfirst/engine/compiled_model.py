@@ -66,7 +66,7 @@ class CompiledModel(TextModel):
             self.config = read_config(self.folder)
             own = self.folder / "generation_config.json"
             self.generation: Mapping[str, Any] = read_json(own) if own.is_file() else self.config
-            self.texts = read_tokenizer(self.folder, self.config["model_type"], source_lang)
+            self.text_tokenizer = read_tokenizer(self.folder, self.config["model_type"], source_lang)
             self._weights: Any = read_weights(self.config, WeightFiles(self.folder))
             self.vocabulary = len(self._weights.head.weight)
         except (ValueError, TypeError, LookupError, AttributeError) as error:  # a value that is not what it should be

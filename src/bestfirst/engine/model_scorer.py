@@ -11,7 +11,7 @@ from typing import Any
 from ..constraints import allowed_after, check_vocabulary
 from ..models import Ensemble, Model, Query, Scored, Source
 from ..models.model import eos_of
-from ..models.score_arrays import best_of_each, best_of_rows, numbers
+from ..models.score_arrays import as_float64, top_k_matrix, top_k_rows
 from ..scoring import Score
 from ..search import BrokenLaw, Hypothesis, Successors
 from ..settings import Budget
@@ -133,7 +133,7 @@ class ModelScorer(Scorer):
 
         out = list(answers)
         good = [i for i, answer in enumerate(answers) if not isinstance(answer, ModelFailure)]
-        rows = [numbers(answers[i].logprobs, ScoresAfter(batch[i]), nan=True) for i in good]
+        rows = [as_float64(answers[i].logprobs, ScoresAfter(batch[i]), nan=True) for i in good]
         for i, row in zip(good, rows, strict=True):
             self._check_size(row, ScoresAfter(batch[i]))
         if good:
@@ -164,7 +164,7 @@ class ModelScorer(Scorer):
         for i, what in zip(good, whats, strict=True):
             self._check_size(answers[i].logprobs, what)
             batch[i].state = (answers[i].state, PLAIN)
-        best = best_of_rows([answers[i].logprobs for i in good], whats, width)
+        best = top_k_rows([answers[i].logprobs for i in good], whats, width)
         for i, what, (values, tokens) in zip(good, whats, best, strict=True):
             wrong = wrong_in(values, tokens, what)
             out[i] = Successors(values, tokens) if wrong is None else self._given_up(wrong)
@@ -194,7 +194,7 @@ class ModelScorer(Scorer):
         """The successors of `y`, and its state."""
         self._check_size(answer.logprobs, ScoresAfter(y))
         try:
-            logprobs = numbers(answer.logprobs, ScoresAfter(y))
+            logprobs = as_float64(answer.logprobs, ScoresAfter(y))
         except BrokenLaw:
             raise
         except ValueError as error:
@@ -202,10 +202,10 @@ class ModelScorer(Scorer):
         values, reached = self._increments(y, before, logprobs, beside)
         coverage = before.coverage
         if answer.attention is not None:
-            coverage = coverage + numbers(answer.attention, f"the attention after {list(y.tokens)}")
+            coverage = coverage + as_float64(answer.attention, f"the attention after {list(y.tokens)}")
         y.state = (answer.state, ScoreState(None if beside is None else beside.state, reached, coverage))
         ending = float(self.score.ending(coverage)) if "attention" in self.score.needs else 0.0
-        ((best, tokens),) = best_of_each(values[None], width)
+        ((best, tokens),) = top_k_matrix(values[None], width)
         if wrong := wrong_in(best, tokens, ScoresAfter(y)):
             return self._given_up(wrong)
         return Successors(best, tokens, None if self.score.plain else logprobs[tokens].tolist(), ending)
@@ -217,7 +217,7 @@ class ModelScorer(Scorer):
         aux = reached = None
         past = {}
         if beside is not None:
-            aux = numbers(beside.logprobs, f"the language model's scores after {list(y.tokens)}")
+            aux = as_float64(beside.logprobs, f"the language model's scores after {list(y.tokens)}")
             check_same_vocabulary(aux, logprobs)
         if "language_model_past" in self.score.needs:
             past["past"] = numpy.asarray([0.0 if y.parent is None else before.reached[y.token]])
@@ -265,7 +265,7 @@ def _restricted(answer: Any, allowed: Any, y: Hypothesis) -> Any:
 
     if allowed is None or isinstance(answer, ModelFailure):
         return answer
-    logprobs = numbers(answer.logprobs, ScoresAfter(y), nan=True)
+    logprobs = as_float64(answer.logprobs, ScoresAfter(y), nan=True)
     check_vocabulary(allowed, len(logprobs))
     kept = numpy.full_like(logprobs, -inf)
     kept[allowed] = logprobs[allowed]

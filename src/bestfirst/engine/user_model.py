@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..models import FunctionModel, Model, Query, Scored
 from ..models.combinators import Ensemble, ShallowFusion
-from ..models.score_arrays import numbers
+from ..models.score_arrays import as_float64
 from ..search import ROUNDING, BrokenLaw, Hypothesis
 from ..settings import Budget
 
@@ -205,7 +205,7 @@ def difference(one: Any, other: Any) -> tuple[int, float, float] | None:
     import numpy
 
     slack = max(ROUNDING, 4 * max(_resolution(row) for row in (one, other)))
-    a, b = numbers(one, "the scores"), numbers(other, "the scores")
+    a, b = as_float64(one, "the scores"), as_float64(other, "the scores")
     if len(a) != len(b):
         return 0, float(len(a)), float(len(b))
     with numpy.errstate(invalid="ignore"):
@@ -244,7 +244,7 @@ def warn_of_probabilities(row: Any, what: object) -> None:
     if isinstance(row, (list, tuple)):  # the first log-probability ends this
         total = sum(row) if all(isinstance(value, (int, float)) and value >= 0 for value in row) else 0.0
     else:
-        found = numbers(row, what, nan=True)
+        found = as_float64(row, what, nan=True)
         total = found.sum() if found.min() >= 0 else 0.0
     if len(row) > 1 and abs(total - 1) < ROUNDING:
         warnings.warn(f"{what} look like probabilities (from 0 up, 1 together); return their log", RuntimeWarning, stacklevel=2)

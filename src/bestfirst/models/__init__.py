@@ -1,4 +1,4 @@
-"""Models: who gives next-token scores."""
+"""Models: the interface that supplies next-token scores to the search (`Model`), and its implementations."""
 
 from .combinators import Ensemble, ShallowFusion
 from .model import FunctionModel, Model, Query, Scored, Source, as_model

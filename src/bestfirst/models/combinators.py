@@ -1,4 +1,6 @@
-"""Models made of models: ensembles, and a translator fused with a language model. Both are `Model`s like any other."""
+"""Models that combine other models: `Ensemble`, and `ShallowFusion` of a translation model with a language model.
+Both are ordinary `Model`s. While an engine decodes one, each Hugging Face model inside it runs on its own KV cache tree
+(`engine/cached_model.py`), and `Ensemble.best` then avoids computing the mean over the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -9,11 +11,11 @@ from typing import Any
 
 from ..search import BrokenLaw
 from .model import Model, Query, Scored, Source, as_model
-from .score_arrays import best_of_mean, few_rows, together
+from .score_arrays import row_blocks, stack_rows, top_k_of_mean
 
 
 class Combined(Model):
-    """Models that are asked together, and have the same vocabulary. Lengths and text are the first one's."""
+    """Scores each hypothesis with every model. Vocabularies must be equal; lengths and tokenization are the first model's."""
 
     def __init__(self, models: Sequence[Model]) -> None:
         models = [as_model(model) for model in models]
@@ -24,12 +26,11 @@ class Combined(Model):
         self.models = models
         self.eos = models[0].eos
 
-    def answers(self, batch: Sequence[Query]) -> tuple[list[Any], list[list[Any]]]:
-        """Every model's log-probabilities, (hypotheses, vocabulary), not to be written to, and the states to go on from: of each,
-        all theirs."""
+    def score_all(self, batch: Sequence[Query]) -> tuple[list[Any], list[list[Any]]]:
+        """Each model's log-probabilities (hypotheses, vocabulary), read-only; per hypothesis, the next states of all models."""
         each = [model.score([Query(q.state[i], q.prefix) for q in batch]) for i, model in enumerate(self.models)]
-        _check_sizes([{len(answer.logprobs) for answer in answers} for answers in each])
-        arrays = [together([answer.logprobs for answer in answers]) for answers in each]
+        _check_vocabulary_sizes([{len(answer.logprobs) for answer in answers} for answers in each])
+        arrays = [stack_rows([answer.logprobs for answer in answers]) for answers in each]
         return arrays, [[answer.state for answer in row] for row in zip(*each, strict=True)]
 
     def reader(self, prefix: Any = None) -> Callable[[Any], Source]:
@@ -61,10 +62,8 @@ class Combined(Model):
 
 
 class Ensemble(Combined):
-    """The weighted mean of several models' probabilities: log sum_i w_i p_i(y_t | y_<t, x), weights normalised to sum 1.
-
-    All models read the same input.
-    """
+    """The weighted mean of several models' probabilities: log sum_i w_i p_i(y_t | y_<t, x), weights normalised to sum 1. All
+    models read the same input."""
 
     def __init__(self, models: Sequence[Model], weights: Sequence[float] | None = None) -> None:
         weights = [1.0] * len(models) if weights is None else list(weights)
@@ -83,33 +82,33 @@ class Ensemble(Combined):
     def score(self, batch: Sequence[Query]) -> list[Scored]:
         import numpy
 
-        parts, states = self.answers(batch)
+        parts, states = self.score_all(batch)
         rows = numpy.empty(parts[0].shape, numpy.result_type(*parts))
-        for some in few_rows(len(rows)):
-            _log_of_mean([part[some] for part in parts], self.weights, rows[some])
+        for block in row_blocks(len(rows)):
+            _log_of_mean([part[block] for part in parts], self.weights, rows[block])
         return [Scored(row, state) for row, state in zip(rows, states, strict=True)]
 
     def best(self, batch: Sequence[Query], width: float) -> list[tuple[list[float], list[int], Any]] | None:
-        """Of each hypothesis the best tokens, their log-probabilities, and the state to go on from, without the scores of all
-        tokens: what no model has among its first is less likely than the mean of their last. None where that is not at hand."""
+        """For each hypothesis the `width` best log-probabilities, their tokens, and the next state, without computing the mean
+        over the whole vocabulary (`top_k_of_mean`). None if `score` has to be used: this needs every model to run on a cached
+        decoder of its own (logits are only valid until the decoder's next step), and a vocabulary much larger than `width`."""
         running: list[Any] = [getattr(model, "cached", None) for model in self.models]
-        if None in running or len({id(each.runner.decoder) for each in running}) < len(running):  # its logits hold for one step
+        if None in running or len({id(each.runner.decoder) for each in running}) < len(running):
             return None
-        if 4 * width > min(tree.model.vocabulary for tree in running):
+        if 4 * width > min(cached.model.vocabulary for cached in running):
             return None
-        count = 2 * int(width) + 4  # whose first are known to be the mean's, in nearly every row
-        found = [tree.best([Query(q.state[i], q.prefix) for q in batch], count) for i, tree in enumerate(running)]
-        _check_sizes([{part.logits.shape[1]} for part in found])
-        best = best_of_mean(found, self.weights, int(width))
-        return [(*row, list(states)) for row, *states in zip(best, *(each.states for each in found), strict=True)]
+        count = 2 * int(width) + 4  # enough to contain the mean's top `width` in nearly every row
+        parts = [cached.best([Query(q.state[i], q.prefix) for q in batch], count) for i, cached in enumerate(running)]
+        _check_vocabulary_sizes([{part.logits.shape[1]} for part in parts])
+        best = top_k_of_mean(parts, self.weights, int(width))
+        return [(*row, list(states)) for row, *states in zip(best, *(part.states for part in parts), strict=True)]
 
 
 class ShallowFusion(Combined):
-    """log p(y|x) + weight * log p(y): a model with a language model added at every step (Gulcehre et al. 2015).
+    """log p(y|x) + weight * log p(y): a language model's log-probabilities added at every step (Gulcehre et al. 2015).
 
-    Not a distribution, but never rising, so search is exact as it is. A language model that is to be taken off instead is
-    `bestfirst.scoring.MutualInformation`.
-    """
+    The sum is not a distribution, but each step's term is at most 0, so search stays exact. To subtract a language model, use
+    `bestfirst.scoring.MutualInformation`."""
 
     def __init__(self, model: Model, language_model: Model, weight: float) -> None:
         if not (isfinite(weight) and weight >= 0):
@@ -121,15 +120,15 @@ class ShallowFusion(Combined):
         return [self.models[0].start(source), self.models[1].start(())]
 
     def score(self, batch: Sequence[Query]) -> list[Scored]:
-        (rows, beside), states = self.answers(batch)
+        (rows, language), states = self.score_all(batch)
         if self.weight > 0:
-            rows = rows + self.weight * beside
+            rows = rows + self.weight * language
         return [Scored(row, state) for row, state in zip(rows, states, strict=True)]
 
 
 def _log_of_mean(parts: Sequence[Any], weights: Sequence[float], mean: Any) -> None:
-    """`mean` becomes the logarithm of the weighted mean of probabilities, from their logarithms. Where that is too small,
-    for its type, it is computed from these alone."""
+    """Write the logarithm of the weighted mean of probabilities to `mean`, given log-probabilities. Where the mean underflows its
+    dtype, it is computed by log-sum-exp instead, which is slower."""
     import numpy
 
     mean[...] = 0
@@ -141,10 +140,10 @@ def _log_of_mean(parts: Sequence[Any], weights: Sequence[float], mean: Any) -> N
     if len(small):
         each = [part.reshape(-1)[small] + log(weight) for part, weight in zip(parts, weights, strict=True)]
         mean.reshape(-1)[small] = numpy.logaddexp.reduce(each)
-    numpy.minimum(mean, 0, out=mean)  # rounding must not make p = 1 more than it is
+    numpy.minimum(mean, 0, out=mean)  # rounding must not make p exceed 1
 
 
-def _check_sizes(sizes: Sequence[set[int]]) -> None:
+def _check_vocabulary_sizes(sizes: Sequence[set[int]]) -> None:
     if len(set().union(*sizes)) > 1:
         shown = ", ".join(str(max(size)) for size in sizes)
         raise BrokenLaw(f"models to be combined must have the same vocabulary, these have {shown} tokens")

@@ -1,5 +1,5 @@
-"""Model folders: where the embedded one lies, whether there can be a model where one is named, its weights, and what is wrong
-with one. Needs no torch."""
+"""Model folders: the path of the embedded model, checks that a folder is complete, reading safetensors weights, and diagnosis of
+damaged files. Needs no torch."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from typing import Any, NamedTuple
 from ..durable_files import digest
 
 EMBEDDED = "tatoeba-de-en"
-LONGEST_HEADER = 100 << 20  # bytes; what safetensors itself allows
+LONGEST_HEADER = 100 << 20  # bytes; safetensors' own limit
 
 
 class ModelNotFound(ValueError):
-    """There is no usable model where one was named."""
+    """The named folder or Hub model does not exist or cannot be used."""
 
 
 class FilesDiffer(ModelNotFound):
-    """Files of a folder contradict each other: whoever loads it, what comes out is not the model that was saved."""
+    """Files of a folder contradict each other, so no library could load the model that was saved."""
 
 
 class NeedsTransformers(ModelNotFound):
-    """A model that can only be loaded by transformers; says why."""
+    """The model can only be loaded by transformers; the message says why."""
 
 
 def embedded_folder() -> str:
-    """Where the model that comes with this package lies."""
+    """The path of the model that comes with this package."""
     return str(files("bestfirst") / "data" / EMBEDDED)
 
 
 def check_folder(name: str) -> None:
-    """Say what is missing before transformers does, and never ask a hub for what is meant as a folder."""
+    """ModelNotFound, with a clearer message than transformers gives, if a folder is missing or incomplete. A name that looks like
+    a path is never looked up on the Hub; any other name that is not a folder is."""
     folder = Path(name)
     if not folder.exists():
         if folder.is_absolute() or name.startswith((".", "~")) or len(folder.parts) > 2:
@@ -53,55 +54,54 @@ def check_folder(name: str) -> None:
 
 
 def has_tokenizer(name: str) -> bool:
-    """Whether this folder holds a tokenizer too; of a name that is no folder, only transformers knows."""
+    """Whether a folder contains a tokenizer; True for a name on the Hub, where only transformers can tell."""
     folder = Path(name)
     return not folder.is_dir() or any((folder / file).exists() for file in ("tokenizer_config.json", "tokenizer.json"))
 
 
 def fingerprint(name: str | None) -> str:
-    """A digest of all files of a model folder; of a name that is no folder, the name."""
+    """A digest of the names, sizes and contents of all files in a model folder (None: the embedded one); for a name that is not a
+    folder, the name itself. Hidden files do not count."""
     folder = Path(embedded_folder() if name is None else name)
     if not folder.is_dir():
         return str(name)
-    found = sha256()
+    hasher = sha256()
     for path in sorted(folder.iterdir()):
         if path.is_file() and not path.name.startswith("."):
-            found.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-            digest(path, found)
-    return found.hexdigest()
+            hasher.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+            digest(path, hasher)
+    return hasher.hexdigest()
 
 
 def _check_hub(name: str) -> None:
-    """Ask once, where transformers would try for half a minute: is a model of this name in the hub's cache, or on the hub?"""
+    """ModelNotFound unless the Hub or its cache has this model. Asks once, where transformers would retry for half a minute."""
     from huggingface_hub import model_info, try_to_load_from_cache
 
     try:
         if not isinstance(try_to_load_from_cache(name, "config.json"), str):
             model_info(name, timeout=10)
-    except Exception as error:  # of whatever library the hub is reached with
+    except Exception as error:  # its type depends on the HTTP library that huggingface_hub uses
         answered = getattr(error, "response", None) is not None
         unknown = "none of that name on the hub" if answered else "the hub, where it may be, cannot be reached"
         said = f"no model folder at {name!r}, and {unknown}"
         raise ModelNotFound(f"{said}: {first_line(error)}") from error
 
 
-# -- its weights ---------------------------------------------------------------------------------------------------------
+# -- weights -------------------------------------------------------------------------------------------------------------
 
 
 class Place(NamedTuple):
-    """Where a tensor lies."""
+    """The location of a tensor in a safetensors file."""
 
-    file: Any  # the mapped file
-    dtype: str
+    file: Any  # memory map of the file
+    dtype: str  # as safetensors names it
     shape: tuple[int, ...]
-    begin: int
+    begin: int  # byte offset in the file
 
 
 class WeightFiles:
-    """A model folder's weights by name, as numpy's arrays, read one by one as they are asked for.
-
-    Whatever they are stored as (F32, F16, BF16, F64), they come as float32, a copy.
-    """
+    """A mapping from tensor names to weights for all safetensors files of a folder, read lazily by memory map. Each lookup
+    returns a float32 copy, whatever the stored dtype (F32, F16, BF16, F64)."""
 
     def __init__(self, folder: Path) -> None:
         self._places: dict[str, Place] = {}
@@ -135,6 +135,7 @@ class WeightFiles:
         return self._places[name]
 
     def _read_header(self, path: Path) -> None:
+        """Add the tensors of one file. ModelNotFound if its header is invalid or names bytes outside of the file."""
         with open(path, "rb") as file:
             size = path.stat().st_size
             length = int.from_bytes(file.read(8), "little")
@@ -142,7 +143,7 @@ class WeightFiles:
                 raise ModelNotFound(f"{path.name} is damaged: its header does not fit into it")
             try:
                 header = json.loads(file.read(length))
-                found: dict[str, tuple[Any, ...]] = {
+                tensors: dict[str, tuple[Any, ...]] = {
                     name: (str(entry["dtype"]), tuple(map(int, entry["shape"])), *map(int, entry["data_offsets"]))
                     for name, entry in header.items()
                     if name != "__metadata__"
@@ -150,31 +151,32 @@ class WeightFiles:
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise ModelNotFound(f"{path.name} is damaged: its header is not one of safetensors") from error
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        for name, (dtype, shape, begin, end) in found.items():
+        for name, (dtype, shape, begin, end) in tensors.items():
             width = {"F64": 8, "F32": 4}.get(dtype, 2 if "16" in dtype else 0)
             if not 0 <= begin <= end <= size - 8 - length or (width and end - begin != width * prod(shape)):
                 raise ModelNotFound(f"{path.name} is damaged: {name!r} does not lie in it")
             self._places[name] = Place(mapped, dtype, shape, 8 + length + begin)
 
 
-# -- what is wrong with one ------------------------------------------------------------------------------------------------
+# -- diagnosis of damaged folders ------------------------------------------------------------------------------------------
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception of somebody else's code says, without its kind."""
+    """The first line of an exception's message; its class name if the message is empty."""
     return str(error).strip().split("\n")[0] or type(error).__name__
 
 
-def damage(name: str, error: Exception) -> str:
-    """What made `error`, in one line that names the file or field, where libraries name their own insides; else what it says."""
-    folder, said = Path(name), str(error).strip()
-    if "trust_remote_code" in said:
+def describe_damage(name: str, error: Exception) -> str:
+    """One line that says why loading failed with `error`: the damaged file or field where it can be found, since libraries often
+    report only their internals; else the first line of the error."""
+    folder, message = Path(name), str(error).strip()
+    if "trust_remote_code" in message:
         return "it needs Python files that come with it; read them, and if you trust them, load it with trust_remote_code=True"
     if folder.is_dir():
-        found = _broken_json(folder) or _bad_weights(folder, error) or _missing_vocabulary(folder, error)
-        if found is not None:
-            return found
-    lines = [line.strip() for line in said.splitlines()] or [type(error).__name__]
+        cause = _broken_json(folder) or _bad_weights(folder, error) or _missing_vocabulary(folder, error)
+        if cause is not None:
+            return cause
+    lines = [line.strip() for line in message.splitlines()] or [type(error).__name__]
     if lines[0].endswith(":") and len(lines) > 1:  # "Validation error for field 'd_model':"
         return f"config.json: {lines[1].removeprefix('TypeError: ').partition('. Errors')[0]}"
     return lines[0]
@@ -183,11 +185,11 @@ def damage(name: str, error: Exception) -> str:
 def _broken_json(folder: Path) -> str | None:
     for path in sorted(folder.glob("*.json")):
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             return f"{path.name} is no JSON: {str(error).splitlines()[0]}"
-        if not isinstance(found, dict) and path.name.endswith("config.json"):
-            return f"{path.name} must be a JSON object, and is a {type(found).__name__}"
+        if not isinstance(content, dict) and path.name.endswith("config.json"):
+            return f"{path.name} must be a JSON object, and is a {type(content).__name__}"
     return None
 
 
@@ -202,7 +204,7 @@ def _bad_weights(folder: Path, error: Exception) -> str | None:
 
 
 def _missing_vocabulary(folder: Path, error: Exception) -> str | None:
-    """Tokenizers find out that a file is not there, or empty, by what it does to their insides."""
+    """The vocabulary file that is missing or empty: transformers' tokenizers fail on it with unrelated internal errors."""
     import transformers
 
     if not any(sign in str(error) for sign in ("NoneType", "model_proto", "INTERNAL")):

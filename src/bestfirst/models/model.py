@@ -1,4 +1,5 @@
-"""Model: who gives next-token scores. Bring your own by writing two methods; or bring any object that has them (`as_model`)."""
+"""The `Model` interface: next-token scores for a batch of hypotheses. A model of your own implements two methods, `start` and
+`score`; `as_model` also accepts any object that has them, and `FunctionModel` wraps a single function."""
 
 from __future__ import annotations
 
@@ -13,16 +14,16 @@ from typing import Any, NamedTuple
 
 @dataclass(slots=True)
 class Source:
-    """One input, read: what the model makes of it, |x|, and how long its output may get by default and at most."""
+    """A tokenized and measured input, as returned by a model's `reader`."""
 
-    payload: Any
-    length: int
-    max_length: int
-    limit: float = inf  # positions the model has
+    payload: Any  # what `Model.start` gets, such as a `Prompt`
+    length: int  # |x|
+    max_length: int  # default limit on generated tokens
+    limit: float = inf  # hard limit: the positions that the model has left
 
 
 class Query(NamedTuple):
-    """A hypothesis to score: `prefix` is all its tokens (no BOS), `state` what scoring the prefix without its last token returned
+    """A hypothesis to score. `prefix` is all of its tokens (no BOS), `state` what scoring the prefix one token shorter returned
     (for the empty prefix: what `start` returned)."""
 
     state: Any
@@ -30,11 +31,10 @@ class Query(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """The answer to a query: one score for every token that may come next (-inf: may not), and the state to go on from.
+    """The answer to a query: one score for each token of the vocabulary (-inf forbids a token), and the state after `prefix`.
 
-    Scores may be a list, an array or a tensor of any precision on any device: they are added up in float64.
-    `attention`, given only by `attend`, is the weight of each source token in choosing the next one.
-    """
+    Scores may be a list, an array or a tensor of any precision on any device; they are summed in float64.
+    `attention`, set only by `attend`, is the cross-attention weight of each source token for the next token."""
 
     logprobs: Any
     state: Any = None
@@ -42,22 +42,21 @@ class Scored(NamedTuple):
 
 
 class Model(ABC):
-    """A sequential predictor: a start state for an input, and scores of the next token for a batch of hypotheses.
+    """An autoregressive model: a start state for each input, and next-token scores for a batch of hypotheses.
 
-    `bestfirst.testing.check_model` runs the laws that the search relies on. Scores need not be probabilities. An object that is
-    no `Model` but has `eos`, `start` and `score` will do wherever a model is asked for (`as_model`).
-    """
+    `bestfirst.testing.check_model` tests the properties that the search relies on. Scores need not be probabilities. An object
+    with `eos`, `start` and `score` that does not inherit from `Model` is accepted wherever a model is expected (`as_model`)."""
 
-    eos: Collection[int]  # tokens that finish a hypothesis; one will do
-    hugging_face = False  # whether it is a `TransformersModel`, which engines run in ways of their own
+    eos: Collection[int]  # tokens that finish a hypothesis; a single int is accepted
+    hugging_face = False  # whether this is a `TextModel`, for which engines have their own decoders and KV caches
     on_gpu = False
-    eight_bits = False  # whether the engine's products are taken in these
-    stateful = True  # whether `score` needs the state of the prefix before, as against that of `start`
-    chats = False  # whether inputs may be conversations: lists of messages
+    eight_bits = False  # whether the engine multiplies matrices in int8
+    stateful = True  # whether `score` needs the state of the previous prefix; False: that of `start` is enough
+    chats = False  # whether inputs may be conversations (lists of messages)
 
     @property
     def known_as(self) -> Any:
-        """What stands for its weights, by identity: models that share it share what is known of them."""
+        """The object that identifies the weights: engine records (timings, checks) are shared by models with the same one."""
         return self
 
     @abstractmethod
@@ -65,34 +64,33 @@ class Model(ABC):
         """The state before the first token."""
 
     def start_batch(self, sources: Sequence[Any]) -> Sequence[Any]:
-        """The states of several inputs. To be written where an encoder is faster on a batch."""
+        """The start states of several inputs. Override it where the encoder is faster on a batch."""
         return [self.start(source) for source in sources]
 
     @abstractmethod
     def score(self, batch: Sequence[Query]) -> Sequence[Scored]:
-        """Score the next token of each hypothesis. Must not depend on what else is in the batch.
+        """Score the next token of each hypothesis. The result for one must not depend on the others in the batch.
 
-        A pair (scores, state) will do for a `Scored`, scores alone for a model without states, and for all answers one matrix,
-        a row a hypothesis, or such a matrix and a list of states.
-        """
+        Instead of a `Scored`, a pair (scores, state) is accepted, or scores alone from a model without states; instead of the
+        list, one matrix (hypotheses, vocabulary), or such a matrix and a list of states."""
 
     def batch_key(self, query: Query) -> Hashable:
-        """Hypotheses of different keys are never in one batch: `len(query.prefix)` for a cache that has no mask."""
+        """Hypotheses with different keys never share a batch: return `len(query.prefix)` for a KV cache without a mask."""
         return None
 
     def merge_key(self, source: Any, prefix: tuple[int, ...]) -> Hashable:
-        """What of a prefix decides on how it may go on, where that is less than all of it: the last tag, for a tagger.
+        """The part of a prefix that determines its possible continuations and their scores: for a tagger, the last tag.
 
-        Of hypotheses of one length with equal keys only the best is kept, so a beam as wide as there are keys finds the best of
-        all. None: it is like no other."""
+        Of hypotheses with the same length and key only the best is kept, so a beam as wide as the number of keys finds the global
+        optimum. None: never merged."""
         return None
 
     def attend(self, batch: Sequence[Query]) -> Sequence[Scored]:
-        """As `score`, with the attention to the source. Asked only for a score that needs it (a coverage penalty)."""
+        """Like `score`, with the attention to the source. Called only for a score that needs it (a coverage penalty)."""
         raise ValueError(f"{type(self).__name__} gives no attention, which a coverage penalty needs; write its `attend`")
 
     def source_length(self, source: Any) -> int:
-        """|x|, without EOS; 0 where there is no input."""
+        """|x|, without EOS; 0 for an input without a length."""
         return len(source) if hasattr(source, "__len__") else 0
 
     def max_length(self, source: Any) -> int:
@@ -100,19 +98,19 @@ class Model(ABC):
         return 2 * self.source_length(source) + 10
 
     def text(self, source: Any, tokens: Sequence[int]) -> str | None:
-        """The tokens as text, where the model knows how."""
+        """The tokens as text; None for a model without a tokenizer."""
         return None
 
     def piece(self, token: int) -> str | None:
-        """The text of one token, with a space in front where it begins a word; None where the model has no names for tokens."""
+        """The text of one token, with a leading space if it begins a word; None if the model has no names for tokens."""
         return None
 
     def special_token(self, text: str) -> int | None:
-        """The token that this text is the name of, where it is one without a text of its own (`<|im_end|>`)."""
+        """The id of the special token with this name (`<|im_end|>`); None if there is none."""
         return None
 
     def reader(self, prefix: Any = None) -> Callable[[Any], Source]:
-        """What tokenises and measures one input. Raises ValueError, naming the input, for one that cannot be decoded."""
+        """A function that reads one input; ValueError if that cannot be decoded. `prefix` is the forced start of outputs."""
         if prefix:
             raise ValueError("a forced prefix needs a Hugging Face model; a model of your own can start from any state")
         return self._read
@@ -121,43 +119,41 @@ class Model(ABC):
         try:
             return Source(raw, self.source_length(raw), self.max_length(raw))
         except ValueError:
-            raise  # which says what is wrong with the input
-        except Exception as error:  # of the user's own code: it is about this input
+            raise  # its message describes the input's problem
+        except Exception as error:  # raised by the user's code: attribute it to this input, not to the whole call
             name = type(getattr(self, "given", self)).__name__
             raise ValueError(f"{name} cannot read the input: {type(error).__name__}: {error}") from error
 
     def target(self, text: str) -> tuple[int, ...]:
-        """The tokens of an output that somebody wrote, without EOS."""
+        """The tokens of a given output text, without EOS. ValueError if the model cannot generate it."""
         raise ValueError(f"{type(self).__name__} reads no outputs; give token ids instead of text")
 
     def targets(self, texts: Sequence[str]) -> list[tuple[int, ...] | None]:
-        """As `target`, for many at once; None for what the model cannot write."""
-
-        def tokens(text: str) -> tuple[int, ...] | None:
+        """`target` for many texts at once; None for each text that the model cannot generate."""
+        outputs: list[tuple[int, ...] | None] = []
+        for text in texts:
             try:
-                return self.target(text)
+                outputs.append(self.target(text))
             except ValueError:
-                return None
-
-        return [tokens(text) for text in texts]
+                outputs.append(None)
+        return outputs
 
 
 class FunctionModel(Model):
-    """A model that is one function: `next_logprobs(prefix)` gets the generated tokens (no BOS), and scores every next token.
+    """A model defined by one function: `next_logprobs(prefix)` takes the generated tokens (no BOS) and scores every next token.
 
     toy = FunctionModel(lambda prefix: [-1.0, -0.5, -2.0], eos=0)
     bestfirst.decode(toy, [None], beam=2)
 
-    A function of two arguments gets the input as well, `(source, prefix)`. With `batched` it gets a list of prefixes (and before
-    it a list of sources), and returns a row of scores for each.
-    """
+    A function of two arguments is called with the input as well: `(source, prefix)`. With `batched` it is called with a list of
+    prefixes (preceded by a list of sources, if it takes two), and returns a row of scores for each."""
 
     stateful = False
 
     def __init__(self, next_logprobs: Callable[..., Any], eos: int | Collection[int], *, batched: bool = False) -> None:
         self.next_logprobs = next_logprobs
         self.batched = batched
-        self.reads_source = _arguments(next_logprobs) > 1
+        self.reads_source = _required_arguments(next_logprobs) > 1
         self.eos = eos_of(eos, "FunctionModel")
 
     def start(self, source: Any) -> Any:
@@ -170,41 +166,41 @@ class FunctionModel(Model):
         states, prefixes = [query.state for query in batch], [query.prefix for query in batch]
         rows = self.next_logprobs(*(states, prefixes)[first:])
         if not hasattr(rows, "__len__") or len(rows) != len(batch):
-            return rows  # for the engine to complain of
+            return rows  # the engine raises the error
         return list(map(Scored, rows, states))
 
 
-def _arguments(function: Callable[..., Any]) -> int:
-    """How many arguments a function must be given; 1 where it does not tell."""
+def _required_arguments(function: Callable[..., Any]) -> int:
+    """The number of positional arguments without a default; 1 if the function has no signature (a builtin)."""
     try:
         parameters = signature(function).parameters.values()
     except (TypeError, ValueError):
         return 1
-    return sum(each.default is Parameter.empty and each.kind in POSITIONAL for each in parameters)
+    positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(each.default is Parameter.empty and each.kind in positional for each in parameters)
 
 
-POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-
-
-def eos_of(eos: Any, whose: str) -> frozenset[int]:
-    """The tokens that finish a hypothesis, given as one or several."""
+def eos_of(eos: Any, owner: str) -> frozenset[int]:
+    """The tokens that finish a hypothesis as a set, from one int or several. ValueError, naming `owner`, for anything else."""
     try:
         return frozenset(map(index, eos)) if hasattr(eos, "__iter__") else frozenset([index(eos)])
     except TypeError:
-        raise ValueError(f"{whose}.eos must be the token that ends a hypothesis, or several of them, got {eos!r}") from None
+        raise ValueError(f"{owner}.eos must be the token that ends a hypothesis, or several of them, got {eos!r}") from None
 
 
-OPTIONAL = [name for name, each in vars(Model).items() if callable(each) and name[0] != "_" and name not in ("start", "score")]
+OPTIONAL_METHODS = [
+    name for name, each in vars(Model).items() if callable(each) and name[0] != "_" and name not in ("start", "score")
+]
 
 
 class AdaptedModel(Model):
-    """An object with `eos`, `start` and `score`; whatever else of `Model` it has is used too."""
+    """Wraps an object with `eos`, `start` and `score` as a `Model`; any other methods of `Model` that it has are used too."""
 
     def __init__(self, given: Any) -> None:
         self.given = given
         self.eos = eos_of(given.eos, type(given).__name__)
         self.stateful, self.chats = bool(getattr(given, "stateful", True)), bool(getattr(given, "chats", False))
-        for name in OPTIONAL:
+        for name in OPTIONAL_METHODS:
             if callable(method := getattr(given, name, None)):
                 setattr(self, name, method)
 
@@ -216,7 +212,7 @@ class AdaptedModel(Model):
 
 
 def as_model(given: Any) -> Model:
-    """What was given as a model. TypeError, with the way out, for what is none."""
+    """The given object as a `Model`, adapted if necessary. TypeError, saying what to pass instead, if it is not a model."""
     name = type(given).__name__
     if isinstance(given, type):
         raise TypeError(f"the model is the class {given.__name__}; make one of it: {given.__name__}(...)")

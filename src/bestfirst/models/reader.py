@@ -1,4 +1,6 @@
-"""Reader: inputs of a Hugging Face model, from what a user gives to what the model takes."""
+"""Reading the inputs of a Hugging Face model: texts, token ids, conversations and audio features become `Prompt`s.
+`Reader` does it for the inputs of one decode and validates them. `PackedPrompts` holds many inputs that `generate` got as one
+padded batch, without a Python object per input."""
 
 from __future__ import annotations
 
@@ -15,18 +17,18 @@ from .model import Source
 if TYPE_CHECKING:
     from .text_model import TextModel
 
-HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair: it stands for no character
+SURROGATE = re.compile("[\ud800-\udfff]")  # half of a surrogate pair, which is not a character by itself
 
 
 @dataclass(slots=True)
 class Prompt:
-    """One input as a Hugging Face model takes it."""
+    """One input in the form in which a Hugging Face model takes it."""
 
     source: Any  # encoder input: token ids, or features (mel bins, frames); None for a decoder-only model
-    tokens: tuple[int, ...]  # what the decoder is given before it generates
-    shown: int = 0  # how many of the last `tokens` belong to the output's text
-    hidden: Any = None  # (length, d) what the encoder made of it, where that is known
-    length: int = 0  # of the encoder's input
+    tokens: tuple[int, ...]  # the decoder's prompt
+    shown: int = 0  # how many of the last `tokens` (the forced prefix) are part of the output text
+    hidden: Any = None  # (length, d) encoder output, if it has been computed
+    length: int = 0  # of the encoder input
 
     def __post_init__(self) -> None:
         if not self.length and self.source is not None:
@@ -34,7 +36,7 @@ class Prompt:
 
 
 class PackedPrompt(Prompt):
-    """One of `PackedPrompts`."""
+    """A view of one input in `PackedPrompts`; `source` and `hidden` are sliced on access."""
 
     __slots__ = ("pack", "start")
 
@@ -44,7 +46,9 @@ class PackedPrompt(Prompt):
 
     @property
     def source(self) -> Any:
-        return None if self.pack.read is None else tuple(self.pack.read[self.start : self.start + self.length].tolist())
+        return (
+            None if self.pack.source_ids is None else tuple(self.pack.source_ids[self.start : self.start + self.length].tolist())
+        )
 
     @property
     def hidden(self) -> Any:
@@ -52,11 +56,11 @@ class PackedPrompt(Prompt):
 
 
 class PackedPrompts(Sequence[Prompt]):
-    """Many inputs, one behind the other: what the encoder read, (tokens,), and made of it, (tokens, d), each where it is known.
-    A prompt is made when it is asked for: a device that has some to work on does not wait."""
+    """Many inputs, concatenated: encoder input ids (tokens,) and encoder output (tokens, d), each None if not known. A `Prompt`
+    is created only on access, so that the device can start on the first inputs without waiting for the rest."""
 
-    def __init__(self, tokens: Sequence[tuple[int, ...]], lengths: Sequence[int], read: Any, hidden: Any) -> None:
-        self._tokens, self._lengths, self.read, self.hidden = tokens, lengths, read, hidden
+    def __init__(self, tokens: Sequence[tuple[int, ...]], lengths: Sequence[int], source_ids: Any, hidden: Any) -> None:
+        self._tokens, self._lengths, self.source_ids, self.hidden = tokens, lengths, source_ids, hidden
         self._starts = [0, *accumulate(lengths)]
 
     def __len__(self) -> int:
@@ -69,59 +73,57 @@ class PackedPrompts(Sequence[Prompt]):
 
 
 class Reader:
-    """Reads the inputs of one decode: texts, or token ids as they are; for Whisper, audio features (mel bins, frames).
-
-    `prefix` is the forced start of the outputs. Whatever is the same for all inputs is looked up once.
-    """
+    """Reads the inputs of one decode: texts, token ids or conversations; for Whisper, audio features (mel bins, frames).
+    `prefix` is the forced start of the outputs. Model settings are looked up once per decode, not for every input."""
 
     def __init__(self, model: TextModel, prefix: str | Sequence[int] | None = None) -> None:
         self._model = model
         self._forced = prefix_ids(model, prefix)
-        self._start = (*model.start_tokens, *self._forced)
+        self._decoder_start = (*model.start_tokens, *self._forced)
         self._eos = tuple(model.eos)
         self._limit = model.source_positions if model.encoder_decoder else model.positions
         self._positions = model.positions
-        self._most_new = model.generation_value("max_new_tokens")
+        self._max_new_tokens = model.generation_value("max_new_tokens")
         most = model.generation_value("max_length")
-        self._most = most if most != 20 else None  # 20: nobody's choice
+        self._max_length = most if most != 20 else None  # 20 is transformers' default, not the model's setting
 
     def __call__(self, raw: Any) -> Source:
-        """One input. Raises ValueError, naming the trouble, for one that cannot be decoded."""
+        """Read one input. ValueError, saying what is wrong, if it cannot be decoded."""
         if isinstance(raw, (bytes, bytearray)):
             raise ValueError("an input is a text or token ids, got bytes; write raw.decode('utf-8')")
         model, forced = self._model, len(self._forced)
         if model.speech:
             features, length = self._features(raw)
-            return self._source(Prompt(features, self._start, forced, length=length), length)
-        return self._read(chat_ids(model, raw) if is_conversation(raw) else token_ids(model, raw, "input"))
+            return self._source(Prompt(features, self._decoder_start, forced, length=length), length)
+        return self._read_ids(chat_ids(model, raw) if is_conversation(raw) else token_ids(model, raw, "input"))
 
     def batch(self, raws: Sequence[Any]) -> list[Source | ValueError]:
-        """As called one by one, the texts tokenised together; what an input raises is in its place."""
+        """Read many inputs, with one batched tokenizer call. An input that cannot be read gives its ValueError."""
         return [self._attempt(raw) for raw in self.tokenised(raws)]
 
     def tokenised(self, raws: Sequence[Any]) -> list[Any]:
-        """The texts among these inputs as `TextIds`, all else as it is."""
-        texts = self._model.texts
-        found: list[Any] = list(raws)
-        if texts is not None and not self._model.speech:
-            where = [i for i, raw in enumerate(raws) if isinstance(raw, str) and not HALF.search(raw)]
-            bos = texts.bos
-            for i, ids in zip(where, texts.encode_batch([raws[i] for i in where]), strict=True):
-                found[i] = TextIds(_once(bos, raws[i], ids))
-        return found
+        """These inputs with each text replaced by its `TextIds`; other inputs are unchanged."""
+        tokenizer = self._model.text_tokenizer
+        inputs: list[Any] = list(raws)
+        if tokenizer is not None and not self._model.speech:
+            where = [i for i, raw in enumerate(raws) if isinstance(raw, str) and not SURROGATE.search(raw)]
+            bos = tokenizer.bos
+            for i, ids in zip(where, tokenizer.encode_batch([raws[i] for i in where]), strict=True):
+                inputs[i] = TextIds(_without_double_bos(bos, raws[i], ids))
+        return inputs
 
     def _attempt(self, raw: Any) -> Source | ValueError:
         try:
-            return self._read(raw) if type(raw) is TextIds else self(raw)
+            return self._read_ids(raw) if type(raw) is TextIds else self(raw)
         except ValueError as error:
             return error
 
-    def _read(self, ids: tuple[int, ...]) -> Source:
+    def _read_ids(self, ids: tuple[int, ...]) -> Source:
         forced = len(self._forced)
         if self._model.encoder_decoder:
             if not ids:
                 raise ValueError("the input has no tokens; give at least one, such as the model's EOS")
-            prompt = Prompt(ids, self._start, forced, None, len(ids))
+            prompt = Prompt(ids, self._decoder_start, forced, None, len(ids))
         else:
             ids = ids or self._bos()
             prompt = Prompt(None, (*ids, *self._forced), forced)
@@ -136,18 +138,18 @@ class Reader:
         room = self._positions - len(prompt.tokens)
         if room < 1:
             raise ValueError(f"the prompt of {len(prompt.tokens)} tokens leaves no position to generate in; shorten it")
-        return Source(prompt, length, self._default_length(length, len(prompt.tokens) - len(self._forced)), room)
+        return Source(prompt, length, self._default_max_length(length, len(prompt.tokens) - len(self._forced)), room)
 
-    def _default_length(self, length: int, prompt: int) -> int:
-        """The generation config's limit, where the model's own files set one, else 2|x| + 10."""
-        if self._most_new:
-            return int(self._most_new)
-        if self._most and self._most > prompt:
-            return int(self._most) - prompt
+    def _default_max_length(self, length: int, prompt: int) -> int:
+        """The generation config's limit, else 2|x| + 10. `prompt`: prompt tokens, which count towards its `max_length`."""
+        if self._max_new_tokens:
+            return int(self._max_new_tokens)
+        if self._max_length and self._max_length > prompt:
+            return int(self._max_length) - prompt
         return 2 * length + 10
 
     def _features(self, raw: Any) -> tuple[Any, int]:
-        """An input of a speech model, as its feature extractor makes it; its length is the encoder's."""
+        """A speech model's input, the output of its feature extractor, as a tensor, and the length of the encoder output."""
         import torch
 
         bins, positions = (self._model.config_value(name) for name in ("num_mel_bins", "max_source_positions"))
@@ -166,15 +168,17 @@ class Reader:
 
 
 class TextIds(tuple[int, ...]):
-    """Tokens that a text was found to have, as against tokens that a user gave."""
+    """Token ids from the tokenizer, which need no validation, as opposed to ids that a user passed."""
 
 
 def token_ids(model: TextModel, raw: Any, what: str) -> tuple[int, ...]:
-    """A text's tokens, or token ids as they are."""
+    """The tokens of a text, or the given token ids after validation. `what` names the argument in error messages."""
     if isinstance(raw, str):
-        if model.texts is None:
+        if model.text_tokenizer is None:
             raise ValueError(f"model {model.name!r} has no tokenizer: give token ids instead of text")
-        return _once(model.texts.bos, raw, model.texts.encode_batch([readable(raw, what)])[0])
+        return _without_double_bos(
+            model.text_tokenizer.bos, raw, model.text_tokenizer.encode_batch([check_characters(raw, what)])[0]
+        )
     try:
         ids = tuple(map(index, raw))
     except TypeError:
@@ -183,26 +187,26 @@ def token_ids(model: TextModel, raw: Any, what: str) -> tuple[int, ...]:
     return ids
 
 
-def _once(bos: tuple[int, str] | None, raw: str, ids: Sequence[int]) -> tuple[int, ...]:
-    """A text that begins with BOS itself, as chat templates do, begins once."""
+def _without_double_bos(bos: tuple[int, str] | None, raw: str, ids: Sequence[int]) -> tuple[int, ...]:
+    """Drop the tokenizer's BOS if the text starts with BOS itself, as the output of chat templates does."""
     twice = bos is not None and len(ids) > 1 and ids[0] == ids[1] == bos[0] and raw.startswith(bos[1])
     return tuple(ids[1:]) if twice else tuple(ids)
 
 
-def readable(text: str, what: str) -> str:
-    """A text, if it is one."""
-    if half := HALF.search(text):
+def check_characters(text: str, what: str) -> str:
+    """The text, unchanged. ValueError if it contains a lone surrogate, which tokenizers cannot encode."""
+    if half := SURROGATE.search(text):
         broken = f"the {what} has {half[0]!r} at position {half.start() + 1}, which is no character"
         raise ValueError(f"{broken}; replace it, say with text.encode(errors='replace').decode()")
     return text
 
 
 def prefix_ids(model: TextModel, prefix: str | Sequence[int] | None) -> tuple[int, ...]:
-    """The tokens of an output's beginning, without EOS."""
+    """The tokens of a forced prefix of the output, without EOS; () for none."""
     if not prefix:
         return ()
-    if isinstance(prefix, str) and model.texts is not None:
-        ids = model.texts.encode_target(readable(prefix, "prefix"))
+    if isinstance(prefix, str) and model.text_tokenizer is not None:
+        ids = model.text_tokenizer.encode_target(check_characters(prefix, "prefix"))
         return tuple(token for token in ids if token not in model.eos)
     return token_ids(model, prefix, "prefix")
 
@@ -210,33 +214,33 @@ def prefix_ids(model: TextModel, prefix: str | Sequence[int] | None) -> tuple[in
 # -- conversations --------------------------------------------------------------------------------------------------------
 
 Messages = Sequence[Mapping[str, Any]]
-"""What was said: `{"role": "user", "content": "..."}` and so on."""
+"""A conversation: messages such as `{"role": "user", "content": "..."}`."""
 
 
 def is_conversation(raw: Any) -> bool:
-    """Whether an input is a list of messages, as against a text or token ids."""
+    """Whether an input is a list of messages, not a text or token ids."""
     return isinstance(raw, (list, tuple)) and bool(raw) and all(isinstance(each, Mapping) and "role" in each for each in raw)
 
 
 def conversation(text: str) -> Messages:
-    """A line of a file as a conversation: a JSON list of messages, or else what a user says."""
+    """A line of a file as a conversation: a JSON list of messages, or else the text of one user message."""
     if text.lstrip().startswith("["):
         try:
-            given = json.loads(text)
+            messages = json.loads(text)
         except ValueError:
-            given = None
-        if is_conversation(given):
-            return given
+            messages = None
+        if is_conversation(messages):
+            return messages
     return [{"role": "user", "content": text}]
 
 
 def chat_ids(model: TextModel, messages: Messages) -> tuple[int, ...]:
-    """The tokens of a conversation up to where the model speaks. ValueError if its tokenizer knows no conversations."""
+    """The prompt tokens of a conversation, up to the start of the assistant's reply. ValueError without a chat template."""
     tokenizer: Any = getattr(model, "tokenizer", None)
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError(f"model {model.name!r} has no chat template; give it the text that it is to go on with")
     try:
         text = tokenizer.apply_chat_template([dict(each) for each in messages], tokenize=False, add_generation_prompt=True)
-    except Exception as error:  # of the template's own code, which looks at what was said
+    except Exception as error:  # raised by the template's own code, which may reject a sequence of roles
         raise ValueError(f"the chat template of model {model.name!r} refuses this conversation: {error}") from error
     return tuple(tokenizer(text, add_special_tokens=False).input_ids)

@@ -1,8 +1,7 @@
-"""Numbers: what models return, as numbers: lists, arrays and tensors become float64, are checked, and the best are found, by one
-model or by the mean of several.
+"""Score rows that models return (lists, arrays, tensors): conversion, checks, and top-k, also of the mean of several models.
 
-Tokens are chosen by the numbers as they are, for float64 keeps their order; what is added up is float64.
-"""
+Top-k runs in the dtype of the scores, since conversion to float64 keeps their order; the values returned, which the search sums
+up, are float64. Ties go to the smaller token id."""
 
 from __future__ import annotations
 
@@ -12,27 +11,28 @@ from typing import Any, NamedTuple
 
 from ..search import BrokenLaw
 
-SHORT = 512  # lists of so many numbers together are sorted sooner than they are made an array
-FEW = 8  # rows
-CLOSE = 1e-5  # rounding of log-probabilities
-BLOCK = 64  # tokens of which only the best is looked at first
+SORTED_AS_LISTS = 512  # up to this many numbers in all, sorting lists is faster than converting them to an array
+ROWS_PER_BLOCK = 8
+ROUNDING = 1e-5  # margin for the rounding of log-probabilities
+BLOCK_TOKENS = 64  # tokens per block in the first pass of top-k, which only looks at the maximum of each block
 
 
-def numbers(row: Any, what: object, nan: bool = False) -> Any:
-    """A row of whatever kind as float64, if it has one dimension and, but for `nan`, no NaN."""
+def as_float64(row: Any, label: object, nan: bool = False) -> Any:
+    """A row of any kind as a float64 array (vocabulary,). BrokenLaw if it is not one row of numbers; ValueError if it contains
+    NaN, unless `nan` allows that. `label` names the row in the message."""
     import numpy
 
-    found = _array(row, what).astype(numpy.float64, copy=False)
+    found = _as_array(row, label).astype(numpy.float64, copy=False)
     if not nan and numpy.isnan(found).any():
-        raise ValueError(f"{what} contain NaN")
+        raise ValueError(f"{label} contain NaN")
     return found
 
 
-def _array(row: Any, what: object, dimensions: int = 1) -> Any:
-    """An array of float32 or float64: half precision becomes float32, in which all of it fits."""
+def _as_array(row: Any, label: object, dimensions: int = 1) -> Any:
+    """A float32 or float64 array with this many dimensions; half precision becomes float32, which represents it exactly."""
     import numpy
 
-    if hasattr(row, "detach"):  # a tensor, of any dtype and on any device
+    if hasattr(row, "detach"):  # a torch tensor of any dtype on any device; torch need not be installed
         row = row.detach()
         row = (row.float() if row.dtype.itemsize < 4 else row).cpu().numpy()
     try:
@@ -40,33 +40,34 @@ def _array(row: Any, what: object, dimensions: int = 1) -> Any:
         if found.dtype != numpy.float32:
             found = found.astype(numpy.float32 if found.dtype == numpy.float16 else numpy.float64, copy=False)
     except (TypeError, ValueError):
-        raise BrokenLaw(f"{what} must be a row of numbers, got {_kind(row)}") from None
+        raise BrokenLaw(f"{label} must be a row of numbers, got {_describe(row)}") from None
     if found.ndim != dimensions:
-        raise BrokenLaw(f"{what} must be one row, a number for each token, got an array of shape {found.shape}")
+        raise BrokenLaw(f"{label} must be one row, a number for each token, got an array of shape {found.shape}")
     return found
 
 
-def _kind(row: Any) -> str:
+def _describe(row: Any) -> str:
+    """The type of an invalid row for an error message, with its first element that is not a number."""
     odd = next((value for value in row if not isinstance(value, (int, float))), None) if isinstance(row, (list, tuple)) else None
     name = "None" if row is None else type(row).__name__
     return name if odd is None else f"a {name} with {odd!r:.40}"
 
 
-def few_rows(rows: int) -> Iterator[slice]:
-    """Rows, so few at a time that what is made of them stays in a processor's cache."""
-    return (slice(first, first + FEW) for first in range(0, rows, FEW))
+def row_blocks(rows: int) -> Iterator[slice]:
+    """Slices over `rows` rows, of `ROWS_PER_BLOCK` each, so that intermediate results stay in the CPU cache."""
+    return (slice(first, first + ROWS_PER_BLOCK) for first in range(0, rows, ROWS_PER_BLOCK))
 
 
-def together(rows: Sequence[Any]) -> Any:
-    """The rows of one model as one array, not to be written to: (rows, vocabulary), float32 or float64."""
+def stack_rows(rows: Sequence[Any]) -> Any:
+    """The rows of one model as one read-only array (rows, vocabulary), float32 or float64. BrokenLaw for an invalid row."""
     import numpy
 
-    found = matrix(rows, "the model's scores")
-    return numpy.stack([_array(row, "the model's scores") for row in rows]) if found is None else found
+    found = stack_alike(rows, "the model's scores")
+    return numpy.stack([_as_array(row, "the model's scores") for row in rows]) if found is None else found
 
 
-def matrix(rows: Sequence[Any], what: object) -> Any:
-    """Rows of one kind and length as one array, (rows, vocabulary); None where they differ, or one is no row."""
+def stack_alike(rows: Sequence[Any], label: object) -> Any:
+    """Rows of the same type and length as one array (rows, vocabulary); None if they differ, or one is not a row."""
     import numpy
 
     if len({type(row) for row in rows}) > 1:
@@ -75,7 +76,7 @@ def matrix(rows: Sequence[Any], what: object) -> Any:
         try:
             found = numpy.array(rows, numpy.float64)
         except (TypeError, ValueError):
-            return None  # the row that is none is found and named when each is read by itself
+            return None  # the caller converts the rows one by one, which names the invalid one
         return found if found.ndim == 2 else None
     shapes = {getattr(row, "shape", ()) for row in rows}
     if len(shapes) > 1 or len(shapes.pop()) != 1:
@@ -83,44 +84,42 @@ def matrix(rows: Sequence[Any], what: object) -> Any:
     if hasattr(rows[0], "detach"):
         import torch
 
-        return _array(torch.stack(list(rows)), what, 2)
-    return _array(_stacked(rows), what, 2)
+        return _as_array(torch.stack(list(rows)), label, 2)
+    return _as_array(_stack_arrays(rows), label, 2)
 
 
-def _stacked(rows: Sequence[Any]) -> Any:
-    """As numpy's `stack`. Where they are rows of one array, one after another, it is looked at and not copied."""
+def _stack_arrays(rows: Sequence[Any]) -> Any:
+    """Like `numpy.stack`, but a view without a copy if the arrays are equally spaced rows of one array. Read-only."""
     import numpy
 
     first = rows[0]
-    alike = first.base is not None and all(row.base is first.base and row.strides == first.strides for row in rows)
-    places = [row.__array_interface__["data"][0] for row in rows] if alike else []
-    apart = places[1] - places[0] if len(places) > 1 else 0
-    if not alike or places != [places[0] + i * apart for i in range(len(rows))]:
+    same_base = first.base is not None and all(row.base is first.base and row.strides == first.strides for row in rows)
+    addresses = [row.__array_interface__["data"][0] for row in rows] if same_base else []
+    stride = addresses[1] - addresses[0] if len(addresses) > 1 else 0
+    if not same_base or addresses != [addresses[0] + i * stride for i in range(len(rows))]:
         return numpy.stack(rows)
-    return numpy.lib.stride_tricks.as_strided(first, (len(rows), *first.shape), (apart, *first.strides), writeable=False)
+    return numpy.lib.stride_tricks.as_strided(first, (len(rows), *first.shape), (stride, *first.strides), writeable=False)
 
 
-def best_of_rows(rows: Sequence[Any], whats: Sequence[object], width: float) -> list[tuple[list[float], list[int]]]:
-    """The best tokens of each row, whatever the rows are: in one go where they are of one kind."""
-    if all(isinstance(row, (list, tuple)) for row in rows) and sum(map(len, rows)) <= SHORT:
-        return [best_of_list(row, what, width) for row, what in zip(rows, whats, strict=True)]
-    if (scores := matrix(rows, whats[0])) is not None:
-        return best_of_each(scores, width)
-    return [best_of_each(_array(row, what)[None], width)[0] for row, what in zip(rows, whats, strict=True)]
+def top_k_rows(rows: Sequence[Any], labels: Sequence[object], width: float) -> list[tuple[list[float], list[int]]]:
+    """`top_k_matrix` for rows of any kinds, in one pass if all are alike. `labels` name the rows in error messages."""
+    if all(isinstance(row, (list, tuple)) for row in rows) and sum(map(len, rows)) <= SORTED_AS_LISTS:
+        return [top_k_list(row, label, width) for row, label in zip(rows, labels, strict=True)]
+    if (scores := stack_alike(rows, labels[0])) is not None:
+        return top_k_matrix(scores, width)
+    return [top_k_matrix(_as_array(row, label)[None], width)[0] for row, label in zip(rows, labels, strict=True)]
 
 
-def best_of_each(scores: Any, width: float) -> list[tuple[list[float], list[int]]]:
-    """Of each row of (rows, vocabulary): the `width` best scores and their tokens, best first, of equals the smaller token first;
-    those at -inf are left out. Rows with NaN have a NaN first.
-
-    The width-th best of the blocks' maxima is no better than the width-th best of all: only what reaches it is sorted.
-    """
+def top_k_matrix(scores: Any, width: float) -> list[tuple[list[float], list[int]]]:
+    """The top `width` scores and their tokens for each row of (rows, vocabulary), best first, ties by smaller token; -inf is left
+    out. A row that contains NaN gives ([nan], [0]). The width-th largest block maximum is a lower bound on the width-th largest
+    score, so only scores that reach it are sorted."""
     import numpy
 
     rows, size = scores.shape
     width = int(min(width, size))
-    whole = size - size % BLOCK
-    maxima = scores[:, :whole].reshape(rows, BLOCK, -1).max(1)  # which tokens make a block does not matter
+    whole = size - size % BLOCK_TOKENS
+    maxima = scores[:, :whole].reshape(rows, BLOCK_TOKENS, -1).max(1)  # blocks are strided: any partition of the tokens will do
     if whole < size:
         maxima = numpy.concatenate([maxima, scores[:, whole:].max(1, keepdims=True)], 1)
     blocks = maxima.shape[1]
@@ -128,12 +127,12 @@ def best_of_each(scores: Any, width: float) -> list[tuple[list[float], list[int]
         least = numpy.partition(scores, size - width, axis=1)[:, size - width]
     else:
         least = numpy.partition(maxima, blocks - width, axis=1)[:, blocks - width]
-    possible = numpy.maximum(least, numpy.finfo(scores.dtype).min)  # so that -inf is not
+    possible = numpy.maximum(least, numpy.finfo(scores.dtype).min)  # excludes -inf
     with numpy.errstate(invalid="ignore"):
-        reach = numpy.flatnonzero(scores >= possible[:, None])  # of a matrix, numpy's `nonzero` is many times slower
+        reach = numpy.flatnonzero(scores >= possible[:, None])  # numpy's `nonzero` of a matrix is many times slower
     where, tokens = numpy.divmod(reach, size)
     values = scores[where, tokens].astype(numpy.float64)
-    order = numpy.lexsort((-values, where))  # stable: tokens stay in order
+    order = numpy.lexsort((-values, where))  # stable: equal scores stay in token order
     values, tokens = values[order], tokens[order]
     ends = numpy.searchsorted(where, numpy.arange(rows + 1)).tolist()
     broken = set(numpy.flatnonzero(numpy.isnan(maxima).any(1)).tolist())
@@ -144,12 +143,12 @@ def best_of_each(scores: Any, width: float) -> list[tuple[list[float], list[int]
     return out
 
 
-def best_of_list(row: Sequence[float], what: object, width: float) -> tuple[list[float], list[int]]:
-    """As `best_of_each`, of one short row of plain numbers, without numpy."""
+def top_k_list(row: Sequence[float], label: object, width: float) -> tuple[list[float], list[int]]:
+    """`top_k_matrix` for one short row of plain numbers, without numpy."""
     try:
         values = [float(value) for value in row]
     except (TypeError, ValueError):
-        raise BrokenLaw(f"{what} must be a row of numbers, got {_kind(row)}") from None
+        raise BrokenLaw(f"{label} must be a row of numbers, got {_describe(row)}") from None
     if any(value != value for value in values):
         return [float("nan")], [0]
     best = sorted((-value, token) for token, value in enumerate(values) if value != -inf)[: int(min(width, len(values)))]
@@ -157,8 +156,8 @@ def best_of_list(row: Sequence[float], what: object, width: float) -> tuple[list
 
 
 class FewBest(NamedTuple):
-    """What one model has to say of some rows: its first tokens and their log-probabilities, (rows, count), best first; logits
-    (rows, vocabulary), where log-softmax takes the same off all of a row; and the states to go on from."""
+    """One model's output for some rows: top tokens and their log-probabilities (rows, count), best first; all logits (rows,
+    vocabulary), which differ from log-probabilities by a constant per row; and the next states."""
 
     values: Any
     tokens: Any
@@ -166,38 +165,41 @@ class FewBest(NamedTuple):
     states: list[Any]
 
     def logprobs(self, rows: Any, tokens: Any) -> Any:
-        """Of some tokens of some rows."""
+        """The log-probabilities of these tokens of these rows (numpy fancy indices)."""
         import numpy
 
         first = numpy.take_along_axis(self.logits, self.tokens[:, :1], 1)[:, 0]
-        taken_off = first.astype(numpy.float64) - self.values[:, 0]
-        return self.logits[rows, tokens].astype(numpy.float64) - taken_off[rows]
+        normalizer = first.astype(numpy.float64) - self.values[:, 0]
+        return self.logits[rows, tokens].astype(numpy.float64) - normalizer[rows]
 
 
-def best_of_mean(parts: Sequence[FewBest], weights: Sequence[float], width: int) -> list[tuple[list[float], list[int]]]:
-    """Of each row the `width` best by the weighted mean of probabilities, of equals the smaller token first, and the mean's
-    logarithms. What is among no model's first is no likelier than the mean of their last: the threshold algorithm (Fagin et al.
-    2001). Rows whose best are not certain by then are computed as a whole."""
+def top_k_of_mean(parts: Sequence[FewBest], weights: Sequence[float], width: int) -> list[tuple[list[float], list[int]]]:
+    """The top `width` tokens of each row by the weighted mean of the models' probabilities, and the logarithms of those means.
+
+    A token outside every model's top list is at most as likely as the mean of the lists' last entries: the threshold algorithm
+    (Fagin et al. 2001). Rows for which that bound does not settle the top `width` are computed over the whole vocabulary."""
     import numpy
 
-    shares = numpy.log(weights)
+    log_weights = numpy.log(weights)
 
     def mean(logs: Sequence[Any]) -> Any:
-        found = logs[0] + shares[0]
-        for each, share in zip(logs[1:], shares[1:], strict=True):
-            found = numpy.logaddexp(found, each + share)
-        return numpy.minimum(found, 0)
+        total = logs[0] + log_weights[0]
+        for logprobs, log_weight in zip(logs[1:], log_weights[1:], strict=True):
+            total = numpy.logaddexp(total, logprobs + log_weight)
+        return numpy.minimum(total, 0)
 
     tokens = numpy.concatenate([part.tokens for part in parts], 1)
-    with numpy.errstate(invalid="ignore"):  # what is -inf everywhere, or NaN
+    with numpy.errstate(invalid="ignore"):  # tokens at -inf in all models, or NaN
         values = mean([part.logprobs(numpy.arange(len(tokens))[:, None], tokens) for part in parts])
         unseen = mean([part.values[:, -1].astype(numpy.float64) for part in parts])
         order = numpy.lexsort((tokens, -values))
         tokens, values = numpy.take_along_axis(tokens, order, 1), numpy.take_along_axis(values, order, 1)
         new = numpy.ones(tokens.shape, bool)
-        new[:, 1:] = tokens[:, 1:] != tokens[:, :-1]  # one that several models have among their first stands side by side
+        new[:, 1:] = (
+            tokens[:, 1:] != tokens[:, :-1]
+        )  # a token from several models' lists has equal values: its copies are adjacent
         last = numpy.argmax(new.cumsum(1) == width, 1)
-        certain = values[numpy.arange(len(values)), last] > unseen + CLOSE
+        certain = values[numpy.arange(len(values)), last] > unseen + ROUNDING
     out = []
     for row, is_certain in enumerate(certain.tolist()):
         if is_certain:
@@ -205,5 +207,5 @@ def best_of_mean(parts: Sequence[FewBest], weights: Sequence[float], width: int)
             out.append((values[row, : last[row] + 1][kept].tolist(), tokens[row, : last[row] + 1][kept].tolist()))
         else:
             with numpy.errstate(invalid="ignore"):
-                out += best_of_each(mean([part.logprobs(row, slice(None)) for part in parts])[None], width)
+                out += top_k_matrix(mean([part.logprobs(row, slice(None)) for part in parts])[None], width)
     return out

@@ -1,4 +1,7 @@
-"""Tokenizers that are sentencepiece models, Marian's and M2M100's, from a folder's files."""
+"""The sentencepiece tokenizers of Marian and M2M100, loaded from a model folder without transformers.
+
+A text is first split at added tokens (`Splitter`); the parts between them are tokenized by sentencepiece and mapped to ids by the
+folder's own vocabulary. Results equal those of transformers' classes (`tests/models/test_tokenizers.py`)."""
 
 from __future__ import annotations
 
@@ -12,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from .folder import ModelNotFound, NeedsTransformers
-from .tokenizer import Ids, Tokenizer, clean_up, cleans_up, read_json, text_of
+from .tokenizer import SPACE, Ids, Tokenizer, clean_up, cleans_up, read_json, text_of
+
+DENORMALIZER, CHARACTER_MAP = 5, 2  # protobuf field numbers: ModelProto.denormalizer_spec, NormalizerSpec.precompiled_charsmap
+SMALL_BATCH = 64  # below this many texts, building the id table and starting sentencepiece's threads costs more than it saves
 
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that is cut out of a text before anything else is done with it."""
+    """A token that is matched literally in a text before sentencepiece runs, with the flags of transformers' `AddedToken`."""
 
     content: str
     id: int
@@ -28,20 +34,20 @@ class AddedToken:
 
 
 class Splitter:
-    """Cuts texts at added tokens: the first that begins, of those the longest."""
+    """Splits texts at added tokens: leftmost match, longest token first."""
 
     def __init__(self, added: Sequence[AddedToken]) -> None:
         self._added = {token.content: token for token in added if token.content}
         longest_first = sorted(self._added, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
-    def finds(self, text: str) -> bool:
-        """Whether an added token is in a text."""
+    def matches(self, text: str) -> bool:
+        """Whether a text contains an added token."""
         return self._pattern is not None and self._pattern.search(text) is not None
 
     def __call__(self, text: str) -> list[str | AddedToken]:
-        """Pieces of text and added tokens, none of them empty."""
-        if self._pattern is None or not self.finds(text):
+        """The non-empty parts of a text between added tokens, and those tokens, in order."""
+        if self._pattern is None or not self.matches(text):
             return [text] if text else []
         parts: list[str | AddedToken] = []
         end = 0
@@ -57,30 +63,31 @@ class Splitter:
 
     @staticmethod
     def _strip_beside(parts: list[Any], i: int, token: AddedToken) -> None:
+        """Strip the text on either side of the added token `parts[i]` as its flags say."""
         left = parts[i - 1] if i and isinstance(parts[i - 1], str) else ""
         right = parts[i + 1] if i + 1 < len(parts) and isinstance(parts[i + 1], str) else ""
         if token.rstrip and right:
             parts[i + 1] = right.lstrip()
         if token.lstrip and left:
             parts[i - 1] = left.rstrip()
-        if token.single_word:  # part of a word is not the token
+        if token.single_word:  # must not match inside of a word, which is not implemented
             raise NeedsTransformers("its tokenizer has tokens that are words only by themselves")
 
 
 @dataclass(eq=False, repr=False)
 class SentencePieceTokenizer(Tokenizer):
-    """A sentencepiece model whose pieces have ids of their own (`vocabulary`), and added tokens."""
+    """A sentencepiece model, with a vocabulary that maps its pieces to the model's token ids, and added tokens."""
 
-    source: Any  # sentencepiece's processor
-    target: Any
-    vocabulary: Mapping[str, int]
+    source: Any  # SentencePieceProcessor for inputs
+    target: Any  # SentencePieceProcessor for outputs that are encoded
+    vocabulary: Mapping[str, int]  # piece -> token id
     target_vocabulary: Mapping[str, int]
     added: Sequence[AddedToken]
     unknown_piece: str
-    before: Ids
+    before: Ids  # special tokens before and after an input
     after: Ids
-    shown: Any  # the processor that outputs are put together by
-    cleans: bool = False
+    output_processor: Any  # SentencePieceProcessor that decodes outputs
+    cleans: bool = False  # whether decoded texts are passed to `clean_up`
 
     def __post_init__(self) -> None:
         self._split = Splitter(self.added)
@@ -89,106 +96,106 @@ class SentencePieceTokenizer(Tokenizer):
         self._pieces |= {token.id: token.content for token in self.added}
         self._special_names = {token.content: token.id for token in self.added if token.special}
         self._special = {*self._special_names.values()}
-        self._read: tuple[int, list[int]] | None = None  # of the vocabulary's size: tokens by sentencepiece's own numbers
-        self._shown_as: dict[int, str | None] = {}  # what a token adds to a text
+        self._id_table: tuple[int, list[int]] | None = None  # vocabulary size, and token ids by sentencepiece's piece ids
+        self._token_texts: dict[int, str | None] = {}  # cache of `_plain_text`
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        if not self._any_cut("\n".join(texts)):
+        if not self._needs_segmenting("\n".join(texts)):
             return [[*self.before, *ids, *self.after] for ids in self._ids([*texts])]
-        split = [self._cut(text) for text in texts]
-        found = iter(self._ids([part for parts in split for part in parts if isinstance(part, str)]))
+        split = [self._segment(text) for text in texts]
+        encoded = iter(self._ids([part for parts in split for part in parts if isinstance(part, str)]))
         out = []
         for parts in split:
             ids = [*self.before]
             for part in parts:
                 if isinstance(part, str):
-                    ids += next(found)
+                    ids += next(encoded)
                 else:
                     ids.append(part.id)
             out.append([*ids, *self.after])
         return out
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
-        """Tokens of texts without added tokens."""
+        """The token ids of texts without added tokens. Large batches use sentencepiece's threads and a table of piece ids."""
         source, vocabulary, unknown = self.source, self.vocabulary, self.vocabulary[self.unknown_piece]
 
         def one(text: str) -> list[int]:
             return [vocabulary.get(piece, unknown) for piece in source.encode(text, out_type=str)]
 
-        if len(texts) < FEW and self._read is None:
+        if len(texts) < SMALL_BATCH and self._id_table is None:
             return [one(text) for text in texts]
-        if self._read is None or self._read[0] != len(vocabulary):
+        if self._id_table is None or self._id_table[0] != len(vocabulary):
             pieces = map(source.IdToPiece, range(source.GetPieceSize()))
-            self._read = len(vocabulary), [vocabulary.get(piece, unknown) for piece in pieces]
-        table, odd = self._read[1], source.unk_id()
-        # a piece that sentencepiece does not know may be in the vocabulary all the same
-        every = zip(texts, source.encode(texts, out_type=int, num_threads=_threads(len(texts))), strict=True)
-        return [one(text) if odd in ids else [table[i] for i in ids] for text, ids in every]
+            self._id_table = len(vocabulary), [vocabulary.get(piece, unknown) for piece in pieces]
+        table, unknown_id = self._id_table[1], source.unk_id()
+        # a piece unknown to sentencepiece may still be in the vocabulary: such texts are looked up by piece
+        encoded = zip(texts, source.encode(texts, out_type=int, num_threads=_thread_count(len(texts))), strict=True)
+        return [one(text) if unknown_id in ids else [table[i] for i in ids] for text, ids in encoded]
 
     def encode_target(self, text: str) -> list[int]:
         vocabulary = self.target_vocabulary
         ids: list[int] = []
-        for part in self._cut(text):
+        for part in self._segment(text):
             if isinstance(part, str):
                 ids += [vocabulary.get(piece, vocabulary[self.unknown_piece]) for piece in self.target.encode(part, out_type=str)]
             else:
                 ids.append(part.id)
         return ids
 
-    def _cut(self, text: str) -> list[str | AddedToken]:
+    def _segment(self, text: str) -> list[str | AddedToken]:
+        """The parts of a text that sentencepiece has to encode, and the tokens between them."""
         return self._split(text)
 
-    def _any_cut(self, text: str) -> bool:
-        """Whether a part of a text may have to be cut out."""
-        return self._split.finds(text)
+    def _needs_segmenting(self, text: str) -> bool:
+        """Whether `_segment` may find a token in a text; a cheap test for a whole batch."""
+        return self._split.matches(text)
 
     def decode_batch(self, batch: Sequence[Ids]) -> list[str]:
-        table = self._shown_as
+        table = self._token_texts
         for token in set(chain.from_iterable(batch)) - table.keys():
             table[token] = self._plain_text(token)
         texts = []
         for ids in batch:
             try:
-                texts.append(self._finish("".join(map(table.__getitem__, ids))))  # type: ignore[arg-type]
+                texts.append(self._clean("".join(map(table.__getitem__, ids))))  # type: ignore[arg-type]
             except TypeError:
-                texts.append(self._text([token for token in ids if token not in self._special]))
+                pieces = [self._name(token) for token in ids if token not in self._special]
+                texts.append(self._clean(self.output_processor.decode(pieces)) if pieces else "")  # it does not decode []
         return texts
 
     def _plain_text(self, token: int) -> str | None:
-        """What a token adds to a text wherever it stands; None where sentencepiece has to see the others.
+        """The text of a token independent of its neighbours; None if sentencepiece has to decode the whole sequence.
 
-        It puts pieces one behind the other and makes spaces of their marks, but for control, unknown and unused ones, and bytes;
-        what it does at either end of a text, `_finish` does as well.
-        """
+        sentencepiece concatenates pieces and replaces their space marks, except for control, unknown, unused and byte pieces.
+        What it does at the ends of a text, `_clean` does as well."""
         if token in self._special:
             return ""
-        shown, name = self.shown, self._name(token)
-        number = shown.PieceToId(name)
-        kinds = (shown.IsUnknown, shown.IsControl, shown.IsByte, shown.IsUnused)
-        return None if self._denormalizes or any(kind(number) for kind in kinds) else name.replace(SPACE, " ")
+        processor, name = self.output_processor, self._name(token)
+        piece_id = processor.PieceToId(name)
+        kinds = (processor.IsUnknown, processor.IsControl, processor.IsByte, processor.IsUnused)
+        return None if self._denormalizes or any(kind(piece_id) for kind in kinds) else name.replace(SPACE, " ")
 
     @cached_property
     def _denormalizes(self) -> bool:
-        """Whether sentencepiece changes a text that it has put together, by a table of its model."""
-        found = [spec for number, spec in _message(self.shown.serialized_model_proto()) if number == DENORMALIZER]
-        return any(number == CHARACTER_MAP and table for spec in found for number, table in _message(spec))
+        """Whether the sentencepiece model has a denormalization table, which changes decoded texts."""
+        fields = _length_delimited_fields(self.output_processor.serialized_model_proto())
+        specs = [spec for number, spec in fields if number == DENORMALIZER]
+        return any(number == CHARACTER_MAP and table for spec in specs for number, table in _length_delimited_fields(spec))
 
-    def _text(self, ids: Ids) -> str:
-        """By the pieces' names; of no pieces sentencepiece makes no text."""
-        return self._finish(self.shown.decode([*map(self._name, ids)])) if ids else ""
-
-    def _finish(self, text: str) -> str:
+    def _clean(self, text: str) -> str:
+        """A decoded text without spaces at its ends, cleaned up if the config says so."""
         text = text.strip()
         return clean_up(text) if self.cleans else text
 
     def _name(self, token: int) -> str:
+        """The piece of a token id."""
         return self._pieces.get(token, self.unknown_piece)
 
     def piece(self, token: int) -> str:
         name = self._name(token)
         if token in self._special or SPACE in name:
             return name.replace(SPACE, " ")
-        return self._finish(self.shown.decode([name]))
+        return self._clean(self.output_processor.decode([name]))
 
     def special(self, text: str) -> int | None:
         return None if text == self.unknown_piece else self._special_names.get(text)
@@ -197,28 +204,23 @@ class SentencePieceTokenizer(Tokenizer):
         return None
 
 
-SPACE = "\u2581"  # sentencepiece's mark of a space
-DENORMALIZER, CHARACTER_MAP = 5, 2  # fields of its model, and of what changes texts
-FEW = 64  # texts that are not worth a table of all pieces, nor a list of sentencepiece's, for which it begins threads
-
-
-def _message(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Of a protocol buffer: the fields that have a length, each with its number."""
+def _length_delimited_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The length-delimited fields of a serialized protobuf message, as (field number, content)."""
     at = 0
     while at < len(data):
-        key, at = _number(data, at)
+        key, at = _varint(data, at)
         if key & 7 == 2:
-            size, at = _number(data, at)
+            size, at = _varint(data, at)
             yield key >> 3, data[at : at + size]
             at += size
         elif key & 7 == 0:
-            _, at = _number(data, at)
+            _, at = _varint(data, at)
         else:
             at += 8 if key & 7 == 1 else 4
 
 
-def _number(data: bytes, at: int) -> tuple[int, int]:
-    """One of a protocol buffer, seven bits a byte, and where it ends."""
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A protobuf varint at this offset, and the offset after it."""
     value = shift = 0
     while data[at] > 127:
         value |= (data[at] & 127) << shift
@@ -226,54 +228,51 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
     return value | data[at] << shift, at + 1
 
 
-def _threads(texts: int) -> int:
-    """That sentencepiece begins for so many: each takes as long to begin as a hundred texts."""
+def _thread_count(texts: int) -> int:
+    """The number of sentencepiece threads for so many texts: starting one takes as long as encoding a hundred texts."""
     return max(1, min(4, cpu_count() or 1, texts // 128))
 
 
 class MarianTokenizer(SentencePieceTokenizer):
-    """Marian's: a text may begin with a code of the target language, `>>fra<<`."""
+    """Marian's tokenizer: a text may begin with a target language code, such as `>>fra<<`."""
 
-    def _cut(self, text: str) -> list[str | AddedToken]:
-        cut: list[str | AddedToken] = []
+    def _segment(self, text: str) -> list[str | AddedToken]:
+        segments: list[str | AddedToken] = []
         for part in self._split(text):
             if isinstance(part, str) and part.startswith(">>") and (end := part.find("<<")) != -1:
                 code = part[: end + 2]
-                cut.append(AddedToken(code, self.vocabulary.get(code, self.unknown or 0)))
+                segments.append(AddedToken(code, self.vocabulary.get(code, self.unknown or 0)))
                 part = part[end + 2 :]
-            cut += [part] if part else []
-        return cut
+            segments += [part] if part else []
+        return segments
 
-    def _any_cut(self, text: str) -> bool:
-        return ">>" in text or super()._any_cut(text)
+    def _needs_segmenting(self, text: str) -> bool:
+        return ">>" in text or super()._needs_segmenting(text)
 
-    def _finish(self, text: str) -> str:
-        return super()._finish(text.replace(SPACE, " "))
+    def _clean(self, text: str) -> str:
+        return super()._clean(text.replace(SPACE, " "))
 
     def _name(self, token: int) -> str:
         if token in self._pieces:
             return self._pieces[token]
-        return str(self.shown.IdToPiece(token)) or self.unknown_piece  # as transformers has it
+        return str(self.output_processor.IdToPiece(token)) or self.unknown_piece  # as in transformers
 
 
 @dataclass(eq=False, repr=False)
 class M2M100Tokenizer(SentencePieceTokenizer):
-    """M2M100's: `__de__` stands for German, before the input and before the output. Their ids follow the vocabulary's."""
+    """M2M100's tokenizer: a language token such as `__de__` precedes input and output. Their ids follow the vocabulary's."""
 
-    languages: Mapping[str, int] = field(default_factory=dict)
+    languages: Mapping[str, int] = field(default_factory=dict)  # code -> token id
 
     def language(self, code: str) -> int | None:
         return self.languages.get(code)
 
-    def _name(self, token: int) -> str:
-        return self._codes.get(token) or super()._name(token)
-
-    @cached_property
-    def _codes(self) -> dict[int, str]:
-        return {token: f"__{code}__" for code, token in self.languages.items()}
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._pieces |= {token: f"__{code}__" for code, token in self.languages.items()}
 
 
-# -- from a folder's files ----------------------------------------------------------------------------------------------
+# -- loading from a folder ----------------------------------------------------------------------------------------------
 
 M2M100_LANGUAGES = (
     "af", "am", "ar", "ast", "az", "ba", "be", "bg", "bn", "br", "bs", "ca", "ceb", "cs", "cy", "da", "de", "el", "en",
@@ -284,7 +283,7 @@ M2M100_LANGUAGES = (
     "zu",
 )  # fmt: skip
 WMT21_LANGUAGES = ("en", "ha", "is", "ja", "cs", "ru", "zh", "de")
-NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+SPECIAL_TOKEN_SETTINGS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 def marian_tokenizer(folder: Path, config: Mapping[str, Any]) -> MarianTokenizer:
@@ -297,8 +296,8 @@ def marian_tokenizer(folder: Path, config: Mapping[str, Any]) -> MarianTokenizer
     source, target = load_spm(folder / "source.spm", config), load_spm(folder / "target.spm", config)
     eos, unknown = (text_of({**named, **config}[name]) for name in ("eos_token", "unk_token"))
     after = [next(token.id for token in added if token.content == eos)]
-    shown = target if separate else source
-    return MarianTokenizer(source, target, vocabulary, target_vocabulary, added, unknown, [], after, shown, cleans_up(config))
+    decoding = target if separate else source
+    return MarianTokenizer(source, target, vocabulary, target_vocabulary, added, unknown, [], after, decoding, cleans_up(config))
 
 
 def m2m100_tokenizer(folder: Path, config: Mapping[str, Any], source_lang: str | None) -> M2M100Tokenizer:
@@ -307,56 +306,57 @@ def m2m100_tokenizer(folder: Path, config: Mapping[str, Any], source_lang: str |
     codes = WMT21_LANGUAGES if config.get("language_codes") == "wmt21" else M2M100_LANGUAGES
     languages = {code: len(vocabulary) + i for i, code in enumerate(codes)}
     named = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-    every = {**vocabulary, **{f"__{code}__": token for code, token in languages.items()}}
-    added = added_tokens(folder, config, every, named)
-    speaking = source_lang or config.get("src_lang") or "en"
-    if speaking not in languages:
-        raise ModelNotFound(f"unknown source language {speaking!r}")
+    with_codes = {**vocabulary, **{f"__{code}__": token for code, token in languages.items()}}
+    added = added_tokens(folder, config, with_codes, named)
+    source_code = source_lang or config.get("src_lang") or "en"
+    if source_code not in languages:
+        raise ModelNotFound(f"unknown source language {source_code!r}")
     eos = next(token.id for token in added if token.content == text_of(config.get("eos_token") or "</s>"))
     model = load_spm(folder / "sentencepiece.bpe.model", config)
     unknown = text_of(config.get("unk_token") or "<unk>")
-    return M2M100Tokenizer(
-        model, model, every, every, added, unknown, [languages[speaking]], [eos], model, cleans_up(config), languages
-    )
+    before, cleans = [languages[source_code]], cleans_up(config)
+    return M2M100Tokenizer(model, model, with_codes, with_codes, added, unknown, before, [eos], model, cleans, languages)
 
 
 def added_tokens(
     folder: Path, config: Mapping[str, Any], vocabulary: Mapping[str, int], named: Mapping[str, str]
 ) -> list[AddedToken]:
-    """Those that the files name, then the special tokens that are not among them, as transformers numbers them."""
+    """The added tokens in the folder's files, then all other special tokens (`named`: defaults), numbered as by transformers."""
     settings: dict[str, Any] = {**named, **{name: value for name, value in config.items() if value is not None}}
-    found: dict[str, AddedToken] = {}
+    added: dict[str, AddedToken] = {}
     if "added_tokens_decoder" in config:
         for token, entry in config["added_tokens_decoder"].items():
-            found[entry["content"]] = _added(entry, int(token))
+            added[entry["content"]] = _added(entry, int(token))
     else:
         if (folder / "special_tokens_map.json").is_file():
             settings.update(read_json(folder / "special_tokens_map.json"))
         if (folder / "added_tokens.json").is_file():
             raise NeedsTransformers("its tokenizer has an added_tokens.json")
     extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
-    special = [settings[name] for name in NAMED if settings.get(name)]
+    special = [settings[name] for name in SPECIAL_TOKEN_SETTINGS if settings.get(name)]
     special += list(extra.values()) if isinstance(extra, dict) else list(extra)
     names = {text_of(token) for token in special}
-    found = {name: replace(token, special=token.special or name in names) for name, token in found.items()}
-    beyond = len({*vocabulary, *found})
+    added = {name: replace(token, special=token.special or name in names) for name, token in added.items()}
+    next_id = len({*vocabulary, *added})
     for token in special:
         name = text_of(token)
-        if name and name not in found:
+        if name and name not in added:
             entry = token if isinstance(token, dict) else {"content": name}
-            where = vocabulary.get(name)
-            if where is None:
-                where, beyond = beyond, beyond + 1
-            found[name] = _added({**entry, "special": True}, where)
-    return list(found.values())
+            token_id = vocabulary.get(name)
+            if token_id is None:
+                token_id, next_id = next_id, next_id + 1
+            added[name] = _added({**entry, "special": True}, token_id)
+    return list(added.values())
 
 
 def _added(entry: Mapping[str, Any], token: int) -> AddedToken:
+    """The added token with this id that an entry of a config describes."""
     flags = {name: bool(entry.get(name, False)) for name in ("special", "lstrip", "rstrip", "single_word")}
     return AddedToken(entry["content"], token, **flags)
 
 
 def load_spm(path: Path, config: Mapping[str, Any]) -> Any:
+    """The sentencepiece model in a file. ModelNotFound if it is missing or damaged."""
     from sentencepiece import SentencePieceProcessor
 
     if config.get("sp_model_kwargs"):
@@ -365,5 +365,5 @@ def load_spm(path: Path, config: Mapping[str, Any]) -> Any:
         raise ModelNotFound(f"its tokenizer lacks {path.name}")
     try:
         return SentencePieceProcessor(model_file=str(path))
-    except Exception as error:  # of sentencepiece's own kinds
+    except Exception as error:  # sentencepiece raises several types
         raise ModelNotFound(f"{path.name} is damaged") from error

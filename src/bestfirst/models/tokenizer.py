@@ -1,9 +1,8 @@
-"""Tokenizer: texts to token ids and back, many at a time; and what its files say. JsonTokenizer: a tokenizer.json, run by
-`tokenizers`, as transformers sets it up for BART, mBART, NLLB and Pegasus.
+"""`Tokenizer`, the interface between texts and token ids; and `JsonTokenizer`, which runs a tokenizer.json by `tokenizers`, set
+up as transformers does for BART, mBART, NLLB and Pegasus.
 
-transformers takes vocabulary, merges and added tokens from the file, and for these architectures makes the rest anew: how a text
-is normalised and cut, how it is put together, what stands before and after it. So does this.
-"""
+For these architectures transformers takes only the vocabulary, the merges and the added tokens from the file, and rebuilds the
+normalizer, the pre-tokenizer, the decoder and the post-processor (the special tokens around a text). So does `_configure`."""
 
 from __future__ import annotations
 
@@ -17,41 +16,50 @@ from typing import Any
 from .folder import ModelNotFound, NeedsTransformers
 
 Ids = Sequence[int]
+KINDS = {
+    "bart": "bart", "roberta": "bart", "mbart": "mbart", "mbart50": "mbart50", "nllb": "nllb", "pegasus": "pegasus",
+    "pretrained": "file", "tokenizersbackend": "file",
+}  # fmt: skip
+"""The kind of setup for a tokenizer class (lower case, without `Tokenizer` and `Fast`); "file": all as in tokenizer.json."""
+
+BY_MODEL = {"bart": "bart", "mbart": "mbart", "pegasus": "pegasus"}  # by model type, if the config names no tokenizer class
+DEFAULT_LANGUAGE = {"mbart": "en_XX", "mbart50": "en_XX", "nllb": "eng_Latn"}  # default source language
+SPACE = "\u2581"  # sentencepiece's mark for a space
 
 
 class Tokenizer(ABC):
-    """What a model that reads text asks. Strings are those of transformers' tokenizers (`tests/models/test_tokenizers.py`)."""
+    """The tokenizer interface of `TextModel`; results equal those of transformers' (`tests/models/test_tokenizers.py`)."""
 
-    unknown: int | None = None  # the token that stands for what is in no vocabulary
-    bos: tuple[int, str] | None = None  # the token that begins a text, and how it is written, where there is one
+    unknown: int | None = None  # the id of the unknown token
+    bos: tuple[int, str] | None = None  # the id and text of BOS, if there is one
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of inputs, with what the model wants before and after them."""
+        """The token ids of input texts, with the special tokens that the model expects around them."""
 
     @abstractmethod
     def encode_target(self, text: str) -> list[int]:
-        """The tokens of an output, and nothing else."""
+        """The token ids of an output text, without special tokens."""
 
     @abstractmethod
     def decode_batch(self, batch: Sequence[Ids]) -> list[str]:
-        """Texts, without special tokens."""
+        """The texts of token sequences, without special tokens."""
 
     @abstractmethod
     def piece(self, token: int) -> str:
-        """The text of one token, with a space in front where it begins a word."""
+        """The text of one token, with a leading space if it begins a word."""
 
     @abstractmethod
     def special(self, text: str) -> int | None:
-        """The special token that is written like this; None where there is none, or it stands for what is unknown."""
+        """The id of the special token with this text; None if there is none, or it is the unknown token."""
 
     @abstractmethod
     def language(self, code: str) -> int | None:
-        """The token that stands for a language; None where there is none of that name."""
+        """The id of the token for a language; None if there is none for this code."""
 
 
 def clean_up(text: str) -> str:
-    """What `clean_up_tokenization_spaces` of a tokenizer's config asks for."""
+    """Remove spaces before punctuation and English contractions, as `clean_up_tokenization_spaces` in a config requests."""
     for mark in (".", "?", "!", ","):
         text = text.replace(f" {mark}", mark)
     text = text.replace(" ' ", "'")
@@ -61,7 +69,7 @@ def clean_up(text: str) -> str:
 
 
 def text_of(token: Any) -> str:
-    """A special token's text, however a config writes it."""
+    """A special token's text; configs have a string, or an object with `content`."""
     return str(token["content"] if isinstance(token, dict) else token)
 
 
@@ -70,6 +78,7 @@ def cleans_up(config: Mapping[str, Any]) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a model's file. ModelNotFound if there is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -81,30 +90,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-KINDS = {
-    "bart": "bart", "roberta": "bart", "mbart": "mbart", "mbart50": "mbart50", "nllb": "nllb", "pegasus": "pegasus",
-    "pretrained": "file", "tokenizersbackend": "file",
-}  # fmt: skip
-"""By the class that a tokenizer's config names, without `Tokenizer` and `Fast`."""
-
-BY_MODEL = {"bart": "bart", "mbart": "mbart", "pegasus": "pegasus"}
-LANGUAGE = {"mbart": "en_XX", "mbart50": "en_XX", "nllb": "eng_Latn"}  # of an input, unless another is asked for
-SPACE = "\u2581"
-
-
 class JsonTokenizer(Tokenizer):
-    """One of `tokenizers`."""
+    """A tokenizer of the library `tokenizers`, behind the `Tokenizer` interface."""
 
     def __init__(self, tokenizer: Any, unknown: int | None, bos: str, cleans: bool) -> None:
         self._tokenizer = tokenizer
         self._cleans = cleans
         self.unknown = unknown
-        begins = tokenizer.token_to_id(bos)
-        self.bos = None if begins is None else (int(begins), bos)
+        bos_id = tokenizer.token_to_id(bos)
+        self.bos = None if bos_id is None else (int(bos_id), bos)
         self._special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [found.ids for found in self._tokenizer.encode_batch_fast(list(texts))]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))]
 
     def encode_target(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
@@ -131,7 +129,7 @@ class JsonTokenizer(Tokenizer):
 
 
 def json_tokenizer(folder: Path, config: Mapping[str, Any], model_type: str, source_lang: str | None) -> JsonTokenizer:
-    """The tokenizer of a folder with a tokenizer.json."""
+    """The tokenizer in a folder's tokenizer.json. NeedsTransformers if it is of an unknown kind, ModelNotFound if damaged."""
     from tokenizers import Tokenizer as Backend
 
     kind = kind_of(config, model_type)
@@ -148,14 +146,15 @@ def json_tokenizer(folder: Path, config: Mapping[str, Any], model_type: str, sou
     if (config.get("add_prefix_space") and kind != "bart") or config.get("split_special_tokens"):
         raise NeedsTransformers("its tokenizer's config asks for what only transformers does")
     if kind != "file":
-        _set_up(backend, kind, config, written, source_lang)
+        _configure(backend, kind, config, written, source_lang)
     unknown = config.get("unk_token", "<unk>")
     token = None if unknown is None else backend.token_to_id(text_of(unknown))
-    merges = written.get("model", {}).get("type") == "BPE"  # whose spaces are left alone
-    return JsonTokenizer(backend, token, text_of(config.get("bos_token") or "<s>"), cleans_up(config) and not merges)
+    is_bpe = written.get("model", {}).get("type") == "BPE"  # transformers does not clean up the spaces of BPE output
+    return JsonTokenizer(backend, token, text_of(config.get("bos_token") or "<s>"), cleans_up(config) and not is_bpe)
 
 
 def kind_of(config: Mapping[str, Any], model_type: str) -> str:
+    """The kind of setup (a value of `KINDS`). NeedsTransformers if the config's tokenizer class is not supported here."""
     named = config.get("tokenizer_class")
     if named is None:
         if model_type in BY_MODEL:
@@ -167,7 +166,8 @@ def kind_of(config: Mapping[str, Any], model_type: str) -> str:
     return kind
 
 
-def _set_up(backend: Any, kind: str, config: Mapping[str, Any], written: Mapping[str, Any], source_lang: str | None) -> None:
+def _configure(backend: Any, kind: str, config: Mapping[str, Any], written: Mapping[str, Any], source_lang: str | None) -> None:
+    """Rebuild normalizer, pre-tokenizer, decoder and post-processor as transformers does. `written` is the tokenizer.json."""
     from tokenizers import Regex, decoders, normalizers, pre_tokenizers, processors
 
     charsmap = _charsmap(written.get("normalizer"))
@@ -182,7 +182,7 @@ def _set_up(backend: Any, kind: str, config: Mapping[str, Any], written: Mapping
         backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=first), decoders.ByteLevel()
         ends = [text_of(config.get(name) or usual) for name, usual in (("sep_token", "</s>"), ("cls_token", "<s>"))]
         trim = bool(config.get("trim_offsets", True))
-        sep, cls = ((end, _id(backend, end)) for end in ends)
+        sep, cls = ((end, _token_id(backend, end)) for end in ends)
         backend.post_processor = processors.RobertaProcessing(sep, cls, trim, first)
         return
     backend.pre_tokenizer = pre_tokenizers.Sequence([*words, pre_tokenizers.Metaspace(**metaspace)])
@@ -195,25 +195,25 @@ def _set_up(backend: Any, kind: str, config: Mapping[str, Any], written: Mapping
         lines = [] if precompiled or kind == "mbart50" else [normalizers.Replace(Regex(r"\n"), " ")]
         backend.normalizer = normalizers.Sequence([*precompiled, *lines, spaces])
     template = ["$A", eos]
-    if kind in LANGUAGE:
-        code = source_lang or config.get("src_lang") or LANGUAGE[kind]
+    if kind in DEFAULT_LANGUAGE:
+        code = source_lang or config.get("src_lang") or DEFAULT_LANGUAGE[kind]
         if backend.token_to_id(code) is None:
             raise ModelNotFound(f"unknown source language {code!r}")
         behind = kind == "mbart" or (kind == "nllb" and config.get("legacy_behaviour"))
         template = ["$A", eos, code] if behind else [code, "$A", eos]
-    named = [(token, _id(backend, token)) for token in template if token != "$A"]
+    named = [(token, _token_id(backend, token)) for token in template if token != "$A"]
     backend.post_processor = processors.TemplateProcessing(single=template, pair=[*template, "$B"], special_tokens=named)
 
 
-def _id(backend: Any, token: str) -> int:
-    found = backend.token_to_id(token)
-    if found is None:
+def _token_id(backend: Any, token: str) -> int:
+    token_id = backend.token_to_id(token)
+    if token_id is None:
         raise NeedsTransformers(f"its tokenizer's vocabulary has no {token!r}")
-    return int(found)
+    return int(token_id)
 
 
 def _charsmap(normalizer: Any) -> bytes | None:
-    """sentencepiece's own normalisation, where a tokenizer.json holds it."""
+    """sentencepiece's precompiled normalization table in a tokenizer.json; None if it has none."""
     if not normalizer:
         return None
     for each in normalizer.get("normalizers", [normalizer]):

@@ -1,7 +1,5 @@
-"""Hugging Face models: loaded from a folder or by name, or wrapped as they are in memory; and their tokenizers.
-
-What a model says is `TransformersModel`; how its decoder is run fast is `bestfirst.engine`.
-"""
+"""Hugging Face models in torch: loading them by transformers, wrapping models in memory (`wrap`), and their tokenizers.
+`TransformersModel` scores by plain forward passes, as the reference; the fast decoders are in `bestfirst.engine`."""
 
 from __future__ import annotations
 
@@ -18,12 +16,12 @@ import torch
 import transformers
 from transformers.modeling_outputs import BaseModelOutput
 
-from .folder import ModelNotFound, check_folder, damage, first_line, has_tokenizer
+from .folder import ModelNotFound, check_folder, describe_damage, first_line, has_tokenizer
 from .model import Query, Scored
 from .reader import Prompt
 from .sentencepiece_tokenizer import AddedToken, MarianTokenizer
 from .text_model import INT8, TextModel
-from .tokenizer import Ids, Tokenizer
+from .tokenizer import SPACE, Ids, Tokenizer
 from .torch_modules import Modules, every_module
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -39,23 +37,23 @@ def load_transformers(
     target_lang: str | None = None,
     trust_remote_code: bool = False,
 ) -> TransformersModel:
-    """As `bestfirst.load`, by transformers whatever it is."""
+    """`bestfirst.load`, always by transformers. ModelNotFound, with the cause, for a model that is missing or damaged."""
     check_folder(name)
     precision = _dtype(dtype)
     with _quiet_about_tokenizers():
         try:
             config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
-            reading = {"trust_remote_code": trust_remote_code, "output_loading_info": True, "ignore_mismatched_sizes": True}
-            model, found = _auto_class(config).from_pretrained(name, dtype=precision, **reading)
+            options = {"trust_remote_code": trust_remote_code, "output_loading_info": True, "ignore_mismatched_sizes": True}
+            model, info = _auto_class(config).from_pretrained(name, dtype=precision, **options)
             tokenizer = _tokenizer(name, source_lang, target_lang, trust_remote_code)
-        except Exception as error:  # whatever a damaged file makes of itself
-            raise ModelNotFound(f"cannot load a model from {name!r}: {damage(name, error)}") from error
-    if found["mismatched_keys"]:
-        weight, stored, wanted = min(found["mismatched_keys"])
+        except Exception as error:  # a damaged file can raise anything
+            raise ModelNotFound(f"cannot load a model from {name!r}: {describe_damage(name, error)}") from error
+    if info["mismatched_keys"]:
+        weight, stored, wanted = min(info["mismatched_keys"])
         shapes = f"{weight!r} is {tuple(stored)}, config.json makes it {tuple(wanted)}"
         raise ModelNotFound(f"cannot load a model from {name!r}: its weights and config.json differ: {shapes}")
-    if missing := sorted(found["missing_keys"]):
-        # transformers would fill them with random numbers
+    if missing := sorted(info["missing_keys"]):
+        # transformers initializes them randomly
         raise ModelNotFound(f"cannot load a model from {name!r}: its weights lack {missing[0]!r} and {len(missing) - 1} more")
     try:
         model = model.to(torch.device(device or "cpu"))
@@ -69,12 +67,12 @@ def load_transformers(
 
 
 def wrap(model: Any, tokenizer: Any = None, *, target_lang: str | None = None, name: str | None = None) -> TransformersModel:
-    """A model that is in memory already. It is left as it was found whenever a decode ends, also by an exception."""
+    """A Hugging Face model in memory as a model for `bestfirst`. When a decode ends, also by an exception, it is unchanged."""
     return TransformersModel(model, tokenizer, target_lang=target_lang, name=name)
 
 
 class TransformersModel(TextModel):
-    """An encoder-decoder or decoder-only model with its tokenizer and its generation config."""
+    """A Hugging Face model in torch, encoder-decoder or decoder-only, with its tokenizer and its generation config."""
 
     def __init__(self, model: Any, tokenizer: Any = None, *, target_lang: str | None = None, name: str | None = None) -> None:
         self.model = model
@@ -83,8 +81,8 @@ class TransformersModel(TextModel):
         self.encoder_decoder = bool(model.config.is_encoder_decoder)
         self.generation = model.generation_config
         self.speech = self.encoder_decoder and getattr(model, "main_input_name", "input_ids") == "input_features"
-        self.step: Any = None  # what the engine runs its decoder with, where that holds the whole model
-        self._texts: TransformersTokenizer | None = None
+        self.step: Any = None  # the engine's decoder step, cached here if it holds a copy of the whole model
+        self._text_tokenizer: TransformersTokenizer | None = None
         self.read_files(target_lang)
 
     @property
@@ -92,16 +90,16 @@ class TransformersModel(TextModel):
         return self.model
 
     def without_weights(self) -> TransformersModel:
-        """What reads inputs and writes outputs of this model, and computes nothing: to be sent to another process."""
-        other, its = copy(self), self.model
-        other.vocabulary, other._texts, other.step, other.cached = self.vocabulary, None, None, None
-        kind = {"device": torch.device("meta"), "dtype": its.dtype, "main_input_name": its.main_input_name}
-        other.model = SimpleNamespace(config=its.config, generation_config=its.generation_config, **kind)
+        """A copy that can only tokenize inputs and decode outputs, cheap to send to another process."""
+        other, model = copy(self), self.model
+        other.vocabulary, other._text_tokenizer, other.step, other.cached = self.vocabulary, None, None, None
+        kind = {"device": torch.device("meta"), "dtype": model.dtype, "main_input_name": model.main_input_name}
+        other.model = SimpleNamespace(config=model.config, generation_config=model.generation_config, **kind)
         return other
 
     @property
     def modules(self) -> Modules:
-        """All modules of the model, as it is now."""
+        """All modules of the model, collected anew because the user may change it."""
         return every_module(self.model)
 
     @property
@@ -122,12 +120,12 @@ class TransformersModel(TextModel):
         return INT8 if self.eight_bits else str(self.model.dtype).removeprefix("torch.")
 
     @property
-    def texts(self) -> TransformersTokenizer | None:  # type: ignore[override]
+    def text_tokenizer(self) -> TransformersTokenizer | None:  # type: ignore[override]
         if self.tokenizer is None:
             return None
-        if self._texts is None or self._texts.tokenizer is not self.tokenizer:
-            self._texts = TransformersTokenizer(self.tokenizer, self.encoder_decoder)
-        return self._texts
+        if self._text_tokenizer is None or self._text_tokenizer.tokenizer is not self.tokenizer:
+            self._text_tokenizer = TransformersTokenizer(self.tokenizer, self.encoder_decoder)
+        return self._text_tokenizer
 
     def config_value(self, name: str) -> Any:
         return getattr(self.model.config, name, None)
@@ -138,47 +136,45 @@ class TransformersModel(TextModel):
     # -- scoring -------------------------------------------------------------------------------------------------------
 
     def encode(self, prompts: Sequence[Prompt]) -> tuple[torch.Tensor, list[int]]:
-        """The encoder's output for a batch, (batch, length, d) padded on the right, and each input's length."""
-        known = [prompt.hidden for prompt in prompts if prompt.hidden is not None]
-        if known:
-            return torch.nn.utils.rnn.pad_sequence(known, batch_first=True), [len(hidden) for hidden in known]
+        """Encoder output (batch, length, d), right-padded, and each input's length; from the prompts' `hidden`, if known."""
+        computed = [prompt.hidden for prompt in prompts if prompt.hidden is not None]
+        if computed:
+            return torch.nn.utils.rnn.pad_sequence(computed, batch_first=True), [len(hidden) for hidden in computed]
         device = self.model.device
         if self.speech:
             features = torch.stack([prompt.source for prompt in prompts]).to(device, self.model.dtype)
-            given = {"input_features": features}
+            arguments = {"input_features": features}
             lengths = [self.model.config.max_source_positions] * len(prompts)
         else:
             lengths = [len(prompt.source) for prompt in prompts]
             longest = max(lengths)
             ids = torch.tensor([[*prompt.source, *[0] * (longest - len(prompt.source))] for prompt in prompts], device=device)
             mask = torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
-            given = {"input_ids": ids, "attention_mask": mask.long()}
+            arguments = {"input_ids": ids, "attention_mask": mask.long()}
         encoder = self.model.get_encoder()
         with evaluating(encoder.modules()):
-            return encoder(**given).last_hidden_state, lengths
+            return encoder(**arguments).last_hidden_state, lengths
 
     def logits(self, prompt: Prompt, tokens: torch.Tensor) -> torch.Tensor:
-        """The model from scratch, no cache: logits (rows, length, vocabulary) after every token of `tokens` (rows, length).
-
-        `tokens` is all that the decoder is given; of the prompt only the encoder's side is looked at.
-        """
+        """A forward pass without KV cache: logits (rows, length, vocabulary) after every token of `tokens` (rows, length), the
+        complete decoder input. Of the prompt, only the encoder input is used."""
         if not self.encoder_decoder:
             with evaluating(self.model.modules()):
                 return self.model(input_ids=tokens, use_cache=False).logits
         hidden, _ = self.encode([prompt])
-        output = encoder_output(hidden.expand(len(tokens), -1, -1).contiguous())  # GPT-2 wants it so
-        more = {}
-        if self.model.config.model_type == "umt5":  # before transformers 5.18 it looks ahead, for want of a mask
+        output = encoder_output(hidden.expand(len(tokens), -1, -1).contiguous())  # GPT-2 needs it contiguous
+        extra = {}
+        if self.model.config.model_type == "umt5":  # before transformers 5.18 it applies no causal mask by default
             least = torch.finfo(self.model.dtype).min
-            seen = torch.full(2 * tokens.shape[1:], least, dtype=self.model.dtype, device=tokens.device).triu(1)
-            more["decoder_attention_mask"] = seen.expand(len(tokens), 1, -1, -1)
+            mask = torch.full(2 * tokens.shape[1:], least, dtype=self.model.dtype, device=tokens.device).triu(1)
+            extra["decoder_attention_mask"] = mask.expand(len(tokens), 1, -1, -1)
         with evaluating(self.model.modules()):
-            return self.model(encoder_outputs=output, decoder_input_ids=tokens, use_cache=False, **more).logits
+            return self.model(encoder_outputs=output, decoder_input_ids=tokens, use_cache=False, **extra).logits
 
     @torch.inference_mode()
     def score(self, batch: Sequence[Query]) -> list[Scored]:
-        """Each hypothesis from scratch, one by one: slow and plain, what the engine is tested against. Inside another model that
-        is being decoded, all of them in one forward pass, from keys and values that were kept."""
+        """Score each hypothesis by a forward pass of its own without KV cache: the reference that engines are tested against.
+        While an engine decodes a combination with this model, `cached` scores the batch in one pass with a KV cache instead."""
         if self.cached is not None:
             return self.cached.score(batch)
         out = []
@@ -191,15 +187,15 @@ class TransformersModel(TextModel):
 
 
 def encoder_output(hidden: Any) -> BaseModelOutput:
-    """What the encoder made of the input, (batch, length, d), as models take it."""
+    """Encoder hidden states (batch, length, d) in the form that models take as `encoder_outputs`."""
     output = BaseModelOutput(last_hidden_state=hidden)
-    output.attention_mask = None  # Moonshine looks there
+    output.attention_mask = None  # Moonshine reads this attribute
     return output
 
 
 @contextmanager
 def evaluating(modules: Iterable[Any]) -> Iterator[None]:
-    """Modules in evaluation mode, and then each of them back in the mode it was in."""
+    """Put modules into evaluation mode; on exit, restore each one's previous mode."""
     training = [module for module in modules if module.training]
     try:
         for module in training:
@@ -238,7 +234,7 @@ def _dtype(dtype: str | torch.dtype | None) -> torch.dtype:
 
 @contextmanager
 def _quiet_about_tokenizers() -> Any:
-    """Marian's tokenizer recommends sacremoses, which changes nothing here; loading bars say nothing in 0.1 s."""
+    """No warnings or progress bars while loading: Marian's tokenizer recommends sacremoses, which makes no difference here."""
     level = transformers.logging.get_verbosity()
     bars = transformers.utils.logging.is_progress_bar_enabled()
     transformers.logging.set_verbosity_error()
@@ -252,12 +248,12 @@ def _quiet_about_tokenizers() -> Any:
 
 
 class TransformersTokenizer(Tokenizer):
-    """Asks the tokenizer as it is now: its owner may change it."""
+    """A transformers tokenizer behind the `Tokenizer` interface; read anew on each call, since the user may change it."""
 
     def __init__(self, tokenizer: Any, encoder_decoder: bool) -> None:
         self.tokenizer = tokenizer
-        self._target = "text_target" if encoder_decoder else "text"
-        self._faster: tuple[Any, Tokenizer] | None = None
+        self._target_argument = "text_target" if encoder_decoder else "text"
+        self._fast_marian: tuple[Any, Tokenizer] | None = None
 
     @property
     def unknown(self) -> int | None:  # type: ignore[override]
@@ -269,55 +265,56 @@ class TransformersTokenizer(Tokenizer):
         return None if bos is None else (bos, self.tokenizer.bos_token)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        if (faster := self._marian()) is not None:
-            return faster.encode_batch(texts)
+        if (fast := self._fast_tokenizer()) is not None:
+            return fast.encode_batch(texts)
         return list(self.tokenizer(list(texts)).input_ids) if texts else []
 
     def encode_target(self, text: str) -> list[int]:
-        return list(self.tokenizer(**{self._target: text}, add_special_tokens=False).input_ids)
+        return list(self.tokenizer(**{self._target_argument: text}, add_special_tokens=False).input_ids)
 
     def decode_batch(self, batch: Sequence[Ids]) -> list[str]:
-        if (faster := self._marian()) is not None:
-            return faster.decode_batch(batch)
+        if (fast := self._fast_tokenizer()) is not None:
+            return fast.decode_batch(batch)
         return [str(text) for text in self.tokenizer.batch_decode([list(ids) for ids in batch], skip_special_tokens=True)]
 
     def piece(self, token: int) -> str:
         name = str(self.tokenizer.convert_ids_to_tokens(token))
-        if token in self.tokenizer.all_special_ids or "\u2581" in name:  # sentencepiece's mark of a space
-            return name.replace("\u2581", " ")
+        if token in self.tokenizer.all_special_ids or SPACE in name:
+            return name.replace(SPACE, " ")
         return str(self.tokenizer.convert_tokens_to_string([name]))
 
     def special(self, text: str) -> int | None:
-        token = self.tokenizer.convert_tokens_to_ids(text)  # the unknown one for whatever is none
+        token = self.tokenizer.convert_tokens_to_ids(text)  # the unknown token's id if there is no such token
         added = self.tokenizer.added_tokens_decoder.get(token)
         return int(token) if added is not None and added.special and token != self.unknown else None
 
     def language(self, code: str) -> int | None:
-        """`__de__` (M2M100), `deu_Latn` (NLLB), `de_DE` (mBART); not the mere word "de"."""
+        """The id of a language token: `__de__` (M2M100), `deu_Latn` (NLLB), `de_DE` (mBART); not the ordinary word "de"."""
         tokenizer = self.tokenizer
-        for token in (f"__{code}__", code):
-            found = tokenizer.convert_tokens_to_ids(token)
-            special = token != code or found in tokenizer.added_tokens_decoder
-            if found is not None and found != tokenizer.unk_token_id and special:
-                return int(found)
+        for name in (f"__{code}__", code):
+            token = tokenizer.convert_tokens_to_ids(name)
+            special = name != code or token in tokenizer.added_tokens_decoder
+            if token is not None and token != tokenizer.unk_token_id and special:
+                return int(token)
         return None
 
-    def _marian(self) -> Tokenizer | None:
-        """Marian's own goes through texts one by one in Python; the same from its parts is ten times as fast."""
+    def _fast_tokenizer(self) -> Tokenizer | None:
+        """For a Marian tokenizer, our own `MarianTokenizer` made of its parts: the same results ten times as fast, because
+        transformers loops over texts in Python. None for any other. Rebuilt when the added or special tokens change."""
         its: Any = self.tokenizer
         if type(its) is not transformers.MarianTokenizer or its.split_special_tokens:
             return None
         added = its._added_tokens_decoder
         state = (tuple((n, token.content, token.lstrip, token.rstrip) for n, token in added.items()), tuple(its.all_special_ids))
-        if self._faster is None or self._faster[0] != state:
+        if self._fast_marian is None or self._fast_marian[0] != state:
             if any(token.single_word for token in added.values()):
                 return None
             special = set(its.all_special_ids)
             tokens = [AddedToken(t.content, n, n in special, t.lstrip, t.rstrip) for n, t in added.items()]
             vocabulary: Any = its.encoder
             target: Any = its.target_encoder if its.separate_vocabs else vocabulary
-            shown = its.spm_target if its.separate_vocabs else its.spm_source
+            output_processor = its.spm_target if its.separate_vocabs else its.spm_source
             parts = (its.spm_source, its.spm_target, vocabulary, target, tokens, str(its.unk_token))
             cleaning = bool(its.clean_up_tokenization_spaces)
-            self._faster = state, MarianTokenizer(*parts, [], [its.eos_token_id], shown, cleaning)
-        return self._faster[1]
+            self._fast_marian = state, MarianTokenizer(*parts, [], [its.eos_token_id], output_processor, cleaning)
+        return self._fast_marian[1]

@@ -104,7 +104,7 @@ class Admission:
     def tokens_of(self, prompts: Sequence[Prompt], many: int) -> np.ndarray:
         """All tokens to encode, concatenated: `many` of them."""
         if (span := packed_range(prompts)) is not None:
-            return np.asarray(prompts[0].pack.read[span])  # type: ignore[attr-defined]
+            return np.asarray(prompts[0].pack.source_ids[span])  # type: ignore[attr-defined]
         return np.fromiter(chain.from_iterable(prompt.source for prompt in prompts), np.int32, many)
 
     def hidden_of(self, prompts: Sequence[Prompt]) -> torch.Tensor | None:
