@@ -18,7 +18,7 @@ LINES = Path(__file__).parents[1].joinpath("data", "tatoeba-200.de").read_text(e
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch):
-    monkeypatch.setattr(threads, "_asked", 1)
+    monkeypatch.setattr(threads, "_configured", 1)
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ class Capacity:
     def drafts(self, job: Job) -> DraftModels | None:
         """Who drafts for a job, if anybody does on the device."""
         decoding = job.decoding
-        if decoding.draft is None or (job.edits is not None and job.edits.asked is not None):
+        if decoding.draft is None or (job.edits is not None and job.edits.callback is not None):
             return None
         if decoding is not self._drafts[0]:  # nearly always those of the job before
             self._drafts = (decoding, drafts_for(self.modules, decoding))

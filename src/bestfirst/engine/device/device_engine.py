@@ -19,8 +19,8 @@ import torch
 from ...models.transformers import TransformersModel
 from ...search import Answer, Result
 from ...settings import Decoding
-from ..engine import Engine, Job, Stats, shown, write
-from ..logits_edits import NotAnswered, at_least
+from ..engine import Engine, Job, Stats, set_text, text_tokens
+from ..logits_edits import NotAnswered, min_length_edits
 from ..model_record import record_of
 from .cached_session import CachedSession
 from .capacity import MOST_INPUTS, Capacity, room_for
@@ -124,7 +124,7 @@ class DeviceEngine:
                 others.append(job)
             else:
                 if job.decoding.min_length and job.edits is None:
-                    job.edits = at_least(job.decoding.min_length, self._ends(job), len(self._room.start(job)))
+                    job.edits = min_length_edits(job.decoding.min_length, self._ends(job), len(self._room.start(job)))
                 self._unfinished[job] = None
                 self._waiting.append(job)
         if others:
@@ -254,7 +254,7 @@ class DeviceEngine:
             session = None  # another engine is at work there
         elif owner is not None:
             owner._close()  # it has no jobs there any more, and keeps what they cost
-        asks = (edits := some[0].edits) is not None and edits.asked is not None  # which nobody is to be a second time
+        asks = (edits := some[0].edits) is not None and edits.callback is not None  # which nobody is to be a second time
         fits = session is not None and self._suits(session, needs, self._wanted(alike))
         if not fits or not self._kept.usable(at_once=asks):
             session = self._kept.replace(partial(self._new, alike, session), copies=self._room.modules is None)
@@ -315,10 +315,10 @@ class DeviceEngine:
             return
         answers = [(job, each) for job, result in found for each in (*result.hypotheses, result.partial) if each is not None]
         texts = self.model.texts_of(
-            [(job.source.payload, shown(answer, job.decoding, self._ends(job))) for job, answer in answers]
+            [(job.source.payload, text_tokens(answer, job.decoding, self._ends(job))) for job, answer in answers]
         )
         for (job, answer), text in zip(answers, texts, strict=True):
-            write(answer, job.decoding, self._ends(job), text)
+            set_text(answer, job.decoding, self._ends(job), text)
 
     def _new(self, jobs: Sequence[Job], before: Session | None) -> Session:
         """For these jobs; no smaller than the one before, if its beams would do: as many inputs, and as long, may come again."""
