@@ -58,7 +58,7 @@ def engine_for(
 
             if CompiledEngine.takes(scorer, decoding):
                 return CompiledEngine(scorer, decoding, drafting)  # type: ignore[arg-type]
-        return HostEngine(scorer, decoding, drafting)
+        return host_engine(scorer, decoding, drafting)
 
     way, why = _device_support(model, decoding)
     if why is not None and decoding.deterministic:
@@ -70,8 +70,13 @@ def engine_for(
 
         return DeviceEngine(model, decoding, host, way)  # type: ignore[arg-type]
     if many and decoding.budget is None and can_run_two_engines(model, decoding):
-        return TwoEngines(host(), lambda: HostEngine(scorer_for(model.second, decoding.objective), decoding))  # type: ignore[attr-defined]
+        return TwoEngines(host(), lambda: host_engine(scorer_for(model.second, decoding.objective), decoding))  # type: ignore[attr-defined]
     return host()
+
+
+def host_engine(scorer: Any, decoding: Decoding, drafting: Drafting | None = None) -> HostEngine:
+    """A `HostEngine` on a scorer, also for callers that bring a scorer of their own (benchmarks)."""
+    return HostEngine(scorer, decoding, drafting)
 
 
 def can_run_two_engines(model: Model, decoding: Decoding) -> bool:
