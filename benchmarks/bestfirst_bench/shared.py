@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from bestfirst.engine import Job, no_garbage_collection, run
-from bestfirst.engine.choice import on_host, scorer_for
+from bestfirst.engine.choice import host_engine, scorer_for
 from bestfirst.engine.scorer import Scorer
 from bestfirst.engine.user_model import ModelFailure
 from bestfirst.models import Model, Source
@@ -100,7 +100,7 @@ def decode_shared(model: Model, inputs: Sequence[Any], decodings: Sequence[Decod
     scorer = SharedScorer(asked, len(decodings), width)
     budget = scorer.budget()
     settings = decodings[0].using(row_budget=Budget(MANY * budget.rows, free=1))
-    engine = on_host(scorer, settings)
+    engine = host_engine(scorer, settings)
     count = len(decodings)
 
     def jobs() -> Iterator[Job]:

@@ -65,7 +65,7 @@ def check_model(
 def _ask(model: Model, batch: Sequence[Query]) -> list[Scored]:
     """What the model answers, as it is read while decoding, with scores as a list."""
     try:
-        answers = UserModel(model, lenient=False).answers(model.score(batch), batch, "score")
+        answers = UserModel(model, lenient=False).read_answers(model.score(batch), batch, "score")
     except BrokenLaw as broken:
         raise AssertionError(f"one answer a query: {broken}") from None
     return [answer._replace(logprobs=_listed(answer.logprobs)) for answer in answers]

@@ -10,7 +10,7 @@ import torch
 
 import bestfirst
 import chat_models
-from bestfirst.engine.engine import Job, cut
+from bestfirst.engine.engine import Job, text_before
 
 WORDS = chat_models.TEXT.replace(".", "").replace(",", "").replace("!", "").replace("?", "").split()
 PROMPTS = [" ".join(random.Random(seed).choices(WORDS, k=1 + seed % 6)) for seed in range(50)]
@@ -69,7 +69,7 @@ def test_fifty_prompts_are_completed_as_generate_does(call, folder, arguments, s
         (best,) = found["hypotheses"]
         assert best["tokens"] == expected, prompt
         text = chat_models.tokenizer().decode(expected, skip_special_tokens=True)
-        before = cut(text, strings)
+        before = text_before(text, strings)
         assert found["text"] == (text if before is None else before)
         ended = "eos" if expected[-1] == 1 else "length" if before is None else "string"
         assert best.get("truncated", False) is (ended == "length")

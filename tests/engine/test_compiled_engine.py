@@ -25,7 +25,7 @@ LINES = Path(__file__).parents[1].joinpath("data", "tatoeba-200.de").read_text(e
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch):
-    monkeypatch.setattr(threads, "_asked", 1)
+    monkeypatch.setattr(threads, "_configured", 1)
 
 
 @pytest.fixture(scope="module", params=["float32", "int8"])
@@ -124,7 +124,7 @@ def test_it_is_taken_where_one_thread_is_asked_for_or_one_input_is_alone(monkeyp
         assert isinstance(engine_for(model, taken), CompiledEngine)
     for other in (Decoding(max_cache_tokens=500), Decoding(score=bestfirst.Coverage(0.3))):
         assert not isinstance(engine_for(model, other), CompiledEngine)
-    monkeypatch.setattr(threads, "_asked", 2)
+    monkeypatch.setattr(threads, "_configured", 2)
     assert not isinstance(engine_for(model, Decoding()), CompiledEngine)
     assert isinstance(engine_for(model, Decoding(), alone=True), CompiledEngine)
 
@@ -185,7 +185,7 @@ def test_jobs_that_are_cancelled_or_paused_leave_the_others_alone(embedded):
     engine.submit(*jobs)
     jobs[1].paused = True
     found = dict(engine.step())
-    assert isinstance(engine._running[jobs[1]].search, CompiledSearch)
+    assert isinstance(engine._by_job[jobs[1]].search, CompiledSearch)
     engine.cancel(jobs[0])
     engine.cancel(jobs[5])
     for _ in range(9):

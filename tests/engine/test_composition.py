@@ -12,7 +12,7 @@ import bestfirst
 import chat_models
 from bestfirst import Ensemble, Model, Scored, ShallowFusion, Stats, decode
 from bestfirst.engine import scorer_for
-from bestfirst.engine.cached_model import CachedModel, running
+from bestfirst.engine.cached_model import CachedModel, use_caches
 from bestfirst.models import Query
 from bestfirst.models.score_arrays import FewBest, top_k_of_mean
 from bestfirst.models.transformers import TransformersModel
@@ -117,7 +117,7 @@ def test_what_inputs_held_is_given_back():
     model = Ensemble([small(0), small(1)])
     scorer = scorer_for(model, LogProbability())
     states = []
-    with scorer._running(scorer._trees):
+    with scorer._use_caches(scorer._caches):
         for prompt in PROMPTS:
             states.append(model.start(prompt))
         answers = model.score([Query(state, ()) for state in states])
@@ -184,7 +184,7 @@ def test_a_probability_that_is_too_small_for_its_type_is_not_lost(kind):
 
 def test_rows_of_inputs_may_come_in_any_order():
     model = small(0)
-    with running([CachedModel(model)]):
+    with use_caches([CachedModel(model)]):
         states = [model.start(prompt) for prompt in PROMPTS]
         states = [answer.state for answer in model.score([Query(state, ()) for state in states])]
         queries = [Query(states[i], (token,)) for token in (20, 30, 40) for i in (3, 0, 2)]
@@ -200,8 +200,8 @@ def test_rows_of_inputs_may_come_in_any_order():
 def test_an_ensemble_of_hugging_face_models_is_not_asked_twice(monkeypatch):
     """Their steps were tried; a check whether scores depend on the batch would be a forward pass of each. Nor are the scores of
     all tokens asked for, where the few best are enough."""
-    asked, run, stats = [], CachedModel._run, Stats()
-    monkeypatch.setattr(CachedModel, "_run", lambda self, batch: asked.append(len(batch)) or run(self, batch))
+    asked, run, stats = [], CachedModel._forward, Stats()
+    monkeypatch.setattr(CachedModel, "_forward", lambda self, batch: asked.append(len(batch)) or run(self, batch))
     monkeypatch.setattr(Ensemble, "score", None)
     decode(Ensemble([small(0), small(1)]), PROMPTS, stats=stats, **SETTINGS)
     assert sum(asked) == 2 * stats.rows

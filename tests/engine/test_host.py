@@ -108,7 +108,7 @@ def test_results_are_those_of_decode_whatever_the_order_of_arrival(cases, tally)
         while coming or engine:
             for job in [coming.pop() for _ in range(rng.randint(0, 3)) if coming]:
                 engine.submit(job)
-            if rng.random() < 0.03 and (here := list(engine._running)):
+            if rng.random() < 0.03 and (here := list(engine._by_job)):
                 job = rng.choice(here)
                 engine.cancel(job)
                 gone.add(job.index)

@@ -26,7 +26,7 @@ LINES = ["Guten Morgen!", "Wie melkt man eine Kuh?", "Ich habe keine Zeit, aber 
 
 @pytest.fixture(autouse=True)
 def restored(monkeypatch):
-    monkeypatch.setattr(threads, "_asked", None)
+    monkeypatch.setattr(threads, "_configured", None)
     monkeypatch.setattr(threads, "_pool", None)
 
 
@@ -41,7 +41,7 @@ def test_every_piece_is_done_once_whoever_does_it():
                 with lock:
                     done.append(piece)
 
-            threads.share(work, pieces)
+            threads.parallel_for(work, pieces)
             assert sorted(done) == list(range(pieces))
 
 
@@ -53,16 +53,16 @@ def test_what_fails_in_a_thread_is_raised():
             raise KeyError(piece)
 
     with pytest.raises(KeyError):
-        threads.share(work, 20)
+        threads.parallel_for(work, 20)
 
 
 def test_cuts_cover_everything_in_pieces_that_are_worth_it():
     threads.use_threads(2)
-    assert threads.cuts(100, 6) == [(0, 25), (25, 50), (50, 75), (75, 100)]
-    assert threads.cuts(13, 6) == [(0, 6), (6, 13)]
-    assert threads.cuts(5, 6) == [(0, 5)]
+    assert threads.split_range(100, 6) == [(0, 25), (25, 50), (50, 75), (75, 100)]
+    assert threads.split_range(13, 6) == [(0, 6), (6, 13)]
+    assert threads.split_range(5, 6) == [(0, 5)]
     threads.use_threads(1)
-    assert threads.cuts(100, 6) == [(0, 100)]
+    assert threads.split_range(100, 6) == [(0, 100)]
 
 
 def test_as_many_as_the_environment_says(monkeypatch):
@@ -97,7 +97,7 @@ def test_the_encoders_numbers_are_the_same_to_the_last_bit(dtype):
 
 def test_two_engines_share_many_inputs_and_give_what_one_gives(monkeypatch):
     """Each search in the memory of its own engine; inputs come from a list or, window after window, one by one."""
-    monkeypatch.setattr(two_engines, "WORTH", 4)
+    monkeypatch.setattr(two_engines, "MIN_INPUTS", 4)
     monkeypatch.setattr(host, "WINDOW", 1)
     lines = [line[: 8 + 7 * i % 40] for i, line in enumerate(LINES * 5)]
     model = bestfirst.load()
@@ -130,7 +130,7 @@ def test_one_engine_where_a_budget_or_code_of_the_users_own_is_given():
 
 
 def test_what_fails_in_one_engine_is_raised_when_what_is_done_is_told(monkeypatch):
-    monkeypatch.setattr(two_engines, "WORTH", 4)
+    monkeypatch.setattr(two_engines, "MIN_INPUTS", 4)
     threads.use_threads(2)
     model = bestfirst.load()
     before = bestfirst.decode(model, LINES[:1])

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..decoding import decode
 from ..engine import Stats
-from ..engine.choice import two_at_once
+from ..engine.choice import can_run_two_engines
 from ..engine.threads import side_by_side
 from ..errors import Stopped, reason
 from ..models.reader import conversation
@@ -156,8 +156,8 @@ class Worker:
         return ShardResult(shard.index, self.target.encode(shard, ordered), tally, tuple(failures), source)
 
     def work(self, budget: Budget | None, notice: Callable[[int], None], shards: Iterator[Shard]) -> Iterator[ShardResult]:
-        """Decode shards in this process, in two threads if `two_at_once` allows it. `notice(1)` is called for each line."""
-        if two_at_once(self.model, self.decoding):
+        """Decode shards in this process, in two threads if `can_run_two_engines` allows it. `notice(1)` is called for each line."""
+        if can_run_two_engines(self.model, self.decoding):
             return self._two_at_a_time(budget, notice, shards)
         return (self.decode_shard(shard, budget, partial(notice, 1)) for shard in shards)
 

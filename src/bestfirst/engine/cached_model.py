@@ -1,10 +1,10 @@
-"""CachedModel: a Hugging Face model inside another model (an ensemble, a wrapper), asked like any model and run on the tree.
+"""CachedModel: gives a Hugging Face model inside another model (an ensemble, a user's wrapper) a KV cache.
 
-    trees = [CachedModel(each) for each in inside(model)]
-    with running(trees):                # meanwhile the `start` and `score` of each of them are these
+    caches = cached_models_in(model)
+    with use_caches(caches):            # replaces `start` and `score` of the Hugging Face models inside
         model.score(batch)
 
-An input's keys and values are held as long as anybody holds a state of it.
+The keys and values of an input are kept as long as a state that refers to it is alive.
 """
 
 from __future__ import annotations
@@ -26,60 +26,60 @@ from .runner import Row, Runner, Sentence
 
 
 def step_of(model: Any) -> tuple[Any, Any]:
-    """What runs the decoder of a model, a `DecoderStep` or its like, and the context in which all of it is done."""
+    """The decoder step (a `DecoderStep` or a `NativeDecoder`) for a model, and the context manager to run all of its work in."""
     if model.decoder is not None:
         return model.decoder, nullcontext
     import torch
 
     from .steps.step_choice import step_for
 
-    with record_of(model).lock:  # it may try which step agrees with the model
+    with record_of(model).lock:  # the first call may compare steps with the model
         return step_for(model), torch.inference_mode
 
 
 class Held:
-    """An input of a `CachedModel`: read, and let in with the others of its first batch. What it holds is given back with it."""
+    """An input of a `CachedModel`, admitted with the first batch that contains it. Its slots are freed after it is collected."""
 
-    __slots__ = ("_dead", "prompt", "sentence")
+    __slots__ = ("_dropped", "prompt", "sentence")
 
-    def __init__(self, prompt: Prompt, dead: deque[Sentence]) -> None:
+    def __init__(self, prompt: Prompt, dropped: deque[Sentence]) -> None:
         self.prompt = prompt
         self.sentence: Sentence | None = None
-        self._dead = dead
+        self._dropped = dropped
 
     def __del__(self) -> None:
         if self.sentence is not None:
-            self._dead.append(self.sentence)  # to be released between two steps: this may be called in the midst of one
+            self._dropped.append(self.sentence)  # released between steps: the destructor may run during one
 
 
 State = tuple[Held, int]
-"""An input, and the slot of the last token that was scored of it; 0 before there is one."""
+"""An input and the slot of its last scored token; 0 before the first."""
 
 
 class CachedModel:
-    """Runs rows of one model for whoever asks it."""
+    """Implements `start` and `score` of one Hugging Face model with a KV cache."""
 
     def __init__(self, model: TextModel) -> None:
         self.model = model
         self.runner = Runner(model, *step_of(model))
-        self._dead: deque[Sentence] = deque()
+        self._dropped: deque[Sentence] = deque()
 
     def start(self, source: Any) -> State:
         """As `Model.start`."""
-        return Held(self.model.read(source).payload, self._dead), 0
+        return Held(self.model.read(source).payload, self._dropped), 0
 
     def score(self, batch: Sequence[Query]) -> list[Scored]:
-        """As `Model.score`, in one forward pass; scores are rows of one array."""
-        with self.runner.at_work():
+        """As `Model.score`, in one forward pass; the scores are rows of one array."""
+        with self.runner.exclusive():
             logits, states = self.step(batch)
             scores = _log_softmax(logits)
         scores[:, list(self.model.banned)] = -inf
         return [Scored(row, state) for row, state in zip(scores, states, strict=True)]
 
     def best(self, batch: Sequence[Query], count: int) -> FewBest:
-        """The first `count` tokens of each, and its logits, which hold until the next step."""
-        with self.runner.at_work():
-            logits, states, places = self._run(batch)
+        """The best `count` tokens of each query, and its logits, which are valid until the next step."""
+        with self.runner.exclusive():
+            logits, states, places = self._forward(batch)
             tensors = hasattr(logits, "detach")
             logits = logits.float() if tensors else logits
             values, tokens = self.runner.best(logits, count)
@@ -88,46 +88,46 @@ class CachedModel:
         return FewBest(best, first, all_of, states)
 
     def step(self, batch: Sequence[Query]) -> tuple[Any, list[State]]:
-        """One forward pass: logits (rows, vocabulary), in memory that is used again, and states. For a runner `at_work`."""
-        logits, states, places = self._run(batch)
+        """One forward pass, within `Runner.exclusive`: logits (rows, vocabulary), in a buffer that is used again, and states."""
+        logits, states, places = self._forward(batch)
         return (logits if places is None else logits[places]), states
 
-    def _run(self, batch: Sequence[Query]) -> tuple[Any, list[State], list[int] | None]:
-        """One forward pass: logits as they come, states, and where each query's row is; None: where it was."""
-        self._let_go()
+    def _forward(self, batch: Sequence[Query]) -> tuple[Any, list[State], list[int] | None]:
+        """One forward pass: logits in the order of the rows run, states, and the row of each query (None: the same order)."""
+        self._release_dropped()
         self._admit([state[0] for state, _ in batch])
-        rows: list[Row] = [held.sentence.row(prefix, slot) for (held, slot), prefix in batch]
-        order = self._order(rows)
+        rows: list[Row] = [entry.sentence.row(prefix, slot) for (entry, slot), prefix in batch]
+        order = self._row_order(rows)
         slots, logits = self.runner.step([rows[i] for i in order])
         places = sorted(range(len(order)), key=order.__getitem__)
         states = [(query.state[0], slots[at]) for query, at in zip(batch, places, strict=True)]
         return logits, states, None if order == list(range(len(order))) else places
 
-    def _order(self, rows: Sequence[Row]) -> list[int]:
-        """Rows of an input stand together, as they do already where one engine asks: then rows stay as they are."""
+    def _row_order(self, rows: Sequence[Row]) -> list[int]:
+        """An order in which rows of an input are adjacent: the given one if they already are, as in one engine's batches."""
         first: dict[int, int] = {}
         for i, (sentence, *_) in enumerate(rows):
             first.setdefault(sentence.place, i)
         by_place = self.runner.decoder.by_place
         return sorted(range(len(rows)), key=lambda i: rows[i][0].place if by_place else first[rows[i][0].place])
 
-    def _admit(self, inputs: Sequence[Held]) -> None:
-        new = list({id(held): held for held in inputs if held.sentence is None}.values())
+    def _admit(self, entries: Sequence[Held]) -> None:
+        new = list({id(entry): entry for entry in entries if entry.sentence is None}.values())
         if new:
-            for held, sentence in zip(new, self.runner.admit([held.prompt for held in new]), strict=True):
-                held.sentence = sentence
+            for entry, sentence in zip(new, self.runner.admit([entry.prompt for entry in new]), strict=True):
+                entry.sentence = sentence
 
-    def _let_go(self) -> None:
-        while self._dead:
-            self.runner.release(self._dead.popleft())
+    def _release_dropped(self) -> None:
+        while self._dropped:
+            self.runner.release(self._dropped.popleft())
 
     def cache_tokens(self) -> int:
-        self._let_go()
+        self._release_dropped()
         return self.runner.cache_tokens()
 
 
 def _log_softmax(logits: Any) -> Any:
-    """As an array of its own: a step may use the memory of its logits again."""
+    """In a new array, since the step may overwrite its logits."""
     if hasattr(logits, "detach"):
         return logits.float().log_softmax(-1).clamp_(max=0).cpu().numpy()
     scores = np.empty(logits.shape, logits.dtype)
@@ -139,44 +139,44 @@ def _log_softmax(logits: Any) -> Any:
     return scores
 
 
-def cached(*models: Any) -> list[CachedModel]:
-    """One for each Hugging Face model that these are made of, wherever they keep it."""
+def cached_models_in(*models: Any) -> list[CachedModel]:
+    """A `CachedModel` for each Hugging Face model reachable from these models' attributes, lists and dicts."""
     found: dict[int, CachedModel] = {}
     seen: set[int] = set()
-    waiting: list[Any] = [value for model in models if model is not None for value in _parts(model)]
+    waiting: list[Any] = [value for model in models if model is not None for value in _parts_of(model)]
     while waiting:
         each = waiting.pop()
         if id(each) in seen:
             continue
         seen.add(id(each))
         if getattr(each, "hugging_face", False) is True:
-            with suppress(ValueError):  # no step gives what it gives: it scores from scratch
+            with suppress(ValueError):  # no step agrees with this model: it scores from scratch
                 found[id(each)] = CachedModel(each)
         elif isinstance(each, (list, tuple)):
             waiting += each
         elif isinstance(each, Mapping):
             waiting += each.values()
         elif isinstance(each, Model) or (hasattr(each, "start") and hasattr(each, "score")):
-            waiting += _parts(each)
+            waiting += _parts_of(each)
     return list(found.values())
 
 
-def _parts(model: Any) -> list[Any]:
+def _parts_of(model: Any) -> list[Any]:
     return [model] if getattr(model, "hugging_face", False) is True else list(getattr(model, "__dict__", {}).values())
 
 
 @contextmanager
-def running(trees: Sequence[CachedModel]) -> Iterator[None]:
-    """Meanwhile these models are asked through their trees, and by no other call: it waits. Not so the threads of this one, where
-    what is made of the models asks them on several: a model itself is locked for a pass of it (`Runner.at_work`)."""
+def use_caches(models: Sequence[CachedModel]) -> Iterator[None]:
+    """Within this context the models answer `start` and `score` through these caches, and other callers of the same models wait.
+    Threads of the composed model itself do not: each forward pass takes the model's lock (`Runner.exclusive`)."""
     with ExitStack() as stack:
-        for lock in sorted((record_of(tree.model).asked for tree in trees), key=id):  # in one order: no two wait for each other
+        for lock in sorted((record_of(each.model).composed_lock for each in models), key=id):  # in one order, against deadlock
             stack.enter_context(lock)
-        before = [tree.model.cached for tree in trees]
-        for tree in trees:
-            tree.model.cached = tree
+        before = [each.model.cached for each in models]
+        for each in models:
+            each.model.cached = each
         try:
             yield
         finally:
-            for tree, other in zip(trees, before, strict=True):
-                tree.model.cached = other
+            for each, other in zip(models, before, strict=True):
+                each.model.cached = other

@@ -1,4 +1,4 @@
-"""Which engine runs jobs on a model, and who asks the model on the host: the one place where either is made."""
+"""Chooses the engine for a model and its settings, and the scorer for the host: the only place that creates either."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def engine_for(
     many: bool = False,
     alone: bool = False,
 ) -> Engine:
-    """Who runs jobs on this model: a GPU's own searches where they can be run there, with the host for the rest.
+    """Creates the engine for this model: whole searches on a GPU where model and settings allow it, a `HostEngine` for the rest.
 
-    `decoding` tells what all jobs share: how scores add up, the largest beam, the row budget, the bound on memory. `adapt` may
-    change how the host's scorer works (`generate` adds logits processors); then nothing runs on the device, unless jobs are
-    `edited`: they say the same as data (`Job.edits`). With `lenient`, an input on which a model of the user's own raises is
-    given up, and the others are decoded. With `device`, ValueError where a GPU cannot run such jobs as a whole, and why. With
-    `many`, jobs that come together may be told of a few steps late, so that threads have more to do. `alone`: there will be one
-    job, with too few rows for threads to share.
+    `decoding` holds what all jobs share: how scores add up, the largest beam, the row budget, the memory bound. `adapt` may
+    modify the host's scorer (`generate` adds logits processors); then nothing runs on the device, unless the jobs are `edited`:
+    they carry the same changes as data (`Job.edits`). With `lenient`, an input on which a user's own model raises fails alone
+    and the others are decoded. With `device`, ValueError if a GPU cannot run such jobs as a whole, and why. With `many`,
+    finished jobs may be yielded a few steps late, so that threads have more to do. `alone`: there will be one job, with too few
+    rows for threads to share.
     """
 
     def host() -> HostEngine:
@@ -58,9 +58,9 @@ def engine_for(
 
             if CompiledEngine.takes(scorer, decoding):
                 return CompiledEngine(scorer, decoding, drafting)  # type: ignore[arg-type]
-        return on_host(scorer, decoding, drafting)
+        return host_engine(scorer, decoding, drafting)
 
-    way, why = _on_device(model, decoding)
+    way, why = _device_support(model, decoding)
     if why is not None and decoding.deterministic:
         raise ValueError(f"deterministic=True needs whole searches on a GPU, and {why}; leave it out")
     if why is not None and device:
@@ -69,25 +69,25 @@ def engine_for(
         from .device import DeviceEngine
 
         return DeviceEngine(model, decoding, host, way)  # type: ignore[arg-type]
-    if many and decoding.budget is None and two_at_once(model, decoding):
-        return TwoEngines(host(), lambda: on_host(scorer_for(model.second, decoding.objective), decoding))  # type: ignore[attr-defined]
+    if many and decoding.budget is None and can_run_two_engines(model, decoding):
+        return TwoEngines(host(), lambda: host_engine(scorer_for(model.second, decoding.objective), decoding))  # type: ignore[attr-defined]
     return host()
 
 
-def on_host(scorer: Any, decoding: Decoding, drafting: Drafting | None = None) -> HostEngine:
-    """The host's engine, given who asks the model."""
+def host_engine(scorer: Any, decoding: Decoding, drafting: Drafting | None = None) -> HostEngine:
+    """A `HostEngine` on a scorer, also for callers that bring a scorer of their own (benchmarks)."""
     return HostEngine(scorer, decoding, drafting)
 
 
-def two_at_once(model: Model, decoding: Decoding) -> bool:
-    """Whether threads may decode on this model, and on its `second`, at the same time: it is compiled, and neither code of the
-    user's own nor a model beside it is asked meanwhile, nor is memory bounded for all inputs together."""
+def can_run_two_engines(model: Model, decoding: Decoding) -> bool:
+    """Whether two threads may decode on this model and its `second` at the same time: the model is compiled, neither user code
+    nor a second model is called during the search, and there is no memory bound over all inputs."""
     own = (decoding.draft, decoding.allowed, decoding.heuristic, decoding.objective.language_model, decoding.processors or None)
-    ours = type(decoding.objective).__module__.startswith("bestfirst.") and all(each is None for each in own)
-    return threads() > 1 and hasattr(type(model), "second") and ours and decoding.max_cache_tokens == inf
+    built_in = type(decoding.objective).__module__.startswith("bestfirst.") and all(each is None for each in own)
+    return threads() > 1 and hasattr(type(model), "second") and built_in and decoding.max_cache_tokens == inf
 
 
-def _on_device(model: Model, decoding: Decoding) -> tuple[Way | None, str | None]:
+def _device_support(model: Model, decoding: Decoding) -> tuple[Way | None, str | None]:
     """How a GPU runs this model, if it can; and why jobs with these settings would run on the host, if they would."""
     if not model.on_gpu:
         return None, "the model is not on a GPU"
@@ -97,7 +97,7 @@ def _on_device(model: Model, decoding: Decoding) -> tuple[Way | None, str | None
     from .device.rules import unknown_to_device
     from .model_record import record_of
 
-    with record_of(model).lock:  # it may try whether the model's modules agree with it there
+    with record_of(model).lock:  # the first call may compare the device step with the model
         way = way_of(model)  # type: ignore[arg-type]
     if way is None:
         return None, "the searches of the device do not know this architecture, or its modules were changed"
@@ -105,9 +105,9 @@ def _on_device(model: Model, decoding: Decoding) -> tuple[Way | None, str | None
     return way, None if unknown is None else f"the searches of the device do not know {unknown}"
 
 
-def encodes_itself(model: Any, modules: Modules) -> bool:
-    """Whether an engine of ours, on the host or on a device, has an encoder of its own for this model of transformers, which has
-    these `modules`. That reads token ids and no padding."""
+def has_own_encoder(model: Any, modules: Modules) -> bool:
+    """Whether one of our engines, on the host or on a device, has its own encoder for this transformers model, which consists of
+    `modules`. Such an encoder reads token ids and no padding."""
     from ..models.torch_modules import every_module
     from .steps.step_choice import native
 
@@ -121,7 +121,7 @@ def encodes_itself(model: Any, modules: Modules) -> bool:
 
 
 def drafting_for(model: Model, scorer: Scorer, decoding: Decoding) -> Drafting | None:
-    """Who guesses ahead; None where nobody is asked to, or rows cannot be scored with their parents."""
+    """The engine's drafting; None if the settings ask for none, or rows cannot be scored in one step with their parents."""
     from ..drafting import named_drafter
     from .drafts import Drafting
     from .model_record import Gains, Rates, record_of
@@ -129,13 +129,13 @@ def drafting_for(model: Model, scorer: Scorer, decoding: Decoding) -> Drafting |
     drafter = named_drafter(decoding.draft)
     if drafter is None or not scorer.chains:
         return None
-    about, name = record_of(model), drafter.name
-    rates, gains = about.rates.setdefault(name, Rates()), about.gains.setdefault(name, Gains())
+    record, name = record_of(model), drafter.name
+    rates, gains = record.rates.setdefault(name, Rates()), record.gains.setdefault(name, Gains())
     return Drafting(drafter, rates, gains, frozenset(decoding.ending(scorer.eos)))
 
 
 def scorer_for(model: Model, score: Score, lenient: bool = False) -> Scorer:
-    """Who asks this model on behalf of searches: Hugging Face models run on a tree of keys and values, others as they are."""
+    """The scorer for this model: a `TreeScorer` for Hugging Face models, a `ModelScorer` for all others."""
     if not model.hugging_face:
         return ModelScorer(model, score, lenient)
     from .tree_scorer import TreeScorer

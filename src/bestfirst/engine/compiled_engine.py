@@ -1,8 +1,8 @@
-"""CompiledEngine: a `HostEngine` whose searches are compiled with the forward pass, where they are usual ones.
+"""CompiledEngine: a `HostEngine` that runs common searches in compiled code, together with the forward pass.
 
-They run many steps in one call (`steps/native/searches.py`), so that Python is not waited for. Which rows share a step is decided
-as in `HostEngine`, so answers, calls, rows and steps are the same (`tests/engine/test_compiled_engine.py`). Whatever else is
-submitted, such as a search that is traced, runs as it does there; so do inputs that are drafted for, where that pays.
+One call runs many steps (`steps/native/searches.py`), without Python in between. Rows are scheduled as in `HostEngine`, so
+answers, calls, rows and steps are the same (`tests/engine/test_compiled_engine.py`). All other jobs, such as traced ones, run as
+in `HostEngine`; so do inputs with drafts, if drafting is faster for them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..search.policy import Policy
 from ..settings import Decoding
 from ..strategies import FirstFinished, HuggingFaceStep
 from .engine import Job, Running
-from .host import HostEngine, roomy
+from .host import HostEngine, suitable_budget
 from .steps.native import search_plan as s
 from .steps.native.calls import at
 from .steps.native.decoder import MULTIPLE, NOTHING, WIDE, NativeDecoder
@@ -34,40 +34,40 @@ from .tree_scorer import TreeScorer, not_finite
 if TYPE_CHECKING:
     from .drafts import Drafting
 
-WIDEST = WIDE - 16  # beam: there are more successors than that, for some may end
-STEPS = 8  # in one call: whoever interrupts is heard after that
+MAX_K = WIDE - 16  # largest beam: WIDE bounds the successors, of which some may end
+STEPS_PER_CALL = 8  # an interrupt (Ctrl+C) is handled between calls
 
 
 class CompiledSearch(ABC):
-    """One input's search, which runs elsewhere."""
+    """One input's search in compiled code; its state is in `memory`."""
 
     whole_levels = False
-    state: Any  # the scorer's own, as a root has it
+    state: Any  # the scorer's: a compiled search is its own root
 
     @classmethod
     def takes(cls, job: Job) -> bool:
-        """Whether it is asked for what compiled code can do."""
-        asked = job.decoding
-        others = asked.must_contain, asked.stop_strings, asked.min_length or None, asked.max_calls
-        own = job.begin is None and job.trace is None and not any(each is not None and each != () for each in others)
-        return own and asked.objective.plain and asked.plan.k <= WIDEST and cls.knows(asked.plan, asked.objective)
+        """Whether compiled code supports this job."""
+        decoding = job.decoding
+        unsupported = decoding.must_contain, decoding.stop_strings, decoding.min_length or None, decoding.max_calls
+        plain = job.begin is None and job.trace is None and not any(each is not None and each != () for each in unsupported)
+        return plain and decoding.objective.plain and decoding.plan.k <= MAX_K and cls.supports(decoding.plan, decoding.objective)
 
     @staticmethod
     @abstractmethod
-    def knows(plan: Strategy, score: Score) -> bool:
-        """Whether these are what it is for."""
+    def supports(plan: Strategy, score: Score) -> bool:
+        """Whether this class implements the strategy and score."""
 
     def __init__(self, job: Job, eos: Collection[int]) -> None:
-        asked, plan = job.decoding, job.decoding.plan
+        decoding, plan = job.decoding, job.decoding.plan
         self.context = Context(job.n_max, job.source.length)
-        check(plan, asked.objective, self.context, asked.nbest)
-        ends, complete = frozenset(asked.ending(eos)), job.n_max if asked.accept_truncated else None
+        check(plan, decoding.objective, self.context, decoding.nbest)
+        ends, complete = frozenset(decoding.ending(eos)), job.n_max if decoding.accept_truncated else None
         self.memory = SearchMemory(
-            k=int(plan.k), n=asked.nbest, n_max=job.n_max, keep=plan.finished == "keep", complete=complete, ends=ends
+            k=int(plan.k), n=decoding.nbest, n_max=job.n_max, keep=plan.finished == "keep", complete=complete, ends=ends
         )  # fmt: skip
-        if asked.allowed is not None:
-            self.memory.under(asked.allowed, eos)  # type: ignore[arg-type]
-        self.root, self.score, self.strategy = self, asked.objective, plan
+        if decoding.allowed is not None:
+            self.memory.under(decoding.allowed, eos)  # type: ignore[arg-type]
+        self.root, self.score, self.strategy = self, decoding.objective, plan
         self.width, self.level_rows = self.memory.width, int(self.memory.head[s.LEVEL_ROWS])
 
     @property
@@ -76,7 +76,7 @@ class CompiledSearch(ABC):
 
     @property
     def answers(self) -> list[Answer]:
-        """Those that are certain: of one that ranks them by score, none until it is over."""
+        """The certain answers; none before the end for searches that rank them by score."""
         levels, by_step, needed = self.memory.head[[s.LEVELS, s.BY_STEP, s.NEEDED]]
         return [] if (levels or by_step) and needed >= 0 else [self._answer(*each) for each in self.memory.answers]
 
@@ -95,23 +95,23 @@ class CompiledSearch(ABC):
         )
 
     def dismantle(self) -> None:
-        """Nothing in it refers to itself but its root."""
+        """Breaks the reference to itself, the only cycle."""
         del self.root
 
 
 class CompiledStrictSearch(CompiledSearch):
-    """A `StrictSearch`."""
+    """A compiled `StrictSearch`."""
 
     @staticmethod
-    def knows(plan: Strategy, score: Score) -> bool:
+    def supports(plan: Strategy, score: Score) -> bool:
         return StrictSearch.takes(plan, score)
 
 
 class CompiledStepSearch(CompiledStrictSearch):
-    """A `StepSearch`, by scores that divide by what depends on the length."""
+    """A compiled `StepSearch`, for scores that divide by a function of the length."""
 
     @staticmethod
-    def knows(plan: Strategy, score: Score) -> bool:
+    def supports(plan: Strategy, score: Score) -> bool:
         return type(plan.stop) is HuggingFaceStep and StepSearch.takes(plan, score) and type(score) in (LengthNormalized, GNMT)
 
     def __init__(self, job: Job, eos: Collection[int]) -> None:
@@ -120,14 +120,14 @@ class CompiledStepSearch(CompiledStrictSearch):
 
 
 class CompiledLevelSearch(CompiledSearch):
-    """A `LevelSearch`, in the order that relies on bounds, by scores that divide by what depends on the length."""
+    """A compiled `LevelSearch` that relies on bounds, for log-probability or a score that divides by a function of the length."""
 
     @staticmethod
-    def knows(plan: Strategy, score: Score) -> bool:
-        usual = LevelSearch.takes(plan, score) and type(plan.stop) in (Patience, FirstFinished)
-        known = score.value_only or type(score) in (LengthNormalized, GNMT)
+    def supports(plan: Strategy, score: Score) -> bool:
+        known_stop = LevelSearch.takes(plan, score) and type(plan.stop) in (Patience, FirstFinished)
+        known_score = score.value_only or type(score) in (LengthNormalized, GNMT)
         policy = Policy.of(plan, score)
-        return usual and known and policy.prunes and policy.relies_on_bound and not policy.whole_levels
+        return known_stop and known_score and policy.prunes and policy.relies_on_bound and not policy.whole_levels
 
     def __init__(self, job: Job, eos: Collection[int]) -> None:
         super().__init__(job, eos)
@@ -139,7 +139,7 @@ class CompiledLevelSearch(CompiledSearch):
 
 
 def norms(score: Any, n_max: int) -> Any:
-    """By length, what a value is divided by for its score, and for its bound; and one more."""
+    """(2, n_max + 2): by length, the divisors of a value for its score and for its bound; 1 in the last column."""
     return _norms(type(score), score.alpha, n_max) if isinstance(score, LengthNormalized) else np.ones((2, n_max + 2))  # type: ignore[arg-type]
 
 
@@ -151,19 +151,19 @@ def _norms(kind: Any, alpha: float, n_max: int) -> Any:
 
 
 class CompiledEngine(HostEngine):
-    """Runs searches on a compiled decoder."""
+    """Runs searches on a compiled decoder, all compiled or all in Python at a time."""
 
     scorer: TreeScorer
-    learned_of = (*HostEngine.learned_of, CompiledStrictSearch)
+    learns_ahead_from = (*HostEngine.learns_ahead_from, CompiledStrictSearch)
 
     @staticmethod
     def takes(scorer: Any, decoding: Decoding) -> bool:
-        """Whether nothing is asked of the model, or done with what it says, that compiled code does not know."""
-        native = getattr(getattr(scorer, "runner", None), "decoder", None)
+        """Whether compiled code supports the model, the score and everything done to log-probabilities."""
+        decoder = getattr(getattr(scorer, "runner", None), "decoder", None)
         return (
-            isinstance(native, NativeDecoder)
-            and native.whole is not None
-            and (native.eight_bits or native.tiled)
+            isinstance(decoder, NativeDecoder)
+            and decoder.whole is not None
+            and (decoder.eight_bits or decoder.tiled)
             and scorer.score.plain
             and not scorer.score.needs
             and scorer.process is None
@@ -172,48 +172,48 @@ class CompiledEngine(HostEngine):
 
     def __init__(self, scorer: TreeScorer, decoding: Decoding, drafting: Drafting | None = None) -> None:
         super().__init__(scorer, decoding, drafting)
-        self._native: NativeDecoder = scorer.runner.decoder
+        self._decoder: NativeDecoder = scorer.runner.decoder
         self._banned = np.array(scorer.model.banned, np.int64) if scorer.model.banned else NOTHING
         self._memory = StepMemory(0)
-        self._longest = 1  # positions that there is room for
-        self._compiles = True  # until something comes that is not compiled
+        self._max_positions = 1  # path length that memory is allocated for
+        self._compiles = True  # until a job arrives that is not compiled
 
     def submit(self, *jobs: Job) -> None:
         if self.drafting is not None and jobs:
-            alone = not self._running
+            alone = not self._by_job
             drafts = self.drafting.pays(jobs, self.budget, alone=alone, measured=self.decoding.budget is None)
             self._compiles = not drafts if alone else self._compiles
         super().submit(*jobs)
-        if self._compiles and not all(isinstance(running.search, CompiledSearch) for running in self._running.values()):
+        if self._compiles and not all(isinstance(running.search, CompiledSearch) for running in self._by_job.values()):
             self._compiles = False
             for place, running in enumerate(self._waiting):
-                if isinstance(running.search, CompiledSearch):  # the others have begun, and what is traced begins once
+                if isinstance(running.search, CompiledSearch):  # others keep their search: a trace is recorded once
                     if running.drafts is not None:
-                        running.drafts.finish(())
-                    self._waiting[place] = self._running[running.job] = self._begin(running.job)
+                        running.drafts.close(())
+                    self._waiting[place] = self._by_job[running.job] = self._prepare(running.job)
 
-    def _begin(self, job: Job) -> Running:
+    def _prepare(self, job: Job) -> Running:
         kinds = CompiledStrictSearch, CompiledStepSearch, CompiledLevelSearch
-        for kind in kinds if self._compiles and self._can_follow(job.decoding) else ():
+        for kind in kinds if self._compiles and self._compiles_constraint(job.decoding) else ():
             if kind.takes(job):
-                drafts = None if self.drafting is None else self.drafting.follow(job)
+                drafts = None if self.drafting is None else self.drafting.start(job)
                 return Running(job, kind(job, self.scorer.eos), drafts=drafts)  # type: ignore[arg-type]
-        return super()._begin(job)
+        return super()._prepare(job)
 
-    def _can_follow(self, asked: Decoding) -> bool:
-        """Whether what is allowed, if anything is named, is a trie that compiled code reads, with an end behind every item."""
-        trie = asked.allowed
+    def _compiles_constraint(self, decoding: Decoding) -> bool:
+        """Whether the constraint, if any, is a trie that compiled code can read, with an end token behind each item."""
+        trie = decoding.allowed
         if trie is None:
             return True
-        ended = self.scorer.eos and set(asked.ending(self.scorer.eos)) >= set(self.scorer.eos)
+        ended = self.scorer.eos and set(decoding.ending(self.scorer.eos)) >= set(self.scorer.eos)
         return bool(ended) and type(trie) is Trie and trie.narrow and trie.largest < self.scorer.vocabulary
 
-    def _certain(self, running: Running) -> list[Answer]:
-        return running.search.answers if isinstance(running.search, CompiledSearch) else super()._certain(running)
+    def _certified(self, running: Running) -> list[Answer]:
+        return running.search.answers if isinstance(running.search, CompiledSearch) else super()._certified(running)
 
-    def _looked_ahead(self, running: Running) -> list[tuple[int, bool]]:
+    def _speculation_outcomes(self, running: Running) -> list[tuple[int, bool]]:
         if not isinstance(running.search, CompiledSearch):
-            return super()._looked_ahead(running)
+            return super()._speculation_outcomes(running)
         return running.search.memory.guesses if self._submitted == 1 else []
 
     def step(self) -> Iterator[tuple[Job, Result]]:
@@ -221,7 +221,7 @@ class CompiledEngine(HostEngine):
             yield from super().step()
             return
         if self.decoding.budget is None:
-            self.budget = roomy(self.scorer.budget(), self.decoding)
+            self.budget = suitable_budget(self.scorer.budget(), self.decoding)
         if self._compiles:
             self._admit()
         if not self._active:
@@ -229,26 +229,27 @@ class CompiledEngine(HostEngine):
         self._stats.in_flight = max(self._stats.in_flight, len(self._active))
         searches = [running.search.memory for running in self._active]  # type: ignore[attr-defined]
         with self.scorer.runner.lock:
-            steps, last = self._run(searches)
-        if steps > (last > 0):  # there was one before that in which some were found to be over
+            steps, last = self._run_steps(searches)
+        if steps > (last > 0):  # there was a step before the one that found finished searches
             self._stats.cache_tokens = max(self._stats.cache_tokens, self.scorer.cache_tokens() - self._memory.spare - last)
         for running, search in zip([*self._active], searches, strict=True):
             if search.head[s.OVER] > 0:
                 self._active.remove(running)
-                yield running.job, self._result(running)
+                yield running.job, self._finish(running)
         self._stats.cache_tokens = max(self._stats.cache_tokens, self.scorer.cache_tokens() - self._memory.spare)
 
-    def _result(self, running: Running) -> Result:
+    def _finish(self, running: Running) -> Result:
         if isinstance(running.search, CompiledSearch):
             head = running.search.memory.head
-            running.steps, running.guessed = int(head[s.STEPS]), int(head[s.GUESSED])
-        result = super()._result(running)
+            running.steps, running.speculated = int(head[s.STEPS]), int(head[s.GUESSED])
+        result = super()._finish(running)
         if self.drafting is not None:
-            self.drafting.took(result, last=not self._running, drafted=not self._compiles)
+            self.drafting.record_time(result, last=not self._by_job, drafted=not self._compiles)
         return result
 
-    def _needed(self, running: Running) -> Iterable[tuple[int, ...]]:
-        return running.search.memory.needed(MOST) if isinstance(running.search, CompiledSearch) else super()._needed(running)
+    def _needed_prefixes(self, running: Running) -> Iterable[tuple[int, ...]]:
+        search = running.search
+        return search.memory.needed(MOST) if isinstance(search, CompiledSearch) else super()._needed_prefixes(running)
 
     def _release(self, running: Running) -> None:
         if isinstance(running.search, CompiledSearch):
@@ -257,34 +258,35 @@ class CompiledEngine(HostEngine):
 
     # -- steps -------------------------------------------------------------------------------------------------------------
 
-    def _run(self, searches: list[SearchMemory]) -> tuple[int, int]:
-        """Steps of these, until one is over. Returns how many, and the rows of that in which some were over, if it has any."""
-        runner, numbers = self.scorer.runner, self._numbers(searches)
-        work, steps = self._native.workspace.of(self._memory.rows), 0
+    def _run_steps(self, searches: list[SearchMemory]) -> tuple[int, int]:
+        """Runs up to STEPS_PER_CALL steps, until a search finishes. Returns their number, and the rows of the step that found it
+        finished."""
+        runner, numbers = self.scorer.runner, self._step_numbers(searches)
+        work, steps = self._decoder.workspace.of(self._memory.rows), 0
         while True:
-            begun = perf_counter()
+            started = perf_counter()
             table = self._memory.table
-            last = self._native.whole.search(numbers, table, runner.tree, runner.sources, work, self._longest)  # type: ignore[union-attr]
-            runner.seconds += perf_counter() - begun
+            last = self._decoder.whole.search(numbers, table, runner.tree, runner.sources, work, self._max_positions)  # type: ignore[union-attr]
+            runner.seconds += perf_counter() - started
             steps += int(numbers[s.STEPS_RUN])
             self._stats.rows += int(numbers[s.ROWS_RUN])
             if numbers[s.REASON] == s.NOT_FINITE:
                 place, node = self._memory.broken()
                 raise not_finite(searches[place].tokens(node))
-            if numbers[s.REASON] != s.MORE_ROOM or steps >= STEPS:
+            if numbers[s.REASON] != s.MORE_ROOM or steps >= STEPS_PER_CALL:
                 self._stats.steps += steps
                 return steps, last
-            self._make_room_for(searches)
+            self._reserve(searches)
 
-    def _numbers(self, searches: list[SearchMemory]) -> Any:
-        """What these searches share, as compiled code reads it."""
-        memory, free, width = self._memory, self._free(), max(search.width for search in searches)
+    def _step_numbers(self, searches: list[SearchMemory]) -> Any:
+        """The step's parameters and buffers that all searches share, as compiled code reads them."""
+        memory, free, width = self._memory, self._cheap_rows(), max(search.width for search in searches)
         rows = min(self.budget.rows, sum(running.search.level_rows for running in self._active))
         if rows > memory.rows:
             memory, old = StepMemory(max(rows, min(self.budget.rows, 2 * memory.rows))), memory
             memory.give(old.take_back())
             self._memory = memory
-            self._describe(memory)
+            self._describe_projection(memory)
         for running, search in zip(self._active, searches, strict=True):
             sentence = running.search.root.state[0]
             search.head[s.START : s.PAUSED + 1] = (
@@ -292,7 +294,7 @@ class CompiledEngine(HostEngine):
             )  # fmt: skip
         self._heads = np.array([search.address for search in searches], np.int64)
         numbers = memory.numbers
-        numbers[[s.SEARCHES, s.SEARCHES_AT, s.BUDGET, s.LIMIT]] = len(searches), at(self._heads), self.budget.rows, STEPS
+        numbers[[s.SEARCHES, s.SEARCHES_AT, s.BUDGET, s.LIMIT]] = len(searches), at(self._heads), self.budget.rows, STEPS_PER_CALL
         numbers[s.FREE] = min(free, self.budget.rows)
         memory.room(s.BEST_OF_AT, rows * width, np.float32)
         memory.room(s.TOKENS_OF_AT, rows * width, np.int64)
@@ -302,41 +304,41 @@ class CompiledEngine(HostEngine):
         lengths = max(int(search.head[s.N_MAX]) + 2 for search in searches)
         memory.room(s.PLAYED_AT + s.COUNTS_AT, 3 * lengths, np.int64)
         memory.room(s.PLAYED_AT + s.MARKS_AT, 5 * lengths)
-        self._make_room_for_answers(searches)
+        self._reserve_answers(searches)
         return numbers
 
-    def _describe(self, memory: StepMemory) -> None:
-        """The product with the vocabulary, and what is banned."""
-        native, numbers, packed = self._native, memory.numbers, self._native.packed
-        numbers[[s.BANNED_AT, s.BANNED, s.VOCABULARY, s.LANES]] = at(self._banned), len(self._banned), len(native.head), MULTIPLE
-        numbers[s.HEAD_BIAS_AT] = 0 if native.head_bias is None else at(native.head_bias)
+    def _describe_projection(self, memory: StepMemory) -> None:
+        """Writes the vocabulary projection and the banned tokens into the step's parameters."""
+        decoder, numbers, packed = self._decoder, memory.numbers, self._decoder.packed
+        numbers[[s.BANNED_AT, s.BANNED, s.VOCABULARY, s.LANES]] = at(self._banned), len(self._banned), len(decoder.head), MULTIPLE
+        numbers[s.HEAD_BIAS_AT] = 0 if decoder.head_bias is None else at(decoder.head_bias)
         if packed is not None:
             numbers[[s.HEAD_AT, s.HEAD_START_AT, s.HEAD_SCALES_AT, s.COLUMNS]] = (*map(at, packed), len(packed.scales))
             memory.room(s.LOGITS_AT, memory.rows * len(packed.scales), np.float32)
             return
         columns = -(-memory.rows // MULTIPLE) * MULTIPLE
-        numbers[s.HEAD_AT] = at(native.head)
-        memory.room(s.TURNED_AT, columns * native.width, np.float32)
-        memory.room(s.LOGITS_AT, columns * len(native.head), np.float32)
+        numbers[s.HEAD_AT] = at(decoder.head)
+        memory.room(s.TURNED_AT, columns * decoder.width, np.float32)
+        memory.room(s.LOGITS_AT, columns * len(decoder.head), np.float32)
 
-    def _make_room_for(self, searches: list[SearchMemory]) -> None:
-        """Memory for another step, whatever comes of it (`searches.is_room`)."""
+    def _reserve(self, searches: list[SearchMemory]) -> None:
+        """Allocates memory for another step, whatever its outcome (`searches.is_room`)."""
         memory, tree = self._memory, self.scorer.runner.tree
         if memory.spare < memory.rows:
-            memory.give(tree.allocate(max(64, STEPS * memory.rows)))
+            memory.give(tree.allocate(max(64, STEPS_PER_CALL * memory.rows)))
         for search in searches:
             search.make_room()
-        self._longest = max(self._longest, *(search.longest for search in searches))
-        tree.reach(self._longest)
+        self._max_positions = max(self._max_positions, *(search.longest for search in searches))
+        tree.reach(self._max_positions)
         queued = max(int(search.head[s.ROW_ROOM]) for search in searches)
         memory.numbers[s.PLAYED] = queued
         for costs, cursors in ((s.COSTS_AT, s.CURSORS_AT), (s.AWAY_COSTS_AT, s.AWAY_CURSORS_AT)):
             memory.room(s.PLAYED_AT + costs, queued)
             memory.room(s.PLAYED_AT + cursors, 3 * queued, np.int32)
-        self._make_room_for_answers(searches)
+        self._reserve_answers(searches)
 
-    def _make_room_for_answers(self, searches: list[SearchMemory]) -> None:
-        """As many as any of these has room for, where it plays on."""
+    def _reserve_answers(self, searches: list[SearchMemory]) -> None:
+        """Buffers for lookahead play-outs: as many answers as any of these searches has room for."""
         memory, found = self._memory, max(int(search.head[s.ANSWER_ROOM]) for search in searches)
         memory.room(s.PLAYED_AT + s.ANSWERS_AT, 2 * found, np.int32)
         memory.room(s.PLAYED_AT + s.ANSWER_VALUES_AT, found)

@@ -1,6 +1,6 @@
-"""CompiledModel: a Marian, BART, mBART, Pegasus, M2M100 or NLLB model straight from its folder's files into compiled steps.
+"""CompiledModel: a Marian, BART, mBART, Pegasus, M2M100 or NLLB model, read from its folder's files into compiled decoder steps.
 
-Neither torch nor transformers is loaded. What only they can do is asked of `model`, which loads them then.
+Neither torch nor transformers is imported. Features that need them use `model`, which imports them on first use.
 """
 
 from __future__ import annotations
@@ -41,47 +41,47 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "pegasus": {**SHARED, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
     "m2m_100": {**SHARED, **BART, "decoder_start_token_id": 2, "activation_function": "relu", "scale_embedding": True},
 }
-"""What transformers takes for granted where a config.json does not say it."""
+"""The defaults of transformers for values that a config.json leaves out, by model type."""
 
-ELSEWHERE = ("quantization_config", "auto_map", "adapters")  # what a config may ask for that is not done here
+UNSUPPORTED = ("quantization_config", "auto_map", "adapters")  # config.json entries that need transformers
 
 
 class CompiledModel(TextModel):
-    """One model, on a CPU, in float32 or with products in eight bits."""
+    """A model on a CPU, in float32 or with int8 matmuls."""
 
     encoder_decoder = True
-    _first: ref[CompiledModel] | None = None  # whose second it is
+    _first: ref[CompiledModel] | None = None  # the model that this one is the `second` of
     _decoder: NativeDecoder | None = None
 
     def __init__(
         self, folder: str, *, source_lang: str | None = None, target_lang: str | None = None, eight_bits: bool = False
     ) -> None:
-        """NeedsTransformers for a folder whose model is not of these kinds; ModelNotFound for one that is damaged."""
+        """NeedsTransformers for a folder with an unsupported model; ModelNotFound for a damaged one."""
         self.folder = Path(folder)
         self.name = self.folder.name
         self.eight_bits, self.dtype_name = eight_bits, INT8 if eight_bits else "float32"
-        self._lock = RLock()  # who makes the decoder, or runs it
+        self._lock = RLock()  # held while the decoder is created or runs
         self.languages = {"source_lang": source_lang, "target_lang": target_lang}
         try:
             self.config = read_config(self.folder)
-            own = self.folder / "generation_config.json"
-            self.generation: Mapping[str, Any] = read_json(own) if own.is_file() else self.config
+            path = self.folder / "generation_config.json"
+            self.generation: Mapping[str, Any] = read_json(path) if path.is_file() else self.config
             self.text_tokenizer = read_tokenizer(self.folder, self.config["model_type"], source_lang)
             self._weights: Any = read_weights(self.config, WeightFiles(self.folder))
             self.vocabulary = len(self._weights.head.weight)
-        except (ValueError, TypeError, LookupError, AttributeError) as error:  # a value that is not what it should be
+        except (ValueError, TypeError, LookupError, AttributeError) as error:  # an invalid value in a file
             raise error if isinstance(error, ModelNotFound) else ModelNotFound(str(error)) from error
         self.read_files(target_lang)
 
     @property
     def decoder(self) -> NativeDecoder:
-        """The step that runs it, made of the weights when it is first asked for."""
+        """The decoder step, created from the weights on first use."""
         with self._lock:
             if self._decoder is None:
                 from .steps.native.decoder import NativeDecoder
 
                 self._decoder = NativeDecoder(self._weights, self.eight_bits)
-                self._decoder.lock, self._weights = self._lock, None  # what is needed of them is in it
+                self._decoder.lock, self._weights = self._lock, None  # the decoder holds what it needs of them
             return self._decoder
 
     def config_value(self, name: str) -> Any:
@@ -92,17 +92,17 @@ class CompiledModel(TextModel):
 
     @cached_property
     def second(self) -> CompiledModel:
-        """The same model with memory of its own to work in: both may be at work at once."""
-        made = copy(self)
-        made._decoder, made._lock, made._first = self.decoder.again(), RLock(), ref(self)
-        return made
+        """The same model with its own working memory: both may run at the same time."""
+        twin = copy(self)
+        twin._decoder, twin._lock, twin._first = self.decoder.again(), RLock(), ref(self)
+        return twin
 
     @property
     def known_as(self) -> Any:
         return (self._first and self._first()) or self
 
     def score(self, batch: Sequence[Query]) -> list[Scored]:
-        """Each hypothesis from scratch, one by one."""
+        """Scores each hypothesis from scratch, one at a time; with its cache, inside `use_caches`."""
         if self.cached is not None:
             return self.cached.score(batch)
         out = []
@@ -122,14 +122,14 @@ class CompiledModel(TextModel):
 
     @cached_property
     def loaded(self) -> Any:
-        """The same folder as transformers loads it, a `TransformersModel`."""
+        """The same folder loaded by transformers, a `TransformersModel`."""
         from ..models.transformers import load_transformers
 
         return load_transformers(str(self.folder), **self.languages)  # type: ignore[arg-type]
 
     @property
     def model(self) -> Any:
-        """transformers' own module of this model; loaded when first asked for."""
+        """The transformers module of this model, loaded on first use."""
         return self.loaded.model
 
     def logits(self, prompt: Prompt, tokens: Any) -> Any:
@@ -138,18 +138,18 @@ class CompiledModel(TextModel):
 
     @property
     def tokenizer(self) -> Any:
-        """transformers' own tokenizer of this model; loaded when first asked for."""
+        """The transformers tokenizer of this model, loaded on first use."""
         return self.loaded.tokenizer
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """A folder's config.json with what it takes for granted, if it is of a model that is compiled here."""
-    written = read_json(folder / "config.json")
-    kind = written.get("model_type")
+    """A folder's config.json with defaults filled in. NeedsTransformers if the model is not supported here."""
+    stated_config = read_json(folder / "config.json")
+    kind = stated_config.get("model_type")
     if kind not in DEFAULTS:
         raise NeedsTransformers(f"models of type {kind!r} are not compiled here")
-    config = {**DEFAULTS[kind], **written}
-    for name in ELSEWHERE:
+    config = {**DEFAULTS[kind], **stated_config}
+    for name in UNSUPPORTED:
         if config.get(name):
             raise NeedsTransformers(f"its config.json has {name!r}")
     if not config["is_encoder_decoder"]:
@@ -160,7 +160,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_weights(config: Mapping[str, Any], tensors: WeightFiles) -> BartWeights:
-    """A folder's weights, if there are kernels for what is made of them."""
+    """A folder's weights. NeedsTransformers if there is no kernel for the activation."""
     from .steps.bart_weights import read_folder
     from .steps.native.parts import KINDS
 
@@ -175,7 +175,7 @@ def read_weights(config: Mapping[str, Any], tensors: WeightFiles) -> BartWeights
 
 
 def read_tokenizer(folder: Path, kind: str, source_lang: str | None) -> Tokenizer | None:
-    """A folder's tokenizer; None where there is none."""
+    """A folder's tokenizer; None if it has none."""
     path = folder / "tokenizer_config.json"
     if not path.is_file():
         if (folder / "tokenizer.json").is_file():

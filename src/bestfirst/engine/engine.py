@@ -1,14 +1,14 @@
-"""The engine behind every door: jobs in, results out, and what it cost.
+"""The engine interface: jobs in, results and costs out.
 
     engine = engine_for(model, decoding)
     engine.submit(Job(0, source, decoding))     # at any time between two steps; so is `cancel`
     while engine:
-        for job, result in engine.step():       # those that are over, then one forward pass for the others
+        for job, result in engine.step():       # finished jobs, then one forward pass for the others
             ...
 
-`decode`, `generate`, `serve`, corpus jobs and `bench` are clients of this loop (`run`). There are two engines: searches on the
-host, which share a budget of rows for each forward pass (`host.py`), and searches on a GPU (`device/`), which hands what it
-cannot do to the first. `choice.py` is the one place that chooses.
+`decode`, `generate`, `serve`, corpus jobs and `bench` are all clients of this loop (`run`). There are two engines: `HostEngine`
+(`host.py`) schedules searches on the host under a shared row budget, `DeviceEngine` (`device/`) runs whole searches on a GPU and
+passes what it does not support to a `HostEngine`. `choice.py` is the only place that chooses between them.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from ..constraints import Constraint
 from ..models import Source
 from ..search import Answer, Groups, Hypothesis, Result, Search, Successors, Trace
 from ..settings import Decoding
-from .scorer import ON_THE_WAY
+from .scorer import NEEDED_PER_TOKEN
 
 if TYPE_CHECKING:
     from .drafts import Drafts
     from .logits_edits import Edits
 
 
-Text = Callable[[Sequence[int]], str | None]
-"""The text of an output's tokens."""
+TextOf = Callable[[Sequence[int]], str | None]
+"""Detokenizes an output; None if the model has no text."""
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """An input with its settings; `n_max` is the most tokens of its output. ValueError where there is room for none.
+    """One input with its settings. `n_max` is the maximum output length; ValueError if no token would fit.
 
-    `trace`: where its search is recorded. `begin`: makes a search other than the settings' own (`search`). Either keeps a job on
-    the host, unless `edits` says as data what `begin` is there for. `error`: why this input cannot be decoded; no engine sees
-    such a job. `paused`: it keeps what it holds and is given no rows; to be changed between two steps. An engine whose searches
-    run by themselves may take no notice.
+    `trace`: records the search. `begin`: creates a search other than the one of the settings. Both force the job onto the host,
+    unless `edits` describes as data what `begin` is for. `error`: why the input cannot be decoded; such a job never reaches an
+    engine. `paused`: the job keeps its memory but gets no rows; change it between two steps. No effect in engines without
+    `pauses`.
     """
 
     index: int
@@ -67,24 +67,24 @@ class Job:
         text: Callable[[Source, Sequence[int]], str | None],
         merge: Callable[[Any, tuple[int, ...]], Hashable] | None = None,
     ) -> Search:
-        """A new search of this input, for a model whose outputs end with `eos`, have this text and, with `merge`, states."""
+        """Creates the search. `eos`: the model's end tokens; `text`: detokenizes; `merge`: its `Model.merge_key`."""
         if self.begin is not None:
             search = self.begin()
         else:
             strings = self.decoding.stop_strings
-            more: dict[str, Any] = {}
+            options: dict[str, Any] = {}
             if strings:
-                more["ends"] = StopStrings(strings, partial(text, self.source), self._tail(text))
+                options["ends"] = StopStrings(strings, partial(text, self.source), self._text_of_tail(text))
             if merge is not None:
-                more["merge"] = partial(merge, self.source.payload)
-            search = self.decoding.search(self.source, self.decoding.ending(eos), self.trace, **more)
+                options["merge"] = partial(merge, self.source.payload)
+            search = self.decoding.search(self.source, self.decoding.ending(eos), self.trace, **options)
         if isinstance(allowed := self.decoding.allowed, Constraint):
             for each in search.searches if isinstance(search, Groups) else [search]:
                 each.root.node = (allowed, allowed.start())
         return search
 
-    def _tail(self, text: Callable[[Source, Sequence[int]], str | None]) -> Text:
-        """The text of tokens that do not follow a forced prefix at once."""
+    def _text_of_tail(self, text: Callable[[Source, Sequence[int]], str | None]) -> TextOf:
+        """A detokenizer for tokens in the middle of an output: they do not directly follow a forced prefix."""
         payload = self.source.payload
         if not getattr(payload, "shown", 0):
             return partial(text, self.source)
@@ -92,13 +92,13 @@ class Job:
 
 
 class StopStrings:
-    """Whether tokens are complete because a stop string is in their `text`. Only the last tokens are looked at, by themselves
-    (`tail`): before them there was none, or the output would have ended."""
+    """Tells whether an output is complete because its text contains a stop string. Only the last tokens are detokenized, on
+    their own (`tail`): an earlier stop string would already have ended the output."""
 
-    def __init__(self, strings: Sequence[str], text: Text, tail: Text) -> None:
+    def __init__(self, strings: Sequence[str], text: TextOf, tail: TextOf) -> None:
         self._strings = strings
         self._text, self._tail = text, tail
-        self._last = max(len(string.encode()) for string in strings) + 4  # a token has a byte at least, a character up to four
+        self._last = max(len(string.encode()) for string in strings) + 4  # a token has one byte or more, a character up to four
 
     def __call__(self, tokens: tuple[int, ...]) -> bool:
         text = self._text(tokens) if len(tokens) <= self._last else self._tail(tokens[-self._last :])
@@ -109,71 +109,71 @@ class StopStrings:
 
 @dataclass(eq=False)
 class Running:
-    """A job with its search."""
+    """A submitted job with its search, and the scheduler's bookkeeping for it."""
 
     job: Job
     search: Search
     steps: int = 0
-    guessed: int = 0  # rows that were scored ahead
-    ahead: list[tuple[int, Hypothesis]] = field(default_factory=list)  # of an input by itself, these: rank, and which
-    share: float = 0.0  # of the memory bound
+    speculated: int = 0  # rows scored ahead of need, apart from drafts
+    speculation: list[tuple[int, Hypothesis]] = field(default_factory=list)  # their rank and hypothesis, for a single input
+    memory_share: float = 0.0  # tokens of `max_cache_tokens` reserved at admission
     drafts: Drafts | None = None
 
     @property
     def length(self) -> int:
-        """|x|."""
+        """|x|, the number of source tokens."""
         return self.job.source.length
 
     @property
-    def holds(self) -> float:
-        """Its share, or what it has for certain after the next step, where that is more; and what was scored ahead for it."""
-        certain = self.length + 1 + self.search.rows - self.guessed
-        return max(self.share, certain + self.rows_each) + self.guessed + self.unused
+    def reserved_tokens(self) -> float:
+        """Cache tokens to reserve: its share, or its certain need after the next step if larger, plus speculative rows."""
+        certain = self.length + 1 + self.search.rows - self.speculated
+        return max(self.memory_share, certain + self.rows_per_step) + self.speculated + self.unused_drafts
 
     @property
-    def unused(self) -> int:
-        """Drafted rows that the search has not asked for."""
+    def unused_drafts(self) -> int:
+        """Drafted rows that the search has not requested."""
         return 0 if self.drafts is None else self.drafts.unused
 
     @property
     def kind(self) -> tuple[int, str]:
-        """What it is likely to need is what others of its kind needed: the beam, and what is searched for."""
+        """The statistics key: jobs with the same beam and objective are expected to need similar resources."""
         return self.job.decoding.beam, self.job.decoding.objective.name
 
     @property
-    def rows_each(self) -> int:
-        """How many rows it needs in a step: a whole level, or one."""
+    def rows_per_step(self) -> int:
+        """Rows that the search needs in a step: a whole level, or one."""
         return self.search.level_rows if self.search.whole_levels else 1
 
 
 def item_of(job: Job, answer: Answer, eos: Collection[int]) -> int | None:
-    """The number of an answer that ends in EOS, where a constraint numbers what it allows."""
+    """The number of the constraint's item that this answer is, if it ends in EOS and the constraint numbers its items."""
     if not isinstance(job.decoding.allowed, Constraint) or not answer.tokens or answer.tokens[-1] not in eos:
         return None
     return job.decoding.allowed.item(answer.tokens[:-1])
 
 
-def cut(text: str, strings: Sequence[str]) -> str | None:
-    """The text before the first of these strings; None where there is none of them."""
+def text_before(text: str, strings: Sequence[str]) -> str | None:
+    """The text before the first of these strings; None if it contains none of them."""
     places = [place for string in strings if (place := text.find(string)) >= 0]
     return text[: min(places)] if places else None
 
 
-def shown(answer: Answer, decoding: Decoding, eos: Collection[int]) -> Sequence[int]:
-    """The tokens that an answer's text is made of; one that the settings say ends it may well have a text."""
+def text_tokens(answer: Answer, decoding: Decoding, eos: Collection[int]) -> Sequence[int]:
+    """The tokens of an answer's text: without the last, if the settings name it as an end token (it may have a text)."""
     tokens = answer.tokens
     return tokens[:-1] if decoding.eos is not None and tokens and tokens[-1] in eos else tokens
 
 
-def write(answer: Answer, decoding: Decoding, eos: Collection[int], text: str | None) -> None:
-    """Give an answer its text, up to what ended it, and say whether nothing did."""
-    before = cut(text, decoding.stop_strings) if text and decoding.stop_strings else None
-    answer.text = text if before is None else before
-    answer.truncated = before is None and not (answer.tokens and answer.tokens[-1] in eos)
+def set_text(answer: Answer, decoding: Decoding, eos: Collection[int], text: str | None) -> None:
+    """Sets an answer's text, cut at the first stop string, and `truncated`: neither EOS nor a stop string ended it."""
+    stopped = text_before(text, decoding.stop_strings) if text and decoding.stop_strings else None
+    answer.text = text if stopped is None else stopped
+    answer.truncated = stopped is None and not (answer.tokens and answer.tokens[-1] in eos)
 
 
-def without(tokens: Collection[int], successors: Successors) -> Successors:
-    """The successors but for these tokens."""
+def without_tokens(tokens: Collection[int], successors: Successors) -> Successors:
+    """The successors except for these tokens."""
     kept = [i for i, token in enumerate(successors.tokens) if token not in tokens]
     if len(kept) == len(successors.tokens):
         return successors
@@ -184,29 +184,29 @@ def without(tokens: Collection[int], successors: Successors) -> Successors:
 
 @dataclass
 class Stats:
-    """What a decode cost as a whole. `model_seconds`: in the encoder, forward passes, gathers and top-k, and in searches that are
-    compiled with them; the rest is search."""
+    """The total cost of a decode. `model_seconds`: time in the encoder, forward passes, gathers and top-k, and in searches
+    compiled together with them; the rest is search."""
 
     steps: int = 0
     rows: int = 0
     calls: int = 0
     seconds: float = 0.0
     model_seconds: float = 0.0
-    in_flight: int = 0  # most inputs at a time
-    cache_tokens: int = 0  # most tokens held at a time, for all of them
-    drafted: int = 0  # of the rows, those that were guessed ahead of the hypotheses before them
-    accepted: int = 0  # and of these, those that a search came to ask for
-    engine: str = ""  # who ran it: "host", "device", both; "generate" for Hugging Face's own loop
-    search: str = ""  # how it was searched, where a door chooses that itself
-    results: list[Result] = field(default_factory=list, repr=False)  # one an input, where a door returns something else
+    in_flight: int = 0  # largest number of inputs at a time
+    cache_tokens: int = 0  # peak number of tokens in the KV cache, over all inputs
+    drafted: int = 0  # rows that were drafts: scored in one step with their parents
+    accepted: int = 0  # drafted rows that a search requested later
+    engine: str = ""  # "host", "device" or "host+device"; "generate" for Hugging Face's own loop
+    search: str = ""  # how it was searched, if the entry point chose that itself
+    results: list[Result] = field(default_factory=list, repr=False)  # one per input, for entry points that return something else
 
     @property
     def outside(self) -> float:
-        """The share of time that was not the model's."""
+        """The share of time spent outside the model."""
         return 1 - self.model_seconds / self.seconds if self.seconds else 0.0
 
     def add(self, other: Stats) -> None:
-        """Count another run's costs to these."""
+        """Adds the costs of another run."""
         for name in ("steps", "rows", "calls", "seconds", "model_seconds", "drafted", "accepted"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.in_flight, self.cache_tokens = max(self.in_flight, other.in_flight), max(self.cache_tokens, other.cache_tokens)
@@ -214,52 +214,52 @@ class Stats:
 
 
 class Engine(Protocol):
-    """Runs many jobs at once on one model and one device."""
+    """Runs many jobs concurrently on one model and one device."""
 
     @property
     def stats(self) -> Stats:
-        """What it cost so far, but for `seconds`."""
+        """Costs so far, without `seconds`."""
 
     @property
     def wants(self) -> int:
-        """How many more jobs should be submitted now, for it to work well."""
+        """How many more jobs to submit now for good utilisation."""
 
     @property
     def slots(self) -> int:
-        """How many jobs can share a forward pass, where each needs one row of it."""
+        """How many jobs can share a forward pass if each needs one row."""
 
     @property
     def in_flight(self) -> Sequence[Job]:
-        """The jobs that were let in and are not over."""
+        """Jobs that were admitted and are not finished."""
 
     def __bool__(self) -> bool:
-        """Whether anything is left to do."""
+        """Whether any job is unfinished."""
 
     @property
     def shares_context(self) -> bool:
-        """Whether hypotheses share what was computed of their beginnings; if not, each is run from its first token."""
+        """Whether hypotheses reuse the keys and values of their prefix; if not, each is run from its first token."""
 
     @property
     def pauses(self) -> bool:
-        """Whether it takes notice of `Job.paused`; if not, its searches run by themselves, in memory of their own."""
+        """Whether `Job.paused` has an effect; if not, searches run on the device by themselves, in memory of their own."""
 
     def submit(self, *jobs: Job) -> None:
-        """Queue jobs. Those that are given together may be taken in any order, others come behind."""
+        """Queues jobs. Jobs of one call may be admitted in any order, later calls come behind."""
 
     def cancel(self, job: Job) -> None:
-        """Give up a job that waits or is in flight, and what is held for it."""
+        """Drops a waiting or running job and frees its memory."""
 
     def step(self) -> Iterator[tuple[Job, Result]]:
-        """Yields the jobs that are over; then does a forward pass for those in flight."""
+        """Yields the finished jobs, then runs one forward pass for those in flight."""
 
     def certified(self, job: Job) -> list[Answer]:
-        """The answers of a job in flight that are sure to be the first of its result."""
+        """The answers of a job in flight that are already certain to be the first of its result."""
 
 
 def run(engine: Engine, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
-    """Feed an engine and yield what is done: the loop of every door. Only as many jobs are read as the engine wants.
+    """Feeds an engine and yields finished jobs: the loop of every entry point. Reads only as many jobs as the engine wants.
 
-    What was read is finished before an exception of `jobs` goes on to the caller, and what is done before one of the model.
+    If `jobs` raises, the jobs read before are finished first; if the model raises, finished jobs are yielded first.
     """
     unread = iter(jobs)
     failure: Exception | None = None
@@ -287,21 +287,21 @@ def run(engine: Engine, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
 
 
 class _Collection(local):
-    """Garbage collection, which is off while any thread searches and is not asking a model. Threads come and go in any order."""
+    """Python's garbage collector, off while a thread searches and is not in a user's model. Threads come and go in any order."""
 
-    off = False  # this thread's wish
-    lock, threads, was_on = Lock(), 0, True  # how many wish it off, and whether it was on before
+    off = False  # whether this thread wants collection off
+    lock, threads, was_on = Lock(), 0, True  # shared: how many threads want it off, and whether it was on before the first
 
     @contextmanager
-    def turned(self, off: bool) -> Iterator[None]:
+    def switched(self, off: bool) -> Iterator[None]:
         before = self.off
-        self._turn(off)
+        self._switch(off)
         try:
             yield
         finally:
-            self._turn(before)
+            self._switch(before)
 
-    def _turn(self, off: bool) -> None:
+    def _switch(self, off: bool) -> None:
         shared = _Collection
         with shared.lock:
             before, shared.threads = shared.threads, shared.threads + off - self.off
@@ -318,21 +318,21 @@ _COLLECTION = _Collection()
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Searches make many objects and take them apart themselves; looking for garbage among them costs more than the search."""
-    with _COLLECTION.turned(off=True):
+    """Garbage collection off: searches create many objects and free them themselves; scanning them costs more than the search."""
+    with _COLLECTION.switched(off=True):
         yield
 
 
-def collecting() -> AbstractContextManager[None]:
-    """A model of the user's own may leave cycles behind, as large as it likes: while it runs they are collected as usual."""
-    return _COLLECTION.turned(off=False)
+def garbage_collection() -> AbstractContextManager[None]:
+    """Garbage collection on, for a user's own model: it may leave reference cycles that hold any amount of memory."""
+    return _COLLECTION.switched(off=False)
 
 
-def check_together(decoding: Decoding, engine: Decoding) -> None:
-    """Jobs of one engine may have any scores that add up log-probabilities as they are, or all have the same one."""
+def check_compatible(decoding: Decoding, engine: Decoding) -> None:
+    """ValueError unless a job can share the engine: same processors, and the same score or plain sums of log-probabilities."""
     if decoding.processors != engine.processors:
         raise ValueError("jobs of one engine have the same processors; submit this one to an engine of its own")
     score, shared = decoding.objective, engine.objective
-    usual = all(each.plain and not each.needs & ON_THE_WAY for each in (score, shared))
-    if score is not shared and not usual:
+    additive = all(each.plain and not each.needs & NEEDED_PER_TOKEN for each in (score, shared))
+    if score is not shared and not additive:
         raise ValueError(f"score {score.name!r} cannot share an engine with score {shared.name!r}; submit it to one of its own")

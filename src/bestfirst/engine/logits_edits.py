@@ -1,19 +1,19 @@
-"""Edits: what is done to the log-probabilities of next tokens before the best are chosen, as data that a kernel reads.
+"""Edits: logits processors as data, which a device kernel interprets before top-k.
 
 Operations run one after another, each on all tokens of one row. A row's *tokens so far* are the prompt's and the generated ones.
 
 | kind | first | second | data |
 | --- | --- | --- | --- |
-| `BAN` | from so many tokens so far | to so many | tokens that may not come |
-| `FORCE` | at so many tokens so far | | tokens that are certain; no other may come |
-| `NO_REPEAT` | n: no n-gram of the tokens so far may come again | | |
-| `BIAS` | the longest sequence | see below | by `sequences`: what is added to a last token, where the others precede it |
-| `PENALTY` | the factor's bits | the place from which tokens so far count | other tokens that are less, or more, likely, sorted |
+| `BAN` | from this many tokens so far | to this many | banned tokens |
+| `FORCE` | at this many tokens so far | | the only tokens allowed, with log-probability 0 |
+| `NO_REPEAT` | n: no n-gram of the tokens so far may repeat | | |
+| `BIAS` | length of the longest sequence | see below | made by `sequences`: biases for tokens that complete a sequence |
+| `PENALTY` | the factor's bits | index from which tokens so far count | further tokens to penalise (or boost), sorted |
 | `SCALE` | the divisor's bits | | |
 | `NORMALIZE` | | | |
 
-`BIAS` counts a sequence that all tokens so far are part of if `second` is 1, and not if it is 0. On the device a row knows its
-ancestors; of a language model's prompt the last token is the first of them. What comes *before* is part of an input's own data.
+If `second` of `BIAS` is 1, a sequence that spans all tokens so far counts as well. On the device a row knows its ancestors; of a
+decoder-only model's prompt, only the last token is among them. The prefix *before* them is part of an input's own data.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 BAN, FORCE, NO_REPEAT, BIAS, PENALTY, SCALE, NORMALIZE = range(7)
-HEAD = 3  # how many operations there are; where an input's tokens before are, or -1; whether rows are edited as they are
-FIELDS = 6  # of an operation, written down: its kind, first, second, where its data is, how much, and whose
-ALWAYS = 1 << 30  # tokens so far that no output has
+HEAD = 3  # header: number of operations; index of the input's unseen prefix in its data, or -1; whether raw scores are edited
+FIELDS = 6  # per encoded operation: kind, first, second, offset of its data, their number, and whether they are the input's own
+ALWAYS = 1 << 30  # more tokens so far than any output has
 
 
 Process = Callable[[int, Sequence[int], Any], Any]
@@ -36,8 +36,8 @@ Process = Callable[[int, Sequence[int], Any], Any]
 
 @dataclass(frozen=True)
 class Operation:
-    """One of them. `own`: its data is different for each input; `starts`: so is the place from which tokens so far count
-    (`PENALTY`), all of them before those that a row knows on the device."""
+    """One operation. `own`: data that differ per input; `starts` (`PENALTY`): per input, the index from which tokens so far
+    count, if all of these lie in the prefix that a row does not know on the device."""
 
     kind: int
     first: int = 0
@@ -49,23 +49,23 @@ class Operation:
 
 @dataclass(frozen=True, eq=False)
 class Edits:
-    """The operations of one input: `code` is the same for all inputs of a call, `given` is its own part of their data.
+    """The operations for one input: `code` is the same for all inputs of a call, `given` holds this input's own data.
 
-    `process` does the same on the host: an input's number, generated tokens, log-probabilities (1, vocabulary) in, the last out.
-    `raw`: what is edited are the model's scores as they are; afterwards they are normalised. `asked`: what no kernel knows. It is
-    called between two parts of a step for rows of one length: the numbers of their inputs, what was generated (rows, length) and
-    scores in, the last out. All jobs of an engine have the same.
+    `process` does the same on the host: (input number, generated tokens, log-probabilities (1, vocabulary)) ->
+    log-probabilities. `raw`: the operations edit unnormalised scores, which are normalised afterwards. `callback`: a processor
+    that no kernel implements, called on the host in the middle of a device step for rows of equal length: (input numbers,
+    generated tokens (rows, length), scores) -> scores. All jobs of an engine have the same callback.
     """
 
     code: bytes
     given: np.ndarray
     process: Process | None = None
     raw: bool = False
-    asked: Callable[[list[int], Any, Any], Any] | None = None
+    callback: Callable[[list[int], Any, Any], Any] | None = None
 
 
 class NotAnswered(Exception):
-    """What was asked has raised `error`."""
+    """`Edits.callback` raised `error`."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -79,23 +79,23 @@ def edits(
     before: Sequence[Sequence[int]] = (),
     raw: bool = False,
 ) -> list[Edits]:
-    """For each input the same operations, with its own data. `before`: its tokens before those that a row knows on the device, as
-    many for all inputs."""
+    """The same operations for each input, with its own data. `before`: the inputs' prefixes of one length that device rows do
+    not know."""
     if before and before[0]:
-        operations = [_after(before, each) for each in operations]
+        operations = [_shifted(before, each) for each in operations]
     if raw:
         operations = [*operations, Operation(NORMALIZE)]
     own = [each.own for each in operations if each.own is not None]
-    looked_at = bool(before and before[0]) and any(each.kind in (NO_REPEAT, BIAS) for each in operations)
-    code = encoded(operations, 2 * len(own) if looked_at else -1, raw)
-    own += [before] if looked_at else []
+    reads_prefix = bool(before and before[0]) and any(each.kind in (NO_REPEAT, BIAS) for each in operations)
+    code = encoded(operations, 2 * len(own) if reads_prefix else -1, raw)
+    own += [before] if reads_prefix else []
     if not own:
         return [Edits(code, NOTHING, process, raw)] * inputs
-    return [Edits(code, _given([data[i] for data in own]), process, raw) for i in range(inputs)]
+    return [Edits(code, _packed([data[i] for data in own]), process, raw) for i in range(inputs)]
 
 
-def _after(before: Sequence[Sequence[int]], operation: Operation) -> Operation:
-    """The same operation, its places counted from the first token that a row knows."""
+def _shifted(before: Sequence[Sequence[int]], operation: Operation) -> Operation:
+    """The operation with positions relative to the first token that a row knows on the device."""
     n, first, second = len(before[0]), operation.first, operation.second
     if operation.kind == BAN:
         return replace(operation, first=first - n, second=second - n)
@@ -103,13 +103,13 @@ def _after(before: Sequence[Sequence[int]], operation: Operation) -> Operation:
         return replace(operation, first=first - n)
     if operation.kind == PENALTY and second < ALWAYS:
         starts = operation.starts or [second] * len(before)
-        counted = [sorted(set(tokens[start:])) for tokens, start in zip(before, starts, strict=True)]
-        return replace(operation, second=0 if operation.starts else second - n, own=counted)
+        penalised = [sorted(set(tokens[start:])) for tokens, start in zip(before, starts, strict=True)]
+        return replace(operation, second=0 if operation.starts else second - n, own=penalised)
     return operation
 
 
 def encoded(operations: Sequence[Operation], before: int = -1, raw: bool = False) -> bytes:
-    """`HEAD`, the operations' fields, their data."""
+    """int32s as bytes: a header of `HEAD`, `FIELDS` for each operation, then their shared data."""
     head, data, own = [len(operations), before, int(raw)], list[int](), 0
     start = HEAD + FIELDS * len(operations)
     for each in operations:
@@ -122,8 +122,8 @@ def encoded(operations: Sequence[Operation], before: int = -1, raw: bool = False
     return np.array([*head, *data], dtype=np.int32).tobytes()
 
 
-def _given(parts: Sequence[Sequence[int]]) -> np.ndarray:
-    """Where each part begins and how long it is, then the parts."""
+def _packed(parts: Sequence[Sequence[int]]) -> np.ndarray:
+    """An input's own data: (offset, length) of each part, then the parts."""
     start, head = 2 * len(parts), list[int]()
     for part in parts:
         head += [start, len(part)]
@@ -135,12 +135,12 @@ NOTHING = np.zeros(0, dtype=np.int32)
 
 
 def bits(number: float) -> int:
-    """A number in single precision, as an integer has it."""
+    """The float32 bit pattern of a number as an integer."""
     return int(np.float32(number).view(np.int32))
 
 
 def sequences(biases: Sequence[tuple[Sequence[int], float]], longest: int) -> list[int]:
-    """Data of `BIAS`: of all sequences the length; the last token; what is added; then the one before the last, and so on."""
+    """Data of `BIAS`, a column per sequence: lengths, last tokens, bias bits, then tokens before the last, going backwards."""
     out = [len(tokens) for tokens, _ in biases]
     out += [tokens[-1] for tokens, _ in biases]
     out += [bits(bias) for _, bias in biases]
@@ -150,9 +150,9 @@ def sequences(biases: Sequence[tuple[Sequence[int], float]], longest: int) -> li
 
 
 def bias_operations(biases: Sequence[tuple[Sequence[int], float]], whole: bool = True) -> list[Operation]:
-    """Add to a token's log-probability where it completes a sequence; with `whole`, one that all tokens so far are part of, too.
+    """Adds a bias to tokens that complete a sequence; with `whole`, also if the sequence spans all tokens so far.
 
-    Tokens of one operation are looked at side by side, so those that end two sequences need a second one, unless they are banned.
+    An operation applies its sequences in parallel, so those with the same last token need separate operations, except for bans.
     """
     rounds: list[list[tuple[Sequence[int], float]]] = [[each for each in biases if each[1] == -inf]]
     ends: list[set[int]] = [set()]
@@ -164,14 +164,14 @@ def bias_operations(biases: Sequence[tuple[Sequence[int], float]], whole: bool =
         ends[place].add(tokens[-1])
         rounds[place].append((tokens, bias))
     operations = []
-    for some in filter(None, rounds):
-        longest = max(len(tokens) for tokens, _ in some)
-        operations.append(Operation(BIAS, longest, int(whole), sequences(some, longest)))
+    for group in filter(None, rounds):
+        longest = max(len(tokens) for tokens, _ in group)
+        operations.append(Operation(BIAS, longest, int(whole), sequences(group, longest)))
     return operations
 
 
-def at_least(n: int, eos: Sequence[int], start: int) -> Edits:
-    """No output ends before n tokens; a row knows so many at its `start`."""
+def min_length_edits(n: int, eos: Sequence[int], start: int) -> Edits:
+    """Bans EOS until an output has n tokens; `start`: how many tokens so far a row has at its beginning."""
 
     def process(_: int, tokens: Sequence[int], scores: Any) -> Any:
         scores = scores.clone()

@@ -1,8 +1,8 @@
-"""Processing: the settings' processors, called for hypotheses of mixed lengths and inputs.
+"""Calls the settings' logits processors for batches with hypotheses of mixed lengths and inputs.
 
-A processor looks at token ids and their length, so rows are handed over in groups of one length, the prompt included, as
-log-probabilities: what `generate` gives its processors in beam search. Beside models of transformers, and to its processors, ids
-and scores are tensors; to functions beside a model of the user's own, arrays, and there is no prompt.
+A processor sees token ids of one length, so rows are passed in groups of equal length, with the prompt and with
+log-probabilities: what `generate` passes to its processors in beam search. Ids and scores are tensors for transformers models
+and for transformers' processors; for functions beside a user's own model they are numpy arrays, and there is no prompt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FALLING = frozenset({
     "SuppressTokensLogitsProcessor", "TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "TypicalLogitsWarper",
     "WhisperNoSpeechDetection", "WhisperTimeStampLogitsProcessor",
 })  # fmt: skip
-"""transformers' own that turn log-probabilities into numbers that are not above 0 either, but for NaN and infinite ones."""
+"""The transformers processors that keep log-probabilities at or below 0, except for NaN and infinite ones."""
 BIASES = frozenset({"SequenceBiasLogitsProcessor", "NoBadWordsLogitsProcessor"})
 OF_ONE_CALL = {
     "EncoderNoRepeatNGramLogitsProcessor": "the inputs of one call",
@@ -34,16 +34,16 @@ OF_ONE_CALL = {
     "UnbatchedClassifierFreeGuidanceLogitsProcessor": "a second run of the model",
     "WhisperNoSpeechDetection": "the first step of a call",
 }
-"""Those that work for `generate` alone, and what they go by."""
+"""The transformers processors that work only inside `generate`, and what they depend on."""
 
 
 def never_rise(processors: Sequence[Any]) -> bool:
-    """Whether no log-probability can come out above 0. Only then do bounds hold. Of a user's own processor nobody knows, unless
-    it has an attribute `never_rises = True`."""
-    return all(map(_lowers, processors))
+    """Whether no processor can raise a log-probability above 0, as bounds require. Others than transformers' say so by
+    `never_rises = True`."""
+    return all(map(_never_rises, processors))
 
 
-def _lowers(processor: Any) -> bool:
+def _never_rises(processor: Any) -> bool:
     kind = type(processor)
     if kind.__module__ != THEIRS:
         return getattr(processor, "never_rises", False) is True
@@ -52,7 +52,7 @@ def _lowers(processor: Any) -> bool:
 
 
 def bounds_hold(decoding: Decoding) -> bool:
-    """Whether a search may rely on bounds, or does not."""
+    """Whether the search's bounds are valid with these processors, or it does not use bounds."""
     return never_rise(decoding.processors) or (decoding.plan.level_by_level and decoding.plan.stop.name == "exhausted")
 
 
@@ -63,9 +63,9 @@ def processing_for(model: Model, decoding: Decoding) -> Processing:
 
 
 class Processing:
-    """(hypotheses, log-probabilities (rows, vocabulary)) in, the latter out, in the type they came in.
+    """(hypotheses, log-probabilities (rows, vocabulary)) -> log-probabilities, of the same type.
 
-    `bounded`: BrokenLaw where one is lifted above 0, for the search relies on bounds.
+    `bounded`: the search relies on bounds, so BrokenLaw if a processor raises a log-probability above 0.
     """
 
     def __init__(self, processors: Sequence[Any], hugging_face: bool, bounded: bool) -> None:
@@ -78,7 +78,7 @@ class Processing:
 
     def __call__(self, batch: Sequence[Hypothesis], scores: Any) -> Any:
         ids = [[*self._prompt(y), *y.tokens] for y in batch]
-        scores = of_one_length(self._group, ids, [*map(len, ids)], scores)
+        scores = apply_by_length(self._group, ids, [*map(len, ids)], scores)
         if self._bounded and (highest := float(scores.max())) > 0:
             if highest > ROUNDING:
                 after = batch[int((scores == scores.max()).any(1).nonzero()[0][0])].tokens
@@ -98,8 +98,8 @@ class Processing:
         return scores
 
 
-def of_one_length(group: Callable[[Any, Any], Any], items: Sequence[Any], lengths: Sequence[int], scores: Any) -> Any:
-    """What `group` makes of the scores (rows, vocabulary) of items, called with those of one length at a time."""
+def apply_by_length(group: Callable[[Any, Any], Any], items: Sequence[Any], lengths: Sequence[int], scores: Any) -> Any:
+    """Calls `group(items, scores)` for the items of each length; returns all scores (rows, vocabulary) in their order."""
     groups: dict[int, list[int]] = defaultdict(list)
     for row, length in enumerate(lengths):
         groups[length].append(row)
@@ -119,7 +119,7 @@ def _is_theirs(processor: Any) -> bool:
 
 
 def _on_tensors(processor: Any) -> Callable[[Any, Any], Any]:
-    """Called with tensors where the scores are: what is given and returned here may be arrays."""
+    """Calls the processor with tensors, on the scores' device; its arguments and result here may be arrays."""
     try:
         import torch
     except ImportError:
@@ -128,18 +128,18 @@ def _on_tensors(processor: Any) -> Callable[[Any, Any], Any]:
     def apply(ids: Any, scores: Any) -> Any:
         if hasattr(scores, "detach"):
             return processor(torch.from_numpy(ids).to(scores.device), scores)
-        found = processor(torch.from_numpy(ids), torch.from_numpy(scores))
-        return found.numpy() if hasattr(found, "detach") else found
+        out = processor(torch.from_numpy(ids), torch.from_numpy(scores))
+        return out.numpy() if hasattr(out, "detach") else out
 
     return apply
 
 
 def _checked(processor: Any, apply: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def checked(ids: Any, scores: Any) -> Any:
-        found, shape = apply(ids, scores), tuple(scores.shape)
-        if getattr(found, "shape", None) != scores.shape:
-            got = "None" if found is None else f"shape {tuple(found.shape)}" if hasattr(found, "shape") else type(found).__name__
+        out, shape = apply(ids, scores), tuple(scores.shape)
+        if getattr(out, "shape", None) != scores.shape:
+            got = "None" if out is None else f"shape {tuple(out.shape)}" if hasattr(out, "shape") else type(out).__name__
             raise BrokenLaw(f"processor {_name(processor)} was given scores of shape {shape} and returned {got}; return as many")
-        return found
+        return out
 
     return checked

@@ -1,4 +1,4 @@
-"""ModelRecord: what engines found out about a model, and made of it, in earlier decodes. Nothing here keeps a model in memory."""
+"""ModelRecord: what engines measured for a model or built from it in earlier decodes. Records do not keep models alive."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from ..settings import Budget
 
 
 class Rates:
-    """How often tokens of each kind were right, the latest counting most."""
+    """Success rates by kind of guess, as running averages in which recent tries weigh more."""
 
-    FEW, MANY = 4, 64  # tries that the first guess at a rate counts as, and those that are remembered
+    PRIOR_TRIES, MAX_TRIES = 4, 64  # weight of the prior rate, and cap on the tries counted, so that older ones fade
 
     def __init__(self) -> None:
-        self.idle = 0  # steps in a row for which nothing was guessed
+        self.idle = 0  # consecutive steps without drafts
         self._tries: Counter[Hashable] = Counter()
         self._rates: dict[Hashable, float] = {}
 
     def rate(self, kind: Hashable, unknown: float = FIRST) -> float:
-        """From 0 to 1; what is not known yet is worth a try."""
+        """The rate in [0, 1]; `unknown` before the first try."""
         return self._rates.get(kind, unknown)
 
     def note(self, kind: Hashable, right: bool, unknown: float = FIRST) -> None:
         self._tries[kind] += 1
         rate = self.rate(kind, unknown)
-        self._rates[kind] = rate + (right - rate) / (self.FEW + min(self._tries[kind], self.MANY))
+        self._rates[kind] = rate + (right - rate) / (self.PRIOR_TRIES + min(self._tries[kind], self.MAX_TRIES))
 
 
 class Ahead:
-    """How many rows of an input by itself are worth scoring ahead of their turn, by how often such rows came to be needed.
+    """How many rows to score speculatively for a single input, by how often such rows were needed.
 
-    So many as together cost no more than the step itself always are. Beyond that a row that comes to be needed saves a step, and
-    one that does not costs a row: where a step costs as much as b rows before it has one it pays, as with drafts, if that is at
-    least as likely as 1 / (1 + b). What is not known yet of a row is taken to be as of the one before it.
+    Rows that together cost no more than an empty step are always scored. Beyond that, a needed row saves a step and an unneeded
+    one costs a row: if an empty step costs as much as b rows, a row pays, as with drafts, if it is needed with a probability of
+    at least 1 / (1 + b). A rank without statistics takes the rate of the rank before it.
     """
 
     def __init__(self) -> None:
-        self._rates = Rates()  # by kind of search and rank
+        self._rates = Rates()  # by kind of search and rank of the row
 
     def rows(self, kind: Hashable, most: int, alone: int) -> int:
-        """The rows of a step, at most `most`, which costs as much as one with `alone` rows less before it has any."""
+        """The number of rows for a step, at most `most`; `alone` - 1 rows cost as much as an empty step."""
         rows, rate = 1, FIRST
         while rows < most:
             rate = self._rates.rate((kind, rows), rate)
@@ -57,33 +57,33 @@ class Ahead:
         return rows
 
     def learn(self, kind: Hashable, guessed: Sequence[tuple[int, bool]]) -> None:
-        """A search is over, for which these were scored ahead: the rank of each, and whether it came to be needed."""
+        """Records a finished search: the rank of each row scored ahead, and whether it was needed."""
         for rank, needed in guessed:
             self._rates.note((kind, rank), needed)
 
 
 class Gains:
-    """Whether drafts pay, by kind of input: seconds for a token of the output, with drafts and without.
+    """Whether drafting pays, by kind of input: seconds per output token, with and without drafts.
 
-    Searches in Python can be drafted for, compiled ones cannot, so that drafts have to save more than the difference. Of each the
-    median of the latest counts; the slower one is tried again now and then, and at once where it was faster the last time.
+    Searches with drafts run in Python, others compiled, so drafts have to save more than that difference. Compares the medians
+    of the latest times; the slower way is retried now and then, and at once if its last time beat the other's median.
     """
 
-    LATEST, TRIES, SELDOM = 5, 2, 64  # times that are remembered, those that it takes to tell, inputs after which to try again
+    REMEMBERED, MIN_TIMES, RETRY = 5, 2, 64  # times kept; times needed to decide; inputs until the slower way is retried
 
     def __init__(self) -> None:
-        self._seconds: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=self.LATEST))
+        self._seconds: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=self.REMEMBERED))
         self._asked: Counter[Hashable] = Counter()
 
     def pay(self, kind: Hashable) -> bool:
         """Whether to draft for an input of this kind."""
         drafted, plain = (self._seconds[kind, way] for way in (True, False))
-        if min(len(drafted), len(plain)) < self.TRIES:
+        if min(len(drafted), len(plain)) < self.MIN_TIMES:
             return len(drafted) <= len(plain)
         pays = median(drafted) < median(plain)
         slower, best = (plain, median(drafted)) if pays else (drafted, median(plain))
         self._asked[kind] += 1
-        return pays != (self._asked[kind] % self.SELDOM == 0 or slower[-1] < best)
+        return pays != (self._asked[kind] % self.RETRY == 0 or slower[-1] < best)
 
     def note(self, kind: Hashable, drafted: bool, seconds: float) -> None:
         self._seconds[kind, drafted].append(seconds)
@@ -91,29 +91,29 @@ class Gains:
 
 @dataclass
 class ModelRecord:
-    """Shared by all that decode with the same Hugging Face model, wrapped or through `generate`.
+    """Shared by all decodes with the same Hugging Face model, wrapped or through `generate`.
 
-    A step, modules and a session come with the fingerprint of the weights that they were made of.
+    `step`, `modules` and `session` are stored with the fingerprint of the weights that they were made from.
     """
 
-    agreed: dict[Any, bool] = field(default_factory=dict)  # steps that were tried, and whether they agree with the model
-    tried: Any = None  # the outline of the model that these verdicts are on
-    step: Any = None  # of the last decode, unless it holds the whole model; then it stays with its `TransformersModel`
-    ratios: dict[Any, float] = field(default_factory=dict)  # by settings: the time of `generate`'s own loop over ours
-    budget: Budget | None = None  # what suits the model, once it was measured
+    agreed: dict[Any, bool] = field(default_factory=dict)  # by decoder step: whether it agrees with the model
+    tried: Any = None  # fingerprint of the model structure that `agreed` is about
+    step: Any = None  # the last decode's decoder step, except one that refers to the model: its `TransformersModel` keeps that
+    ratios: dict[Any, float] = field(default_factory=dict)  # by settings: time of `generate`'s own loop over ours
+    budget: Budget | None = None  # the measured row budget
     ahead: Ahead = field(default_factory=Ahead)
-    rates: dict[str, Rates] = field(default_factory=dict)  # by drafter, how often its guesses were right
-    gains: dict[str, Gains] = field(default_factory=dict)  # by drafter, whether it pays
-    session: Any = None  # a GPU's room for whole searches
-    modules: Any = None  # how a GPU runs the model by its own modules; with None in its place where it cannot
-    lock: Any = field(default_factory=RLock)  # one call of `generate` or pass at a time: some steps hook into the model meanwhile
-    asked: Any = field(default_factory=RLock)  # one call at a time of what is made of this model (`cached_model.running`)
+    rates: dict[str, Rates] = field(default_factory=dict)  # by drafter: success rates of its guesses
+    gains: dict[str, Gains] = field(default_factory=dict)  # by drafter: whether drafting pays
+    session: Any = None  # the device session
+    modules: Any = None  # how a GPU runs the model's own modules; its entry is None if it cannot
+    lock: Any = field(default_factory=RLock)  # one forward pass or call of `generate` at a time: some steps hook into the model
+    composed_lock: Any = field(default_factory=RLock)  # held by a call of a model composed of this one (`use_caches`)
 
 
-_known: WeakKeyDictionary[Any, dict[bool, ModelRecord]] = WeakKeyDictionary()
+_records: WeakKeyDictionary[Any, dict[bool, ModelRecord]] = WeakKeyDictionary()
 
 
 def record_of(model: Model) -> ModelRecord:
-    """What is known of this model's weights, or of them in eight bits."""
-    by_bits = _known.setdefault(model.known_as, {})
-    return by_bits.get(model.eight_bits) or by_bits.setdefault(model.eight_bits, ModelRecord())
+    """The record of this model's weights; int8 models have one of their own."""
+    by_precision = _records.setdefault(model.known_as, {})
+    return by_precision.get(model.eight_bits) or by_precision.setdefault(model.eight_bits, ModelRecord())

@@ -1,4 +1,4 @@
-"""Runner: one model with its tree and sources. Inputs are admitted, rows are run, inputs are released."""
+"""Runner: a model with its KV cache (`tree`) and encoder outputs (`sources`). Inputs are admitted, rows run, inputs released."""
 
 from __future__ import annotations
 
@@ -18,73 +18,71 @@ from .model_record import record_of
 
 
 class Sentence:
-    """One input in flight: its place among the sources, its prompt, and every slot its search has taken."""
+    """One input in flight: its index among the sources, its prompt, and all cache slots that its search has taken."""
 
     __slots__ = ("offset", "place", "prompt", "prompt_slot", "slots", "start")
 
     def __init__(self, place: int, prompt: Sequence[int]) -> None:
         self.place = place
         self.prompt = prompt
-        self.start = prompt[-1]  # the token that the empty hypothesis ends in
-        self.offset = len(prompt) - 1  # its position
-        self.prompt_slot = 0  # where the token before it lies
+        self.start = prompt[-1]  # the last prompt token, the row of the empty hypothesis
+        self.offset = len(prompt) - 1  # position of `start`
+        self.prompt_slot = 0  # slot of the prompt token before `start`
         self.slots: list[int] = []
 
     def row(self, tokens: Sequence[int], slot: int) -> Row:
-        """The last token of a hypothesis, to be scored; `slot`: where the one before it lies, unless that is the prompt's."""
+        """The row that scores a hypothesis: its last token. `slot`: that of the token before it, unless that is the prompt's."""
         if not tokens:
             return self, self.prompt_slot, self.start, self.offset
         return self, slot, tokens[-1], self.offset + len(tokens)
 
 
 Row = tuple[Sentence, int, int, int]
-"""A token to be scored: its sentence, the slot of the token before it, itself, and its position."""
+"""A token to run: its sentence, the slot of the previous token, the token id, its position."""
 
 
 class Runner:
-    """Runs rows of many inputs on one model by a step; `mode`: the context in which all of it is done."""
+    """Runs rows of many inputs on one model with a decoder step, within `mode` (`torch.inference_mode` for torch)."""
 
     def __init__(self, model: TextModel, decoder: Any, mode: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
         self.model = model
         self.decoder = decoder
         self.mode = mode
         self.tree, self.sources = decoder.room(model)
-        self.lock = (
-            getattr(decoder, "lock", None) or record_of(model).lock
-        )  # who runs the model: others wait, if on other threads
-        self.seconds = 0.0  # spent in the model
-        self._watching = False  # whether steps are to tell their attention; the decoder is others' too
-        self._places: list[Sentence] = []
+        self.lock = getattr(decoder, "lock", None) or record_of(model).lock  # held while this model runs
+        self.seconds = 0.0  # spent in the model so far
+        self._keeps_attention = False  # per runner, since runners share the decoder
+        self._sentences: list[Sentence] = []
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """While this lasts nobody else runs the model, and torch takes no notes."""
+    def exclusive(self) -> Iterator[None]:
+        """Holds the model's lock, within `mode`: no other thread runs the model meanwhile."""
         with self.mode(), self.lock:
             yield
 
     def budget(self) -> Budget:
-        """The row budget that suits this model here, measured the first time."""
-        shared = record_of(self.model)
-        with self.at_work():
-            if shared.budget is None:
-                shared.budget = measure(self.decoder, lambda: self.decoder.room(self.model, tokens=16))
-            return shared.budget
+        """The row budget for this model on this machine, measured on the first call."""
+        record = record_of(self.model)
+        with self.exclusive():
+            if record.budget is None:
+                record.budget = measured_budget(self.decoder, lambda: self.decoder.room(self.model, tokens=16))
+            return record.budget
 
     def admit(self, prompts: Sequence[Prompt]) -> list[Sentence]:
-        """Take inputs in: run the encoder on all of them, and fill the tree with their prompts."""
+        """Admits inputs: runs the encoder on all of them, and prefills the cache with their prompts."""
         begun = perf_counter()
         if self.model.encoder_decoder:
             places = self.decoder.take_in(self.model, prompts, self.sources)
         else:
-            places = list(range(len(self._places), len(self._places) + len(prompts)))
+            places = list(range(len(self._sentences), len(self._sentences) + len(prompts)))
         sentences = [Sentence(place, prompt.tokens) for place, prompt in zip(places, prompts, strict=True)]
-        self._places += sentences
+        self._sentences += sentences
         self._read_prompts(sentences, prompts)
         self.seconds += perf_counter() - begun
         return sentences
 
     def _read_prompts(self, sentences: list[Sentence], prompts: Sequence[Prompt]) -> None:
-        """Fill the tree with every prompt but for its last token, which the root's own row will bring."""
+        """Prefills the cache with each prompt except for its last token, which the root hypothesis scores."""
         table, counts = [], []
         for sentence, prompt in zip(sentences, prompts, strict=True):
             if len(prompt.tokens) == 1:
@@ -100,9 +98,9 @@ class Runner:
             self.decoder.read(self.tree.rows(table, counts), self.tree, self.sources)
 
     def step(self, rows: Sequence[Row], slots: list[int] | None = None) -> tuple[list[int], Any]:
-        """One forward pass. Returns each row's slot, and logits (rows, vocabulary). Rows of a sentence stand together.
+        """One forward pass. Returns each row's slot, and logits (rows, vocabulary). Rows of a sentence must be adjacent.
 
-        `slots`: those taken for the rows, where some of them are the parents of others, which come behind them.
+        `slots`: slots allocated for the rows in advance, if some rows are parents of others; parents come first.
         """
         slots = self.tree.allocate(len(rows)) if slots is None else slots
         table: list[tuple[int, int, int, int, int]] = []
@@ -117,7 +115,7 @@ class Runner:
                 counts.append(1)
                 before = sentence
         begun = perf_counter()
-        self.decoder.watching = self._watching
+        self.decoder.watching = self._keeps_attention
         logits = self.decoder.step(self.tree.rows(table, counts), self.tree, self.sources)
         self.decoder.watching = False
         self.seconds += perf_counter() - begun
@@ -125,7 +123,7 @@ class Runner:
 
     @cached_property
     def _banned(self) -> Any:
-        """The tokens that never come, as the decoder takes them; None where there are none."""
+        """The model's banned tokens as the decoder takes them, an array or a tensor; None if there are none."""
         if not self.model.banned:
             return None
         if self.model.decoder is not None:
@@ -135,79 +133,77 @@ class Runner:
         return torch.tensor(self.model.banned, device=self.model.model.device)  # type: ignore[attr-defined]
 
     def best(self, logits: Any, width: int, allowed: Any = None) -> tuple[Any, Any]:
-        """As `DecoderStep.best`, of the tokens that may come in this model."""
+        """As `DecoderStep.best`, over the tokens that this model may generate."""
         return self.decoder.best(logits, width, self._banned, allowed)
 
-    def watch(self) -> None:
-        """From now on, keep each step's attention to the source."""
+    def keep_attention(self) -> None:
+        """From now on, each step keeps its cross-attention weights. ValueError if the decoder cannot."""
         if not self.decoder.attends:
             raise ValueError(f"the attention of model {self.model.name!r} is not known here, and a coverage penalty needs it")
-        self._watching = True
+        self._keeps_attention = True
 
     def attention(self, rows: Sequence[Row]) -> list[Any]:
         """The last step's attention to each source token, for each row."""
-        seen = self.decoder.attention
-        return [seen[i, : self.sources.lengths[row[0].place]] for i, row in enumerate(rows)]
+        attention = self.decoder.attention
+        return [attention[i, : self.sources.lengths[row[0].place]] for i, row in enumerate(rows)]
 
     def cache_tokens(self) -> int:
-        """Tokens held: one for each scored hypothesis and prompt token, and the sources."""
+        """Tokens in the cache: one per scored hypothesis and prompt token, and the encoded sources."""
         return self.tree.used + sum(self.sources.lengths)
 
     def release(self, sentence: Sentence) -> None:
-        """Let an input go: its slots and its place are free; the last input moves to that place."""
+        """Releases an input: frees its slots and its index, which the last input takes over."""
         begun = perf_counter()
         self.tree.release(sentence.slots)
         with self.mode():
-            last = self.sources.remove(sentence.place) if self.model.encoder_decoder else len(self._places) - 1
-        self._places[last].place = sentence.place
-        self._places[sentence.place] = self._places[last]
-        self._places.pop()
+            last = self.sources.remove(sentence.place) if self.model.encoder_decoder else len(self._sentences) - 1
+        self._sentences[last].place = sentence.place
+        self._sentences[sentence.place] = self._sentences[last]
+        self._sentences.pop()
         self.seconds += perf_counter() - begun
 
 
 @contextmanager
-def all_at_work(*runners: Runner) -> Iterator[None]:
-    """Several at once. Locks are taken in one order, so that no two threads wait for each other."""
+def all_exclusive(*runners: Runner) -> Iterator[None]:
+    """`exclusive` for several runners. Locks are taken in one order, against deadlock."""
     with ExitStack() as stack:
         for runner in sorted(runners, key=lambda runner: id(runner.lock)):
-            stack.enter_context(runner.at_work())
+            stack.enter_context(runner.exclusive())
         yield
 
 
 # -- the row budget that suits a model ------------------------------------------------------------------------------------
 
-FEW, MANY = 1, 96  # rows that are timed
-LEAST, MOST = 48, 512  # rows in a step; products work through 48 at a time
-SLOW = 0.25  # seconds: a step with FEW rows that takes so long gets no more than it has to
-SHARE = 0.75  # of the best rate there is: more rows are more memory, and less of what is scored ahead is needed
-TIMES = 5
-STEP, ROW = 200e-6, 70e-6  # seconds of a search, for each step and for each row
+FEW, MANY = 1, 96  # row counts that are timed
+MIN_ROWS, MAX_ROWS = 48, 512  # rows per step; matmul kernels process 48 at a time
+SLOW_STEP = 0.25  # seconds: if a step of FEW rows takes longer, the budget is MIN_ROWS
+RATE_SHARE = 0.75  # of the peak throughput: more rows need more memory, and fewer of the rows scored ahead are needed
+REPEATS = 5
+SEARCH_STEP, SEARCH_ROW = 200e-6, 70e-6  # seconds that the search itself takes per step and per row
 
 
-def measure(decoder: Any, room: Callable[[], tuple[Any, Any]]) -> Budget:
-    """As many rows as it takes to come near the model's best rate, if a step takes a time of its own and one for each row.
+def measured_budget(decoder: Any, room: Callable[[], tuple[Any, Any]]) -> Budget:
+    """The row budget at which throughput reaches `RATE_SHARE` of its peak, if a step takes a constant time plus a time per row.
 
-    All of them may be scored ahead of their turn: most of what the engine chooses comes to be needed (`docs/engine.md`), and
-    a step costs as much as some dozens of rows before it has one.
-
-    `room`: makes a tree and sources that hold one input.
+    All rows may be speculative: most of what the engine chooses is needed later (`docs/engine.md`), and the constant part of a
+    step equals the cost of some dozens of rows. `room`: creates a tree and sources with room for one input.
     """
-    few = seconds(decoder, FEW, *room())
-    if few > SLOW:
-        return Budget(LEAST, free=LEAST)
-    many = seconds(decoder, MANY, *room())
-    each = max((many - few) / (MANY - FEW), 1e-9)
-    enough = SHARE / (1 - SHARE) * (few / each - FEW)
-    rows = min(MOST, max(LEAST, LEAST * ceil(enough / LEAST)))
-    alone = round(FEW + (few - FEW * each + STEP) / (each + ROW))  # guesses that cost as much as a step does before it has rows
+    few = step_seconds(decoder, FEW, *room())
+    if few > SLOW_STEP:
+        return Budget(MIN_ROWS, free=MIN_ROWS)
+    many = step_seconds(decoder, MANY, *room())
+    per_row = max((many - few) / (MANY - FEW), 1e-9)
+    enough = RATE_SHARE / (1 - RATE_SHARE) * (few / per_row - FEW)
+    rows = min(MAX_ROWS, max(MIN_ROWS, MIN_ROWS * ceil(enough / MIN_ROWS)))
+    alone = round(FEW + (few - FEW * per_row + SEARCH_STEP) / (per_row + SEARCH_ROW))  # 1 + the cost of an empty step in rows
     return Budget(rows, free=rows, alone=max(2, alone))
 
 
-def seconds(decoder: Any, rows: int, tree: Any, sources: Any) -> float:
-    """The time of a step with so many rows, each with one token before it: the best of a few."""
+def step_seconds(decoder: Any, rows: int, tree: Any, sources: Any) -> float:
+    """The time of a step of this many rows, each with one previous token: the minimum of a few runs."""
     table = [(1, 1, slot, 0, 0) for slot in tree.allocate(rows)]
     times: list[float] = []
-    while len(times) < TIMES and sum(times) < SLOW:
+    while len(times) < REPEATS and sum(times) < SLOW_STEP:
         begun = perf_counter()
         logits = decoder.step(tree.rows(table, [rows]), tree, sources)
         decoder.best(logits, 1, None)[1].tolist()

@@ -1,4 +1,4 @@
-"""Scorer: what the host engine asks of a model: the best successors of a batch of hypotheses."""
+"""Scorer: the interface between the host engine and a model. It computes the best successors of a batch of hypotheses."""
 
 from __future__ import annotations
 
@@ -13,72 +13,69 @@ from ..settings import Budget
 from .model_record import Ahead
 from .user_model import ModelFailure
 
-ON_THE_WAY = frozenset({"language_model", "language_model_past", "attention"})
-"""What a score may need to know at every token."""
+NEEDED_PER_TOKEN = frozenset({"language_model", "language_model_past", "attention"})
+"""Inputs of a score (`Score.needs`) that are computed for every token."""
 
 Process = Callable[[Sequence[Hypothesis], Any], Any]
-"""Changes the log-probabilities (rows, vocabulary) that follow a batch of hypotheses, as Hugging Face's processors do."""
+"""Modifies the log-probabilities (rows, vocabulary) of a batch of hypotheses, as a Hugging Face logits processor does."""
 
 
 class ScoreState(NamedTuple):
-    """What a score needs to know of a hypothesis beside the model's own state."""
+    """What a score needs to know about a hypothesis besides the model's own state."""
 
-    language_model: Any = None  # the state of the model that is asked beside it
-    reached: Any = None  # (vocabulary,): that one's log-probability of the prefix and each next token
-    coverage: Any = 0.0  # (source,): attention so far
+    language_model: Any = None  # the language model's state
+    reached: Any = None  # (vocabulary,): the language model's log-probability of the prefix extended by each token
+    coverage: Any = 0.0  # (source,): attention summed over the prefix
 
 
 def check_same_vocabulary(aux: Any, logprobs: Any) -> None:
-    """ValueError where a language model (..., vocabulary) has other tokens than the model that it is beside."""
+    """ValueError if the language model's scores `aux` (..., vocabulary) have another vocabulary size than the model's."""
     if aux.shape[-1] != logprobs.shape[-1]:
         sizes = f"the language model's vocabulary has {aux.shape[-1]} tokens, the model's {logprobs.shape[-1]}"
         raise ValueError(f"{sizes}: they must be the same")
 
 
 class Scorer(ABC):
-    """Scores hypotheses of many searches in one go.
-
-    `hypothesis.state` is the scorer's own: `start` fills it for roots, `expand` for what it scored.
-    """
+    """Scores hypotheses of many searches in one batch. `Hypothesis.state` is the scorer's: set by `start` and `expand`."""
 
     score: Score
     eos: Collection[int]  # the tokens that end a hypothesis
-    process: Process | None = None  # may be set to what changes log-probabilities before the best are chosen
-    ahead: Ahead | None = None  # what is known of rows that are scored ahead, where it is kept
+    process: Process | None = None  # modifies log-probabilities before top-k
+    ahead: Ahead | None = None  # statistics of speculative rows, if kept
     merge: Callable[[Any, tuple[int, ...]], Hashable] | None = None
-    """What of an input and tokens decides on how they may go on, where the model says so (`Model.merge_key`)."""
+    """A key of an input and tokens that determines their continuations, if the model has one (`Model.merge_key`)."""
 
-    chains: bool  # whether rows of a step may be each other's ancestors; those come first
-    vocabulary: int  # how many tokens there are; 0 while nobody knows
-    model_seconds: float  # spent in the model so far: in the encoder, in forward passes, and in finding the best tokens
-    shares_context: bool = True  # whether a hypothesis goes on from what was computed of its beginning
+    chains: bool  # whether a step may contain a row and its ancestors; ancestors come first
+    vocabulary: int  # its size; 0 while unknown
+    model_seconds: float  # spent so far in the encoder, forward passes and top-k
+    shares_context: bool = True  # whether a hypothesis reuses the keys and values of its prefix
     exact: bool = True
-    """Whether the model gives what exactness needs, as far as was seen: scores that do not depend on the batch."""
+    """Whether the model's scores are independent of the batch, as exactness requires, as far as checked."""
 
     @abstractmethod
     def budget(self) -> Budget:
-        """The budget that suits the model, as far as is known; asked before every step."""
+        """The row budget that suits the model, as far as known; called before every step."""
 
     @abstractmethod
     def cache_tokens(self) -> int:
-        """How many tokens are held for the inputs in flight."""
+        """The number of tokens cached for the inputs in flight."""
 
     @abstractmethod
     def start(self, roots: Sequence[tuple[Hypothesis, Source]]) -> None:
-        """Prepare inputs for decoding: whatever is done once for each of them, in one batch."""
+        """Prepares inputs for decoding, in one batch: runs the encoder, prefills prompts."""
 
     @abstractmethod
     def expand(self, batch: Sequence[Hypothesis], width: float) -> Sequence[Successors | ModelFailure]:
-        """One forward pass: the `width` best successors of each hypothesis, or why the model has none."""
+        """One forward pass: the `width` best successors of each hypothesis, or why the model failed on it."""
 
     def release(self, root: Hypothesis) -> None:
-        """The search that began at `root` is over: give back what it held."""
+        """Frees what is held for the finished search that began at `root`."""
         return
 
     def advice(self, root: Hypothesis, n_max: int, eos: Collection[int] | None) -> str | None:
-        """What may be the matter where nothing finished; `eos`: what was asked for to end an output, in place of the model's."""
+        """A hint for the user if no hypothesis finished; `eos`: the end tokens of the settings, if they replace the model's."""
         return None
 
     @abstractmethod
     def text(self, source: Source, tokens: Sequence[int]) -> str | None:
-        """The tokens as text, where that is known."""
+        """Detokenizes; None if the model has no text."""

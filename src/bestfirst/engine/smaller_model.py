@@ -1,4 +1,4 @@
-"""SmallerModel: a drafter that is a model with the same vocabulary, on a tree of its own."""
+"""SmallerModel: a drafter that is a model with the same vocabulary and a KV cache of its own."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..models.text_model import TextModel
 from .cached_model import step_of
 from .runner import Runner, Sentence
 
-WIDTH = 4  # rows of a step that guesses
-SEVERAL = 4  # successors of a hypothesis that are looked at
-LEAST = log(0.02)  # what is less likely is not guessed
-BEHIND = log(0.4)  # of each prefix, against the one before it
+ROWS_PER_STEP = 4  # rows per step of the smaller model
+SUCCESSORS = 4  # per hypothesis
+MIN_LOGPROB = log(0.02)  # less likely continuations are not guessed
+LATER_PREFIX = log(0.4)  # each prefix counts as this much less likely than the one before it
 
 
 @dataclass(eq=False, slots=True)
 class Followed:
-    """An input at the smaller model: by prefix, where its last token lies, and the best tokens after it."""
+    """An input at the smaller model. `known`, by prefix: its slot in the cache, and the best (logprob, token) pairs after it."""
 
     prompt: Prompt
     sentence: Sentence | None = None
@@ -31,13 +31,13 @@ class Followed:
 
 
 class SmallerModel(Drafter):
-    """Guesses what a smaller model would write: the likeliest tree of it, a branch wherever it is unsure.
+    """Drafts the most probable tree of a smaller model's continuations, with branches where it is uncertain.
 
-    `depth`: steps of the smaller model for one of the larger.
+    `depth`: steps of the smaller model per step of the larger one.
     """
 
     name = "model"
-    optional = False  # whoever trains one for it knows what for
+    optional = False  # the user chose it, so it is not switched off by its timings
 
     def __init__(self, model: TextModel, depth: int = 6) -> None:
         if not model.hugging_face:
@@ -50,7 +50,7 @@ class SmallerModel(Drafter):
 
     @cached_property
     def _runner(self) -> Runner:
-        """Made where it is asked: on a GPU the searches there run it."""
+        """Created on first use: on a GPU the device's searches run the model instead."""
         return Runner(self.model, *step_of(self.model))
 
     def start(self, source: Any) -> Followed:
@@ -63,57 +63,57 @@ class SmallerModel(Drafter):
         return self.guess_all(memory, [prefix], n)[0]
 
     def guess_all(self, memory: Followed, prefixes: Sequence[tuple[int, ...]], n: int) -> list[list[Continuation]]:
-        with self._runner.at_work():
+        with self._runner.exclusive():
             if any(max(prefix, default=0) >= self.model.vocabulary for prefix in prefixes):
-                return []  # what it cannot read
+                return []  # tokens that it does not have
             if memory.sentence is None:
                 (memory.sentence,) = self._runner.admit([memory.prompt])
             new = {prefix[:i]: None for prefix in prefixes for i in range(len(prefix) + 1)}
             self._score(memory, [prefix for prefix in new if prefix not in memory.known])
-            return self._grow(memory, prefixes, n)
+            return self._grow_trees(memory, prefixes, n)
 
-    def _grow(self, memory: Followed, prefixes: Sequence[tuple[int, ...]], n: int) -> list[list[Continuation]]:
-        """Best first, a few at a time."""
-        waiting: list[tuple[float, tuple[int, ...], int, float]] = []  # how unlikely, tokens, which prefix, its own probability
+    def _grow_trees(self, memory: Followed, prefixes: Sequence[tuple[int, ...]], n: int) -> list[list[Continuation]]:
+        """Best-first expansion from all prefixes, a few hypotheses per step."""
+        heap: list[tuple[float, tuple[int, ...], int, float]] = []  # cost, tokens, index of its prefix, the last token's logprob
         found: list[list[Continuation]] = [[] for _ in prefixes]
         paths: dict[tuple[int, tuple[int, ...]], tuple[tuple[int, int], ...]] = {}
         for i, prefix in enumerate(prefixes):
             paths[i, prefix] = ()
-            self._wait(memory, waiting, -i * BEHIND, prefix, i)
+            self._push_successors(memory, heap, -i * LATER_PREFIX, prefix, i)
         chosen = steps = 0
-        while waiting and chosen < n and steps < self.depth:
-            some: list[tuple[float, tuple[int, ...], int]] = []
-            while waiting and len(some) < WIDTH and chosen < n:
-                cost, tokens, i, own = heapq.heappop(waiting)
-                paths[i, tokens] = (*paths[i, tokens[:-1]], (tokens[-1], int(10 * exp(own))))
+        while heap and chosen < n and steps < self.depth:
+            batch: list[tuple[float, tuple[int, ...], int]] = []
+            while heap and len(batch) < ROWS_PER_STEP and chosen < n:
+                cost, tokens, i, logprob = heapq.heappop(heap)
+                paths[i, tokens] = (*paths[i, tokens[:-1]], (tokens[-1], int(10 * exp(logprob))))
                 found[i].append(paths[i, tokens])
-                some.append((cost, tokens, i))
+                batch.append((cost, tokens, i))
                 chosen += 1
-            self._score(memory, [tokens for _, tokens, _ in some if tokens not in memory.known])
+            self._score(memory, [tokens for _, tokens, _ in batch if tokens not in memory.known])
             steps += 1
-            for cost, tokens, i in some:
-                self._wait(memory, waiting, cost, tokens, i)
+            for cost, tokens, i in batch:
+                self._push_successors(memory, heap, cost, tokens, i)
         return found
 
-    def _wait(self, memory: Followed, waiting: list[Any], cost: float, tokens: tuple[int, ...], i: int) -> None:
-        for own, token in memory.known[tokens][1]:
-            if token not in self._end and cost - own <= -LEAST:
-                heapq.heappush(waiting, (cost - own, (*tokens, token), i, own))
+    def _push_successors(self, memory: Followed, heap: list[Any], cost: float, tokens: tuple[int, ...], i: int) -> None:
+        for logprob, token in memory.known[tokens][1]:
+            if token not in self._end and cost - logprob <= -MIN_LOGPROB:
+                heapq.heappush(heap, (cost - logprob, (*tokens, token), i, logprob))
 
     def _score(self, memory: Followed, prefixes: Sequence[tuple[int, ...]]) -> None:
-        """One step, for prefixes of which some may be the beginnings of others; those come first."""
+        """One step for these prefixes. Some may be ancestors of others; ancestors come first."""
         if not prefixes:
             return
         sentence: Sentence = memory.sentence  # type: ignore[assignment]
         slots = self._runner.tree.allocate(len(prefixes))
         at = {prefix: slot for prefix, (slot, _) in memory.known.items()} | dict(zip(prefixes, slots, strict=True))
         _, logits = self._runner.step([sentence.row(prefix, at.get(prefix[:-1], 0)) for prefix in prefixes], slots)
-        values, tokens = self._runner.decoder.best(logits, min(SEVERAL, logits.shape[1]), None)
+        values, tokens = self._runner.decoder.best(logits, min(SUCCESSORS, logits.shape[1]), None)
         for prefix, slot, best, each in zip(prefixes, slots, values.tolist(), tokens.tolist(), strict=True):
             memory.known[prefix] = (slot, list(zip(best, each, strict=True)))
 
     def finish(self, memory: Followed, outputs: Sequence[tuple[int, ...]]) -> None:
         if memory.sentence is not None:
-            with self._runner.at_work():
+            with self._runner.exclusive():
                 self._runner.release(memory.sentence)
             memory.sentence = None

@@ -1,6 +1,6 @@
-"""Threads: how many a decode may use, whatever computes it, and pieces of work that they share.
+"""Threads: how many threads a decode may use, and a parallel loop for kernels that release the GIL.
 
-Whoever is free takes the next piece, the one who asked included: a thread that a busy machine holds up holds up one at most.
+Idle threads, the caller included, take the next piece of work: a thread that the system suspends delays one piece at most.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from contextlib import contextmanager
 from itertools import pairwise
 from threading import Lock
 
-_asked: int | None = None
+_configured: int | None = None
 _pool: ThreadPoolExecutor | None = None
-_at_work = 0  # how many share the threads
+_sharing = 0  # decodes that run side by side and share the threads
 _lock = Lock()
 
 
 def use_threads(n: int) -> None:
-    """As many as `n` from now on; to be called when the model is loaded."""
-    global _asked, _pool
+    """Sets the number of threads, from now on; call it when the model is loaded. ValueError below 1."""
+    global _configured, _pool
     if n < 1:
         raise ValueError(f"threads must be at least 1, got {n}")
-    _asked, _pool = n, None
+    _configured, _pool = n, None
     if "torch" in sys.modules:
         import torch
 
@@ -32,35 +32,35 @@ def use_threads(n: int) -> None:
 
 
 def threads() -> int:
-    """How many may be used: as was asked for, as OMP_NUM_THREADS says, or as many as the machine lets this process have.
-    Those that work side by side have a part of them each."""
-    return max(1, _all() // max(1, _at_work))
+    """The number of threads to use: as configured, by OMP_NUM_THREADS, or all available CPUs, divided among decodes side by
+    side."""
+    return max(1, _total() // max(1, _sharing))
 
 
-def _all() -> int:
-    global _asked
-    if _asked is None:
-        named = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+def _total() -> int:
+    global _configured
+    if _configured is None:
+        environment = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
         allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        _asked = int(named) if named.isdigit() and int(named) else allowed
-    return _asked
+        _configured = int(environment) if environment.isdigit() and int(environment) else allowed
+    return _configured
 
 
 @contextmanager
 def side_by_side() -> Iterator[None]:
-    """Work in a thread of its own, beside others that say so too."""
-    global _at_work
+    """Within this context this thread shares the thread budget with the other threads that are in one."""
+    global _sharing
     with _lock:
-        _at_work += 1
+        _sharing += 1
     try:
         yield
     finally:
         with _lock:
-            _at_work -= 1
+            _sharing -= 1
 
 
-def share(work: Callable[[int], None], pieces: int) -> None:
-    """Call `work` with 0 to pieces - 1, each once, from as many threads as there are. Work that lets others run meanwhile."""
+def parallel_for(work: Callable[[int], None], pieces: int) -> None:
+    """Calls `work(i)` for i in range(pieces), each once, on all threads. `work` should release the GIL."""
     global _pool
     helpers = min(threads(), pieces) - 1
     if helpers < 1:
@@ -68,11 +68,11 @@ def share(work: Callable[[int], None], pieces: int) -> None:
             work(piece)
         return
     if _pool is None:
-        _pool = ThreadPoolExecutor(_all() - 1, thread_name_prefix="bestfirst")
-    left = iter(range(pieces))  # whose next is one instruction of Python's
+        _pool = ThreadPoolExecutor(_total() - 1, thread_name_prefix="bestfirst")
+    pieces_left = iter(range(pieces))  # `next` is atomic under the GIL
 
     def help_out() -> None:
-        for piece in left:
+        for piece in pieces_left:
             work(piece)
 
     helping = [_pool.submit(help_out) for _ in range(helpers)]
@@ -81,8 +81,8 @@ def share(work: Callable[[int], None], pieces: int) -> None:
         done.result()
 
 
-def cuts(n: int, least: int) -> Sequence[tuple[int, int]]:
-    """range(n) in pieces of at least `least`, as (first, last + 1): two for each thread, where there are so many."""
+def split_range(n: int, least: int) -> Sequence[tuple[int, int]]:
+    """range(n) in pieces of at least `least` items, as (first, last + 1): two pieces per thread, if there are enough."""
     pieces = 1 if threads() == 1 else max(1, min(2 * threads(), n // least))
     ends = [n * i // pieces for i in range(pieces + 1)]
     return list(pairwise(ends))

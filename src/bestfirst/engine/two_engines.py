@@ -1,4 +1,4 @@
-"""TwoEngines: two host engines on one compiled model, so that one searches, in Python, while the other's step is computed."""
+"""TwoEngines: two host engines on one compiled model: one runs Python while a kernel of the other releases the GIL."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import count
 from ..search import Answer, Result
 from .engine import Job, Stats
 from .host import HostEngine
-from .threads import share, side_by_side
+from .threads import parallel_for, side_by_side
 
-WORTH = 96  # inputs that come together from which on it is faster than one engine whose steps threads share (docs/engine.md)
-TURNS = 8  # steps of one until it waits for the other: what is done is told, and more is read, in between
+MIN_INPUTS = 96  # inputs of one call from which on this is faster than threads that share one engine's steps (docs/engine.md)
+MAX_STEPS = 8  # steps of one engine before it waits for the other; results are yielded and jobs are read in between
 
 
 class TwoEngines:
-    """As one engine. The second is made when there is enough for it."""
+    """An `Engine` made of two. The second is created when there are enough jobs for it."""
 
     def __init__(self, first: HostEngine, second: Callable[[], HostEngine]) -> None:
         self._engines = [first]
@@ -23,7 +23,7 @@ class TwoEngines:
 
     @property
     def stats(self) -> Stats:
-        """Of both; seconds at the same time count once."""
+        """The sum of both; model time that overlaps counts once."""
         total = Stats()
         for engine in self._engines:
             total.add(engine.stats)
@@ -54,53 +54,53 @@ class TwoEngines:
         return any(self._engines)
 
     def submit(self, *jobs: Job) -> None:
-        """Deal jobs out, long ones and short ones alike, more to who has fewer."""
-        if len(jobs) >= WORTH and len(self._engines) == 1:
+        """Distributes jobs, longest first, each to the engine with fewer jobs."""
+        if len(jobs) >= MIN_INPUTS and len(self._engines) == 1:
             self._engines.append(self._second())
         loads = [len(engine.jobs) for engine in self._engines]
         dealt: list[list[Job]] = [[] for _ in loads]
         for job in sorted(jobs, key=lambda job: -job.source.length):
-            place = loads.index(min(loads))
-            loads[place] += 1
-            dealt[place].append(job)
-        for engine, some in zip(self._engines, dealt, strict=True):
-            engine.submit(*some)
+            index = loads.index(min(loads))
+            loads[index] += 1
+            dealt[index].append(job)
+        for engine, batch in zip(self._engines, dealt, strict=True):
+            engine.submit(*batch)
 
     def cancel(self, job: Job) -> None:
-        self._of(job).cancel(job)
+        self._engine_with(job).cancel(job)
 
     def certified(self, job: Job) -> list[Answer]:
-        return self._of(job).certified(job)
+        return self._engine_with(job).certified(job)
 
-    def _of(self, job: Job) -> HostEngine:
+    def _engine_with(self, job: Job) -> HostEngine:
         return next((engine for engine in self._engines if job in engine.jobs), self._engines[0])
 
     def step(self) -> Iterator[tuple[Job, Result]]:
-        """A few steps of each that has any left; fewer where one needs more inputs, and there may be more."""
+        """Up to `MAX_STEPS` steps of each engine, in parallel; fewer if one needs more jobs that the caller may have."""
         busy = [engine for engine in self._engines if engine]
         if len(busy) < 2:
             for engine in busy:
                 yield from engine.step()
             return
-        last = self.wants > 0  # who was asked for more and gave none has none
+        exhausted = self.wants > 0  # the caller did not submit what was wanted: it has no more
         done: list[tuple[Job, Result]] = []
         failures: list[Exception] = []
-        enough: list[bool] = []
+        stop: list[bool] = []
 
-        def turns(place: int) -> None:
-            engine = busy[place]
+        def run_steps(index: int) -> None:
+            engine = busy[index]
             try:
                 with side_by_side():
-                    for turn in count(1):
+                    for steps in count(1):
                         done.extend(engine.step())
-                        if enough or turn == TURNS or not engine or (engine.wants and not last):
+                        if stop or steps == MAX_STEPS or not engine or (engine.wants and not exhausted):
                             return
-            except Exception as error:  # told when the other has come to a step's end
+            except Exception as error:  # raised after the other engine has finished its step
                 failures.append(error)
             finally:
-                enough.append(True)
+                stop.append(True)
 
-        share(turns, len(busy))
+        parallel_for(run_steps, len(busy))
         yield from done
         if failures:
             raise failures[0]

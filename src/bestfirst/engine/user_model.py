@@ -1,5 +1,5 @@
-"""UserModel: a model of the user's own as the engine asks it: its answers are read whatever their form, its failures are kept to
-the input that they belong to, its times are taken, and now and then it is tried whether its scores depend on the batch."""
+"""UserModel: the interface to a user's own model. It accepts answers in many forms, assigns failures to their inputs, measures
+call times, and checks now and then whether scores depend on the batch."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ from ..models.score_arrays import as_float64
 from ..search import ROUNDING, BrokenLaw, Hypothesis
 from ..settings import Budget
 
-USUAL, MOST = 16, 512  # rows in a step: where nothing is known of the model, and at most
-SHARE = 0.75  # of the best rate there is: more rows are more memory
+DEFAULT_ROWS, MAX_ROWS = 16, 512  # rows per step: before the first timings, and at most
+RATE_SHARE = 0.75  # of the peak throughput: more rows need more memory
 PACKAGE = Path(__file__).parents[1]
 
 
 class ModelFailure(NamedTuple):
-    """The model cannot go on with an input, and why."""
+    """Why the model cannot continue with an input."""
 
     message: str
 
 
 class UserModel:
-    """Asks one model. With `lenient`, what it raises becomes a `ModelFailure` of the inputs that it raises it for."""
+    """Calls one model. With `lenient`, an exception becomes a `ModelFailure` of the inputs that cause it."""
 
     def __init__(self, model: Model, lenient: bool) -> None:
         self.model = model
         self.name = type(getattr(model, "given", model)).__name__
         self.lenient = lenient
         self.seconds = 0.0
-        self.independent = True  # as far as was seen: its scores do not depend on the batch
-        self._groups = getattr(model.batch_key, "__func__", None) is not Model.batch_key
-        self._needs_no_check = _rows_apart(model)
-        self._batches = self._mixed = 0  # of several rows; of rows of several lengths
+        self.independent = True  # no check has found scores that depend on the batch
+        self._has_batch_key = getattr(model.batch_key, "__func__", None) is not Model.batch_key
+        self._needs_no_check = _rows_independent(model)
+        self._batches = self._mixed = 0  # batches so far: of several rows; of several lengths
         self._next_check = 1
-        self._times: dict[int, float] = {}  # the least seconds of a call, by its rows
+        self._times: dict[int, float] = {}  # by number of rows: the minimum seconds of a call
         self._warned = False
 
-    # -- what suits it ---------------------------------------------------------------------------------------------------
+    # -- the row budget --------------------------------------------------------------------------------------------------
 
     def budget(self) -> Budget:
-        """As many rows as it takes to come near the model's best rate, as far as its calls so far tell, if a call takes a time of
-        its own and one for each row; all of them may then be scored ahead of their turn."""
+        """The row budget at which throughput reaches `RATE_SHARE` of its peak, from the calls so far, if a call takes a constant
+        time plus a time per row. All rows may then be speculative."""
         few, many = min(self._times, default=0), max(self._times, default=0)
         if many < 4 * max(few, 1):
-            return Budget(USUAL, free=1)
-        each = max((self._times[many] - self._times[few]) / (many - few), 1e-9)
-        enough = int(min(MOST, SHARE / (1 - SHARE) * (self._times[few] / each - few)))
-        return Budget(max(USUAL, enough), free=max(1, enough))
+            return Budget(DEFAULT_ROWS, free=1)
+        per_row = max((self._times[many] - self._times[few]) / (many - few), 1e-9)
+        enough = int(min(MAX_ROWS, RATE_SHARE / (1 - RATE_SHARE) * (self._times[few] / per_row - few)))
+        return Budget(max(DEFAULT_ROWS, enough), free=max(1, enough))
 
     def _timed(self, rows: int, call: Callable[[], Any]) -> Any:
-        begun = perf_counter()
+        started = perf_counter()
         try:
             return call()
         finally:
-            taken = perf_counter() - begun
+            taken = perf_counter() - started
             self.seconds += taken
             if rows:
                 self._times[rows] = min(taken, self._times.get(rows, taken))
@@ -86,21 +86,21 @@ class UserModel:
 
     # -- hypotheses --------------------------------------------------------------------------------------------------------
 
-    def ask(self, batch: Sequence[Query], attend: bool = False, several: bool = True) -> list[Any]:
-        """A `Scored` for each query, or a `ModelFailure`. `several`: states are used more than once, so a check may use them."""
+    def ask(self, batch: Sequence[Query], attend: bool = False, reusable: bool = True) -> list[Any]:
+        """A `Scored` or a `ModelFailure` for each query. `reusable`: states are used again, so a spot check may use them."""
         method = "attend" if attend else "score"
-        if not self._groups:
-            return self._ask(method, batch, several)
+        if not self._has_batch_key:
+            return self._ask(method, batch, reusable)
         groups: dict[Any, list[int]] = defaultdict(list)
         for place, query in enumerate(batch):
             groups[self.model.batch_key(query)].append(place)
         out: list[Any] = [None] * len(batch)
         for places in groups.values():
-            for place, answer in zip(places, self._ask(method, [batch[i] for i in places], several), strict=True):
+            for place, answer in zip(places, self._ask(method, [batch[i] for i in places], reusable), strict=True):
                 out[place] = answer
         return out
 
-    def _ask(self, method: str, batch: Sequence[Query], several: bool) -> list[Any]:
+    def _ask(self, method: str, batch: Sequence[Query], reusable: bool) -> list[Any]:
         try:
             given = self._timed(len(batch), lambda: getattr(self.model, method)(batch))
         except Exception as error:
@@ -109,43 +109,43 @@ class UserModel:
             if len(batch) == 1:
                 return [self._failure(method, error)]
             return [self._ask(method, [query], False)[0] for query in batch]
-        answers = self.answers(given, batch, method)
-        if several and len(batch) > 1 and not self._needs_no_check and self.independent:
+        answers = self.read_answers(given, batch, method)
+        if reusable and len(batch) > 1 and not self._needs_no_check and self.independent:
             self._spot_check(method, batch, answers)
         return answers
 
     def best(self, batch: Sequence[Query], width: float) -> list[tuple[list[float], list[int], Any]] | None:
-        """The best tokens of each query, their scores, and its state, by an ensemble; None where it does not know just these."""
+        """An ensemble's best tokens for each query, as (scores, tokens, state); None if it cannot tell without all scores."""
         try:
             return self._timed(len(batch), lambda: self.model.best(batch, width))  # type: ignore[attr-defined]
         except Exception:
             if not self.lenient:
                 raise
-            return None  # asked one by one, each has its own failure
+            return None  # then each model is called, and failures are assigned to inputs
 
-    def answers(self, given: Any, batch: Sequence[Query], method: str) -> list[Scored]:
-        """What the model returned, as one `Scored` a query."""
-        what = f"{self.name}.{method} was asked about {len(batch)} hypotheses"
+    def read_answers(self, given: Any, batch: Sequence[Query], method: str) -> list[Scored]:
+        """The model's return value as one `Scored` per query. BrokenLaw if its form is not understood."""
+        label = f"{self.name}.{method} was asked about {len(batch)} hypotheses"
         states: Any = None
         if isinstance(given, tuple) and len(given) == 2 and getattr(given[0], "ndim", 1) == 2:
             given, states = given
         if isinstance(given, Scored):
-            raise BrokenLaw(f"{what} and returned one Scored; return a list, one for each")
+            raise BrokenLaw(f"{label} and returned one Scored; return a list, one for each")
         if isinstance(given, (dict, str)) or not hasattr(given, "__iter__"):
-            raise BrokenLaw(f"{what} and returned {_shown(given)}; return a list of Scored(logprobs, state), one for each")
+            raise BrokenLaw(f"{label} and returned {_described(given)}; return a list of Scored(logprobs, state), one for each")
         if getattr(given, "ndim", 2) != 2:
             shape = tuple(given.shape)
-            raise BrokenLaw(f"{what} and returned an array of shape {shape}; return one of shape ({len(batch)}, vocabulary)")
+            raise BrokenLaw(f"{label} and returned an array of shape {shape}; return one of shape ({len(batch)}, vocabulary)")
         answers = list(given)
-        for said, count in (("answers", len(answers)), ("states", len(answers if states is None else states))):
+        for part, count in (("answers", len(answers)), ("states", len(answers if states is None else states))):
             if count != len(batch):
-                raise BrokenLaw(f"{what} and returned {count} {said}; return one for each, in the same order")
+                raise BrokenLaw(f"{label} and returned {count} {part}; return one for each, in the same order")
         if states is not None:
             return [Scored(row, state) for row, state in zip(answers, states, strict=True)]
-        return [answer if isinstance(answer, Scored) else _scored(answer) for answer in answers]
+        return [answer if isinstance(answer, Scored) else _as_scored(answer) for answer in answers]
 
     def _failure(self, method: str, error: Exception) -> ModelFailure:
-        """What the model's own code raised, and where."""
+        """A failure with the exception and its place in the model's own code; the first one also warns."""
         frames = [frame for frame in extract_tb(error.__traceback__) if not Path(frame.filename).is_relative_to(PACKAGE)]
         where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
         message = f"{self.name}.{method} raised {type(error).__name__}: {error}{where}"
@@ -155,7 +155,7 @@ class UserModel:
         return ModelFailure(message)
 
     def text(self, source: Any, tokens: Sequence[int]) -> str | None:
-        """The tokens as text; None where the model's own code fails on them."""
+        """Detokenizes; None if the model raises, when `lenient`."""
         try:
             return self.model.text(source, tokens)
         except Exception as error:
@@ -167,7 +167,8 @@ class UserModel:
     # -- the batch law ---------------------------------------------------------------------------------------------------------
 
     def _spot_check(self, method: str, batch: Sequence[Query], answers: Sequence[Scored]) -> None:
-        """The first batches, the first with hypotheses of several lengths, and then ever fewer: is one row the same alone?"""
+        """Compares a row's scores alone and in its batch: for the first batches, the first of mixed lengths, then ever more
+        rarely."""
         self._batches += 1
         lengths = [len(query.prefix) for query in batch]
         mixed = min(lengths) < max(lengths)
@@ -175,12 +176,12 @@ class UserModel:
         if self._batches < self._next_check and not (mixed and self._mixed <= 3):
             return
         self._next_check = max(4, 4 * self._batches)
-        row = lengths.index(min(lengths)) if mixed else self._batches % len(batch)  # the shorter is the one that is padded
+        row = lengths.index(min(lengths)) if mixed else self._batches % len(batch)  # a short one, which is padded
         try:
-            (alone,) = self.answers(self._timed(1, lambda: getattr(self.model, method)([batch[row]])), [batch[row]], method)
+            (alone,) = self.read_answers(self._timed(1, lambda: getattr(self.model, method)([batch[row]])), [batch[row]], method)
         except Exception:
-            return  # what it cannot do alone will be found out when it has to
-        found = difference(alone.logprobs, answers[row].logprobs)
+            return  # if it fails again as a normal call, that reports it
+        found = first_difference(alone.logprobs, answers[row].logprobs)
         if found is None:
             return
         self.independent = False
@@ -193,15 +194,15 @@ class UserModel:
         warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
-def _rows_apart(model: Model) -> bool:
-    """Whether no row can see another, or those that run the rows were tried before: a model of transformers."""
+def _rows_independent(model: Model) -> bool:
+    """Whether rows cannot influence each other, or were checked elsewhere (transformers models)."""
     if type(model) in (Ensemble, ShallowFusion):
-        return all(each.hugging_face or _rows_apart(each) for each in model.models)  # type: ignore[attr-defined]
+        return all(each.hugging_face or _rows_independent(each) for each in model.models)  # type: ignore[attr-defined]
     return isinstance(model, FunctionModel) and not model.batched
 
 
-def difference(one: Any, other: Any) -> tuple[int, float, float] | None:
-    """A token whose scores in two rows differ by more than rounding does, in the precision they came in, and both scores."""
+def first_difference(one: Any, other: Any) -> tuple[int, float, float] | None:
+    """The first token whose scores in two rows differ by more than rounding in their precision, and both scores."""
     import numpy
 
     slack = max(ROUNDING, 4 * max(_resolution(row) for row in (one, other)))
@@ -215,43 +216,43 @@ def difference(one: Any, other: Any) -> tuple[int, float, float] | None:
 
 
 def _resolution(row: Any) -> float:
-    """The step between 1 and the next number that a row's precision knows."""
+    """The machine epsilon of a tensor's dtype or of float16 arrays; 0 for all other rows."""
     if "torch" in sys.modules and hasattr(row, "detach") and row.dtype.is_floating_point:
         return float(sys.modules["torch"].finfo(row.dtype).eps)
     return 2.0**-10 if getattr(row, "dtype", None) == "float16" else 0.0
 
 
-def _scored(answer: Any) -> Scored:
-    """A pair of scores and a state; or scores alone."""
+def _as_scored(answer: Any) -> Scored:
+    """Converts a tuple of scores, state and attention, or plain scores."""
     if isinstance(answer, tuple) and len(answer) in (2, 3) and (answer[0] is None or hasattr(answer[0], "__len__")):
         return Scored(*answer)
     return Scored(answer)
 
 
-def _shown(value: Any) -> str:
+def _described(value: Any) -> str:
     return "None" if value is None else f"{type(value).__name__} {value!r:.40}"
 
 
-def wrong_in(values: Sequence[float], tokens: Sequence[int], what: object) -> str | None:
-    """What is wrong with the best scores, if anything."""
+def invalid_scores(values: Sequence[float], tokens: Sequence[int], label: object) -> str | None:
+    """A message if the best scores contain NaN or +inf, else None."""
     if values and values[0] != values[0]:
-        return f"{what} contain NaN"
-    return f"{what} include {values[0]} for token {tokens[0]}" if values and values[0] == inf else None
+        return f"{label} contain NaN"
+    return f"{label} include {values[0]} for token {tokens[0]}" if values and values[0] == inf else None
 
 
-def warn_of_probabilities(row: Any, what: object) -> None:
-    """Nothing else can see it where scores may rise: from 0 up, and 1 together."""
-    if isinstance(row, (list, tuple)):  # the first log-probability ends this
+def warn_of_probabilities(row: Any, label: object) -> None:
+    """Warns about a row of probabilities (non-negative, sum 1), which scores that may rise would accept silently."""
+    if isinstance(row, (list, tuple)):  # `all` stops at the first log-probability
         total = sum(row) if all(isinstance(value, (int, float)) and value >= 0 for value in row) else 0.0
     else:
-        found = as_float64(row, what, nan=True)
+        found = as_float64(row, label, nan=True)
         total = found.sum() if found.min() >= 0 else 0.0
     if len(row) > 1 and abs(total - 1) < ROUNDING:
-        warnings.warn(f"{what} look like probabilities (from 0 up, 1 together); return their log", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{label} look like probabilities (from 0 up, 1 together); return their log", RuntimeWarning, stacklevel=2)
 
 
 class ScoresAfter:
-    """What is complained of, put into words when it is: few are."""
+    """The subject of an error message, formatted only if there is an error."""
 
     __slots__ = ("y",)
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from transformers import GenerationMixin
 
-from ..engine.choice import encodes_itself
+from ..engine.choice import has_own_encoder
 from ..models.torch_modules import Modules, every_module
 
 GENERATE = inspect.unwrap(GenerationMixin.generate).__code__
@@ -92,7 +92,7 @@ def put_off(of_generate: dict[str, Any]) -> None:
     model, inputs, arguments, name, config = found
     if any(each is None for each in found) or not can_wait(model, inputs, arguments, config):
         return
-    if not encodes_itself(model, modules := every_module(model)):
+    if not has_own_encoder(model, modules := every_module(model)):
         return
     if (read := plain_tokens(inputs, arguments.get("attention_mask"), model.config.pad_token_id)) is not None:
         arguments["encoder_outputs"] = DeferredEncoderOutput(*read, model, modules, inputs, {**arguments}, name, config)

@@ -21,7 +21,7 @@ from transformers.generation import logits_process as hf
 
 from ..engine import logits_edits
 from ..engine.logits_edits import Edits, Operation
-from ..engine.logits_processing import of_one_length
+from ..engine.logits_processing import apply_by_length
 from ..search import Hypothesis
 from .outputs import ScoreRecord
 from .refusals import OwnLoop
@@ -75,7 +75,7 @@ class Processors:
         self._apply = [self._adapt(one_an_input(processor, len(ids)), k) for processor in processors]
 
     def __call__(self, batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
-        return of_one_length(self._group, batch, [y.length for y in batch], scores)
+        return apply_by_length(self._group, batch, [y.length for y in batch], scores)
 
     def one(self, i: int, tokens: Sequence[int], scores: torch.Tensor) -> torch.Tensor:
         """For what was generated of the i-th input: log-probabilities (1, vocabulary) in, the same out."""

@@ -41,7 +41,7 @@ class Capacity:
     def drafts(self, job: Job) -> DraftModels | None:
         """The models that draft for this job on the device; None if it asks for no draft or the device has none for it."""
         decoding = job.decoding
-        if decoding.draft is None or (job.edits is not None and job.edits.asked is not None):
+        if decoding.draft is None or (job.edits is not None and job.edits.callback is not None):
             return None
         if decoding is not self._drafts[0]:  # nearly always the settings of the previous job
             self._drafts = (decoding, drafts_for(self.modules, decoding))

@@ -19,8 +19,8 @@ import torch
 from ...models.transformers import TransformersModel
 from ...search import Answer, Result
 from ...settings import Decoding
-from ..engine import Engine, Job, Stats, shown, write
-from ..logits_edits import NotAnswered, at_least
+from ..engine import Engine, Job, Stats, set_text, text_tokens
+from ..logits_edits import NotAnswered, min_length_edits
 from ..model_record import record_of
 from .cached_session import CachedSession
 from .capacity import MOST_INPUTS, Capacity, inputs_for
@@ -121,7 +121,7 @@ class DeviceEngine:
                 for_host.append(job)
             else:
                 if job.decoding.min_length and job.edits is None:
-                    job.edits = at_least(job.decoding.min_length, self._eos_of(job), len(self._capacity.prompt(job)))
+                    job.edits = min_length_edits(job.decoding.min_length, self._eos_of(job), len(self._capacity.prompt(job)))
                 self._unfinished[job] = None
                 self._waiting.append(job)
         if for_host:
@@ -253,7 +253,7 @@ class DeviceEngine:
             session = None  # another engine is using it
         elif owner is not None:
             owner._close_session()  # it has no jobs left there; adds the costs to its stats
-        calls_python = (edits := first.edits) is not None and edits.asked is not None  # with side effects: not to be run twice
+        calls_python = (edits := first.edits) is not None and edits.callback is not None  # with side effects: not to be run twice
         fits = session is not None and self._suits(session, needs, self._inputs_for(expected))
         if not fits or not self._cached.usable(verify_now=calls_python):
             session = self._cached.replace(partial(self._new_session, expected, session), copies=self._capacity.modules is None)
@@ -315,10 +315,10 @@ class DeviceEngine:
             return
         answers = [(job, each) for job, result in done for each in (*result.hypotheses, result.partial) if each is not None]
         texts = self.model.texts_of(
-            [(job.source.payload, shown(answer, job.decoding, self._eos_of(job))) for job, answer in answers]
+            [(job.source.payload, text_tokens(answer, job.decoding, self._eos_of(job))) for job, answer in answers]
         )
         for (job, answer), text in zip(answers, texts, strict=True):
-            write(answer, job.decoding, self._eos_of(job), text)
+            set_text(answer, job.decoding, self._eos_of(job), text)
 
     def _new_session(self, jobs: Sequence[Job], previous: Session | None) -> Session:
         """A session for these jobs, or for fewer if memory is refused. If the beams of `previous` would do, its inputs and

@@ -12,7 +12,7 @@ import torch
 from ...search import Result
 from ..engine import Job
 from ..logits_edits import Edits, NotAnswered
-from ..logits_processing import of_one_length
+from ..logits_processing import apply_by_length
 from .admission import Admission, Reading
 from .cuda_graphs import Graphs, overlapping
 from .device_bart import DeviceLayer
@@ -163,11 +163,11 @@ class DeviceStep:
             if t + 1 >= P:
                 nodes = (self.row_node[:n] if len(rows) == n else self.row_node[list(rows)]).long()
                 tokens = st.node_token[st.paths[nodes, : t + 1].long()][:, P:].long()
-                part = edits.asked([numbers[row] for row in rows], tokens, part)  # type: ignore[misc]
+                part = edits.callback([numbers[row] for row in rows], tokens, part)  # type: ignore[misc]
             return part.log_softmax(-1) if edits.raw else part
 
         if n:
-            scores[:n] = of_one_length(edit_rows, range(n), lengths, scores[:n])
+            scores[:n] = apply_by_length(edit_rows, range(n), lengths, scores[:n])
 
     def keep_successors(self, logits: torch.Tensor, edited: bool = False) -> None:
         """Write each row's best successors to its node's entries. `edited`: these are log-probabilities, edited already."""

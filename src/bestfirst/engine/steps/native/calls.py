@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...threads import cuts, share
+from ...threads import parallel_for, split_range
 from .registers import BLOCK, HERE, LANES, LEVEL, PREFIX, SIGNATURES, ZEROS, shipped, suit  # noqa: F401
 
 LEAST, MANY, FEW = 1024, 48, 8  # outputs, rows of a product, rows to find the best of, that are worth a thread
@@ -87,8 +87,8 @@ def mixed(numbers: Any) -> int:
 
 def _shared(n: int, least: int, run: Callable[[int, int], None]) -> None:
     """Threads share range(n), pieces of at least `least`; `run` gets the first of a piece, and its end."""
-    pieces = cuts(n, least)
-    share(lambda i: run(*pieces[i]), len(pieces))
+    pieces = split_range(n, least)
+    parallel_for(lambda i: run(*pieces[i]), len(pieces))
 
 
 def row_top(x: Any, vocabulary: int, banned: Any, values: Any, tokens: Any) -> None:

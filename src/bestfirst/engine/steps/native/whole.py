@@ -10,7 +10,7 @@ from weakref import ref
 
 import numpy as np
 
-from ...threads import cuts, share
+from ...threads import parallel_for, split_range
 from ..bart_weights import BartSide, LayerNorm
 from .calls import NOWHERE, at, entries
 from .parts import KINDS
@@ -66,7 +66,7 @@ class WholePass:
         longest = rows.paths.shape[1]
         given = [np.asarray(each) for each in (rows.tokens, rows.positions, rows.slots, rows.sentences)]
         lengths = self._look_at(given, tree, sources)
-        pieces = cuts(len(rows), FEWEST)
+        pieces = split_range(len(rows), FEWEST)
         if len(pieces) > 1 and np.isin(np.asarray(rows.paths), given[2]).sum() > len(rows):
             pieces = [(0, len(rows))]  # some rows are ancestors of others, as in a prompt: threads must not part them
         found = self._run(len(rows), longest, work, pieces)
@@ -94,7 +94,7 @@ class WholePass:
     def encode(self, tokens: Any, positions: Any, longest: int, starts: Any, work: dict[str, Any]) -> Any:
         """Tokens of inputs that begin at `starts` through an encoder, (tokens, d)."""
         self._plan[7:11] = at(tokens), at(positions), at(starts), len(starts) - 1
-        ends = [int(np.searchsorted(starts, last)) for _, last in cuts(len(tokens), MANY)]
+        ends = [int(np.searchsorted(starts, last)) for _, last in split_range(len(tokens), MANY)]
         pieces = [(first, last) for first, last in pairwise([0, *ends]) if first < last]  # of inputs
         if len(pieces) < 2:
             return self._run(len(tokens), longest, work, [(0, len(tokens))])
@@ -120,7 +120,7 @@ class WholePass:
             plans = [self._piece(first, last, widths) for first, last in pieces]
             for plan, given in zip(plans, inputs or (), strict=False):
                 plan[9:11] = given
-            share(lambda i: entry(NOWHERE, NOWHERE, at(plans[i]), *self._call[1:]), len(pieces))
+            parallel_for(lambda i: entry(NOWHERE, NOWHERE, at(plans[i]), *self._call[1:]), len(pieces))
         return work["h"] if self._side.norm_first else work["x"]
 
     def _work_in(self, work: dict[str, Any], longest: int) -> None:
