@@ -1,8 +1,8 @@
-"""python -m bestfirst_bench.masks TEXT [HYPOTHESES]: which library gives grammars' masks fastest where hypotheses fork.
+"""python -m bestfirst_bench.masks TEXT [HYPOTHESES]: which library computes the token masks of a grammar fastest for a beam.
 
-A step of a beam: of every hypothesis a matcher is copied, told a token, and asked for its mask, all on one thread; CPU seconds.
-The schema has strings, numbers, a list and an enumeration; tokens are byte-level BPE, learnt from TEXT. Of llguidance, xgrammar
-and outlines-core, those that are installed.
+In each step, the matcher of every hypothesis is copied, advanced by a token, and its mask computed, all on one thread; CPU seconds.
+The JSON schema has strings, numbers, a list and an enumeration; tokens are byte-level BPE, trained on TEXT. Compares llguidance,
+xgrammar and outlines-core, as far as they are installed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ TEXTS = [
 ]
 END = "<end>"
 Step = Callable[[list[Any], list[int], Any], list[Any]]
-"""Copies of matchers after one token each; their masks are in the array (hypotheses, words)."""
+"""(matchers, a token for each, masks (hypotheses, words)): returns advanced copies of the matchers, and fills in their masks."""
 
 
 def tokenizer_of(path: str, size: int = 32_000) -> Any:
+    """A BPE tokenizer trained on this text."""
     from tokenizers import ByteLevelBPETokenizer
 
     made = ByteLevelBPETokenizer()
@@ -88,7 +89,7 @@ def outlines_step(tokens: Any) -> tuple[Any, Step]:
     index = outlines_core.Index(build_regex_from_schema(json.dumps(SCHEMA), ""), outlines_core.Vocabulary(0, spelled))
 
     def step(states: list[Any], taken: list[int], masks: Any) -> list[Any]:
-        """By the index: a copy of its `Guide` would be a copy of that. Its states are numbers, its masks lists of tokens."""
+        """Works on the index, since copying a `Guide` copies its index. States are numbers; allowed tokens come as lists."""
         later = [index.get_next_state(state, token) for state, token in zip(states, taken, strict=True)]
         for row, state in zip(masks, later, strict=True):
             bits = np.zeros(32 * len(row), np.uint8)
@@ -100,7 +101,7 @@ def outlines_step(tokens: Any) -> tuple[Any, Step]:
 
 
 def _letters() -> list[str]:
-    """How byte-level BPE writes each byte."""
+    """The character that byte-level BPE writes for each byte."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return [chr(byte if byte in shown else 256 + hidden.index(byte)) for byte in range(256)]

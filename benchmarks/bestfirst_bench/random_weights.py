@@ -1,4 +1,4 @@
-"""Models with random weights, for timing architectures whose weights are not at hand; and prompts as lines, with or without a
+"""Models with random weights, for timing architectures whose weights are not available; and prompts from lines, with or without a
 tokenizer."""
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 if TYPE_CHECKING:
     from bestfirst.models.transformers import TransformersModel
 
-SPREAD = 4.0  # of the logits: outputs as peaked as a trained model's
+SPREAD = 4.0  # standard deviation of the logits: outputs are as peaked as a trained model's
 
 
 def random_model(config: str | Path, device: str | None = None, dtype: str | None = None) -> TransformersModel:
-    """The model of a config (its file, its folder, or a name that transformers knows), with weights from a fixed seed.
+    """The model of a config (a file, a folder, or a name that transformers knows), with weights from a fixed seed, and no tokenizer.
 
-    The last norm is scaled so that logits spread as a trained model's do: a search has something to find. No tokenizer.
+    The last norm is scaled so that logits are as spread as a trained model's, which gives a search something to find.
     """
     import transformers
 
@@ -54,9 +54,9 @@ def random_model(config: str | Path, device: str | None = None, dtype: str | Non
 
 
 def prompts(lines: Sequence[str], model: TransformersModel) -> list[Any]:
-    """Inputs from lines: token ids as a JSON array, `{"text": ...}` or `{"tokens": [...]}`, or the text itself.
+    """Inputs from lines: a JSON array of token ids, `{"text": ...}`, `{"tokens": [...]}`, or the text itself.
 
-    For a model without a tokenizer a text's bytes are its tokens. Raises ValueError, naming the line.
+    For a model without a tokenizer, the bytes of a text are its tokens. ValueError names a line without a prompt.
     """
     return [_prompt(number, line, model) for number, line in enumerate(lines, 1)]
 
@@ -71,7 +71,6 @@ def _prompt(number: int, line: str, model: TransformersModel) -> Any:
     if isinstance(found, str) and model.tokenizer is None:
         found = [byte % model.vocabulary for byte in found.encode()]
     if not isinstance(found, (str, list)) or not found:
-        raise ValueError(
-            f'line {number} has no prompt: give a text, a JSON array of token ids, or an object with "text" or "tokens"'
-        )
+        forms = 'a text, a JSON array of token ids, or an object with "text" or "tokens"'
+        raise ValueError(f"line {number} has no prompt: give {forms}")
     return found
