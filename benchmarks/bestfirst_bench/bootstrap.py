@@ -1,7 +1,7 @@
 """Paired bootstrap: confidence intervals for the difference between two settings' outputs (Koehn 2004).
 
-A metric of a whole text is a function of sums of line statistics. The sums are taken over lines drawn with replacement, with the same
-draws for every setting, so that effects of the choice of lines cancel out of a difference.
+A metric of a whole text is a function of sums of line statistics. The sums are taken over lines drawn with replacement, with the
+same draws for every setting, so that effects of the choice of lines cancel out of a difference.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ def _mean(sums: Sequence[float]) -> float:
 
 
 class Bootstrap:
-    """One metric on one text, with the same draws for the outputs of all settings. Statistics and scores of outputs are cached."""
+    """One metric on one text, with the same draws for the outputs of all settings. Statistics and scores of outputs are
+    cached."""
 
     def __init__(self, metric: LineMetric, sources: Sequence[str], references: Sequence[str], samples: int = SAMPLES) -> None:
         self.metric = metric

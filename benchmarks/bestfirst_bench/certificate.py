@@ -1,10 +1,10 @@
 """The certificate: the fewest calls with which any exact search can be certain of beam search's answers.
 
-It is computed from the beams of a level-by-level beam search, without best-first search. A hypothesis must be scored if a continuation
-of it that costs nothing would be among the answers (docs/algorithm.md, "What a call is"). So the ratio of `calls` to this number
-checks best-first search. It holds for every score that is a function of a value and a length, and for both rules for finished
-hypotheses. Under a stop that changes the answers it is a lower bound (`StoppedBeams`). `tests/bench/test_certificate.py` compares it
-with the references of the search's own tests.
+It is computed from the beams of a level-by-level beam search, without best-first search. A hypothesis must be scored if a
+continuation of it that costs nothing would be among the answers (docs/algorithm.md, "What a call is"). So the ratio of `calls` to
+this number checks best-first search. It holds for every score that is a function of a value and a length, and for both rules for
+finished hypotheses. Under a stop that changes the answers it is a lower bound (`StoppedBeams`). `tests/bench/test_certificate.py`
+compares it with the references of the search's own tests.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NOWHERE: Place = (inf, inf, ())
 
 
 class BeamLimits(NamedTuple):
-    """The places that a hypothesis of one length must precede: the k-th on the beam; the k-th unfinished one (`leave`); the k-th on
-    this and every longer beam (`keep`). By value under `leave`, by score under `keep`."""
+    """The places that a hypothesis of one length must precede: the k-th on the beam; the k-th unfinished one (`leave`); the k-th
+    on this and every longer beam (`keep`). By value under `leave`, by score under `keep`."""
 
     kth: Place
     unfinished: Place = NOWHERE
@@ -63,10 +63,9 @@ class FullBeams(Trace):
             self._members[y.length].discard(Member.of(y))
 
     def result(self, *_: Any) -> None:
-        """Not needed for the certificate."""
+        """Nothing to do: only the beams matter."""
 
-    def text(self, *_: Any) -> None:
-        """Not needed for the certificate."""
+    text = result  # type: ignore[assignment]
 
     def least(self) -> int:
         """The number of hypotheses that must be scored for the n best answers."""
@@ -114,15 +113,16 @@ Level = list[Hypothesis]
 class StoppedBeams(FullBeams):
     """A trace that collects the beams of a level-by-level beam search which ends when its stop says so.
 
-    Hugging Face's False and True, patience, CTranslate2's and OpenNMT's stops end beam search before its answers are certain, so a
-    search must also know when it ends. A member of a beam must be scored if some successors of it, unknown before, would change the
-    answers. Three kinds of successors are tried, each of which leaves everything known about other hypotheses as it is. The number of
-    members for which one of them changes the answers is a lower bound, and not always the least number:
+    Hugging Face's False and True, patience, CTranslate2's and OpenNMT's stops end beam search before its answers are certain, so
+    a search must also know when it ends. A member of a beam must be scored if some successors of it, unknown before, would change
+    the answers. Three kinds of successors are tried, each of which leaves everything known about other hypotheses as it is. The
+    number of members for which one of them changes the answers is a lower bound, and not always the least number:
 
     1. no successors, for a member that is a prefix of an answer;
     2. an additional end that costs nothing. Where finished hypotheses leave the beam, no other beam changes, so the stop can be
        evaluated again level by level; under the other rules only whether the next level is the last is known;
-    3. a chain of tokens that cost nothing, and an end (`leave`), if it is an answer before the n-th wherever the stop lets it end.
+    3. a chain of tokens that cost nothing, and an end (`leave`), if it is an answer before the n-th wherever the stop lets it
+       end.
 
     `docs/algorithm.md` has the argument for the third; `tests/bench/test_certificate.py` compares with trials on random models.
     """
@@ -239,7 +239,7 @@ class StoppedBeams(FullBeams):
         return sum(z.worth >= rival for level in self._ends[: length + 1] for z in level) >= max(self._n, self._k)
 
     def _most_ends(self, y: Hypothesis, length: int) -> int:
-        """The most hypotheses that may finish at this length beside the chain: those better than it, and those in remaining slots."""
+        """The most hypotheses that can finish at this length beside the chain: better ones, and some in the remaining slots."""
         ahead = self._count_ahead(y, length)
         better = sum(z.value > y.value for z in self._ends[length]) if length < len(self._ends) else 0
         most = better + max(0, self._k - 1 - ahead)

@@ -23,8 +23,8 @@ AnyRun = TypeVar("AnyRun", bound=HasSeconds)
 
 
 def fastest_batch(run: Callable[[int], AnyRun], inputs: int) -> tuple[int, AnyRun]:
-    """The batch size with which `run` is fastest, and that run. Doubles the size until a run takes a fifth longer than the best, holds
-    all inputs, or runs out of GPU memory; then halves it until something fits. ValueError if not even one input does."""
+    """The batch size with which `run` is fastest, and that run. Doubles the size until a run takes a fifth longer than the best,
+    holds all inputs, or runs out of GPU memory; then halves it until something fits. ValueError if not even one input does."""
     import torch
 
     runs: dict[int, AnyRun] = {}
@@ -63,8 +63,8 @@ class Peak:
 
 @contextmanager
 def peak_memory(gpu_weights: int | None = None) -> Iterator[Peak]:
-    """The peak of resident memory in the block, minus what was resident before. Where the system cannot reset the peak (other than
-    Linux), the rise of the process's all-time peak. With `gpu_weights` (the model's bytes), the peak of GPU memory minus those."""
+    """The peak of resident memory in the block minus what was resident before; not on Linux, the rise of the process's all-time
+    peak, which cannot be reset there. With `gpu_weights` (the model's bytes), the peak of GPU memory minus those."""
     gc.collect()
     peak = Peak()
     if gpu_weights is not None:

@@ -24,7 +24,7 @@ STATS = ("calls", "rows", "steps", "seconds", "model_seconds", "in_flight", "cac
 
 @dataclass(frozen=True)
 class Measurement(Saved):
-    """The costs of decoding this many lines together. `cache_tokens`: the most in the KV cache; `peak_mib`: the rise of memory."""
+    """The costs of decoding this many lines together. `cache_tokens`: the most in the KV cache; `peak_mib`: rise of memory."""
 
     kind = "measurement"
     writer = "bestfirst bench growth"

@@ -1,8 +1,8 @@
 """python -m bestfirst_bench.masks TEXT [HYPOTHESES]: which library computes the token masks of a grammar fastest for a beam.
 
-In each step, the matcher of every hypothesis is copied, advanced by a token, and its mask computed, all on one thread; CPU seconds.
-The JSON schema has strings, numbers, a list and an enumeration; tokens are byte-level BPE, trained on TEXT. Compares llguidance,
-xgrammar and outlines-core, as far as they are installed.
+In each step, the matcher of every hypothesis is copied, advanced by a token, and its mask computed, all on one thread; CPU
+seconds. The JSON schema has strings, numbers, a list and an enumeration; tokens are byte-level BPE, trained on TEXT. Compares
+llguidance, xgrammar and outlines-core, as far as they are installed.
 """
 
 from __future__ import annotations

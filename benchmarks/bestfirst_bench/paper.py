@@ -1,7 +1,7 @@
 """The paper's experiments: its published numbers (cited, not measured), and the settings to repeat each of its tables.
 
-Meister, Vieira and Cotterell, "Best-First Beam Search", TACL 2020, all tables of section 6. They used other models, and whole test
-sets: calls, increases and search errors can be compared with ours, absolute BLEU cannot. The numbers are in `paper.csv`; its
+Meister, Vieira and Cotterell, "Best-First Beam Search", TACL 2020, all tables of section 6. They used other models, and whole
+test sets: calls, increases and search errors can be compared with ours, absolute BLEU cannot. The numbers are in `paper.csv`; its
 "weight" is the paper's beta, and its search errors of mutual information are relative to beam search with nothing clipped.
 """
 
@@ -74,8 +74,8 @@ def paper_setting(search: str, k: int, score: str = "logprob", parameters: Mappi
 class PlannedLine:
     """One line of a table: the setting to search with, its baselines, and the paper's numbers.
 
-    `baseline` is beam search with the same score, to which increase and search error are relative. `zero` is the line to which gains
-    of BLEU are relative, and for mutual information also the paper's own search error.
+    `baseline` is beam search with the same score, to which increase and search error are relative. `zero` is the line to which
+    gains of BLEU are relative, and for mutual information also the paper's own search error.
     """
 
     setting: Setting
@@ -116,7 +116,7 @@ class Experiment:
 
 
 def over_beam(*searches: str, last: str | None = None) -> Planner:
-    """A table of plain log-probability: beam search, and these searches compared with it; `last`: a title for the last of them."""
+    """A table of plain log-probability: beam search, and these searches compared with it; `last`: title of the last one."""
 
     def lines(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
         beam = paper_setting("beam", k)
@@ -128,7 +128,7 @@ def over_beam(*searches: str, last: str | None = None) -> Planner:
 
 
 def length(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
-    """Section 6.2: no reward; the bounded reward by the heuristic; the reward by the stopping criterion; each with exact search."""
+    """Section 6.2: no reward; the bounded reward by heuristic; the reward by stopping criterion; both also by exact search."""
     zero = paper_setting("beam", k)
     bounded, reward = cited["heuristic"], cited["stopping"]
     beta, ratio = bounded.parameters["beta"], bounded.parameters["ratio"]

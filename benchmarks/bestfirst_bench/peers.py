@@ -62,8 +62,8 @@ class PeerRun:
 class Peer(ABC):
     """A way to decode: `run` decodes the sources with a beam of k, a length penalty and a stopping rule.
 
-    `stop`: the rule's name in this library; None for no early stopping. CTranslate2 always uses its own. `no_repeat`: the n of n-grams
-    that may not repeat, for `generate` with and without the drop-in.
+    `stop`: the rule's name in this library; None for no early stopping. CTranslate2 always uses its own. `no_repeat`: the n of
+    n-grams that may not repeat, for `generate` with and without the drop-in.
     """
 
     name: str
@@ -154,7 +154,7 @@ EARLY_STOPPING: dict[str | None, bool | str] = {"hf-true": True, "hf-false": Fal
 
 
 class HuggingFacePeer(Peer):
-    """Hugging Face `generate`, in batches of sentences of similar length; on a GPU, with the fastest batch size for each beam size."""
+    """Hugging Face `generate`, in batches of sentences of similar length; on a GPU, with the fastest batch size for each k."""
 
     name = "Hugging Face generate"
 
@@ -227,8 +227,8 @@ def counting_generate(total: Stats) -> Callable[..., Any]:
 def timed_generate(
     model: TransformersModel, prompts: Sequence[Tokens], size: int, clock: Callable[[], float] = perf_counter, **asked: Any
 ) -> PeerRun:
-    """Run `generate` on batches of prompts of similar length; outputs are as long as their batch. The time to build the batches does
-    not count."""
+    """Run `generate` on batches of prompts of similar length; outputs are as long as their batch. The time to build the batches
+    does not count."""
     inner, left = model.model, not model.encoder_decoder
     pad = inner.config.pad_token_id
     if pad is None:

@@ -99,7 +99,7 @@ def name_ticks(axis: Axes, ticks: Iterable[int], **style: Any) -> None:
 
 
 def finish(figure: Figure, **legend: Any) -> Figure:
-    """Apply the common style to all panels. Logarithmic axes are labelled at powers of ten, and at 2 and 5 times if there is room."""
+    """Apply the common style to all panels. Logarithmic axes have labels at powers of ten, and if there is room at 2 and 5."""
     from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, StrMethodFormatter
 
     for axis in figure.axes:

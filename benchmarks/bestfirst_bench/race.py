@@ -90,8 +90,7 @@ class TimedText(TuneResult):
 class Race:
     """Settings compared on one model and text. The first is the default, the baseline of all others; it is never stopped.
 
-    Lines are shuffled, so that every part is a random sample. `stopped` maps a stopped setting to the reason, `failures` a line to
-    its error.
+    Lines are shuffled, so that every part is a random sample. `stopped`: reasons by setting; `failures`: errors by line.
     """
 
     def __init__(

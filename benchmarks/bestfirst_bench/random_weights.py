@@ -18,7 +18,7 @@ SPREAD = 4.0  # standard deviation of the logits: outputs are as peaked as a tra
 
 
 def random_model(config: str | Path, device: str | None = None, dtype: str | None = None) -> TransformersModel:
-    """The model of a config (a file, a folder, or a name that transformers knows), with weights from a fixed seed, and no tokenizer.
+    """The model of a config (file, folder, or name in transformers), with weights from a fixed seed, without a tokenizer.
 
     The last norm is scaled so that logits are as spread as a trained model's, which gives a search something to find.
     """

@@ -171,9 +171,10 @@ class Store(Generic[AnySaved]):
 class Row(Saved):
     """One line of the text decoded with one setting.
 
-    `output` and its `score` (by which it was ranked) are None if nothing finished within n_max. `least` is the fewest calls with which
-    any search can return this beam search's answers (`certificate.py`), if known; it is a lower bound unless `least_proven`. `seconds`
-    is the time since the previous row was done: its mean is the time of a line, and for lines decoded alone it is the line's own.
+    `output` and its `score` (by which it was ranked) are None if nothing finished within n_max. `least` is the fewest calls with
+    which any search can return this beam search's answers (`certificate.py`), if known; it is a lower bound unless
+    `least_proven`. `seconds` is the time since the previous row was done: its mean is the time of a line, and for lines decoded
+    alone it is the line's own.
     """
 
     kind = "row"

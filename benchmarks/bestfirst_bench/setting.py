@@ -27,8 +27,8 @@ SEARCHES: dict[str, dict[str, Any]] = {
 }
 """Arguments of `Decoding` for each search. In addition there is `gamma=N`, the paper's memory-reduced search with a queue of N k.
 
-`best-first/STOP` returns the answers of beam search with that stop. Patience waits for twice as many answers as the beam has slots;
-with as many answers as slots it would be `hf-true`."""
+`best-first/STOP` returns the answers of beam search with that stop. Patience waits for twice as many answers as the beam has
+slots; with as many answers as slots it would be `hf-true`."""
 
 GAMMA = re.compile(r"gamma=(\d+)")
 LANGUAGE_MODEL = "lm"  # placeholder for a score's language model in settings; a row's signature tells which one it was

@@ -19,8 +19,8 @@ BUDGET_FACTOR = 4  # times a single setting's row budget: most of the requested 
 class SharedScorer:
     """A scorer for `searches` searches of each input (the same `Source` object), all on one tree of that input.
 
-    Each search gets the same successors as alone, so its results and `calls` are those of a run by itself (except for near-ties, since
-    other rows share the pass). `scored` counts the rows that the model was run on for all of them together.
+    Each search gets the same successors as alone, so its results and `calls` are those of a run by itself (except for near-ties,
+    since other rows share the pass). `scored` counts the rows that the model was run on for all of them together.
     """
 
     def __init__(self, scorer: Scorer, searches: int, width: int) -> None:
@@ -91,8 +91,8 @@ def _first_successors(successors: Successors | ModelFailure, width: int) -> Succ
 def decode_shared(model: Model, inputs: Sequence[Any], decodings: Sequence[Decoding]) -> Iterator[tuple[int, int, Result]]:
     """Decode every input with all settings; yields (number of the input, number of the setting, result).
 
-    `Result.rows` and `steps` have no meaning here, since passes are shared. ValueError if the settings cannot share an engine, for
-    instance with a score that changes log-probabilities.
+    `Result.rows` and `steps` have no meaning here, since passes are shared. ValueError if the settings cannot share an engine,
+    for instance with a score that changes log-probabilities.
     """
     read = model.reader(None)
     own = scorer_for(model, decodings[0].objective)

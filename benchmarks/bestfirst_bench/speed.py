@@ -1,5 +1,5 @@
-"""Speed: times this engine, its own beam search, Hugging Face `generate` and CTranslate2 in one run (`speed`), and `generate` without
-and with `custom_generate=bestfirst.generate` (`compare_generate`). Both also compare the outputs."""
+"""Speed: times this engine, its own beam search, Hugging Face `generate` and CTranslate2 in one run (`speed`), and `generate`
+without and with `custom_generate=bestfirst.generate` (`compare_generate`). Both also compare the outputs."""
 
 from __future__ import annotations
 
@@ -107,7 +107,8 @@ def speed(
 ) -> Iterator[SpeedRow]:
     """Time every peer on the same sources, in turns, of which the best counts. Yields a row for each peer and beam size.
 
-    The first peer is the baseline. `one_by_one`: decode every source alone, for latency. `draft`: a drafter, timed as an extra peer.
+    The first peer is the baseline. `one_by_one`: decode every source alone, for latency. `draft`: a drafter, timed as an extra
+    peer.
     """
     prompts = [model.read(text).payload for text in texts]
     sources = [prompt.source if model.encoder_decoder else prompt.tokens for prompt in prompts]
@@ -230,9 +231,9 @@ def compare_generate(
 ) -> Iterator[DropInRow]:
     """Time `generate` without and with the drop-in, in turns on the same inputs. Yields a row for each beam size and setting.
 
-    On a CPU both get batches of `batch_size`, and CPU seconds count. On a GPU wall-clock seconds count; `generate` gets batches of the
-    size that is fastest for it, unless one is given, and the drop-in all inputs in one call, after an untimed call that compiles
-    kernels and records CUDA graphs. `shared` goes to `generate`.
+    On a CPU both get batches of `batch_size`, and CPU seconds count. On a GPU wall-clock seconds count; `generate` gets batches
+    of the size that is fastest for it, unless one is given, and the drop-in all inputs in one call, after an untimed call that
+    compiles kernels and records CUDA graphs. `shared` goes to `generate`.
     """
     prompts = [model.read(text).payload for text in texts]
     inputs = [prompt.source if model.encoder_decoder else prompt.tokens for prompt in prompts]

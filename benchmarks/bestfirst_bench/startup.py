@@ -42,7 +42,7 @@ class Start(NamedTuple):
 
 
 def startup(turns: int) -> Iterator[Start]:
-    """Times the parts of a translation's start (each includes those before), whole commands, and CTranslate2 with the same model."""
+    """Time the parts of a translation's start (each includes those before), whole commands, and CTranslate2."""
     for name, code in SPLIT.items():
         yield best(name, [sys.executable, "-c", code], turns)
     command = [sys.executable, "-m", "bestfirst"]

@@ -1,4 +1,4 @@
-"""Summary: means over the rows of one setting, its comparison with a baseline on the same lines, quality metrics, and sharpness."""
+"""Summary: means over the rows of a setting, compared with a baseline on the same lines; quality metrics; sharpness."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Found = Mapping[Setting, RowsByLine]
 class Against:
     """A setting compared with a baseline, in percent of lines; `increase` is (old - new) / new of calls.
 
-    `different`: outputs with another text. `lower`, `higher`: scores that differ by 1e-4 or more. `near_ties`: the number of different
-    outputs whose scores are closer than that.
+    `different`: outputs with another text. `lower`, `higher`: scores that differ by 1e-4 or more. `near_ties`: the number of
+    different outputs whose scores are closer than that.
     """
 
     increase: float
@@ -135,8 +135,7 @@ def compare(rows: Sequence[Row], baseline: Sequence[Row]) -> Against:
 
 
 def _certified(rows: Sequence[Row], baseline: RowsByLine | None) -> list[Row]:
-    """The rows that hold the least calls for these answers: these themselves, or the baseline's if it certainly has the same answers;
-    else none."""
+    """The rows that hold the least calls for these answers: these, or the baseline's if its answers are proven the same."""
     if baseline is None or all(row.least is not None for row in rows):
         return list(rows)
     stop = rows[0].setting.decoding.stop
@@ -187,8 +186,7 @@ class SharpnessPoint:
 
 
 def over_beam_search(found: Found) -> Iterator[tuple[Setting, Setting]]:
-    """All pairs of best-first search and beam search with the same settings, by beam size; log-probability at any temperature, with
-    lines decoded together."""
+    """Pairs of best-first search and beam search, by beam size: log-probability at any temperature, lines decoded together."""
     for setting in sorted(found, key=lambda s: s.beam):
         if (setting.search, setting.decoding.score, setting.alone) == ("best-first", "logprob", False):
             beam = setting.using("beam")

@@ -168,8 +168,7 @@ class MeasuredLine:
 def plan_lines(
     rows: Iterable[Row], experiment: Experiment | None, dataset: str, beams: Sequence[int] | None
 ) -> list[PlannedLine]:
-    """The lines of a table of these rows. For an experiment: the beam sizes for which all rows exist, and the paper's other lines;
-    else every setting."""
+    """The lines of a table of these rows: for an experiment, beam sizes with all rows and the paper's others; else all."""
     settings = {row.setting for row in rows if beams is None or row.setting.beam in beams}
     if experiment is None:
         return _all_settings(settings)

@@ -1,8 +1,5 @@
-"""Tuning: which setting to use on a model and text, by quality and cost, with bootstrap intervals.
-
-Builds the settings to compare, turns the results of a `Race` into `Point`s, chooses what to time, gives `Advice`, and draws tables
-and a plot.
-"""
+"""Tuning: which setting to use on a model and text. Builds the settings to compare, turns the results of a `Race` into `Point`s
+with bootstrap intervals, chooses which to time, gives `Advice`, and draws tables and a plot."""
 
 from __future__ import annotations
 
@@ -87,8 +84,7 @@ def length_ratio(model: Model, text: ParallelText) -> float:
 class Point:
     """A setting in one dtype, with its costs for a line, and by metric its `quality` and its `gain` over the default.
 
-    `same`: percent of lines with the default's output. `stopped`: why it was not run to the end. `front`: no other timed point is both
-    as fast and as good.
+    `same`: percent of lines with the default's output. `stopped`: why it was not run to the end. `front`: on the Pareto front.
     """
 
     setting: Setting
@@ -146,10 +142,8 @@ class Tuning:
 
 
 def point_of(race: Race, dtype: str, setting: Setting, default: Sequence[str] | None = None) -> Point:
-    """The results of a setting on all lines that it was run on, with intervals only if those are all lines of the text.
-
-    `default`: the outputs to compare with, by default those of the race's own default.
-    """
+    """A setting's results on the lines that it was run on, compared with the outputs of the race's default or with `default`.
+    There are intervals only if it was run on all lines."""
     count = race.reached(setting)
     outputs = race.outputs(setting, count)
     baseline = race.outputs(race.default) if default is None else default
@@ -209,7 +203,7 @@ class Advice:
 
 
 def advise(tuning: Tuning, margin: float, budget: CostLimit) -> list[Advice]:
-    """Of the timed settings: the cheapest at no loss (of more than `margin`), the best quality, and the best within the budget."""
+    """Of the timed settings: the cheapest that loses at most `margin`, the best, and the best within the budget."""
     metric, points, default = tuning.metric, tuning.timed, tuning.default
     kept = [point for point in points if not _loses(point, metric, margin)]
     cheapest = min(kept, key=lambda point: point.cost)

@@ -1,7 +1,7 @@
-"""python -m bestfirst_bench.under_trie SOURCES ITEMS [LINES]: the time of decoding under a trie, compared with decoding without one.
+"""python -m bestfirst_bench.under_trie SOURCES ITEMS [LINES]: time decoding under a trie, compared with decoding without one.
 
-Beams of 10, one answer. Times are CPU seconds, the best of several turns, alternating. LINES: also decode this many of the sources
-once with `generate` and a `prefix_allowed_tokens_fn` over the same trie.
+Beams of 10, one answer. Times are CPU seconds, the best of several turns, alternating. LINES: also decode this many of the
+sources once with `generate` and a `prefix_allowed_tokens_fn` over the same trie.
 """
 
 from __future__ import annotations

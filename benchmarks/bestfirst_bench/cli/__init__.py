@@ -1,5 +1,4 @@
-"""The commands `bestfirst bench`, which measures the saving on the user's own model and text, and `bestfirst tune`, which finds the
-setting to use. `bestfirst.cli.commands` passes their arguments to `COMMANDS`."""
+"""The commands `bestfirst bench` and `bestfirst tune`; `bestfirst.cli.commands` passes their arguments to `COMMANDS`."""
 
 import typer
 

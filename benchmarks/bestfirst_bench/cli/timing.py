@@ -203,10 +203,7 @@ def _non_defaults(length_penalty: float, stop: str | None) -> list[str]:
     return [f"length penalty {length_penalty:g}"] * (length_penalty != 0) + [f"stop {stop}"] * (stop is not None)
 
 
-def startup(
-    repeat: options.Repeat = 5,
-    as_json: options.AsJson = False,
-) -> None:
+def startup(repeat: options.Repeat = 5, as_json: options.AsJson = False) -> None:
     """Show what a new process takes to translate one line, part by part, beside CTranslate2 doing the same.
 
     Each line of the first part does all that those before it do, and more. The best of --repeat turns counts.

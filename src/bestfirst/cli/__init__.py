@@ -1,7 +1,5 @@
-"""The command `bestfirst`: `main` runs one command line.
-
-`--version` and `--help` are answered at once. For everything else `commands` is loaded, which imports the module of the command.
-"""
+"""The command `bestfirst`. `--version` and `--help` are answered at once; for everything else `commands` is loaded, which imports
+the module of the command."""
 
 from __future__ import annotations
 

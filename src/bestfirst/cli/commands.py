@@ -1,4 +1,4 @@
-"""Commands: builds the `typer` app for a command. Imports only the module of that command; torch is loaded when its work begins."""
+"""Commands: builds the `typer` app for a command, importing its module only; torch is loaded when its work begins."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Console: output and exit of all commands.
-
-Messages and a progress bar go to standard error, tables are drawn by rich, and `Output` writes unbuffered, so that nothing is lost
-when a command ends early. `reports` turns exceptions into one line and an exit code, never a traceback.
-"""
+"""Console: messages and a progress bar on stderr; tables drawn by rich; `Output`, which writes unbuffered, so that nothing is
+lost when a command ends early; and `reports`, which turns exceptions into one line and an exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -80,22 +77,17 @@ class Bar:
     def __init__(
         self, total: Callable[[], int | None], hidden: bool = False, what: str = "loading the model", transient: bool = False
     ) -> None:
-        """`total` returns the number of lines, and is only called if there is a bar. `transient`: the bar disappears at the end."""
+        """`total` returns the number of lines, and is only called if there is a bar. `transient`: remove the bar at the end."""
         self._progress: Any = None
         if hidden or sys.stderr is None or not sys.stderr.isatty():
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[saved]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=transient, redirect_stdout=False)
+        counts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[saved]}"))
+        times = (TimeElapsedColumn(), TimeRemainingColumn())
+        console = Console(stderr=True)
+        self._progress = Progress(*counts, *times, console=console, transient=transient, redirect_stdout=False)
         self._task = self._progress.add_task(what, total=total(), saved="")
 
     def __enter__(self) -> Bar:

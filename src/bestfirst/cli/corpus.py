@@ -1,7 +1,5 @@
-"""CorpusJob: decodes from file to file. A job can be interrupted at any time, and the same command resumes it.
-
-`CostSummary` prints the costs of a job or a stream.
-"""
+"""CorpusJob: decodes from file to file; it can be interrupted at any time, and the same command resumes it. `CostSummary` prints
+the costs of a job or a stream."""
 
 from __future__ import annotations
 
@@ -53,8 +51,7 @@ def _regular(path: str | None) -> bool | None:
 
 @dataclass(frozen=True)
 class CorpusJob:
-    """One command line of `translate` or `complete`: input, output, settings and model. `run` does it from file to file; streams
-    use `worker` only."""
+    """One command line of `translate` or `complete`. `run` decodes from file to file; streams use `worker` only."""
 
     source: Input
     target: Target

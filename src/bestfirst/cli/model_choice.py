@@ -1,8 +1,5 @@
-"""ModelChoice: the options that choose a model, checked before anything slow is loaded, then loaded with it.
-
-Also `decoding_from`, which builds the library's `Decoding` from options, with its error messages in terms of the command line; and
-the identity of settings and models, by which corpus jobs recognize their own output.
-"""
+"""ModelChoice: the options that choose a model, which are checked before anything slow is loaded. Also: `Decoding` from options,
+with errors in terms of the command line; and the identity of settings and models, by which corpus jobs recognize their output."""
 
 from __future__ import annotations
 

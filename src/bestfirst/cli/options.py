@@ -1,8 +1,5 @@
-"""The options that commands share, each declared once with its parser and help text.
-
-Options that belong together are the fields of a dataclass (a group). `grouped` expands each group among a command's parameters into
-single options, and builds the dataclass again when the command runs.
-"""
+"""The options that commands share, each declared once with its parser and help text. Options that belong together are the fields
+of a dataclass (a group); `grouped` turns each group among a command's parameters into single options and back."""
 
 from __future__ import annotations
 
@@ -43,8 +40,8 @@ def argument(metavar: str, help: str, kind: Any = None) -> Any:  # noqa: A002
 
 
 def grouped(command: Command) -> Command:
-    """Decorate a command: a parameter whose type is a dataclass becomes an option for each of its fields, and errors are reported in
-    one line (`console.reports`)."""
+    """Decorate a command: a parameter whose type is a dataclass becomes an option for each of its fields, and errors are reported
+    in one line (`console.reports`)."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []

@@ -1,4 +1,4 @@
-"""`bestfirst serve`: translations over HTTP, with a page to try it on. Checks the options, loads the model and starts the server."""
+"""`bestfirst serve`: translations over HTTP. Checks the options, loads the model and starts the server."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def serve(
         from ..serve.engine_thread import EngineThread, take_turns
 
         engine: EngineProcess | EngineThread
-        # On a GPU the engine gets a process of its own, so that launching kernels never waits for the HTTP side. Not with grammars or
-        # a model's own code: their objects cannot be sent between processes.
+        # On a GPU the engine runs in its own process, so that launching kernels never waits for the HTTP side. Not with grammars
+        # or a model's own code, whose objects cannot be sent between processes.
         unsendable = choice.trust_remote_code or grammars or any(map(is_grammar, files.values()))
         if (choice.device or "cpu") != "cpu" and not unsendable:
             silence_libraries()

@@ -1,8 +1,5 @@
-"""`bestfirst translate` and `bestfirst complete`: text in, text out, line by line.
-
-From file to file it is a corpus job, which can be interrupted and resumed (`corpus`). Otherwise it is a `Stream`: lines are decoded
-as they come, and written in order as soon as they are done.
-"""
+"""`bestfirst translate` and `bestfirst complete`: text in, text out, line by line. From file to file it is a corpus job, which
+can be resumed (`corpus`); otherwise a `Stream`: lines are decoded as they come, and written in order as soon as possible."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ def decode_lines(
     partial: bool = False,
     chat: bool = False,
 ) -> int:
-    """Decode every line; returns the exit code. `partial`: print unfinished outputs. `chat`: lines are messages to a chat model."""
+    """Decode every line; returns the exit code. `partial`: print unfinished outputs. `chat`: lines are chat messages."""
     choice.check(decoding)
     if lines.trace is not None and decoding.must_contain:
         raise usage("--must-contain does not go with --trace: its searches leave none; leave one of them out")

@@ -22,7 +22,7 @@ DRAFT_ROWS = 32  # row budget of a search with drafts
 
 @dataclass(frozen=True)
 class StepByStep(options.AllSearchOptions):
-    """How to search: by default one row a forward pass, with nothing scored ahead of need, so that pops come in the paper's order."""
+    """How to search: by default one row a forward pass and nothing scored ahead, so that pops come in the paper's order."""
 
     row_budget: options.RowBudget = 1
 
@@ -32,7 +32,7 @@ def view(
     text: Annotated[str | None, argument("[TEXT]", "The text to translate.", utf8)] = None,
     output: Annotated[str | None, option("--output", "-o", metavar="OUT", panel=OUTPUT,
         help="Write the page to this file.")] = None,
-    as_text: Annotated[bool, option("--text", panel=OUTPUT, help="Draw the surviving hypotheses in the terminal instead.")] = False,
+    as_text: Annotated[bool, option("--text", panel=OUTPUT, help="Draw surviving hypotheses in the terminal instead.")] = False,
     as_json: Annotated[bool, option("--json", panel=OUTPUT,
         help="Write the trace instead, an event a line, for --trace.")] = False,
     trace: Annotated[str | None, option(metavar="FILE", panel=OUTPUT,

@@ -50,11 +50,11 @@ class Call:
     _edits: list[Edits] = field(default_factory=list)  # for each input, the processors in the form that the GPU's search takes
 
     def run(self, plan: Strategy, monotonic: bool) -> None:
-        """Search all inputs. Raises NotMonotonic if `monotonic` and a processor lifts a log-probability above 0, and OwnLoop where
-        `generate`'s own loop has to run instead.
+        """Search all inputs. Raises NotMonotonic if `monotonic` and a processor lifts a log-probability above 0, and OwnLoop
+        where `generate`'s own loop has to run instead.
 
-        The engine's step may hold copies of the weights. Their checksum is verified while the search runs; if they have changed, the
-        search is repeated with new copies. A traced search cannot be repeated, so its checksum is verified first.
+        The engine's step may hold copies of the weights. Their checksum is verified while the search runs; if they have changed,
+        the search is repeated with new copies. A traced search cannot be repeated, so its checksum is verified first.
         """
         with record_of(self.model).lock:
             summed = checksum.begin(self.model)
@@ -110,7 +110,8 @@ class Call:
     def _reason_for_host(self) -> str | None:
         """Why this call cannot be searched by the GPU's kernels; None if it can, and then `_edits` is set for it.
 
-        Processors that are not known as data, but never raise a log-probability, are called in Python between two parts of a step.
+        Processors that are not known as data, but never raise a log-probability, are called in Python between two parts of a
+        step.
         """
         self._edits = []
         if self.limits.others:

@@ -1,8 +1,8 @@
 """Crossover: whether a small model is decoded faster by this engine or by `generate`'s own loop, measured once for each model.
 
-A step that runs a model's own modules ("hooked") costs the same as in `generate`, and the search in Python comes on top. For all but
-very small models that overhead is negligible; for very small ones it can exceed what the search saves. So a few tokens are generated
-both ways, with the same logits processors and outputs, leaving out user functions that could notice the extra calls.
+A step that runs a model's own modules ("hooked") costs the same as in `generate`, and the search in Python comes on top. For all
+but very small models that overhead is negligible; for very small ones it can exceed what the search saves. So a few tokens are
+generated both ways, with the same logits processors and outputs, leaving out user functions that could notice the extra calls.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ Generate = Callable[[int], Any]
 
 
 def speed_ratio(theirs: Generate, ours: Generate, longest: int) -> float:
-    """The time of `theirs` over that of `ours`, estimated from a few tokens: the smaller of the ratios for `longest` tokens and for
-    each token after the first.
+    """The time of `theirs` over that of `ours`, estimated from a few tokens: the smaller of the ratios for `longest` tokens and
+    for each token after the first.
 
-    Each time is the best of `TURNS`, in CPU time of this thread, so that other work on the machine does not count. The first token is
-    treated apart because it includes the prefill, which runs once here and k times in `generate`: a long prompt would hide the
-    time of the other tokens.
+    Each time is the best of `TURNS`, in CPU time of this thread, so that other work on the machine does not count. The first
+    token is treated apart because it includes the prefill, which runs once here and k times in `generate`: a long prompt would
+    hide the time of the other tokens.
     """
     many = min(TOKENS, longest)
     best = {(run, tokens): float("inf") for tokens in (1, many) for run in (theirs, ours)}
@@ -91,8 +91,7 @@ def ratio(call: Call, bounded: bool, input_ids: torch.Tensor, model_kwargs: dict
 
 
 def _safe_to_repeat(processor: Any) -> bool:
-    """Whether a processor may be called more often, for the first few inputs, without a visible effect: transformers' own that
-    keep no state and hold nothing about the inputs of one call."""
+    """Whether extra calls of a processor have no visible effect: one of transformers' own without state or data of the call."""
     kind = type(processor)
     return kind.__module__ == THEIRS and kind.__name__ in (FALLING | BIASES) - OF_ONE_CALL.keys()
 

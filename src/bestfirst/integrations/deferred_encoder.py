@@ -1,8 +1,8 @@
 """DeferredEncoderOutput: keeps `generate` from running its encoder where the engine encodes the inputs itself, faster.
 
-Before it calls a custom function, `generate` encodes the padded batch, repeats the encoder output for every row of a beam, and makes
-a cache: a third of the whole time. But it inspects the function's signature before that. `WithDeferredEncoder` uses that moment to put
-a placeholder into `generate`'s variables. If `generate`'s own loop has to run after all, `with_encoder_output` runs the encoder.
+Before it calls a custom function, `generate` encodes the padded batch, repeats the encoder output for every row of a beam, and
+makes a cache: a third of the whole time. But it inspects the function's signature first; at that moment `WithDeferredEncoder`
+puts placeholders into its variables. If `generate`'s own loop has to run after all, `with_encoder_output` runs the encoder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DeferredEncoderOutput(dict[str, Any]):
     """A placeholder for the encoder output: an empty dictionary, in which `generate` finds nothing to repeat for its beams."""
 
     def __init__(self, ids: np.ndarray, attended: np.ndarray, model: Any, modules: Modules, *call: Any) -> None:
-        """`ids` and `attended` (batch, length) are the token ids and the attention mask; `call` the arguments of the ENCODE method."""
+        """`ids` and `attended` (batch, length) are token ids and attention mask; `call`: the arguments of the ENCODE method."""
         self.ids, self.attended, self.model, self.modules, self.call = ids, attended, model, modules, call
 
 
@@ -45,10 +45,8 @@ class NoCache:
 
 
 def with_encoder_output(arguments: dict[str, Any], rows: int) -> dict[str, Any]:
-    """The model's arguments as `generate` would have prepared them for this many rows (batch * beams).
-
-    Where the encoder was deferred, it runs now, and its output and the cache replace the placeholders in `arguments`.
-    """
+    """The model's arguments as `generate` would have prepared them for this many rows (batch * beams): if the encoder was
+    deferred, it runs now, and its output and the cache replace the placeholders in `arguments`."""
     if not isinstance(deferred := arguments.get("encoder_outputs"), DeferredEncoderOutput):
         return arguments
     encode = next(getattr(deferred.model, name) for name in ENCODE if hasattr(deferred.model, name))
@@ -90,10 +88,8 @@ class WithDeferredEncoder:
 
 
 def defer_encoder(variables: dict[str, Any]) -> None:
-    """Put placeholders for the encoder output and the cache into the local variables of `generate`, where that is possible.
-
-    `generate` inspects the signature twice; the first time its inputs are not prepared yet, and nothing is done.
-    """
+    """Put placeholders for encoder output and cache into the local variables of `generate`, where that is possible. `generate`
+    inspects the signature twice; the first time its inputs are not prepared yet, and nothing is done."""
     names = ("self", "inputs_tensor", "model_kwargs", "model_input_name", "generation_config")
     values: list[Any] = [*map(variables.get, names)]
     model, inputs, arguments, name, config = values
@@ -118,10 +114,8 @@ def can_defer(model: Any, inputs: torch.Tensor, arguments: dict[str, Any], confi
 
 
 def host_tokens(inputs: torch.Tensor, mask: torch.Tensor | None, pad: int | None) -> tuple[np.ndarray, np.ndarray] | None:
-    """The inputs and their mask (batch, length) on the host, transferred together, so that a device is waited for once.
-
-    None unless the padding is on the right alone and no attended token is the padding token.
-    """
+    """The inputs and their mask (batch, length) on the host, in one transfer. None unless all padding is on the right and no
+    attended token is the padding token."""
     if mask is not None and mask.shape != inputs.shape:
         return None
     if mask is None:

@@ -2,10 +2,9 @@
 
     model.generate(**inputs, num_beams=5, custom_generate=bestfirst.generate)
 
-`docs/from-transformers.md` lists what happens to each argument of `generate`. The call is checked (`refusals`), its inputs and limits
-are read (`inputs`, `limits`), the search that gives the same result is chosen (`parity`), and a `Call` runs it. Where only
-`generate`'s own loop can do it, or is faster, that loop runs. At the end of this file: arguments that `generate` withholds from a
-callable, and the entry point of the Hub folder.
+`docs/from-transformers.md` lists what happens to each argument of `generate`. The call is checked (`refusals`), its inputs and
+limits are read (`inputs`, `limits`), the search with the same result is chosen (`parity`), and a `Call` runs it. `generate`'s own
+loop runs where only it can do what is asked, or where it is faster. At the end: the entry point of the Hub folder.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def generate(
     stats       a `bestfirst.Stats`, to which the costs are added, as by `decode`; its `search` (the kind of search) and `results`
                 (one for each input) are those of the last call
 
-    Where `generate`'s own loop is faster, that loop runs, and `stats.engine` says so. Raises ValueError for what cannot be honoured.
+    Where `generate`'s own loop is faster, that loop runs, and `stats.engine` says so. ValueError for what cannot be honoured.
     """
     config = generation_config
     if config is None:
@@ -129,10 +128,8 @@ def generate(
     if why is not None:
         if may_be_slower:
             return own_loop(why)
-        raise ValueError(
-            "bestfirst.generate cannot honour score, strategy, allowed, dtype, deterministic, trace, row_budget or a draft here: "
-            f"{why}"
-        )
+        own_arguments = "score, strategy, allowed, dtype, deterministic, trace, row_budget or a draft"
+        raise ValueError(f"bestfirst.generate cannot honour {own_arguments} here: {why}")
     banned = banned_tokens(logits_processor)
     wrapped = PreparedModel(model, modules, limits.eos, banned or ())
     if dtype is not None and wrapped.on_gpu:
@@ -194,7 +191,7 @@ class KeptBack(NamedTuple):
 
 
 def withheld_arguments() -> KeptBack:
-    """Read the withheld arguments from the stack frame of `generate`. Without them, the consumer of a streamer would wait forever."""
+    """Read these arguments from the stack frame of `generate`. Without them, a streamer's consumer would wait forever."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code is not GENERATE:
         frame = frame.f_back  # type: ignore[assignment]
@@ -202,10 +199,8 @@ def withheld_arguments() -> KeptBack:
 
 
 def stream(streamer: Any, n: int, prompt_length: int, output: Any) -> Any:
-    """Returns the output; gives a streamer the best of each input's `n` outputs first, token by token as greedy search would.
-
-    The streamer gets them at the end, since no token of a beam search is final earlier.
-    """
+    """Returns the output, after giving a streamer the best of each input's `n`, token by token as greedy search would. It gets
+    them all at the end, since no token of a beam search is final earlier."""
     if streamer is not None:
         sequences: torch.Tensor = output if isinstance(output, torch.Tensor) else output.sequences
         for tokens in sequences[::n, prompt_length:].cpu().unbind(1):
@@ -215,10 +210,8 @@ def stream(streamer: Any, n: int, prompt_length: int, output: Any) -> Any:
 
 
 def generate_with(model: Any, arguments: dict[str, Any]) -> Any:
-    """The entry point of the Hub folder: `custom_generate="<folder>"` passes on the raw arguments of `generate`.
-
-    Handles what a callable does not get: refuses a paged cache, and combines `stop_strings` with the tokenizer.
-    """
+    """The entry point of the Hub folder: `custom_generate="<folder>"` passes on the raw arguments of `generate`. Handles those
+    that a callable does not get: refuses a paged cache, and combines `stop_strings` with the tokenizer."""
     if arguments.get("cache_implementation") == "paged":
         raise ValueError("bestfirst.generate cannot honour cache_implementation='paged': it is not beam search; leave it out")
     given = {name: value for name, value in arguments.items() if value is not None}

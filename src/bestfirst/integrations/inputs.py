@@ -1,7 +1,5 @@
-"""Inputs: reads what `generate` prepared for beam search back into one prompt for each input, without padding.
-
-`generate` repeats inputs, masks and the encoder output for every row of a beam. The engine needs each once, packed.
-"""
+"""Inputs: one prompt without padding for each input of a call. `generate` has padded them and repeated them for every row of a
+beam, masks and encoder output too; the engine needs each once, packed."""
 
 from __future__ import annotations
 
@@ -23,10 +21,8 @@ from .deferred_encoder import DeferredEncoderOutput
 
 
 class PreparedModel(TransformersModel):
-    """The model during one call of `generate`: EOS and banned tokens come from the call, not from the model's files.
-
-    The model does not change during the call, so its `modules` are looked up once.
-    """
+    """The model during one call of `generate`: EOS and banned tokens come from the call, not from its files. It does not change
+    during the call, so its `modules` are looked up once."""
 
     def __init__(self, model: Any, modules: Modules, eos: Collection[int], banned: Collection[int]) -> None:
         self._of_call = {"eos_token_id": sorted(eos)}
@@ -64,7 +60,7 @@ class Inputs:
         return Inputs(self.ids[:n], self.rows[:n], self.prompts[:n], self.lengths[:n], self.positions)
 
     def source(self, i: int, n_max: int) -> Source:
-        """The i-th input for the engine, limited by `n_max` and by the decoder's remaining positions. ValueError if none remain."""
+        """The i-th input for the engine, limited by `n_max` and the decoder's remaining positions. ValueError if none remain."""
         prompt = self.prompts[i]
         room = self.positions - len(prompt.tokens)
         if room < 1:
@@ -84,8 +80,8 @@ def read_inputs(
 ) -> Inputs:
     """The inputs of a call: every k-th row of what `generate` expanded for its beams, without padding.
 
-    `input_ids` (batch * k, prompt length) are the decoder's tokens, `arguments` the model's arguments as `with_host_masks` returns
-    them, `inputs_tensor` (batch, ...) the encoder's input.
+    `input_ids` (batch * k, prompt length) are the decoder's tokens, `arguments` the model's arguments as `with_host_masks`
+    returns them, `inputs_tensor` (batch, ...) the encoder's input.
     """
     ids, positions = input_ids[::k], table_positions(model)
     rows = ids.cpu().numpy()
@@ -120,9 +116,9 @@ def read_inputs(
 
 
 def with_host_masks(arguments: dict[str, Any], k: int) -> dict[str, Any]:
-    """The model's arguments, with masks and positions on the host and without the repetitions for a beam, so that a device is waited
-    for once for each. Without the attention mask where the encoder was deferred, since it has been read already. A mask of audio
-    samples stays on the device, because it is large."""
+    """The model's arguments, with masks and positions on the host and without the repetitions for a beam, so that a device is
+    waited for once for each. Without the attention mask where the encoder was deferred, since it has been read already. A mask of
+    audio samples stays on the device, because it is large."""
     output = arguments.get("encoder_outputs")
     here: dict[str, Any] = {"attention_mask": None} if isinstance(output, DeferredEncoderOutput) else {}
     hidden = getattr(output, "last_hidden_state", None)

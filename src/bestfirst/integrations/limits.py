@@ -1,7 +1,5 @@
-"""CallLimits: the maximum length, EOS tokens and other stopping criteria of a call, read from what `generate` prepared.
-
-`Candidates` is the search that calls the user's own stopping criteria as Hugging Face's beam search does.
-"""
+"""CallLimits: the maximum length, EOS tokens and other stopping criteria of a call. `Candidates`: the search that calls the
+user's own stopping criteria as Hugging Face's beam search does."""
 
 from __future__ import annotations
 
@@ -25,8 +23,7 @@ class CallLimits:
     others: StoppingCriteriaList
 
     def ends(self, prompt: torch.Tensor, outputs: Sequence[tuple[int, ...]]) -> list[bool]:
-        """For each output (all of one length) after `prompt` (prompt length,): whether the other criteria end it. They are called as
-        Hugging Face calls them."""
+        """Whether the other criteria, called as Hugging Face does, end each of these equally long outputs after `prompt`."""
         tokens = torch.tensor(outputs, dtype=prompt.dtype, device=prompt.device)
         done: list[bool] = self.others(torch.cat([prompt.expand(len(outputs), -1), tokens], 1), None).tolist()
         return done
@@ -57,9 +54,9 @@ def eos_tokens(config: Any) -> list[int]:
 
 
 class Candidates:
-    """A level-by-level search that calls the user's stopping criteria on candidates before they enter a beam, as Hugging Face does.
+    """A level-by-level search that calls the user's stopping criteria before a beam is entered, as Hugging Face does.
 
-    Of all one-token extensions of a level the best `width` are candidates; the criteria are called once on all of them. Candidates
+    Of all one-token extensions of a level the best `width` are candidates; the criteria are called once on all of them. Those
     that they end are finished, like those that end in EOS. Where more than `width` - k end at once, fewer than k go on.
     """
 
@@ -68,8 +65,7 @@ class Candidates:
     def __init__(
         self, search: AnyOrderSearch, ended: set[tuple[int, ...]], width: int, ends: Callable[[list[tuple[int, ...]]], list[bool]]
     ) -> None:
-        """`search` treats outputs in `ended` as finished; `ends` calls the criteria on a list of outputs. Results of `ends` are
-        added to `ended`."""
+        """`search` treats outputs in `ended` as finished. `ends` calls the criteria; outputs that they end go into `ended`."""
         self.search = search
         self._ended = ended
         self.root = self.search.root

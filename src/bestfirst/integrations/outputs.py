@@ -18,8 +18,7 @@ from .limits import eos_tokens
 
 
 class ScoreRecord:
-    """The processed log-probabilities after each hypothesis, for `output_scores`; once an input is finished, only those after the
-    prefixes of its outputs."""
+    """Processed log-probabilities for `output_scores`: after all hypotheses; of a finished input, those of its outputs only."""
 
     def __init__(self) -> None:
         self.rows: dict[int, dict[tuple[int, ...], torch.Tensor]] = defaultdict(dict)  # by input, then by generated prefix
@@ -46,7 +45,7 @@ class Outputs:
         self.longest = max(map(len, self.tokens), default=0)
 
     def sequences(self) -> torch.Tensor:
-        """(batch * n, prompt length + longest), in one transfer. Where fewer than n answers exist, the rest are prompt and padding."""
+        """(batch * n, prompt length + longest), in one transfer. Missing answers are prompt and padding."""
         prompt = self.ids.shape[1]
         padded = np.full((len(self.tokens), prompt + self.longest), self.pad, np.int64)
         padded[:, :prompt] = np.repeat(self.rows, self.n, 0)
@@ -59,7 +58,7 @@ class Outputs:
         return torch.tensor(self.values, dtype=torch.float, device=self.ids.device)
 
     def beams(self, k: int) -> tuple[torch.Tensor, list[list[list[tuple[int, ...]]]]]:
-        """Beam indices (batch * n, longest), -1 beyond an answer's end; and for each step and input the prefixes in its beam's slots.
+        """Beam indices (batch * n, longest), -1 beyond an answer's end; and the prefixes in the slots of each step and input.
 
         The prefixes of an input's answers fill the slots from 0 on, in the order of the answers, each prefix once.
         """
@@ -88,10 +87,8 @@ class Outputs:
 
 
 def build_output(outputs: Outputs, config: Any, record: ScoreRecord | None, encoder_decoder: bool, greedy: bool) -> Any:
-    """The output of Hugging Face's beam search or greedy search: sequences, or with `return_dict_in_generate` the output class.
-
-    Beyond the end of a sequence the scores of greedy search are 0, so that sums of transition scores are right.
-    """
+    """The output of Hugging Face's beam or greedy search: sequences, or with `return_dict_in_generate` the output class. Beyond
+    the end of a sequence, greedy search's scores are 0, so that sums of transition scores are right."""
     if not config.return_dict_in_generate:
         return outputs.sequences()
     indices, beams = outputs.beams(config.num_beams)

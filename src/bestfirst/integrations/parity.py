@@ -41,8 +41,8 @@ def hugging_face_strategy(config: Any, n_max: int, bounded: bool) -> Strategy:
 def own_strategy(config: Any, score: str | Score | None, strategy: str | Strategy | None, bounded: bool) -> Strategy:
     """The search for the user's own `strategy` or `score`.
 
-    Best-first search and beam search stop as `early_stopping` says; with the user's own score, False and "never" are both exact. Any
-    other strategy has its own stop. ValueError for a strategy that prunes nothing, or that needs bounds where they do not hold.
+    Best-first search and beam search stop as `early_stopping` says; with the user's own score, False and "never" are both exact.
+    Any other strategy has its own stop. ValueError for one that prunes nothing, or needs bounds where they do not hold.
     """
     if strategy is None:
         strategy = "best-first" if bounded and config.early_stopping is not True else "beam"

@@ -1,5 +1,5 @@
-"""Processors: Hugging Face's logits processors, called on batches of hypotheses of mixed lengths and inputs; and their translation
-into `Edits`, data that the kernels of a GPU's search apply (`as_edits`).
+"""Processors: Hugging Face's logits processors, called on batches of hypotheses of mixed lengths and inputs; and their
+translation into `Edits`, data that the kernels of a GPU's search apply (`as_edits`).
 
 A processor reads `input_ids` and their length, so it is called on groups of rows of one length, prompt and padding included:
 with log-probabilities for beam search, with the model's raw scores for greedy search. A processor that finds a row's input by its
@@ -37,8 +37,7 @@ class NotMonotonic(Exception):
 
 
 def banned_tokens(processors: Sequence[Any]) -> frozenset[int] | None:
-    """The tokens that these processors forbid, if all they do is to forbid tokens everywhere; else None. The engine can leave such
-    tokens out itself, without calling the processors."""
+    """The tokens to forbid everywhere, if that is all these processors do (the engine then needs none of them); else None."""
     banned: set[int] = set()
     for processor in processors:
         if type(processor) is hf.SuppressTokensLogitsProcessor:
@@ -51,11 +50,9 @@ def banned_tokens(processors: Sequence[Any]) -> frozenset[int] | None:
 
 
 class Processors:
-    """The processors of one call as the engine's hook: takes hypotheses and their log-probabilities (rows, vocabulary), and returns
-    the processed ones.
+    """The processors of one call as the engine's hook: processes the log-probabilities (rows, vocabulary) of hypotheses.
 
-    `monotonic`: raise NotMonotonic when a processed log-probability is above 0. `drops`: see `AllowedTokens`. `record`: keeps the
-    processed log-probabilities.
+    `monotonic`: raise NotMonotonic when a result is above 0. `drops`: see `AllowedTokens`. `record`: keeps the results.
     """
 
     def __init__(
@@ -84,7 +81,7 @@ class Processors:
         return self._apply_all([i], torch.tensor([tokens]), scores)
 
     def rows(self, inputs: list[int], tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Process and record the log-probabilities (rows, vocabulary) after the generated `tokens` (rows, length) of these inputs."""
+        """Process and record log-probabilities (rows, vocabulary) after the generated `tokens` (rows, length) of these inputs."""
         scores = self._apply_all(inputs, tokens, scores)
         if self.record is not None:
             self.record.note(inputs, tokens, scores)
@@ -117,9 +114,8 @@ class Processors:
         if isinstance(starts := getattr(processor, IGNORED, None), torch.Tensor):
             return lambda inputs, ids, scores: _copy_with(processor, **{IGNORED: starts[inputs]})(ids, scores)
         if len(inspect.signature(processor.__call__).parameters) > 2:
-            raise ValueError(
-                f"{type(processor).__name__} takes more than input_ids and scores, which `generate` does not give it"
-            )
+            name = type(processor).__name__
+            raise ValueError(f"{name} takes more than input_ids and scores, which `generate` does not give it")
         return lambda inputs, ids, scores: processor(ids, scores)
 
 
@@ -190,8 +186,7 @@ OF_ONE_INPUT: dict[type, Callable[[Any, int], Any]] = {
 
 
 class NoSpeech:
-    """Whisper's silence detector. It changes no scores, but expects the first step of all inputs in one call; here each input's
-    probability is written when its first row comes."""
+    """Whisper's silence detector: changes no scores, but needs each input's first step, which here do not come in one batch."""
 
     def __init__(self, processor: Any, ids: torch.Tensor) -> None:
         self._processor = processor
@@ -221,8 +216,8 @@ def as_edits(
 ) -> list[Edits]:
     """The processors as `Edits`, one for each input. NotData where that is not possible.
 
-    Of `ids` (batch, prompt length), padding included, a row on the device holds the last `start` tokens only. `raw`: processors see
-    the model's scores without log-softmax (greedy search). `process.one` is what a search on the host calls instead.
+    Of `ids` (batch, prompt length), padding included, a row on the device holds the last `start` tokens only. `raw`: processors
+    see the model's scores without log-softmax (greedy search). `process.one` is what a search on the host calls instead.
     """
     operations: list[Operation] = []
     for processor in processors:
@@ -239,7 +234,7 @@ def as_edits(
 
 
 def _is_supported(operation: Operation, inputs: int, vocabulary: int) -> bool:
-    """Whether an operation fits the number of inputs, and its tokens the vocabulary (else `generate` itself reports the error)."""
+    """Whether an operation fits the inputs, and its tokens the vocabulary (else `generate` has to report the error)."""
     if (own := operation.own if operation.starts is None else operation.starts) is not None:
         return len(own) == inputs
     if operation.kind == logits_edits.FORCE:  # a kernel takes at most 16 tokens
@@ -272,11 +267,8 @@ def _biases_whole() -> bool:
 def _repetition(processor: Any) -> list[Operation]:
     start = getattr(processor, IGNORED)
     starts = start.tolist() if isinstance(start, torch.Tensor) and bool(start.any()) else None
-    return [
-        Operation(
-            logits_edits.PENALTY, logits_edits.bits(processor.penalty), start if isinstance(start, int) else 0, starts=starts
-        )
-    ]
+    first = start if isinstance(start, int) else 0
+    return [Operation(logits_edits.PENALTY, logits_edits.bits(processor.penalty), first, starts=starts)]
 
 
 def _encoder_repetition(processor: Any) -> list[Operation]:

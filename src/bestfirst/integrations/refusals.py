@@ -1,8 +1,5 @@
-"""Settings of `generate` that the engine cannot honour: either refused with an error, or left to `generate`'s own loop.
-
-Other algorithms are refused by name. Everything else that only `generate`'s own loop can honour is run by that loop; nothing is
-dropped silently.
-"""
+"""Settings of `generate` that the engine cannot honour. Other algorithms are refused by name; everything else that only
+`generate`'s own loop can honour is run by that loop. Nothing is dropped silently."""
 
 from __future__ import annotations
 
@@ -51,9 +48,8 @@ IDLE = {"num_beam_groups": 1, "guidance_scale": 1}
 class OwnLoop(Exception):
     """`generate`'s own loop, level by level on its own cache, has to run this call.
 
-    Either it is faster: on a GPU where a search on the host would wait for every launch; on a CPU where none of the engine's steps
-    agrees with the model, or only the one that recomputes every hypothesis from its first token. Or no output is possible, and
-    `generate` makes one up.
+    Either it is faster: on a GPU where a search on the host would wait for every launch, on a CPU where no step of the engine
+    agrees with the model, or only the one that recomputes whole hypotheses. Or it makes up an output where none is possible.
     """
 
 
@@ -72,12 +68,7 @@ def refuse(config: Any) -> None:
 
 
 def reason_for_own_loop(
-    model: Any,
-    modules: Modules,
-    config: Any,
-    processors: Sequence[Any],
-    input_ids: torch.Tensor,
-    model_kwargs: dict[str, Any],
+    model: Any, modules: Modules, config: Any, processors: Sequence[Any], input_ids: torch.Tensor, model_kwargs: dict[str, Any]
 ) -> str | None:
     """Why only `generate`'s own loop can honour this call of a model with these `modules`; None if the engine can."""
     for setting, why in requested_settings(config, OWN_LOOP):
