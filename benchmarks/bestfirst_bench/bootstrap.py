@@ -71,12 +71,12 @@ def line_metrics(names: Sequence[str], tokenize: str, known: Iterable[str] = LIB
         raise ValueError(f"unknown metric {unknown[0]!r}; choose from {', '.join(known)}")
     makers = {"bleu": lambda: _sacrebleu("bleu", tokenize), "chrf": lambda: _sacrebleu("chrf", tokenize)}
     makers |= {"rouge-l": _rouge_l, "comet": _comet}
-    there = [name for name in names if find_spec(LIBRARIES[name]) is not None]
+    installed = [name for name in names if find_spec(LIBRARIES[name]) is not None]
     missing = []
-    for name in (name for name in names if name not in there):
+    for name in (name for name in names if name not in installed):
         install = "pip install unbabel-comet" if name == "comet" else INSTALL
         missing.append(f"{NAMES[name]} is left out: it needs {LIBRARIES[name].replace('_', '-')}; {install}")
-    return [makers[name]() for name in there], missing
+    return [makers[name]() for name in installed], missing
 
 
 def _sacrebleu(name: str, tokenize: str) -> LineMetric:

@@ -95,10 +95,10 @@ class FullBeams(Trace):
 
     def _attainable(self, y: Member, limits: list[BeamLimits]) -> Iterator[float]:
         """The scores with which continuations of `y` could become answers."""
-        _, own, tokens = y.place
-        for length in range(int(own) + 1, len(limits)):
+        _, length_of_y, tokens = y.place
+        for length in range(int(length_of_y) + 1, len(limits)):
             score, limit = self._score.final(y.value, length, self._context), limits[length]
-            place = (-score, own, tokens)
+            place = (-score, length_of_y, tokens)
             if not limit.ever < place if self._keep else -limit.kth[0] <= y.value:
                 yield score
             if limit.kth < place if self._keep else -limit.unfinished[0] > y.value:
@@ -218,7 +218,7 @@ class StoppedBeams(FullBeams):
 
     def _lengths_reached(self, y: Hypothesis) -> Iterator[int]:
         """The lengths that such a chain certainly reaches before the stop."""
-        stop, found = self._strategy.stop, sum(map(len, self._ends[: y.length + 1]))
+        stop, finished = self._strategy.stop, sum(map(len, self._ends[: y.length + 1]))
         enough = stop.enough(self._stop_view(0, [], [])) if isinstance(stop, Patience) else inf
         last = max((z.value for z in self._beams[-1] if not z.finished), default=-inf)
         for length in range(y.length + 1, self._context.n_max + 1):
@@ -228,9 +228,9 @@ class StoppedBeams(FullBeams):
             yield length
             if sum(value > y.value for value in going) >= self._k:
                 return
-            found += self._most_ends(y, length)
+            finished += self._most_ends(y, length)
             known = isinstance(stop, BestIsWorse) or enough < inf
-            if not known or found >= enough or (enough == inf and self._enough_as_good(max([y.value, *going]), length)):
+            if not known or finished >= enough or (enough == inf and self._enough_as_good(max([y.value, *going]), length)):
                 return
 
     def _enough_as_good(self, value: float, length: int) -> bool:

@@ -37,9 +37,9 @@ def tokenizer_of(path: str, size: int = 32_000) -> Any:
     """A BPE tokenizer trained on this text."""
     from tokenizers import ByteLevelBPETokenizer
 
-    made = ByteLevelBPETokenizer()
-    made.train([path], vocab_size=size, special_tokens=[END], show_progress=False)
-    return made
+    built = ByteLevelBPETokenizer()
+    built.train([path], vocab_size=size, special_tokens=[END], show_progress=False)
+    return built
 
 
 def llguidance_step(tokens: Any) -> tuple[Any, Step]:
@@ -108,9 +108,9 @@ def _letters() -> list[str]:
 
 
 def main(path: str, hypotheses: str = "50", turns: int = 5) -> None:
-    tokens, many = tokenizer_of(path), int(hypotheses)
+    tokens, count = tokenizer_of(path), int(hypotheses)
     words = (tokens.get_vocab_size() + 31) // 32
-    texts = [tokens.encode(TEXTS[i % len(TEXTS)]).ids for i in range(many)]
+    texts = [tokens.encode(TEXTS[i % len(TEXTS)]).ids for i in range(count)]
     length = min(map(len, texts))
     for name, make in {"llguidance": llguidance_step, "xgrammar": xgrammar_step, "outlines-core": outlines_step}.items():
         if find_spec(name.replace("-", "_")) is None:
@@ -118,16 +118,16 @@ def main(path: str, hypotheses: str = "50", turns: int = 5) -> None:
             continue
         begun = process_time()
         first, step = make(tokens)
-        made, found = process_time() - begun, float("inf")
+        built, best = process_time() - begun, float("inf")
         for _ in range(turns):
-            states, masks = [first] * many, np.zeros((many, words), np.int32)
+            states, masks = [first] * count, np.zeros((count, words), np.int32)
             begun = process_time()
             for at in range(length):
                 states = step(states, [text[at] for text in texts], masks)
-            found = min(found, (process_time() - begun) / length / many)
+            best = min(best, (process_time() - begun) / length / count)
         bits = np.unpackbits(masks.view(np.uint8), axis=1).sum(1)
         counts = f"{bits.min()} to {bits.max()} tokens allowed at last"
-        print(f"{name}: made in {made:.2f} s, {1e6 * found:.1f} us for a hypothesis and step of {many}; {counts}")
+        print(f"{name}: made in {built:.2f} s, {1e6 * best:.1f} us for a hypothesis and step of {count}; {counts}")
 
 
 if __name__ == "__main__":

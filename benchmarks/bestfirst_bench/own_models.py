@@ -109,15 +109,15 @@ def ensemble(lines: Sequence[str], turns: int) -> dict[str, float]:
 
 def main(path: str | None = None, turns: int = 7) -> None:
     torch.set_num_threads(1)
-    found = lstms(turns)
-    print("an LSTM, seconds:", ", ".join(f"{name} {each:.3f}" for name, each in found.items()), end="")
-    print(f"; slowest over fastest {max(found.values()) / min(found.values()):.2f}")
+    seconds = lstms(turns)
+    print("an LSTM, seconds:", ", ".join(f"{name} {each:.3f}" for name, each in seconds.items()), end="")
+    print(f"; slowest over fastest {max(seconds.values()) / min(seconds.values()):.2f}")
     print("a row of 50,000, ms:", ", ".join(f"{name} {1e3 * each:.2f}" for name, each in rows(turns).items()))
     if path is not None:
-        found = ensemble(Path(path).read_text("utf-8").splitlines()[:40], turns)
-        ratio = found["ensemble"] / (found["first"] + found["second"])
-        seconds = ", ".join(f"{name} {each:.3f}" for name, each in found.items())
-        print("40 lines, seconds:", seconds, f"; {ratio:.2f} of the two apart")
+        seconds = ensemble(Path(path).read_text("utf-8").splitlines()[:40], turns)
+        ratio = seconds["ensemble"] / (seconds["first"] + seconds["second"])
+        print("40 lines, seconds:", ", ".join(f"{name} {each:.3f}" for name, each in seconds.items()), end="")
+        print(f" ; {ratio:.2f} of the two apart")
 
 
 if __name__ == "__main__":

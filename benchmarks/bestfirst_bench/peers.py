@@ -123,8 +123,8 @@ class BestFirstPeer(Peer):
         )
 
     def _asked(self, k: int, max_length: int) -> dict[str, Any]:
-        asked: dict[str, Any] = {"strategy": self.strategy, "beam": k, "max_length": max_length, "accept_truncated": True}
-        return {**asked, "length_penalty": self.length_penalty, "stop": self.stop}
+        settings: dict[str, Any] = {"strategy": self.strategy, "beam": k, "max_length": max_length, "accept_truncated": True}
+        return {**settings, "length_penalty": self.length_penalty, "stop": self.stop}
 
     def text_seconds(self, texts: Sequence[str], k: int, max_length: int, run: PeerRun) -> float | None:
         begun = perf_counter()
@@ -177,13 +177,13 @@ class HuggingFacePeer(Peer):
         run.rows, run.steps, run.batch = count.rows, count.steps, size if self.model.on_gpu else None
         return run
 
-    def _timed(self, sources: Sequence[Tokens], k: int, max_length: int, size: int, **own: Any) -> PeerRun:
+    def _timed(self, sources: Sequence[Tokens], k: int, max_length: int, size: int, **more: Any) -> PeerRun:
         most = {"max_length": max_length + 1} if self.model.encoder_decoder else {"max_new_tokens": max_length}
-        asked: dict[str, Any] = {"num_beams": k, "length_penalty": self.length_penalty, **most}
-        asked["early_stopping"] = EARLY_STOPPING.get(self.stop, "never")
+        settings: dict[str, Any] = {"num_beams": k, "length_penalty": self.length_penalty, **most}
+        settings["early_stopping"] = EARLY_STOPPING.get(self.stop, "never")
         if self.no_repeat:
-            asked["no_repeat_ngram_size"] = self.no_repeat
-        run = timed_generate(self.model, sources, size, **asked, **own)
+            settings["no_repeat_ngram_size"] = self.no_repeat
+        run = timed_generate(self.model, sources, size, **settings, **more)
         run.outputs = [self._clean(tokens) for tokens in run.outputs]
         return run
 
@@ -225,14 +225,14 @@ def counting_generate(total: Stats) -> Callable[..., Any]:
 
 
 def timed_generate(
-    model: TransformersModel, prompts: Sequence[Tokens], size: int, clock: Callable[[], float] = perf_counter, **asked: Any
+    model: TransformersModel, prompts: Sequence[Tokens], size: int, clock: Callable[[], float] = perf_counter, **settings: Any
 ) -> PeerRun:
     """Run `generate` on batches of prompts of similar length; outputs are as long as their batch. The time to build the batches
     does not count."""
     inner, left = model.model, not model.encoder_decoder
     pad = inner.config.pad_token_id
     if pad is None:
-        asked["pad_token_id"] = pad = min(model.eos)
+        settings["pad_token_id"] = pad = min(model.eos)
     order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
     pad_rows = partial(pad_sequence, batch_first=True, padding_side="left" if left else "right")
     batches = []
@@ -246,8 +246,8 @@ def timed_generate(
     begun = clock()
     for chosen, ids, mask in batches:
         longest = ids.shape[1]
-        found = inner.generate(input_ids=ids, attention_mask=mask, **asked)[:, longest if left else 1 :].tolist()
-        held.append(asked["num_beams"] * (longest + len(found[0])))
+        found = inner.generate(input_ids=ids, attention_mask=mask, **settings)[:, longest if left else 1 :].tolist()
+        held.append(settings["num_beams"] * (longest + len(found[0])))
         outputs |= dict(zip(chosen, map(tuple, found), strict=True))
     seconds = clock() - begun
     return PeerRun(seconds, [outputs[i] for i in range(len(order))], cache_tokens=sum(held) / len(held))

@@ -12,8 +12,8 @@ from .paper import TABLES
 from .row import Row
 from .setting import Setting
 from .summary import (
-    Found,
     QualityMetrics,
+    RowsBySetting,
     binned,
     by_model_and_text,
     by_setting,
@@ -122,15 +122,15 @@ def finish(figure: Figure, **legend: Any) -> Figure:
 # -- of rows -------------------------------------------------------------------------------------------------------------
 
 
-def groups(rows: Iterable[Row]) -> dict[str, Found]:
+def groups(rows: Iterable[Row]) -> dict[str, RowsBySetting]:
     """Rows by model and text, then by setting and line."""
-    found = by_model_and_text(rows).items()
-    return {f"{model.partition('@')[0]}, {text.partition('@')[0]}": by_setting(group) for (model, text), group in found}
+    rows_of = by_model_and_text(rows).items()
+    return {f"{model.partition('@')[0]}, {text.partition('@')[0]}": by_setting(group) for (model, text), group in rows_of}
 
 
 def calls_by_beam(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
     """Calls a sentence, for each search and beam size; on the paper's own test set, with its numbers."""
-    named = {name: series for name, found in groups(rows).items() if (series := _series(found))}
+    named = {name: series for name, rows_of in groups(rows).items() if (series := _series(rows_of))}
     if not named:
         raise NothingToPlot("no rows of beam search and best-first search, each with several beams")
     most = max(len(series["best-first"]) for series in named.values())
@@ -149,10 +149,10 @@ def calls_by_beam(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
     return finish(figure)
 
 
-def _series(found: Found) -> dict[str, dict[int, float]]:
+def _series(rows_of: RowsBySetting) -> dict[str, dict[int, float]]:
     """For each search, calls by beam size, on the lines common to all searches; of the rules with the most beam sizes."""
     families: dict[str, dict[str, dict[int, Setting]]] = {}
-    for setting in sorted(found, key=lambda s: s.beam):
+    for setting in sorted(rows_of, key=lambda s: s.beam):
         if not setting.alone and setting.scored == "logprob" and setting.search in ("beam", "es", "best-first"):
             families.setdefault(setting.rules, {}).setdefault(setting.search, {})[setting.beam] = setting
     family = max(families.values(), key=lambda f: sum(len(beams) for beams in f.values()), default={})
@@ -160,8 +160,8 @@ def _series(found: Found) -> dict[str, dict[int, float]]:
     series: dict[str, dict[int, float]] = {}
     for search, beams in shown.items():
         for k, setting in beams.items():
-            lines = common(found[others[k]] for others in shown.values() if k in others)
-            series.setdefault(search, {})[k] = mean(found[setting][line].calls for line in lines)
+            lines = common(rows_of[others[k]] for others in shown.values() if k in others)
+            series.setdefault(search, {})[k] = mean(rows_of[setting][line].calls for line in lines)
     return series if {"beam", "best-first"} <= set(series) else {}
 
 
@@ -188,20 +188,20 @@ def time_by_calls(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
 
 def bleu_by_calls(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
     """BLEU by calls, for every search and beam size."""
-    named: dict[str, Found] = {}
-    for name, found in groups(rows).items():
-        plain = {s: r for s, r in found.items() if s.scored == "logprob" and not s.alone}
+    named: dict[str, RowsBySetting] = {}
+    for name, rows_of in groups(rows).items():
+        plain = {s: r for s, r in rows_of.items() if s.scored == "logprob" and not s.alone}
         chosen = {s: r for s, r in plain.items() if all(row.reference for row in r.values())}
         if chosen and "bleu" in metrics.names:
             named[name] = chosen
     if not named:
         raise NothingToPlot("no rows with references, or no sacrebleu (pip install 'bestfirst[bench]')")
     figure, axes = canvas(len(named))
-    for axis, (name, found) in zip(axes, named.items(), strict=True):
-        lines = common(found.values())
+    for axis, (name, rows_of) in zip(axes, named.items(), strict=True):
+        lines = common(rows_of.values())
         points: dict[str, list[tuple[float, float]]] = {}
-        for setting in sorted(found, key=lambda s: s.beam):
-            summary = summarize(found[setting], lines, metrics)
+        for setting in sorted(rows_of, key=lambda s: s.beam):
+            summary = summarize(rows_of[setting], lines, metrics)
             points.setdefault(setting.search, []).append((summary.calls, summary.quality["bleu"]))
             if setting.search == "best-first":
                 colour = Style.of("best-first").colour
@@ -216,17 +216,17 @@ def bleu_by_calls(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
 
 def saving_by_length(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
     """Calls of beam search and best-first search by the length of the input."""
-    named = [(name, found, pair) for name, found in groups(rows).items() for pair in pairs_of(found)]
+    named = [(name, rows_of, pair) for name, rows_of in groups(rows).items() for pair in pairs_of(rows_of)]
     if not named:
         raise NothingToPlot("no rows of beam search and best-first search with the same settings")
     figure, axes = canvas(len(named))
-    for axis, (name, found, (setting, baseline, lines)) in zip(axes, named, strict=True):
+    for axis, (name, rows_of, (setting, baseline, lines)) in zip(axes, named, strict=True):
         bins: dict[str, list[int]] = {}
         for low, high in pairwise([*BINS, 10**9]):
             title = f"{low + 1}-{high}" if high < 10**9 else f"over {low}"
-            if chosen := [line for line in lines if low < found[setting][line].source_length <= high]:
+            if chosen := [line for line in lines if low < rows_of[setting][line].source_length <= high]:
                 bins[title] = chosen
-        old, new = ([mean(found[s][line].calls for line in chosen) for chosen in bins.values()] for s in (baseline, setting))
+        old, new = ([mean(rows_of[s][line].calls for line in chosen) for chosen in bins.values()] for s in (baseline, setting))
         for search, heights in (("beam", old), ("best-first", new)):
             axis.bar(range(len(bins)), heights, color=Style.of(search).colour, label=Style.of(search).title)
         for place, chosen in enumerate(bins.values()):
@@ -243,7 +243,7 @@ def saving_by_sharpness(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
     panels = {"sentences, in fifths": binned, "temperature of the logits": tempered}
     drawn: dict[str, Mapping[str, Any]] = {}
     for title, points_of in panels.items():
-        series = {f"{name}, k = {k}": at for name, found in groups(rows).items() for k, at in points_of(found).items()}
+        series = {f"{name}, k = {k}": at for name, rows_of in groups(rows).items() for k, at in points_of(rows_of).items()}
         drawn |= {title: series} if series else {}
     if not drawn:
         raise NothingToPlot("no rows of beam search and best-first search with the same settings")

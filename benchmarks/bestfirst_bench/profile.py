@@ -155,18 +155,18 @@ def timed() -> Iterator[dict[str, float]]:
         yield parts
 
 
-def profile_table(title: str, found: Profile) -> Table:
+def profile_table(title: str, profiled: Profile) -> Table:
     """A table of the seconds by part."""
     columns: Columns = {
         "part": lambda part: part[0],
         "seconds": lambda part: f"{part[1]:.3f}",
-        "share": lambda part: f"{part[1] / found.seconds:.0%}",
-        "µs a row": lambda part: f"{1e6 * part[1] / found.rows:.1f}",
+        "share": lambda part: f"{part[1] / profiled.seconds:.0%}",
+        "µs a row": lambda part: f"{1e6 * part[1] / profiled.rows:.1f}",
     }
     note = (
-        f"{found.rows:,} rows in {found.steps} steps. A row is {found.multiply_adds / 1e6:.2f} million multiply-adds; this CPU "
-        f"does {found.rate:.0f} thousand million a second in one product alone: floor {found.floor:.0f} µs a row. Its "
-        f"products take {found.row_products:.0f} µs, all of a step {found.row:.0f} µs."
+        f"{profiled.rows:,} rows in {profiled.steps} steps. A row is {profiled.multiply_adds / 1e6:.2f} million multiply-adds; "
+        f"this CPU does {profiled.rate:.0f} thousand million a second in one product alone: floor {profiled.floor:.0f} µs a row. "
+        f"Its products take {profiled.row_products:.0f} µs, all of a step {profiled.row:.0f} µs."
     )
-    parts = [*found.parts.items(), ("all", found.seconds)]
+    parts = [*profiled.parts.items(), ("all", profiled.seconds)]
     return Table.of(title, parts, columns, {"part"}, lambda part: part[0] == "all", [note])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from bestfirst.decoding import decode
 from bestfirst.engine import Stats
 
 from .bootstrap import Bootstrap, LineMetric
-from .row import Benchmark, Pair, ParallelText, Saved, Store, device_name
-from .setting import Setting, read_setting
+from .row import Benchmark, Pair, ParallelText, SettingResult, Store, device_name
+from .setting import Setting
 from .shared import decode_shared
 from .summary import mean
 
@@ -24,18 +23,11 @@ SAME_OUTPUT_LINES = 40  # a setting whose outputs equal a cheaper one's on all o
 MAX_CALLS_RATIO = 5  # a setting with more than this many times the calls of the defaults is stopped
 
 
-class TuneResult(Saved):
+class TuneResult(SettingResult):
     """A saved result of a race: one line's output, or the time of a setting on the whole text."""
 
     kind = "tune result"
     writer = "bestfirst tune"
-
-    @classmethod
-    def read(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields, "setting": read_setting(json.dumps(fields["setting"]))}
-
-    def json(self) -> dict[str, Any]:
-        return {**vars(self), "setting": self.setting.json()}  # type: ignore[attr-defined]
 
     @classmethod
     def load(cls, text: str | bytes) -> Any:

@@ -28,8 +28,8 @@ def random_model(config: str | Path, device: str | None = None, dtype: str | Non
 
     path = Path(config)
     if path.is_file():
-        given: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        made = transformers.AutoConfig.for_model(given.pop("model_type"), **given)
+        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        made = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
     else:
         made = transformers.AutoConfig.from_pretrained(config)
     kind = transformers.AutoModelForSeq2SeqLM if made.is_encoder_decoder else transformers.AutoModelForCausalLM
@@ -39,8 +39,8 @@ def random_model(config: str | Path, device: str | None = None, dtype: str | Non
     text = made.get_text_config(decoder=True)
     ids = torch.randint(0, text.vocab_size, (2, 16), device=model.device)
     with torch.inference_mode():
-        asked = {"decoder_input_ids": ids} if made.is_encoder_decoder else {}
-        spread = model(input_ids=ids, **asked).logits.float().std()
+        decoder_inputs = {"decoder_input_ids": ids} if made.is_encoder_decoder else {}
+        spread = model(input_ids=ids, **decoder_inputs).logits.float().std()
     last = [module for module in model.get_decoder().modules() if "Norm" in type(module).__name__][-1]
     with torch.no_grad():
         for parameter in last.parameters():
@@ -62,15 +62,15 @@ def prompts(lines: Sequence[str], model: TransformersModel) -> list[Any]:
 
 
 def _prompt(number: int, line: str, model: TransformersModel) -> Any:
-    found: Any = line
+    prompt: Any = line
     if line.lstrip().startswith(("[", "{")):
         with suppress(json.JSONDecodeError):  # a text that begins with a bracket
-            found = json.loads(line)
-    if isinstance(found, dict):
-        found = found.get("tokens", found.get("text"))
-    if isinstance(found, str) and model.tokenizer is None:
-        found = [byte % model.vocabulary for byte in found.encode()]
-    if not isinstance(found, (str, list)) or not found:
+            prompt = json.loads(line)
+    if isinstance(prompt, dict):
+        prompt = prompt.get("tokens", prompt.get("text"))
+    if isinstance(prompt, str) and model.tokenizer is None:
+        prompt = [byte % model.vocabulary for byte in prompt.encode()]
+    if not isinstance(prompt, (str, list)) or not prompt:
         forms = 'a text, a JSON array of token ids, or an object with "text" or "tokens"'
         raise ValueError(f"line {number} has no prompt: give {forms}")
-    return found
+    return prompt

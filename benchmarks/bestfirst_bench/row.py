@@ -102,6 +102,19 @@ class Saved:
             raise ValueError(f"not a {cls.kind} that {cls.writer} wrote") from error
 
 
+class SettingResult(Saved):
+    """A saved result of one setting."""
+
+    setting: Setting
+
+    def json(self) -> dict[str, Any]:
+        return {**vars(self), "setting": self.setting.json()}
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        return {**fields, "setting": read_setting(json.dumps(fields["setting"]))}
+
+
 BEGIN = b'{"kind": "bestfirst bench '
 
 
@@ -168,7 +181,7 @@ class Store(Generic[AnySaved]):
 
 
 @dataclass(frozen=True)
-class Row(Saved):
+class Row(SettingResult):
     """One line of the text decoded with one setting.
 
     `output` and its `score` (by which it was ranked) are None if nothing finished within n_max. `least` is the fewest calls with
@@ -209,13 +222,6 @@ class Row(Saved):
     def surprise(self) -> float | None:
         """Minus the average score of a token: how uncertain the model was of its output."""
         return None if self.score is None else -self.score / self.length
-
-    def json(self) -> dict[str, Any]:
-        return {**vars(self), "setting": self.setting.json()}
-
-    @classmethod
-    def read(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields, "setting": read_setting(json.dumps(fields["setting"]))}
 
 
 # -- making rows ---------------------------------------------------------------------------------------------------------

@@ -115,9 +115,9 @@ def read_setting(text: str) -> Setting:
 
 def read_score(text: str) -> dict[str, Any]:
     """`length-reward:beta=0.5` as arguments of `Decoding`."""
-    name, _, given = text.partition(":")
+    name, _, parameters = text.partition(":")
     options: dict[str, Any] = {"language_model": LANGUAGE_MODEL} if name == "mutual-information" else {}
-    for part in filter(None, given.split(",")):
+    for part in filter(None, parameters.split(",")):
         parameter, _, value = part.partition("=")
         try:
             options[parameter] = float(value)

@@ -178,8 +178,8 @@ def speed_table(title: str, rows: Sequence[SpeedRow], alone: bool = False) -> Ta
         "peak MiB": "run.peak_mib:.0f",
         "same output": "agreement",
     }
-    said = "GPU busy: share of time in its kernels" if on_gpu else "search: share of time outside the model"
-    note = f"seconds: from tokens to tokens. ratio: time over best-first's. {said}. cache: tokens held per sentence in flight."
+    share = "GPU busy: share of time in its kernels" if on_gpu else "search: share of time outside the model"
+    note = f"seconds: from tokens to tokens. ratio: time over best-first's. {share}. cache: tokens held per sentence in flight."
     if any(row.run.drafted for row in rows):
         note += " accepted: of the rows that were guessed, those that the search came to ask for."
     return Table.of(title, rows, columns, {"peer", "same output"}, lambda r: r.beam, [note])
@@ -247,18 +247,18 @@ def compare_generate(
     run(size, Stats(), num_beams=num_beams[0], **shared)  # a model's first call chooses a step and measures a row budget
     for k in num_beams:
         for name, own in settings.items():
-            asked = partial(run, num_beams=k, **shared, **own)
+            call_generate = partial(run, num_beams=k, **shared, **own)
             turns: list[tuple[PeerRun, PeerRun]] = []
             if model.on_gpu:
-                asked(len(inputs), Stats())
+                call_generate(len(inputs), Stats())
             for turn in range(repeat):
                 progress(f"num_beams {k}, {name}, turn {turn + 1} of {repeat}")
                 if model.on_gpu and batch_size is None and not turn:
-                    size, theirs = fastest_batch(asked, len(inputs))
+                    size, theirs = fastest_batch(call_generate, len(inputs))
                 else:
-                    theirs = asked(size)
+                    theirs = call_generate(size)
                 stats = Stats()
-                turns.append((theirs, asked(len(inputs) if model.on_gpu else size, stats)))
+                turns.append((theirs, call_generate(len(inputs) if model.on_gpu else size, stats)))
             penalty = own.get("length_penalty", model.setting("length_penalty"))
             theirs, ours = turns[-1]
             yield DropInRow(
@@ -273,11 +273,11 @@ def compare_generate(
             )
 
 
-def _run(model: TransformersModel, inputs: Sequence[Tokens], size: int, stats: Stats | None = None, **asked: Any) -> PeerRun:
+def _run(model: TransformersModel, inputs: Sequence[Tokens], size: int, stats: Stats | None = None, **settings: Any) -> PeerRun:
     """Run all inputs once: with the drop-in if there are `stats`, else without."""
     eight = {"dtype": "int8"} if model.eight_bits else {}
     own = {} if stats is None else {"custom_generate": counting_generate(stats), **eight}
-    run = timed_generate(model, inputs, size, perf_counter if model.on_gpu else process_time, **asked, **own)
+    run = timed_generate(model, inputs, size, perf_counter if model.on_gpu else process_time, **settings, **own)
     run.outputs = [_ended(model, tokens) for tokens in run.outputs]
     return run
 

@@ -14,7 +14,7 @@ NEAR_TIE = 1e-4  # scores this close count as equal: the shape of a batch change
 FIFTHS = 5
 
 RowsByLine = Mapping[int, Row]
-Found = Mapping[Setting, RowsByLine]
+RowsBySetting = Mapping[Setting, RowsByLine]
 """The rows of one model and text, by setting and line."""
 
 
@@ -179,50 +179,50 @@ class SharpnessPoint:
         return increase(self.beam, self.best_first)
 
     @classmethod
-    def of(cls, label: str, found: Found, ours: Setting, beam: Setting, lines: Sequence[int]) -> SharpnessPoint:
-        surprises = [surprise for line in lines if (surprise := found[beam][line].surprise) is not None]
-        calls = [mean(found[setting][line].calls for line in lines) for setting in (beam, ours)]
+    def of(cls, label: str, rows_of: RowsBySetting, ours: Setting, beam: Setting, lines: Sequence[int]) -> SharpnessPoint:
+        surprises = [surprise for line in lines if (surprise := rows_of[beam][line].surprise) is not None]
+        calls = [mean(rows_of[setting][line].calls for line in lines) for setting in (beam, ours)]
         return cls(ours.beam, label, len(lines), mean(surprises), *calls)
 
 
-def over_beam_search(found: Found) -> Iterator[tuple[Setting, Setting]]:
+def over_beam_search(rows_of: RowsBySetting) -> Iterator[tuple[Setting, Setting]]:
     """Pairs of best-first search and beam search, by beam size: log-probability at any temperature, lines decoded together."""
-    for setting in sorted(found, key=lambda s: s.beam):
+    for setting in sorted(rows_of, key=lambda s: s.beam):
         if (setting.search, setting.decoding.score, setting.alone) == ("best-first", "logprob", False):
             beam = setting.using("beam")
-            if beam in found:
+            if beam in rows_of:
                 yield setting, beam
 
 
-def pairs_of(found: Found) -> list[tuple[Setting, Setting, list[int]]]:
+def pairs_of(rows_of: RowsBySetting) -> list[tuple[Setting, Setting, list[int]]]:
     """The pairs of `over_beam_search` without a temperature, each with the lines that both have."""
-    pairs = [pair for pair in over_beam_search(found) if not pair[0].decoding.score_options]
-    return [(ours, beam, common((found[ours], found[beam]))) for ours, beam in pairs]
+    pairs = [pair for pair in over_beam_search(rows_of) if not pair[0].decoding.score_options]
+    return [(ours, beam, common((rows_of[ours], rows_of[beam]))) for ours, beam in pairs]
 
 
-def binned(found: Found) -> dict[int, list[SharpnessPoint]]:
+def binned(rows_of: RowsBySetting) -> dict[int, list[SharpnessPoint]]:
     """For each beam size, fifths of the sentences, those of which the model is surest first."""
     points = {}
-    for ours, beam, lines in pairs_of(found):
-        sure = sorted((row.surprise, line) for line in lines if (row := found[beam][line]).surprise is not None)
+    for ours, beam, lines in pairs_of(rows_of):
+        sure = sorted((row.surprise, line) for line in lines if (row := rows_of[beam][line]).surprise is not None)
         cuts = [i * len(sure) // FIFTHS for i in range(FIFTHS + 1)]
         fifths = [[line for _, line in sure[cuts[i] : cuts[i + 1]]] for i in range(FIFTHS)]
         points[ours.beam] = [
-            SharpnessPoint.of(f"sentences, fifth {i}", found, ours, beam, chosen) for i, chosen in enumerate(fifths, 1) if chosen
+            SharpnessPoint.of(f"sentences, fifth {i}", rows_of, ours, beam, fifth) for i, fifth in enumerate(fifths, 1) if fifth
         ]
     return points
 
 
-def tempered(found: Found) -> dict[int, list[SharpnessPoint]]:
+def tempered(rows_of: RowsBySetting) -> dict[int, list[SharpnessPoint]]:
     """For each beam size, a point for each temperature (1: the model as it is), on the lines that all temperatures have."""
     by_beam: dict[int, dict[float, tuple[Setting, Setting]]] = {}
-    for ours, beam in over_beam_search(found):
+    for ours, beam in over_beam_search(rows_of):
         by_beam.setdefault(ours.beam, {})[ours.decoding.score_options.get("temperature", 1.0)] = (ours, beam)
     points = {}
     for k, pairs in by_beam.items():
-        lines = common(found[setting] for pair in pairs.values() for setting in pair)
+        lines = common(rows_of[setting] for pair in pairs.values() for setting in pair)
         if len(pairs) > 1 and lines:
-            points[k] = [SharpnessPoint.of(f"T = {t:g}", found, ours, beam, lines) for t, (ours, beam) in sorted(pairs.items())]
+            points[k] = [SharpnessPoint.of(f"T = {t:g}", rows_of, ours, beam, lines) for t, (ours, beam) in sorted(pairs.items())]
     return points
 
 

@@ -13,9 +13,9 @@ from .row import Row
 from .setting import Setting
 from .summary import (
     TITLES,
-    Found,
     QualityMetrics,
     RowsByLine,
+    RowsBySetting,
     SettingSummary,
     binned,
     by_setting,
@@ -48,30 +48,30 @@ class Table:
     def of(
         cls,
         title: str,
-        things: Sequence[Any],
+        items: Sequence[Any],
         columns: Columns,
         left: Collection[str] = (),
         part: Callable[[Any], Any] = lambda _: None,
         notes: Sequence[str] = (),
     ) -> Table:
-        """A row for each of `things`, without columns that are empty in all rows. A new value of `part` begins a new section."""
-        cells = {heading: [cell(thing, content) for thing in things] for heading, content in columns.items()}
+        """A row for each of `items`, without columns that are empty in all rows. A new value of `part` begins a new section."""
+        cells = {heading: [cell(item, content) for item in items] for heading, content in columns.items()}
         kept = [heading for heading in columns if any(cells[heading])]
-        parts = [part(thing) for thing in things]
+        parts = [part(item) for item in items]
         sections = {i for i in range(1, len(parts)) if parts[i] != parts[i - 1]}
         return cls(title, kept, list(zip(*(cells[heading] for heading in kept), strict=True)), left, sections, notes)
 
 
-def cell(thing: Any, content: str | Callable[[Any], Any]) -> str:
+def cell(item: Any, content: str | Callable[[Any], Any]) -> str:
     """The text of a cell (see `Columns`)."""
     if callable(content):
-        thing, form = content(thing), ""
+        item, form = content(item), ""
     else:
         path, _, form = content.partition(":")
         for name in path.split("."):
-            thing = None if thing is None else getattr(thing, name)
+            item = None if item is None else getattr(item, name)
     spec, space, unit = form.partition(" ")
-    return "" if thing is None else f"{thing:{spec}}{space}{unit}"
+    return "" if item is None else f"{item:{spec}}{space}{unit}"
 
 
 # -- formats -------------------------------------------------------------------------------------------------------------
@@ -197,23 +197,23 @@ def _all_settings(settings: Collection[Setting]) -> list[PlannedLine]:
 
 def measure(planned: Sequence[PlannedLine], rows: Iterable[Row], metrics: QualityMetrics | None = None) -> list[MeasuredLine]:
     """Rows of one model and text as the lines of a table. All lines of one k use the same sentences."""
-    found, lines = by_setting(rows), []
+    rows_of, lines = by_setting(rows), []
     for k in dict.fromkeys(line.setting.beam for line in planned):
         here = [line for line in planned if line.setting.beam == k]
-        chosen = common(found[line.setting] for line in here if line.setting in found)
-        lines += [_measured(line, found, chosen, metrics) for line in here]
+        chosen = common(rows_of[line.setting] for line in here if line.setting in rows_of)
+        lines += [_measured(line, rows_of, chosen, metrics) for line in here]
     return lines
 
 
-def _measured(planned: PlannedLine, found: Found, lines: Sequence[int], metrics: QualityMetrics | None) -> MeasuredLine:
-    def rows_of(setting: Setting | None) -> RowsByLine | None:
-        return None if setting is None else found.get(setting)
+def _measured(planned: PlannedLine, rows_of: RowsBySetting, lines: Sequence[int], metrics: QualityMetrics | None) -> MeasuredLine:
+    def lookup(setting: Setting | None) -> RowsByLine | None:
+        return None if setting is None else rows_of.get(setting)
 
-    rows = rows_of(planned.setting)
+    rows = lookup(planned.setting)
     if rows is None or not lines:
         return MeasuredLine(planned)
-    ours = summarize(rows, lines, metrics, rows_of(planned.baseline))
-    zero = rows_of(planned.zero)
+    ours = summarize(rows, lines, metrics, lookup(planned.baseline))
+    zero = lookup(planned.zero)
     if zero is None or zero is rows:
         return MeasuredLine(planned, ours)
     first = summarize(zero, lines, metrics).quality if ours.quality else {}
@@ -255,8 +255,8 @@ def rows_table(title: str, lines: Sequence[MeasuredLine], metrics: QualityMetric
         **({f"paper: {name}": f"planned.published.{content}" for name, content in PUBLISHED.items()} if cited else {}),
     }
     has_gains = any(line.gain and line.planned.score for line in lines)
-    said = {BOUNDED: bounded, GAINS: has_gains, CLIPPED: clipped, CITED: cited}
-    notes = [LEGEND, *(note for note, fits in said.items() if fits)]
+    conditional_notes = {BOUNDED: bounded, GAINS: has_gains, CLIPPED: clipped, CITED: cited}
+    notes = [LEGEND, *(note for note, fits in conditional_notes.items() if fits)]
     left, part = {"score", "search"}, lambda line: line.planned.setting.beam
     return Table.of(title, lines, columns, left, part, [*notes, *metrics.signatures()])
 
@@ -278,9 +278,9 @@ def cited_table(experiment: Experiment, dataset: str) -> Table:
     return Table.of(title, TABLES[experiment.name][dataset], columns, {"search", "parameters"}, lambda line: line.k)
 
 
-def sharpness_table(title: str, found: Found) -> Table:
+def sharpness_table(title: str, rows_of: RowsBySetting) -> Table:
     """A table of the saving by sharpness: for each beam, fifths of the sentences, then temperatures."""
-    points = [point for points_of in (binned, tempered) for series in points_of(found).values() for point in series]
+    points = [point for points_of in (binned, tempered) for series in points_of(rows_of).values() for point in series]
     columns = {
         "k": "k",
         "what": "label",

@@ -211,19 +211,19 @@ def advise(tuning: Tuning, margin: float, budget: CostLimit) -> list[Advice]:
         loss = "the same output on every line"
     else:
         loss = f"at most {margin:g} lost, 95 in 100: {cheapest.gain[metric].signed}"
-    found = [Advice("cheapest at no loss", cheapest, f"{_times(default.cost, cheapest.cost)} the defaults' time; {loss}")]
+    advice = [Advice("cheapest at no loss", cheapest, f"{_times(default.cost, cheapest.cost)} the defaults' time; {loss}")]
     if metric is not None:
         best = max(points, key=lambda point: (point.value(metric), -point.cost))
-        found.append(Advice("best quality", best, _how_sure(tuning, best, metric)))
+        advice.append(Advice("best quality", best, _how_sure(tuning, best, metric)))
     within = [point for point in points if budget.cost(point) <= budget.most]
     if not within:
         least = min(map(budget.cost, points))
-        found.append(Advice(f"best within {budget} a line", None, f"none; the cheapest takes {least:.1f}"))
+        advice.append(Advice(f"best within {budget} a line", None, f"none; the cheapest takes {least:.1f}"))
     else:
         best = max(within, key=lambda point: (point.value(metric), -point.cost))
-        said = f"{best.same:.0f} % of the defaults' outputs" if metric is None else f"{best.gain[metric].signed}"
-        found.append(Advice(f"best within {budget} a line", best, said))
-    return found
+        text = f"{best.same:.0f} % of the defaults' outputs" if metric is None else f"{best.gain[metric].signed}"
+        advice.append(Advice(f"best within {budget} a line", best, text))
+    return advice
 
 
 def _loses(point: Point, metric: str | None, margin: float) -> bool:
@@ -240,10 +240,10 @@ def _how_sure(tuning: Tuning, best: Point, metric: str) -> str:
     gain = best.gain[metric]
     alike = [p for p in tuning.timed if p is not best and bootstrap.interval(best.outputs, p.outputs).noise]
     elsewhere = bootstrap.picked([point.outputs for point in tuning.timed], tuning.default.outputs)
-    said = f"{gain.signed}; picked on some lines and judged on others {elsewhere.signed}"
+    text = f"{gain.signed}; picked on some lines and judged on others {elsewhere.signed}"
     if elsewhere.noise:
-        said += ": no gain over the defaults that is more than noise"
-    return said + f"; {len(alike)} of the other {len(tuning.timed) - 1} cannot be told from it"
+        text += ": no gain over the defaults that is more than noise"
+    return text + f"; {len(alike)} of the other {len(tuning.timed) - 1} cannot be told from it"
 
 
 def flags(point: Point) -> str:

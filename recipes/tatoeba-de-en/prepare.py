@@ -54,7 +54,7 @@ def read_pairs(path: Path) -> list[Pair]:
 
 
 def split_pairs(pairs: list[Pair], held_out: int) -> dict[str, list[Pair]]:
-    """Hold out English sentences, each with one translation; no training pair shares a sentence, in either language, with them."""
+    """Hold out English sentences, each with one translation; no training pair shares a sentence in either language with them."""
     translations: dict[str, list[str]] = defaultdict(list)
     for german, english in pairs:
         translations[english].append(german)

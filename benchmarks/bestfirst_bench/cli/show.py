@@ -62,8 +62,8 @@ def table(
             if found.rows:
                 show(found, shown.form)
     elif not show_rows(rows, EXPERIMENTS[name] if name else None, dataset or "iwslt14", beams, metrics, shown):
-        asked = "" if name is None else f" of the table {name}"
-        raise usage(f"{', '.join(repr(str(file)) for file in files)}: no rows{asked}; make some with bench run or bench paper")
+        of_table = "" if name is None else f" of the table {name}"
+        raise usage(f"{', '.join(repr(str(file)) for file in files)}: no rows{of_table}; make some with bench run or bench paper")
 
 
 def plot(

@@ -89,19 +89,19 @@ def speed(
     for peer in wanted:
         if (missing := peer.missing()) is not None:
             say(f"{peer.name} is left out: {missing}")
-    asked: dict[str, Any] = {"repeat": repeat, "max_length": max_length, "peers": wanted, "one_by_one": one_by_one}
-    asked |= {"length_penalty": length_penalty, "stop": stop, "no_repeat": no_repeat_ngram_size or 0}
-    asked["draft"] = None if draft is None else _drafter(draft)
-    rows = list(measure(loaded, chosen.model or embedded_folder(), inputs, beams, progress=show_progress, **asked))
+    arguments: dict[str, Any] = {"repeat": repeat, "max_length": max_length, "peers": wanted, "one_by_one": one_by_one}
+    arguments |= {"length_penalty": length_penalty, "stop": stop, "no_repeat": no_repeat_ngram_size or 0}
+    arguments["draft"] = None if draft is None else _drafter(draft)
+    rows = list(measure(loaded, chosen.model or embedded_folder(), inputs, beams, progress=show_progress, **arguments))
     if as_json:
         settings = {"length_penalty": length_penalty, "stop": stop, "no_repeat_ngram_size": no_repeat_ngram_size}
         settings["one_by_one"] = one_by_one
         print(json.dumps({**_conditions(loaded, lines, chosen), **settings, "results": [row.json() for row in rows]}))
     else:
-        said = _non_defaults(length_penalty, stop)
-        said += [f"no_repeat_ngram_size {no_repeat_ngram_size}"] * (no_repeat_ngram_size is not None)
-        said += ["one by one"] * one_by_one
-        show(speed_table(", ".join([_title(loaded, lines, file, chosen), *said]), rows, one_by_one))
+        parts = _non_defaults(length_penalty, stop)
+        parts += [f"no_repeat_ngram_size {no_repeat_ngram_size}"] * (no_repeat_ngram_size is not None)
+        parts += ["one by one"] * one_by_one
+        show(speed_table(", ".join([_title(loaded, lines, file, chosen), *parts]), rows, one_by_one))
 
 
 def _drafter(name: str) -> Any:
@@ -147,9 +147,9 @@ def generate(
 
     from ..speed import GENERATE_SETTINGS, compare_generate, drop_in_table
 
-    given = {"length_penalty": length_penalty, "early_stopping": None if early_stopping is None else EARLY[early_stopping]}
-    asked = {name: value for name, value in given.items() if value is not None}
-    settings = {", ".join(f"{name}={value}" for name, value in asked.items()): asked} if asked else GENERATE_SETTINGS
+    early = None if early_stopping is None else EARLY[early_stopping]
+    own = {name: value for name, value in (("length_penalty", length_penalty), ("early_stopping", early)) if value is not None}
+    settings = {", ".join(f"{name}={value}" for name, value in own.items()): own} if own else GENERATE_SETTINGS
     shared: dict[str, Any] = {"no_repeat_ngram_size": no_repeat_ngram_size, "max_new_tokens": max_new_tokens}
     try:
         shared |= {"batch_size": batch_size, "repeat": repeat, "progress": show_progress}
@@ -194,8 +194,8 @@ def profile(
     if as_json:
         print(json.dumps({**_conditions(loaded, lines, chosen), **settings, **vars(found)}))
     else:
-        said = [f"beam {beam}", *_non_defaults(length_penalty, stop)]
-        show(profile_table(", ".join([_title(loaded, lines, file, chosen), *said]), found))
+        parts = [f"beam {beam}", *_non_defaults(length_penalty, stop)]
+        show(profile_table(", ".join([_title(loaded, lines, file, chosen), *parts]), found))
 
 
 def _non_defaults(length_penalty: float, stop: str | None) -> list[str]:
