@@ -41,12 +41,12 @@ class Call:
     processors: Sequence[Any]
     greedy: bool
     trace: Callable[[int], Trace | None] | None
-    may_be_slower: bool  # whether to raise OwnLoop where this engine may be slower than `generate`'s own loop
+    may_fall_back: bool  # whether to raise OwnLoop where `generate`'s own loop is faster, or only it gives the same output
     stats: Stats = field(default_factory=Stats)
     results: list[Result] = field(default_factory=list)
     record: ScoreRecord | None = None
     _roots: dict[Hypothesis, int] = field(default_factory=dict)  # the input's number, by the root hypothesis of its search
-    _hook: Processors | None = None
+    _hook: Processors | None = None  # the processors as the engine calls them
     _edits: list[Edits] = field(default_factory=list)  # for each input, the processors in the form that the GPU's search takes
 
     def run(self, plan: Strategy, monotonic: bool) -> None:
@@ -71,22 +71,22 @@ class Call:
         self.stats.search = "greedy" if self.greedy else "level by level" if plan.level_by_level else plan.name
         self.record = ScoreRecord() if self.config.return_dict_in_generate and self.config.output_scores else None
         self._roots = {}
-        context = self.inputs.ids, self._input_of, self.config.num_beams, monotonic, not self.may_be_slower, self.record
+        context = self.inputs.ids, self._input_of, self.config.num_beams, monotonic, not self.may_fall_back, self.record
         self._hook = Processors(self.processors, *context) if self.processors or self.record is not None else None
 
         def adapt(scorer: Any) -> None:
             scorer.process, scorer.normalized = self._hook, not self.greedy
 
         decoding = Decoding(plan, nbest=self.config.num_return_sequences, accept_truncated=True, **self.settings)
-        device = self.may_be_slower and self.model.on_gpu
+        device = self.may_fall_back and self.model.on_gpu
         if self.model.on_gpu and (why := self._reason_for_host()) is not None and device:
             raise OwnLoop(why)
         try:
             hook = None if self._hook is None else adapt
             engine = engine_for(self.model, decoding, hook, edited=bool(self._edits), device=device, alone=len(self.inputs) == 1)
         except ValueError as error:
-            raise OwnLoop(error) if self.may_be_slower else error from error
-        if self.may_be_slower and not engine.shares_context:
+            raise OwnLoop(error) if self.may_fall_back else error from error
+        if self.may_fall_back and not engine.shares_context:
             raise OwnLoop(f"{type(self.model.model).__name__} cannot share keys and values between hypotheses")
         results: dict[int, Result] = {}
         begun = perf_counter()
@@ -99,9 +99,9 @@ class Call:
             self.stats.add(engine.stats)
             self.stats.seconds += perf_counter() - begun
         self.results = [results[i] for i in range(len(self.inputs))]
-        if self.may_be_slower and not all(result.hypotheses for result in self.results):
+        if self.may_fall_back and not all(result.hypotheses for result in self.results):
             raise OwnLoop("no output of an input is possible; generate makes one up")
-        pad = positioned_padding(self.model.model) if self.may_be_slower else None
+        pad = positioned_padding(self.model.model) if self.may_fall_back else None
         if pad not in (None, *self.limits.eos) and any(pad in y.tokens for result in self.results for y in result.hypotheses):
             raise OwnLoop("the decoder gives padding a position of its own, and an output has some")
 
@@ -110,8 +110,7 @@ class Call:
     def _reason_for_host(self) -> str | None:
         """Why this call cannot be searched by the GPU's kernels; None if it can, and then `_edits` is set for it.
 
-        Processors that are not known as data, but never raise a log-probability, are called in Python between two parts of a
-        step.
+        Processors that are not known as data, but never raise a log-probability, run in Python between two parts of a step.
         """
         self._edits = []
         if self.limits.others:
@@ -120,7 +119,7 @@ class Call:
             return None
         try:
             if self.record is not None:
-                raise NotData("output_scores, which are noted in Python")  # a log message, below
+                raise NotData("output_scores, which are noted in Python")
             self._edits = self._edits_of_processors(self._hook)
         except NotData as unknown:
             if not never_rise(self.processors):
@@ -131,6 +130,7 @@ class Call:
         return None
 
     def _edits_of_processors(self, processors: Processors) -> list[Edits]:
+        """The processors as data, for each input; NotData where that is not possible."""
         ids = self.inputs.ids
         start = ids.shape[1] if self.model.encoder_decoder else 1  # of a language model's prompt, a row holds the last token only
         if self.model.encoder_decoder and any(len(prompt.tokens) < start for prompt in self.inputs.prompts):

@@ -117,7 +117,7 @@ def _measure_call(
         config=copy.copy(call.config),
         inputs=inputs,
         processors=processors,
-        may_be_slower=False,
+        may_fall_back=False,
         stats=Stats(),
         _roots={},
     )

@@ -97,7 +97,7 @@ def generate(
     if dtype not in (None, INT8):
         raise ValueError(f"dtype must be {INT8!r} or None, got {dtype!r}: otherwise it is what the model was loaded in")
     ours = own or draft is not None or deterministic or dtype is not None
-    may_be_slower = not ours and trace is None and row_budget is None and allowed is None
+    may_fall_back = not ours and trace is None and row_budget is None and allowed is None
 
     def own_loop(why: object) -> Any:
         """Run Hugging Face's own search with the same arguments, and return its output."""
@@ -126,7 +126,7 @@ def generate(
     if why is None and not own and config.num_beams == 1 and limits.others and not limits.eos and len(input_ids) > 1:
         why = "without an EOS, what a criterion has ended goes on until all have ended"
     if why is not None:
-        if may_be_slower:
+        if may_fall_back:
             return own_loop(why)
         own_arguments = "score, strategy, allowed, dtype, deterministic, trace, row_budget or a draft"
         raise ValueError(f"bestfirst.generate cannot honour {own_arguments} here: {why}")
@@ -151,7 +151,7 @@ def generate(
         processors=() if banned is not None else logits_processor,
         greedy=config.num_beams == 1 and not own,
         trace=trace,
-        may_be_slower=may_be_slower,
+        may_fall_back=may_fall_back,
     )
 
     def run(bounded: bool) -> None:
@@ -160,7 +160,7 @@ def generate(
 
     bounded = not limits.others and (never_rise(logits_processor) or strategy is not None)
     try:
-        if may_be_slower and (ratio := crossover.ratio(call, bounded, input_ids, model_kwargs)) < crossover.EVEN:
+        if may_fall_back and (ratio := crossover.ratio(call, bounded, input_ids, model_kwargs)) < crossover.EVEN:
             raise OwnLoop(f"measured with this model, it takes {ratio:.2f} of the time of a search here")
         try:
             run(bounded)
