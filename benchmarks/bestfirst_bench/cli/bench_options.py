@@ -37,7 +37,7 @@ Rows = Annotated[Path | None, option("--rows", metavar="FILE", panel=OUT,
 Tokenize = Annotated[str, option(metavar="NAME", panel=OUT,
     help="sacrebleu's tokenizer for BLEU: none for text that is tokenized already, 13a for text that is not.")]
 Dataset = Annotated[str | None, option(kind=one_of(*DATASETS), metavar="NAME", panel=RUN,
-    help=f"Whose numbers and parameters of the paper to take: {', '.join(DATASETS)}. By default iwslt14.")]
+    help=f"The paper's data set to take numbers and parameters of: {', '.join(DATASETS)}. By default iwslt14.")]
 LanguageModel = Annotated[str | None, option("--lm", metavar="FOLDER", panel=MODEL,
     help="A language model's folder, for mutual information.")]
 

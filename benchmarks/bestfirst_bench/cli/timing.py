@@ -28,8 +28,8 @@ OneByOne = Annotated[bool, option("--one-by-one", panel=RUN, help="Latency: each
 MaxLength = Annotated[int | None, option("--max-length", "--max-new-tokens", kind=count, metavar="N", panel=RUN,
     help="Most tokens of an output.")]
 RandomWeights = Annotated[str | None, option(metavar="CONFIG", panel=options.MODEL,
-    help="Time an architecture whose weights are not at hand: a config's file or folder. Prompts are then JSON arrays of token "
-    "ids, or texts whose bytes are taken for such.")]
+    help="Time an architecture without its weights, from a config's file or folder. Prompts are then JSON arrays of token ids, "
+    "or texts, whose bytes are used as token ids.")]
 LengthPenalty = Annotated[Any, option(kind=common.number, metavar="P", panel=RUN, help="Scores are divided by length ** P.")]
 Stop = Annotated[str | None, option(kind=common.one_of(*RULES), metavar="RULE", panel=RUN,
     help=f"When to stop, for ours and, as near as it has one, for generate: {', '.join(RULES)}. By default when the answer is "
@@ -37,7 +37,7 @@ Stop = Annotated[str | None, option(kind=common.one_of(*RULES), metavar="RULE", 
 Early = Annotated[str | None, option(kind=common.one_of(*EARLY), metavar="NAME", panel=RUN,
     help=f"In generate: {', '.join(EARLY)}. Times the drop-in beside generate by itself.")]
 Draft = Annotated[str | None, option(metavar="WHO", panel=RUN,
-    help="Beside best-first, the same with drafts: source, outputs, model:FOLDER. For --one-by-one.")]
+    help="Also time best-first with drafts: source, outputs, model:FOLDER. For --one-by-one.")]
 NoRepeat = Annotated[int | None, option(kind=count, metavar="N", panel=RUN, help="In generate: no N tokens twice in an output.")]
 
 # fmt: on
@@ -122,7 +122,7 @@ def generate(
     chosen: BenchModelOptions,
     num_beams: Annotated[str, option(metavar="K,...", panel=RUN, help="Beam sizes.")] = "5",
     batch_size: Annotated[int | None, option(kind=count, metavar="N", panel=RUN,
-        help="Inputs of a call. By default 200; on a GPU what is best for generate, and all in one call for us.")] = None,
+        help="Inputs of a call. By default 200; on a GPU generate's fastest size, and all in one call for bestfirst.")] = None,
     length_penalty: LengthPenalty = None,
     early_stopping: Early = None,
     no_repeat_ngram_size: NoRepeat = None,

@@ -117,14 +117,14 @@ def tune(
     """Find the setting to use on your model and text: beam size, length penalty or reward, stop, dtype.
 
     Decodes the text with every combination, all settings of a line on one tree,
-    so that what several ask for is scored once, and stops settings that cheaper
+    so that shared hypotheses are scored once, and stops settings that cheaper
     ones clearly outdo. The last are timed, each by itself. Shows quality against
     cost, with intervals of a paired bootstrap, and three command lines: the
     cheapest at no loss against the model's defaults, the best, and the best
     within a budget. Without REFERENCE, costs and equal outputs alone.
 
-    What was done is saved: the same command again takes seconds, and a larger
-    one goes on from there.
+    Results are saved: the same command again takes seconds, and a larger one
+    continues from there.
 
     Examples:
       bestfirst tune test.de test.en

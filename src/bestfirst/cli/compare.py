@@ -35,8 +35,8 @@ def compare(
 ) -> int:
     """Compare all strategies: what each finds, and what it costs.
 
-    For every text a table: the output of each strategy, its score, the model
-    calls and the milliseconds it took, and whose answer it is proven to equal.
+    Prints a table for every text: each strategy's output, its score, model
+    calls, milliseconds, and the search whose answer it is proven to equal.
 
     Examples:
       bestfirst compare 'Guten Morgen!'

@@ -186,7 +186,7 @@ class LineOptions:
     nbest: int = flag(1, "N", count,
         "Print the N best of every line (for N > 1), each as 'i ||| text ||| score', i from 0, as Moses and Marian do.")
     as_json: AsJson = False
-    stats: bool = flag(False, None, None, "At the end, print what it cost to standard error.", "--stats")
+    stats: bool = flag(False, None, None, "At the end, print the costs to standard error.", "--stats")
     trace: str | None = flag(None, "OUT", None,
         "Write every event of every search (push, pop, prune, ...) to this file, a JSON object a line, for 'bestfirst view "
         "--trace'. With --row-budget 1 they come in the paper's order.")
@@ -234,8 +234,8 @@ class AllSearchOptions(SearchOptions):
         f"What to expand first: {', '.join(STRATEGIES)}. The last three prune nothing: give them --max-calls.")
     prefix: Prefix = None
     allowed: str | None = flag(None, "WHAT", utf8,
-        "Write only what is in this file: a text, one output a line, or a trie saved by bestfirst.Trie; --json tells the "
-        "number of the line that was found, from 0. Or only what is of a form: regex:PATTERN, schema:FILE (a JSON schema), "
+        "Write only outputs in this file: a text, one output a line, or a trie saved by bestfirst.Trie; --json tells the "
+        "number of the output's line, from 0. Or only outputs of a form: regex:PATTERN, schema:FILE (a JSON schema), "
         "grammar:FILE (context-free, as Lark writes them).")
     must_contain: list[str] | None = flag(None, "WORD", None,  # noqa: RUF009
         "Every output must contain this word; 'a|b': one of these. May be given several times, for words in any order.")

@@ -208,7 +208,7 @@ def translate(
       text        what is printed without --json
       hypotheses  the n best: text, tokens, score (what ranks them), logprob
       calls       hypotheses that the search had to score
-      rows        hypotheses that were scored, ahead of need included
+      rows        hypotheses that were scored, including ahead of need
       steps       forward passes that this line took part in
       exact       whether this is proven to be beam search's answer
       status      complete, incomplete (nothing finished), budget (--max-calls
@@ -218,13 +218,12 @@ def translate(
     empty line and is named on standard error; the others are translated all
     the same.
 
-    From a file to a file (-o), work that is broken off is not lost: by
-    Ctrl-C, kill -9, a power failure or a full disk. OUT.parts keeps what is
-    done, OUT.manifest.json says of which job, and OUT appears when all is
-    done. The same command goes on from there, or says that there is nothing
-    left to do (--retry-failed does lines that failed once more). What is
-    written to a pipe is written line by line. A model that fails on
-    everything ends the work.
+    From a file to a file (-o), interrupted work is not lost, be it by
+    Ctrl-C, kill -9, a power failure or a full disk. OUT.parts keeps finished
+    lines, OUT.manifest.json identifies the job, and OUT appears when all is
+    done. The same command resumes the job, or says that there is nothing
+    left to do (--retry-failed tries failed lines again). A pipe gets its
+    output line by line. If the model fails on everything, the command ends.
 
     Exit codes:
       0    every line is translated
@@ -251,10 +250,10 @@ def complete(
 ) -> int:
     """Continue prompts with a language model, one prompt a line.
 
-    What is printed is what the model writes, without the prompt, up to the
-    end of sequence or a stop string. The output is that of beam search with
-    the same beam. A text that reaches --max-length is printed as it is, and
-    with --json it says so: "truncated": true.
+    Prints the text that the model writes after the prompt, up to the end of
+    sequence or a stop string. The output is that of beam search with the
+    same beam. A text that reaches --max-length is printed as it is, and
+    --json marks it with "truncated": true.
 
     Examples:
       echo 'Once upon a time' | bestfirst complete --model folder/of/llama
@@ -265,14 +264,13 @@ def complete(
         --input-field messages --output-field answer -o answers.jsonl
 
     A prompt is a line of text, or the field --input-field of a JSON line or
-    Parquet row. With --chat it is what a user says, or a JSON list of
+    Parquet row. With --chat it is a user's message, or a JSON list of
     messages ({"role": "user", "content": "..."}), and the model's own chat
     template makes the prompt. Line breaks in an output are printed as
     spaces; --json and .jsonl keep them.
 
     With --json, each line of output is an object, as 'bestfirst translate
-    --help' describes it. Corpora are jobs that go on where they were broken
-    off, as there.
+    --help' describes it. Jobs from file to file can be resumed, as there.
 
     Exit codes:
       0    every line is done
