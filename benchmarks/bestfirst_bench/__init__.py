@@ -1,1 +1,1 @@
-"""Benchmarks: what was saved, measured on the user's own model and text, beside peers in the same run."""
+"""Benchmarks: measure what best-first search saves on the user's own model and text, compared with peers in the same run."""

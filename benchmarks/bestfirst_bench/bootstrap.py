@@ -1,7 +1,7 @@
-"""Paired bootstrap: how much of a difference between two settings' outputs is the lines' chance (Koehn 2004).
+"""Paired bootstrap: confidence intervals for the difference between two settings' outputs (Koehn 2004).
 
-A metric of a whole text is a function of sums over its lines. So the sums are taken over lines drawn with replacement, the same
-draws for every setting: what the lines have in common cancels out of a difference.
+A metric of a whole text is a function of sums of line statistics. The sums are taken over lines drawn with replacement, with the
+same draws for every setting, so that effects of the choice of lines cancel out of a difference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SAMPLES = 1000
 COMET = "Unbabel/wmt22-comet-da"
 LIBRARIES = {"bleu": "sacrebleu", "chrf": "sacrebleu", "rouge-l": "rouge_score", "comet": "comet"}
-TITLES = {"bleu": "BLEU", "chrf": "chrF", "rouge-l": "ROUGE-L"}  # what needs no more than outputs and references
+TITLES = {"bleu": "BLEU", "chrf": "chrF", "rouge-l": "ROUGE-L"}  # metrics that do not read the source
 NAMES = {**TITLES, "comet": "COMET"}
 INSTALL = "pip install 'bestfirst[bench]'"
 
@@ -27,7 +27,7 @@ Statistics = list[float]
 
 @dataclass(frozen=True)
 class Interval:
-    """A number, and where it lies for 95 of 100 draws of the lines."""
+    """A number and its 95 % interval over draws of the lines."""
 
     value: float
     low: float
@@ -42,13 +42,13 @@ class Interval:
 
     @property
     def noise(self) -> bool:
-        """Whether it cannot be told from 0."""
+        """Whether the interval contains 0."""
         return self.low <= 0 <= self.high
 
 
 @dataclass(frozen=True)
 class LineMetric:
-    """A metric in percent: statistics of each line, and the score that sums of them come to."""
+    """A metric in percent: a function to the statistics of each line, and one from their sums to the score."""
 
     name: str
     signature: str
@@ -66,17 +66,17 @@ class LineMetric:
 
 
 def line_metrics(names: Sequence[str], tokenize: str, known: Iterable[str] = LIBRARIES) -> tuple[list[LineMetric], list[str]]:
-    """The metrics of these names, and of those that are not installed what to install."""
+    """The metrics of these names; and for those whose library is missing, a message with what to install."""
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"unknown metric {unknown[0]!r}; choose from {', '.join(known)}")
     makers = {"bleu": lambda: _sacrebleu("bleu", tokenize), "chrf": lambda: _sacrebleu("chrf", tokenize)}
     makers |= {"rouge-l": _rouge_l, "comet": _comet}
-    there = [name for name in names if find_spec(LIBRARIES[name]) is not None]
+    installed = [name for name in names if find_spec(LIBRARIES[name]) is not None]
     missing = []
-    for name in (name for name in names if name not in there):
+    for name in (name for name in names if name not in installed):
         install = "pip install unbabel-comet" if name == "comet" else INSTALL
         missing.append(f"{NAMES[name]} is left out: it needs {LIBRARIES[name].replace('_', '-')}; {install}")
-    return [makers[name]() for name in there], missing
+    return [makers[name]() for name in installed], missing
 
 
 def _sacrebleu(name: str, tokenize: str) -> LineMetric:
@@ -86,7 +86,7 @@ def _sacrebleu(name: str, tokenize: str) -> LineMetric:
     if tokenize not in BLEU.TOKENIZERS:
         raise ValueError(f"sacrebleu has no tokenizer {tokenize!r}; choose from {', '.join(BLEU.TOKENIZERS)}")
     metric: Any = BLEU(tokenize=tokenize, force=True) if name == "bleu" else CHRF()
-    metric.corpus_score(["a"], [["a"]])  # it has a signature once there is a number to sign
+    metric.corpus_score(["a"], [["a"]])  # before the first score it has no signature
 
     def of_lines(_: Sequence[str], outputs: Sequence[str], references: Sequence[str]) -> list[Statistics]:
         return metric._extract_corpus_statistics(outputs, [references])
@@ -110,7 +110,7 @@ def _rouge_l() -> LineMetric:
 
 
 def _comet() -> LineMetric:
-    """COMET, a trained metric: it reads the source too. Its model is downloaded once, by itself."""
+    """COMET, a trained metric that reads the source too. The library downloads its model once."""
     from comet import download_model, load_from_checkpoint  # type: ignore[import-not-found, unused-ignore]
 
     model = load_from_checkpoint(download_model(COMET))
@@ -127,10 +127,8 @@ def _mean(sums: Sequence[float]) -> float:
 
 
 class Bootstrap:
-    """One metric on one text, whose outputs come setting by setting; the draws are the same for all.
-
-    `draws`: (samples, lines) how often each line was drawn. What was computed of an output is kept.
-    """
+    """One metric on one text, with the same draws for the outputs of all settings. Statistics and scores of outputs are
+    cached."""
 
     def __init__(self, metric: LineMetric, sources: Sequence[str], references: Sequence[str], samples: int = SAMPLES) -> None:
         self.metric = metric
@@ -142,19 +140,20 @@ class Bootstrap:
 
     @cached_property
     def draws(self) -> np.ndarray:
+        """How often each line is drawn: (samples, lines)."""
         import numpy as np
 
         lines = len(self.sources)
         return np.random.default_rng(1).multinomial(lines, np.full(lines, 1 / lines), size=self.samples)
 
     def statistics(self, outputs: Sequence[str]) -> np.ndarray:
-        """(lines, statistics) of outputs for the first lines of the text."""
+        """(lines, statistics) for outputs of the first lines of the text."""
         import numpy as np
 
         new = [i for i, output in enumerate(outputs) if (i, output) not in self._statistics]
         if new:
-            found = self.metric.of_lines(*([each[i] for i in new] for each in (self.sources, outputs, self.references)))
-            self._statistics |= {(i, outputs[i]): statistics for i, statistics in zip(new, found, strict=True)}
+            computed = self.metric.of_lines(*([each[i] for i in new] for each in (self.sources, outputs, self.references)))
+            self._statistics |= {(i, outputs[i]): statistics for i, statistics in zip(new, computed, strict=True)}
         return np.asarray([self._statistics[i, output] for i, output in enumerate(outputs)])
 
     def value(self, outputs: Sequence[str]) -> float:
@@ -162,7 +161,7 @@ class Bootstrap:
         return self.metric.score(self.statistics(outputs).sum(0).tolist())
 
     def drawn(self, outputs: Sequence[str], draws: np.ndarray | None = None) -> np.ndarray:
-        """(samples,) the metric under each draw; by default this bootstrap's own, whose values are kept."""
+        """The metric under each draw: (samples,). By default under this bootstrap's own draws, cached."""
         import numpy as np
 
         if draws is not None:
@@ -173,7 +172,7 @@ class Bootstrap:
         return self._drawn[key]
 
     def interval(self, outputs: Sequence[str], baseline: Sequence[str] | None = None) -> Interval:
-        """The metric; or how much more it is than that of the baseline's outputs."""
+        """The metric of these outputs; or its difference to that of the baseline's outputs."""
         import numpy as np
 
         less = (0.0, 0.0) if baseline is None else (self.value(baseline), self.drawn(baseline))
@@ -181,8 +180,8 @@ class Bootstrap:
         return Interval(self.value(outputs) - less[0], float(low), float(high))
 
     def clear_gains(self, candidates: Sequence[Sequence[str]], samples: int = 100) -> np.ndarray:
-        """(candidates, candidates) whether the first is better than the second by more than 2.58 standard deviations of the
-        difference (99 in 100), on the lines that there are outputs for."""
+        """(candidates, candidates): whether the first is better than the second by more than 2.58 standard deviations of the
+        difference (99 in 100), on the lines that have outputs."""
         import numpy as np
 
         lines = len(candidates[0])
@@ -195,9 +194,9 @@ class Bootstrap:
         return (gains > 0) & (gains > 2.58 * spreads)
 
     def picked(self, candidates: Sequence[Sequence[str]], baseline: Sequence[str]) -> Interval:
-        """What picking the best of these brings on lines that had no say in it: picked on each draw, measured on the others.
+        """The gain of the best candidate on held-out lines: picked on the lines of each draw, measured on all others.
 
-        The best of many is the best in part by chance, and on the lines it was picked on it shows more than it will elsewhere.
+        The best of many is the best in part by chance, so its gain on the lines that it was picked on is too high.
         """
         import numpy as np
 

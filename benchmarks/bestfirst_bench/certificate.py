@@ -1,16 +1,17 @@
-"""The certificate: the fewest calls with which any exact search can know beam search's answers, from beam search's own beams.
+"""The certificate: the fewest calls with which any exact search can be certain of beam search's answers.
 
-A beam search level by level says what it kept at each length. From that, without best-first search, follows which hypotheses had
-to be scored: those of which a continuation that costs nothing would be among the answers (docs/algorithm.md, "What a call is").
-So `calls` over this number is a check of best-first search. For every score of a value and a length, and both rules for finished
-hypotheses. Under a stop that makes another answer of it the number is a bound from below (`StoppedBeams`).
-`tests/bench/test_certificate.py` compares with the references of the search's own tests.
+It is computed from the beams of a level-by-level beam search, without best-first search. A hypothesis must be scored if a
+continuation of it that costs nothing would be among the answers (docs/algorithm.md, "What a call is"). So the ratio of `calls` to
+this number checks best-first search. It holds for every score that is a function of a value and a length, and for both rules for
+finished hypotheses. Under a stop that changes the answers it is a lower bound (`StoppedBeams`). `tests/bench/test_certificate.py`
+compares it with the references of the search's own tests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import inf
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -19,13 +20,13 @@ from bestfirst.search.search_tree import SearchTree
 from bestfirst.search.trace import Event
 from bestfirst.strategies import BestIsWorse, FirstFinished
 
-Place = tuple[float, float, tuple[int, ...]]  # minus the score, length, tokens: the order of all algorithms
+Place = tuple[float, float, tuple[int, ...]]  # (-score, length, tokens): the total order that all algorithms use
 NOWHERE: Place = (inf, inf, ())
 
 
 class BeamLimits(NamedTuple):
-    """What a hypothesis of one length must come before: the k-th on the beam, the k-th unfinished one (`leave`), the k-th on this
-    and on every longer beam (`keep`). By value under `leave`, by score under `keep`."""
+    """The places that a hypothesis of one length must precede: the k-th on the beam; the k-th unfinished one (`leave`); the k-th
+    on this and every longer beam (`keep`). By value under `leave`, by score under `keep`."""
 
     kth: Place
     unfinished: Place = NOWHERE
@@ -33,7 +34,7 @@ class BeamLimits(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A hypothesis that is on a beam: what of it is needed once the search has been taken apart."""
+    """What the certificate needs of a hypothesis on a beam, kept after the search's tree is dismantled."""
 
     rank: Place
     place: Place
@@ -46,9 +47,9 @@ class Member(NamedTuple):
 
 
 class FullBeams(Trace):
-    """Follows a beam search that goes level by level and stops, if at all, by bounds; collects its beams."""
+    """A trace that collects the beams of a level-by-level beam search, which stops by bounds if at all."""
 
-    proven = True  # whether `least` is the number itself, as against a bound from below
+    proven = True  # whether `least` is the exact number, not a lower bound
 
     def begin(self, search: SearchTree) -> None:
         self._k, self._n, self._keep = int(search.strategy.k), search.n, search.policy.keep
@@ -62,24 +63,23 @@ class FullBeams(Trace):
             self._members[y.length].discard(Member.of(y))
 
     def result(self, *_: Any) -> None:
-        """What came of it is of no concern."""
+        """Nothing to do: only the beams matter."""
 
-    def text(self, *_: Any) -> None:
-        """Nor how it reads."""
+    text = result  # type: ignore[assignment]
 
     def least(self) -> int:
-        """How many hypotheses must be scored for the n best answers."""
+        """The number of hypotheses that must be scored for the n best answers."""
         limits, answers = self._limits()
         nth = answers[self._n - 1] if len(answers) >= self._n else NOWHERE
         going = [y for members in self._members[:-1] for y in members if not y.finished]
         if self._score.bound(0.0, 0, self._context) == inf:
-            return len(going)  # whatever is not scored might be worth anything
+            return len(going)  # without a bound, a hypothesis that is not scored might have any score
         return sum(any((-score, *y.place[1:]) < nth for score in self._attainable(y, limits)) for y in going)
 
     def _limits(self) -> tuple[list[BeamLimits], list[Place]]:
-        """By length, what has to be preceded; and the answers, best first."""
+        """The limits for each length; and the answers, best first."""
         out, k = [], self._k
-        finished: list[Member] = []  # that hold a slot: under `keep`, of every beam up to here
+        finished: list[Member] = []  # answers; under `keep`, those that hold a slot on the current beam
         for members in self._members:
             beam = sorted({*members, *finished}) if self._keep else sorted(members)
             beam = beam[:k] if self._keep else beam
@@ -94,37 +94,37 @@ class FullBeams(Trace):
         return out, sorted(y.place for y in finished)
 
     def _attainable(self, y: Member, limits: list[BeamLimits]) -> Iterator[float]:
-        """The scores with which continuations of `y` could be accepted."""
-        _, own, tokens = y.place
-        for length in range(int(own) + 1, len(limits)):
+        """The scores with which continuations of `y` could become answers."""
+        _, length_of_y, tokens = y.place
+        for length in range(int(length_of_y) + 1, len(limits)):
             score, limit = self._score.final(y.value, length, self._context), limits[length]
-            place = (-score, own, tokens)
+            place = (-score, length_of_y, tokens)
             if not limit.ever < place if self._keep else -limit.kth[0] <= y.value:
                 yield score
             if limit.kth < place if self._keep else -limit.unfinished[0] > y.value:
                 return
 
 
-# -- under a stop that is not a bound --------------------------------------------------------------------------------------
+# -- for stops that are not bounds -----------------------------------------------------------------------------------------
 
 Level = list[Hypothesis]
 
 
 class StoppedBeams(FullBeams):
-    """Follows a beam search that goes level by level until its stop says so; collects its beams.
+    """A trace that collects the beams of a level-by-level beam search which ends when its stop says so.
 
-    Hugging Face's False and True, patience, CTranslate2's and OpenNMT's stops end beam search before its answers are certain,
-    so what has to be known is also when it ends. A member of a beam must be scored if its successors, which nobody knows
-    before, could be such that the answers are others. Three kinds of successors are tried here, each of which leaves what is
-    known of all other hypotheses as it is; so the members for which one of them works are a bound from below, and not always
-    the least:
+    Hugging Face's False and True, patience, CTranslate2's and OpenNMT's stops end beam search before its answers are certain, so
+    a search must also know when it ends. A member of a beam must be scored if some successors of it, unknown before, would change
+    the answers. Three kinds of successors are tried, each of which leaves everything known about other hypotheses as it is. The
+    number of members for which one of them changes the answers is a lower bound, and not always the least number:
 
-    1. none at all, below a member from which an answer comes;
-    2. an end that costs nothing, next to the successors it has: where finished hypotheses leave the beam, no other beam changes,
-       so the stop can be asked again, level by level; under the other rules it is known only whether the next level is the last;
-    3. a chain of tokens that cost nothing and an end (`leave`), if it is an answer before the n-th wherever the stop lets it end.
+    1. no successors, for a member that is a prefix of an answer;
+    2. an additional end that costs nothing. Where finished hypotheses leave the beam, no other beam changes, so the stop can be
+       evaluated again level by level; under the other rules only whether the next level is the last is known;
+    3. a chain of tokens that cost nothing, and an end (`leave`), if it is an answer before the n-th wherever the stop lets it
+       end.
 
-    `docs/algorithm.md` has the argument for the third, `tests/bench/test_certificate.py` compares with trials on random models.
+    `docs/algorithm.md` has the argument for the third; `tests/bench/test_certificate.py` compares with trials on random models.
     """
 
     proven = False
@@ -141,45 +141,45 @@ class StoppedBeams(FullBeams):
             self._levels[y.length].discard(y)
 
     def least(self) -> int:
-        """How many hypotheses are certain to be needed; there may be more."""
+        """A lower bound on the number of hypotheses that must be scored."""
         return len(self.needed())
 
     def needed(self) -> list[Hypothesis]:
-        """Those whose successors could be such that the answers are others."""
+        """The members of beams for which some successors would change the answers."""
         self._beams: list[Level] = []
         for level in (level for level in self._levels if level):
             held = [y for y in self._beams[-1] if y.finished] if self._keep and self._beams else []
             self._beams.append(sorted({*level, *held}, key=by_rank)[: self._k if self._keep else None])
         self._ends = [[y for y in level if y.finished] for level in self._beams]
-        known = self._pool(self._ends)[: self._n]
+        known = self._answers_of(self._ends)[: self._n]
         self._expected = [y.tokens for y in known]
         self._nth = known[-1].key if len(known) == self._n else (inf, inf, ())
         return [y for level in self._beams[:-1] for y in level if not y.finished and self._is_needed(y)]
 
-    def _pool(self, ends: Sequence[Level]) -> Level:
-        """The answers, if these are the finished ones of the beams so far, best first."""
+    def _answers_of(self, ends: Sequence[Level]) -> Level:
+        """The answers, best first, if `ends` are the finished members of the beams so far."""
         return sorted(ends[-1] if self._keep else (y for level in ends for y in level), key=by_place)
 
-    # -- who is needed -------------------------------------------------------------------------------------------------------
+    # -- which members are needed ----------------------------------------------------------------------------------------------
 
     def _is_needed(self, y: Hypothesis) -> bool:
         if any(tokens[: y.length] == y.tokens for tokens in self._expected):
             return True
-        return self._an_end_changes(y) or (self._strategy.finished == "leave" and self._a_chain_changes(y))
+        return self._end_changes_answers(y) or (self._strategy.finished == "leave" and self._chain_changes_answers(y))
 
-    def _an_end_changes(self, y: Hypothesis) -> bool:
-        """Whether an end of `y` that costs nothing gives other answers."""
+    def _end_changes_answers(self, y: Hypothesis) -> bool:
+        """Whether an end of `y` that costs nothing changes the answers (the second kind)."""
         at, end = y.length + 1, self._end_of(y)
         width = self._k - (sum(map(len, self._ends[:at])) if self._strategy.finished == "shrink" else 0)
         level = sorted([end, *(z for z in self._beams[at] if z.tokens != end.tokens)], key=by_rank)
         ends = [*self._ends[:at], [z for z in level[:width] if z.finished]]
         for length in range(at, len(self._beams)):
-            answers = self._pool(ends)
+            answers = self._answers_of(ends)
             over = length == self._context.n_max or all(z.finished for z in level)
-            if over or self._strategy.stop.at_level(self._seen(length, level, answers), length):  # type: ignore[attr-defined]
+            if over or self._strategy.stop.at_level(self._stop_view(length, level, answers), length):  # type: ignore[attr-defined]
                 return [z.tokens for z in answers[: self._n]] != self._expected
             if self._strategy.finished != "leave" or length + 1 == len(self._beams):
-                break  # what would come then was never scored
+                break  # the successors at later levels were never scored
             level = self._beams[length + 1]
             ends.append(self._ends[length + 1])
         return False
@@ -191,8 +191,8 @@ class StoppedBeams(FullBeams):
         end.key = (-end.worth, end.length, end.tokens)
         return end
 
-    def _seen(self, length: int, level: Level, answers: Level) -> Any:
-        """What a stop asks of a search, at this level."""
+    def _stop_view(self, length: int, level: Level, answers: Level) -> Any:
+        """A stand-in for the search with what stops read of it at this level."""
         beams = [SimpleNamespace(members=level if t == length else self._beams[t]) for t in range(length + 1)]
         return SimpleNamespace(
             answers=answers,
@@ -207,63 +207,58 @@ class StoppedBeams(FullBeams):
             best_unfinished=lambda _: next((z for z in level if not z.finished), None),
         )
 
-    def _a_chain_changes(self, y: Hypothesis) -> bool:
-        """Whether `y` with an end that costs nothing further on, and the tokens up to there too, is an answer before the n-th."""
-        for length in self._reached(y):
-            if self._ahead(y, length) < self._k:
+    def _chain_changes_answers(self, y: Hypothesis) -> bool:
+        """Whether `y`, extended by tokens and an end that cost nothing, is an answer before the n-th (the third kind)."""
+        for length in self._lengths_reached(y):
+            if self._count_ahead(y, length) < self._k:
                 tokens = (*y.tokens, *[self._eos] * (length - y.length))
                 if (-self._score.final(y.value, length, self._context), length, tokens) < self._nth:
                     return True
         return False
 
-    def _reached(self, y: Hypothesis) -> Iterator[int]:
-        """The lengths that such a chain is certain to get to before the stop."""
-        stop, found = self._strategy.stop, sum(map(len, self._ends[: y.length + 1]))
-        enough = stop.enough(self._seen(0, [], [])) if isinstance(stop, Patience) else inf
+    def _lengths_reached(self, y: Hypothesis) -> Iterator[int]:
+        """The lengths that such a chain certainly reaches before the stop."""
+        stop, finished = self._strategy.stop, sum(map(len, self._ends[: y.length + 1]))
+        enough = stop.enough(self._stop_view(0, [], [])) if isinstance(stop, Patience) else inf
         last = max((z.value for z in self._beams[-1] if not z.finished), default=-inf)
         for length in range(y.length + 1, self._context.n_max + 1):
             going = [z.value for z in self._beams[length] if not z.finished] if length < len(self._beams) else []
             if length >= len(self._beams) and last > y.value:
-                return  # who is ahead there is not known
+                return  # unknown how many are ahead of it there
             yield length
             if sum(value > y.value for value in going) >= self._k:
                 return
-            found += self._most_ends(y, length)
+            finished += self._most_ends(y, length)
             known = isinstance(stop, BestIsWorse) or enough < inf
-            if not known or found >= enough or (enough == inf and self._as_good(max([y.value, *going]), length)):
+            if not known or finished >= enough or (enough == inf and self._enough_as_good(max([y.value, *going]), length)):
                 return
 
-    def _as_good(self, value: float, length: int) -> bool:
-        """Whether enough answers up to this length are worth no less than an unfinished one of this value."""
+    def _enough_as_good(self, value: float, length: int) -> bool:
+        """Whether enough answers up to this length score no less than an unfinished hypothesis of this value."""
         rival = self._score.final(value, length, self._context)
         return sum(z.worth >= rival for level in self._ends[: length + 1] for z in level) >= max(self._n, self._k)
 
     def _most_ends(self, y: Hypothesis, length: int) -> int:
-        """How many may finish at this length beside the chain: those better than it, and who gets what it leaves."""
-        ahead = self._ahead(y, length)
+        """The most hypotheses that can finish at this length beside the chain: better ones, and some in the remaining slots."""
+        ahead = self._count_ahead(y, length)
         better = sum(z.value > y.value for z in self._ends[length]) if length < len(self._ends) else 0
         most = better + max(0, self._k - 1 - ahead)
         return min(most, len(self._ends[length])) if length == y.length + 1 else most
 
-    def _ahead(self, y: Hypothesis, length: int) -> int:
-        """How many of this length have a greater value."""
+    def _count_ahead(self, y: Hypothesis, length: int) -> int:
+        """The number of hypotheses of this length with a greater value."""
         return sum(z.value > y.value for z in self._beams[length]) if length < len(self._beams) else 0
 
 
-def by_rank(y: Hypothesis) -> Any:
-    return y.rank
+by_rank, by_place = attrgetter("rank"), attrgetter("key")
 
 
-def by_place(y: Hypothesis) -> Any:
-    return y.key
-
-
-def follow(strategy: Strategy, score: Score, n: int) -> type[FullBeams] | None:
-    """Who can count the least calls of a beam search; None if nobody can, or if it goes best-first."""
+def certificate_for(strategy: Strategy, score: Score, n: int) -> type[FullBeams] | None:
+    """The trace that counts the least calls of this search; None if there is none, or if the search goes best-first."""
     stop = strategy.stop
     if not strategy.level_by_level or strategy.order.relies_on_bound or strategy.k == inf or not score.exact(strategy.finished):
         return None
-    same = score.monotonic and isinstance(stop, (TopFinished, BestIsWorse))  # as far as the n best go, these are bounds, too
-    if stop.exact or same or (score.value_only and n == 1 and isinstance(stop, FirstFinished)):
+    bound = score.monotonic and isinstance(stop, (TopFinished, BestIsWorse))  # for the n best answers these are bounds too
+    if stop.exact or bound or (score.value_only and n == 1 and isinstance(stop, FirstFinished)):
         return FullBeams
     return StoppedBeams if isinstance(stop, LevelStop) else None

@@ -1,4 +1,4 @@
-"""Costs: seconds and memory of a block of work, on a CPU or a GPU, and the batch size that is fastest."""
+"""Costs: time and memory of a block of work, on a CPU or a GPU, and a search for the fastest batch size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 STATUS = Path("/proc/self/status")
 RESET = Path("/proc/self/clear_refs")
 FIRST_BATCH = 64
-SLOWER = 1.2  # a batch size that takes so much longer than the best ends the search for it
+SLOWER = 1.2  # the search for a batch size ends when one takes this many times as long as the best
 
 
 class HasSeconds(Protocol):
@@ -23,28 +23,28 @@ AnyRun = TypeVar("AnyRun", bound=HasSeconds)
 
 
 def fastest_batch(run: Callable[[int], AnyRun], inputs: int) -> tuple[int, AnyRun]:
-    """The batch size with which `run` is fastest, and that run: twice as large each time, until it takes a fifth longer than
-    the best, holds all inputs, or memory ends."""
+    """The batch size with which `run` is fastest, and that run. Doubles the size until a run takes a fifth longer than the best,
+    holds all inputs, or runs out of GPU memory; then halves it until something fits. ValueError if not even one input does."""
     import torch
 
-    found: dict[int, AnyRun] = {}
+    runs: dict[int, AnyRun] = {}
     size, grows = FIRST_BATCH, True
-    while size and (grows or not found):
+    while size and (grows or not runs):
         try:
-            found[size] = run(size)
-            grows = grows and size < inputs and found[size].seconds <= SLOWER * min(each.seconds for each in found.values())
+            runs[size] = run(size)
+            grows = grows and size < inputs and runs[size].seconds <= SLOWER * min(each.seconds for each in runs.values())
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             grows = False
         size = 2 * size if grows else size // 2
-    if not found:
+    if not runs:
         raise ValueError("the model does not fit into this GPU's memory with even one input")
-    best = min(found, key=lambda size: found[size].seconds)
-    return best, found[best]
+    best = min(runs, key=lambda size: runs[size].seconds)
+    return best, runs[best]
 
 
 def gpu_seconds(work: Callable[[], Any]) -> float:
-    """The time that a GPU's kernels and copies take in this work: a profiler's, which slows down all but them."""
+    """The time of a GPU's kernels and copies in this work, from a profiler, which slows down everything but those."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -56,15 +56,15 @@ def gpu_seconds(work: Callable[[], Any]) -> float:
 
 @dataclass
 class Peak:
-    """In MiB; meaningful after the block."""
+    """Peak memory in MiB; set at the end of the block."""
 
     mib: float = 0.0
 
 
 @contextmanager
 def peak_memory(gpu_weights: int | None = None) -> Iterator[Peak]:
-    """The peak of resident memory in the block, less what was resident before it. Where the kernel cannot reset the peak
-    (anything but Linux), what the process's all-time peak rose by. On a GPU, what was allocated there, less the model's bytes."""
+    """The peak of resident memory in the block minus what was resident before; not on Linux, the rise of the process's all-time
+    peak, which cannot be reset there. With `gpu_weights` (the model's bytes), the peak of GPU memory minus those."""
     gc.collect()
     peak = Peak()
     if gpu_weights is not None:
@@ -89,6 +89,6 @@ def _status(name: str) -> float:
 
 
 def _highest() -> float:
-    import resource  # which Windows does not have; nothing asks for it there before it is measured
+    import resource  # not on Windows, so only imported when needed
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

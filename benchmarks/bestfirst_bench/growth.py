@@ -1,4 +1,4 @@
-"""Growth: what a decode costs as a whole, as the beam grows and as the text grows."""
+"""Growth: the costs of a whole decode, as the beam grows and as the text grows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATS = ("calls", "rows", "steps", "seconds", "model_seconds", "in_flight", "cac
 
 @dataclass(frozen=True)
 class Measurement(Saved):
-    """One decode of so many lines together. `cache_tokens` is the most held at a time, `peak_mib` what memory rose by."""
+    """The costs of decoding this many lines together. `cache_tokens`: the most in the KV cache; `peak_mib`: rise of memory."""
 
     kind = "measurement"
     writer = "bestfirst bench growth"
@@ -52,11 +52,11 @@ class Measurement(Saved):
 
 
 Point = tuple[str, str, int, int]
-"""What to measure: the series, the search, the beam, the number of lines."""
+"""What to measure: series, search, beam size, number of lines."""
 
 
 def growth_points(beams: Sequence[int], beam_lines: int, lines: Sequence[int], beam: int) -> list[Point]:
-    """Every beam on `beam_lines` lines, with both searches; then every number of lines with `beam`, best-first."""
+    """All beam sizes on `beam_lines` lines, with both searches; then all numbers of lines with `beam`, best-first only."""
     of_beam = [("beam", search, k, beam_lines) for k in beams for search in ("beam", "best-first")]
     return of_beam + [("lines", "best-first", beam, count) for count in lines]
 
@@ -68,9 +68,9 @@ def measure_growth(
     store: Store[Measurement],
     progress: Callable[[str], None],
 ) -> None:
-    """Make the measurements that are missing."""
+    """Make the measurements that are missing from the store."""
     sources = [pair.source for pair in text.pairs]
-    decode(model, sources[:4])  # what is done once is not timed
+    decode(model, sources[:4])  # warm-up: one-time work is not timed
     for series, search, beam, lines in points:
         if (series, text.name, search, beam, lines) in store:
             continue
@@ -96,7 +96,7 @@ def measure_growth(
 
 
 def growth_table(title: str, measured: Sequence[Measurement]) -> Table:
-    """What a decode cost, as the beam and the text grew."""
+    """A table of these measurements."""
     columns: Columns = {
         "what grows": "series",
         "search": "search",

@@ -1,8 +1,8 @@
-"""python -m bestfirst_bench.masks TEXT [HYPOTHESES]: which library gives grammars' masks fastest where hypotheses fork.
+"""python -m bestfirst_bench.masks TEXT [HYPOTHESES]: which library computes the token masks of a grammar fastest for a beam.
 
-A step of a beam: of every hypothesis a matcher is copied, told a token, and asked for its mask, all on one thread; CPU seconds.
-The schema has strings, numbers, a list and an enumeration; tokens are byte-level BPE, learnt from TEXT. Of llguidance, xgrammar
-and outlines-core, those that are installed.
+In each step, the matcher of every hypothesis is copied, advanced by a token, and its mask computed, all on one thread; CPU
+seconds. The JSON schema has strings, numbers, a list and an enumeration; tokens are byte-level BPE, trained on TEXT. Compares
+llguidance, xgrammar and outlines-core, as far as they are installed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ TEXTS = [
 ]
 END = "<end>"
 Step = Callable[[list[Any], list[int], Any], list[Any]]
-"""Copies of matchers after one token each; their masks are in the array (hypotheses, words)."""
+"""(matchers, a token for each, masks (hypotheses, words)): returns advanced copies of the matchers, and fills in their masks."""
 
 
 def tokenizer_of(path: str, size: int = 32_000) -> Any:
+    """A BPE tokenizer trained on this text."""
     from tokenizers import ByteLevelBPETokenizer
 
-    made = ByteLevelBPETokenizer()
-    made.train([path], vocab_size=size, special_tokens=[END], show_progress=False)
-    return made
+    built = ByteLevelBPETokenizer()
+    built.train([path], vocab_size=size, special_tokens=[END], show_progress=False)
+    return built
 
 
 def llguidance_step(tokens: Any) -> tuple[Any, Step]:
@@ -88,7 +89,7 @@ def outlines_step(tokens: Any) -> tuple[Any, Step]:
     index = outlines_core.Index(build_regex_from_schema(json.dumps(SCHEMA), ""), outlines_core.Vocabulary(0, spelled))
 
     def step(states: list[Any], taken: list[int], masks: Any) -> list[Any]:
-        """By the index: a copy of its `Guide` would be a copy of that. Its states are numbers, its masks lists of tokens."""
+        """Works on the index, since copying a `Guide` copies its index. States are numbers; allowed tokens come as lists."""
         later = [index.get_next_state(state, token) for state, token in zip(states, taken, strict=True)]
         for row, state in zip(masks, later, strict=True):
             bits = np.zeros(32 * len(row), np.uint8)
@@ -100,16 +101,16 @@ def outlines_step(tokens: Any) -> tuple[Any, Step]:
 
 
 def _letters() -> list[str]:
-    """How byte-level BPE writes each byte."""
+    """The character that byte-level BPE writes for each byte."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return [chr(byte if byte in shown else 256 + hidden.index(byte)) for byte in range(256)]
 
 
 def main(path: str, hypotheses: str = "50", turns: int = 5) -> None:
-    tokens, many = tokenizer_of(path), int(hypotheses)
+    tokens, count = tokenizer_of(path), int(hypotheses)
     words = (tokens.get_vocab_size() + 31) // 32
-    texts = [tokens.encode(TEXTS[i % len(TEXTS)]).ids for i in range(many)]
+    texts = [tokens.encode(TEXTS[i % len(TEXTS)]).ids for i in range(count)]
     length = min(map(len, texts))
     for name, make in {"llguidance": llguidance_step, "xgrammar": xgrammar_step, "outlines-core": outlines_step}.items():
         if find_spec(name.replace("-", "_")) is None:
@@ -117,16 +118,16 @@ def main(path: str, hypotheses: str = "50", turns: int = 5) -> None:
             continue
         begun = process_time()
         first, step = make(tokens)
-        made, found = process_time() - begun, float("inf")
+        built, best = process_time() - begun, float("inf")
         for _ in range(turns):
-            states, masks = [first] * many, np.zeros((many, words), np.int32)
+            states, masks = [first] * count, np.zeros((count, words), np.int32)
             begun = process_time()
             for at in range(length):
                 states = step(states, [text[at] for text in texts], masks)
-            found = min(found, (process_time() - begun) / length / many)
+            best = min(best, (process_time() - begun) / length / count)
         bits = np.unpackbits(masks.view(np.uint8), axis=1).sum(1)
         counts = f"{bits.min()} to {bits.max()} tokens allowed at last"
-        print(f"{name}: made in {made:.2f} s, {1e6 * found:.1f} us for a hypothesis and step of {many}; {counts}")
+        print(f"{name}: made in {built:.2f} s, {1e6 * best:.1f} us for a hypothesis and step of {count}; {counts}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""python -m bestfirst_bench.own_models: what decoding costs beside a model of one's own, and an ensemble beside its models.
+"""python -m bestfirst_bench.own_models [FILE]: the library's overhead on a user's own model, and of an ensemble over its models.
 
-Times are CPU seconds, each the least of several turns; those that are compared take turns with each other.
+Times are CPU seconds, the best of several turns, alternating between what is compared. FILE: lines for the ensemble.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOKENS, WIDTH, WIDE = 200, 64, 50_000
 
 
 class Lstm(bestfirst.Model):
-    """An LSTM with random weights. Whatever `form` its scores come in, the same computation is done in numpy."""
+    """An LSTM with random weights, computed in numpy. `form` converts the scores into what `score` returns."""
 
     eos = (0,)
 
@@ -49,7 +49,7 @@ class Lstm(bestfirst.Model):
 
 
 class Constant(bestfirst.Model):
-    """The same row of scores at every token."""
+    """A model that returns the same row of scores after every prefix."""
 
     eos = (0,)
 
@@ -69,57 +69,55 @@ def _sigmoid(x: Any) -> Any:
 
 
 FORMS: dict[str, Callable[[Any], Any]] = {"lists": lambda x: x.tolist(), "numpy": lambda x: x, "torch": torch.from_numpy}
-"""How a row or a matrix of scores is returned."""
+"""The types in which a model can return a row or matrix of scores, and the conversion from numpy."""
 
 
-def least(work: Mapping[str, Callable[[], Any]], turns: int) -> dict[str, float]:
-    """The least CPU seconds of each, after one turn that does not count."""
-    found = dict.fromkeys(work, float("inf"))
+def least_seconds(work: Mapping[str, Callable[[], Any]], turns: int) -> dict[str, float]:
+    """The least CPU seconds of each function, after one warm-up turn."""
+    best = dict.fromkeys(work, float("inf"))
     for turn in range(turns + 1):
         for name, call in work.items():
             begun = process_time()
             call()
-            found[name] = min(found[name], process_time() - begun) if turn else found[name]
-    return found
+            best[name] = min(best[name], process_time() - begun) if turn else best[name]
+    return best
 
 
 def lstms(turns: int) -> dict[str, float]:
-    """Seconds for 40 inputs, 20 tokens each, by what the model returns."""
+    """Seconds for 40 inputs, 20 tokens each, by the type of the model's scores."""
     settings: Any = {"beam": 5, "max_length": 20, "accept_truncated": True, "row_budget": 32}
     models = {name: Lstm(form) for name, form in FORMS.items()}
-    return least({name: partial(bestfirst.decode, model, range(40), **settings) for name, model in models.items()}, turns)
+    runs = {name: partial(bestfirst.decode, model, range(40), **settings) for name, model in models.items()}
+    return least_seconds(runs, turns)
 
 
 def rows(turns: int) -> dict[str, float]:
-    """Seconds for one row of 50,000 tokens, all that is done with it included, by what it is."""
+    """Seconds for each row of 50,000 scores, with the whole decode, by the type of the row."""
     settings: Any = {"beam": 5, "max_length": 20, "accept_truncated": True, "row_budget": 16}
     models = {name: Constant(form) for name, form in FORMS.items()}
     count = sum(result.rows for result in bestfirst.decode(models["numpy"], [()] * 4, **settings))
-    found = least({name: partial(bestfirst.decode, model, [()] * 4, **settings) for name, model in models.items()}, turns)
-    return {name: seconds / count for name, seconds in found.items()}
+    runs = {name: partial(bestfirst.decode, model, [()] * 4, **settings) for name, model in models.items()}
+    return {name: seconds / count for name, seconds in least_seconds(runs, turns).items()}
 
 
 def ensemble(lines: Sequence[str], turns: int) -> dict[str, float]:
-    """Seconds of the embedded model, of a second one, and of both as an ensemble."""
+    """Seconds of the embedded model, of a second instance, and of an ensemble of both."""
     models = [bestfirst.load(), bestfirst.load()]
     three = {"first": models[0], "second": models[1], "ensemble": bestfirst.Ensemble(models)}
-    return least({name: partial(bestfirst.decode, model, lines, beam=5) for name, model in three.items()}, turns)
+    return least_seconds({name: partial(bestfirst.decode, model, lines, beam=5) for name, model in three.items()}, turns)
 
 
 def main(path: str | None = None, turns: int = 7) -> None:
     torch.set_num_threads(1)
-    found = lstms(turns)
-    print("an LSTM, seconds:", ", ".join(f"{name} {each:.3f}" for name, each in found.items()), end="")
-    print(f"; slowest over fastest {max(found.values()) / min(found.values()):.2f}")
+    seconds = lstms(turns)
+    print("an LSTM, seconds:", ", ".join(f"{name} {each:.3f}" for name, each in seconds.items()), end="")
+    print(f"; slowest over fastest {max(seconds.values()) / min(seconds.values()):.2f}")
     print("a row of 50,000, ms:", ", ".join(f"{name} {1e3 * each:.2f}" for name, each in rows(turns).items()))
     if path is not None:
-        found = ensemble(Path(path).read_text("utf-8").splitlines()[:40], turns)
-        ratio = found["ensemble"] / (found["first"] + found["second"])
-        print(
-            "40 lines, seconds:",
-            ", ".join(f"{name} {each:.3f}" for name, each in found.items()),
-            f"; {ratio:.2f} of the two apart",
-        )
+        seconds = ensemble(Path(path).read_text("utf-8").splitlines()[:40], turns)
+        ratio = seconds["ensemble"] / (seconds["first"] + seconds["second"])
+        print("40 lines, seconds:", ", ".join(f"{name} {each:.3f}" for name, each in seconds.items()), end="")
+        print(f" ; {ratio:.2f} of the two apart")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The paper's experiments: what it reports, cited and not measured; and each of its tables as a run, line by line.
+"""The paper's experiments: its published numbers (cited, not measured), and the settings to repeat each of its tables.
 
-Meister, Vieira and Cotterell, "Best-First Beam Search", TACL 2020, all tables of section 6. Theirs are other models, and whole
-test sets: calls, increases and search errors may be compared, absolute BLEU may not. `paper.csv` has them; where it says
-weight, the paper says beta, and its search errors of mutual information are against beam search with nothing clipped.
+Meister, Vieira and Cotterell, "Best-First Beam Search", TACL 2020, all tables of section 6. They used other models, and whole
+test sets: calls, increases and search errors can be compared with ours, absolute BLEU cannot. The numbers are in `paper.csv`; its
+"weight" is the paper's beta, and its search errors of mutual information are relative to beam search with nothing clipped.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
 
-from .setting import LANGUAGE_MODEL, TODAYS, Setting
+from .setting import LANGUAGE_MODEL, TOOLKIT_STOPS, Setting
 
-# -- what the paper reports ----------------------------------------------------------------------------------------------
+# -- the paper's numbers -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Published:
-    """One line of a table of the paper. What it does not print is None; in percent: `increase`, `error`, `quality`."""
+    """One line of a table of the paper; None where it prints nothing. `increase`, `error` and `quality` are in percent."""
 
     k: int
     method: str
@@ -45,7 +45,7 @@ DATASETS = {"iwslt14": "IWSLT'14 De-En", "wmt17": "WMT'17 De-En", "mttt": "MTTT 
 
 
 def _read_tables() -> dict[str, dict[str, list[Published]]]:
-    """Lines by table and dataset."""
+    """The lines of `paper.csv`, by table and dataset."""
     tables: dict[str, dict[str, list[Published]]] = {}
     with (files(__package__) / "paper.csv").open(encoding="utf-8") as stream:
         for table, dataset, k, method, *printed, parameters in list(csv.reader(stream))[1:]:
@@ -58,13 +58,13 @@ def _read_tables() -> dict[str, dict[str, list[Published]]]:
 
 TABLES = _read_tables()
 
-# -- how to measure it again ---------------------------------------------------------------------------------------------
+# -- the settings to measure ---------------------------------------------------------------------------------------------
 
 NONE: Mapping[str, float] = {}
 
 
 def paper_setting(search: str, k: int, score: str = "logprob", parameters: Mapping[str, float] = NONE, **more: Any) -> Setting:
-    """As the paper has it: finished hypotheses keep their slots, n_max = ceil(2|x|)."""
+    """A setting with the paper's rules: finished hypotheses keep their slots, n_max = ceil(2|x|)."""
     options: dict[str, Any] = {"language_model": LANGUAGE_MODEL} if score == "mutual-information" else {}
     rules = {"finished": "keep", "max_length": "2x", **more}
     return Setting.of(search, k, score=score, score_options={**options, **parameters}, **rules)
@@ -72,18 +72,18 @@ def paper_setting(search: str, k: int, score: str = "logprob", parameters: Mappi
 
 @dataclass(frozen=True)
 class PlannedLine:
-    """One line of a table: what is searched, beside which baseline, and what the paper reports for it.
+    """One line of a table: the setting to search with, its baselines, and the paper's numbers.
 
-    `baseline` is beam search with the same score: increase and search error are over it. `zero` is the line that gains of BLEU
-    are over, and for mutual information the one that the paper's own search error is against.
+    `baseline` is beam search with the same score, to which increase and search error are relative. `zero` is the line to which
+    gains of BLEU are relative, and for mutual information also the paper's own search error.
     """
 
     setting: Setting
-    score: str = ""  # a title, where a table has several scores
+    score: str = ""  # a title, if a table has several scores
     baseline: Setting | None = None
     zero: Setting | None = None
     published: Published | None = None
-    search: str | None = None  # a title, where the search's name will not do
+    search: str | None = None  # a title instead of the search's name
 
 
 Planner = Callable[[int, Mapping[str, Published]], list[PlannedLine]]
@@ -102,7 +102,7 @@ class Experiment:
     language_model: bool = False
 
     def plan(self, dataset: str, beams: Sequence[int]) -> list[PlannedLine]:
-        """All its lines, the beams one after the other."""
+        """All lines of the table, by beam size. ValueError for a beam size that it cannot be run with."""
         cited = TABLES.get(self.name, {}).get(dataset, [])
         plan = []
         for k in beams:
@@ -116,7 +116,7 @@ class Experiment:
 
 
 def over_beam(*searches: str, last: str | None = None) -> Planner:
-    """Plain log-probability: beam search, and these searches over it; `last` is a title for the last of them."""
+    """A table of plain log-probability: beam search, and these searches compared with it; `last`: title of the last one."""
 
     def lines(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
         beam = paper_setting("beam", k)
@@ -128,7 +128,7 @@ def over_beam(*searches: str, last: str | None = None) -> Planner:
 
 
 def length(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
-    """Section 6.2: no reward; the bounded reward by the heuristic; the reward by the stopping criterion. Exact search beside."""
+    """Section 6.2: no reward; the bounded reward by heuristic; the reward by stopping criterion; both also by exact search."""
     zero = paper_setting("beam", k)
     bounded, reward = cited["heuristic"], cited["stopping"]
     beta, ratio = bounded.parameters["beta"], bounded.parameters["ratio"]
@@ -141,7 +141,7 @@ def length(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
 
 
 def mutual_information(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
-    """Section 6.3: nothing clipped, then each method with the epsilon that the paper chose for it. Exact search beside."""
+    """Section 6.3: nothing clipped, then each method with the paper's epsilon for it; each with exact search."""
     baseline = cited["beam"]
     zero = paper_setting("beam", k, "mutual-information", baseline.parameters)
     lines = [PlannedLine(zero, "epsilon 0", zero=zero, published=baseline)]
@@ -151,7 +151,7 @@ def mutual_information(k: int, cited: Mapping[str, Published]) -> list[PlannedLi
 
 
 def _by_method(k: int, score: str, published: Published, title: str, zero: Setting) -> list[PlannedLine]:
-    """One score, searched level by level, by the paper's method, and exactly."""
+    """Lines for one score: searched level by level, by the paper's method, and exactly."""
     beam, method, exact = (
         paper_setting(search, k, score, published.parameters) for search in ("beam", published.method, "best-first")
     )
@@ -163,7 +163,7 @@ def _by_method(k: int, score: str, published: Published, title: str, zero: Setti
 
 
 def figure(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
-    """Calls against time, a sentence at a time: a call a forward pass, as in the paper; then as many as the engine likes."""
+    """Calls against time, one sentence at a time: one row a forward pass, as in the paper; then the engine's own row budget."""
     lines = []
     for rows in (1, None):
         beam, best_first = (paper_setting(search, k, row_budget=rows, alone=True) for search in ("beam", "best-first"))
@@ -172,12 +172,12 @@ def figure(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
     return lines
 
 
-def todays_stops(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
-    """Not in the paper: the rule and the stops of today's toolkits, and best-first search that returns what they return."""
+def toolkit_stops(k: int, cited: Mapping[str, Published]) -> list[PlannedLine]:
+    """Not in the paper: beam search with the rules and stops of today's toolkits, and best-first search with the same answers."""
     lines = []
     scores: dict[str, Any] = {"log p": {}, "log p / N": {"score": "length-normalized", "parameters": {"alpha": 1.0}}}
     for title, how in scores.items():
-        for stop in TODAYS:
+        for stop in TOOLKIT_STOPS:
             beam, ours = (paper_setting(search, k, finished="leave", **how) for search in (stop, f"best-first/{stop}"))
             lines += [PlannedLine(beam, title), PlannedLine(ours, title, beam)]
     return lines
@@ -188,11 +188,11 @@ EXPERIMENTS = {
     for experiment in (
         # Section 6.1: calls of beam search, of the same with OpenNMT's early stopping, and of best-first.
         Experiment("results", "Calls (the paper's table of results)", over_beam("es", "best-first"), (5, 10, 100)),
-        # Other rules to stop beam search by. Both are our reading of the papers that the paper cites.
+        # Other stopping rules for beam search. Both are our reading of the papers that the paper cites.
         Experiment("stopping", "Stopping criteria", over_beam("shrinking", "early", "best-first"), (10, 100)),
         Experiment("length", "Length normalization", length, (5, 10), every_beam=False),
         Experiment("mutual-information", "Mutual information", mutual_information, (5, 10), False, language_model=True),
-        # Section 6.4: a queue of at most gamma k hypotheses. With gamma = n_max nothing ever goes: best-first itself.
+        # Section 6.4: a queue of at most gamma k hypotheses. With gamma = n_max nothing is ever dropped: plain best-first search.
         Experiment(
             "memory",
             "Memory-reduced search",
@@ -200,7 +200,7 @@ EXPERIMENTS = {
             (5, 10),
             validation=True,
         ),
-        Experiment("stops", "Today's stops", todays_stops, (5, 10)),
+        Experiment("stops", "Today's stops", toolkit_stops, (5, 10)),
         Experiment("figure", "Calls against time, a sentence at a time", figure, (3, 10)),
     )
 }

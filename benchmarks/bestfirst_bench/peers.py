@@ -1,4 +1,4 @@
-"""Peers: other ways to get a beam search's output from the same model, each as one function of a text to timed translations."""
+"""Peers: other ways to get beam search's output from the same model, each as a function from token ids to timed outputs."""
 
 from __future__ import annotations
 
@@ -27,43 +27,43 @@ from .costs import fastest_batch
 if TYPE_CHECKING:
     from bestfirst.models.transformers import TransformersModel
 
-BATCH = 32  # sentences, of peers on a CPU
+BATCH = 32  # sentences in a batch, of peers on a CPU
 Tokens = tuple[int, ...]
 
 
 @dataclass
 class PeerRun:
-    """What a peer made of the text, and what it cost; None where it cannot be known."""
+    """The outputs of a peer and its costs, None where they cannot be known."""
 
     seconds: float
     outputs: list[Tokens] = field(repr=False)  # without special tokens
     calls: int | None = None
     rows: int | None = None
     steps: int | None = None
-    drafted: int | None = None  # of the rows, those that were guessed; and of these, those that were asked for
+    drafted: int | None = None  # rows of drafted tokens; `accepted`: those of them that the search needed
     accepted: int | None = None
-    outside: float | None = None  # share of time that was not the model's
-    cache_tokens: float | None = None  # held for each sentence in flight
-    batch: int | None = None  # sentences, where that was searched for
-    peak_mib: float = 0.0  # of the GPU's memory where the model runs on one
-    text_seconds: float | None = None  # from texts to texts
+    outside: float | None = None  # share of time spent outside the model
+    cache_tokens: float | None = None  # in the KV cache for each sentence in flight
+    batch: int | None = None  # sentences, if the fastest batch size was searched for
+    peak_mib: float = 0.0  # GPU memory if the model is on a GPU
+    text_seconds: float | None = None  # including tokenization and detokenization
 
     @property
     def steps_a_token(self) -> float | None:
-        """Steps over the length of the outputs, EOS included: with every source by itself, 1 for a step a token."""
+        """Steps divided by the length of the outputs, EOS included; 1 if every source alone takes a step for each token."""
         return None if self.steps is None else self.steps / sum(len(output) + 1 for output in self.outputs)
 
     @property
     def accepted_share(self) -> float | None:
-        """Of the rows that were guessed."""
+        """The share of drafted rows that the search needed."""
         return self.accepted / self.drafted if self.accepted is not None and self.drafted else None
 
 
 class Peer(ABC):
-    """A way to decode. `run` translates the sources with a beam of k, a length penalty, and a rule for when to stop.
+    """A way to decode: `run` decodes the sources with a beam of k, a length penalty and a stopping rule.
 
-    `stop`: by its name here; None for no early stopping. CTranslate2 always has its own. `no_repeat`: no so many tokens may come
-    twice, which `generate` knows, with and without the drop-in.
+    `stop`: the rule's name in this library; None for no early stopping. CTranslate2 always uses its own. `no_repeat`: the n of
+    n-grams that may not repeat, for `generate` with and without the drop-in.
     """
 
     name: str
@@ -79,17 +79,18 @@ class Peer(ABC):
 
     @staticmethod
     def missing() -> str | None:
-        """Why it cannot run here, if so."""
+        """Why this peer cannot run here; None if it can."""
         return None
 
     @abstractmethod
     def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun: ...
 
     def text_seconds(self, texts: Sequence[str], k: int, max_length: int, run: PeerRun) -> float | None:
-        """From texts to texts, where `run` went from their tokens to tokens."""
+        """Seconds from texts to texts, given the `run` from their token ids to token ids; None if unknown."""
         return None
 
     def _clean(self, tokens: Sequence[int]) -> Tokens:
+        """The tokens without special ones."""
         special = {*self.model.eos, *self.model.start_tokens, self.model.config_value("pad_token_id")}
         return tuple(token for token in tokens if token not in special)
 
@@ -103,7 +104,7 @@ class BestFirstPeer(Peer):
     def __init__(self, *settings: Any) -> None:
         super().__init__(*settings)
         self._silent = copy(self.model)
-        vars(self._silent).update(tokenizer=None, _texts=None)  # no peer makes text of its tokens
+        vars(self._silent).update(tokenizer=None, _texts=None)  # no detokenization, as for the other peers
 
     def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
         stats = Stats()
@@ -117,13 +118,13 @@ class BestFirstPeer(Peer):
             stats.steps,
             stats.drafted,
             stats.accepted,
-            None if self.model.on_gpu else stats.outside,  # there, host and device work side by side
+            None if self.model.on_gpu else stats.outside,  # on a GPU, host and device work at the same time
             stats.cache_tokens / stats.in_flight,
         )
 
     def _asked(self, k: int, max_length: int) -> dict[str, Any]:
-        asked: dict[str, Any] = {"strategy": self.strategy, "beam": k, "max_length": max_length, "accept_truncated": True}
-        return {**asked, "length_penalty": self.length_penalty, "stop": self.stop}
+        settings: dict[str, Any] = {"strategy": self.strategy, "beam": k, "max_length": max_length, "accept_truncated": True}
+        return {**settings, "length_penalty": self.length_penalty, "stop": self.stop}
 
     def text_seconds(self, texts: Sequence[str], k: int, max_length: int, run: PeerRun) -> float | None:
         begun = perf_counter()
@@ -132,7 +133,7 @@ class BestFirstPeer(Peer):
 
 
 class DraftPeer(BestFirstPeer):
-    """This engine, with somebody who guesses ahead."""
+    """This engine with a drafter."""
 
     name = "best-first, drafts"
     drafter: Any = None
@@ -142,18 +143,18 @@ class DraftPeer(BestFirstPeer):
 
 
 class BeamPeer(BestFirstPeer):
-    """Beam search on this engine: finished hypotheses leave, and without a rule to stop early_stopping="never"."""
+    """Beam search on this engine. Finished hypotheses leave the beam; without `stop` it is early_stopping="never"."""
 
     name = "beam, same engine"
     strategy = "beam"
 
 
 EARLY_STOPPING: dict[str | None, bool | str] = {"hf-true": True, "hf-false": False, "ctranslate2": True}
-"""Hugging Face's name for a rule; of CTranslate2's it has the nearest."""
+"""Hugging Face's `early_stopping` for a rule; for CTranslate2's, the nearest one."""
 
 
 class HuggingFacePeer(Peer):
-    """Hugging Face `generate`, in batches of sentences of like length; on a GPU, of the size that is best for each beam size."""
+    """Hugging Face `generate`, in batches of sentences of similar length; on a GPU, with the fastest batch size for each k."""
 
     name = "Hugging Face generate"
 
@@ -176,18 +177,18 @@ class HuggingFacePeer(Peer):
         run.rows, run.steps, run.batch = count.rows, count.steps, size if self.model.on_gpu else None
         return run
 
-    def _timed(self, sources: Sequence[Tokens], k: int, max_length: int, size: int, **own: Any) -> PeerRun:
+    def _timed(self, sources: Sequence[Tokens], k: int, max_length: int, size: int, **more: Any) -> PeerRun:
         most = {"max_length": max_length + 1} if self.model.encoder_decoder else {"max_new_tokens": max_length}
-        asked: dict[str, Any] = {"num_beams": k, "length_penalty": self.length_penalty, **most}
-        asked["early_stopping"] = EARLY_STOPPING.get(self.stop, "never")
+        settings: dict[str, Any] = {"num_beams": k, "length_penalty": self.length_penalty, **most}
+        settings["early_stopping"] = EARLY_STOPPING.get(self.stop, "never")
         if self.no_repeat:
-            asked["no_repeat_ngram_size"] = self.no_repeat
-        run = timed_generate(self.model, sources, size, **asked, **own)
+            settings["no_repeat_ngram_size"] = self.no_repeat
+        run = timed_generate(self.model, sources, size, **settings, **more)
         run.outputs = [self._clean(tokens) for tokens in run.outputs]
         return run
 
     def text_seconds(self, texts: Sequence[str], k: int, max_length: int, run: PeerRun) -> float | None:
-        """Its tokenizer reads all texts in one call, and writes all in one."""
+        """Adds tokenization and detokenization, each of all texts in one call."""
         begun = perf_counter()
         self.model.tokenizer(list(texts))
         self.model.tokenizer.batch_decode(run.outputs, skip_special_tokens=True)
@@ -210,7 +211,7 @@ class DropInPeer(HuggingFacePeer):
 
 
 def counting_generate(total: Stats) -> Callable[..., Any]:
-    """`bestfirst.generate`, which adds what each call cost to `total`."""
+    """`bestfirst.generate`, adding the costs of each call to `total`."""
 
     @wraps(generate)
     def counted(*given: Any, **arguments: Any) -> Any:
@@ -224,14 +225,14 @@ def counting_generate(total: Stats) -> Callable[..., Any]:
 
 
 def timed_generate(
-    model: TransformersModel, prompts: Sequence[Tokens], size: int, clock: Callable[[], float] = perf_counter, **asked: Any
+    model: TransformersModel, prompts: Sequence[Tokens], size: int, clock: Callable[[], float] = perf_counter, **settings: Any
 ) -> PeerRun:
-    """`generate` on batches of prompts of like length: what it generated for each, to the end of its batch. The clock does not
-    run while batches are made: whoever generates has them."""
+    """Run `generate` on batches of prompts of similar length; outputs are as long as their batch. The time to build the batches
+    does not count."""
     inner, left = model.model, not model.encoder_decoder
     pad = inner.config.pad_token_id
     if pad is None:
-        asked["pad_token_id"] = pad = min(model.eos)
+        settings["pad_token_id"] = pad = min(model.eos)
     order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
     pad_rows = partial(pad_sequence, batch_first=True, padding_side="left" if left else "right")
     batches = []
@@ -245,8 +246,8 @@ def timed_generate(
     begun = clock()
     for chosen, ids, mask in batches:
         longest = ids.shape[1]
-        found = inner.generate(input_ids=ids, attention_mask=mask, **asked)[:, longest if left else 1 :].tolist()
-        held.append(asked["num_beams"] * (longest + len(found[0])))
+        found = inner.generate(input_ids=ids, attention_mask=mask, **settings)[:, longest if left else 1 :].tolist()
+        held.append(settings["num_beams"] * (longest + len(found[0])))
         outputs |= dict(zip(chosen, map(tuple, found), strict=True))
     seconds = clock() - begun
     return PeerRun(seconds, [outputs[i] for i in range(len(order))], cache_tokens=sum(held) / len(held))
@@ -257,7 +258,7 @@ class CTranslate2Peer(Peer):
 
     name = "CTranslate2 fp32"
     compute_type = "float32"
-    _converted: dict[tuple[str, str], Any] = {}  # noqa: RUF012  a conversion serves all runs
+    _converted: dict[tuple[str, str], Any] = {}  # noqa: RUF012  shared, so that each model is converted once
 
     @staticmethod
     def missing() -> str | None:
@@ -283,14 +284,14 @@ class CTranslate2Peer(Peer):
         translator, tokenizer = self._translator(), self.model.tokenizer
         pieces = [tokenizer.convert_ids_to_tokens(list(source)) for source in sources]
         begun = perf_counter()
-        limits = {"min_decoding_length": 0, "max_decoding_length": max_length, "max_batch_size": BATCH}  # an empty output is one
+        limits = {"min_decoding_length": 0, "max_decoding_length": max_length, "max_batch_size": BATCH}  # an output may be empty
         found = translator.translate_batch(pieces, beam_size=k, length_penalty=self.length_penalty, **limits)
         seconds = perf_counter() - begun
         return PeerRun(seconds, [self._clean(tokenizer.convert_tokens_to_ids(f.hypotheses[0])) for f in found])
 
 
 class CTranslate2Int8Peer(CTranslate2Peer):
-    """CTranslate2 with weights and products in eight bits: not the same function, so outputs may differ."""
+    """CTranslate2 with weights and matrix products in eight bits: another function, so outputs may differ."""
 
     name = "CTranslate2 int8"
     compute_type = "int8"
@@ -301,7 +302,7 @@ PEERS: tuple[type[Peer], ...] = (BestFirstPeer, BeamPeer, HuggingFacePeer, CTran
 
 @contextmanager
 def counting(module: Any) -> Iterator[Stats]:
-    """Count a module's forward passes, and the rows in them, while the block runs."""
+    """Count a module's forward passes and their rows during the block."""
     count = Stats()
 
     def note(_: Any, args: Any, kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Plots of saved rows: how calls grow with the beam, what calls cost in time and bring in BLEU, and where they are saved."""
+"""Plots of saved rows and measurements: calls by beam size, time and BLEU by calls, and where calls are saved."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .paper import TABLES
 from .row import Row
 from .setting import Setting
 from .summary import (
-    Found,
     QualityMetrics,
+    RowsBySetting,
     binned,
     by_model_and_text,
     by_setting,
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BINS = (0, 10, 20, 30, 40, 60)  # lengths of inputs at which a bar begins
-CITED: dict[str, Any] = {"mfc": "none", "ms": 9, "label": "_", "zorder": 5, "linestyle": ""}  # the paper's: hollow, larger
+BINS = (0, 10, 20, 30, 40, 60)  # lower limits of the input lengths of a bar
+CITED: dict[str, Any] = {"mfc": "none", "ms": 9, "label": "_", "zorder": 5, "linestyle": ""}  # the paper's: hollow and larger
 
 
 class NothingToPlot(ValueError):
-    """The rows have nothing of what this plot shows."""
+    """None of the rows are of the kind that this plot shows."""
 
 
 # -- one style for all ---------------------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ class NothingToPlot(ValueError):
 
 @dataclass(frozen=True)
 class Style:
-    """How a search looks in every plot."""
+    """The look of a search in all plots."""
 
     title: str
     colour: str
@@ -51,7 +51,7 @@ class Style:
 
     @staticmethod
     def of(search: str) -> Style:
-        """The style of this search; one that has none of its own gets its name and grey."""
+        """The style of this search; grey for one without an own style."""
         return STYLES.get(search, Style(search, "#7f7f7f", "x", ""))
 
 
@@ -67,7 +67,7 @@ STYLES = {
 
 
 def canvas(panels: int, columns: int = 3) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels, filled row by row, that is drawn without a display."""
+    """A figure with this many panels, filled row by row. It needs no display."""
     from matplotlib.figure import Figure
 
     columns = min(columns, panels)
@@ -80,26 +80,26 @@ def canvas(panels: int, columns: int = 3) -> tuple[Figure, list[Axes]]:
 
 
 def curve(axis: Axes, search: str, points: Iterable[tuple[float, float]], **style: Any) -> None:
-    """Points of a search, x and y each, in its style."""
+    """Plot (x, y) points in the style of a search."""
     own = Style.of(search)
     look = {"marker": own.marker, "linestyle": own.line, "color": own.colour, "label": own.title, **style}
     axis.plot(*zip(*points, strict=True), **look)
 
 
 def note(axis: Axes, text: str, at: tuple[float, float], beside: tuple[int, int] = (0, 5), **style: Any) -> None:
-    """A few words beside a point."""
+    """Write a few words beside a point."""
     axis.annotate(text, at, textcoords="offset points", xytext=beside, fontsize=8, **style)
 
 
 def name_ticks(axis: Axes, ticks: Iterable[int], **style: Any) -> None:
-    """These numbers, and no others, on a logarithmic axis."""
+    """Label a logarithmic x axis with exactly these numbers."""
     chosen = sorted(set(ticks))
     axis.set_xticks(chosen, labels=[str(tick) for tick in chosen], **style)
     axis.minorticks_off()
 
 
 def finish(figure: Figure, **legend: Any) -> Figure:
-    """What all panels have in common. On a logarithmic axis powers of ten are named, 2 and 5 too if there is room."""
+    """Apply the common style to all panels. Logarithmic axes have labels at powers of ten, and if there is room at 2 and 5."""
     from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, StrMethodFormatter
 
     for axis in figure.axes:
@@ -122,15 +122,15 @@ def finish(figure: Figure, **legend: Any) -> Figure:
 # -- of rows -------------------------------------------------------------------------------------------------------------
 
 
-def groups(rows: Iterable[Row]) -> dict[str, Found]:
+def groups(rows: Iterable[Row]) -> dict[str, RowsBySetting]:
     """Rows by model and text, then by setting and line."""
-    found = by_model_and_text(rows).items()
-    return {f"{model.partition('@')[0]}, {text.partition('@')[0]}": by_setting(group) for (model, text), group in found}
+    rows_of = by_model_and_text(rows).items()
+    return {f"{model.partition('@')[0]}, {text.partition('@')[0]}": by_setting(group) for (model, text), group in rows_of}
 
 
 def calls_by_beam(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
-    """Calls a sentence, for each search and beam; on the paper's own test set, its numbers beside."""
-    named = {name: series for name, found in groups(rows).items() if (series := _series(found))}
+    """Calls a sentence, for each search and beam size; on the paper's own test set, with its numbers."""
+    named = {name: series for name, rows_of in groups(rows).items() if (series := _series(rows_of))}
     if not named:
         raise NothingToPlot("no rows of beam search and best-first search, each with several beams")
     most = max(len(series["best-first"]) for series in named.values())
@@ -149,10 +149,10 @@ def calls_by_beam(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
     return finish(figure)
 
 
-def _series(found: Found) -> dict[str, dict[int, float]]:
-    """Calls by beam, for each search, with the rules that have the most beams; on the lines common to a beam."""
+def _series(rows_of: RowsBySetting) -> dict[str, dict[int, float]]:
+    """For each search, calls by beam size, on the lines common to all searches; of the rules with the most beam sizes."""
     families: dict[str, dict[str, dict[int, Setting]]] = {}
-    for setting in sorted(found, key=lambda s: s.beam):
+    for setting in sorted(rows_of, key=lambda s: s.beam):
         if not setting.alone and setting.scored == "logprob" and setting.search in ("beam", "es", "best-first"):
             families.setdefault(setting.rules, {}).setdefault(setting.search, {})[setting.beam] = setting
     family = max(families.values(), key=lambda f: sum(len(beams) for beams in f.values()), default={})
@@ -160,13 +160,13 @@ def _series(found: Found) -> dict[str, dict[int, float]]:
     series: dict[str, dict[int, float]] = {}
     for search, beams in shown.items():
         for k, setting in beams.items():
-            lines = common(found[others[k]] for others in shown.values() if k in others)
-            series.setdefault(search, {})[k] = mean(found[setting][line].calls for line in lines)
+            lines = common(rows_of[others[k]] for others in shown.values() if k in others)
+            series.setdefault(search, {})[k] = mean(rows_of[setting][line].calls for line in lines)
     return series if {"beam", "best-first"} <= set(series) else {}
 
 
 def time_by_calls(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
-    """The paper's figure: each point is a sentence, decoded alone; left a call a forward pass, right rows together."""
+    """The paper's figure: each point is a sentence decoded alone; left with one row a forward pass, right with many."""
     points: dict[Any, dict[tuple[str, str], list[tuple[float, float]]]] = {}
     for row in rows:
         if row.setting.alone:
@@ -187,52 +187,46 @@ def time_by_calls(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
 
 
 def bleu_by_calls(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
-    """What calls bring: BLEU of every search and beam over the calls it took."""
-    named: dict[str, Found] = {}
-    for name, found in groups(rows).items():
-        plain = {s: r for s, r in found.items() if s.scored == "logprob" and not s.alone}
+    """BLEU by calls, for every search and beam size."""
+    named: dict[str, RowsBySetting] = {}
+    for name, rows_of in groups(rows).items():
+        plain = {s: r for s, r in rows_of.items() if s.scored == "logprob" and not s.alone}
         chosen = {s: r for s, r in plain.items() if all(row.reference for row in r.values())}
         if chosen and "bleu" in metrics.names:
             named[name] = chosen
     if not named:
         raise NothingToPlot("no rows with references, or no sacrebleu (pip install 'bestfirst[bench]')")
     figure, axes = canvas(len(named))
-    for axis, (name, found) in zip(axes, named.items(), strict=True):
-        lines = common(found.values())
+    for axis, (name, rows_of) in zip(axes, named.items(), strict=True):
+        lines = common(rows_of.values())
         points: dict[str, list[tuple[float, float]]] = {}
-        for setting in sorted(found, key=lambda s: s.beam):
-            summary = summarize(found[setting], lines, metrics)
+        for setting in sorted(rows_of, key=lambda s: s.beam):
+            summary = summarize(rows_of[setting], lines, metrics)
             points.setdefault(setting.search, []).append((summary.calls, summary.quality["bleu"]))
             if setting.search == "best-first":
-                note(
-                    axis,
-                    f"k = {setting.beam}",
-                    points["best-first"][-1],
-                    (0, 7),
-                    ha="center",
-                    color=Style.of("best-first").colour,
-                )
+                colour = Style.of("best-first").colour
+                note(axis, f"k = {setting.beam}", points["best-first"][-1], (0, 7), ha="center", color=colour)
         for search, at in points.items():
             curve(axis, search, at)
         axis.set(xscale="log", xlabel="calls a sentence", ylabel="BLEU", title=f"{name}, {len(lines)} lines")
         low, high = axis.get_ylim()
-        axis.set_ylim(min(low, (low + high) / 2 - 1), max(high, (low + high) / 2 + 1))  # a tenth of a point is no difference
+        axis.set_ylim(min(low, (low + high) / 2 - 1), max(high, (low + high) / 2 + 1))  # so that a tenth of a point looks small
     return finish(figure)
 
 
 def saving_by_length(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
-    """Where the saving comes from: calls of beam search that best-first does without, by the length of the input."""
-    named = [(name, found, pair) for name, found in groups(rows).items() for pair in pairs_of(found)]
+    """Calls of beam search and best-first search by the length of the input."""
+    named = [(name, rows_of, pair) for name, rows_of in groups(rows).items() for pair in pairs_of(rows_of)]
     if not named:
         raise NothingToPlot("no rows of beam search and best-first search with the same settings")
     figure, axes = canvas(len(named))
-    for axis, (name, found, (setting, baseline, lines)) in zip(axes, named, strict=True):
+    for axis, (name, rows_of, (setting, baseline, lines)) in zip(axes, named, strict=True):
         bins: dict[str, list[int]] = {}
         for low, high in pairwise([*BINS, 10**9]):
             title = f"{low + 1}-{high}" if high < 10**9 else f"over {low}"
-            if chosen := [line for line in lines if low < found[setting][line].source_length <= high]:
+            if chosen := [line for line in lines if low < rows_of[setting][line].source_length <= high]:
                 bins[title] = chosen
-        old, new = ([mean(found[s][line].calls for line in chosen) for chosen in bins.values()] for s in (baseline, setting))
+        old, new = ([mean(rows_of[s][line].calls for line in chosen) for chosen in bins.values()] for s in (baseline, setting))
         for search, heights in (("beam", old), ("best-first", new)):
             axis.bar(range(len(bins)), heights, color=Style.of(search).colour, label=Style.of(search).title)
         for place, chosen in enumerate(bins.values()):
@@ -245,11 +239,11 @@ def saving_by_length(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
 
 
 def saving_by_sharpness(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
-    """The sharper the model, the more is saved: over sentences, and over temperatures that make it sharper or flatter."""
+    """The saving by how sure the model is: over sentences, and over temperatures that make it sharper or flatter."""
     panels = {"sentences, in fifths": binned, "temperature of the logits": tempered}
     drawn: dict[str, Mapping[str, Any]] = {}
     for title, points_of in panels.items():
-        series = {f"{name}, k = {k}": at for name, found in groups(rows).items() for k, at in points_of(found).items()}
+        series = {f"{name}, k = {k}": at for name, rows_of in groups(rows).items() for k, at in points_of(rows_of).items()}
         drawn |= {title: series} if series else {}
     if not drawn:
         raise NothingToPlot("no rows of beam search and best-first search with the same settings")

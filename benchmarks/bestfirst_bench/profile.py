@@ -1,4 +1,4 @@
-"""bench profile: where the time of a decode goes on a CPU, and how far that is from bare matrix products."""
+"""bench profile: the time of each part of a decode on a CPU, and how far it is from bare matrix products."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "paths": ((Tree, "rows"), (NativeTree, "rows")),
     "log-sum-exp and top-k": ((kernels, "top"), (kernels, "row_top")),
 }
-"""What is timed, by where it lives. Inside the encoder nothing else is."""
+"""The functions to time, by part: (owner, attribute). A part called inside another counts for the outer one (the encoder)."""
 
 
 @dataclass
 class Profile:
-    """Seconds by part; and of a row, in microseconds: what it takes, what its matrix products alone take, and the floor."""
+    """Seconds by part; and the microseconds of a row: in total, of its matrix products alone, and the floor."""
 
     seconds: float
     rows: int
     steps: int
     parts: dict[str, float]
     multiply_adds: int  # of a row
-    rate: float  # multiply-adds a second of this CPU, in thousands of millions: the best of the products timed alone
+    rate: float  # 1e9 multiply-adds a second on this CPU: the best of the products timed alone
     row: float
     row_products: float
     floor: float
 
 
 def profile(model: TransformersModel, sources: Sequence[Any], settings: Mapping[str, Any], turns: int = 3) -> Profile:
-    """Decode a few times with these settings, and account for the fastest."""
+    """Decode a few times with these settings, and profile the fastest. ValueError for a model without a compiled step."""
     decoder = model.decoder or step_for(model)
     if not isinstance(decoder, NativeDecoder):
         raise ValueError(f"model {model.name!r} runs on the {decoder.name} decoder; only compiled steps are profiled")
-    decode(model, sources[:16], **settings)  # what is done once is not timed
+    decode(model, sources[:16], **settings)  # warm-up: one-time work is not timed
     best: tuple[Stats, dict[str, float]] | None = None
     for _ in range(turns):
         stats = Stats()
-        with timed() as parts, patch.object(decoder, "whole", None):  # layer by layer: one call has no parts
+        with timed() as parts, patch.object(decoder, "whole", None):  # layer by layer: a whole step in one call has no parts
             decode(model, sources, **settings, stats=stats)
         if best is None or stats.seconds < best[0].seconds:
             best = (stats, parts)
@@ -77,8 +77,8 @@ def profile(model: TransformersModel, sources: Sequence[Any], settings: Mapping[
     multiply_adds = sum(inputs * outputs for inputs, outputs in shapes)
     rows = max(1, stats.rows // stats.steps)
     layer = decoder.layers[0]
-    own = [by_itself(product, rows) for product in (layer.qkv, layer.fc1, layer.fc2)]
-    rate = max([*own, *(alone(inputs, outputs, rows) for inputs, outputs in set(shapes))])
+    own = [product_rate(product, rows) for product in (layer.qkv, layer.fc1, layer.fc2)]
+    rate = max([*own, *(matmul_rate(inputs, outputs, rows) for inputs, outputs in set(shapes))])
     steps_seconds = stats.model_seconds - parts["encoder"]
     return Profile(
         stats.seconds,
@@ -94,7 +94,7 @@ def profile(model: TransformersModel, sources: Sequence[Any], settings: Mapping[
 
 
 def products(decoder: NativeDecoder) -> list[tuple[int, int]]:
-    """Every product of a step, (inputs, outputs) each."""
+    """The shape (inputs, outputs) of every matrix product in a step."""
     used = [
         product
         for layer in decoder.layers
@@ -106,14 +106,14 @@ def products(decoder: NativeDecoder) -> list[tuple[int, int]]:
     ]
 
 
-def by_itself(product: Product, rows: int) -> float:
-    """As `alone`, of one of the engine's own."""
+def product_rate(product: Product, rows: int) -> float:
+    """Multiply-adds a second of one of the engine's own products with nothing around it: the best of several turns."""
     x, out = np.ones((rows, product.inputs), np.float32), np.empty((rows, product.outputs), np.float32)
     return _rate(rows * product.inputs * product.outputs, lambda: product(x, out))
 
 
-def alone(inputs: int, outputs: int, rows: int) -> float:
-    """Multiply-adds a second of one product with nothing around it: the best of a few."""
+def matmul_rate(inputs: int, outputs: int, rows: int) -> float:
+    """The same for torch's product of this shape."""
     x, weight, out = torch.randn(rows, inputs), torch.randn(inputs, outputs + 16)[:, :outputs], torch.empty(rows, outputs)
     return _rate(rows * inputs * outputs, lambda: torch.mm(x, weight, out=out))
 
@@ -129,7 +129,7 @@ def _rate(multiply_adds: int, run: Callable[[], Any], turns: int = 20) -> float:
 
 @contextmanager
 def timed() -> Iterator[dict[str, float]]:
-    """Time every part while the block runs; what runs inside another part counts there."""
+    """Time all parts during the block; a part that runs inside another counts for the outer one."""
     parts = dict.fromkeys(PARTS, 0.0)
     inside = False
 
@@ -155,18 +155,18 @@ def timed() -> Iterator[dict[str, float]]:
         yield parts
 
 
-def profile_table(title: str, found: Profile) -> Table:
-    """Seconds by part."""
+def profile_table(title: str, profiled: Profile) -> Table:
+    """A table of the seconds by part."""
     columns: Columns = {
         "part": lambda part: part[0],
         "seconds": lambda part: f"{part[1]:.3f}",
-        "share": lambda part: f"{part[1] / found.seconds:.0%}",
-        "µs a row": lambda part: f"{1e6 * part[1] / found.rows:.1f}",
+        "share": lambda part: f"{part[1] / profiled.seconds:.0%}",
+        "µs a row": lambda part: f"{1e6 * part[1] / profiled.rows:.1f}",
     }
     note = (
-        f"{found.rows:,} rows in {found.steps} steps. A row is {found.multiply_adds / 1e6:.2f} million multiply-adds; this CPU "
-        f"does {found.rate:.0f} thousand million a second in one product alone: floor {found.floor:.0f} µs a row. Its "
-        f"products take {found.row_products:.0f} µs, all of a step {found.row:.0f} µs."
+        f"{profiled.rows:,} rows in {profiled.steps} steps. A row is {profiled.multiply_adds / 1e6:.2f} million multiply-adds; "
+        f"this CPU does {profiled.rate:.0f} thousand million a second in one product alone: floor {profiled.floor:.0f} µs a row. "
+        f"Its products take {profiled.row_products:.0f} µs, all of a step {profiled.row:.0f} µs."
     )
-    parts = [*found.parts.items(), ("all", found.seconds)]
+    parts = [*profiled.parts.items(), ("all", profiled.seconds)]
     return Table.of(title, parts, columns, {"part"}, lambda part: part[0] == "all", [note])

@@ -1,8 +1,7 @@
-"""Race: settings decode a text in ever larger parts, and those that others clearly outdo are stopped on the way."""
+"""Race: compares settings on ever larger parts of a text, and stops those that are clearly outdone by cheaper ones on the way."""
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,28 +13,21 @@ from bestfirst.decoding import decode
 from bestfirst.engine import Stats
 
 from .bootstrap import Bootstrap, LineMetric
-from .row import Benchmark, Pair, ParallelText, Saved, Store, device_name
-from .setting import Setting, read_setting
+from .row import Benchmark, Pair, ParallelText, SettingResult, Store, device_name
+from .setting import Setting
 from .shared import decode_shared
 from .summary import mean
 
-FIRST = 10  # lines of the first part; each is about twice the one before
-SAME = 40  # lines with the outputs of a cheaper setting, and no others, after which a setting is stopped
-DEAR = 5  # times the calls of the defaults
+FIRST_LINES = 10  # in the first part; each further part is about twice as large
+SAME_OUTPUT_LINES = 40  # a setting whose outputs equal a cheaper one's on all of this many lines is stopped
+MAX_CALLS_RATIO = 5  # a setting with more than this many times the calls of the defaults is stopped
 
 
-class TuneResult(Saved):
-    """What a race saves: a line's output, or what a setting took on the whole text."""
+class TuneResult(SettingResult):
+    """A saved result of a race: one line's output, or the time of a setting on the whole text."""
 
     kind = "tune result"
     writer = "bestfirst tune"
-
-    @classmethod
-    def read(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields, "setting": read_setting(json.dumps(fields["setting"]))}
-
-    def json(self) -> dict[str, Any]:
-        return {**vars(self), "setting": self.setting.json()}  # type: ignore[attr-defined]
 
     @classmethod
     def load(cls, text: str | bytes) -> Any:
@@ -49,7 +41,7 @@ class TuneResult(Saved):
 
 @dataclass(frozen=True)
 class TunedLine(TuneResult):
-    """One line under one setting. `output` is None where nothing finished within n_max."""
+    """One line decoded with one setting. `output` is None if nothing finished within n_max."""
 
     kind = "tuned line"
 
@@ -68,7 +60,7 @@ class TunedLine(TuneResult):
 
 @dataclass(frozen=True)
 class TimedText(TuneResult):
-    """A whole text under one setting, by itself: the best of several turns."""
+    """A whole text decoded with one setting alone: the best of several turns."""
 
     kind = "timed text"
 
@@ -88,9 +80,9 @@ class TimedText(TuneResult):
 
 
 class Race:
-    """Settings on one model and text. The first is the default that others are held against, and is never stopped.
+    """Settings compared on one model and text. The first is the default, the baseline of all others; it is never stopped.
 
-    Lines come in an order of chance, so that a part of them is like the whole. `stopped` says why a setting was stopped.
+    Lines are shuffled, so that every part is a random sample. `stopped`: reasons by setting; `failures`: errors by line.
     """
 
     def __init__(
@@ -118,11 +110,11 @@ class Race:
 
     @property
     def pairs(self) -> list[Pair]:
-        """The lines that can be decoded, in the order of the race."""
+        """The lines without an error, in the order of the race."""
         return [pair for pair in self._pairs if pair.line not in self.failures]
 
     def run(self) -> None:
-        """All lines with the settings that remain."""
+        """Decode all parts of the text, stopping settings after each."""
         for count in parts(len(self._pairs)):
             self._tell(f"{count} of {len(self._pairs)} lines, {len(self.running)} settings")
             failed = len(self.failures)
@@ -141,7 +133,7 @@ class Race:
     # -- decoding --------------------------------------------------------------------------------------------------------
 
     def _decode(self, settings: Sequence[Setting], pairs: Sequence[Pair]) -> None:
-        """What is not in the store, all settings together on one tree for each line."""
+        """Decode what is not in the store yet, for each line all settings on one tree (`shared`)."""
         signatures = {setting: self.benchmark.signature(setting, self.text) for setting in settings}
         lacking = [s for s in settings if any((signatures[s], pair.line) not in self._store for pair in pairs)]
         missing = [
@@ -157,11 +149,12 @@ class Race:
             if result.status == "error":
                 self.failures[line] = result.message or ""
             elif (signatures[setting], line) not in self._store:
-                about = signatures[setting], self._store.model, setting, line
-                self._store.add(TunedLine(*about, result.text if result.hypotheses else None, result.calls, result.exact))
+                output = result.text if result.hypotheses else None
+                identity = signatures[setting], self._store.model, setting, line
+                self._store.add(TunedLine(*identity, output, result.calls, result.exact))
 
     def lines(self, setting: Setting, count: int | None = None) -> list[TunedLine]:
-        """What this setting made of the first lines, by default of all, in the order of the race."""
+        """The results of this setting for the first `count` lines, by default all, in the order of the race."""
         signature = self.benchmark.signature(setting, self.text)
         return [self._store.records[signature, pair.line] for pair in self.pairs[:count]]
 
@@ -169,36 +162,36 @@ class Race:
         return [line.output or "" for line in self.lines(setting, count)]
 
     def calls(self, setting: Setting, count: int | None = None) -> float:
-        """Of a line, on average."""
+        """Model calls for a line, on average."""
         return mean(line.calls for line in self.lines(setting, count))
 
     def reached(self, setting: Setting) -> int:
-        """On how many lines it was run."""
+        """The number of lines that this setting was run on."""
         signature = self.benchmark.signature(setting, self.text)
         return next((i for i, pair in enumerate(self.pairs) if (signature, pair.line) not in self._store), len(self.pairs))
 
     # -- stopping --------------------------------------------------------------------------------------------------------
 
     def _stop(self, count: int) -> None:
-        """Stop what is clearly outdone on the lines so far; the cheapest first, for they outdo others."""
+        """Stop settings that are clearly outdone on the lines so far, going from the cheapest to the dearest."""
         count = sum(pair.line not in self.failures for pair in self._pairs[:count])
         if not count:
             return
         calls = {setting: self.calls(setting, count) for setting in self.running}
         outputs = {setting: self.outputs(setting, count) for setting in self.running}
         better: Any = None  # [i, j]: whether setting i is clearly better than j
-        if self.bootstraps and count >= 2 * FIRST:
+        if self.bootstraps and count >= 2 * FIRST_LINES:
             better = self.bootstraps[0].clear_gains([outputs[setting] for setting in self.running])
         place = {setting: i for i, setting in enumerate(self.running)}
         kept: list[Setting] = []
         for setting in sorted(self.running, key=lambda s: (calls[s], s is not self.default)):
             why = None
             if setting is not self.default:
-                if calls[setting] > DEAR * calls[self.default]:
-                    why = f"more than {DEAR} times the calls of the defaults"
+                if calls[setting] > MAX_CALLS_RATIO * calls[self.default]:
+                    why = f"more than {MAX_CALLS_RATIO} times the calls of the defaults"
                 elif better is not None and any(better[place[other], place[setting]] for other in kept):
                     why = "worse than a cheaper one, 99 in 100"
-                elif count >= SAME and any(outputs[other] == outputs[setting] for other in kept):
+                elif count >= SAME_OUTPUT_LINES and any(outputs[other] == outputs[setting] for other in kept):
                     why = "same outputs as a cheaper one"
             if why is None:
                 kept.append(setting)
@@ -209,7 +202,7 @@ class Race:
     # -- timing ----------------------------------------------------------------------------------------------------------
 
     def time(self, settings: Sequence[Setting], turns: int) -> dict[Setting, TimedText]:
-        """What each takes on the whole text by itself, in turns, the best of which counts."""
+        """The time of each setting alone on the whole text: they take turns, and the best turn of each counts."""
         keys = {s: (self.benchmark.signature(s, self.text), "timed", len(self.pairs)) for s in settings}
         missing = [setting for setting in settings if keys[setting] not in self._store]
         best: dict[Setting, Stats] = {}
@@ -240,8 +233,8 @@ class Race:
 
 
 def parts(lines: int) -> Iterator[int]:
-    """10, 20, 40, ... lines, then all."""
-    count = FIRST
+    """The sizes of the parts: 10, 20, 40, ... lines, then all."""
+    count = FIRST_LINES
     while 2 * count <= lines:
         yield count
         count *= 2
@@ -249,7 +242,7 @@ def parts(lines: int) -> Iterator[int]:
 
 
 def label(setting: Setting) -> str:
-    """A setting in a few words."""
+    """A short name of a setting for tables and plots."""
     decoding = setting.decoding
     words = [f"k {decoding.beam}"]
     if decoding.length_penalty is not None:

@@ -1,4 +1,4 @@
-"""Models with random weights, for timing architectures whose weights are not at hand; and prompts as lines, with or without a
+"""Models with random weights, for timing architectures whose weights are not available; and prompts from lines, with or without a
 tokenizer."""
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 if TYPE_CHECKING:
     from bestfirst.models.transformers import TransformersModel
 
-SPREAD = 4.0  # of the logits: outputs as peaked as a trained model's
+SPREAD = 4.0  # standard deviation of the logits: outputs are as peaked as a trained model's
 
 
 def random_model(config: str | Path, device: str | None = None, dtype: str | None = None) -> TransformersModel:
-    """The model of a config (its file, its folder, or a name that transformers knows), with weights from a fixed seed.
+    """The model of a config (file, folder, or name in transformers), with weights from a fixed seed, without a tokenizer.
 
-    The last norm is scaled so that logits spread as a trained model's do: a search has something to find. No tokenizer.
+    The last norm is scaled so that logits are as spread as a trained model's, which gives a search something to find.
     """
     import transformers
 
@@ -28,8 +28,8 @@ def random_model(config: str | Path, device: str | None = None, dtype: str | Non
 
     path = Path(config)
     if path.is_file():
-        given: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        made = transformers.AutoConfig.for_model(given.pop("model_type"), **given)
+        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        made = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
     else:
         made = transformers.AutoConfig.from_pretrained(config)
     kind = transformers.AutoModelForSeq2SeqLM if made.is_encoder_decoder else transformers.AutoModelForCausalLM
@@ -39,8 +39,8 @@ def random_model(config: str | Path, device: str | None = None, dtype: str | Non
     text = made.get_text_config(decoder=True)
     ids = torch.randint(0, text.vocab_size, (2, 16), device=model.device)
     with torch.inference_mode():
-        asked = {"decoder_input_ids": ids} if made.is_encoder_decoder else {}
-        spread = model(input_ids=ids, **asked).logits.float().std()
+        decoder_inputs = {"decoder_input_ids": ids} if made.is_encoder_decoder else {}
+        spread = model(input_ids=ids, **decoder_inputs).logits.float().std()
     last = [module for module in model.get_decoder().modules() if "Norm" in type(module).__name__][-1]
     with torch.no_grad():
         for parameter in last.parameters():
@@ -54,24 +54,23 @@ def random_model(config: str | Path, device: str | None = None, dtype: str | Non
 
 
 def prompts(lines: Sequence[str], model: TransformersModel) -> list[Any]:
-    """Inputs from lines: token ids as a JSON array, `{"text": ...}` or `{"tokens": [...]}`, or the text itself.
+    """Inputs from lines: a JSON array of token ids, `{"text": ...}`, `{"tokens": [...]}`, or the text itself.
 
-    For a model without a tokenizer a text's bytes are its tokens. Raises ValueError, naming the line.
+    For a model without a tokenizer, the bytes of a text are its tokens. ValueError names a line without a prompt.
     """
     return [_prompt(number, line, model) for number, line in enumerate(lines, 1)]
 
 
 def _prompt(number: int, line: str, model: TransformersModel) -> Any:
-    found: Any = line
+    prompt: Any = line
     if line.lstrip().startswith(("[", "{")):
         with suppress(json.JSONDecodeError):  # a text that begins with a bracket
-            found = json.loads(line)
-    if isinstance(found, dict):
-        found = found.get("tokens", found.get("text"))
-    if isinstance(found, str) and model.tokenizer is None:
-        found = [byte % model.vocabulary for byte in found.encode()]
-    if not isinstance(found, (str, list)) or not found:
-        raise ValueError(
-            f'line {number} has no prompt: give a text, a JSON array of token ids, or an object with "text" or "tokens"'
-        )
-    return found
+            prompt = json.loads(line)
+    if isinstance(prompt, dict):
+        prompt = prompt.get("tokens", prompt.get("text"))
+    if isinstance(prompt, str) and model.tokenizer is None:
+        prompt = [byte % model.vocabulary for byte in prompt.encode()]
+    if not isinstance(prompt, (str, list)) or not prompt:
+        forms = 'a text, a JSON array of token ids, or an object with "text" or "tokens"'
+        raise ValueError(f"line {number} has no prompt: give {forms}")
+    return prompt

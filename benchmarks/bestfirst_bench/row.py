@@ -1,6 +1,6 @@
-"""Row: what one setting made of one line of a text, and what it cost. Tables and plots are functions of rows alone.
+"""Row: the output and costs of one setting on one line of a text. Tables and plots are functions of rows alone.
 
-A `Store` is a file of such results, written one at a time, so that whatever ends a run, what was finished is there for the next.
+A `Store` is a file of such results, appended one at a time, so that an interrupted run can be continued.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bestfirst.decoding import decode
 from bestfirst.durable_files import Journal
 from bestfirst.search import Result
 
-from .certificate import FullBeams, follow
+from .certificate import FullBeams, certificate_for
 from .setting import Setting, read_setting
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pair:
-    """A line of a text: its number in the file, from 1, the line, and what it should become."""
+    """A line of a text: its number in the file, from 1, the text, and its reference translation."""
 
     line: int
     source: str
@@ -38,14 +38,14 @@ class Pair:
 
 @dataclass(frozen=True)
 class ParallelText:
-    """Lines with their references where there are any, and a name that tells it from any other: the file's, and a digest."""
+    """Lines, with references if there are any, and a unique name: the file's name and a digest."""
 
     name: str
     pairs: tuple[Pair, ...]
 
     @classmethod
     def of(cls, name: str, sources: Sequence[str], references: Sequence[str] | None = None) -> ParallelText:
-        """The whole text. Lines without text are left out, the numbers of the others stay."""
+        """All lines that are not blank, with their original numbers. ValueError if the counts of lines and references differ."""
         if references is not None and len(sources) != len(references):
             raise ValueError(f"{len(sources)} lines of text and {len(references)} references: each needs its own")
         digest = sha256("\n".join([*sources, "", *(references or [])]).encode()).hexdigest()[:8]
@@ -54,7 +54,7 @@ class ParallelText:
         return cls(f"{name}@{digest}", tuple(pairs))
 
     def part(self, limit: int | None = None, sample: int | None = None, seed: int = 0) -> ParallelText:
-        """The first `limit` lines; of these, `sample` at random. A larger sample with the same seed contains a smaller one."""
+        """The first `limit` lines; of these, a random `sample`. A larger sample with the same seed contains a smaller one."""
         pairs = list(self.pairs[:limit])
         if sample is not None:
             random.Random(seed).shuffle(pairs)
@@ -62,13 +62,13 @@ class ParallelText:
         return replace(self, pairs=tuple(pairs))
 
 
-# -- what is saved -------------------------------------------------------------------------------------------------------
+# -- saved results -------------------------------------------------------------------------------------------------------
 
 AnySaved = TypeVar("AnySaved", bound="Saved")
 
 
 class Saved:
-    """What a `Store` holds: a dataclass that is one line of JSON, with a `key` that no other line of the file has."""
+    """Base of the dataclasses in a `Store`: saved as one line of JSON, with a `key` that is unique in the file."""
 
     kind: ClassVar[str]
     writer: ClassVar[str] = "bestfirst bench"
@@ -87,12 +87,12 @@ class Saved:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """The arguments that `json` gave these fields for."""
+        """The constructor's arguments from the fields that `json` wrote."""
         return fields
 
     @classmethod
     def load(cls: type[AnySaved], text: str | bytes) -> AnySaved:
-        """What this line holds. ValueError if that is something else."""
+        """The result in a line of JSON. ValueError if it is of another kind."""
         try:
             fields: dict[str, Any] = json.loads(text)
             if fields.pop("kind") != f"bestfirst bench {cls.kind}":
@@ -102,15 +102,28 @@ class Saved:
             raise ValueError(f"not a {cls.kind} that {cls.writer} wrote") from error
 
 
+class SettingResult(Saved):
+    """A saved result of one setting."""
+
+    setting: Setting
+
+    def json(self) -> dict[str, Any]:
+        return {**vars(self), "setting": self.setting.json()}
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        return {**fields, "setting": read_setting(json.dumps(fields["setting"]))}
+
+
 BEGIN = b'{"kind": "bestfirst bench '
 
 
 class OtherModel(ValueError):
-    """The file has another model's results."""
+    """The file holds results of another model."""
 
 
 def read(kind: type[AnySaved], paths: Iterable[Path]) -> list[AnySaved]:
-    """All results in these files, each once; ValueError names the file and line of what is none."""
+    """All results in these files, each key once. ValueError names the file and line that is not a result."""
     records: dict[Hashable, AnySaved] = {}
     for path in paths:
         *whole, torn = path.read_bytes().split(b"\n")
@@ -120,9 +133,9 @@ def read(kind: type[AnySaved], paths: Iterable[Path]) -> list[AnySaved]:
 
 
 def _parse(kind: type[AnySaved], whole: Iterable[bytes], torn: bytes, path: Path) -> Iterator[AnySaved]:
-    """What these lines hold. `torn`, the start of a line of ours, is left out."""
-    own = torn.startswith(BEGIN[: len(torn)])
-    for number, line in enumerate([*whole, *([] if own else [torn])], 1):
+    """The results in these lines. `torn`, an incomplete last line, is skipped if it is the start of a result."""
+    incomplete = torn.startswith(BEGIN[: len(torn)])
+    for number, line in enumerate([*whole, *([] if incomplete else [torn])], 1):
         try:
             yield kind.load(line)
         except ValueError as error:
@@ -130,7 +143,7 @@ def _parse(kind: type[AnySaved], whole: Iterable[bytes], torn: bytes, path: Path
 
 
 class Store(Generic[AnySaved]):
-    """Results of one model, on disk. One run at a time writes to a file; what is not ours is left as it is."""
+    """Results of one model in a file, which one run at a time may write to. A file with other content is refused, not changed."""
 
     def __init__(self, kind: type[AnySaved], path: Path, model: str) -> None:
         self.kind = kind
@@ -147,8 +160,8 @@ class Store(Generic[AnySaved]):
         try:
             for record in _parse(self.kind, self._journal.lines(), self._journal.torn, self.path):
                 if record.model != self.model:
-                    whose = f"{str(self.path)!r} has results of the model {record.model}, not of {self.model}"
-                    raise OtherModel(f"{whose}; name another file")
+                    other = f"{str(self.path)!r} has results of the model {record.model}, not of {self.model}"
+                    raise OtherModel(f"{other}; name another file")
                 self.records.setdefault(record.key, record)
         except BaseException:
             self._journal.close()
@@ -162,19 +175,19 @@ class Store(Generic[AnySaved]):
         return key in self.records
 
     def add(self, record: AnySaved) -> None:
-        """Save a result; it is on its way to the disk when this returns."""
+        """Append a result; when this returns, it is with the operating system, not necessarily on the disk."""
         self._journal.append(record.dump().encode("utf-8"), sync=False)
         self.records[record.key] = record
 
 
 @dataclass(frozen=True)
-class Row(Saved):
-    """One line of the text under one setting.
+class Row(SettingResult):
+    """One line of the text decoded with one setting.
 
-    `score` is what the output was ranked by; None, like `output`, where nothing finished within n_max. `least` is the number of
-    calls that no search can do without which returns this beam search's answers (`certificate.py`), where it is known;
-    `least_proven` is False if that is a bound from below, and the number itself may be greater. `seconds` is the time since the
-    row before was done: the mean over rows is what a line took, and where each is decoded alone, a row's is its own.
+    `output` and its `score` (by which it was ranked) are None if nothing finished within n_max. `least` is the fewest calls with
+    which any search can return this beam search's answers (`certificate.py`), if known; it is a lower bound unless
+    `least_proven`. `seconds` is the time since the previous row was done: its mean is the time of a line, and for lines decoded
+    alone it is the line's own.
     """
 
     kind = "row"
@@ -207,25 +220,18 @@ class Row(Saved):
 
     @property
     def surprise(self) -> float | None:
-        """Minus the score of a token, on average: how uncertain the model was of its output."""
+        """Minus the average score of a token: how uncertain the model was of its output."""
         return None if self.score is None else -self.score / self.length
 
-    def json(self) -> dict[str, Any]:
-        return {**vars(self), "setting": self.setting.json()}
 
-    @classmethod
-    def read(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields, "setting": read_setting(json.dumps(fields["setting"]))}
-
-
-# -- how rows are made ---------------------------------------------------------------------------------------------------
+# -- making rows ---------------------------------------------------------------------------------------------------------
 
 RowProgress = Callable[[Setting, int], None]
-"""Told of each setting as it begins, with 0, and of rows as they are done, with their number."""
+"""Called with 0 when a setting begins, and with 1 for each row that is done."""
 
 
 class Benchmark:
-    """Every setting on every line of a text, with one model, and a language model where a score asks for one."""
+    """Runs settings on the lines of texts, with one model, and a language model for scores that need one."""
 
     def __init__(self, model: TransformersModel, language_model: TransformersModel | None = None) -> None:
         self.model = model
@@ -234,7 +240,7 @@ class Benchmark:
         self._lm_name = None if language_model is None else identity(language_model)
 
     def signature(self, setting: Setting, text: ParallelText) -> str:
-        """Everything that a row depends on, but for its line."""
+        """Everything that a row depends on except its line."""
         models = f"model:{self.name}" + (f"|lm:{self._lm_name}" if setting.needs_language_model else "")
         return f"bestfirst|{setting.signature}|text:{text.name}|{models}|dtype:{self.model.dtype_name}|v:{__version__}"
 
@@ -244,7 +250,7 @@ class Benchmark:
         return [pair for pair in text.pairs if (signature, pair.line) not in store]
 
     def run(self, settings: Iterable[Setting], text: ParallelText, store: Store[Row], progress: RowProgress) -> Mapping[int, str]:
-        """Make the rows that are missing; returns what was wrong with lines that have none. Whatever raises, rows are saved."""
+        """Make the missing rows, saving each at once. Returns the errors of lines that could not be decoded, by line."""
         failures: dict[int, str] = {}
         for setting in settings:
             progress(setting, 0)
@@ -264,8 +270,8 @@ class Benchmark:
     ) -> None:
         signature, device = self.signature(setting, text), device_name(self.model)
         asked = setting.with_language_model(self.language_model)
-        # Where time is taken nothing is followed.
-        kind = None if setting.alone else follow(asked.plan, asked.objective, asked.nbest)
+        # Lines decoded alone are timed, so they are not traced for the certificate.
+        kind = None if setting.alone else certificate_for(asked.plan, asked.objective, asked.nbest)
         beams: dict[int, FullBeams] = {}
         before = perf_counter()
 
@@ -277,7 +283,7 @@ class Benchmark:
             nonlocal before
             now = perf_counter()
             pair, followed = pairs[index], beams.pop(index, None)
-            result.trace = None  # beams of all lines would be held otherwise
+            result.trace = None  # frees the beams of this line
             progress(setting, 1)
             if result.status == "error":
                 failures[pair.line] = result.message or ""
@@ -321,7 +327,7 @@ def identity(model: TransformersModel) -> str:
 
 
 def device_name(model: TransformersModel) -> str:
-    """What the model runs on."""
+    """The device of the model: a GPU's name, or "cpu"."""
     import torch
 
     device = model.model.device

@@ -1,4 +1,4 @@
-"""SharedScorer: many searches of one input on one tree, so that a hypothesis that several settings ask for is scored once."""
+"""SharedScorer: several settings search one input on one tree, so that a hypothesis that several of them need is scored once."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from bestfirst.models import Model, Source
 from bestfirst.search import Hypothesis, Result, Successors
 from bestfirst.settings import Budget, Decoding
 
-MANY = 4  # as many rows as suit one setting are asked for at a time: most of them were scored for another
+BUDGET_FACTOR = 4  # times a single setting's row budget: most of the requested rows were scored for another setting already
 
 
 class SharedScorer:
-    """A scorer of which `searches` begin at every input (the same `Source` object), all on that input's one tree.
+    """A scorer for `searches` searches of each input (the same `Source` object), all on one tree of that input.
 
-    Each search is given what it would be given alone, so results and `calls` are those of a run by itself (near-ties aside:
-    other rows share the pass); `scored` counts what the model was run on for all of them together.
+    Each search gets the same successors as alone, so its results and `calls` are those of a run by itself (except for near-ties,
+    since other rows share the pass). `scored` counts the rows that the model was run on for all of them together.
     """
 
     def __init__(self, scorer: Scorer, searches: int, width: int) -> None:
         self.scorer = scorer
         self.searches = searches
-        self.width = width  # successors kept of each hypothesis: as many as any search can use
+        self.width = width  # successors to keep of each hypothesis: as many as any search can use
         self.scored = 0
         self._roots: dict[int, Hypothesis] = {}  # by the source's id
-        self._to_come: dict[int, int] = {}  # by the root's id: searches that are not over
+        self._open_searches: dict[int, int] = {}  # by the root's id: the number of searches that are not over
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.scorer, name)
@@ -41,10 +41,10 @@ class SharedScorer:
             self._roots |= {key: root for key, (root, _) in new.items()}
         for root, source in roots:
             root.state = self._roots[id(source)]
-            self._to_come.setdefault(id(root.state), self.searches)
+            self._open_searches.setdefault(id(root.state), self.searches)
 
     def expand(self, batch: Sequence[Hypothesis], width: float) -> list[Successors | ModelFailure]:
-        nodes = [self._found(y) for y in batch]
+        nodes = [self._node_of(y) for y in batch]
         new = list({id(node): node for node in nodes if node.successors is None}.values())
         if new:
             self.scored += len(new)
@@ -52,21 +52,21 @@ class SharedScorer:
                 node.successors = successors  # type: ignore[assignment]
         for y, node in zip(batch, nodes, strict=True):
             y.state = node
-        return [_best(node.successors, int(width)) for node in nodes]  # type: ignore[arg-type]
+        return [_first_successors(node.successors, int(width)) for node in nodes]  # type: ignore[arg-type]
 
     def release(self, root: Hypothesis) -> None:
-        """The tree goes with the last search of its input."""
+        """A search is over; the tree is released with the last search of its input."""
         shared = root.state
-        self._to_come[id(shared)] -= 1
-        if not self._to_come[id(shared)]:
+        self._open_searches[id(shared)] -= 1
+        if not self._open_searches[id(shared)]:
             self.scorer.release(shared)
-            del self._to_come[id(shared)]
+            del self._open_searches[id(shared)]
             self._roots = {key: each for key, each in self._roots.items() if each is not shared}
 
     def advice(self, root: Hypothesis, n_max: int, eos: Collection[int] | None) -> str | None:
         return self.scorer.advice(root.state, n_max, eos)
 
-    def _found(self, y: Hypothesis) -> Hypothesis:
+    def _node_of(self, y: Hypothesis) -> Hypothesis:
         if y.parent is None:
             return y.state
         children = y.parent.state.children
@@ -81,7 +81,7 @@ def _node(parent: Hypothesis | None, token: int) -> Hypothesis:
     return node
 
 
-def _best(successors: Successors | ModelFailure, width: int) -> Successors | ModelFailure:
+def _first_successors(successors: Successors | ModelFailure, width: int) -> Successors | ModelFailure:
     if isinstance(successors, ModelFailure) or len(successors.tokens) <= width:
         return successors
     logprobs = None if successors.logprobs is None else successors.logprobs[:width]
@@ -89,17 +89,17 @@ def _best(successors: Successors | ModelFailure, width: int) -> Successors | Mod
 
 
 def decode_shared(model: Model, inputs: Sequence[Any], decodings: Sequence[Decoding]) -> Iterator[tuple[int, int, Result]]:
-    """Every input with all these settings; yields the numbers of the input and of the settings, and the result.
+    """Decode every input with all settings; yields (number of the input, number of the setting, result).
 
-    `Result.rows` and `steps` are of no meaning here: passes are shared. ValueError where settings cannot share an engine, as a
-    score that changes log-probabilities cannot.
+    `Result.rows` and `steps` have no meaning here, since passes are shared. ValueError if the settings cannot share an engine,
+    for instance with a score that changes log-probabilities.
     """
     read = model.reader(None)
-    asked = scorer_for(model, decodings[0].objective)
-    width = max(int(decoding.plan.k) for decoding in decodings) + len(asked.eos)
-    scorer = SharedScorer(asked, len(decodings), width)
+    own = scorer_for(model, decodings[0].objective)
+    width = max(int(decoding.plan.k) for decoding in decodings) + len(own.eos)
+    scorer = SharedScorer(own, len(decodings), width)
     budget = scorer.budget()
-    settings = decodings[0].using(row_budget=Budget(MANY * budget.rows, free=1))
+    settings = decodings[0].using(row_budget=Budget(BUDGET_FACTOR * budget.rows, free=1))
     engine = host_engine(scorer, settings)
     count = len(decodings)
 

@@ -1,5 +1,5 @@
-"""Speed: this engine, its own beam search, Hugging Face `generate` and CTranslate2, side by side in one run; and `generate`
-without and with `custom_generate=bestfirst.generate`: seconds, and whether the sequences are the same."""
+"""Speed: times this engine, its own beam search, Hugging Face `generate` and CTranslate2 in one run (`speed`), and `generate`
+without and with `custom_generate=bestfirst.generate` (`compare_generate`). Both also compare the outputs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from bestfirst.models.transformers import TransformersModel
 
 
-NEW_TOKENS = 64  # of a decoder-only model, which has no limit of its own
+NEW_TOKENS = 64  # limit for decoder-only models, which have none of their own
 
 
 @dataclass
 class Agreement:
-    """Outputs that are the same, and of each that is not our score less the other's, both by the model itself from scratch."""
+    """The number of equal outputs; for each other, our score minus the other's, both recomputed by the model itself."""
 
     same: int = 0
     near_ties: list[float] = field(default_factory=list)
@@ -65,15 +65,15 @@ class Agreement:
 
 @torch.inference_mode()
 def model_score(model: TransformersModel, prompt: Prompt, tokens: Sequence[int], penalty: float = 0.0) -> float:
-    """The log-probability of an output over its length ** penalty."""
-    given = torch.tensor([[*prompt.tokens, *tokens]], device=model.model.device)
-    logprobs = torch.log_softmax(model.logits(prompt, given[:, :-1])[0, len(prompt.tokens) - 1 :].float(), -1)
-    return float(logprobs.gather(1, given[0, len(prompt.tokens) :, None]).double().sum()) / len(tokens) ** penalty
+    """The log-probability of an output, divided by its length ** penalty."""
+    ids = torch.tensor([[*prompt.tokens, *tokens]], device=model.model.device)
+    logprobs = torch.log_softmax(model.logits(prompt, ids[:, :-1])[0, len(prompt.tokens) - 1 :].float(), -1)
+    return float(logprobs.gather(1, ids[0, len(prompt.tokens) :, None]).double().sum()) / len(tokens) ** penalty
 
 
 @dataclass
 class SpeedRow:
-    """One peer at one beam size. `ratio` is its time over best-first's; `busy` the share of time that a GPU was at work."""
+    """One peer at one beam size. `ratio`: its time over best-first's. `busy`: the share of time in which the GPU ran kernels."""
 
     peer: str
     beam: int
@@ -105,10 +105,10 @@ def speed(
     draft: Any = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[SpeedRow]:
-    """Time every peer on the same sources, in turns; each one's best time counts. Yields a row for each peer and beam.
+    """Time every peer on the same sources, in turns, of which the best counts. Yields a row for each peer and beam size.
 
-    The first peer is what all are compared with. `one_by_one`: every source alone, as an interactive user waits for it.
-    `draft`: who guesses ahead, for a peer of its own.
+    The first peer is the baseline. `one_by_one`: decode every source alone, for latency. `draft`: a drafter, timed as an extra
+    peer.
     """
     prompts = [model.read(text).payload for text in texts]
     sources = [prompt.source if model.encoder_decoder else prompt.tokens for prompt in prompts]
@@ -119,14 +119,14 @@ def speed(
         running.insert(1, DraftPeer(model, folder, length_penalty, stop, no_repeat))
         running[1].drafter = draft  # type: ignore[attr-defined]
     for peer in running:
-        peer.run(sources[:4], 2, limit)  # what is done once is not timed
+        peer.run(sources[:4], 2, limit)  # warm-up: one-time work is not timed
     for k in beams:
         best: dict[str, PeerRun] = {}
         for turn in range(repeat):
             for peer in running:
                 progress(f"beam {k}, turn {turn + 1} of {repeat}: {peer.name}")
                 with peak_memory(weights) as memory:
-                    run = alone(peer, sources, k, limit) if one_by_one else peer.run(sources, k, limit)
+                    run = run_one_by_one(peer, sources, k, limit) if one_by_one else peer.run(sources, k, limit)
                 run.peak_mib = memory.mib
                 last = best.get(peer.name)
                 if not one_by_one and model.tokenizer is not None and all(isinstance(text, str) for text in texts):
@@ -145,8 +145,8 @@ def speed(
             yield SpeedRow(name, k, run, run.seconds / ours.seconds, busy if run is ours else None, agreement)
 
 
-def alone(peer: Peer, sources: Sequence[Tokens], k: int, limit: int) -> PeerRun:
-    """Each source by itself: times, calls, rows and steps are sums, the others means."""
+def run_one_by_one(peer: Peer, sources: Sequence[Tokens], k: int, limit: int) -> PeerRun:
+    """Run each source by itself: seconds, calls, rows, steps and drafts are sums, the others means."""
     runs = [peer.run([source], k, limit) for source in sources]
 
     def total(name: str, over: int = 1) -> Any:
@@ -159,7 +159,7 @@ def alone(peer: Peer, sources: Sequence[Tokens], k: int, limit: int) -> PeerRun:
 
 
 def speed_table(title: str, rows: Sequence[SpeedRow], alone: bool = False) -> Table:
-    """Every peer's time beside best-first's; of sources that are decoded `alone`, steps over the length of the outputs too."""
+    """A table of all peers. `alone`: with steps over the length of the outputs, for sources decoded one by one."""
     on_gpu = any(row.busy is not None for row in rows)
     digits = 4 if min(row.run.seconds for row in rows) < 0.1 else 2
     columns: Columns = {
@@ -178,8 +178,8 @@ def speed_table(title: str, rows: Sequence[SpeedRow], alone: bool = False) -> Ta
         "peak MiB": "run.peak_mib:.0f",
         "same output": "agreement",
     }
-    said = "GPU busy: share of time in its kernels" if on_gpu else "search: share of time outside the model"
-    note = f"seconds: from tokens to tokens. ratio: time over best-first's. {said}. cache: tokens held per sentence in flight."
+    share = "GPU busy: share of time in its kernels" if on_gpu else "search: share of time outside the model"
+    note = f"seconds: from tokens to tokens. ratio: time over best-first's. {share}. cache: tokens held per sentence in flight."
     if any(row.run.drafted for row in rows):
         note += " accepted: of the rows that were guessed, those that the search came to ask for."
     return Table.of(title, rows, columns, {"peer", "same output"}, lambda r: r.beam, [note])
@@ -187,7 +187,7 @@ def speed_table(title: str, rows: Sequence[SpeedRow], alone: bool = False) -> Ta
 
 # -- the drop-in ----------------------------------------------------------------------------------------------------------
 
-CALL = 200  # inputs of a call of `generate` on a CPU
+CALL = 200  # inputs in a call of `generate` on a CPU
 GENERATE_SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "early_stopping=True": {"early_stopping": True},
@@ -197,11 +197,11 @@ GENERATE_SETTINGS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class DropInRow:
-    """One setting: the seconds of each way, and what our search cost. `engine` tells which path ran."""
+    """One setting: the seconds without and with the drop-in, and the drop-in's costs. `stats.engine` tells what ran it."""
 
     setting: str
     num_beams: int
-    batch: int  # inputs of a call of `generate` by itself
+    batch: int  # inputs in a call of `generate` without the drop-in
     clock: str
     without: float
     seconds: float
@@ -229,36 +229,36 @@ def compare_generate(
     progress: Callable[[str], None] = lambda _: None,
     **shared: Any,
 ) -> Iterator[DropInRow]:
-    """Both ways in turns on the same inputs, the best time of each. Yields a row for each beam size and setting.
+    """Time `generate` without and with the drop-in, in turns on the same inputs. Yields a row for each beam size and setting.
 
-    On a CPU both get batches of `batch_size`, and CPU seconds count. On a GPU, where seconds on the wall count, `generate` gets
-    batches of the size that is best for it, unless one is given, and ours all inputs in one call; once before the clock runs, for
-    kernels are compiled and launches recorded then. `shared` goes to `generate`.
+    On a CPU both get batches of `batch_size`, and CPU seconds count. On a GPU wall-clock seconds count; `generate` gets batches
+    of the size that is fastest for it, unless one is given, and the drop-in all inputs in one call, after an untimed call that
+    compiles kernels and records CUDA graphs. `shared` goes to `generate`.
     """
     prompts = [model.read(text).payload for text in texts]
     inputs = [prompt.source if model.encoder_decoder else prompt.tokens for prompt in prompts]
-    if model.encoder_decoder:  # whatever follows the start token is generated, a language's code as well
+    if model.encoder_decoder:  # everything after the start token is generated, also a language code
         prompts = [replace(prompt, tokens=prompt.tokens[:1]) for prompt in prompts]
     elif shared.get("max_new_tokens") is None:
         shared["max_new_tokens"] = NEW_TOKENS
     shared = {name: value for name, value in shared.items() if value is not None}
     size = batch_size or CALL
     run = partial(_run, model, inputs)
-    run(size, Stats(), num_beams=num_beams[0], **shared)  # a model's first call tries decoders and measures a row budget
+    run(size, Stats(), num_beams=num_beams[0], **shared)  # a model's first call chooses a step and measures a row budget
     for k in num_beams:
         for name, own in settings.items():
-            asked = partial(run, num_beams=k, **shared, **own)
+            call_generate = partial(run, num_beams=k, **shared, **own)
             turns: list[tuple[PeerRun, PeerRun]] = []
             if model.on_gpu:
-                asked(len(inputs), Stats())
+                call_generate(len(inputs), Stats())
             for turn in range(repeat):
                 progress(f"num_beams {k}, {name}, turn {turn + 1} of {repeat}")
                 if model.on_gpu and batch_size is None and not turn:
-                    size, theirs = fastest_batch(asked, len(inputs))
+                    size, theirs = fastest_batch(call_generate, len(inputs))
                 else:
-                    theirs = asked(size)
+                    theirs = call_generate(size)
                 stats = Stats()
-                turns.append((theirs, asked(len(inputs) if model.on_gpu else size, stats)))
+                turns.append((theirs, call_generate(len(inputs) if model.on_gpu else size, stats)))
             penalty = own.get("length_penalty", model.setting("length_penalty"))
             theirs, ours = turns[-1]
             yield DropInRow(
@@ -273,17 +273,17 @@ def compare_generate(
             )
 
 
-def _run(model: TransformersModel, inputs: Sequence[Tokens], size: int, stats: Stats | None = None, **asked: Any) -> PeerRun:
-    """Once through all inputs; with `stats`, our way."""
+def _run(model: TransformersModel, inputs: Sequence[Tokens], size: int, stats: Stats | None = None, **settings: Any) -> PeerRun:
+    """Run all inputs once: with the drop-in if there are `stats`, else without."""
     eight = {"dtype": "int8"} if model.eight_bits else {}
     own = {} if stats is None else {"custom_generate": counting_generate(stats), **eight}
-    run = timed_generate(model, inputs, size, perf_counter if model.on_gpu else process_time, **asked, **own)
+    run = timed_generate(model, inputs, size, perf_counter if model.on_gpu else process_time, **settings, **own)
     run.outputs = [_ended(model, tokens) for tokens in run.outputs]
     return run
 
 
 def _ended(model: TransformersModel, tokens: Tokens) -> Tokens:
-    """An output through its EOS; one that was cut off, without padding."""
+    """An output up to and with its EOS; one without an EOS, without its padding."""
     pad = model.setting("pad_token_id")
     ends = [i for i, token in enumerate(tokens, 1) if token in model.eos] or [len(tokens)]
     while tokens[: ends[0]] and tokens[ends[0] - 1] == pad and pad not in model.eos:
@@ -292,7 +292,7 @@ def _ended(model: TransformersModel, tokens: Tokens) -> Tokens:
 
 
 def drop_in_table(title: str, rows: Sequence[DropInRow]) -> Table:
-    """`generate` without and with the drop-in."""
+    """A table of `generate` without and with the drop-in."""
     columns = {
         "k": "num_beams",
         "setting": "setting",

@@ -1,4 +1,4 @@
-"""bench startup: what a new process takes before and after its first line, beside CTranslate2 doing the same."""
+"""bench startup: the time of a new process until and after its first translation, part by part, compared with CTranslate2."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ print(spm.decode(found[0].hypotheses[0]))
 
 
 class Start(NamedTuple):
-    """A process from start to exit: the best of a few, in seconds; `cpu` is what it computed."""
+    """The least seconds of a process from start to exit: wall time, and CPU time of the process."""
 
     name: str
     wall: float
@@ -42,7 +42,7 @@ class Start(NamedTuple):
 
 
 def startup(turns: int) -> Iterator[Start]:
-    """Parts of a translation's start, whole commands, and CTranslate2 with the same model."""
+    """Time the parts of a translation's start (each includes those before), whole commands, and CTranslate2."""
     for name, code in SPLIT.items():
         yield best(name, [sys.executable, "-c", code], turns)
     command = [sys.executable, "-m", "bestfirst"]
@@ -62,7 +62,7 @@ def startup(turns: int) -> Iterator[Start]:
 
 
 def best(name: str, command: list[str], turns: int) -> Start:
-    """The fastest of some turns, after one that is not counted."""
+    """The least times of several turns, after a warm-up turn."""
     walls, cpus = [], []
     for _ in range(turns + 1):
         before, begun = os.times(), perf_counter()
@@ -74,6 +74,6 @@ def best(name: str, command: list[str], turns: int) -> Start:
 
 
 def startup_table(starts: list[Start]) -> Table:
-    """A row for each process."""
+    """A table with a row for each process."""
     columns = {"process": "name", "time": "wall:.2f s", "computing": "cpu:.2f s"}
     return Table.of("A new process from its start to its end", starts, columns, left=("process",))

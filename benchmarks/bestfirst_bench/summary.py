@@ -1,4 +1,4 @@
-"""Summary: the rows of one setting as numbers, beside those of another on the same lines; BLEU, and how sure the model was."""
+"""Summary: means over the rows of a setting, compared with a baseline on the same lines; quality metrics; sharpness."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from .bootstrap import TITLES, line_metrics
 from .row import Row
 from .setting import Setting
 
-NEAR_TIE = 1e-4  # two scores this close are one: batch shape changes logits in the last bits
+NEAR_TIE = 1e-4  # scores this close count as equal: the shape of a batch changes the last bits of logits
 FIFTHS = 5
 
 RowsByLine = Mapping[int, Row]
-Found = Mapping[Setting, RowsByLine]
+RowsBySetting = Mapping[Setting, RowsByLine]
 """The rows of one model and text, by setting and line."""
 
 
 @dataclass(frozen=True)
 class Against:
-    """A setting beside a baseline. In percent; of lines, but for `increase`, which is (old - new) / new of calls.
+    """A setting compared with a baseline, in percent of lines; `increase` is (old - new) / new of calls.
 
-    `different` outputs are not the baseline's text. `lower` and `higher` scores differ from its by 1e-4 or more, `near_ties` are
-    different outputs of which neither scores better.
+    `different`: outputs with another text. `lower`, `higher`: scores that differ by 1e-4 or more. `near_ties`: the number of
+    different outputs whose scores are closer than that.
     """
 
     increase: float
@@ -35,10 +35,8 @@ class Against:
 
 @dataclass(frozen=True)
 class SettingSummary:
-    """Means over lines. `least`: the fewest calls with which any search can be certain of these answers, where that is known.
-
-    Without `least_proven` it is a bound from below.
-    """
+    """Means over lines. `least`: the fewest calls with which any search can be certain of these answers, if known; a lower bound
+    unless `least_proven`."""
 
     setting: Setting
     lines: int
@@ -58,12 +56,12 @@ class SettingSummary:
 
     @property
     def over_least(self) -> float | None:
-        """Calls over the fewest."""
+        """Calls divided by the fewest possible."""
         return None if self.least is None else self.calls / self.least
 
     @property
     def milliseconds(self) -> float | None:
-        """Of a line decoded alone; otherwise lines share their passes, on whatever machine rows came from."""
+        """The time of a line, if lines were decoded alone; None otherwise, since lines share forward passes then."""
         return 1000 * self.seconds if self.setting.alone else None
 
     @property
@@ -78,14 +76,14 @@ class SettingSummary:
 
 def by_setting(rows: Iterable[Row]) -> dict[Setting, dict[int, Row]]:
     """Rows of one model and text, by setting and line."""
-    found: dict[Setting, dict[int, Row]] = {}
+    settings: dict[Setting, dict[int, Row]] = {}
     for row in rows:
-        found.setdefault(row.setting, {})[row.line] = row
-    return found
+        settings.setdefault(row.setting, {})[row.line] = row
+    return settings
 
 
 def by_model_and_text(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
-    """What can be compared with each other."""
+    """Groups of rows that can be compared with each other."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.model, row.text), []).append(row)
@@ -93,7 +91,7 @@ def by_model_and_text(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def common(groups: Iterable[RowsByLine]) -> list[int]:
-    """The lines that all of them have."""
+    """The lines that all groups have."""
     sets = [set(group) for group in groups]
     return sorted(set.intersection(*sets)) if sets else []
 
@@ -101,7 +99,7 @@ def common(groups: Iterable[RowsByLine]) -> list[int]:
 def summarize(
     rows: RowsByLine, lines: Sequence[int], metrics: QualityMetrics | None = None, baseline: RowsByLine | None = None
 ) -> SettingSummary:
-    """What these rows come to on these lines, beside a baseline's, which knows the certificate where that can be known."""
+    """The summary of a setting's rows on these lines, with a comparison to a baseline, which may also supply the certificate."""
     chosen = [rows[line] for line in lines]
     references = [row.reference for row in chosen if row.reference is not None]
     scored = metrics is not None and len(references) == len(chosen)
@@ -123,7 +121,7 @@ def summarize(
 
 
 def compare(rows: Sequence[Row], baseline: Sequence[Row]) -> Against:
-    """Rows beside a baseline's of the same lines."""
+    """Compare rows with a baseline's rows of the same lines."""
     pairs = list(zip(rows, baseline, strict=True))
     gaps = {a.line: a.score - b.score for a, b in pairs if a.score is not None and b.score is not None}
     different = [a.line for a, b in pairs if a.output != b.output]
@@ -137,13 +135,13 @@ def compare(rows: Sequence[Row], baseline: Sequence[Row]) -> Against:
 
 
 def _certified(rows: Sequence[Row], baseline: RowsByLine | None) -> list[Row]:
-    """The rows that tell the least calls for these answers: beam search's own, where that is certain to return the same."""
+    """The rows that hold the least calls for these answers: these, or the baseline's if its answers are proven the same."""
     if baseline is None or all(row.least is not None for row in rows):
         return list(rows)
     stop = rows[0].setting.decoding.stop
-    found = [baseline[row.line] for row in rows]
-    same = all(row.exact for row in rows) or (stop is not None and stop == found[0].setting.decoding.stop)
-    return found if same else []
+    of_baseline = [baseline[row.line] for row in rows]
+    same = all(row.exact for row in rows) or (stop is not None and stop == of_baseline[0].setting.decoding.stop)
+    return of_baseline if same else []
 
 
 def _least(rows: Sequence[Row]) -> float | None:
@@ -152,22 +150,22 @@ def _least(rows: Sequence[Row]) -> float | None:
 
 
 def increase(old: float, new: float) -> float:
-    """In percent, as the paper has it."""
+    """The increase of calls in percent, as the paper defines it."""
     return 100 * (old - new) / new
 
 
 def mean(numbers: Iterable[float]) -> float:
-    """The mean; of nothing it is 0."""
+    """The mean; 0 for no numbers."""
     counted = list(numbers)
     return sum(counted) / len(counted) if counted else 0.0
 
 
-# -- sharpness: the surprise of an output, minus its log-probability divided by its tokens, against what is saved --------
+# -- sharpness: the surprise of outputs (minus log-probability, divided by the number of tokens) and the saving ------------
 
 
 @dataclass(frozen=True)
 class SharpnessPoint:
-    """Some sentences, or one temperature: how sure the model was, and the calls of both searches."""
+    """How sure the model was on some sentences or at one temperature, and the calls of both searches."""
 
     k: int
     label: str
@@ -181,50 +179,50 @@ class SharpnessPoint:
         return increase(self.beam, self.best_first)
 
     @classmethod
-    def of(cls, label: str, found: Found, ours: Setting, beam: Setting, lines: Sequence[int]) -> SharpnessPoint:
-        surprises = [surprise for line in lines if (surprise := found[beam][line].surprise) is not None]
-        calls = [mean(found[setting][line].calls for line in lines) for setting in (beam, ours)]
+    def of(cls, label: str, rows_of: RowsBySetting, ours: Setting, beam: Setting, lines: Sequence[int]) -> SharpnessPoint:
+        surprises = [surprise for line in lines if (surprise := rows_of[beam][line].surprise) is not None]
+        calls = [mean(rows_of[setting][line].calls for line in lines) for setting in (beam, ours)]
         return cls(ours.beam, label, len(lines), mean(surprises), *calls)
 
 
-def over_beam_search(found: Found) -> Iterator[tuple[Setting, Setting]]:
-    """Every best-first setting with its beam search, by beam size; log-probability at any temperature, not alone."""
-    for setting in sorted(found, key=lambda s: s.beam):
+def over_beam_search(rows_of: RowsBySetting) -> Iterator[tuple[Setting, Setting]]:
+    """Pairs of best-first search and beam search, by beam size: log-probability at any temperature, lines decoded together."""
+    for setting in sorted(rows_of, key=lambda s: s.beam):
         if (setting.search, setting.decoding.score, setting.alone) == ("best-first", "logprob", False):
             beam = setting.using("beam")
-            if beam in found:
+            if beam in rows_of:
                 yield setting, beam
 
 
-def pairs_of(found: Found) -> list[tuple[Setting, Setting, list[int]]]:
-    """The same for the model as it is, and the lines that both have."""
-    pairs = [pair for pair in over_beam_search(found) if not pair[0].decoding.score_options]
-    return [(ours, beam, common((found[ours], found[beam]))) for ours, beam in pairs]
+def pairs_of(rows_of: RowsBySetting) -> list[tuple[Setting, Setting, list[int]]]:
+    """The pairs of `over_beam_search` without a temperature, each with the lines that both have."""
+    pairs = [pair for pair in over_beam_search(rows_of) if not pair[0].decoding.score_options]
+    return [(ours, beam, common((rows_of[ours], rows_of[beam]))) for ours, beam in pairs]
 
 
-def binned(found: Found) -> dict[int, list[SharpnessPoint]]:
-    """For each beam, sentences in fifths, those first of which the model is surest."""
+def binned(rows_of: RowsBySetting) -> dict[int, list[SharpnessPoint]]:
+    """For each beam size, fifths of the sentences, those of which the model is surest first."""
     points = {}
-    for ours, beam, lines in pairs_of(found):
-        sure = sorted((row.surprise, line) for line in lines if (row := found[beam][line]).surprise is not None)
+    for ours, beam, lines in pairs_of(rows_of):
+        sure = sorted((row.surprise, line) for line in lines if (row := rows_of[beam][line]).surprise is not None)
         cuts = [i * len(sure) // FIFTHS for i in range(FIFTHS + 1)]
         fifths = [[line for _, line in sure[cuts[i] : cuts[i + 1]]] for i in range(FIFTHS)]
         points[ours.beam] = [
-            SharpnessPoint.of(f"sentences, fifth {i}", found, ours, beam, chosen) for i, chosen in enumerate(fifths, 1) if chosen
+            SharpnessPoint.of(f"sentences, fifth {i}", rows_of, ours, beam, fifth) for i, fifth in enumerate(fifths, 1) if fifth
         ]
     return points
 
 
-def tempered(found: Found) -> dict[int, list[SharpnessPoint]]:
-    """For each beam, all sentences at each temperature; 1 is the model as it is. On the lines that all temperatures have."""
+def tempered(rows_of: RowsBySetting) -> dict[int, list[SharpnessPoint]]:
+    """For each beam size, a point for each temperature (1: the model as it is), on the lines that all temperatures have."""
     by_beam: dict[int, dict[float, tuple[Setting, Setting]]] = {}
-    for ours, beam in over_beam_search(found):
+    for ours, beam in over_beam_search(rows_of):
         by_beam.setdefault(ours.beam, {})[ours.decoding.score_options.get("temperature", 1.0)] = (ours, beam)
     points = {}
     for k, pairs in by_beam.items():
-        lines = common(found[setting] for pair in pairs.values() for setting in pair)
+        lines = common(rows_of[setting] for pair in pairs.values() for setting in pair)
         if len(pairs) > 1 and lines:
-            points[k] = [SharpnessPoint.of(f"T = {t:g}", found, ours, beam, lines) for t, (ours, beam) in sorted(pairs.items())]
+            points[k] = [SharpnessPoint.of(f"T = {t:g}", rows_of, ours, beam, lines) for t, (ours, beam) in sorted(pairs.items())]
     return points
 
 
@@ -232,7 +230,7 @@ def tempered(found: Found) -> dict[int, list[SharpnessPoint]]:
 
 
 class QualityMetrics:
-    """Scores outputs against references. What is not installed is left out, and named in `left_out`."""
+    """Scores outputs against references. `left_out` has a message for each metric whose library is not installed."""
 
     def __init__(self, names: Sequence[str] = ("bleu", "chrf"), tokenize: str = "13a") -> None:
         self._metrics, self.left_out = line_metrics(names, tokenize, TITLES)
@@ -243,12 +241,12 @@ class QualityMetrics:
         return [metric.name for metric in self._metrics]
 
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Each metric of the whole text, in percent. Searches that find the same outputs are scored once."""
+        """Each metric of the whole text, in percent; cached, since many searches have the same outputs."""
         key = (*outputs, *references)
         if key not in self._known:
             self._known[key] = {metric.name: metric.of_text(outputs, references) for metric in self._metrics}
         return self._known[key]
 
     def signatures(self) -> list[str]:
-        """How each number was computed."""
+        """How each metric was computed."""
         return [f"{metric.title}: {metric.signature}" for metric in self._metrics]

@@ -1,4 +1,4 @@
-"""Tables: how they are written (text, Markdown, LaTeX, CSV), and those of saved rows, the paper's numbers beside."""
+"""Tables: output as text, Markdown, LaTeX or CSV, and the tables of saved rows, with the paper's numbers for comparison."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .row import Row
 from .setting import Setting
 from .summary import (
     TITLES,
-    Found,
     QualityMetrics,
     RowsByLine,
+    RowsBySetting,
     SettingSummary,
     binned,
     by_setting,
@@ -26,15 +26,15 @@ from .summary import (
 )
 
 Columns = Mapping[str, str | Callable[[Any], Any]]
-"""Headings, and what stands under each for one thing of the table: the path to an attribute and how it is formatted, with a unit,
-as in `"ours.against.increase:+.0f %"`; or a function. Whatever is None leaves the cell empty."""
+"""By heading, how to make a cell from an object: the path of an attribute with a format and a unit, as in
+`"ours.against.increase:+.0f %"`, or a function. None gives an empty cell."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under headings. Columns named in `left` are flush left, the others right; `notes` explain below.
+    """Rows of cells under headings. Columns in `left` are flush left, the others right; `notes` are printed below the table.
 
-    `sections` are the numbers of rows that begin a new part.
+    `sections` are the numbers of the rows that begin a new section.
     """
 
     title: str
@@ -48,30 +48,30 @@ class Table:
     def of(
         cls,
         title: str,
-        things: Sequence[Any],
+        items: Sequence[Any],
         columns: Columns,
         left: Collection[str] = (),
         part: Callable[[Any], Any] = lambda _: None,
         notes: Sequence[str] = (),
     ) -> Table:
-        """A row for each thing, and all columns that have something in them; things with another `part` begin a new one."""
-        cells = {heading: [cell(thing, content) for thing in things] for heading, content in columns.items()}
+        """A row for each of `items`, without columns that are empty in all rows. A new value of `part` begins a new section."""
+        cells = {heading: [cell(item, content) for item in items] for heading, content in columns.items()}
         kept = [heading for heading in columns if any(cells[heading])]
-        parts = [part(thing) for thing in things]
+        parts = [part(item) for item in items]
         sections = {i for i in range(1, len(parts)) if parts[i] != parts[i - 1]}
         return cls(title, kept, list(zip(*(cells[heading] for heading in kept), strict=True)), left, sections, notes)
 
 
-def cell(thing: Any, content: str | Callable[[Any], Any]) -> str:
-    """What a column has for one thing."""
+def cell(item: Any, content: str | Callable[[Any], Any]) -> str:
+    """The text of a cell (see `Columns`)."""
     if callable(content):
-        thing, form = content(thing), ""
+        item, form = content(item), ""
     else:
         path, _, form = content.partition(":")
         for name in path.split("."):
-            thing = None if thing is None else getattr(thing, name)
+            item = None if item is None else getattr(item, name)
     spec, space, unit = form.partition(" ")
-    return "" if thing is None else f"{thing:{spec}}{space}{unit}"
+    return "" if item is None else f"{item:{spec}}{space}{unit}"
 
 
 # -- formats -------------------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ LATEX = {
 
 
 def markdown(table: Table) -> str:
-    """As Markdown has it, the title in bold."""
+    """The table in Markdown, its title in bold."""
     rule = ["---" if name in table.left else "--:" for name in table.headings]
     lines = [
         "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in (table.headings, rule, *table.rows)
@@ -93,7 +93,7 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """A `table` with a `tabular` and booktabs' rules."""
+    """The table in LaTeX, with the rules of booktabs."""
     columns = "".join("l" if name in table.left else "r" for name in table.headings)
     rows = [" & ".join(map(_latex, cells)) + r" \\" for cells in (table.headings, *table.rows)]
     lines = [r"\begin{table}", r"\centering", r"\small", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", rows[0], r"\midrule"]
@@ -108,14 +108,14 @@ def _latex(text: str) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """Headings and cells only, for a spreadsheet."""
+    """Headings and cells as CSV."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([table.headings, *table.rows])
     return out.getvalue()
 
 
 def text(table: Table) -> str:
-    """To be read in a terminal."""
+    """The table as plain text for a terminal."""
     from rich import box
     from rich.console import Console
     from rich.table import Table as RichTable
@@ -134,7 +134,7 @@ def text(table: Table) -> str:
 
 FORMATS: dict[str, Callable[[Table], str]] = {"text": text, "markdown": markdown, "latex": latex, "csv": comma_separated}
 
-# -- of saved rows: one of the paper's tables, or every setting that a file has ------------------------------------------
+# -- tables of saved rows: one of the paper's tables, or all settings in a file ------------------------------------------
 
 LEGEND = (
     "|x|: tokens of an input. calls: a sentence. increase: (old - new) / new of calls, over beam search with the same score. "
@@ -152,10 +152,10 @@ CITED = "The paper's numbers are cited; its model is another."
 
 @dataclass(frozen=True)
 class MeasuredLine:
-    """One line of a table: what was measured, and what the paper reports."""
+    """One line of a table: the plan with the paper's numbers, and the measured ones."""
 
     planned: PlannedLine
-    ours: SettingSummary | None = None  # None: there are no rows of it
+    ours: SettingSummary | None = None  # None: there are no such rows
     gain: Mapping[str, float] = field(default_factory=dict)
     unlike_zero: float | None = None
 
@@ -168,21 +168,21 @@ class MeasuredLine:
 def plan_lines(
     rows: Iterable[Row], experiment: Experiment | None, dataset: str, beams: Sequence[int] | None
 ) -> list[PlannedLine]:
-    """Lines for these rows: of an experiment, the beams of which all rows are there, and the paper's others; or every setting."""
+    """The lines of a table of these rows: for an experiment, beam sizes with all rows and the paper's others; else all."""
     settings = {row.setting for row in rows if beams is None or row.setting.beam in beams}
     if experiment is None:
         return _all_settings(settings)
     known = [k for k in sorted({s.beam for s in settings}) if experiment.every_beam or k in experiment.beams]
-    whole = [k for k in known if all(line.setting in settings for line in experiment.plan(dataset, [k]))]
-    planned = experiment.plan(dataset, whole)
-    if not whole or beams is not None:
+    complete = [k for k in known if all(line.setting in settings for line in experiment.plan(dataset, [k]))]
+    planned = experiment.plan(dataset, complete)
+    if not complete or beams is not None:
         return planned
-    others = sorted({line.k for line in TABLES.get(experiment.name, {}).get(dataset, [])} - set(whole))
+    others = sorted({line.k for line in TABLES.get(experiment.name, {}).get(dataset, [])} - set(complete))
     return planned + [line for line in experiment.plan(dataset, others) if line.published is not None]
 
 
 def _all_settings(settings: Collection[Setting]) -> list[PlannedLine]:
-    """Each score's beam search first, as the baseline of the others."""
+    """A line for each setting, the beam search of each score first, which is the baseline of the others."""
     ordered = sorted(settings, key=lambda s: (s.beam, s.rules, s.alone, s.decoding.row_budget or 0, s.search != "beam", s.search))
     several = len({setting.rules for setting in settings}) > 1
     lines = []
@@ -196,25 +196,24 @@ def _all_settings(settings: Collection[Setting]) -> list[PlannedLine]:
 
 
 def measure(planned: Sequence[PlannedLine], rows: Iterable[Row], metrics: QualityMetrics | None = None) -> list[MeasuredLine]:
-    """Rows of one model and text as the lines of a table. Lines of one k are all of the same sentences."""
-    found = by_setting(rows)
-    lines = []
+    """Rows of one model and text as the lines of a table. All lines of one k use the same sentences."""
+    rows_of, lines = by_setting(rows), []
     for k in dict.fromkeys(line.setting.beam for line in planned):
         here = [line for line in planned if line.setting.beam == k]
-        chosen = common(found[line.setting] for line in here if line.setting in found)
-        lines += [_measured(line, found, chosen, metrics) for line in here]
+        chosen = common(rows_of[line.setting] for line in here if line.setting in rows_of)
+        lines += [_measured(line, rows_of, chosen, metrics) for line in here]
     return lines
 
 
-def _measured(planned: PlannedLine, found: Found, lines: Sequence[int], metrics: QualityMetrics | None) -> MeasuredLine:
-    def rows_of(setting: Setting | None) -> RowsByLine | None:
-        return None if setting is None else found.get(setting)
+def _measured(planned: PlannedLine, rows_of: RowsBySetting, lines: Sequence[int], metrics: QualityMetrics | None) -> MeasuredLine:
+    def lookup(setting: Setting | None) -> RowsByLine | None:
+        return None if setting is None else rows_of.get(setting)
 
-    rows = rows_of(planned.setting)
+    rows = lookup(planned.setting)
     if rows is None or not lines:
         return MeasuredLine(planned)
-    ours = summarize(rows, lines, metrics, rows_of(planned.baseline))
-    zero = rows_of(planned.zero)
+    ours = summarize(rows, lines, metrics, lookup(planned.baseline))
+    zero = lookup(planned.zero)
     if zero is None or zero is rows:
         return MeasuredLine(planned, ours)
     first = summarize(zero, lines, metrics).quality if ours.quality else {}
@@ -223,7 +222,7 @@ def _measured(planned: PlannedLine, found: Found, lines: Sequence[int], metrics:
 
 
 def rows_table(title: str, lines: Sequence[MeasuredLine], metrics: QualityMetrics, cited: bool) -> Table:
-    """These lines, and the paper's numbers at the right where they are asked for."""
+    """A table of these lines; `cited`: with the paper's numbers at the right."""
 
     def quality(name: str) -> Callable[[MeasuredLine], str]:
         def show(line: MeasuredLine) -> str:
@@ -256,14 +255,14 @@ def rows_table(title: str, lines: Sequence[MeasuredLine], metrics: QualityMetric
         **({f"paper: {name}": f"planned.published.{content}" for name, content in PUBLISHED.items()} if cited else {}),
     }
     has_gains = any(line.gain and line.planned.score for line in lines)
-    said = {BOUNDED: bounded, GAINS: has_gains, CLIPPED: clipped, CITED: cited}
-    notes = [LEGEND, *(note for note, fits in said.items() if fits)]
+    conditional_notes = {BOUNDED: bounded, GAINS: has_gains, CLIPPED: clipped, CITED: cited}
+    notes = [LEGEND, *(note for note, fits in conditional_notes.items() if fits)]
     left, part = {"score", "search"}, lambda line: line.planned.setting.beam
     return Table.of(title, lines, columns, left, part, [*notes, *metrics.signatures()])
 
 
 def _least(line: MeasuredLine, form: str, sign: str, name: str) -> str | None:
-    """A number that is known, or bounded: then with the sign."""
+    """The summary's number of this name; with `sign` before it where it is only a bound."""
     number = cell(line, f"ours.{name}{form}")
     return f"{sign}{number}" if number and line.ours is not None and not line.ours.least_proven else number or None
 
@@ -272,16 +271,16 @@ PUBLISHED = {"calls": "calls:g", "increase": "increase:+.0f %", "error": "error:
 
 
 def cited_table(experiment: Experiment, dataset: str) -> Table:
-    """The paper's own numbers."""
+    """A table of the paper's own numbers."""
     columns = {"k": "k", "search": "method", "parameters": "named_parameters", **PUBLISHED}
     columns["ROUGE-L" if dataset == "cnn-dm" else "BLEU"] = columns.pop("quality")
     title = f"{experiment.title}, {DATASETS[dataset]}: the paper's numbers"
     return Table.of(title, TABLES[experiment.name][dataset], columns, {"search", "parameters"}, lambda line: line.k)
 
 
-def sharpness_table(title: str, found: Found) -> Table:
-    """Fifths of the sentences, then temperatures, for each beam."""
-    points = [point for points_of in (binned, tempered) for series in points_of(found).values() for point in series]
+def sharpness_table(title: str, rows_of: RowsBySetting) -> Table:
+    """A table of the saving by sharpness: for each beam, fifths of the sentences, then temperatures."""
+    points = [point for points_of in (binned, tempered) for series in points_of(rows_of).values() for point in series]
     columns = {
         "k": "k",
         "what": "label",

@@ -1,4 +1,5 @@
-"""Tuning: which setting to use on a model and text, and what it loses: quality against cost, with the lines' chance in sight."""
+"""Tuning: which setting to use on a model and text. Builds the settings to compare, turns the results of a `Race` into `Point`s
+with bootstrap intervals, chooses which to time, gives `Advice`, and draws tables and a plot."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from .bootstrap import Interval
 from .plots import canvas, finish, note
 from .race import Race, TimedText, label
 from .row import ParallelText
-from .setting import TODAYS, Setting
+from .setting import TOOLKIT_STOPS, Setting
 from .summary import mean
 from .tables import Columns, Table
 
@@ -22,18 +23,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EARLY = {None: "hf-false", False: "hf-false", True: "hf-true", "never": "hf-never"}
-BEAM = 5  # where a model's files name none
-FINALISTS = 12  # settings that are timed
+BEAM = 5  # if the model's files name none
+FINALISTS = 12  # number of settings that are timed
 
 
-# -- what is compared ----------------------------------------------------------------------------------------------------
+# -- settings to compare -------------------------------------------------------------------------------------------------
 
 
 def length_penalty(alpha: float, stop: str, beam: int, **decoding: Any) -> Setting:
     """Scores divided by length ** alpha; "exact" stops when the answer is proven, `hf-*` as Hugging Face does."""
-    if alpha == 0 or beam == 1:  # every stop has the same best answer then
+    if alpha == 0 or beam == 1:  # all stops have the same best answer then
         return Setting("best-first", Decoding(beam=beam, **decoding))
-    level_by_level = stop not in ("exact", *TODAYS)
+    level_by_level = stop not in ("exact", *TOOLKIT_STOPS)
     strategy = "beam" if level_by_level else "best-first"
     stops: dict[str, Any] = {} if stop == "exact" else {"stop": stop}
     search = stop if level_by_level else "best-first"
@@ -41,7 +42,7 @@ def length_penalty(alpha: float, stop: str, beam: int, **decoding: Any) -> Setti
 
 
 def length_reward(beta: float, ratio: float, beam: int, **decoding: Any) -> Setting:
-    """`beta` more for every token, up to `ratio` times the input's."""
+    """`beta` added for every token, up to `ratio` times the length of the input."""
     options = {"beta": beta, "ratio": ratio}
     return Setting("best-first", Decoding(beam=beam, score="bounded-length-reward", score_options=options, **decoding))
 
@@ -54,16 +55,16 @@ def grid(
     ratio: float,
     **decoding: Any,
 ) -> list[Setting]:
-    """Every combination, each once: a beam of 1 has one, for it has one answer whatever the score."""
-    found = []
+    """Every combination once. A beam of 1 has a single setting, since its answer does not depend on the score."""
+    settings = []
     for beam in beams:
-        found += [length_penalty(alpha, stop, beam, **decoding) for alpha in penalties for stop in stops]
-        found += [length_reward(beta, ratio, beam, **decoding) for beta in rewards if beam > 1]
-    return list(dict.fromkeys(found))
+        settings += [length_penalty(alpha, stop, beam, **decoding) for alpha in penalties for stop in stops]
+        settings += [length_reward(beta, ratio, beam, **decoding) for beta in rewards if beam > 1]
+    return list(dict.fromkeys(settings))
 
 
 def defaults_of(model: Model, **decoding: Any) -> Setting:
-    """How `generate` decodes by the model's own files; what they do not name is Hugging Face's, the beam 5."""
+    """The settings of `generate` by the model's own files; Hugging Face's defaults where they name none, but a beam of 5."""
     setting = getattr(model, "setting", lambda name: None)
     beam, alpha = setting("num_beams") or 1, setting("length_penalty")
     stop = EARLY.get(setting("early_stopping"), "hf-false")
@@ -71,19 +72,19 @@ def defaults_of(model: Model, **decoding: Any) -> Setting:
 
 
 def length_ratio(model: Model, text: ParallelText) -> float:
-    """Tokens of a reference over those of its input, on average; 1 where there are no references."""
+    """The average ratio of reference tokens to input tokens; 1 without references."""
     pairs = [(model.source_length(pair.source), len(model.target(pair.reference))) for pair in text.pairs if pair.reference]
     return round(sum(b for _, b in pairs) / max(1, sum(a for a, _ in pairs)), 2) if pairs else 1.0
 
 
-# -- what was found ------------------------------------------------------------------------------------------------------
+# -- results -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Point:
-    """A setting in one dtype: what it costs a line, and its quality by the name of the metric, as it is and beside the default's.
+    """A setting in one dtype, with its costs for a line, and by metric its `quality` and its `gain` over the default.
 
-    `same`: share of lines with the default's output. `stopped`: why it was not run to the end.
+    `same`: percent of lines with the default's output. `stopped`: why it was not run to the end. `front`: on the Pareto front.
     """
 
     setting: Setting
@@ -108,32 +109,24 @@ class Point:
 
     @property
     def cost(self) -> float:
-        """Milliseconds where it was timed; others come after."""
+        """Milliseconds for a line; infinite if it was not timed, so that such points come last."""
         return float("inf") if self.milliseconds is None else self.milliseconds
 
     def value(self, metric: str | None) -> float:
-        """What it is judged by: the metric, or without references how often it has the default's output."""
+        """The deciding quality: the metric, or without references the share of outputs that are the default's."""
         return self.same if metric is None else self.quality[metric].value
 
     def json(self) -> dict[str, Any]:
         quality = {name: vars(interval) for name, interval in self.quality.items()}
         gain = {name: vars(interval) for name, interval in self.gain.items()}
-        costs = {"calls": self.calls, "rows": self.rows, "milliseconds": self.milliseconds}
-        about = {"setting": self.setting.json(), "flags": flags(self), "dtype": self.dtype, "lines": self.lines}
-        return {
-            **about,
-            **costs,
-            "same": self.same,
-            "quality": quality,
-            "gain": gain,
-            "stopped": self.stopped,
-            "front": self.front,
-        }
+        plain = ("dtype", "lines", "calls", "rows", "milliseconds", "same")
+        named = {"setting": self.setting.json(), "flags": flags(self), **{name: getattr(self, name) for name in plain}}
+        return {**named, "quality": quality, "gain": gain, "stopped": self.stopped, "front": self.front}
 
 
 @dataclass
 class Tuning:
-    """Points of one text, the default's first; the first metric decides, None without references."""
+    """All points of one text, the default's first. `metric` is the deciding one, None without references."""
 
     points: list[Point]
     metric: str | None
@@ -148,8 +141,9 @@ class Tuning:
         return [point for point in self.points if point.timed is not None]
 
 
-def measured(race: Race, dtype: str, setting: Setting, default: Sequence[str] | None = None) -> Point:
-    """A setting on all lines that it was run on; intervals where those are all."""
+def point_of(race: Race, dtype: str, setting: Setting, default: Sequence[str] | None = None) -> Point:
+    """A setting's results on the lines that it was run on, compared with the outputs of the race's default or with `default`.
+    There are intervals only if it was run on all lines."""
     count = race.reached(setting)
     outputs = race.outputs(setting, count)
     baseline = race.outputs(race.default) if default is None else default
@@ -166,7 +160,7 @@ def _alone(value: float) -> Interval:
 
 
 def finalists(points: Sequence[Point], metric: str | None, most: int = FINALISTS) -> list[Point]:
-    """What is worth timing: the default, the front by calls, then the best of the others."""
+    """The points to time: the default, the Pareto front by calls, then the best of the others."""
     whole = [point for point in points if point.stopped is None]
     front = pareto(whole, metric, lambda point: point.calls)
     others = sorted(whole, key=lambda point: -point.value(metric))
@@ -174,7 +168,7 @@ def finalists(points: Sequence[Point], metric: str | None, most: int = FINALISTS
 
 
 def pareto(points: Sequence[Point], metric: str | None, cost: Any) -> list[Point]:
-    """Those than which no other is both as cheap and as good, cheapest first."""
+    """The Pareto front: the points for which no other is both as cheap and as good, cheapest first."""
     front: list[Point] = []
     for point in sorted(points, key=lambda point: (cost(point), -point.value(metric))):
         if not front or point.value(metric) > front[-1].value(metric):
@@ -182,12 +176,12 @@ def pareto(points: Sequence[Point], metric: str | None, cost: Any) -> list[Point
     return front
 
 
-# -- what to do ----------------------------------------------------------------------------------------------------------
+# -- advice --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class CostLimit:
-    """The most that a line may cost, in milliseconds or calls."""
+    """A limit on the cost of a line, in milliseconds or calls."""
 
     most: float
     unit: str  # "ms" or "calls"
@@ -201,7 +195,7 @@ class CostLimit:
 
 @dataclass(frozen=True)
 class Advice:
-    """One of the answers: what it is for, the setting, and what speaks for it."""
+    """One recommendation: the question, the setting that answers it, and why."""
 
     question: str
     point: Point | None
@@ -209,7 +203,7 @@ class Advice:
 
 
 def advise(tuning: Tuning, margin: float, budget: CostLimit) -> list[Advice]:
-    """Cheapest at no loss, best quality, best within the budget: of the settings that were timed."""
+    """Of the timed settings: the cheapest that loses at most `margin`, the best, and the best within the budget."""
     metric, points, default = tuning.metric, tuning.timed, tuning.default
     kept = [point for point in points if not _loses(point, metric, margin)]
     cheapest = min(kept, key=lambda point: point.cost)
@@ -217,19 +211,19 @@ def advise(tuning: Tuning, margin: float, budget: CostLimit) -> list[Advice]:
         loss = "the same output on every line"
     else:
         loss = f"at most {margin:g} lost, 95 in 100: {cheapest.gain[metric].signed}"
-    found = [Advice("cheapest at no loss", cheapest, f"{_times(default.cost, cheapest.cost)} the defaults' time; {loss}")]
+    advice = [Advice("cheapest at no loss", cheapest, f"{_times(default.cost, cheapest.cost)} the defaults' time; {loss}")]
     if metric is not None:
         best = max(points, key=lambda point: (point.value(metric), -point.cost))
-        found.append(Advice("best quality", best, _how_sure(tuning, best, metric)))
+        advice.append(Advice("best quality", best, _how_sure(tuning, best, metric)))
     within = [point for point in points if budget.cost(point) <= budget.most]
     if not within:
         least = min(map(budget.cost, points))
-        found.append(Advice(f"best within {budget} a line", None, f"none; the cheapest takes {least:.1f}"))
+        advice.append(Advice(f"best within {budget} a line", None, f"none; the cheapest takes {least:.1f}"))
     else:
         best = max(within, key=lambda point: (point.value(metric), -point.cost))
-        said = f"{best.same:.0f} % of the defaults' outputs" if metric is None else f"{best.gain[metric].signed}"
-        found.append(Advice(f"best within {budget} a line", best, said))
-    return found
+        text = f"{best.same:.0f} % of the defaults' outputs" if metric is None else f"{best.gain[metric].signed}"
+        advice.append(Advice(f"best within {budget} a line", best, text))
+    return advice
 
 
 def _loses(point: Point, metric: str | None, margin: float) -> bool:
@@ -241,15 +235,15 @@ def _times(old: float, new: float) -> str:
 
 
 def _how_sure(tuning: Tuning, best: Point, metric: str) -> str:
-    """The gain, what is left of it on lines that had no say in the choice, and how many are as good for all one can tell."""
+    """The gain, the gain on lines that were not used for the choice, and how many settings cannot be told from the best."""
     bootstrap = next(b for b in tuning.races[0].bootstraps if b.metric.name == metric)
     gain = best.gain[metric]
     alike = [p for p in tuning.timed if p is not best and bootstrap.interval(best.outputs, p.outputs).noise]
     elsewhere = bootstrap.picked([point.outputs for point in tuning.timed], tuning.default.outputs)
-    said = f"{gain.signed}; picked on some lines and judged on others {elsewhere.signed}"
+    text = f"{gain.signed}; picked on some lines and judged on others {elsewhere.signed}"
     if elsewhere.noise:
-        said += ": no gain over the defaults that is more than noise"
-    return said + f"; {len(alike)} of the other {len(tuning.timed) - 1} cannot be told from it"
+        text += ": no gain over the defaults that is more than noise"
+    return text + f"; {len(alike)} of the other {len(tuning.timed) - 1} cannot be told from it"
 
 
 def flags(point: Point) -> str:
@@ -267,7 +261,7 @@ def flags(point: Point) -> str:
     return shlex.join(words + ([] if point.dtype == "fp32" else ["--dtype", point.dtype]))
 
 
-# -- what is shown: a table, a plot, and three command lines ---------------------------------------------------------------
+# -- tables, a plot, and command lines -------------------------------------------------------------------------------------
 
 LEGEND = (
     "*: on the front, no other is both as fast and as good. calls, ms: a line; rows: what the model was run on, speculation "
@@ -277,11 +271,11 @@ LEGEND = (
 
 
 def tune_table(title: str, tuning: Tuning, shown: Sequence[Point], signatures: Sequence[str]) -> Table:
-    """These points, the fastest first."""
+    """A table of these points, the fastest first."""
 
     def gain(point: Point) -> str | None:
-        found = point.gain.get(tuning.metric or "")
-        return None if found is None or point is tuning.default else found.signed + (" noise" if found.noise else "")
+        interval = point.gain.get(tuning.metric or "")
+        return None if interval is None or point is tuning.default else interval.signed + (" noise" if interval.noise else "")
 
     def quality(name: str) -> Callable[[Point], str | None]:
         return lambda point: str(point.quality[name]) if name in point.quality else None
@@ -305,7 +299,7 @@ def tune_table(title: str, tuning: Tuning, shown: Sequence[Point], signatures: S
 
 
 def stopped_table(tuning: Tuning) -> Table:
-    """What was not run to the end, and why."""
+    """A table of the settings that were stopped, and why."""
     stopped = [point for point in tuning.points if point.stopped is not None]
     metric = tuning.metric
     quality: Columns = {} if metric is None else {"quality": lambda point: f"{point.value(metric):.1f}"}
@@ -315,7 +309,7 @@ def stopped_table(tuning: Tuning) -> Table:
 
 
 def tune_plot(title: str, tuning: Tuning) -> Figure:
-    """Quality against time, the front as a line."""
+    """A plot of quality against time, the front as a line."""
     figure, (axis,) = canvas(1)
     figure.set_size_inches(8, 5)
     metric = tuning.metric
@@ -323,8 +317,8 @@ def tune_plot(title: str, tuning: Tuning) -> Figure:
         value = point.value(metric)
         spread: Any = None
         if metric is not None and point is not tuning.default:
-            gain = point.gain[metric]  # of the difference: what the lines have in common is no reason for doubt
-            spread = [[gain.value - gain.low], [gain.high - gain.value]]
+            gain = point.gain[metric]
+            spread = [[gain.value - gain.low], [gain.high - gain.value]]  # of the paired difference to the default
         colour = "#cf222e" if point is tuning.default else "#0969da" if point.front else "#8c959f"
         axis.errorbar([point.cost], [value], spread, fmt="o", color=colour, capsize=2, elinewidth=0.8)
         if point.front or point is tuning.default:
@@ -337,7 +331,7 @@ def tune_plot(title: str, tuning: Tuning) -> Figure:
 
 
 def command(advice: Advice, source: str, model: str | None) -> str:
-    """A command line that decodes the same text this way."""
+    """The command line that decodes `source` with the recommended setting."""
     assert advice.point is not None
     named = "" if model is None else f" --model {model}"
     return f"bestfirst translate {source}{named} {flags(advice.point)}"

@@ -1,4 +1,4 @@
-"""A drafter for a translator: a model with fewer decoder layers that learns what the larger one writes (README.md)."""
+"""Train a drafter for a translator: a model with fewer decoder layers, distilled from the larger one's outputs (README.md)."""
 
 import argparse
 import copy
@@ -16,7 +16,7 @@ from bestfirst.models.folder import embedded_folder
 
 
 def smaller(model, layers):
-    """The same model with so many of its decoder layers."""
+    """A copy of the model with its first `layers` decoder layers."""
     config = copy.deepcopy(model.config)
     config.decoder_layers = layers
     student = type(model)(config)
@@ -25,7 +25,7 @@ def smaller(model, layers):
 
 
 def forward(student, pairs):
-    """Logits (sentences, length, vocabulary), and what was written there, -100 beyond."""
+    """Logits (sentences, length, vocabulary) and target tokens (sentences, length), padded with -100."""
     pad, start = student.config.pad_token_id, student.config.decoder_start_token_id
     columns = [[torch.tensor(row) for row in rows] for rows in zip(*pairs, strict=True)]
     source, wanted = (pad_sequence(c, True, value).to(student.device) for c, value in zip(columns, (pad, -100), strict=True))
@@ -35,7 +35,7 @@ def forward(student, pairs):
 
 @torch.no_grad()
 def agreement(student, pairs):
-    """The share of tokens for which the student's best is what was written."""
+    """The share of target tokens that the student ranks first."""
     logits, wanted = forward(student.eval(), pairs)
     return float((logits.argmax(-1) == wanted)[wanted >= 0].float().mean())
 

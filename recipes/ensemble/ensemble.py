@@ -1,4 +1,4 @@
-"""An ensemble of two models, and one of them with a bias of one's own: both run on the tree of keys and values."""
+"""An ensemble of two models, and a wrapper that bans tokens: both share keys and values between hypotheses."""
 
 import sys
 
@@ -8,7 +8,7 @@ import bestfirst
 
 
 class Without(bestfirst.Model):
-    """A model that never writes some tokens: a wrapper in a dozen lines."""
+    """A wrapper around a model that never writes some tokens."""
 
     def __init__(self, model, tokens):
         self.model, self.tokens, self.eos = model, list(tokens), model.eos
@@ -25,7 +25,7 @@ class Without(bestfirst.Model):
         return answers
 
     def reader(self, prefix=None):
-        return bestfirst.Ensemble([self.model]).reader(prefix)  # lengths are the model's
+        return bestfirst.Ensemble([self.model]).reader(prefix)  # with the model's own length limits
 
     def text(self, source, tokens):
         return self.model.text(source, tokens)

@@ -1,4 +1,4 @@
-"""Grapheme to phoneme: a recurrent encoder and decoder in torch, trained in a minute on made-up words of a regular spelling."""
+"""Grapheme to phoneme: a recurrent encoder-decoder in torch, trained in a minute on made-up words with a regular spelling."""
 
 import random
 import sys
@@ -21,7 +21,7 @@ def word(rng: random.Random) -> tuple[str, list[int]]:
 
 
 class G2P(nn.Module):
-    """As a model: an input's state is the encoder's last, a hypothesis' state the decoder's."""
+    """The state of an input is the encoder's last state, that of a hypothesis the decoder's."""
 
     eos = 0
 

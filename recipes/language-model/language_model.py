@@ -1,4 +1,4 @@
-"""A language model from a folder of safetensors, or from a GGUF file in it, completes a prompt; with --chat, answers it."""
+"""Complete a prompt with a language model from a folder of safetensors, or from a GGUF file in it; with --chat, answer it."""
 
 import argparse
 

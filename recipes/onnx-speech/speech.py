@@ -1,4 +1,4 @@
-"""Speech through ONNX Runtime: an encoder of sound and a decoder with a cache of keys, two sessions and two methods."""
+"""Speech recognition with ONNX Runtime: an audio encoder and a decoder with a KV cache, as two sessions and two methods."""
 
 import sys
 import tempfile
@@ -27,7 +27,7 @@ logits = Squeeze(scores, one)  logprobs = LogSoftmax<axis = -1>(logits) }}"""
 
 
 def export(folder):
-    """Two files as an exporter leaves them; here with random weights."""
+    """Write two model files as an exporter would; here with random weights."""
     dice = numpy.random.default_rng(0)
     shapes = {"W": (MELS, D), "E": (len(LETTERS), D), "H": (D, D), "O": (D, len(LETTERS))}
     weights = {name: dice.normal(0, 0.4, shape).astype(numpy.float32) for name, shape in shapes.items()}
@@ -38,7 +38,7 @@ def export(folder):
 
 
 class Speech(bestfirst.Model):
-    """A hypothesis' state is the sound as the encoder left it, and the keys of its own tokens."""
+    """The state of a hypothesis: the encoder output, and the keys of its own tokens."""
 
     eos = 0
 
@@ -50,7 +50,7 @@ class Speech(bestfirst.Model):
 
     def score(self, batch):
         answers = [None] * len(batch)
-        alike = {}  # the cache has no mask: rows of one length and one sound run together
+        alike = {}  # the decoder has no mask, so only rows with the same shapes of memory and cache run together
         for i, ((memory, keys), _) in enumerate(batch):
             alike.setdefault((memory.shape, keys.shape), []).append(i)
         for rows in alike.values():

@@ -1,8 +1,8 @@
-"""Generative retrieval: the model writes the item that a query asks for, under a trie of all items.
+"""Generative retrieval: the model writes the item for a query, restricted to a trie of all items.
 
     python recipes/retrieval/retrieve.py QUERIES ITEMS [--beam 100] [--limit 50] [--peer]
 
-Line n of ITEMS is the one that line n of QUERIES looks for. `--peer`: the same by `generate` with a callback, to compare.
+Line n of ITEMS is the answer to line n of QUERIES. `--peer`: also time `generate` with a callback that follows the trie.
 """
 
 import argparse
@@ -50,7 +50,6 @@ if asked.peer:
         return trie.allowed([node], wrapped.eos)[0].tolist()
 
     begun = perf_counter()
-    wrapped.model.generate(
-        **inputs, num_beams=asked.beam, length_penalty=0.0, early_stopping="never", prefix_allowed_tokens_fn=follow
-    )
+    settings = {"num_beams": asked.beam, "length_penalty": 0.0, "early_stopping": "never"}
+    wrapped.model.generate(**inputs, **settings, prefix_allowed_tokens_fn=follow)
     print(f"generate with a callback: {perf_counter() - begun:.2f} s")

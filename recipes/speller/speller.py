@@ -1,4 +1,4 @@
-"""A speller: a five-gram model of letters, composed with edits of what was typed, as a transducer would be."""
+"""A spelling corrector: a five-gram model of letters combined with edit costs of the typed word, like composed transducers."""
 
 from collections import Counter
 from functools import cache
@@ -32,10 +32,10 @@ class Speller:
 
     def start(self, source):
         costs = tuple(DELETED * i for i in range(len(source) + 1))
-        return source, costs  # by how much of the input is used: the best edits so far
+        return source, costs  # for each prefix of the input, the cost of the best edits so far
 
     def edits(self, source, costs, letter):
-        """The same one letter of output later."""
+        """The costs after one more letter of output."""
         out = [costs[0] + INSERTED]
         for i, typed in enumerate(source):
             match = costs[i] + (SAME if typed == letter else SUBSTITUTED)

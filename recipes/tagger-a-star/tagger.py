@@ -1,4 +1,4 @@
-"""A part-of-speech tagger (a hidden Markov model, by counting), decoded by A* with a heuristic that knows the best rest."""
+"""A part-of-speech tagger (a hidden Markov model from counts), decoded by A* with the exact best completion as heuristic."""
 
 from collections import Counter
 from functools import cache
@@ -46,7 +46,7 @@ class Tagger:
 
 
 class BestRest:
-    """h(x, y): the best that the words after y can add, by dynamic programming from the right."""
+    """h(x, y): the best score that the words after y can add, by dynamic programming from the right."""
 
     admissible = True
 

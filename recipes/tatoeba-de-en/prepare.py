@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """All distinct pairs, in the order of the file."""
+    """All distinct pairs, in file order."""
     raw = path.read_bytes()
     text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
     columns = [line.split("\t") for line in text.split("\n") if line]
@@ -54,7 +54,7 @@ def read_pairs(path: Path) -> list[Pair]:
 
 
 def split_pairs(pairs: list[Pair], held_out: int) -> dict[str, list[Pair]]:
-    """Hold out whole English sentences, one translation of each; nothing of theirs, in either language, stays in training."""
+    """Hold out English sentences, each with one translation; no training pair shares a sentence in either language with them."""
     translations: dict[str, list[str]] = defaultdict(list)
     for german, english in pairs:
         translations[english].append(german)
@@ -114,9 +114,9 @@ def learn_pieces(train: list[Pair], size: int, out: Path) -> sentencepiece.Sente
 
 
 def encode(pieces: sentencepiece.SentencePieceProcessor, pairs: list[Pair], balanced: bool) -> dict[str, np.ndarray]:
-    """Token ids, without EOS: all sentences of a side in one array, and where each ends.
+    """Token ids without EOS: for each side one array of all sentences, and one of their ends.
 
-    Empty and overlong ones are left out, and, if `balanced`, pairs too different in length to be translations.
+    Empty and overlong sentences are left out, and, if `balanced`, pairs too different in length to be translations.
     """
     sources = pieces.encode([german for german, _ in pairs])
     targets = pieces.encode([english for _, english in pairs])

@@ -30,7 +30,7 @@ TOKENIZER = ("source.spm", "target.spm", "vocab.json", "tokenizer_config.json")
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the outcome; kept in the model's `training.json`."""
+    """Hyperparameters; saved in the model's `training.json`."""
 
     width: int = 256
     inner: int = 1024
@@ -83,7 +83,7 @@ def train(data: Path, out: Path, device: torch.device, settings: Settings, repor
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if update > settings.average_from * settings.updates and update % settings.average_every == 0:
-            take_in(average, model, settings.average_rate)
+            update_average(average, model, settings.average_rate)
         if update % report_every == 0:
             print(f"update {update}: loss {loss.item():.3f}, valid {validate(model, held_out, settings):.3f}", flush=True)
 
@@ -111,7 +111,7 @@ class Pairs:
         with np.load(path) as ids:
             self.source = np.split(ids["source"], ids["source_ends"][:-1])
             self.target = np.split(ids["target"], ids["target_ends"][:-1])
-        # A pair takes as many columns of a batch as its longer side, EOS included.
+        # A pair needs as many columns of a batch as its longer side has tokens, EOS included.
         self.columns = [max(len(x), len(y)) + 1 for x, y in zip(self.source, self.target, strict=True)]
 
     def __len__(self) -> int:
@@ -125,7 +125,7 @@ class Pairs:
         order.sort(key=self.columns.__getitem__)
         batches: list[list[int]] = [[]]
         for i in order:
-            if batches[-1] and self.columns[i] * (len(batches[-1]) + 1) > tokens:  # the longest comes last
+            if batches[-1] and self.columns[i] * (len(batches[-1]) + 1) > tokens:  # sorted, so the longest comes last
                 batches.append([])
             batches[-1].append(i)
         if shuffle:
@@ -142,7 +142,7 @@ def endless(pairs: Pairs, settings: Settings) -> Iterator[list[int]]:
 def new_model(vocabulary: int, settings: Settings) -> MarianMTModel:
     """A post-norm transformer with sinusoidal positions and one matrix for all embeddings.
 
-    The last token id pads, and starts every output. Its embedding is zero and it can never be predicted, as Marian has it.
+    The last token id is the padding and starts every output. As in Marian, its embedding is zero and it is never predicted.
     """
     pad = vocabulary - 1
     model = MarianMTModel(
@@ -168,7 +168,7 @@ def new_model(vocabulary: int, settings: Settings) -> MarianMTModel:
             scale_embedding=True,
             share_encoder_decoder_embeddings=True,
             tie_word_embeddings=True,
-            # What follows is true of every MarianMTModel; converters to other formats ask for it.
+            # True of every MarianMTModel; converters to other formats read these.
             static_position_embeddings=True,
             normalize_before=False,
             normalize_embedding=False,
@@ -229,7 +229,7 @@ def padded(sentences: list[np.ndarray], pad: int, device: torch.device) -> torch
 
 @torch.no_grad()
 def validate(model: MarianMTModel, pairs: Pairs, settings: Settings) -> float:
-    """Nats for each token, EOS included."""
+    """The cross-entropy in nats for each token, EOS included."""
     model.eval()
     total, tokens = 0.0, 0
     for batch in pairs.batches(settings.batch_tokens):
@@ -240,7 +240,7 @@ def validate(model: MarianMTModel, pairs: Pairs, settings: Settings) -> float:
     return total / tokens
 
 
-def take_in(average: dict[str, torch.Tensor], model: MarianMTModel, rate: float) -> None:
+def update_average(average: dict[str, torch.Tensor], model: MarianMTModel, rate: float) -> None:
     """Move the running average towards the model's weights."""
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point():

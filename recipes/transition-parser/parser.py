@@ -5,11 +5,11 @@ from math import exp, inf, log
 import bestfirst
 
 END, SHIFT, LEFT, RIGHT = range(4)
-HEADS = {"V": "", "N": "V", "P": "V", "D": "N", "A": "N"}  # of which tag a word depends on, as a rule
+HEADS = {"V": "", "N": "V", "P": "V", "D": "N", "A": "N"}  # the usual tag of a word's head, by the word's tag
 
 
 class Parser:
-    """Its score of an arc: the higher the likelier the tags, and the nearer the words."""
+    """Scores an arc higher if the tags fit `HEADS`, and if the words are closer together."""
 
     eos = END
 
@@ -33,7 +33,7 @@ class Parser:
 
     def merge_key(self, source, prefix):
         stack, buffer, _ = self.state(source, prefix)
-        return stack, buffer  # what was built below does not matter any more
+        return stack, buffer  # later actions do not depend on the arcs that were built
 
     def arc(self, words, head, child):
         return 1.5 * (HEADS[words[child][1]] == words[head][1]) - 0.3 * abs(head - child)

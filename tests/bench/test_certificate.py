@@ -13,7 +13,7 @@ from bench.conftest import ENGLISH, GERMAN, call
 from bestfirst.scoring import LengthNormalized, LogProbability
 from bestfirst.search import Strategy, beam, best_first_beam
 from bestfirst.strategies import as_ctranslate2, stopping
-from bestfirst_bench.certificate import FullBeams, StoppedBeams, follow
+from bestfirst_bench.certificate import FullBeams, StoppedBeams, certificate_for
 from bestfirst_bench.row import Row
 from search.audit import (
     Stopped,
@@ -124,8 +124,8 @@ def test_which_stops_only_a_bound_is_known_of():
     for stop in ("hf-never", "huang", "exhausted", "hf-false", "hf-true", "opennmt", "patience", "shrinking"):
         for score in (plain, rises):
             known = score in proven.get(stop, (plain, rises) if stop == "exhausted" else ())
-            assert follow(stopping(beam(3), stop), score, 1) is (FullBeams if known else StoppedBeams)
-    assert follow(best_first_beam(3), plain, 1) is None
+            assert certificate_for(stopping(beam(3), stop), score, 1) is (FullBeams if known else StoppedBeams)
+    assert certificate_for(best_first_beam(3), plain, 1) is None
 
 
 def test_every_line_of_the_table_of_stops_has_it(tmp_path, capsys):

@@ -67,7 +67,7 @@ def test_settings_that_share_a_tree_find_what_each_finds_alone(model, sources, m
     (scorer,) = scorers
     assert scorer.scored < 0.6 * rows
     assert not scorer._roots  # all trees were given back
-    assert not scorer._to_come
+    assert not scorer._open_searches
 
 
 def test_a_line_that_cannot_be_read_is_an_error_and_disturbs_no_other(model):

@@ -17,7 +17,7 @@ import bestfirst
 from bestfirst import Stats
 from bestfirst.engine.device.kernels.answers import PROGRAM, RULES
 from bestfirst.engine.device.kernels.logits_kernels import edit
-from bestfirst.integrations.processors import NotData, Processors, recognized
+from bestfirst.integrations.processors import NotData, Processors, as_edits
 from bestfirst.models.transformers import TransformersModel
 from bestfirst.search import Successors
 from device.test_search import SCORES, STOPS, Toys, job, reference, run, same, session_of
@@ -59,7 +59,7 @@ PROCESSORS = {
 
 def as_data(processors, ids=((1,), (1,)), start=1, raw=False):
     ids = torch.tensor(ids)
-    return recognized(processors, ids, VOCABULARY, Processors(processors, ids, lambda y: 0, 2, False), start, raw)
+    return as_edits(processors, ids, VOCABULARY, Processors(processors, ids, lambda y: 0, 2, False), start, raw)
 
 
 def check_kernel(each, ids, dice, block):
@@ -206,7 +206,7 @@ def test_searches_with_edits_are_those_of_the_host(cases, tally, stop):
         for index in range(3):
             mine, theirs = at_random(rng) if index else ([], [])
             own = Processors(theirs, ids, lambda y: 0, 2, False)
-            told += recognized(mine, ids, vocabulary, own, 1)
+            told += as_edits(mine, ids, vocabulary, own, 1)
             each.append(SimpleNamespace(process=lambda i, *rest, own=own: own.one(0, *rest)))
         toys = EditedToys([random_toy(kind, vocabulary, f"edits {number} {seed}") for seed in range(3)], each)
         room = {"code": max(len(edits.code) for edits in told) // 4, "given": max(len(edits.given) for edits in told) + 1}

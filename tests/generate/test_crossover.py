@@ -132,7 +132,7 @@ def test_the_clock(seconds, longest, expected, monkeypatch):
 
     monkeypatch.setattr(crossover, "TOKENS", 8)
     monkeypatch.setattr(crossover, "thread_time", lambda: clock[0])
-    assert crossover.sooner_by(generate("theirs"), generate("ours"), longest) == pytest.approx(expected)
+    assert crossover.speed_ratio(generate("theirs"), generate("ours"), longest) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("k", [1, 3])

@@ -1,4 +1,4 @@
-"""bestfirst bench, and bestfirst tune: measure on your own model and text what was saved, and which setting to use."""
+"""The commands `bestfirst bench` and `bestfirst tune`; `bestfirst.cli.commands` passes their arguments to `COMMANDS`."""
 
 import typer
 
@@ -22,4 +22,3 @@ tune = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 tune.command()(grouped(tune_command))
 
 COMMANDS = {"bench": bench, "tune": tune}
-"""What `bestfirst` hands its arguments on to."""

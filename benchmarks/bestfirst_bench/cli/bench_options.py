@@ -1,4 +1,4 @@
-"""The options that bench's commands share, and groups of them."""
+"""The options that the commands of `bench` share, and groups of them (`bestfirst.cli.options.grouped`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..paper import DATASETS
 from ..summary import TITLES, QualityMetrics
 from ..tables import FORMATS
 
-TEXT, RUN, OUT = "Text", "Run", "Output"  # the help's panels
+TEXT, RUN, OUT = "Text", "Run", "Output"  # panels of the help
 
 
 # fmt: off
@@ -32,19 +32,19 @@ Repeat = Annotated[int, option(kind=count, metavar="N", panel=RUN, help="Turns; 
 AsJson = Annotated[bool, option("--json", panel=OUT, help="Print JSON, not a table.")]
 Format = Annotated[str, option("--format", kind=one_of(*FORMATS), metavar="NAME", panel=OUT, help=f"{', '.join(FORMATS)}.")]
 Rows = Annotated[Path | None, option("--rows", metavar="FILE", panel=OUT,
-    help="Where results are saved as they are done, a JSON object a line. What is there is not done again. By default "
+    help="File in which each result is saved when it is done, a JSON object a line. Saved results are not made again. By default "
     "bench-MODEL.jsonl (growth-MODEL.jsonl).")]
 Tokenize = Annotated[str, option(metavar="NAME", panel=OUT,
     help="sacrebleu's tokenizer for BLEU: none for text that is tokenized already, 13a for text that is not.")]
 Dataset = Annotated[str | None, option(kind=one_of(*DATASETS), metavar="NAME", panel=RUN,
-    help=f"Whose numbers and parameters of the paper to take: {', '.join(DATASETS)}. By default iwslt14.")]
+    help=f"The paper's data set to take numbers and parameters of: {', '.join(DATASETS)}. By default iwslt14.")]
 LanguageModel = Annotated[str | None, option("--lm", metavar="FOLDER", panel=MODEL,
     help="A language model's folder, for mutual information.")]
 
 
 @dataclass(frozen=True)
 class BenchModelOptions:
-    """Which model, and on what it runs."""
+    """Which model, on which device and in which dtype."""
 
     model: ModelName = None
     device: Annotated[str | None, option(metavar="NAME", panel=MODEL, help="Where to run: cpu (the default), cuda, mps.")] = None
@@ -55,7 +55,7 @@ class BenchModelOptions:
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """Which lines of a text, in its order."""
+    """Which lines of a text, in the order of the text."""
 
     limit: Annotated[int | None, option(kind=count, metavar="N", panel=TEXT, help="Only the first N lines.")] = None
     sample: Annotated[int | None, option(kind=count, metavar="N", panel=TEXT,
@@ -65,7 +65,7 @@ class SampleOptions:
 
 @dataclass(frozen=True)
 class ShuffleOptions:
-    """Which lines of a text, in any order."""
+    """Which lines of a text, in the order of the text or shuffled."""
 
     limit: Annotated[int | None, option(kind=count, metavar="N", panel=TEXT, help="Only the first N lines.")] = None
     shuffle: Annotated[int | None, option(metavar="SEED", panel=TEXT, help="Take lines at random, with this seed.")] = None
@@ -73,7 +73,7 @@ class ShuffleOptions:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How a table of rows is shown."""
+    """How to show a table of rows."""
 
     form: Format = "text"
     as_json: AsJson = False
@@ -81,7 +81,7 @@ class TableOptions:
         help=f"Of {', '.join(TITLES)}. They need sacrebleu and rouge-score.")] = "bleu,chrf"
 
     def quality(self, tokenize: str) -> QualityMetrics:
-        """The metrics; what is not installed is said and left out."""
+        """The metrics; prints which are left out because their library is not installed."""
         try:
             chosen = QualityMetrics([name for name in self.metrics.split(",") if name], tokenize)
         except ValueError as error:
@@ -95,11 +95,11 @@ class TableOptions:
 
 
 def numbers(text: str, option: str = "--beam") -> list[int]:
-    """Whole numbers from 1 up, separated by commas; each once."""
+    """Whole numbers from 1 up, separated by commas; duplicates are dropped."""
     try:
-        found = [int(part) for part in text.split(",")]
+        parsed = [int(part) for part in text.split(",")]
     except ValueError:
         raise usage(f"{option} takes numbers separated by commas, got {text!r}") from None
-    if min(found) < 1:
-        raise usage(f"{option} must be at least 1, got {min(found)}")
-    return list(dict.fromkeys(found))
+    if min(parsed) < 1:
+        raise usage(f"{option} must be at least 1, got {min(parsed)}")
+    return list(dict.fromkeys(parsed))

@@ -1,4 +1,4 @@
-"""What bench's commands do alike: read the text, load the models, save what is done as it is done, show a table."""
+"""What the commands of `bench` and `tune` share: reading texts, loading models, saving results, showing tables and plots."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +23,18 @@ from ..tables import FORMATS, Table
 from .bench_options import BenchModelOptions, ShuffleOptions
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from bestfirst.models.transformers import TransformersModel
 
-SHOWN = 5  # lines that failed to name; the others are counted
+SHOWN = 5  # failed lines to name; the others are only counted
+SUFFIXES = (".png", ".svg", ".pdf")  # of plots
 
-# -- what goes in --------------------------------------------------------------------------------------------------------
+# -- input ---------------------------------------------------------------------------------------------------------------
 
 
 def read_text(source: Path, reference: Path | None = None) -> ParallelText:
-    """The text and its references, which belong together line by line."""
+    """A text and its references, line by line."""
     sources = read_lines(source)
     references = None if reference is None else read_lines(reference)
     if references is not None and len(sources) != len(references):
@@ -43,7 +47,7 @@ def read_text(source: Path, reference: Path | None = None) -> ParallelText:
 
 
 def read_lines(file: Path) -> list[str]:
-    """The lines of a text; only line feeds end one."""
+    """The lines of a text, ended by line feeds only."""
     with open_input(str(file)) as stream:
         try:
             lines = [line for batch in batches(stream) for line in batch]
@@ -55,7 +59,7 @@ def read_lines(file: Path) -> list[str]:
 
 
 def shuffled_lines(file: Path, which: ShuffleOptions) -> list[str]:
-    """The lines with text, in any order."""
+    """The lines that are not blank, shuffled or limited as the options say."""
     lines = [pair.source for pair in read_text(file).pairs]
     if which.shuffle is not None:
         random.Random(which.shuffle).shuffle(lines)
@@ -63,33 +67,50 @@ def shuffled_lines(file: Path, which: ShuffleOptions) -> list[str]:
 
 
 def load_models(chosen: BenchModelOptions, lm: str | None = None) -> tuple[Any, Any]:
-    """The model, and the language model if there is one."""
-    wanted = Decoding()
-    if lm is not None:  # as the score that takes one, so that whether they go together is checked
-        wanted = Decoding(score="mutual-information", score_options={"language_model": lm, "weight": 0.05, "epsilon": 0.02})
-    choice = ModelChoice(**vars(chosen)).check(wanted)
+    """The model, and the language model or None."""
+    settings = Decoding()
+    if lm is not None:  # as part of a score that takes one, so that `load` checks whether they go together
+        settings = Decoding(score="mutual-information", score_options={"language_model": lm, "weight": 0.05, "epsilon": 0.02})
+    choice = ModelChoice(**vars(chosen)).check(settings)
     os.environ["OMP_NUM_THREADS"] = str(chosen.threads)  # before torch is loaded
-    loaded, wanted = choice.load(wanted)
-    return loaded, wanted.score_options.get("language_model")
+    loaded, settings = choice.load(settings)
+    return loaded, settings.score_options.get("language_model")
 
 
-# -- what comes out ------------------------------------------------------------------------------------------------------
+# -- output --------------------------------------------------------------------------------------------------------------
 
 
-def show(found: Table, form: str = "text") -> None:
-    """Print a table; a blank line comes after each but those that a program reads."""
-    print(FORMATS[form](found), end="" if form == "csv" else "\n")
+def show(table: Table, form: str = "text") -> None:
+    """Print a table, followed by a blank line except for CSV."""
+    print(FORMATS[form](table), end="" if form == "csv" else "\n")
 
 
-def tell_turn(what: str) -> None:
-    """What is being timed, on a terminal."""
+def show_progress(what: str) -> None:
+    """Replace the last line of stderr, if it is a terminal."""
     if sys.stderr is not None and sys.stderr.isatty():
         print(f"\r\x1b[K{what}", end="", file=sys.stderr, flush=True)
 
 
+def check_plot(file: Path) -> None:
+    """A usage error where a plot cannot be written to a file of this name, or drawn at all."""
+    if file.suffix not in SUFFIXES:
+        raise usage(f"a plot is written to a file that ends in {', '.join(SUFFIXES)}, not {str(file)!r}")
+    if find_spec("matplotlib") is None:
+        raise usage("plots need matplotlib: pip install 'bestfirst[bench]'")
+
+
+def save_plot(figure: Figure, file: Path) -> None:
+    """Write a plot, and say where."""
+    try:
+        figure.savefig(file)
+    except OSError as error:
+        raise CommandError(f"cannot write to {str(file)!r}: {reason(error)}", PARTLY) from error
+    say(f"drawn in {str(file)!r}")
+
+
 @contextmanager
 def saving(kind: type[Saved], file: Path | None, name: str, model: str) -> Iterator[Store[Any]]:
-    """A store of this file, by default of this name; whatever ends the work, what is saved is said."""
+    """A store in this file (by default NAME-MODEL.jsonl). Errors and Ctrl-C become messages that say what was saved."""
     path = Path(f"{name}-{model.partition('@')[0]}.jsonl") if file is None else file
     opened, before = False, 0
     store = Store(kind, path, model)
@@ -111,20 +132,20 @@ def saving(kind: type[Saved], file: Path | None, name: str, model: str) -> Itera
 
 
 Work = Sequence[tuple[Sequence[Setting], ParallelText]]
-"""What to run on which text."""
+"""Settings to run, each list with its text."""
 
 
 def make_rows(
     model: TransformersModel, language_model: TransformersModel | None, work: Work, file: Path | None
 ) -> tuple[list[Row], int]:
-    """Make the rows that are missing from the file, with a bar. Returns all that were asked for, and the exit code."""
+    """Make the rows that are missing from the file, with a progress bar. Returns all rows of `work`, and the exit code."""
     benchmark = Benchmark(model, language_model)
     failures: dict[tuple[str, int], str] = {}
     with saving(Row, file, "bench", benchmark.name) as store:
         total = sum(len(benchmark.missing(setting, text, store)) for settings, text in work for setting in settings)
-        asked = sum(len(settings) * len(text.pairs) for settings, text in work)
-        if total < asked:
-            say(f"{asked - total} of {asked} rows are in {str(store.path)!r} already")
+        requested = sum(len(settings) * len(text.pairs) for settings, text in work)
+        if total < requested:
+            say(f"{requested - total} of {requested} rows are in {str(store.path)!r} already")
         with row_bar(total) as bar:
             for settings, text in work:
                 failed = benchmark.run(settings, text, store, bar)
@@ -140,7 +161,7 @@ def make_rows(
 
 @contextmanager
 def row_bar(total: int) -> Iterator[Callable[[Setting, int], None]]:
-    """Counts rows on stderr, where that is a terminal, and says how long it will take."""
+    """A progress bar of rows, with the time remaining, if stderr is a terminal."""
     if not total or sys.stderr is None or not sys.stderr.isatty():
         yield lambda setting, done: None
         return

@@ -1,4 +1,4 @@
-"""bestfirst bench run, paper and scores: rows of any settings, or the paper's, on any model and text."""
+"""bestfirst bench run, paper and scores: make rows of any settings, or of the paper's experiments, on any model and text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(
     chosen: BenchModelOptions,
     reference: options.Reference = None,
     strategy: Strategies = "beam,best-first",
-    score: Scores = ["logprob"],  # noqa: B006  typer reads it, nobody writes it
+    score: Scores = ["logprob"],  # noqa: B006  never modified
     beam: options.Beams = "5,10",
     finished: common.FinishedRule = "leave",
     max_length: common.MaxLength = None,
@@ -133,8 +133,8 @@ def paper(
     """
     experiments = _experiments(table)
     if source is None:
-        given = {"--model": chosen.model, "--limit": which.limit, "--sample": which.sample}
-        for name in (name for name, value in given.items() if value is not None):
+        needs_text = {"--model": chosen.model, "--limit": which.limit, "--sample": which.sample}
+        for name in (name for name, value in needs_text.items() if value is not None):
             raise usage(f"{name} needs a text to run on: bestfirst bench paper SOURCE REFERENCE (the paper's is IWSLT'14's)")
         return _cited(experiments, dataset, shown.form)
     if lm is None and any(experiment.language_model for experiment in experiments):
@@ -160,9 +160,8 @@ def paper(
         here, there = (mean(loaded.source_length(pair.source) for pair in each.pairs) for each in (text, whole))
         say(f"inputs have {here:.1f} tokens on average, {there:.1f} in the whole text; the longer they are, the less is saved")
     for experiment, plan, used in zip(experiments, plans, texts, strict=True):
-        show_rows(
-            [row for row in made if row.text == used.name and row.setting in plan], experiment, dataset, beams, metrics, shown
-        )
+        of_table = [row for row in made if row.text == used.name and row.setting in plan]
+        show_rows(of_table, experiment, dataset, beams, metrics, shown)
     return code
 
 
@@ -189,6 +188,7 @@ def scores(
 
 
 def _experiments(names: str | None) -> list[Experiment]:
+    """The experiments of these names, separated by commas; by default all."""
     wanted = list(EXPERIMENTS) if names is None else names.split(",")
     if unknown := [name for name in wanted if name not in EXPERIMENTS]:
         raise usage(f"the paper has no table {unknown[0]!r}; choose from {', '.join(EXPERIMENTS)}")

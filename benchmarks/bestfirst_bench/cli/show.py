@@ -1,14 +1,13 @@
-"""bestfirst bench table and plot: saved rows as tables and pictures."""
+"""bestfirst bench table and plot: saved rows as tables and plots."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from bestfirst.cli.console import PARTLY, CommandError, reason, say, usage
+from bestfirst.cli.console import reason, usage
 from bestfirst.cli.options import option
 
 from ..growth import Measurement
@@ -18,11 +17,10 @@ from ..summary import QualityMetrics, by_model_and_text, by_setting
 from ..tables import measure, plan_lines, rows_table, sharpness_table
 from . import bench_options as options
 from .bench_options import TableOptions
-from .measured_work import show
+from .measured_work import check_plot, save_plot, show
 
 SHARPNESS = "sharpness"
 PLOTS = ("calls", "time", "bleu", "length", "sharpness", "growth")
-SUFFIXES = (".png", ".svg", ".pdf")
 
 # fmt: off
 
@@ -64,8 +62,8 @@ def table(
             if found.rows:
                 show(found, shown.form)
     elif not show_rows(rows, EXPERIMENTS[name] if name else None, dataset or "iwslt14", beams, metrics, shown):
-        asked = "" if name is None else f" of the table {name}"
-        raise usage(f"{', '.join(repr(str(file)) for file in files)}: no rows{asked}; make some with bench run or bench paper")
+        of_table = "" if name is None else f" of the table {name}"
+        raise usage(f"{', '.join(repr(str(file)) for file in files)}: no rows{of_table}; make some with bench run or bench paper")
 
 
 def plot(
@@ -93,10 +91,7 @@ def plot(
     if name not in PLOTS:
         raise usage(f"there is no plot {name!r}; choose from {', '.join(PLOTS)}")
     out = Path(f"{name}.png") if output is None else output
-    if out.suffix not in SUFFIXES:
-        raise usage(f"a plot is written to a file that ends in {', '.join(SUFFIXES)}, not {str(out)!r}")
-    if find_spec("matplotlib") is None:
-        raise usage("plots need matplotlib: pip install 'bestfirst[bench]'")
+    check_plot(out)
 
     from .. import plots
 
@@ -108,15 +103,11 @@ def plot(
             figure = plots.PLOTS[name](rows, TableOptions(metrics="bleu" if name == "bleu" else "").quality(tokenize))
     except plots.NothingToPlot as error:
         raise usage(f"nothing to plot: {error}") from error
-    try:
-        figure.savefig(out)
-    except OSError as error:
-        raise CommandError(f"cannot write to {str(out)!r}: {reason(error)}", PARTLY) from error
-    say(f"drawn in {str(out)!r}")
+    save_plot(figure, out)
 
 
 def read_saved(kind: type[AnySaved], files: Sequence[Path]) -> list[AnySaved]:
-    """What all files hold."""
+    """The results of this kind in all files."""
     for file in files:
         if not file.is_file():
             raise usage(f"cannot read {str(file)!r}: no such file")
@@ -129,7 +120,7 @@ def read_saved(kind: type[AnySaved], files: Sequence[Path]) -> list[AnySaved]:
 
 
 def read_rows(files: Sequence[Path], beams: Sequence[int] | None, text: str | None) -> list[Row]:
-    """The rows of all files; only those with these beams and of this text."""
+    """The rows in all files with these beam sizes and of this text; None: all."""
     rows = [row for row in read_saved(Row, files) if beams is None or row.setting.beam in beams]
     return [row for row in rows if text is None or row.text.partition("@")[0] == text]
 
@@ -142,7 +133,7 @@ def show_rows(
     metrics: QualityMetrics,
     shown: TableOptions,
 ) -> int:
-    """One table for each model and text: of an experiment of the paper, or of all settings. Returns how many there were."""
+    """Print a table for each model and text: of an experiment of the paper, or of all settings. Returns the number of tables."""
     count = 0
     for (model, text), group in by_model_and_text(rows).items():
         lines = measure(plan_lines(group, experiment, dataset, beams), group, metrics)

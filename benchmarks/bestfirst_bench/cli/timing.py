@@ -1,4 +1,4 @@
-"""bestfirst bench speed, generate, profile, startup and growth: what a decode takes in time and memory."""
+"""bestfirst bench speed, generate, profile, startup and growth: measure the time and memory of decoding."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bestfirst.cli.options import count, option
 
 from . import bench_options as options
 from .bench_options import RUN, BenchModelOptions, ShuffleOptions
-from .measured_work import load_models, read_text, saving, show, shuffled_lines, tell_turn
+from .measured_work import load_models, read_text, saving, show, show_progress, shuffled_lines
 
-RULES = ("ctranslate2", "hf-false", "hf-never")  # that best-first search and beam search both have
+RULES = ("ctranslate2", "hf-false", "hf-never")  # stops that best-first search and beam search both have
 EARLY = {"true": True, "false": False, "never": "never"}
 
 # fmt: off
@@ -28,8 +28,8 @@ OneByOne = Annotated[bool, option("--one-by-one", panel=RUN, help="Latency: each
 MaxLength = Annotated[int | None, option("--max-length", "--max-new-tokens", kind=count, metavar="N", panel=RUN,
     help="Most tokens of an output.")]
 RandomWeights = Annotated[str | None, option(metavar="CONFIG", panel=options.MODEL,
-    help="Time an architecture whose weights are not at hand: a config's file or folder. Prompts are then JSON arrays of token "
-    "ids, or texts whose bytes are taken for such.")]
+    help="Time an architecture without its weights, from a config's file or folder. Prompts are then JSON arrays of token ids, "
+    "or texts, whose bytes are used as token ids.")]
 LengthPenalty = Annotated[Any, option(kind=common.number, metavar="P", panel=RUN, help="Scores are divided by length ** P.")]
 Stop = Annotated[str | None, option(kind=common.one_of(*RULES), metavar="RULE", panel=RUN,
     help=f"When to stop, for ours and, as near as it has one, for generate: {', '.join(RULES)}. By default when the answer is "
@@ -37,7 +37,7 @@ Stop = Annotated[str | None, option(kind=common.one_of(*RULES), metavar="RULE", 
 Early = Annotated[str | None, option(kind=common.one_of(*EARLY), metavar="NAME", panel=RUN,
     help=f"In generate: {', '.join(EARLY)}. Times the drop-in beside generate by itself.")]
 Draft = Annotated[str | None, option(metavar="WHO", panel=RUN,
-    help="Beside best-first, the same with drafts: source, outputs, model:FOLDER. For --one-by-one.")]
+    help="Also time best-first with drafts: source, outputs, model:FOLDER. For --one-by-one.")]
 NoRepeat = Annotated[int | None, option(kind=count, metavar="N", panel=RUN, help="In generate: no N tokens twice in an output.")]
 
 # fmt: on
@@ -83,30 +83,29 @@ def speed(
         wanted = [peer for peer in wanted if not issubclass(peer, CTranslate2Peer)]
     if early_stopping is not None or no_repeat_ngram_size is not None:
         if stop is not None:
-            raise usage(
-                "--stop goes with --length-penalty; --early-stopping and --no-repeat-ngram-size say it in generate's words"
-            )
+            in_generate = "--early-stopping and --no-repeat-ngram-size say it in generate's words"
+            raise usage(f"--stop goes with --length-penalty; {in_generate}")
         stop, wanted = f"hf-{early_stopping or 'false'}", [DropInPeer, HuggingFacePeer]
     for peer in wanted:
         if (missing := peer.missing()) is not None:
             say(f"{peer.name} is left out: {missing}")
-    asked: dict[str, Any] = {"repeat": repeat, "max_length": max_length, "peers": wanted, "one_by_one": one_by_one}
-    asked |= {"length_penalty": length_penalty, "stop": stop, "no_repeat": no_repeat_ngram_size or 0}
-    asked["draft"] = None if draft is None else _drafter(draft)
-    rows = list(measure(loaded, chosen.model or embedded_folder(), inputs, beams, progress=tell_turn, **asked))
+    arguments: dict[str, Any] = {"repeat": repeat, "max_length": max_length, "peers": wanted, "one_by_one": one_by_one}
+    arguments |= {"length_penalty": length_penalty, "stop": stop, "no_repeat": no_repeat_ngram_size or 0}
+    arguments["draft"] = None if draft is None else _drafter(draft)
+    rows = list(measure(loaded, chosen.model or embedded_folder(), inputs, beams, progress=show_progress, **arguments))
     if as_json:
         settings = {"length_penalty": length_penalty, "stop": stop, "no_repeat_ngram_size": no_repeat_ngram_size}
         settings["one_by_one"] = one_by_one
-        print(json.dumps({**_about(loaded, lines, chosen), **settings, "results": [row.json() for row in rows]}))
+        print(json.dumps({**_conditions(loaded, lines, chosen), **settings, "results": [row.json() for row in rows]}))
     else:
-        said = _said(length_penalty, stop)
-        said += [f"no_repeat_ngram_size {no_repeat_ngram_size}"] * (no_repeat_ngram_size is not None)
-        said += ["one by one"] * one_by_one
-        show(speed_table(", ".join([_title(loaded, lines, file, chosen), *said]), rows, one_by_one))
+        parts = _non_defaults(length_penalty, stop)
+        parts += [f"no_repeat_ngram_size {no_repeat_ngram_size}"] * (no_repeat_ngram_size is not None)
+        parts += ["one by one"] * one_by_one
+        show(speed_table(", ".join([_title(loaded, lines, file, chosen), *parts]), rows, one_by_one))
 
 
 def _drafter(name: str) -> Any:
-    """The drafter of this name: one object, so that it remembers from one call to the next."""
+    """The drafter of this name, as one object, so that it remembers earlier outputs from call to call."""
     from bestfirst.drafting import named_drafter
     from bestfirst.loading import with_drafter
     from bestfirst.settings import Decoding
@@ -123,7 +122,7 @@ def generate(
     chosen: BenchModelOptions,
     num_beams: Annotated[str, option(metavar="K,...", panel=RUN, help="Beam sizes.")] = "5",
     batch_size: Annotated[int | None, option(kind=count, metavar="N", panel=RUN,
-        help="Inputs of a call. By default 200; on a GPU what is best for generate, and all in one call for us.")] = None,
+        help="Inputs of a call. By default 200; on a GPU generate's fastest size, and all in one call for bestfirst.")] = None,
     length_penalty: LengthPenalty = None,
     early_stopping: Early = None,
     no_repeat_ngram_size: NoRepeat = None,
@@ -148,20 +147,18 @@ def generate(
 
     from ..speed import GENERATE_SETTINGS, compare_generate, drop_in_table
 
-    given = {"length_penalty": length_penalty, "early_stopping": None if early_stopping is None else EARLY[early_stopping]}
-    asked = {name: value for name, value in given.items() if value is not None}
-    settings = {", ".join(f"{name}={value}" for name, value in asked.items()): asked} if asked else GENERATE_SETTINGS
-    shared = {"no_repeat_ngram_size": no_repeat_ngram_size, "max_new_tokens": max_new_tokens}
+    early = None if early_stopping is None else EARLY[early_stopping]
+    own = {name: value for name, value in (("length_penalty", length_penalty), ("early_stopping", early)) if value is not None}
+    settings = {", ".join(f"{name}={value}" for name, value in own.items()): own} if own else GENERATE_SETTINGS
+    shared: dict[str, Any] = {"no_repeat_ngram_size": no_repeat_ngram_size, "max_new_tokens": max_new_tokens}
     try:
-        timed = compare_generate(
-            loaded, inputs, beams, settings, batch_size=batch_size, repeat=repeat, progress=tell_turn, **shared
-        )
-        rows = list(timed)
+        shared |= {"batch_size": batch_size, "repeat": repeat, "progress": show_progress}
+        rows = list(compare_generate(loaded, inputs, beams, settings, **shared))
     except ValueError as error:
         raise usage(str(error)) from error
     if as_json:
-        about = _about(loaded, lines, chosen)
-        print("\n".join(json.dumps({**about, **row.json()}) for row in rows))
+        conditions = _conditions(loaded, lines, chosen)
+        print("\n".join(json.dumps({**conditions, **row.json()}) for row in rows))
     else:
         show(drop_in_table(_title(loaded, lines, file, chosen), rows))
 
@@ -195,21 +192,18 @@ def profile(
     except (ImportError, ValueError) as error:
         raise usage(str(error)) from error
     if as_json:
-        print(json.dumps({**_about(loaded, lines, chosen), **settings, **vars(found)}))
+        print(json.dumps({**_conditions(loaded, lines, chosen), **settings, **vars(found)}))
     else:
-        said = [f"beam {beam}", *_said(length_penalty, stop)]
-        show(profile_table(", ".join([_title(loaded, lines, file, chosen), *said]), found))
+        parts = [f"beam {beam}", *_non_defaults(length_penalty, stop)]
+        show(profile_table(", ".join([_title(loaded, lines, file, chosen), *parts]), found))
 
 
-def _said(length_penalty: float, stop: str | None) -> list[str]:
-    """What a title says of these, where they are not the usual ones."""
+def _non_defaults(length_penalty: float, stop: str | None) -> list[str]:
+    """The parts of a title for settings that are not the defaults."""
     return [f"length penalty {length_penalty:g}"] * (length_penalty != 0) + [f"stop {stop}"] * (stop is not None)
 
 
-def startup(
-    repeat: options.Repeat = 5,
-    as_json: options.AsJson = False,
-) -> None:
+def startup(repeat: options.Repeat = 5, as_json: options.AsJson = False) -> None:
     """Show what a new process takes to translate one line, part by part, beside CTranslate2 doing the same.
 
     Each line of the first part does all that those before it do, and more. The best of --repeat turns counts.
@@ -263,7 +257,7 @@ def growth(
 
 
 def _load(chosen: BenchModelOptions, random_weights: str | None, lines: list[str]) -> tuple[Any, list[Any]]:
-    """The model, by its weights or with random ones, and its inputs."""
+    """The model, with its own or with random weights, and its inputs."""
     if random_weights is None:
         loaded: Any = load_models(chosen)[0]
     elif chosen.model is not None:
@@ -278,8 +272,8 @@ def _load(chosen: BenchModelOptions, random_weights: str | None, lines: list[str
         raise usage(f"cannot time {random_weights or loaded.name!r}: {error}") from error
 
 
-def _about(model: Any, lines: list[str], chosen: BenchModelOptions) -> dict[str, Any]:
-    """What a measured time depends on."""
+def _conditions(model: Any, lines: list[str], chosen: BenchModelOptions) -> dict[str, Any]:
+    """What measured times depend on, for the JSON output."""
     import torch
 
     from ..row import device_name

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Annotated
 
 from bestfirst.cli import options as common
-from bestfirst.cli.console import PARTLY, CommandError, reason, say, usage
+from bestfirst.cli.console import PARTLY, reason, say, usage
 from bestfirst.cli.options import DTYPES, MODEL, option
 from bestfirst.corpus.records import to_json
 
@@ -28,31 +28,30 @@ from ..tune import (
     advise,
     command,
     finalists,
-    measured,
     pareto,
+    point_of,
     stopped_table,
     tune_plot,
     tune_table,
 )
 from . import bench_options as options
 from .bench_options import OUT, RUN, BenchModelOptions, SampleOptions, numbers
-from .measured_work import load_models, read_text, saving, show, tell_turn
-from .show import SUFFIXES
+from .measured_work import check_plot, load_models, read_text, save_plot, saving, show, show_progress
 
 COST = re.compile(r"(\d+\.?\d*|\.\d+) ?(ms|calls)")
 
 
 def cost_limit(value: object) -> CostLimit:
-    """`5ms` or `30calls`."""
-    found = COST.fullmatch(str(value))
-    if found is None:
+    """Parse `5ms` or `30calls`."""
+    match = COST.fullmatch(str(value))
+    if match is None:
         raise usage(f"--budget is what a line may cost, such as 5ms or 30calls, got {str(value)!r}")
-    return CostLimit(float(found[1]), found[2])
+    return CostLimit(float(match[1]), match[2])
 
 
 @dataclass(frozen=True)
 class GridOptions:
-    """The settings to compare."""
+    """Which settings to compare."""
 
     # fmt: off
     beam: options.Beams = "1,2,3,4,5,6,8,10"
@@ -71,14 +70,14 @@ class GridOptions:
     # fmt: on
 
     def others(self, main: str) -> list[str]:
-        """The dtypes besides the main one."""
+        """The dtypes other than the main one."""
         names = [name for name in (self.dtypes or "").split(",") if name]
         if unknown := [name for name in names if name not in DTYPES]:
             raise usage(f"--dtypes: {unknown[0]!r} is not one of {', '.join(DTYPES)}")
         return [name for name in dict.fromkeys(names) if name != main]
 
     def settings(self, ratio: float) -> list[tuning.Setting]:
-        """Every combination."""
+        """All combinations as settings."""
         penalties, rewards = (
             _numbers(given, name) for given, name in ((self.length_penalty, "penalty"), (self.length_reward, "reward"))
         )
@@ -118,14 +117,14 @@ def tune(
     """Find the setting to use on your model and text: beam size, length penalty or reward, stop, dtype.
 
     Decodes the text with every combination, all settings of a line on one tree,
-    so that what several ask for is scored once, and stops settings that cheaper
+    so that shared hypotheses are scored once, and stops settings that cheaper
     ones clearly outdo. The last are timed, each by itself. Shows quality against
     cost, with intervals of a paired bootstrap, and three command lines: the
     cheapest at no loss against the model's defaults, the best, and the best
     within a budget. Without REFERENCE, costs and equal outputs alone.
 
-    What was done is saved: the same command again takes seconds, and a larger
-    one goes on from there.
+    Results are saved: the same command again takes seconds, and a larger one
+    continues from there.
 
     Examples:
       bestfirst tune test.de test.en
@@ -133,13 +132,11 @@ def tune(
       bestfirst tune test.de --model folder --sample 300
     """
     limit = None if budget is None else cost_limit(budget)
-    if plot is not None and plot.suffix not in SUFFIXES:
-        raise usage(f"a plot is written to a file that ends in {', '.join(SUFFIXES)}, not {str(plot)!r}")
-    if plot is not None and find_spec("matplotlib") is None:
-        raise usage("plots need matplotlib: pip install 'bestfirst[bench]'")
+    if plot is not None:
+        check_plot(plot)
     main = chosen.dtype or "fp32"
     others = grid.others(main)
-    grid.settings(1.0)  # what is wrong with them is said before anything slow
+    grid.settings(1.0)  # reports errors in them before anything slow
     if find_spec("torch") is None:
         raise usage("tune needs torch and sacrebleu: pip install 'bestfirst[bench]'")
     text = read_text(source, reference).part(**vars(which))
@@ -154,32 +151,32 @@ def tune(
         before = len(store.records)
 
         def racing(loaded: Benchmark, entered: Sequence[tuning.Setting]) -> Race:
-            return Race(loaded, text, entered, chosen_metrics, store, tell_turn)
+            return Race(loaded, text, entered, chosen_metrics, store, show_progress)
 
         race = racing(benchmark, settings)
         race.run()
         if not race.pairs:
             raise usage(f"no line of {str(source)!r} can be decoded: {next(iter(race.failures.values()))}")
         metric = race.bootstraps[0].metric.name if race.bootstraps else None
-        points = [measured(race, main, setting) for setting in settings]
+        points = [point_of(race, main, setting) for setting in settings]
         last = finalists(points, metric)
-        found = Tuning(_timed(race, points, last, repeat), metric, [race])
+        result = Tuning(_timed(race, points, last, repeat), metric, [race])
         for dtype in others:
             loaded, _ = load_models(replace(chosen, dtype=dtype))
             again = racing(Benchmark(loaded), [point.setting for point in last])
             again.run()
-            entered = [measured(again, dtype, point.setting, race.outputs(default)) for point in last]
-            found.points += _timed(again, entered, [p for p in entered if p.stopped is None], repeat)
-            found.races.append(again)
+            entered = [point_of(again, dtype, point.setting, race.outputs(default)) for point in last]
+            result.points += _timed(again, entered, [p for p in entered if p.stopped is None], repeat)
+            result.races.append(again)
         made = len(store.records) - before
-    tell_turn("")
-    front = {id(point) for point in pareto(found.timed, metric, lambda point: point.cost)}
-    found.points = [replace(point, front=id(point) in front) for point in found.points]
-    limit = limit or CostLimit(round(found.default.cost / 2, 2), "ms")
-    answers = advise(found, margin, limit)
-    _report(found, answers, chosen_metrics, as_json, all_settings, command_for(source, chosen.model))
+    show_progress("")
+    front = {id(point) for point in pareto(result.timed, metric, lambda point: point.cost)}
+    result.points = [replace(point, front=id(point) in front) for point in result.points]
+    limit = limit or CostLimit(round(result.default.cost / 2, 2), "ms")
+    answers = advise(result, margin, limit)
+    _report(result, answers, chosen_metrics, as_json, all_settings, command_for(source, chosen.model))
     if plot is not None:
-        _draw(plot, found, f"{model.name}, {source.name}")
+        save_plot(tune_plot(f"{model.name}, {source.name}", result), plot)
     for line, message in list(race.failures.items())[:5]:
         say(f"{source.name}, line {line}: {message}")
     say(f"{made} results made and saved in {str(store.path)!r}, {perf_counter() - begun:.0f} s; the same command uses them again")
@@ -187,28 +184,30 @@ def tune(
 
 
 def _metrics(names: str, tokenize: str) -> list[LineMetric]:
+    """The metrics; prints which are left out because their library is not installed."""
     try:
-        found, missing = line_metrics([name for name in names.split(",") if name], tokenize)
+        metrics, missing = line_metrics([name for name in names.split(",") if name], tokenize)
     except ValueError as error:
         raise usage(reason(error)) from error
     for line in missing:
         say(line)
-    return found
+    return metrics
 
 
 def _timed(race: Race, points: Sequence[Point], last: Sequence[Point], repeat: int) -> list[Point]:
+    """All points, those of `last` with their times."""
     times = race.time([point.setting for point in last], repeat)
     return [replace(point, timed=times.get(point.setting)) for point in points]
 
 
 def command_for(source: Path, model: str | None) -> Callable[[Advice], str]:
-    """How an answer is typed."""
+    """A function from an advice to its command line."""
     named = None if model is None else shlex.quote(model)
     return lambda advice: command(advice, shlex.quote(str(source)), named)
 
 
 def _report(
-    found: Tuning,
+    result: Tuning,
     answers: Sequence[Advice],
     metrics: Sequence[LineMetric],
     as_json: bool,
@@ -218,22 +217,14 @@ def _report(
     signatures = [f"{metric.title}: {metric.signature}" for metric in metrics]
     if as_json:
         said = [{"question": a.question, "why": a.why, "command": None if a.point is None else typed(a)} for a in answers]
-        print(to_json({"points": [point.json() for point in found.points], "advice": said, "metrics": signatures}))
+        print(to_json({"points": [point.json() for point in result.points], "advice": said, "metrics": signatures}))
         return
-    race = found.races[0]
-    raced = f"{len(found.points)} settings, {len(race.stopped)} stopped on the way"
+    race = result.races[0]
+    raced = f"{len(result.points)} settings, {len(race.stopped)} stopped on the way"
     title = f"{raced}: {race.benchmark.model.name}, {len(race.pairs)} lines"
-    show(tune_table(title, found, found.timed, signatures))
+    show(tune_table(title, result, result.timed, signatures))
     if everything and race.stopped:
-        show(stopped_table(found))
+        show(stopped_table(result))
     for advice in answers:
         print(f"{advice.question} ({advice.why})")
         print(f"  {'-' if advice.point is None else typed(advice)}")
-
-
-def _draw(file: Path, found: Tuning, title: str) -> None:
-    try:
-        tune_plot(title, found).savefig(file)
-    except OSError as error:
-        raise CommandError(f"cannot write to {str(file)!r}: {reason(error)}", PARTLY) from error
-    say(f"drawn in {str(file)!r}")

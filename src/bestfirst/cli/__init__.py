@@ -1,5 +1,5 @@
-"""The command `bestfirst`. What is asked for most is answered at once; for all else `commands` is loaded, and a module of this
-package for each of them."""
+"""The command `bestfirst`. `--version` and `--help` are answered at once; for everything else `commands` is loaded, which imports
+the module of the command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from .. import __version__
 from .console import USAGE, reports, say
 
-ADDRESS = re.compile(r"auto|local|ray://.+|[^/]+:\d+")  # of a Ray cluster
+ADDRESS = re.compile(r"auto|local|ray://.+|[^/]+:\d+")  # the address of a Ray cluster
 
 OVERVIEW = """
  Usage: bestfirst [OPTIONS] COMMAND [ARGS]...
@@ -36,7 +36,7 @@ OVERVIEW = """
 
 
 def with_values(arguments: list[str]) -> list[str]:
-    """The arguments with a value for a `--ray` that has none: typer knows no options whose value may be left out."""
+    """The arguments, with `local` inserted after a `--ray` without an address: typer has no options with an optional value."""
     out: list[str] = []
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         out.append(argument)
@@ -56,14 +56,14 @@ def run(arguments: list[str] | None = None) -> int:
         given = sys.argv[1:] if arguments is None else arguments
         code = _run(given)
         if sys.stdout is not None:
-            sys.stdout.flush()  # now, and not when Python ends, for it may fail
+            sys.stdout.flush()  # it may fail, which could not be reported when Python exits
         return code
     except Exception as error:
-        # typer's usage errors, wherever its version defines them, would otherwise be drawn as a box of several lines
+        # typer's usage errors (their class depends on its version), which typer would print as a box of several lines
         if not hasattr(error, "format_message"):
             raise
         message = error.format_message()
-        if message:  # without one, no command was named and the help has been shown
+        if message:  # it is empty where the help was shown because no command was named
             command = getattr(getattr(error, "ctx", None), "command_path", "bestfirst")
             say(f"{message} (see '{command} --help')")
         return USAGE

@@ -1,4 +1,4 @@
-"""Commands: `typer`'s side of the command line. The work begins in their modules; torch is loaded only then."""
+"""Commands: builds the `typer` app for a command, importing its module only; torch is loaded when its work begins."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import typer
 from .console import usage
 
 NAMES = ("translate", "complete", "compare", "view", "explain", "serve", "warmup", "tune", "bench")
-HOMES = {"complete": "translate", **dict.fromkeys(("warmup", "tune", "bench"), "commands")}  # the module, where of another name
-HANDED_ON: dict[str, Any] = {
+MODULE_OF = {"complete": "translate", **dict.fromkeys(("warmup", "tune", "bench"), "commands")}  # where it differs from the name
+PASS_ARGUMENTS_ON: dict[str, Any] = {
     "add_help_option": False,
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
 }
 
 
 def commands_for(name: str) -> typer.Typer:
-    """What runs the command of this name: it alone, or all of them for a name that none has."""
+    """The app with the command of this name alone; for an unknown name with all commands, so that the error can name them."""
     app = typer.Typer(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )  # fmt: skip
-    app.callback()(lambda: None)  # so that the name of a command is asked for, also where there is but one
+    app.callback()(lambda: None)  # with a callback, typer expects the command's name even if there is only one command
     for each in [name] if name in NAMES else NAMES:
-        command = getattr(import_module(f".{HOMES.get(each, each)}", __package__), each)
-        app.command(**(HANDED_ON if each in ("tune", "bench") else {}))(command)
+        command = getattr(import_module(f".{MODULE_OF.get(each, each)}", __package__), each)
+        app.command(**(PASS_ARGUMENTS_ON if each in ("tune", "bench") else {}))(command)
     return app
 
 
@@ -54,11 +54,12 @@ def bench(context: typer.Context) -> int:
 
 
 def _benchmark(name: str, context: typer.Context) -> int:
+    """Pass the arguments on to the package `bestfirst_bench`."""
     try:
         from bestfirst_bench.cli import COMMANDS
     except ModuleNotFoundError as error:
         raise usage("the benchmarks are not installed; install bestfirst again: pip install 'bestfirst[bench]'") from error
     try:
         return COMMANDS[name](context.args, prog_name=name, parent=context.parent, standalone_mode=False)
-    except ModuleNotFoundError as error:  # the base has neither torch nor what measures quality
+    except ModuleNotFoundError as error:  # the base installation has neither torch nor the quality metrics
         raise usage(f"bestfirst {name} needs {error.name}: pip install 'bestfirst[bench]'") from error

@@ -13,16 +13,16 @@ from ..models.text_model import TextModel
 from ..settings import Decoding
 from ..strategies import STRATEGIES, UNPRUNED
 from . import options
-from .console import PARTLY, Output, drawn, say, usage
+from .console import PARTLY, Output, render_rich, say, usage
 from .model_choice import ModelChoice, decode_one, decoding_from
 
-NO_ANSWER = {"budget": "out of budget", "incomplete": "nothing finished", "error": "failed"}
+NO_ANSWER = {"budget": "out of budget", "incomplete": "nothing finished", "error": "failed"}  # by status, in the table
 UNPRUNED_CALLS = f"Model calls after which the strategies that prune nothing ({', '.join(UNPRUNED)}) give up."
 
 
 @options.grouped
 def compare(
-    texts: Annotated[list[str], options.argument("TEXT...", "What to translate, each with every strategy.", options.words)],
+    texts: Annotated[list[str], options.argument("TEXT...", "Texts to translate, each with every strategy.", options.utf8)],
     as_json: options.AsJson = False,
     output: options.OutputFile = None,
     *,
@@ -35,8 +35,8 @@ def compare(
 ) -> int:
     """Compare all strategies: what each finds, and what it costs.
 
-    For every text a table: the output of each strategy, its score, the model
-    calls and the milliseconds it took, and whose answer it is proven to equal.
+    Prints a table for every text: each strategy's output, its score, model
+    calls, milliseconds, and the search whose answer it is proven to equal.
 
     Examples:
       bestfirst compare 'Guten Morgen!'
@@ -76,7 +76,7 @@ def compare(
 
 
 def _rows(model: TextModel, decoding: Decoding, text: str, max_calls: int) -> Iterator[dict[str, Any]]:
-    """What each strategy made of a text, after one short run that is not timed: the first use of a model pays for its set-up."""
+    """One row for each strategy on this text, after an untimed greedy run: the first use of a model includes its set-up."""
     decode_one(model, text, decoding, strategy="greedy")
     for name in STRATEGIES:
         begin = perf_counter()
@@ -106,8 +106,8 @@ def _table(fields: dict[str, Any], styled: bool) -> str:
     for row in fields["strategies"]:
         name, found = row["strategy"], row["status"] == "complete"
         output = Text(one_line(row["output"])) if found else Text(NO_ANSWER[row["status"]], style="dim")
-        score = f"{row['score']:.4f}" if found else ""  # an answer that was come across before the budget was spent is none
+        score = f"{row['score']:.4f}" if found else ""  # an answer found before the budget ran out does not count
         same = "the best of all" if name in UNPRUNED else f"beam search, k = {1 if name == 'greedy' else fields['beam']}"
         times = (str(row["calls"]), f"{row['milliseconds']:.1f}")
         table.add_row(name, output, score, *times, same if row["exact"] else "")
-    return drawn(table, styled=styled)
+    return render_rich(table, styled=styled)

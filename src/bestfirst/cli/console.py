@@ -1,5 +1,5 @@
-"""Console: lines and a bar on standard error, what rich draws for a terminal or a file, text that is written at once, so that
-nothing is lost when the command ends early; and how it ends: in one line and an exit code, never a traceback."""
+"""Console: messages and a progress bar on stderr; tables drawn by rich; `Output`, which writes unbuffered, so that nothing is
+lost when a command ends early; and `reports`, which turns exceptions into one line and an exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from ..corpus import Tally
 
-WIDTH = 120  # of tables that are not for a terminal
-PARTLY = 1  # some work failed, the rest is done
+WIDTH = 120  # of tables that are not printed to a terminal
+PARTLY = 1  # some of the work failed, the rest is done
 USAGE = 2  # nothing was done: the command line, the input file or the model folder is wrong
 INTERRUPTED = 130  # 128 + SIGINT
 CLOSED_PIPE = 141  # 128 + SIGPIPE
@@ -30,19 +30,19 @@ Command = TypeVar("Command", bound=Callable[..., int])
 
 
 def say(message: str) -> None:
-    """A line of ours on stderr."""
-    tell(f"bestfirst: {message}")
+    """Print "bestfirst: MESSAGE" to stderr."""
+    print_to_stderr(f"bestfirst: {message}")
 
 
-def tell(text: str) -> None:
-    """Print to stderr; where that is closed, nobody wants to know."""
+def print_to_stderr(text: str) -> None:
+    """Print to stderr, if it is open."""
     if sys.stderr is not None:
         with suppress(OSError):
             print(text, file=sys.stderr, flush=True)
 
 
-def drawn(*parts: RenderableType, styled: bool) -> str:
-    """Tables and trees as text, in colours only where `styled`; a text among them is not cut into lines."""
+def render_rich(*parts: RenderableType, styled: bool) -> str:
+    """rich tables and trees as text, in colours only if `styled`. A `Text` among them is not wrapped."""
     from rich.console import Console
     from rich.text import Text
 
@@ -54,45 +54,40 @@ def drawn(*parts: RenderableType, styled: bool) -> str:
 
 
 def silence_libraries() -> None:
-    """Of the libraries below, errors only; of this one, every warning in one line."""
+    """Show only errors of the libraries below, and each warning of this package in one line."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     warnings.simplefilter("ignore")
     warnings.filterwarnings("default", module="bestfirst")
-    warnings.simplefilter("ignore", ResourceWarning)  # of whatever is collected while our code runs; for developers
+    warnings.simplefilter("ignore", ResourceWarning)  # of objects collected while this package's code runs
     warnings.showwarning = lambda message, *_: say(f"warning: {message}")
 
 
 def discard_output() -> None:
-    """Nothing more can be printed: do not try again when Python ends."""
+    """Redirect stdout to the null device, so that Python does not fail again on it at exit."""
     if sys.stdout is not None:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 class Bar:
-    """Counts lines. Shows nothing where stderr is no terminal, or the lines themselves appear there."""
+    """A progress bar of lines on stderr. Shows nothing if stderr is no terminal, or if it is `hidden`."""
 
     def __init__(
         self, total: Callable[[], int | None], hidden: bool = False, what: str = "loading the model", transient: bool = False
     ) -> None:
-        """`total` tells how many lines there are, and is not asked if there is no bar. `transient`: gone when it is done."""
+        """`total` returns the number of lines, and is only called if there is a bar. `transient`: remove the bar at the end."""
         self._progress: Any = None
         if hidden or sys.stderr is None or not sys.stderr.isatty():
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[saved]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=transient, redirect_stdout=False)
+        counts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[saved]}"))
+        times = (TimeElapsedColumn(), TimeRemainingColumn())
+        console = Console(stderr=True)
+        self._progress = Progress(*counts, *times, console=console, transient=transient, redirect_stdout=False)
         self._task = self._progress.add_task(what, total=total(), saved="")
 
     def __enter__(self) -> Bar:
@@ -105,7 +100,7 @@ class Bar:
             self._progress.stop()
 
     def begin(self, done: int = 0) -> None:
-        """The model is there; so many lines were done before."""
+        """The model is loaded; `done` lines were done by an earlier run."""
         if self._progress is not None:
             self._progress.reset(self._task, completed=done, description="translating")
 
@@ -118,13 +113,13 @@ class Bar:
             self._progress.update(self._task, completed=count)
 
     def saved(self, tally: Tally) -> None:
-        """What of beam search's calls was not made so far."""
+        """Show the share of beam search's calls that was saved so far."""
         if self._progress is not None and tally.beam_calls:
             self._progress.update(self._task, saved=f"{tally.saved:.0%} of calls saved")
 
 
 class CommandError(Stopped):
-    """Ends the command with this line and this exit code."""
+    """Ends the command with one line on stderr and an exit code."""
 
     def __init__(self, message: str, code: int = PARTLY) -> None:
         super().__init__(message)
@@ -132,12 +127,12 @@ class CommandError(Stopped):
 
 
 def usage(message: str) -> CommandError:
-    """A failure of whoever called the command, found before any work was done."""
+    """The error for a wrong command line, input file or model folder, found before any work was done."""
     return CommandError(message, USAGE)
 
 
 def reports(command: Command) -> Command:
-    """Make a function that returns an exit code say what ended it instead of raising."""
+    """Decorate a function that returns an exit code: its exceptions become a line on stderr and an exit code."""
 
     @functools.wraps(command)
     def reporting(*args: object, **kwargs: object) -> int:
@@ -148,8 +143,8 @@ def reports(command: Command) -> Command:
             return USAGE if isinstance(failure, Unusable) else getattr(failure, "code", PARTLY)
         except BrokenPipeError:
             discard_output()
-            return CLOSED_PIPE  # the reader has what it wanted, as when it is `head`
-        except OSError as error:  # of a print: what writes files says which
+            return CLOSED_PIPE  # the reader has stopped reading, as `head` does
+        except OSError as error:  # of a print; functions that write files raise CommandError with the name
             discard_output()
             say(reason(error))
             return PARTLY
@@ -160,8 +155,8 @@ def reports(command: Command) -> Command:
     return reporting  # type: ignore[return-value]
 
 
-def opened(path: str, mode: str = "r", hint: str = "") -> io.FileIO:
-    """The file of this name, without a buffer: to be read, or with "a" to be written."""
+def open_file(path: str, mode: str = "r", hint: str = "") -> io.FileIO:
+    """The file of this name, unbuffered, for reading, or for writing with mode "a". `hint` is added if it does not exist."""
     try:
         return io.FileIO(path, mode)
     except OSError as error:
@@ -170,14 +165,15 @@ def opened(path: str, mode: str = "r", hint: str = "") -> io.FileIO:
 
 
 class Output:
-    """A file, or standard output, without a buffer. A file keeps its old content until `begin`, for much may fail before."""
+    """A file or standard output, unbuffered. A file keeps its old content until `begin`, since much can fail before."""
 
     def __init__(self, path: str | None, *, apart_from: Sequence[io.FileIO] = (), overwrite: bool = True) -> None:
+        """`apart_from`: files that this must not be. Without `overwrite`, a file with content is refused."""
         named = path not in (None, "-")
-        self._new = str(path) if named and not os.path.lexists(str(path)) else None  # to be taken away if nothing is begun
+        self._new = str(path) if named and not os.path.lexists(str(path)) else None  # removed on close unless `begin` is called
         self.name = repr(path) if named else "standard output"
         self._named = named
-        self.file = opened(str(path), "a") if named else _standard_output()
+        self.file = open_file(str(path), "a") if named else _standard_output()
         status = os.fstat(self.file.fileno())
         self._regular = stat.S_ISREG(status.st_mode)
         if self._regular and any(os.path.samestat(status, os.fstat(other.fileno())) for other in apart_from):
@@ -186,13 +182,13 @@ class Output:
             raise usage(f"{self.name} exists, and is of another job; replace it with --overwrite, or name another output")
 
     def begin(self) -> None:
-        """Now the work starts: a file's old content goes."""
+        """The work starts: remove a file's old content."""
         self._new = None
         if self._named and self._regular:
             self.file.truncate(0)
 
     def write(self, text: str) -> None:
-        """Write lines, each with its end, whole."""
+        """Write whole lines."""
         data = memoryview(text.encode("utf-8", "replace"))
         try:
             while data:

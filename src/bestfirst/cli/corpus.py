@@ -1,5 +1,5 @@
-"""From file to file: a corpus job that can be broken off at any time and goes on when the same command is given again; and what
-it cost in the end."""
+"""CorpusJob: decodes from file to file; it can be interrupted at any time, and the same command resumes it. `CostSummary` prints
+the costs of a job or a stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..corpus import Checkpoint, Input, ShardResult, Survey, Tally, Target, Work
 from ..corpus.worker import BEST_SO_FAR, NOTHING_ALLOWED, OUT_OF_CALLS, UNFINISHED, fixed_budget, on_gpu, shard_lines
 from ..errors import Conflict, InputChanged, Stopped
 from ..settings import Decoding
-from .console import INTERRUPTED, PARTLY, Bar, CommandError, say, tell, usage
+from .console import INTERRUPTED, PARTLY, Bar, CommandError, print_to_stderr, say, usage
 from .model_choice import ModelChoice, identity, signature
 from .options import CorpusOptions, LineOptions
 
@@ -29,17 +29,17 @@ REMEDIES = {
 
 
 def say_failure(number: int, why: str) -> None:
-    """Name a line that has no output, and what may help."""
+    """Print which line has no output, why, and what may help."""
     say(f"line {number}: {why}" + (f"; {REMEDIES[why]}" if why in REMEDIES else ""))
 
 
 def is_job(file: str | None, output: str | None) -> bool:
-    """Whether both ends are files: what comes through a pipe cannot be read again, and what goes into one cannot be kept."""
+    """Whether input and output are regular files. A pipe cannot be read again on resuming, nor keep what was done."""
     return _regular(file) is True and output not in (None, "-") and _regular(output) is not False
 
 
 def _regular(path: str | None) -> bool | None:
-    """Whether this is a file with a content (or a folder, which is to be refused as such); None where there is nothing."""
+    """Whether this is a regular file (or a folder, which gets its own error later); None if it does not exist."""
     if path in (None, "-"):
         return False
     try:
@@ -51,7 +51,7 @@ def _regular(path: str | None) -> bool | None:
 
 @dataclass(frozen=True)
 class CorpusJob:
-    """What the command line asks: what is decoded, by which model and how, and from file to file the whole of it."""
+    """One command line of `translate` or `complete`. `run` decodes from file to file; streams use `worker` only."""
 
     source: Input
     target: Target
@@ -67,12 +67,12 @@ class CorpusJob:
         return self.corpora.shard_lines or shard_lines(self.choice.device)
 
     def worker(self) -> Worker:
-        """With its model loaded, in whatever process this runs."""
+        """A worker with its model loaded, in this process."""
         model, decoding = self.choice.load(self.decoding)
         return Worker(model, decoding, self.target, signature(decoding, model), self.chat)
 
     def run(self) -> int:
-        """Do what is missing; returns the exit code."""
+        """Do the shards that are missing; returns the exit code."""
         survey = self.source.survey()
         checkpoint = Checkpoint(self.output, self._identity(survey), self.target)
         if checkpoint.owns(self.source.path):
@@ -88,13 +88,13 @@ class CorpusJob:
                 say(f"going on: {checkpoint.tally.lines} of {survey.lines} lines are done")
             summary, signature = self._work(checkpoint, survey)
         if self.lines.stats:
-            tell(summary.table(signature))
+            print_to_stderr(summary.table(signature))
         else:
             say(f"{summary.line()}; written to {self.output!r}")
         return PARTLY if summary.tally.failed else 0
 
     def _identity(self, survey: Survey) -> dict[str, Any]:
-        """All that the bytes of the output depend on."""
+        """Everything that the bytes of the output depend on; kept in the manifest."""
         return {
             "input": {**vars(survey), **self.source.identity()},
             "output": self.target.identity(),
@@ -112,7 +112,7 @@ class CorpusJob:
         return PARTLY if complete.tally.failed else 0
 
     def _work(self, checkpoint: Checkpoint, survey: Survey) -> tuple[CostSummary, str]:
-        """Load the model, here or on a cluster, and let it do the shards that are missing."""
+        """Load the model, here or on a Ray cluster, and decode the missing shards. Returns the costs and the signature."""
         with Bar(lambda: survey.lines) as bar, self._pool() as pool:
             budget = checkpoint.manifest.row_budget or self.decoding.budget or fixed_budget(self.choice.device)
             checkpoint.begin(budget)
@@ -143,15 +143,15 @@ class CorpusJob:
         return Pool(self.worker, self.corpora.ray, self.corpora.workers, self.choice.threads or 1, on_gpu(self.choice.device))
 
 
-# -- what it cost ------------------------------------------------------------------------------------------------------
+# -- costs -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class CostSummary:
-    """Sums over all lines, and how fast this run was: of a job that goes on, it did only some of them."""
+    """The costs of all lines of a job, and the speed of this run, which did only some of them if the job was resumed."""
 
     tally: Tally = field(default_factory=Tally)
-    before: int = 0  # sentences that were done before this run
+    before: int = 0  # sentences that were done by earlier runs
     began: float = field(default_factory=perf_counter)
 
     @property
@@ -163,7 +163,7 @@ class CostSummary:
         return (self.tally.sentences - self.before) / self.seconds
 
     def line(self) -> str:
-        """The least one wants to know."""
+        """The most important figures in one line."""
         tally = self.tally
         each = max(1, tally.sentences)
         saved = f"; beam search makes at least {tally.beam_calls / each:.1f}" if tally.beam_calls else ""
@@ -172,7 +172,7 @@ class CostSummary:
         return f"{tally.lines} lines{failed}, {self.seconds:.1f} seconds ({self.rate:.1f} sentences a second), {calls}"
 
     def table(self, signature: str) -> str:
-        """One figure a line."""
+        """All figures, one in each line."""
         tally, seconds = self.tally, self.seconds
         each = max(1, tally.sentences)
         earlier = f", {self.before} of them before" if self.before else ""
@@ -187,14 +187,14 @@ class CostSummary:
             f"steps     {tally.steps} ({tally.rows / max(1, tally.steps):.1f} rows each): forward passes",
             f"exact     {tally.exact} of {tally.sentences}: proven to be beam search's answer",
             f"seconds   {seconds:.2f} ({tally.model_seconds:.2f} in the model): {self.rate:.1f} sentences a second",
-            *([f"memory    {most} MB at most"] if (most := memory()) is not None else []),
+            *([f"memory    {most} MB at most"] if (most := peak_memory_mb()) is not None else []),
             f"signature {signature}",
         ]
         return "\n".join(line for line in lines if tally.beam_calls or not line.startswith("saved"))
 
 
-def memory() -> int | None:
-    """Most memory this process has held, in MB; None where the system does not say."""
+def peak_memory_mb() -> int | None:
+    """The peak resident memory of this process in MB; None where the system does not tell (Windows)."""
     try:
         import resource
     except ImportError:  # on Windows

@@ -1,4 +1,4 @@
-"""`bestfirst explain`: why beam search did not return what somebody wanted."""
+"""`bestfirst explain`: why beam search did not return an expected output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ..page.recorded_tree import printable
 from . import options
-from .console import Bar, CommandError, Output, drawn, reason, usage
+from .console import Bar, CommandError, Output, reason, render_rich, usage
 from .model_choice import ModelChoice, decoding_from
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ MAX_BEAM = "Look for a beam that keeps it up to this one, or up to --beam."
 
 @options.grouped
 def explain(
-    text: Annotated[str, options.argument("TEXT", "What to translate.", options.words)],
-    want: Annotated[str, options.option(kind=options.words, metavar="TEXT", help="The translation that you expected.")],
+    text: Annotated[str, options.argument("TEXT", "The text to translate.", options.utf8)],
+    want: Annotated[str, options.option(kind=options.utf8, metavar="TEXT", help="The translation that you expected.")],
     as_json: options.AsJson = False,
     output: options.OutputFile = None,
     *,
@@ -79,7 +79,7 @@ def explain(
 
 
 def _as_text(text: str, want: str, found: Explanation, styled: bool) -> str:
-    """A table of the tokens, and what it comes to in a few sentences."""
+    """A table of the wanted output's tokens, and `sentences`."""
     from rich import box
     from rich.table import Column, Table
     from rich.text import Text
@@ -93,30 +93,31 @@ def _as_text(text: str, want: str, found: Explanation, styled: bool) -> str:
         style = "bold red" if length == found.lost else "" if step.rank is not None else "dim"
         name = printable(step.piece if step.piece is not None else str(step.token)).strip() or "␣"
         table.add_row(Text(name), f"{step.logprob:.4f}", str(step.choice), f"{step.score:.4f}", rank, kept, style=style)
-    return drawn(table, *map(Text, sentences(printable(want), found)), styled=styled)
+    return render_rich(table, *map(Text, sentences(printable(want), found)), styled=styled)
 
 
 def sentences(want: str, found: Explanation) -> list[str]:
+    """The explanation in words: where the output left the beam or how it ranks, and the smallest beam that keeps it."""
     answer = found.answers[0] if found.answers else None
     instead = "nothing finished" if answer is None else f"the answer is {printable(answer.text or '')!r}, {answer.score:.4f}"
-    told = []
+    lines = []
     if found.lost is not None:
         token = found.steps[min(found.lost, len(found.steps)) - 1]
         where = f"at length {found.lost}, with {printable(token.piece or str(token.token)).strip()!r}"
         if found.lost > len(found.steps):
             where = f"at length {found.lost}, where it was complete and still had to hold a slot"
-        told.append(f"{want!r} left the beam {where}: rank {found.rank}, and there are {found.beam} slots.")
+        lines.append(f"{want!r} left the beam {where}: rank {found.rank}, and there are {found.beam} slots.")
         if found.worst is not None and found.lost <= len(found.steps):
-            told.append(f"There it had {token.score:.4f}, the last that stayed {found.worst:.4f}. In the end {instead}.")
+            lines.append(f"There it had {token.score:.4f}, the last that stayed {found.worst:.4f}. In the end {instead}.")
     elif found.place == 1:
-        told.append(f"{want!r} is the answer.")
+        lines.append(f"{want!r} is the answer.")
     else:
-        told.append(f"{want!r} was not lost: it is answer number {found.place}, with {found.score:.4f}; {instead}.")
-        told.append(f"The model prefers {'another' if found.place == 2 else 'others'}; ask for more with --nbest {found.place}.")
+        lines.append(f"{want!r} was not lost: it is answer number {found.place}, with {found.score:.4f}; {instead}.")
+        lines.append(f"The model prefers {'another' if found.place == 2 else 'others'}; ask for more with --nbest {found.place}.")
     if found.smallest is None:
-        told.append(f"No beam up to {found.max_beam} keeps it; look further with --max-beam.")
+        lines.append(f"No beam up to {found.max_beam} keeps it; look further with --max-beam.")
     elif found.lost is not None or found.smallest != found.beam:
         k, place = found.smallest, found.smallest_place
         there = "the answer" if place == 1 else f"answer number {place} (--beam {k} --nbest {place})"
-        told.append(f"The smallest beam that keeps it is {k}: there it is {there}.")
-    return told
+        lines.append(f"The smallest beam that keeps it is {k}: there it is {there}.")
+    return lines

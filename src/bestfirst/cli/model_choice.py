@@ -1,4 +1,5 @@
-"""Groups of options and what they stand for: the library's settings, and the models, checked before anything slow is loaded."""
+"""ModelChoice: the options that choose a model, which are checked before anything slow is loaded. Also: `Decoding` from options,
+with errors in terms of the command line; and the identity of settings and models, by which corpus jobs recognize their output."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from ..search import Result
 from ..settings import DEFAULT, PACE, Decoding
 from . import options
 from .console import reason, silence_libraries, usage
-from .options import DTYPES, ModelName, asked, given, one_of, thread_count
+from .options import DTYPES, ModelName, drop_unset, flag, one_of, thread_count
 
-WORDS = ("beam", "finished", "method", "patience", "prefix", "score", "stop", "strategy")
-"""Settings whose names are words too: meant where a value is given, or where one is to be left out."""
+ORDINARY_WORDS = ("beam", "finished", "method", "patience", "prefix", "score", "stop", "strategy")
+"""Settings whose names are ordinary words too: taken for a setting only with a value, or after "go with" or "leave"."""
 FLAGS = {
     **{each.name: "--" + each.name.replace("_", "-") for group in options.SETTINGS for each in fields(group)},
     "nbest": "--nbest",
@@ -25,50 +26,50 @@ FLAGS = {
     "stop_strings": "--stop",
 }
 TRUST = "Run Python files that come with the model. Read them first: they can do whatever you can."
-ELSEWHERE = {"the patience factor": "--patience", "finished='shrink'": "stop='shrinking'", "a Drafter or one": "one"}
-"""What the library says of things that have another name on a command line, or none."""
+REPHRASED = {"the patience factor": "--patience", "finished='shrink'": "stop='shrinking'", "a Drafter or one": "one"}
+"""Phrases of the library's messages, and how they read for the command line."""
 
 
-def phrased(error: Exception) -> str:
-    """What the library says of its settings, as it concerns the command line: `max_length must` becomes `--max-length must`."""
+def with_option_names(error: Exception) -> str:
+    """The library's message about its settings with option names: `max_length must` becomes `--max-length must`."""
 
-    def flag(match: re.Match[str]) -> str:
+    def as_flag(match: re.Match[str]) -> str:
         _, name, value = match.groups()
         if value is not None:
             return f"{FLAGS[name]} {value}"
-        meant = name not in WORDS or said[: match.start()].endswith(("go with ", "leave "))
-        return FLAGS[name] if meant else match[0]
+        is_setting = name not in ORDINARY_WORDS or message[: match.start()].endswith(("go with ", "leave "))
+        return FLAGS[name] if is_setting else match[0]
 
-    said = reason(error)
-    for text, instead in ELSEWHERE.items():
-        said = said.replace(text, instead)
-    named = rf"(?<![\w-])('?)({'|'.join(FLAGS)})\1(?![\w-])(?:(?:=| (?='))'?([\w-]+)'?)?"
-    return re.sub(named, flag, said).replace("beam (", "--beam (")
+    message = reason(error)
+    for text, instead in REPHRASED.items():
+        message = message.replace(text, instead)
+    setting = rf"(?<![\w-])('?)({'|'.join(FLAGS)})\1(?![\w-])(?:(?:=| (?='))'?([\w-]+)'?)?"
+    return re.sub(setting, as_flag, message).replace("beam (", "--beam (")
 
 
 def decoding_from(**settings: Any) -> Decoding:
-    """The library's settings. What it finds wrong with them ends the command."""
+    """The library's settings; ends the command with the library's message if they are wrong."""
     try:
         return Decoding(**settings)
     except ValueError as error:
-        raise usage(phrased(error)) from error
+        raise usage(with_option_names(error)) from error
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """Which models, and on what they run: looked for, and loaded."""
+    """Which model, on which device and in which dtype."""
 
     panel: ClassVar = options.MODEL
     model: ModelName = None
-    device: str | None = asked(None, "NAME", None, "Where to run it: cpu (the default), cuda, cuda:1, mps.")
-    dtype: str | None = asked(None, "NAME", one_of(*DTYPES), f"{', '.join(DTYPES)}. By default fp32. int8 is for a CPU.")
-    threads: int | None = asked(None, "N", thread_count, "CPU threads. By default as many as there are.")
-    source_lang: str | None = asked(None, "CODE", None, "Language of the input, for a multilingual model (deu_Latn).")
-    target_lang: str | None = asked(None, "CODE", None, "Language of the output, for a multilingual model (eng_Latn).")
-    trust_remote_code: bool = asked(False, None, None, TRUST, "--trust-remote-code")
+    device: str | None = flag(None, "NAME", None, "Where to run it: cpu (the default), cuda, cuda:1, mps.")
+    dtype: str | None = flag(None, "NAME", one_of(*DTYPES), f"{', '.join(DTYPES)}. By default fp32. int8 is for a CPU.")
+    threads: int | None = flag(None, "N", thread_count, "CPU threads. By default as many as there are.")
+    source_lang: str | None = flag(None, "CODE", None, "Language of the input, for a multilingual model (deu_Latn).")
+    target_lang: str | None = flag(None, "CODE", None, "Language of the output, for a multilingual model (eng_Latn).")
+    trust_remote_code: bool = flag(False, None, None, TRUST, "--trust-remote-code")
 
     def check(self, decoding: Decoding) -> ModelChoice:
-        """Look for the folders, before all that is needed to read them is loaded."""
+        """Check that the folders and files exist, before the libraries to read them are loaded. Returns itself."""
         if self.device is not None and self.device.partition(":")[0] == "meta":
             raise usage(f"cannot use device {self.device!r}: it computes nothing; choose cpu, cuda or mps")
         if isinstance(decoding.allowed, str) and (missing := constraints.missing_file(decoding.allowed)) is not None:
@@ -85,12 +86,12 @@ class ModelChoice:
         return self
 
     def identity(self) -> dict[str, Any]:
-        """What the results depend on."""
-        languages = given(source_lang=self.source_lang, target_lang=self.target_lang)
+        """What the results depend on, for the manifest of a corpus job."""
+        languages = drop_unset(source_lang=self.source_lang, target_lang=self.target_lang)
         return {"sha256": fingerprint(self.model), "dtype": self.dtype or "fp32", **languages}
 
     def load(self, decoding: Decoding) -> tuple[TextModel, Decoding]:
-        """The model, and the same settings with the language model they name in place of its name."""
+        """The model, and the settings with the language model and the drafter loaded in place of their names."""
         silence_libraries()
         from ..decoding import decode
         from ..engine.threads import use_threads
@@ -110,8 +111,8 @@ class ModelChoice:
         try:
             decoding = with_drafter(decoding, device=self.device, dtype=self.dtype).read(model)
             if isinstance(decoding.prefix, str):
-                model.target(decoding.prefix)  # raises for what it cannot write
-            decode(model, [], decoding)  # whether they go together
+                model.target(decoding.prefix)  # raises if the tokenizer cannot write the prefix
+            decode(model, [], decoding)  # raises if model and settings do not go together
         except ValueError as error:
             raise usage(reason(error)) from error
         return model, decoding
@@ -124,34 +125,34 @@ class ModelChoice:
             return load(name, device=self.device, dtype=self.dtype, trust_remote_code=trusted, **languages)
         except ValueError as error:
             raise usage(reason(error).replace("trust_remote_code=True", "--trust-remote-code")) from error
-        except Exception as error:  # whatever else is wrong with a stranger's model folder
+        except Exception as error:  # a damaged model folder, or an error of its own code
             raise usage(f"cannot load a model from {name!r}: {reason(error)}") from error
 
 
 def decode_one(model: TextModel, text: str, decoding: Decoding, trace: bool = False, **changes: Any) -> Result:
-    """One text, with some settings changed. Whatever is wrong with it is the result's message."""
+    """Decode one text with some settings changed. An error becomes the result's message."""
     from ..decoding import decode
 
     try:
         return decode(model, [text], decoding.using(**changes), trace=trace)[0]
-    except Exception as error:  # of the model's own code, or a score that this strategy cannot search with
+    except Exception as error:  # from the model's own code, or because the strategy does not support the score
         return Result(status="error", message=reason(error))
 
 
-# -- settings written down -----------------------------------------------------------------------------------------------
+# -- identity of settings ------------------------------------------------------------------------------------------------
 
 
 def identity(decoding: Decoding) -> dict[str, Any]:
-    """What the results depend on, defaults included; of a language model, what is in its folder."""
-    usual = {field.name: getattr(DEFAULT, field.name) for field in fields(DEFAULT) if field.name not in PACE}
-    fields_of = {**usual, **decoding.identity()}
+    """The settings that results depend on, defaults included; files and the language model's folder by a checksum."""
+    defaults = {field.name: getattr(DEFAULT, field.name) for field in fields(DEFAULT) if field.name not in PACE}
+    settings = {**defaults, **decoding.identity()}
     if (name := decoding.score_options.get("language_model")) is not None:
-        fields_of["score_options"] = {**fields_of["score_options"], "language_model": fingerprint(name)}
+        settings["score_options"] = {**settings["score_options"], "language_model": fingerprint(name)}
     if decoding.allowed is not None:
-        fields_of["allowed"] = constraints.fingerprint(str(decoding.allowed))
-    return fields_of
+        settings["allowed"] = constraints.fingerprint(str(decoding.allowed))
+    return settings
 
 
 def signature(decoding: Decoding, model: TextModel) -> str:
-    """What makes a result what it is, in one line."""
+    """Settings, model, dtype and version in one line."""
     return f"bestfirst|{decoding.signature}|model:{model.name}|dtype:{model.dtype_name}|v:{__version__}"

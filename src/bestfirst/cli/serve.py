@@ -1,4 +1,4 @@
-"""`bestfirst serve`: the same over HTTP, with a page to try it on."""
+"""`bestfirst serve`: translations over HTTP. Checks the options, loads the model and starts the server."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from .model_choice import ModelChoice, decoding_from
 
 
 def seconds(value: object) -> float:
+    """A time above 0."""
     number = options.number(value)
     if number <= 0:
         raise typer.BadParameter(f"{value!r} is not a time above 0")
@@ -30,8 +31,8 @@ def port_number(value: object) -> int:
     return int(text)
 
 
-def named_file(text: str) -> tuple[str, str]:
-    """NAME=WHAT, where what it names is there."""
+def parse_allowed(text: str) -> tuple[str, str]:
+    """Split NAME=WHAT, after a check that a file named by WHAT exists."""
     name, equals, what = text.partition("=")
     if not (name and equals and what):
         raise usage(f"--allowed {text!r} names nothing; write NAME=FILE")
@@ -40,37 +41,37 @@ def named_file(text: str) -> tuple[str, str]:
     return name, what
 
 
-limit = partial(options.option, kind=options.count, metavar="N", panel="Limits")
-network = partial(options.option, metavar="N", panel="Network")
-asked = partial(options.option, panel=options.SEARCH)
+limit_option = partial(options.option, kind=options.count, metavar="N", panel="Limits")
+network_option = partial(options.option, metavar="N", panel="Network")
+search_option = partial(options.option, panel=options.SEARCH)
 TOKEN = "Ask for 'Authorization: Bearer TEXT'. Others see command lines: better set BESTFIRST_TOKEN."
-HOST = "A name to answer to beside those of the address, such as a proxy's. May be repeated."
-QUEUE = "Texts accepted and not done; beyond that, requests get 429 and Retry-After."
-DRAIN = "Seconds to finish what was accepted, on SIGTERM or Ctrl-C."
+HOST = "Another name to answer to besides those of the address, such as a proxy's. May be repeated."
+QUEUE = "Texts accepted and not yet done; beyond that, requests get 429 and Retry-After."
+DRAIN = "Seconds to finish accepted texts after SIGTERM or Ctrl-C."
 CACHE = "Tokens held in memory for all texts in flight. By default 32768, on a GPU 262144."
 ALLOWED = "What requests may ask for by this name ('allowed'): WHAT as --allowed of translate takes it. May be repeated."
-GRAMMARS = "Requests may bring regular expressions, JSON schemas and grammars of what is to be written."
+GRAMMARS = "Let requests bring regular expressions, JSON schemas and grammars that the output must match."
 
 
 @options.grouped
 def serve(
-    host: Annotated[str, network(help="Where to listen; 0.0.0.0 for everywhere.", metavar="ADDRESS")] = "127.0.0.1",
-    port: Annotated[int, network("--port", "-p", help="0 chooses one.", kind=port_number)] = 8000,
-    token: Annotated[str | None, network(help=TOKEN, metavar="TEXT", envvar="BESTFIRST_TOKEN")] = None,
-    allowed_host: Annotated[list[str] | None, network(help=HOST, metavar="NAME")] = None,
-    max_queue: Annotated[int, limit(help=QUEUE)] = 512,
-    max_items: Annotated[int, limit(help="Texts in a request.")] = 128,
-    max_chars: Annotated[int, limit(help="Characters of a text.")] = 5000,
-    max_bytes: Annotated[int, limit(help="Bytes of a request.")] = 1 << 20,
-    max_beam: Annotated[int, limit(help="The widest beam, and n-best.", metavar="K")] = 50,
-    max_rows: Annotated[int, limit(help="Hypotheses of a request at worst: texts x beam x tokens.")] = 1 << 18,
-    max_cache_tokens: Annotated[int | None, limit(help=CACHE)] = None,
-    deadline: Annotated[float, limit(help="Seconds that a request may take.", kind=seconds, metavar="S")] = 60.0,
-    drain: Annotated[float, limit(help=DRAIN, kind=seconds, metavar="S")] = 60.0,
+    host: Annotated[str, network_option(help="Where to listen; 0.0.0.0 for everywhere.", metavar="ADDRESS")] = "127.0.0.1",
+    port: Annotated[int, network_option("--port", "-p", help="0 chooses one.", kind=port_number)] = 8000,
+    token: Annotated[str | None, network_option(help=TOKEN, metavar="TEXT", envvar="BESTFIRST_TOKEN")] = None,
+    allowed_host: Annotated[list[str] | None, network_option(help=HOST, metavar="NAME")] = None,
+    max_queue: Annotated[int, limit_option(help=QUEUE)] = 512,
+    max_items: Annotated[int, limit_option(help="Texts in a request.")] = 128,
+    max_chars: Annotated[int, limit_option(help="Characters of a text.")] = 5000,
+    max_bytes: Annotated[int, limit_option(help="Bytes of a request.")] = 1 << 20,
+    max_beam: Annotated[int, limit_option(help="The widest beam, and n-best.", metavar="K")] = 50,
+    max_rows: Annotated[int, limit_option(help="Hypotheses of a request at worst: texts x beam x tokens.")] = 1 << 18,
+    max_cache_tokens: Annotated[int | None, limit_option(help=CACHE)] = None,
+    deadline: Annotated[float, limit_option(help="Seconds that a request may take.", kind=seconds, metavar="S")] = 60.0,
+    drain: Annotated[float, limit_option(help=DRAIN, kind=seconds, metavar="S")] = 60.0,
     row_budget: options.RowBudget = None,
     draft: options.Draft = None,
-    allowed: Annotated[list[str] | None, asked("--allowed", metavar="NAME=WHAT", help=ALLOWED)] = None,
-    grammars: Annotated[bool, asked("--grammars", help=GRAMMARS)] = False,
+    allowed: Annotated[list[str] | None, search_option("--allowed", metavar="NAME=WHAT", help=ALLOWED)] = None,
+    grammars: Annotated[bool, search_option("--grammars", help=GRAMMARS)] = False,
     *,
     choice: ModelChoice,
 ) -> int:
@@ -109,7 +110,7 @@ def serve(
     from ..serve.server import listen, run, url
 
     if token is None and "BESTFIRST_TOKEN" in os.environ:
-        token = ""  # what an empty variable means, the option's own reading does not tell
+        token = ""  # typer takes an empty variable for an unset one
     if token is not None and not token.strip():
         raise usage("the token is empty, which asks for none; leave out --token and unset BESTFIRST_TOKEN, or set it")
     max_cache_tokens = max_cache_tokens or (1 << 18 if (choice.device or "").startswith("cuda") else 1 << 15)
@@ -120,7 +121,7 @@ def serve(
     for name in allowed_host or ():
         if not re.fullmatch(r"[A-Za-z0-9._-]+|\[?[0-9A-Fa-f:.]+\]?", name):
             raise usage(f"--allowed-host takes a name or an address, without scheme, port or path, got {name!r}")
-    files = dict(map(named_file, allowed or ()))
+    files = dict(map(parse_allowed, allowed or ()))
     decoding = decoding_from(row_budget=row_budget, draft=draft)
     choice.check(decoding)
     try:
@@ -134,7 +135,8 @@ def serve(
         from ..serve.engine_thread import EngineThread, take_turns
 
         engine: EngineProcess | EngineThread
-        # Who launches kernels should wait for nobody. What others' code makes of files and grammars cannot be sent.
+        # On a GPU the engine runs in its own process, so that launching kernels never waits for the HTTP side. Not with grammars
+        # or a model's own code, whose objects cannot be sent between processes.
         unsendable = choice.trust_remote_code or grammars or any(map(is_grammar, files.values()))
         if (choice.device or "cpu") != "cpu" and not unsendable:
             silence_libraries()

@@ -1,5 +1,5 @@
-"""`bestfirst translate` and `bestfirst complete`: text in, text out, line for line. From file to file it is a job that can be
-broken off (`corpus`); else a stream, whose lines are decoded as they come and written at once, in order."""
+"""`bestfirst translate` and `bestfirst complete`: text in, text out, line by line. From file to file it is a corpus job, which
+can be resumed (`corpus`); otherwise a `Stream`: lines are decoded as they come, and written in order as soon as possible."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..errors import reason
 from ..search import HEADER, Result, Trace
 from ..settings import Decoding
 from . import options
-from .console import INTERRUPTED, PARTLY, Bar, CommandError, Output, opened, say, tell, usage
+from .console import INTERRUPTED, PARTLY, Bar, CommandError, Output, open_file, print_to_stderr, say, usage
 from .corpus import CorpusJob, CostSummary, is_job, say_failure
 from .model_choice import ModelChoice, decoding_from
-from .options import CorpusOptions, LineOptions, given
+from .options import CorpusOptions, LineOptions, drop_unset
 
-ROWS = 500  # of a Parquet file at a time
+ROWS = 500  # read from a Parquet file at a time
 
 
 def decode_lines(
@@ -37,7 +37,7 @@ def decode_lines(
     partial: bool = False,
     chat: bool = False,
 ) -> int:
-    """Decode every line; returns the exit code. `partial`: take unfinished outputs. `chat`: what is said to a chat model."""
+    """Decode every line; returns the exit code. `partial`: print unfinished outputs. `chat`: lines are chat messages."""
     choice.check(decoding)
     if lines.trace is not None and decoding.must_contain:
         raise usage("--must-contain does not go with --trace: its searches leave none; leave one of them out")
@@ -47,11 +47,11 @@ def decode_lines(
     target = Target(form, compression_of(output or ""), lines.nbest, partial, corpora.input_field, corpora.output_field)
     _check_options(source, target, corpora)
     if "parquet" in (source.form, form):
-        from ..corpus import parquet  # noqa: F401  now, if its library is missing
+        from ..corpus import parquet  # noqa: F401  fails now, before any work, if its library is missing
     job = CorpusJob(source, target, output or "-", decoding, choice, corpora, lines, chat)
     if lines.trace is None and is_job(file, output):
         return job.run()
-    _check_stream(source, target, given(ray=corpora.ray, shard_lines=corpora.shard_lines, retry_failed=lines.retry_failed))
+    _check_stream(source, target, drop_unset(ray=corpora.ray, shard_lines=corpora.shard_lines, retry_failed=lines.retry_failed))
     with ExitStack() as stack:
         stream = stack.enter_context(open_input(file))
         out = stack.enter_context(closing(Output(output, apart_from=[stream], overwrite=lines.overwrite)))
@@ -65,11 +65,12 @@ def decode_lines(
         except KeyboardInterrupt:
             raise CommandError("interrupted; the lines translated so far are written", INTERRUPTED) from None
     if lines.stats:
-        tell(run.summary.table(run.worker.signature))
+        print_to_stderr(run.summary.table(run.worker.signature))
     return PARTLY if run.summary.tally.failed else 0
 
 
 def _form(named: str, as_json: bool, nbest: int) -> str:
+    """The format of the output, from the one its name or option gives."""
     if as_json and named == "parquet":
         raise usage("--json writes lines, not Parquet; name another output")
     if as_json:
@@ -78,20 +79,20 @@ def _form(named: str, as_json: bool, nbest: int) -> str:
 
 
 def _check_options(source: Input, target: Target, corpora: CorpusOptions) -> None:
-    """What would change nothing is refused."""
+    """Refuse options that would have no effect."""
     if corpora.workers is not None and corpora.ray is None:
         raise usage("--workers goes with --ray")
-    matter = {"input_field": {source.form, target.form}, "output_field": {target.form}}
-    for name, forms in matter.items():
+    used_by = {"input_field": {source.form, target.form}, "output_field": {target.form}}
+    for name, forms in used_by.items():
         if getattr(corpora, name) != getattr(type(corpora), name) and not forms & {*RECORDS}:
             flag = "--" + name.replace("_", "-")
             raise usage(f"{flag} is for records: name a .jsonl or .parquet file, or say --input-format or --output-format")
 
 
-def _check_stream(source: Input, target: Target, asked: Iterable[str]) -> None:
-    """What only goes from file to file."""
-    there = source.path == "-" or os.path.exists(source.path)  # a missing file is named when it is opened
-    for name in asked if there else ():
+def _check_stream(source: Input, target: Target, job_options: Iterable[str]) -> None:
+    """Refuse what only works from file to file."""
+    exists = source.path == "-" or os.path.exists(source.path)  # a missing file gets its error when it is opened
+    for name in job_options if exists else ():
         flag = "--" + name.replace("_", "-")
         raise usage(f"{flag} goes from file to file: name an input file and, with -o, an output file; and no --trace")
     if source.form == "parquet" and source.path == "-":
@@ -112,11 +113,11 @@ def open_input(path: str | None) -> io.FileIO:
             say("reading from the terminal; end with Ctrl-D")
         return stream
     text = "; a text itself comes by standard input: echo TEXT | bestfirst translate"
-    return opened(str(path), hint=text if " " in str(path) else "")
+    return open_file(str(path), hint=text if " " in str(path) else "")
 
 
 def records(source: Input, stream: io.FileIO) -> Iterator[Sequence[Record]]:
-    """All records, as many at a time as are there."""
+    """All records, in batches of as many as are available at a time."""
     if source.form == "parquet":
         yield from (shard.records for shard in source.shards(ROWS))
         return
@@ -127,7 +128,7 @@ def records(source: Input, stream: io.FileIO) -> Iterator[Sequence[Record]]:
 
 
 class Stream:
-    """Batches of records go in, results are written in the order of the records."""
+    """Decodes batches of records and writes their results in the order of the records."""
 
     def __init__(self, worker: Worker, output: Output, events: Output | None, bar: Bar) -> None:
         self.worker = worker
@@ -135,7 +136,7 @@ class Stream:
         self.events = events
         self.bar = bar
         self.summary = CostSummary()
-        self._done: dict[int, tuple[Record, Result]] = {}  # those that wait for one before them
+        self._done: dict[int, tuple[Record, Result]] = {}  # by number: results that wait for an earlier one
         self._next = 1
         self._traces: dict[int, Trace] = {}
         for target in filter(None, (output, events)):
@@ -150,7 +151,7 @@ class Stream:
         self.bar.saved(self.summary.tally)
 
     def done(self, record: Record, result: Result) -> None:
-        """Write a result as soon as all before it are there."""
+        """Write a result, and those waiting for it, once all before it are written."""
         self._done[record.number] = (record, result)
         while self._next in self._done:
             self._next += 1
@@ -165,8 +166,7 @@ class Stream:
         trace = self._traces.pop(record.number, None)
         if self.events is not None and trace is not None:
             self.events.write("".join(json.dumps(event) + "\n" for event in trace.events))
-        why = self.worker.failure(result)
-        if why is not None:
+        if (why := self.worker.failure(result)) is not None:
             self.summary.tally.failed += 1
             say_failure(record.number, why)
         self.bar.advance()
@@ -208,7 +208,7 @@ def translate(
       text        what is printed without --json
       hypotheses  the n best: text, tokens, score (what ranks them), logprob
       calls       hypotheses that the search had to score
-      rows        hypotheses that were scored, ahead of need included
+      rows        hypotheses that were scored, including ahead of need
       steps       forward passes that this line took part in
       exact       whether this is proven to be beam search's answer
       status      complete, incomplete (nothing finished), budget (--max-calls
@@ -218,13 +218,12 @@ def translate(
     empty line and is named on standard error; the others are translated all
     the same.
 
-    From a file to a file (-o), work that is broken off is not lost: by
-    Ctrl-C, kill -9, a power failure or a full disk. OUT.parts keeps what is
-    done, OUT.manifest.json says of which job, and OUT appears when all is
-    done. The same command goes on from there, or says that there is nothing
-    left to do (--retry-failed does lines that failed once more). What is
-    written to a pipe is written line by line. A model that fails on
-    everything ends the work.
+    From a file to a file (-o), interrupted work is not lost, be it by
+    Ctrl-C, kill -9, a power failure or a full disk. OUT.parts keeps finished
+    lines, OUT.manifest.json identifies the job, and OUT appears when all is
+    done. The same command resumes the job, or says that there is nothing
+    left to do (--retry-failed tries failed lines again). A pipe gets its
+    output line by line. If the model fails on everything, the command ends.
 
     Exit codes:
       0    every line is translated
@@ -251,10 +250,10 @@ def complete(
 ) -> int:
     """Continue prompts with a language model, one prompt a line.
 
-    What is printed is what the model writes, without the prompt, up to the
-    end of sequence or a stop string. The output is that of beam search with
-    the same beam. A text that reaches --max-length is printed as it is, and
-    with --json it says so: "truncated": true.
+    Prints the text that the model writes after the prompt, up to the end of
+    sequence or a stop string. The output is that of beam search with the
+    same beam. A text that reaches --max-length is printed as it is, and
+    --json marks it with "truncated": true.
 
     Examples:
       echo 'Once upon a time' | bestfirst complete --model folder/of/llama
@@ -265,14 +264,13 @@ def complete(
         --input-field messages --output-field answer -o answers.jsonl
 
     A prompt is a line of text, or the field --input-field of a JSON line or
-    Parquet row. With --chat it is what a user says, or a JSON list of
+    Parquet row. With --chat it is a user's message, or a JSON list of
     messages ({"role": "user", "content": "..."}), and the model's own chat
     template makes the prompt. Line breaks in an output are printed as
     spaces; --json and .jsonl keep them.
 
     With --json, each line of output is an object, as 'bestfirst translate
-    --help' describes it. Corpora are jobs that go on where they were broken
-    off, as there.
+    --help' describes it. Jobs from file to file can be resumed, as there.
 
     Exit codes:
       0    every line is done

@@ -13,32 +13,32 @@ from ..page.trace_file import Events, split
 from ..search import HEADER
 from ..settings import Decoding
 from . import options
-from .console import PARTLY, CommandError, Output, drawn, opened, reason, say, usage
+from .console import PARTLY, CommandError, Output, open_file, reason, render_rich, say, usage
 from .model_choice import ModelChoice, decode_one, decoding_from
-from .options import OUTPUT, SEARCH, argument, count, option, words
+from .options import OUTPUT, SEARCH, argument, count, option, utf8
 
-GUESSES = 32  # rows of a step with drafts
+DRAFT_ROWS = 32  # row budget of a search with drafts
 
 
 @dataclass(frozen=True)
 class StepByStep(options.AllSearchOptions):
-    """How to search: by default nothing is scored ahead, so that pops come in the paper's order."""
+    """How to search: by default one row a forward pass and nothing scored ahead, so that pops come in the paper's order."""
 
     row_budget: options.RowBudget = 1
 
 
 @options.grouped
 def view(
-    text: Annotated[str | None, argument("[TEXT]", "What to translate.", words)] = None,
+    text: Annotated[str | None, argument("[TEXT]", "The text to translate.", utf8)] = None,
     output: Annotated[str | None, option("--output", "-o", metavar="OUT", panel=OUTPUT,
         help="Write the page to this file.")] = None,
-    as_text: Annotated[bool, option("--text", panel=OUTPUT, help="Draw what survived in the terminal instead.")] = False,
+    as_text: Annotated[bool, option("--text", panel=OUTPUT, help="Draw surviving hypotheses in the terminal instead.")] = False,
     as_json: Annotated[bool, option("--json", panel=OUTPUT,
         help="Write the trace instead, an event a line, for --trace.")] = False,
     trace: Annotated[str | None, option(metavar="FILE", panel=OUTPUT,
         help="Instead of searching, view what 'bestfirst translate --trace FILE' or 'view --json' recorded.")] = None,
     line: Annotated[int | None, option(kind=count, metavar="N", panel=OUTPUT,
-        help="Of --trace, this input; else the first.")] = None,
+        help="View this input of --trace; by default the first.")] = None,
     *,
     search: StepByStep,
     nbest: Annotated[int, option(kind=count, metavar="N", panel=SEARCH, help="Search for the N best.")] = 1,
@@ -80,14 +80,14 @@ def view(
         raise usage(f"{flag} is for a search, and what is in a --trace was searched already; leave it out")
     if text is not None and not text.strip():
         raise usage("the text is empty")
-    asked = {**search.settings(), **scoring.settings()}
+    settings = {**search.settings(), **scoring.settings()}
     if search.draft not in (None, "none") and search.row_budget == 1:
-        asked["row_budget"] = GUESSES  # a guess needs a row of its own
-    decoding = decoding_from(nbest=nbest, **asked)
+        settings["row_budget"] = DRAFT_ROWS  # a drafted token needs a row of its own
+    decoding = decoding_from(nbest=nbest, **settings)
     if decoding.must_contain:
         raise usage("searches with --must-contain leave no trace to view; leave it out")
     with ExitStack() as stack:
-        reads = [] if trace is None else [stack.enter_context(opened(trace))]
+        reads = [] if trace is None else [stack.enter_context(open_file(trace))]
         out = stack.enter_context(closing(Output(output, apart_from=reads)))
         if not as_text and not as_json and output in (None, "-") and out.file.isatty():
             raise usage("a page is for a browser: name a file with -o page.html, or draw it here with --text")
@@ -98,18 +98,18 @@ def view(
         if as_json:
             out.write("".join(json.dumps(event) + "\n" for event in [HEADER, *(e for events in searches for e in events)]))
         elif as_text:
-            out.write(drawn(*draw([RecordedTree(events) for events in searches]), styled=out.file.isatty()))
+            out.write(render_rich(*draw([RecordedTree(events) for events in searches]), styled=out.file.isatty()))
         else:
             out.write(render(*searches, trouble=trouble))
     return PARTLY if trouble else 0
 
 
 def _record(choice: ModelChoice, decoding: Decoding, text: str) -> list[Events]:
-    """The search that was asked for, and beam search with the same settings beside it."""
+    """Run the search, and beam search with the same settings for comparison; returns the events of both."""
     model, decoding = choice.check(decoding).load(decoding)
-    beside = decoding.using(strategy="beam", method="exact", queue_capacity=None, max_calls=None)
+    beam = decoding.using(strategy="beam", method="exact", queue_capacity=None, max_calls=None)
     recorded = []
-    for each in [decoding] if decoding.strategy == "beam" else [decoding, beside]:
+    for each in [decoding] if decoding.strategy == "beam" else [decoding, beam]:
         result = decode_one(model, text, each, trace=True)
         if result.trace is None:
             raise CommandError(result.message or "the text cannot be decoded")
@@ -118,13 +118,13 @@ def _record(choice: ModelChoice, decoding: Decoding, text: str) -> list[Events]:
 
 
 def _read(path: str, line: int | None) -> tuple[list[Events], list[str]]:
-    """The searches of one input of a file, and what is wrong with it."""
+    """The searches of one input in a trace file, and messages about damage."""
     try:
         searches, trouble = read(path)
     except ValueError as error:
         raise usage(reason(error)) from error
     label = next(iter(searches)) if line is None else line
     if label not in searches:
-        there = ", ".join(str(each) for each in list(searches)[:10] if each is not None) or "no lines are told apart there"
-        raise usage(f"there is no search of line {line} in {path!r}; there is: {there}")
+        present = ", ".join(str(each) for each in list(searches)[:10] if each is not None) or "no lines are told apart there"
+        raise usage(f"there is no search of line {line} in {path!r}; there is: {present}")
     return searches[label], trouble

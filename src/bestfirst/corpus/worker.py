@@ -156,7 +156,7 @@ class Worker:
         return ShardResult(shard.index, self.target.encode(shard, ordered), tally, tuple(failures), source)
 
     def work(self, budget: Budget | None, notice: Callable[[int], None], shards: Iterator[Shard]) -> Iterator[ShardResult]:
-        """Decode shards in this process, in two threads if `can_run_two_engines` allows it. `notice(1)` is called for each line."""
+        """Decode shards in this process, in two threads if `can_run_two_engines`. `notice(1)` is called for each line."""
         if can_run_two_engines(self.model, self.decoding):
             return self._two_at_a_time(budget, notice, shards)
         return (self.decode_shard(shard, budget, partial(notice, 1)) for shard in shards)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def hub_folder() -> str:
-    """A folder after the Hub's convention for `custom_generate`: use it by its path, or upload it as a repository of its own."""
+    """The path of a folder in the Hub's `custom_generate` format: pass it to `generate`, or upload it as a repository."""
     return str(Path(__file__).with_name("hub"))
 
 

@@ -1,4 +1,8 @@
-"""Call: one call of `generate`, run on the engine."""
+"""Call: one call of `generate`, run on bestfirst's engine.
+
+`generate.py` builds a `Call` from the arguments and runs it. A `Call` creates the engine, decides between the GPU's kernels and a
+search on the host, hooks in the logits processors and stopping criteria, and collects results and costs.
+"""
 
 from __future__ import annotations
 
@@ -19,42 +23,47 @@ from ..settings import Decoding
 from .inputs import Inputs, PreparedModel
 from .limits import CallLimits, Candidates
 from .outputs import ScoreRecord
-from .processors import NotData, Processors, recognized
-from .refusals import OwnLoop, placed_padding
+from .processors import NotData, Processors, as_edits
+from .refusals import OwnLoop, positioned_padding
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Call:
-    """Everything that a call asks for, ready to be searched one way or, if that fails, another."""
+    """The arguments of one call of `generate`, and its results. `run` may be called again with another strategy if one fails."""
 
     model: PreparedModel
     config: Any
     inputs: Inputs
     limits: CallLimits
-    settings: dict[str, Any]  # of `Decoding`, beside the strategy
+    settings: dict[str, Any]  # arguments of `Decoding` other than the strategy
     processors: Sequence[Any]
     greedy: bool
     trace: Callable[[int], Trace | None] | None
-    may_be_slower: bool  # whether to give up where `generate`'s own loop is faster
+    may_fall_back: bool  # whether to raise OwnLoop where `generate`'s own loop is faster, or only it gives the same output
     stats: Stats = field(default_factory=Stats)
     results: list[Result] = field(default_factory=list)
     record: ScoreRecord | None = None
-    _roots: dict[Hypothesis, int] = field(default_factory=dict)  # where each search begins, and its input
-    _applied: Processors | None = None
-    _edits: list[Edits] = field(default_factory=list)  # of each input, where searches on a GPU can do what is asked
+    _roots: dict[Hypothesis, int] = field(default_factory=dict)  # the input's number, by the root hypothesis of its search
+    _hook: Processors | None = None  # the processors as the engine calls them
+    _edits: list[Edits] = field(default_factory=list)  # for each input, the processors in the form that the GPU's search takes
 
     def run(self, plan: Strategy, monotonic: bool) -> None:
-        """Search all inputs. Raises NotMonotonic if `monotonic` and a processor lifts a log-probability above 0."""
+        """Search all inputs. Raises NotMonotonic if `monotonic` and a processor lifts a log-probability above 0, and OwnLoop
+        where `generate`'s own loop has to run instead.
+
+        The engine's step may hold copies of the weights. Their checksum is verified while the search runs; if they have changed,
+        the search is repeated with new copies. A traced search cannot be repeated, so its checksum is verified first.
+        """
         with record_of(self.model).lock:
             summed = checksum.begin(self.model)
             if self.trace is None:
                 self._run(plan, monotonic)
-            changed = summed is not None and not summed.holds()  # by somebody, where torch does not count it
+            changed = summed is not None and not summed.holds()  # in a way that torch's version counters do not show
             if changed:
                 record_of(self.model).step = None
-            if changed or self.trace is not None:  # what is traced can be searched once only
+            if changed or self.trace is not None:
                 self._run(plan, monotonic)
             checksum.sum_up(self.model)
 
@@ -62,70 +71,74 @@ class Call:
         self.stats.search = "greedy" if self.greedy else "level by level" if plan.level_by_level else plan.name
         self.record = ScoreRecord() if self.config.return_dict_in_generate and self.config.output_scores else None
         self._roots = {}
-        about = self.inputs.ids, self._input_of, self.config.num_beams, monotonic, not self.may_be_slower, self.record
-        self._applied = Processors(self.processors, *about) if self.processors or self.record is not None else None
+        context = self.inputs.ids, self._input_of, self.config.num_beams, monotonic, not self.may_fall_back, self.record
+        self._hook = Processors(self.processors, *context) if self.processors or self.record is not None else None
 
         def adapt(scorer: Any) -> None:
-            scorer.process, scorer.normalized = self._applied, not self.greedy
+            scorer.process, scorer.normalized = self._hook, not self.greedy
 
         decoding = Decoding(plan, nbest=self.config.num_return_sequences, accept_truncated=True, **self.settings)
-        device = self.may_be_slower and self.model.on_gpu
-        if self.model.on_gpu and (why := self._why_host()) is not None and device:
+        device = self.may_fall_back and self.model.on_gpu
+        if self.model.on_gpu and (why := self._reason_for_host()) is not None and device:
             raise OwnLoop(why)
         try:
-            hook = None if self._applied is None else adapt
+            hook = None if self._hook is None else adapt
             engine = engine_for(self.model, decoding, hook, edited=bool(self._edits), device=device, alone=len(self.inputs) == 1)
         except ValueError as error:
-            raise OwnLoop(error) if self.may_be_slower else error from error
-        if self.may_be_slower and not engine.shares_context:
+            raise OwnLoop(error) if self.may_fall_back else error from error
+        if self.may_fall_back and not engine.shares_context:
             raise OwnLoop(f"{type(self.model.model).__name__} cannot share keys and values between hypotheses")
-        found: dict[int, Result] = {}
+        results: dict[int, Result] = {}
         begun = perf_counter()
         try:
             for job, result in run(engine, self._jobs(decoding)):
-                found[job.index] = result
+                results[job.index] = result
                 if self.record is not None:
                     self.record.close(job.index, result)
-        finally:  # a run that had to be given up counts too
+        finally:  # the cost of an abandoned run counts too
             self.stats.add(engine.stats)
             self.stats.seconds += perf_counter() - begun
-        self.results = [found[i] for i in range(len(self.inputs))]
-        if self.may_be_slower and not all(result.hypotheses for result in self.results):
+        self.results = [results[i] for i in range(len(self.inputs))]
+        if self.may_fall_back and not all(result.hypotheses for result in self.results):
             raise OwnLoop("no output of an input is possible; generate makes one up")
-        pad = placed_padding(self.model.model) if self.may_be_slower else None
+        pad = positioned_padding(self.model.model) if self.may_fall_back else None
         if pad not in (None, *self.limits.eos) and any(pad in y.tokens for result in self.results for y in result.hypotheses):
             raise OwnLoop("the decoder gives padding a position of its own, and an output has some")
 
-    # -- what is done to log-probabilities before the best are chosen -----------------------------------------------------
+    # -- logits processors: as data for the GPU's kernels, else called by the search ---------------------------------------
 
-    def _why_host(self) -> str | None:
-        """What of this call's own the searches of a GPU do not know. Where it is data, or can be asked for between two parts of a
-        step, it is at hand from now on."""
+    def _reason_for_host(self) -> str | None:
+        """Why this call cannot be searched by the GPU's kernels; None if it can, and then `_edits` is set for it.
+
+        Processors that are not known as data, but never raise a log-probability, run in Python between two parts of a step.
+        """
         self._edits = []
         if self.limits.others:
             return f"{type(self.limits.others[0]).__name__} is asked by a search on the host"
-        if self._applied is None:
+        if self._hook is None:
             return None
         try:
             if self.record is not None:
                 raise NotData("output_scores, which are noted in Python")
-            self._edits = self._as_data(self._applied)
+            self._edits = self._edits_of_processors(self._hook)
         except NotData as unknown:
             if not never_rise(self.processors):
                 return str(unknown)
             _log.info("called between two parts of every step on the device, which is slower: %s", unknown)
-            one = self._applied.one if self.processors else None
-            self._edits = [Edits(b"", NOTHING, one, self.greedy, self._applied.rows)] * len(self.inputs)
+            one = self._hook.one if self.processors else None
+            self._edits = [Edits(b"", NOTHING, one, self.greedy, self._hook.rows)] * len(self.inputs)
         return None
 
-    def _as_data(self, processors: Processors) -> list[Edits]:
+    def _edits_of_processors(self, processors: Processors) -> list[Edits]:
+        """The processors as data, for each input; NotData where that is not possible."""
         ids = self.inputs.ids
-        start = ids.shape[1] if self.model.encoder_decoder else 1  # what rows of a language model know of its prompt
+        start = ids.shape[1] if self.model.encoder_decoder else 1  # of a language model's prompt, a row holds the last token only
         if self.model.encoder_decoder and any(len(prompt.tokens) < start for prompt in self.inputs.prompts):
             raise NotData("logits processors look at padding")
-        return recognized(self.processors, ids, self.model.vocabulary, processors, start, raw=self.greedy)
+        return as_edits(self.processors, ids, self.model.vocabulary, processors, start, raw=self.greedy)
 
     def _input_of(self, y: Hypothesis) -> int:
+        """The number of the input that this hypothesis belongs to."""
         while y.parent is not None:
             y = y.parent
         return self._roots[y]
@@ -133,38 +146,41 @@ class Call:
     # -- searches --------------------------------------------------------------------------------------------------------
 
     def _jobs(self, decoding: Decoding) -> Iterator[Job]:
-        own = self._applied is not None or len(self.limits.others) > 0
+        own_search = self._hook is not None or len(self.limits.others) > 0
         for i in range(len(self.inputs)):
             source = self.inputs.source(i, self.limits.n_max)
             job = Job(i, source, decoding, self.trace(i) if self.trace is not None else None)
-            if own:
+            if own_search:
                 job.begin = partial(self._search, job)
             if self._edits:
                 job.edits = self._edits[i]
             yield job
 
     def _search(self, job: Job) -> Search:
-        """A search that the processors know by its root."""
-        search = self._asking(job) if self.limits.others else job.decoding.search(job.source, self.limits.eos, job.trace)
+        """The search of one input, its roots noted so that the processors can tell which input a hypothesis belongs to."""
+        if self.limits.others:
+            search: Search = self._search_with_criteria(job)
+        else:
+            search = job.decoding.search(job.source, self.limits.eos, job.trace)
         for each in search.searches if isinstance(search, Groups) else [search]:
             self._roots[each.root] = job.index
         return search
 
-    def _asking(self, job: Job) -> Candidates:
-        """A search that asks the user's stopping criteria."""
+    def _search_with_criteria(self, job: Job) -> Candidates:
+        """A search that calls the user's own stopping criteria. ValueError for scores that need another kind of search."""
         ended: set[tuple[int, ...]] = set()
         search = job.decoding.search(job.source, self.limits.eos, job.trace, ends=ended.__contains__)
         if not isinstance(search, AnyOrderSearch):
             score = job.decoding.objective.name
             raise ValueError(f"stopping_criteria of your own do not go with score {score!r}; use max_new_tokens")
         eos = self.config._eos_token_tensor
-        width = max(2, 1 + (0 if eos is None else len(eos))) * int(self.config.num_beams)  # as many as Hugging Face looks at
+        width = max(2, 1 + (0 if eos is None else len(eos))) * int(self.config.num_beams)  # candidates, as in Hugging Face
         return Candidates(search, ended, width, partial(self.limits.ends, self.inputs.ids[job.index]))
 
-    # -- what it cost ----------------------------------------------------------------------------------------------------
+    # -- costs -----------------------------------------------------------------------------------------------------------
 
     def summary(self) -> Stats:
-        """What it cost, and how it was searched."""
+        """The costs of all runs of this call, the search that ran last, and the results."""
         self.stats.calls = sum(result.calls for result in self.results)
         self.stats.results = self.results
         return self.stats

@@ -1,8 +1,8 @@
-"""Crossover: does a small model's search run sooner here, or in `generate`'s own loop? Measured once a model.
+"""Crossover: whether a small model is decoded faster by this engine or by `generate`'s own loop, measured once for each model.
 
-Steps that run a model's own modules cost what `generate`'s do, and a search in Python takes its time beside them. With models of
-any size that is nothing; with very small ones it may be more than is saved. So a few tokens are generated both ways, with the
-same logits processors and outputs. What a user's own function would see of it is left out.
+A step that runs a model's own modules ("hooked") costs the same as in `generate`, and the search in Python comes on top. For all
+but very small models that overhead is negligible; for very small ones it can exceed what the search saves. So a few tokens are
+generated both ways, with the same logits processors and outputs, leaving out user functions that could notice the extra calls.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ from ..engine.model_record import record_of
 from ..engine.steps import checksum
 from ..engine.steps.step_choice import step_for
 from .call import Call
-from .deferred_encoder import encoded
+from .deferred_encoder import with_encoder_output
 from .inputs import PreparedModel
 from .limits import CallLimits
 from .parity import hugging_face_strategy
-from .processors import of_first_rows
+from .processors import for_first_rows
 
 _log = logging.getLogger(__name__)
 INPUTS, TOKENS, TURNS = 4, 16, 3
-EVEN = 1.1  # how many times as fast a search here has to be: what longer outputs cost it, a few tokens do not show
-LARGE = 0.01  # seconds a step: with such a model nothing that is done beside it counts
+EVEN = 1.1  # the least ratio to search here: the short measurement does not show what longer outputs cost
+LARGE = 0.01  # seconds a step from which the search's own time is negligible, so that nothing needs to be measured
 
 Generate = Callable[[int], Any]
-"""Generates so many tokens of each input."""
+"""Generates this many tokens for each input."""
 
 
-def sooner_by(theirs: Generate, ours: Generate, longest: int) -> float:
-    """How many times as long they take for `longest` tokens, or for each after the first where that is less, from a few tokens.
+def speed_ratio(theirs: Generate, ours: Generate, longest: int) -> float:
+    """The time of `theirs` over that of `ours`, estimated from a few tokens: the smaller of the ratios for `longest` tokens and
+    for each token after the first.
 
-    The best of a few turns each, of this thread's time, whatever else the machine does. The first token comes with the prompt,
-    which is read once here and k times there: a long one would hide what the others take.
+    Each time is the best of `TURNS`, in CPU time of this thread, so that other work on the machine does not count. The first
+    token is treated apart because it includes the prefill, which runs once here and k times in `generate`: a long prompt would
+    hide the time of the other tokens.
     """
     many = min(TOKENS, longest)
     best = {(run, tokens): float("inf") for tokens in (1, many) for run in (theirs, ours)}
@@ -59,50 +61,54 @@ def sooner_by(theirs: Generate, ours: Generate, longest: int) -> float:
     return min(rest[0] / rest[1], whole[0] / whole[1])
 
 
-measure: Callable[[Generate, Generate, int], float] = sooner_by
-"""What times the two; tests put in its place what does not depend on a clock."""
+measure: Callable[[Generate, Generate, int], float] = speed_ratio
+"""The function that times the two; tests replace it with one that does not depend on a clock."""
 
 
 def ratio(call: Call, bounded: bool, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> float:
-    """`generate`'s time over ours for inputs and settings like these; infinite where that need not be asked."""
+    """`generate`'s time over ours for such inputs and settings, measured once for each model and combination of settings.
+
+    Infinite where nothing has to be measured: on a GPU, with a step of the engine's own, for a large model, or after a failure.
+    """
     config, n = call.config, min(INPUTS, len(call.inputs))
-    processors = LogitsProcessorList(each for each in call.processors if _repeatable(each))
+    processors = LogitsProcessorList(each for each in call.processors if _safe_to_repeat(each))
     kinds = tuple(type(each) for each in processors)
     recorded = bool(config.return_dict_in_generate and config.output_scores)
     few = min(TOKENS, call.limits.n_max)
     key = config.num_beams, config.early_stopping is True, bounded, n, few, kinds, bool(call.limits.others), recorded
-    found = record_of(call.model).ratios
-    if key not in found:
-        times = float("inf")
+    ratios = record_of(call.model).ratios
+    if key not in ratios:
+        measured = float("inf")
         try:
             hooked = not call.model.on_gpu and step_for(call.model).name == "hooked"
             checksum.sum_up(call.model)
             if hooked:
-                times = _measured(call, bounded, processors, input_ids, model_kwargs, n)
-        except Exception:  # whatever it is, the call itself will tell
+                measured = _measure_call(call, bounded, processors, input_ids, model_kwargs, n)
+        except Exception:  # the call itself will fail the same way, and report it
             _log.debug("not measured", exc_info=True)
-        found[key] = times
-    return found[key]
+        ratios[key] = measured
+    return ratios[key]
 
 
-def _repeatable(processor: Any) -> bool:
-    """Whether nobody sees it if a processor is asked more often, about the first few inputs."""
+def _safe_to_repeat(processor: Any) -> bool:
+    """Whether extra calls of a processor have no visible effect: one of transformers' own without state or data of the call."""
     kind = type(processor)
     return kind.__module__ == THEIRS and kind.__name__ in (FALLING | BIASES) - OF_ONE_CALL.keys()
 
 
 class Never(StoppingCriteria):
-    """In place of criteria of the user's: ends nothing."""
+    """Stands for the user's own criteria in the measurement: ends nothing."""
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
-def _measured(
+def _measure_call(
     call: Call, bounded: bool, processors: LogitsProcessorList, input_ids: torch.Tensor, model_kwargs: dict[str, Any], n: int
 ) -> float:
+    """Time a shortened copy of the call on the first n inputs, both ways."""
     k, prompt = call.config.num_beams, input_ids.shape[1]
-    processors = LogitsProcessorList(of_first_rows(each, n * k) for each in processors)
+    processors = LogitsProcessorList(for_first_rows(each, n * k) for each in processors)
     others = StoppingCriteriaList([Never()] if call.limits.others else [])
     inputs = call.inputs.first(n)
     few = replace(
@@ -111,7 +117,7 @@ def _measured(
         config=copy.copy(call.config),
         inputs=inputs,
         processors=processors,
-        may_be_slower=False,
+        may_fall_back=False,
         stats=Stats(),
         _roots={},
     )
@@ -124,9 +130,10 @@ def _measured(
     def theirs(tokens: int) -> None:
         few.config.max_length = prompt + tokens
         search = call.model.model._sample if k == 1 else call.model.model._beam_search
-        given = {name: _first(value, n * k) for name, value in encoded(model_kwargs, len(input_ids)).items()}
+        whole_batch = with_encoder_output(model_kwargs, len(input_ids))
+        arguments = {name: _first_rows(value, n * k) for name, value in whole_batch.items()}
         criteria = StoppingCriteriaList([MaxLengthCriteria(prompt + tokens), *others])
-        search(input_ids[: n * k], processors, criteria, few.config, **given)
+        search(input_ids[: n * k], processors, criteria, few.config, **arguments)
 
     ours(min(TOKENS, call.limits.n_max))
     if few.stats.model_seconds / max(1, few.stats.steps) > LARGE:
@@ -134,12 +141,12 @@ def _measured(
     return measure(theirs, ours, call.limits.n_max)
 
 
-def _first(value: Any, rows: int) -> Any:
-    """An argument of the model for the first rows; a cache, which is empty, is left as it is for the call itself."""
+def _first_rows(value: Any, rows: int) -> Any:
+    """An argument of the model, for the first rows. A cache (still empty) is copied, so that the call itself finds it unused."""
     if isinstance(value, torch.Tensor):
         return value[:rows] if value.dim() else value
     if hasattr(value, "keys") and hasattr(value, "to_tuple"):  # the encoder's output
-        return type(value)(**{name: _first(part, rows) for name, part in value.items()})
+        return type(value)(**{name: _first_rows(part, rows) for name, part in value.items()})
     if isinstance(value, tuple):
-        return tuple(_first(part, rows) for part in value)
+        return tuple(_first_rows(part, rows) for part in value)
     return copy.deepcopy(value) if hasattr(value, "get_seq_length") else value

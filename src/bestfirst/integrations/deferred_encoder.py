@@ -1,7 +1,8 @@
-"""DeferredEncoderOutput: inputs that `generate` has not run its encoder on, because the engine has a faster one.
+"""DeferredEncoderOutput: keeps `generate` from running its encoder where the engine encodes the inputs itself, faster.
 
-Before it calls us `generate` encodes the padded batch, copies what comes of that for every row of a beam, and makes a cache: a
-third of the whole time. But first it reads our signature, and then all of that can still be put off.
+Before it calls a custom function, `generate` encodes the padded batch, repeats the encoder output for every row of a beam, and
+makes a cache: a third of the whole time. But it inspects the function's signature first; at that moment `WithDeferredEncoder`
+puts placeholders into its variables. If `generate`'s own loop has to run after all, `with_encoder_output` runs the encoder.
 """
 
 from __future__ import annotations
@@ -22,50 +23,51 @@ from ..models.torch_modules import Modules, every_module
 
 GENERATE = inspect.unwrap(GenerationMixin.generate).__code__
 IDLE = {"attention_mask", "decoder_attention_mask", "decoder_input_ids", "labels", "use_cache"}
-"""Arguments of a model beside which its encoder reads token ids and nothing else."""
+"""Model arguments that change nothing about what the encoder reads: token ids and a mask."""
 ENCODE = ("_prepare_text_encoder_decoder_kwargs_for_generation", "_prepare_encoder_decoder_kwargs_for_generation")
-"""What `generate` calls, by version of transformers; where it has no such method nothing is put off."""
-DEPTH = 8  # calls between `generate`, which asks for a signature, and the object that is asked
+"""The method with which `generate` runs the encoder, by version of transformers; without it nothing is deferred."""
+DEPTH = 8  # most frames between `generate` and the property that it reads through `inspect`
 
 
 class DeferredEncoderOutput(dict[str, Any]):
-    """In place of the encoder's output: to `generate` a dictionary in which there is nothing to copy."""
+    """A placeholder for the encoder output: an empty dictionary, in which `generate` finds nothing to repeat for its beams."""
 
     def __init__(self, ids: np.ndarray, attended: np.ndarray, model: Any, modules: Modules, *call: Any) -> None:
-        """`ids`, `attended` (batch, length): the inputs, and where they are no padding. `call`: what ENCODE takes of a model."""
+        """`ids` and `attended` (batch, length) are token ids and attention mask; `call`: the arguments of the ENCODE method."""
         self.ids, self.attended, self.model, self.modules, self.call = ids, attended, model, modules, call
 
 
 class NoCache:
-    """In place of a cache, which `generate` makes where it is given none."""
+    """A placeholder for the KV cache, so that `generate` does not allocate one."""
 
     def get_seq_length(self) -> int:
         return 0
 
 
-def encoded(arguments: dict[str, Any], rows: int) -> dict[str, Any]:
-    """A model's arguments, with what `generate` would have put among them for so many rows where it was put off."""
-    if not isinstance(late := arguments.get("encoder_outputs"), DeferredEncoderOutput):
+def with_encoder_output(arguments: dict[str, Any], rows: int) -> dict[str, Any]:
+    """The model's arguments as `generate` would have prepared them for this many rows (batch * beams): if the encoder was
+    deferred, it runs now, and its output and the cache replace the placeholders in `arguments`."""
+    if not isinstance(deferred := arguments.get("encoder_outputs"), DeferredEncoderOutput):
         return arguments
-    encode = next(getattr(late.model, name) for name in ENCODE if hasattr(late.model, name))
-    output = arguments["encoder_outputs"] = encode(*late.call)["encoder_outputs"]
+    encode = next(getattr(deferred.model, name) for name in ENCODE if hasattr(deferred.model, name))
+    output = arguments["encoder_outputs"] = encode(*deferred.call)["encoder_outputs"]
     for name, value in output.items():
         if isinstance(value, torch.Tensor):
             output[name] = value.repeat_interleave(rows // len(value), 0)
     if isinstance(arguments.get("past_key_values"), NoCache):
         del arguments["past_key_values"]
-        config = late.call[-1]
-        late.model._prepare_cache_for_generation(config, arguments, None, rows, config.max_length - 1)
+        config = deferred.call[-1]
+        deferred.model._prepare_cache_for_generation(config, arguments, None, rows, config.max_length - 1)
     return arguments
 
 
 class WithDeferredEncoder:
-    """A function for `custom_generate`; `generate` does not run its encoder for it where that can wait (`put_off`)."""
+    """A callable for `custom_generate` that defers the encoder (`defer_encoder`) when `generate` inspects its signature."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         update_wrapper(self, function)
         self._function, self._signature = function, inspect.signature(function)
-        del vars(self)["__wrapped__"]  # else its signature is read
+        del vars(self)["__wrapped__"]  # else `inspect` would follow it and never read `__signature__`
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self._function(*arguments, **named)
@@ -78,30 +80,31 @@ class WithDeferredEncoder:
         frame: Any = sys._getframe(1)
         for _ in range(DEPTH):
             if frame is not None and frame.f_code is GENERATE:
-                with suppress(AttributeError):  # of a model unlike any: `inspect` would take it for a missing signature
-                    put_off(frame.f_locals)
+                with suppress(AttributeError):  # of an unusual model: `inspect` would mistake it for a missing signature
+                    defer_encoder(frame.f_locals)
                 break
             frame = frame and frame.f_back
         return self._signature
 
 
-def put_off(of_generate: dict[str, Any]) -> None:
-    """Put the encoder off, given the variables of `generate`. It asks twice, and knows its inputs the second time."""
+def defer_encoder(variables: dict[str, Any]) -> None:
+    """Put placeholders for encoder output and cache into the local variables of `generate`, where that is possible. `generate`
+    inspects the signature twice; the first time its inputs are not prepared yet, and nothing is done."""
     names = ("self", "inputs_tensor", "model_kwargs", "model_input_name", "generation_config")
-    found: list[Any] = [*map(of_generate.get, names)]
-    model, inputs, arguments, name, config = found
-    if any(each is None for each in found) or not can_wait(model, inputs, arguments, config):
+    values: list[Any] = [*map(variables.get, names)]
+    model, inputs, arguments, name, config = values
+    if any(each is None for each in values) or not can_defer(model, inputs, arguments, config):
         return
     if not has_own_encoder(model, modules := every_module(model)):
         return
-    if (read := plain_tokens(inputs, arguments.get("attention_mask"), model.config.pad_token_id)) is not None:
-        arguments["encoder_outputs"] = DeferredEncoderOutput(*read, model, modules, inputs, {**arguments}, name, config)
+    if (tokens := host_tokens(inputs, arguments.get("attention_mask"), model.config.pad_token_id)) is not None:
+        arguments["encoder_outputs"] = DeferredEncoderOutput(*tokens, model, modules, inputs, {**arguments}, name, config)
         if config.cache_implementation is None:
             arguments["past_key_values"] = NoCache()
 
 
-def can_wait(model: Any, inputs: torch.Tensor, arguments: dict[str, Any], config: Any) -> bool:
-    """Whether the encoder reads token ids alone, and nobody sees what it makes of them."""
+def can_defer(model: Any, inputs: torch.Tensor, arguments: dict[str, Any], config: Any) -> bool:
+    """Whether the encoder reads token ids alone, is not in training mode, and its states are not part of the output."""
     others = any(value is not None for name, value in arguments.items() if name not in IDLE)
     if others or not model.config.is_encoder_decoder or not any(hasattr(model, name) for name in ENCODE):
         return False
@@ -110,9 +113,9 @@ def can_wait(model: Any, inputs: torch.Tensor, arguments: dict[str, Any], config
     return not model.get_encoder().training
 
 
-def plain_tokens(inputs: torch.Tensor, mask: torch.Tensor | None, pad: int | None) -> tuple[np.ndarray, np.ndarray] | None:
-    """The inputs (batch, length) on the host, and which of them are attended to: all from the first position on, none of them
-    padding. None where that is not so. A device is waited for once."""
+def host_tokens(inputs: torch.Tensor, mask: torch.Tensor | None, pad: int | None) -> tuple[np.ndarray, np.ndarray] | None:
+    """The inputs and their mask (batch, length) on the host, in one transfer. None unless all padding is on the right and no
+    attended token is the padding token."""
     if mask is not None and mask.shape != inputs.shape:
         return None
     if mask is None:
@@ -123,5 +126,5 @@ def plain_tokens(inputs: torch.Tensor, mask: torch.Tensor | None, pad: int | Non
     if ids.shape[1] and attended.all():
         return None if (ids == pad).any() else (ids, attended)
     lengths = attended.sum(1)
-    from_the_first = bool(lengths.all()) and np.array_equal(given, np.arange(ids.shape[1]) < lengths[:, None])
-    return (ids, attended) if from_the_first and not bool(((ids == pad) & attended).any()) else None
+    right_padded = bool(lengths.all()) and np.array_equal(given, np.arange(ids.shape[1]) < lengths[:, None])
+    return (ids, attended) if right_padded and not bool(((ids == pad) & attended).any()) else None

@@ -2,8 +2,9 @@
 
     model.generate(**inputs, num_beams=5, custom_generate=bestfirst.generate)
 
-`docs/from-transformers.md` has what happens to each argument of `generate`. At the end: what `generate` keeps back from a
-callable, and the folder route.
+`docs/from-transformers.md` lists what happens to each argument of `generate`. The call is checked (`refusals`), its inputs and
+limits are read (`inputs`, `limits`), the search with the same result is chosen (`parity`), and a `Call` runs it. `generate`'s own
+loop runs where only it can do what is asked, or where it is faster. At the end: the entry point of the Hub folder.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from ..scoring import Score
 from ..search import Strategy, Trace
 from . import crossover
 from .call import Call
-from .deferred_encoder import GENERATE, DeferredEncoderOutput, WithDeferredEncoder, encoded
-from .inputs import PreparedModel, read_inputs, with_masks_here
+from .deferred_encoder import GENERATE, DeferredEncoderOutput, WithDeferredEncoder, with_encoder_output
+from .inputs import PreparedModel, read_inputs, with_host_masks
 from .limits import read_limits
-from .outputs import Outputs, output_of, padding
+from .outputs import Outputs, build_output, pad_token
 from .parity import hugging_face_strategy, own_score, own_strategy
 from .processors import NotMonotonic, banned_tokens
-from .refusals import OwnLoop, left_to_generate, refuse
+from .refusals import OwnLoop, reason_for_own_loop, refuse
 
 _log = logging.getLogger(__name__)
 
@@ -65,20 +66,20 @@ def generate(
 ) -> Any:
     """For `model.generate(..., custom_generate=bestfirst.generate)`: the same outputs and scores, from fewer model calls.
 
-    `generate` itself fills in all arguments but these:
+    `generate` itself fills in all arguments except these:
 
     score       what a hypothesis is worth instead of `length_penalty`: an object of `bestfirst.scoring`, or its name and
                 parameters (`score_options`)
     strategy    how to search, by name or as a `Strategy`, instead of what `early_stopping` asks for
-    allowed     what may be written: a `bestfirst.Trie` of the outputs there are, or another `Constraint`
-    dtype       "int8": products are taken in eight bits, of models that are compiled; the answers are then those of that model
+    allowed     the outputs that are possible: a `bestfirst.Trie` of them, or another `Constraint`
+    dtype       "int8": matrix products in eight bits, for models with a compiled step; the answers are those of that model
     row_budget  rows in a forward pass; by default what suits the model, measured at its first call
     deterministic  the same bits for an input whatever shares its batch (`Decoding`); on a GPU
-    trace       called with an input's number, returns where its search is recorded
-    stats       a `bestfirst.Stats`: what it cost is added to it, as by `decode`; `search`, how it was searched, and `results`,
-                one for each input, are the last call's
+    trace       a function from an input's number to the `Trace` that records its search
+    stats       a `bestfirst.Stats`, to which the costs are added, as by `decode`; its `search` (the kind of search) and `results`
+                (one for each input) are those of the last call
 
-    Where `generate`'s own loop is faster, that runs: `stats.engine` says so. Raises ValueError for whatever cannot be honoured.
+    Where `generate`'s own loop is faster, that loop runs, and `stats.engine` says so. ValueError for what cannot be honoured.
     """
     config = generation_config
     if config is None:
@@ -89,20 +90,20 @@ def generate(
         raise TypeError(f"trace must be a function from an input's number to a bestfirst.Trace, got {trace!r:.60}")
     if isinstance(allowed, str):
         raise TypeError(f"allowed must be a bestfirst.Trie or another constraint, got {allowed!r:.60}; Trie.of_texts makes one")
-    caller = kept_back()
+    caller = withheld_arguments()
     refuse(config)
     own = score is not None or strategy is not None
     draft = caller.drafter(config)
     if dtype not in (None, INT8):
         raise ValueError(f"dtype must be {INT8!r} or None, got {dtype!r}: otherwise it is what the model was loaded in")
     ours = own or draft is not None or deterministic or dtype is not None
-    may_be_slower = not ours and trace is None and row_budget is None and allowed is None
+    may_fall_back = not ours and trace is None and row_budget is None and allowed is None
 
     def own_loop(why: object) -> Any:
-        """Hugging Face's own search; it gets what we got."""
+        """Run Hugging Face's own search with the same arguments, and return its output."""
         _log.info("generate runs its own loop: %s", why)
         count(Stats(engine="generate", search=f"by generate itself: {why}"))
-        asked = {"synced_gpus": bool(caller.synced_gpus), **encoded(model_kwargs, len(input_ids))}
+        asked = {"synced_gpus": bool(caller.synced_gpus), **with_encoder_output(model_kwargs, len(input_ids))}
         if config.num_beams == 1:
             return model._sample(input_ids, logits_processor, stopping_criteria, config, streamer=caller.streamer, **asked)
         return streamed(model._beam_search(input_ids, logits_processor, stopping_criteria, config, **asked))
@@ -113,10 +114,10 @@ def generate(
             stats.search, stats.results = cost.search, cost.results
 
     streamed = partial(stream, caller.streamer, config.num_return_sequences, input_ids.shape[1])
-    given = with_masks_here(model_kwargs, config.num_beams)
-    late = model_kwargs.get("encoder_outputs")
-    modules = late.modules if isinstance(late, DeferredEncoderOutput) else every_module(model)
-    why = left_to_generate(model, modules, config, logits_processor, input_ids, given)
+    host_kwargs = with_host_masks(model_kwargs, config.num_beams)
+    deferred = model_kwargs.get("encoder_outputs")
+    modules = deferred.modules if isinstance(deferred, DeferredEncoderOutput) else every_module(model)
+    why = reason_for_own_loop(model, modules, config, logits_processor, input_ids, host_kwargs)
     if why is None and caller.synced_gpus:
         why = "synced_gpus: every process has to run the model as often as the others"
     if why is None and config.num_beams == 1 and caller.streamer is not None:
@@ -125,18 +126,16 @@ def generate(
     if why is None and not own and config.num_beams == 1 and limits.others and not limits.eos and len(input_ids) > 1:
         why = "without an EOS, what a criterion has ended goes on until all have ended"
     if why is not None:
-        if may_be_slower:
+        if may_fall_back:
             return own_loop(why)
-        raise ValueError(
-            "bestfirst.generate cannot honour score, strategy, allowed, dtype, deterministic, trace, row_budget or a draft here: "
-            f"{why}"
-        )
+        own_arguments = "score, strategy, allowed, dtype, deterministic, trace, row_budget or a draft"
+        raise ValueError(f"bestfirst.generate cannot honour {own_arguments} here: {why}")
     banned = banned_tokens(logits_processor)
     wrapped = PreparedModel(model, modules, limits.eos, banned or ())
     if dtype is not None and wrapped.on_gpu:
         raise ValueError(f"dtype {dtype!r} is for a CPU, the model is on {model.device}; load it in bf16 there")
     wrapped.eight_bits = dtype is not None
-    inputs = read_inputs(wrapped, input_ids, config.num_beams, inputs_tensor, given)
+    inputs = read_inputs(wrapped, input_ids, config.num_beams, inputs_tensor, host_kwargs)
     call = Call(
         model=wrapped,
         config=config,
@@ -152,7 +151,7 @@ def generate(
         processors=() if banned is not None else logits_processor,
         greedy=config.num_beams == 1 and not own,
         trace=trace,
-        may_be_slower=may_be_slower,
+        may_fall_back=may_fall_back,
     )
 
     def run(bounded: bool) -> None:
@@ -161,8 +160,8 @@ def generate(
 
     bounded = not limits.others and (never_rise(logits_processor) or strategy is not None)
     try:
-        if may_be_slower and (times := crossover.ratio(call, bounded, input_ids, model_kwargs)) < crossover.EVEN:
-            raise OwnLoop(f"measured with this model, it takes {times:.2f} of the time of a search here")
+        if may_fall_back and (ratio := crossover.ratio(call, bounded, input_ids, model_kwargs)) < crossover.EVEN:
+            raise OwnLoop(f"measured with this model, it takes {ratio:.2f} of the time of a search here")
         try:
             run(bounded)
         except NotMonotonic:
@@ -170,19 +169,19 @@ def generate(
     except OwnLoop as why_so:
         return own_loop(why_so)
     count(call.summary())
-    outputs = Outputs(inputs, call.results, config.num_return_sequences, padding(config, call.greedy))
-    return streamed(output_of(outputs, config, call.record, wrapped.encoder_decoder, call.greedy))
+    outputs = Outputs(inputs, call.results, config.num_return_sequences, pad_token(config, call.greedy))
+    return streamed(build_output(outputs, config, call.record, wrapped.encoder_decoder, call.greedy))
 
 
 class KeptBack(NamedTuple):
-    """What `generate` was given; None where nobody gave it."""
+    """Arguments of `generate` that it does not hand to a callable; None where not given."""
 
     streamer: Any = None
     synced_gpus: bool | None = None
     assistant_model: Any = None
 
     def drafter(self, config: Any) -> Drafter | None:
-        """Who guesses ahead: `assistant_model`, or `prompt_lookup_num_tokens`; None where neither is asked for."""
+        """The drafter for `assistant_model` or `prompt_lookup_num_tokens`; None without either."""
         if self.assistant_model is None:
             most = getattr(config, "prompt_lookup_num_tokens", None)
             return SourceLookup(most) if most else None
@@ -191,8 +190,8 @@ class KeptBack(NamedTuple):
         return SmallerModel(TransformersModel(self.assistant_model))
 
 
-def kept_back() -> KeptBack:
-    """Read from the frame of the `generate` that called us. Else a streamer's consumer would wait for its end for ever."""
+def withheld_arguments() -> KeptBack:
+    """Read these arguments from the stack frame of `generate`. Without them, a streamer's consumer would wait forever."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code is not GENERATE:
         frame = frame.f_back  # type: ignore[assignment]
@@ -200,8 +199,8 @@ def kept_back() -> KeptBack:
 
 
 def stream(streamer: Any, n: int, prompt_length: int, output: Any) -> Any:
-    """The output. A streamer gets each input's best of `n`, a token at a time as greedy search would have given it: none was
-    final before the end."""
+    """Returns the output, after giving a streamer the best of each input's `n`, token by token as greedy search would. It gets
+    them all at the end, since no token of a beam search is final earlier."""
     if streamer is not None:
         sequences: torch.Tensor = output if isinstance(output, torch.Tensor) else output.sequences
         for tokens in sequences[::n, prompt_length:].cpu().unbind(1):
@@ -211,27 +210,27 @@ def stream(streamer: Any, n: int, prompt_length: int, output: Any) -> Any:
 
 
 def generate_with(model: Any, arguments: dict[str, Any]) -> Any:
-    """The folder route: `custom_generate="<folder>"` hands over the arguments of `generate` before anything was done with them.
-    What a callable would not be given is honoured or refused, stop strings meet their tokenizer."""
+    """The entry point of the Hub folder: `custom_generate="<folder>"` passes on the raw arguments of `generate`. Handles those
+    that a callable does not get: refuses a paged cache, and combines `stop_strings` with the tokenizer."""
     if arguments.get("cache_implementation") == "paged":
         raise ValueError("bestfirst.generate cannot honour cache_implementation='paged': it is not beam search; leave it out")
-    kept = {name: value for name, value in arguments.items() if value is not None}
-    if "streamer" in kept:
-        kept["streamer"] = OnePrompt(kept["streamer"])
-    tokenizer, config = kept.pop("tokenizer", None), copy.copy(kept.get("generation_config"))
-    strings = kept.get("stop_strings", getattr(config, "stop_strings", None))
+    given = {name: value for name, value in arguments.items() if value is not None}
+    if "streamer" in given:
+        given["streamer"] = OnePrompt(given["streamer"])
+    tokenizer, config = given.pop("tokenizer", None), copy.copy(given.get("generation_config"))
+    strings = given.get("stop_strings", getattr(config, "stop_strings", None))
     if tokenizer is not None and strings is not None:
-        kept.pop("stop_strings", None)
+        given.pop("stop_strings", None)
         if config is not None:
-            kept["generation_config"], config.stop_strings = config, None
-        given = kept.get("stopping_criteria", ())
-        if not any(type(each) is StopStringCriteria for each in given):  # as in `generate`, one that is given is all there is
-            kept["stopping_criteria"] = StoppingCriteriaList([*given, StopStringCriteria(tokenizer, strings)])
-    return model.generate(**kept, custom_generate=generate)
+            given["generation_config"], config.stop_strings = config, None
+        criteria = given.get("stopping_criteria", ())
+        if not any(type(each) is StopStringCriteria for each in criteria):  # the user's own replaces it, as in `generate`
+            given["stopping_criteria"] = StoppingCriteriaList([*criteria, StopStringCriteria(tokenizer, strings)])
+    return model.generate(**given, custom_generate=generate)
 
 
 class OnePrompt:
-    """A streamer that sees a prompt once: `generate` has copied it for every row of the beam by then."""
+    """Wraps a streamer so that it gets the prompt once, although `generate` has repeated it for every row of the beam."""
 
     def __init__(self, streamer: Any) -> None:
         self._streamer = streamer

@@ -1,4 +1,5 @@
-"""Inputs: what `generate` prepared for beam search, one prompt for each input again."""
+"""Inputs: one prompt without padding for each input of a call. `generate` has padded them and repeated them for every row of a
+beam, masks and encoder output too; the engine needs each once, packed."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ from .deferred_encoder import DeferredEncoderOutput
 
 
 class PreparedModel(TransformersModel):
-    """A model inside `generate`: what ends a sequence, and what is banned, was settled by the call, not by its files. Nobody
-    changes it meanwhile, so its `modules` are looked up once."""
+    """The model during one call of `generate`: EOS and banned tokens come from the call, not from its files. It does not change
+    during the call, so its `modules` are looked up once."""
 
     def __init__(self, model: Any, modules: Modules, eos: Collection[int], banned: Collection[int]) -> None:
-        self._settled = {"eos_token_id": sorted(eos)}
+        self._of_call = {"eos_token_id": sorted(eos)}
         self._modules = modules
         super().__init__(model)
         self.banned = tuple(sorted(token for token in banned if 0 <= token < self.vocabulary))
@@ -34,7 +35,7 @@ class PreparedModel(TransformersModel):
         return self._modules
 
     def setting(self, name: str) -> Any:
-        return self._settled.get(name, super().setting(name))
+        return self._of_call.get(name, super().setting(name))
 
     def _start_tokens(self, target_lang: str | None) -> tuple[int, ...]:
         return ()
@@ -42,24 +43,24 @@ class PreparedModel(TransformersModel):
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of one call. `ids` (batch, prompt length) is what stands before the first generated token, padding included:
-    processors and criteria see it, and outputs begin with it. `prompts` are without padding."""
+    """The inputs of one call. `ids` (batch, prompt length) are the decoder's tokens before the first generated one, with padding:
+    processors and criteria see them, and outputs begin with them. `prompts` are without padding."""
 
     ids: torch.Tensor
-    rows: np.ndarray  # the same, on the host
+    rows: np.ndarray  # `ids` on the host
     prompts: Sequence[Prompt]
     lengths: list[int]  # |x|, EOS not counted
-    positions: float  # that the decoder has
+    positions: float  # size of the decoder's position table
 
     def __len__(self) -> int:
         return len(self.prompts)
 
     def first(self, n: int) -> Inputs:
-        """The first few of them."""
+        """The first n inputs."""
         return Inputs(self.ids[:n], self.rows[:n], self.prompts[:n], self.lengths[:n], self.positions)
 
     def source(self, i: int, n_max: int) -> Source:
-        """The i-th input for the engine; the model may have fewer positions left than `n_max`."""
+        """The i-th input for the engine, limited by `n_max` and the decoder's remaining positions. ValueError if none remain."""
         prompt = self.prompts[i]
         room = self.positions - len(prompt.tokens)
         if room < 1:
@@ -68,7 +69,7 @@ class Inputs:
 
 
 def table_positions(model: TransformersModel) -> float:
-    """How many positions there are in the decoder's table; infinite where positions are computed, as far as one likes."""
+    """The size of the decoder's position table; infinite where positions are computed (sinusoidal, rotary, relative)."""
     decoder = model.model.get_decoder()
     table = getattr(decoder, "embed_positions", getattr(decoder, "wpe", None))
     return inf if table is None or hasattr(table, "make_weights") else model.positions
@@ -77,10 +78,10 @@ def table_positions(model: TransformersModel) -> float:
 def read_inputs(
     model: TransformersModel, input_ids: torch.Tensor, k: int, inputs_tensor: torch.Tensor | None, arguments: dict[str, Any]
 ) -> Inputs:
-    """Undo what `generate` did for a beam: every k-th row, without the padding.
+    """The inputs of a call: every k-th row of what `generate` expanded for its beams, without padding.
 
-    `input_ids` (batch * k, prompt length) are the decoder's, `arguments` the model's, as `with_masks_here` has them;
-    `inputs_tensor` (batch, ...) is what the encoder got.
+    `input_ids` (batch * k, prompt length) are the decoder's tokens, `arguments` the model's arguments as `with_host_masks`
+    returns them, `inputs_tensor` (batch, ...) the encoder's input.
     """
     ids, positions = input_ids[::k], table_positions(model)
     rows = ids.cpu().numpy()
@@ -95,11 +96,11 @@ def read_inputs(
         hidden = output.last_hidden_state  # (batch * k, source length, d)
         own = getattr(output, "attention_mask", None)  # Moonshine's, of frames where the input's is of samples
         given = arguments.get("attention_mask") if own is None else own[::k]
-        if given is not None and len(given) != len(ids):  # one of samples has stayed where it is
+        if given is not None and len(given) != len(ids):  # a mask of audio samples, which `with_host_masks` left as it was
             given = given[::k]
-        heard = next((module for module in (model.model.get_encoder(), model.model.base_model) if hasattr(module, FRAMES)), None)
-        if given is not None and heard is not None:  # a mask of sounds, as the model itself makes one of frames of it
-            given = getattr(heard, FRAMES)(hidden.shape[1], given)
+        audio = next((module for module in (model.model.get_encoder(), model.model.base_model) if hasattr(module, FRAMES)), None)
+        if given is not None and audio is not None:  # the model's own conversion of a mask of samples into one of frames
+            given = getattr(audio, FRAMES)(hidden.shape[1], given)
         if given is not None and given.shape[1:] == hidden.shape[1:2]:
             attended = given.bool().cpu().numpy()
         else:
@@ -114,10 +115,10 @@ def read_inputs(
     return Inputs(ids, rows, pack, (sizes - ends).tolist(), positions)
 
 
-def with_masks_here(arguments: dict[str, Any], k: int) -> dict[str, Any]:
-    """A model's arguments; masks and positions without the copies that were made for a beam, and on the host, so that a device is
-    waited for once for each. The mask of inputs whose encoder was put off is left out: it was looked at before. One of audio
-    samples, which are many, stays where it is."""
+def with_host_masks(arguments: dict[str, Any], k: int) -> dict[str, Any]:
+    """The model's arguments, with masks and positions on the host and without the repetitions for a beam, so that a device is
+    waited for once for each. Without the attention mask where the encoder was deferred, since it has been read already. A mask of
+    audio samples stays on the device, because it is large."""
     output = arguments.get("encoder_outputs")
     here: dict[str, Any] = {"attention_mask": None} if isinstance(output, DeferredEncoderOutput) else {}
     hidden = getattr(output, "last_hidden_state", None)
@@ -130,10 +131,10 @@ def with_masks_here(arguments: dict[str, Any], k: int) -> dict[str, Any]:
 
 
 def _packed(hidden: torch.Tensor, attended: np.ndarray, k: int) -> torch.Tensor:
-    """The encoder's output for every k-th row of a batch, without padding, one input behind the other: (tokens, d)."""
+    """The encoder output of every k-th row of a batch, without padding, the inputs concatenated: (tokens, d)."""
     length = hidden.shape[1]
     rows, places = attended.nonzero()
-    cells = torch.empty(len(rows), dtype=torch.long, pin_memory=hidden.is_cuda)  # else the device is waited for
+    cells = torch.empty(len(rows), dtype=torch.long, pin_memory=hidden.is_cuda)  # pinned: the transfer is asynchronous
     cells.numpy()[:] = rows * (k * length) + places
     return hidden.flatten(0, 1).index_select(0, cells.to(hidden.device, non_blocking=True))
 

@@ -1,5 +1,5 @@
-"""CallLimits: how long an output may get and what ends it, from the stopping criteria that `generate` prepared; and the search
-that asks those of the user's own."""
+"""CallLimits: the maximum length, EOS tokens and other stopping criteria of a call. `Candidates`: the search that calls the
+user's own stopping criteria as Hugging Face's beam search does."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from ..search import AnyOrderSearch, Hypothesis, Result, Successors
 
 @dataclass(frozen=True)
 class CallLimits:
-    """The most tokens to generate, the tokens that end an output, and criteria beside these two."""
+    """The maximum number of new tokens, the EOS tokens, and all other stopping criteria."""
 
     n_max: int
     eos: frozenset[int]
     others: StoppingCriteriaList
 
     def ends(self, prompt: torch.Tensor, outputs: Sequence[tuple[int, ...]]) -> list[bool]:
-        """Which outputs of one length after `prompt` (prompt length,) the other criteria end, asked as Hugging Face asks them."""
+        """Whether the other criteria, called as Hugging Face does, end each of these equally long outputs after `prompt`."""
         tokens = torch.tensor(outputs, dtype=prompt.dtype, device=prompt.device)
         done: list[bool] = self.others(torch.cat([prompt.expand(len(outputs), -1), tokens], 1), None).tolist()
         return done
 
 
 def read_limits(criteria: Sequence[Any], config: Any, prompt_length: int) -> CallLimits:
-    """Sort the criteria: the two that the search knows, and the others."""
+    """Split the criteria into maximum length and EOS, which the search handles itself, and all others."""
     longest, others = config.max_length, StoppingCriteriaList()
-    known, found = frozenset(eos_tokens(config)), frozenset[int]()
+    known, eos = frozenset(eos_tokens(config)), frozenset[int]()
     for criterion in criteria:
         if isinstance(criterion, MaxLengthCriteria):
             longest = min(longest, criterion.max_length)
         elif isinstance(criterion, EosTokenCriteria) and criterion.eos_token_id is config._eos_token_tensor:
-            found = known
+            eos = known
         elif isinstance(criterion, EosTokenCriteria) and (ends := frozenset(criterion.eos_token_id.tolist())) <= known:
-            found |= ends
+            eos |= ends
         else:
             others.append(criterion)
-    return CallLimits(longest - prompt_length, found, others)
+    return CallLimits(longest - prompt_length, eos, others)
 
 
 def eos_tokens(config: Any) -> list[int]:
-    """What ends an output. `generate` has it as a tensor too, on a device, which would be waited for."""
+    """The EOS tokens of a config. Read from `eos_token_id` where possible: reading the tensor waits for its device."""
     if config._eos_token_tensor is None:
         return []
     eos = config.eos_token_id
@@ -54,10 +54,10 @@ def eos_tokens(config: Any) -> list[int]:
 
 
 class Candidates:
-    """A search with Hugging Face's step for stopping criteria of the user's own: level by level, asking before a beam is entered.
+    """A level-by-level search that calls the user's stopping criteria before a beam is entered, as Hugging Face does.
 
-    Of all one-token extensions of a level only the best `width` are looked at; the criteria are asked about these, in one go.
-    Those that they end are finished, like those that end in EOS. Where more than `width` - k end at once, fewer than k go on.
+    Of all one-token extensions of a level the best `width` are candidates; the criteria are called once on all of them. Those
+    that they end are finished, like those that end in EOS. Where more than `width` - k end at once, fewer than k go on.
     """
 
     whole_levels = True
@@ -65,7 +65,7 @@ class Candidates:
     def __init__(
         self, search: AnyOrderSearch, ended: set[tuple[int, ...]], width: int, ends: Callable[[list[tuple[int, ...]]], list[bool]]
     ) -> None:
-        """In `search` outputs end that are among `ended`; `ends` says which of some are to."""
+        """`search` treats outputs in `ended` as finished. `ends` calls the criteria; outputs that they end go into `ended`."""
         self.search = search
         self._ended = ended
         self.root = self.search.root
@@ -77,26 +77,26 @@ class Candidates:
         self._scored: dict[Hypothesis, Successors] = {}
 
     def frontier(self, m: int) -> list[Hypothesis]:
-        """Up to `m` hypotheses of the present level that are not scored yet; empty when the search is over."""
+        """Up to `m` hypotheses of the current level that are not scored yet; empty when the search is over."""
         if not self._level:
             self._level = self.search.frontier(self.level_rows)
         return [y for y in self._level if y not in self._scored][:m]
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
-        """Take what was scored; the last of a level has the criteria asked and all children pushed."""
+        """Keep the successors of `y`; once a whole level is scored, call the criteria and commit the level to the search."""
         self._scored[y] = successors
         self.rows += 1
         if len(self._scored) < len(self._level):
             return
-        best = self._best()
+        best = self._best_candidates()
         outputs = [(*z.tokens, token) for _, z, token in best]
         self._ended.update(output for output, ended in zip(outputs, self._ends(outputs), strict=True) if ended)
         for z, (values, tokens, logprobs, ending) in self._scored.items():
-            n = sum(parent is z for _, parent, _ in best)  # siblings come best first
+            n = sum(parent is z for _, parent, _ in best)  # successors are sorted, so the candidates among them are the first n
             self.search.commit(z, Successors(values[:n], tokens[:n], None if logprobs is None else logprobs[:n], ending))
         self._level, self._scored = [], {}
 
-    def _best(self) -> list[tuple[float, Hypothesis, int]]:
+    def _best_candidates(self) -> list[tuple[float, Hypothesis, int]]:
         candidates = [
             (z.value + value, z, token)
             for z, successors in self._scored.items()

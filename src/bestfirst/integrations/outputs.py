@@ -1,4 +1,4 @@
-"""Outputs: results as the tensors that `generate` returns."""
+"""Outputs: converts results into the tensors and output classes that `generate` returns."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from .limits import eos_tokens
 
 
 class ScoreRecord:
-    """The log-probabilities after every hypothesis, for `output_scores`; of a finished input, those of its outputs only."""
+    """Processed log-probabilities for `output_scores`: after all hypotheses; of a finished input, those of its outputs only."""
 
     def __init__(self) -> None:
-        self.rows: dict[int, dict[tuple[int, ...], torch.Tensor]] = defaultdict(dict)  # of each input, after what was generated
+        self.rows: dict[int, dict[tuple[int, ...], torch.Tensor]] = defaultdict(dict)  # by input, then by generated prefix
 
     def note(self, inputs: Sequence[int], tokens: torch.Tensor, scores: torch.Tensor) -> None:
-        """Keep `scores` (rows, vocabulary) after what was generated of these inputs, (rows, length)."""
+        """Keep `scores` (rows, vocabulary) for the generated `tokens` (rows, length) of these inputs."""
         for i, prefix, row in zip(inputs, tokens.tolist(), scores.clone(), strict=True):  # the next step may use the same memory
             self.rows[i][tuple(prefix)] = row
 
     def close(self, i: int, result: Result) -> None:
+        """The i-th input is finished: drop all rows but those of its outputs."""
         prefixes = {answer.tokens[:t] for answer in result.hypotheses for t in range(len(answer.tokens))}
         self.rows[i] = {prefix: self.rows[i][prefix].clone() for prefix in prefixes}
 
 
 class Outputs:
-    """The answers of all inputs, `n` each, behind their `ids` (batch, prompt length), padded with `pad`."""
+    """The answers of all inputs, `n` each, after their `ids` (batch, prompt length), padded with `pad`."""
 
     def __init__(self, inputs: Inputs, results: Sequence[Result], n: int, pad: int) -> None:
         self.ids, self.rows, self.n, self.pad = inputs.ids, inputs.rows, n, pad
@@ -44,7 +45,7 @@ class Outputs:
         self.longest = max(map(len, self.tokens), default=0)
 
     def sequences(self) -> torch.Tensor:
-        """(batch * n, prompt length + longest); where fewer than n answers exist, prompt and padding. One transfer."""
+        """(batch * n, prompt length + longest), in one transfer. Missing answers are prompt and padding."""
         prompt = self.ids.shape[1]
         padded = np.full((len(self.tokens), prompt + self.longest), self.pad, np.int64)
         padded[:, :prompt] = np.repeat(self.rows, self.n, 0)
@@ -53,13 +54,13 @@ class Outputs:
         return torch.from_numpy(padded).to(self.ids.device, self.ids.dtype)
 
     def sequences_scores(self) -> torch.Tensor:
-        """(batch * n,); -inf where there is no answer."""
+        """Scores (batch * n,); -inf where there is no answer."""
         return torch.tensor(self.values, dtype=torch.float, device=self.ids.device)
 
     def beams(self, k: int) -> tuple[torch.Tensor, list[list[list[tuple[int, ...]]]]]:
-        """Beam indices (batch * n, longest), -1 beyond an answer's end; and what stands in each input's beam at each step.
+        """Beam indices (batch * n, longest), -1 beyond an answer's end; and the prefixes in the slots of each step and input.
 
-        The prefixes of an input's answers fill the slots from 0 on, in order of the answers; no two slots hold the same prefix.
+        The prefixes of an input's answers fill the slots from 0 on, in the order of the answers, each prefix once.
         """
         indices = torch.full((len(self.tokens), self.longest), -1, dtype=torch.int32)
         beams: list[list[list[tuple[int, ...]]]] = [[[] for _ in self.ids] for _ in range(self.longest)]
@@ -73,7 +74,7 @@ class Outputs:
         return indices.to(self.ids.device), beams
 
     def scores(self, record: ScoreRecord, k: int, beams: Sequence[Sequence[Sequence[tuple[int, ...]]]], missing: float) -> Any:
-        """For each step (batch * k, vocabulary): the row of what stands in a slot, `missing` in all others."""
+        """For each step (batch * k, vocabulary): the log-probabilities after each slot's prefix; `missing` in unused slots."""
         like = next((row for rows in record.rows.values() for row in rows.values()), ())
         out = []
         for beam in beams:
@@ -85,9 +86,9 @@ class Outputs:
         return tuple(out)
 
 
-def output_of(outputs: Outputs, config: Any, record: ScoreRecord | None, encoder_decoder: bool, greedy: bool) -> Any:
-    """What beam search, or greedy search, returns: sequences, or with `return_dict_in_generate` their scores too. Beyond the end
-    of one the scores of greedy search are 0, so that sums of transition scores are right."""
+def build_output(outputs: Outputs, config: Any, record: ScoreRecord | None, encoder_decoder: bool, greedy: bool) -> Any:
+    """The output of Hugging Face's beam or greedy search: sequences, or with `return_dict_in_generate` the output class. Beyond
+    the end of a sequence, greedy search's scores are 0, so that sums of transition scores are right."""
     if not config.return_dict_in_generate:
         return outputs.sequences()
     indices, beams = outputs.beams(config.num_beams)
@@ -96,12 +97,12 @@ def output_of(outputs: Outputs, config: Any, record: ScoreRecord | None, encoder
         kind: Any = utils.GenerateEncoderDecoderOutput if encoder_decoder else utils.GenerateDecoderOnlyOutput
         return kind(sequences=outputs.sequences(), scores=scores)
     kind = utils.GenerateBeamEncoderDecoderOutput if encoder_decoder else utils.GenerateBeamDecoderOnlyOutput
-    worth = outputs.sequences_scores()
-    return kind(sequences=outputs.sequences(), sequences_scores=worth, scores=scores, beam_indices=indices)
+    ranking = outputs.sequences_scores()
+    return kind(sequences=outputs.sequences(), sequences_scores=ranking, scores=scores, beam_indices=indices)
 
 
-def padding(config: Any, greedy: bool) -> int:
-    """What fills outputs: in beam search Hugging Face takes EOS where the padding token is 0, and -1 where there is no EOS."""
+def pad_token(config: Any, greedy: bool) -> int:
+    """The token that pads outputs. In beam search Hugging Face takes EOS where the padding token is 0, and -1 without an EOS."""
     eos, pad = eos_tokens(config), config.pad_token_id
     pad = int(pad) if pad is not None else eos[0] if eos else 0
     return pad if greedy else (pad or eos[0]) if eos else -1

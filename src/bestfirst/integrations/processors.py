@@ -1,9 +1,9 @@
-"""Processors: Hugging Face's logits processors, called for hypotheses of mixed lengths and inputs; or, for the searches of a GPU,
-as data (`recognized`).
+"""Processors: Hugging Face's logits processors, called on batches of hypotheses of mixed lengths and inputs; and their
+translation into `Edits`, data that the kernels of a GPU's search apply (`as_edits`).
 
-A processor looks at `input_ids` and their length, so rows are handed over in groups of one length, prompt and padding included:
-log-probabilities for beam search, the model's scores as they are for greedy search. One that maps a row to its input by its
-place in the batch is asked for one input at a time. As data they are known by their exact type: a subclass may do something else.
+A processor reads `input_ids` and their length, so it is called on groups of rows of one length, prompt and padding included:
+with log-probabilities for beam search, with the model's raw scores for greedy search. A processor that finds a row's input by its
+place in the batch is called for one input at a time. Only exact types are translated: a subclass may do something else.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from ..search import Hypothesis
 from .outputs import ScoreRecord
 from .refusals import OwnLoop
 
-ROUNDING = 1e-5  # a log-probability that is above 0 by no more than this is 0
+ROUNDING = 1e-5  # a log-probability above 0 by no more than this counts as 0
 
 
 class NotMonotonic(Exception):
-    """A processor made a token more than certain: no bound holds, so the search must go level by level."""
+    """A processor raised a log-probability above 0: no bound holds, so the search must go level by level."""
 
     def __init__(self, tokens: Sequence[int], highest: float) -> None:
         super().__init__(f"a logits processor lifts a log-probability after {list(tokens)} to {highest:.4g}, above 0")
 
 
 def banned_tokens(processors: Sequence[Any]) -> frozenset[int] | None:
-    """What these processors forbid, if forbidding tokens everywhere is all they do; the engine then needs none of them."""
+    """The tokens to forbid everywhere, if that is all these processors do (the engine then needs none of them); else None."""
     banned: set[int] = set()
     for processor in processors:
         if type(processor) is hf.SuppressTokensLogitsProcessor:
@@ -50,10 +50,9 @@ def banned_tokens(processors: Sequence[Any]) -> frozenset[int] | None:
 
 
 class Processors:
-    """The processors of one call, as a hook of the engine: (hypotheses, log-probabilities (rows, vocabulary)) in, the same out.
+    """The processors of one call as the engine's hook: processes the log-probabilities (rows, vocabulary) of hypotheses.
 
-    `monotonic`: raise NotMonotonic when a log-probability comes out above 0. `drops`: see `AllowedTokens`. `record`: where it is
-    noted what comes out.
+    `monotonic`: raise NotMonotonic when a result is above 0. `drops`: see `AllowedTokens`. `record`: keeps the results.
     """
 
     def __init__(
@@ -66,31 +65,31 @@ class Processors:
         drops: bool = True,
         record: ScoreRecord | None = None,
     ) -> None:
-        """`ids` (batch, prompt length) stand before every output; `input_of` tells which of them a hypothesis belongs to."""
+        """`ids` (batch, prompt length) precede every output; `input_of` returns the number of a hypothesis' input."""
         self.ids = ids
         self.input_of = input_of
         self.monotonic = monotonic and bool(processors)
         self.drops = drops
         self.record = record
-        self._apply = [self._adapt(one_an_input(processor, len(ids)), k) for processor in processors]
+        self._apply = [self._adapt(per_input(processor, len(ids)), k) for processor in processors]
 
     def __call__(self, batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
-        return apply_by_length(self._group, batch, [y.length for y in batch], scores)
+        return apply_by_length(self._same_length, batch, [y.length for y in batch], scores)
 
     def one(self, i: int, tokens: Sequence[int], scores: torch.Tensor) -> torch.Tensor:
-        """For what was generated of the i-th input: log-probabilities (1, vocabulary) in, the same out."""
-        return self._applied([i], torch.tensor([tokens]), scores)
+        """Process the log-probabilities (1, vocabulary) after the generated `tokens` of the i-th input."""
+        return self._apply_all([i], torch.tensor([tokens]), scores)
 
     def rows(self, inputs: list[int], tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """For what was generated of these inputs, (rows, length): log-probabilities (rows, vocabulary) in, the same out."""
-        scores = self._applied(inputs, tokens, scores)
+        """Process and record log-probabilities (rows, vocabulary) after the generated `tokens` (rows, length) of these inputs."""
+        scores = self._apply_all(inputs, tokens, scores)
         if self.record is not None:
             self.record.note(inputs, tokens, scores)
         return scores
 
-    def _applied(self, inputs: list[int], tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    def _apply_all(self, inputs: list[int], tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         ids, device = torch.cat([self.ids[inputs], tokens.to(self.ids)], 1), scores.device
-        scores = scores.to(ids.device)  # inputs may be elsewhere than the model
+        scores = scores.to(ids.device)  # inputs may be on another device than the model
         for apply in self._apply:
             scores = apply(inputs, ids, scores)
         if self.monotonic and (highest := float(scores.max())) > 0:
@@ -99,11 +98,12 @@ class Processors:
             scores = scores.clamp(max=0)
         return scores.to(device)
 
-    def _group(self, batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
+    def _same_length(self, batch: Sequence[Hypothesis], scores: torch.Tensor) -> torch.Tensor:
         tokens = torch.tensor([y.tokens for y in batch], dtype=self.ids.dtype, device=self.ids.device).view(len(batch), -1)
         return self.rows([self.input_of(y) for y in batch], tokens, scores)
 
     def _adapt(self, processor: Any, k: int) -> Callable[[list[int], torch.Tensor, torch.Tensor], torch.Tensor]:
+        """The processor as a function of the inputs' numbers, `ids` (rows, length) and scores (rows, vocabulary)."""
         if isinstance(processor, hf.PrefixConstrainedLogitsProcessor):
             return AllowedTokens(processor._prefix_allowed_tokens_fn, self.ids.shape[1], k, self.drops)
         if isinstance(processor, hf.WhisperNoSpeechDetection):
@@ -112,21 +112,20 @@ class Processors:
             own = cache(partial(make, processor))
             return lambda inputs, ids, scores: torch.cat([own(i)(ids[n, None], scores[n, None]) for n, i in enumerate(inputs)])
         if isinstance(starts := getattr(processor, IGNORED, None), torch.Tensor):
-            return lambda inputs, ids, scores: _changed(processor, **{IGNORED: starts[inputs]})(ids, scores)
+            return lambda inputs, ids, scores: _copy_with(processor, **{IGNORED: starts[inputs]})(ids, scores)
         if len(inspect.signature(processor.__call__).parameters) > 2:
-            raise ValueError(
-                f"{type(processor).__name__} takes more than input_ids and scores, which `generate` does not give it"
-            )
+            name = type(processor).__name__
+            raise ValueError(f"{name} takes more than input_ids and scores, which `generate` does not give it")
         return lambda inputs, ids, scores: processor(ids, scores)
 
 
 @dataclass
 class AllowedTokens:
-    """`prefix_allowed_tokens_fn`: only what it allows. For the empty hypothesis, and in greedy search, where one hypothesis is
-    all there is, what it allows is forced where other processors forbid it, as Hugging Face does.
+    """`prefix_allowed_tokens_fn`: forbids all tokens but the allowed ones.
 
-    Any other hypothesis that is left with nothing is dropped with `drops`. Without, OwnLoop is raised: if nothing is left to a
-    whole beam, Hugging Face forces what is allowed, and what else is in the beam decides.
+    For the empty hypothesis, and in greedy search, where there is one hypothesis only, allowed tokens are forced where other
+    processors forbid them, as Hugging Face does. Any other hypothesis without a possible token is dropped if `drops`. Otherwise
+    OwnLoop is raised: Hugging Face forces allowed tokens if none is possible in the whole beam, which depends on the other rows.
     """
 
     allowed: Callable[[int, torch.Tensor], list[int]]
@@ -154,45 +153,45 @@ class AllowedTokens:
         return scores
 
 
-def _changed(processor: Any, **own: Any) -> Any:
+def _copy_with(processor: Any, **attributes: Any) -> Any:
     other = copy.copy(processor)
-    vars(other).update(own)
+    vars(other).update(attributes)
     return other
 
 
-IGNORED = "prompt_ignore_length"  # of a repetition penalty: what does not count, since transformers 5.23 the padding of each row
+IGNORED = "prompt_ignore_length"  # of a repetition penalty: leading tokens to ignore; since transformers 5.23 each row's padding
 
 
-def one_an_input(processor: Any, inputs: int) -> Any:
-    """The processor; what it knows of each row that `generate` has copied an input to, it knows of each input."""
+def per_input(processor: Any, inputs: int) -> Any:
+    """The processor with its values for each row of `generate`'s expanded batch reduced to one for each input."""
     starts = getattr(processor, IGNORED, None)
     if not isinstance(starts, torch.Tensor) or len(starts) % inputs:
         return processor
-    return _changed(processor, **{IGNORED: starts[:: len(starts) // inputs]})
+    return _copy_with(processor, **{IGNORED: starts[:: len(starts) // inputs]})
 
 
-def of_first_rows(processor: Any, rows: int) -> Any:
-    """The processor, as it is for the first rows of a batch."""
+def for_first_rows(processor: Any, rows: int) -> Any:
+    """The processor, for the first rows of a batch."""
     starts = getattr(processor, IGNORED, None)
-    return _changed(processor, **{IGNORED: starts[:rows]}) if isinstance(starts, torch.Tensor) else processor
+    return _copy_with(processor, **{IGNORED: starts[:rows]}) if isinstance(starts, torch.Tensor) else processor
 
 
 OF_ONE_INPUT: dict[type, Callable[[Any, int], Any]] = {
-    hf.EncoderRepetitionPenaltyLogitsProcessor: lambda p, i: _changed(p, encoder_input_ids=p.encoder_input_ids[i : i + 1]),
-    hf.EncoderNoRepeatNGramLogitsProcessor: lambda p, i: _changed(
+    hf.EncoderRepetitionPenaltyLogitsProcessor: lambda p, i: _copy_with(p, encoder_input_ids=p.encoder_input_ids[i : i + 1]),
+    hf.EncoderNoRepeatNGramLogitsProcessor: lambda p, i: _copy_with(
         p, batch_size=1, generated_ngrams=p.generated_ngrams[i : i + 1]
     ),
 }
-"""Processors that know the inputs, and how to make one that knows the i-th only."""
+"""Processors that hold data of all inputs, and how to make one that holds those of the i-th only."""
 
 
 class NoSpeech:
-    """Whisper's detector of silence, which changes nothing but looks at the first step of all inputs in one go."""
+    """Whisper's silence detector: changes no scores, but needs each input's first step, which here do not come in one batch."""
 
     def __init__(self, processor: Any, ids: torch.Tensor) -> None:
         self._processor = processor
         if processor.start_of_trans_offset > 1:
-            processor(ids, None)  # runs the model itself
+            processor(ids, None)  # it runs the model itself
         else:
             processor._no_speech_prob = torch.zeros(len(ids))
 
@@ -205,24 +204,27 @@ class NoSpeech:
         return scores
 
 
-MOST_OPERATIONS = 64  # above it, nothing is gained over `generate`'s own loop
+MOST_OPERATIONS = 64  # with more, the device's search is not faster than `generate`'s own loop
 
 
 class NotData(Exception):
-    """A processor that has no counterpart among `Edits`."""
+    """A processor cannot be expressed as `Edits`."""
 
 
-def recognized(
+def as_edits(
     processors: Sequence[Any], ids: torch.Tensor, vocabulary: int, process: Processors, start: int, raw: bool = False
 ) -> list[Edits]:
-    """The edits of each input; NotData where a processor is not known. Of `ids` (batch, prompt length), padding included, a row
-    knows the last `start` on the device. `raw`: what processors see are scores that are not normalised."""
+    """The processors as `Edits`, one for each input. NotData where that is not possible.
+
+    Of `ids` (batch, prompt length), padding included, a row on the device holds the last `start` tokens only. `raw`: processors
+    see the model's scores without log-softmax (greedy search). `process.one` is what a search on the host calls instead.
+    """
     operations: list[Operation] = []
     for processor in processors:
-        found = KNOWN.get(type(processor), lambda _: None)(one_an_input(processor, len(ids)))
-        if found is None or not all(_usual(each, len(ids), vocabulary) for each in found):
+        known = KNOWN.get(type(processor), lambda _: None)(per_input(processor, len(ids)))
+        if known is None or not all(_is_supported(each, len(ids), vocabulary) for each in known):
             raise NotData(f"{type(processor).__name__} is not known to the searches of the device")
-        operations += found
+        operations += known
     if len(operations) > MOST_OPERATIONS:
         raise NotData("the logits processors are too many for the searches of the device")
     before = ids.shape[1] - start
@@ -231,11 +233,11 @@ def recognized(
     return logits_edits.edits(operations, len(ids), process.one, ids[:, :before].tolist(), raw)
 
 
-def _usual(operation: Operation, inputs: int, vocabulary: int) -> bool:
-    """Whether it is about these inputs and, where that is `generate`'s to complain about, about tokens that there are."""
+def _is_supported(operation: Operation, inputs: int, vocabulary: int) -> bool:
+    """Whether an operation fits the inputs, and its tokens the vocabulary (else `generate` has to report the error)."""
     if (own := operation.own if operation.starts is None else operation.starts) is not None:
         return len(own) == inputs
-    if operation.kind == logits_edits.FORCE:  # and no more than a kernel takes at once
+    if operation.kind == logits_edits.FORCE:  # a kernel takes at most 16 tokens
         return len(operation.data) <= 16 and all(0 <= token < vocabulary for token in operation.data)
     if operation.kind != logits_edits.BIAS:
         return True
@@ -257,7 +259,7 @@ def _bias(processor: Any) -> list[Operation]:
 
 @cache
 def _biases_whole() -> bool:
-    """Whether a sequence counts that all tokens so far are part of; in transformers 5.17 it does not."""
+    """Whether transformers applies a sequence bias when the sequence's prefix is all of `input_ids`; 5.17 does not."""
     one = hf.SequenceBiasLogitsProcessor([[[1, 1], -1.0]])
     return bool(one(torch.ones(1, 1, dtype=torch.long), torch.zeros(1, 2))[0, 1] < 0)
 
@@ -265,11 +267,8 @@ def _biases_whole() -> bool:
 def _repetition(processor: Any) -> list[Operation]:
     start = getattr(processor, IGNORED)
     starts = start.tolist() if isinstance(start, torch.Tensor) and bool(start.any()) else None
-    return [
-        Operation(
-            logits_edits.PENALTY, logits_edits.bits(processor.penalty), start if isinstance(start, int) else 0, starts=starts
-        )
-    ]
+    first = start if isinstance(start, int) else 0
+    return [Operation(logits_edits.PENALTY, logits_edits.bits(processor.penalty), first, starts=starts)]
 
 
 def _encoder_repetition(processor: Any) -> list[Operation]:

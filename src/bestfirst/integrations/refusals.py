@@ -1,7 +1,5 @@
-"""What a call of `generate` asks for beyond a search on tokens: refused by name, or left to `generate`'s own loop.
-
-Refused is another algorithm. Whatever else only `generate`'s own loop can honour, that loop runs: nothing is dropped silently.
-"""
+"""Settings of `generate` that the engine cannot honour. Other algorithms are refused by name; everything else that only
+`generate`'s own loop can honour is run by that loop. Nothing is dropped silently."""
 
 from __future__ import annotations
 
@@ -17,9 +15,9 @@ from ..models.torch_modules import Modules
 
 USED = {"attention_mask", "decoder_attention_mask", "encoder_outputs", "position_ids"}
 """Model arguments that are honoured, or that change nothing here."""
-# How Hugging Face would run the model; the engine has its own way, with the same result.
+# These tell how Hugging Face would run the model; the engine runs it in its own way, with the same result.
 USED |= {"cache_params", "cache_position", "logits_to_keep", "past_key_values", "use_cache"}
-USED |= {"labels"}  # of no use to `generate`, which drops it; a trainer that evaluates passes it all the same
+USED |= {"labels"}  # `generate` drops it, but a trainer's evaluation passes it
 
 ASSISTED = "assisted decoding is another algorithm; leave it out"
 CONSTRAINED = "constrained beam search is gone; use bestfirst.decode(..., must_contain=...), or allowed for a list of outputs"
@@ -44,19 +42,19 @@ OWN_LOOP |= dict.fromkeys(
 """Settings for which `generate`'s own loop runs, and why."""
 
 IDLE = {"num_beam_groups": 1, "guidance_scale": 1}
-"""Values, besides none, that ask for nothing."""
+"""Values that mean the same as None."""
 
 
 class OwnLoop(Exception):
-    """`generate`'s own loop, which runs level by level on a cache of its own, is to do this call.
+    """`generate`'s own loop, level by level on its own cache, has to run this call.
 
-    It is faster: on a GPU where a search on the host would wait for every launch, on a CPU where no step of ours agrees with the
-    model, or only the one that runs every hypothesis from its first token. Or its output is made up, where none is possible.
+    Either it is faster: on a GPU where a search on the host would wait for every launch, on a CPU where no step of the engine
+    agrees with the model, or only the one that recomputes whole hypotheses. Or it makes up an output where none is possible.
     """
 
 
-def asked(config: Any, names: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Which of these settings ask for something, with their values; and what the table says of each."""
+def requested_settings(config: Any, names: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """The settings among `names` that have an effect, as "name=value", each with its text in the table."""
     for name, why in names.items():
         value = getattr(config, name, None)
         if value and value != IDLE.get(name):
@@ -65,36 +63,31 @@ def asked(config: Any, names: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 def refuse(config: Any) -> None:
     """Raise ValueError for the first setting that asks for another algorithm."""
-    for setting, why in asked(config, REASONS):
+    for setting, why in requested_settings(config, REASONS):
         raise ValueError(f"bestfirst.generate cannot honour {setting}: {why}")
 
 
-def left_to_generate(
-    model: Any,
-    modules: Modules,
-    config: Any,
-    processors: Sequence[Any],
-    input_ids: torch.Tensor,
-    model_kwargs: dict[str, Any],
+def reason_for_own_loop(
+    model: Any, modules: Modules, config: Any, processors: Sequence[Any], input_ids: torch.Tensor, model_kwargs: dict[str, Any]
 ) -> str | None:
-    """What only `generate`'s own loop can honour of a model with these `modules`; None if there is nothing."""
-    for setting, why in asked(config, OWN_LOOP):
+    """Why only `generate`'s own loop can honour this call of a model with these `modules`; None if the engine can."""
+    for setting, why in requested_settings(config, OWN_LOOP):
         return f"{setting}: {why}"
     if any(isinstance(processor, SynthIDTextWatermarkLogitsProcessor) for processor in processors):
         return "watermarking_config of SynthID keeps a state for each row of a beam"
-    if (pad := placed_padding(model)) is not None and bool((input_ids == pad).any()):
+    if (pad := positioned_padding(model)) is not None and bool((input_ids == pad).any()):
         return "the decoder gives padding a position of its own, and begins with some"
-    return _of_the_model(model, modules) or _of_arguments(model, model_kwargs) or _of_prompts(model, model_kwargs)
+    return _model_reason(model, modules) or _arguments_reason(model, model_kwargs) or _prompts_reason(model, model_kwargs)
 
 
-def placed_padding(model: Any) -> int | None:
-    """The padding token, where it has a position of its own among the decoder's (M2M100, Speech2Text), not that of its place."""
+def positioned_padding(model: Any) -> int | None:
+    """The padding token if the decoder gives it a position embedding of its own (M2M100, Speech2Text) instead of its place's."""
     embed = getattr(model.get_decoder(), "embed_positions", None)
     apart = hasattr(embed, "create_position_ids_from_input_ids")
     return getattr(embed, "padding_idx", model.config.pad_token_id) if apart else None
 
 
-def _of_the_model(model: Any, modules: Modules) -> str | None:
+def _model_reason(model: Any, modules: Modules) -> str | None:
     prepare = model.prepare_inputs_for_generation
     if "prepare_inputs_for_generation" in vars(model) or not prepare.__func__.__module__.startswith("transformers."):
         return "prepare_inputs_for_generation is not the model's own (prompt tuning, an override)"
@@ -106,36 +99,36 @@ def _of_the_model(model: Any, modules: Modules) -> str | None:
 
 
 def _drops_out(config: dict[str, Any]) -> bool:
-    """Whether a config, or one in it, asks for some dropout or drops some layers."""
+    """Whether a config, or one nested in it, has a dropout or layer-drop rate above 0."""
     parts = (value for value in config.values() if isinstance(value, dict))
     rates = (value for name, value in config.items() if "drop" in str(name) and isinstance(value, (int, float)))
     return any(rate > 0 for rate in rates) or any(map(_drops_out, parts))
 
 
-def arguments_of(module: Any) -> Collection[str]:
-    """What a module can be called with; looked up once a class, unless its `forward` is its own."""
+def accepted_arguments(module: Any) -> Collection[str]:
+    """The arguments of a module's `forward`; looked up once for each class, unless the instance has a `forward` of its own."""
     own: Any = type(module)
-    return inspect.signature(module.forward).parameters if "forward" in vars(module) else _arguments_of(own)
+    return inspect.signature(module.forward).parameters if "forward" in vars(module) else _accepted_arguments(own)
 
 
 @cache
-def _arguments_of(kind: Any) -> frozenset[str]:
+def _accepted_arguments(kind: Any) -> frozenset[str]:
     return frozenset(inspect.signature(kind.forward).parameters)
 
 
-def _of_arguments(model: Any, model_kwargs: dict[str, Any]) -> str | None:
+def _arguments_reason(model: Any, model_kwargs: dict[str, Any]) -> str | None:
     cache = model_kwargs.get("past_key_values")
     if cache is not None and int(cache.get_seq_length()) > 0:
         return "past_key_values holds a prefix"
-    encoders = arguments_of(model.get_encoder()) if model.config.is_encoder_decoder else ()
-    for name, value in model_kwargs.items():  # what the encoder takes, it has got already
+    encoders = accepted_arguments(model.get_encoder()) if model.config.is_encoder_decoder else ()
+    for name, value in model_kwargs.items():  # the encoder has already got its own arguments
         empty = value is None or (hasattr(value, "__len__") and len(value) == 0)
         if name not in USED and name not in encoders and not empty:
             return f"the decoder takes {name} beside token ids"
     return None
 
 
-def _of_prompts(model: Any, model_kwargs: dict[str, Any]) -> str | None:
+def _prompts_reason(model: Any, model_kwargs: dict[str, Any]) -> str | None:
     mask = model_kwargs.get("attention_mask")
     if mask is not None and not bool(mask.any(1).all()):
         return "the attention_mask of an input is all zeros"
@@ -143,19 +136,19 @@ def _of_prompts(model: Any, model_kwargs: dict[str, Any]) -> str | None:
         mask = model_kwargs.get("decoder_attention_mask")
         zeros = mask is not None and not bool(mask.all()) and model.config.model_type != "whisper"
         return "the decoder_attention_mask has zeros" if zeros else None
-    if not _usual(model_kwargs.get("position_ids"), mask):
+    if not _counts_from_zero(model_kwargs.get("position_ids"), mask):
         return "position_ids are not 0, 1, 2, ... of each prompt"
     if mask is None or bool(mask.all()):
         return None
     if bool((mask[:, 1:] < mask[:, :-1]).any()):
         return "the padding is not on the left alone"
-    if "position_ids" not in arguments_of(model):
+    if "position_ids" not in accepted_arguments(model):
         return "the model counts padding as positions"
     return "the model has positions of its own for padding" if hasattr(model.base_model, "embeddings") else None
 
 
-def _usual(position_ids: torch.Tensor | None, mask: torch.Tensor | None) -> bool:
-    """Whether positions are 0, 1, 2, ... over the tokens that `mask` (batch, length) leaves."""
+def _counts_from_zero(position_ids: torch.Tensor | None, mask: torch.Tensor | None) -> bool:
+    """Whether positions are 0, 1, 2, ... over the tokens that `mask` (batch, length) attends to."""
     if position_ids is None:
         return True
     if mask is None:
