@@ -11,8 +11,7 @@ from numbers import Real
 from typing import Any
 
 from .models import Model
-from .search import AnyOrderSearch, Context, Finished, Groups, Score, Strategy
-from .search import check as check_settings
+from .search import AnyOrderSearch, Context, Finished, Groups, Score, Strategy, check_settings
 
 __all__ = [
     "GNMT", "SCORES", "BoundedLengthReward", "Coverage", "Diverse", "LengthNormalized", "LengthReward", "LogProbability",

@@ -15,7 +15,7 @@ from .models import Model, Source
 from .models.model import eos_of
 from .scoring import Score, by_length_penalty, named_score
 from .search import Answered, Context, Finished, Heuristic, NeverStop, Search, Stop, Strategy, Trace, by_method
-from .search.required_words import RequiredWords, RequiredWordsSearch, spelled, words_of
+from .search.required_words import RequiredWords, RequiredWordsSearch, parse_words, token_sequences
 from .strategies import FirstFinished, as_ctranslate2, named_strategy, stopping
 
 
@@ -167,7 +167,7 @@ class Decoding:
         if isinstance(self.must_contain, str):
             raise ValueError(f"must_contain is a list of words, got {self.must_contain!r}; write [{self.must_contain!r}]")
         if isinstance(self.must_contain, (list, tuple)):
-            object.__setattr__(self, "must_contain", words_of(self.must_contain))
+            object.__setattr__(self, "must_contain", parse_words(self.must_contain))
         plan, score = self.plan, self.objective
         plain = score.plain and score.exact("leave") and not score.needs & {"attention", "language_model"}
         others = {
@@ -226,7 +226,8 @@ class Decoding:
             ends = [*self.ending(eos_of(model.eos, "Model")), *tokens.values()]
             return self.using(eos=ends, stop_strings=strings).read(model)
         if isinstance(self.must_contain, tuple) and self.must_contain:
-            return self.using(must_contain=RequiredWords([spelled(some, model) for some in self.must_contain])).read(model)
+            sets = [token_sequences(alternatives, model) for alternatives in self.must_contain]
+            return self.using(must_contain=RequiredWords(sets)).read(model)
         if isinstance(self.allowed, Constraint):
             self.allowed.check(self.ending(eos_of(model.eos, "Model")))
         if not isinstance(self.allowed, str):

@@ -19,7 +19,7 @@ import numpy as np
 from ..constraints.trie import Trie
 from ..drafting import MOST
 from ..scoring import GNMT, LengthNormalized, Score
-from ..search import Answer, Context, LevelSearch, Patience, Result, StepSearch, Strategy, StrictSearch, check
+from ..search import Answer, Context, LevelSearch, Patience, Result, StepSearch, Strategy, StrictSearch, check_settings
 from ..search.policy import Policy
 from ..settings import Decoding
 from ..strategies import FirstFinished, HuggingFaceStep
@@ -60,7 +60,7 @@ class CompiledSearch(ABC):
     def __init__(self, job: Job, eos: Collection[int]) -> None:
         asked, plan = job.decoding, job.decoding.plan
         self.context = Context(job.n_max, job.source.length)
-        check(plan, asked.objective, self.context, asked.nbest)
+        check_settings(plan, asked.objective, self.context, asked.nbest)
         ends, complete = frozenset(asked.ending(eos)), job.n_max if asked.accept_truncated else None
         self.memory = SearchMemory(
             k=int(plan.k), n=asked.nbest, n_max=job.n_max, keep=plan.finished == "keep", complete=complete, ends=ends
