@@ -11,7 +11,7 @@ from ..drafting import MODEL
 from ..models.folder import check_folder, fingerprint, has_tokenizer
 from ..models.text_model import TextModel
 from ..search import Result
-from ..settings import DEFAULT, PACE, Decoding
+from ..settings import DEFAULT, SPEED_SETTINGS, Decoding
 from . import options
 from .console import reason, silence_libraries, usage
 from .options import DTYPES, ModelName, asked, given, one_of, thread_count
@@ -143,7 +143,7 @@ def decode_one(model: TextModel, text: str, decoding: Decoding, trace: bool = Fa
 
 def identity(decoding: Decoding) -> dict[str, Any]:
     """What the results depend on, defaults included; of a language model, what is in its folder."""
-    usual = {field.name: getattr(DEFAULT, field.name) for field in fields(DEFAULT) if field.name not in PACE}
+    usual = {field.name: getattr(DEFAULT, field.name) for field in fields(DEFAULT) if field.name not in SPEED_SETTINGS}
     fields_of = {**usual, **decoding.identity()}
     if (name := decoding.score_options.get("language_model")) is not None:
         fields_of["score_options"] = {**fields_of["score_options"], "language_model": fingerprint(name)}

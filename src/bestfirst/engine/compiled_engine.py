@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..constraints.trie import Trie
-from ..drafting import MOST
+from ..drafting import MAX_DRAFT_TOKENS
 from ..scoring import GNMT, LengthNormalized, Score
 from ..search import Answer, Context, LevelSearch, Patience, Result, StepSearch, Strategy, StrictSearch, check_settings
 from ..search.policy import Policy
@@ -248,7 +248,8 @@ class CompiledEngine(HostEngine):
         return result
 
     def _needed(self, running: Running) -> Iterable[tuple[int, ...]]:
-        return running.search.memory.needed(MOST) if isinstance(running.search, CompiledSearch) else super()._needed(running)
+        search = running.search
+        return search.memory.needed(MAX_DRAFT_TOKENS) if isinstance(search, CompiledSearch) else super()._needed(running)
 
     def _release(self, running: Running) -> None:
         if isinstance(running.search, CompiledSearch):

@@ -16,7 +16,7 @@ from itertools import chain
 from time import thread_time
 from typing import TYPE_CHECKING, Any
 
-from ..drafting import MOST, Drafter
+from ..drafting import MAX_DRAFT_TOKENS, Drafter
 from ..search import AnyOrderSearch, Hypothesis, LevelSearch, Result, Search, StrictSearch, Successors, Trace
 from .model_record import Gains, Rates
 
@@ -130,7 +130,7 @@ class Drafting:
             drafts.now = []
             if not work or room < 1 or inputs > before_rows or not self._worth_asking():
                 continue
-            least, most = 1 / (1 + before_rows / inputs), min(room, MOST)
+            least, most = 1 / (1 + before_rows / inputs), min(room, MAX_DRAFT_TOKENS)
             if self.rates.idle % SELDOM == 0:
                 least, most = 0.0, min(room, TRIED)
             try:

@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ..drafting import MOST
+from ..drafting import MAX_DRAFT_TOKENS
 from ..search import Answer, Hypothesis, LevelSearch, Result, StrictSearch, Successors, certified
 from ..settings import Budget, Decoding
 from .engine import Job, Running, Stats, check_together, item_of, shown, without, write
@@ -305,7 +305,7 @@ class HostEngine:
     def _needed(self, running: Running) -> Iterable[tuple[int, ...]]:
         """The first prefixes whose successors a search had to know that was drafted for."""
         asked, levels = running.drafts.asked, isinstance(running.search, LevelSearch)  # type: ignore[union-attr]
-        return [y.tokens for y in asked if levels or y.on_beam][:MOST]
+        return [y.tokens for y in asked if levels or y.on_beam][:MAX_DRAFT_TOKENS]
 
     def _result(self, running: Running) -> Result:
         result = running.search.result()

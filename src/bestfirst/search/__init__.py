@@ -1,9 +1,8 @@
-"""Best-first beam search (Meister, Vieira and Cotterell 2020): the algorithm, without any model. Standard library only.
+"""Best-first beam search (Meister, Vieira and Cotterell 2020), without any model. Standard library only.
 
 To read beside the paper: `algorithm_2` (as printed, and corrected), `table_1` (strategies), `stops` (stopping criteria), `agenda`
 (the queue of beams, section 3.3). `search` lists the searches that run, and `Score.search` chooses one: `strict`, `step`, `level`
-or `any_order` (with `search_tree`). `diverse_groups` and `required_words` are variants; `trace` records a search.
-"""
+or `any_order` (with `search_tree`). `diverse_groups` and `required_words` are variants; `trace` records a search."""
 
 from .agenda import Agenda, Beam
 from .any_order import AnyOrderSearch

@@ -22,8 +22,7 @@ from .policy import TOLERANCE, BrokenLaw, clamp_rounding
 from .result import Answer, Result
 from .search_tree import SearchTree
 
-NOWHERE: Key = (inf, inf, ())
-"""A sort key after every other."""
+NOWHERE: Key = (inf, inf, ())  # after every other key
 
 
 class AnyOrderSearch(SearchTree):
@@ -89,10 +88,9 @@ class AnyOrderSearch(SearchTree):
     def _attainable(self, y: Hypothesis) -> tuple[float, Beam | None]:
         """The best score with which a continuation of `y` can be accepted, and the beam at which the last one falls off.
 
-        At most `bound`, which covers every longer length; this covers only lengths that a continuation can get to. -inf: `y` is
-        hopeless (Theorem 4.4). At any length a continuation is worth no more than the value of `y` would be there, and it is off
-        the beam where k members are better. Proof: docs/algorithm.md; that no search can do with less:
-        tests/search/test_audit.py.
+        At most `bound`: only lengths that a continuation can get to count. -inf: `y` is hopeless (Theorem 4.4). At any length a
+        continuation is worth no more than the value of `y` would be there, and it is off the beam where k members are better.
+        Proof: docs/algorithm.md; that no search can do with less: tests/search/test_audit.py.
         """
         beams = self.agenda.beams
         if self.strategy.level_by_level:

@@ -21,8 +21,7 @@ ROUNDING = 1e-4  # rounding error of a model's own scores, relative to 1 + their
 
 
 def clamp_rounding(successors: Successors) -> Successors:
-    """The successors with increments of at most 0. Only rounding is corrected (a softmax in single precision), so that bounds
-    hold: increments above `ROUNDING` are returned as they are."""
+    """The successors, with increments that only rounding lifted above 0 (a softmax in single precision) set to 0."""
     values = successors.values
     if not values or not 0 < values[0] <= ROUNDING:
         return successors

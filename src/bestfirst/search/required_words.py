@@ -150,7 +150,7 @@ class RequiredWordsSearch(AskedSearch):
     # -- the next in order ---------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Pop and push up to the next hypothesis that is needed and not scored; level by level, up to the next level."""
+        """Pop and push up to the next hypothesis that is needed and not scored; or to the next level."""
         if self.whole_levels:
             while self._queue and not self._needed and not self._is_over():
                 self._needed = self._next_level()

@@ -141,10 +141,8 @@ class SearchTree(AskedSearch):
     # -- beams -----------------------------------------------------------------------------------------------------------
 
     def _beam_at(self, length: int) -> Beam:
-        """The beam of this length. Under `keep` a new beam starts with the finished hypotheses of the beam before.
-
-        Under `shrink` it is narrower by the number of answers. The beam before is complete by then: only level by level.
-        """
+        """The beam of this length. A new one begins with the finished members of the beam before (`keep`), or is narrower by the
+        number of answers (`shrink`; the beam before is complete by then, for only level by level)."""
         if length == len(self.agenda.beams):
             slots = self.strategy.k - (len(self.answers) if self.strategy.finished == "shrink" else 0)
             beam = Beam(length, slots, keep=self.strategy.finished != "leave")

@@ -78,8 +78,7 @@ class StepSearch(StrictSearch):
         self._leaves_out = True  # False once the search had to begin again
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
-        """Take the successors of `y`. At the end, if what was left out might matter (`_certain`), begin again from what is
-        scored, and leave nothing out."""
+        """Take the successors of `y`. If the end is not `_certain`, begin again from what is scored, and leave nothing out."""
         super().commit(y, successors)
         if self._needed is None and self._leaves_out and not self._certain(self._progress):
             self._leaves_out = False
@@ -146,8 +145,7 @@ class StepSearch(StrictSearch):
         return some_longer_is_full and self._left_out(progress, y)
 
     def _left_out(self, progress: StepProgress, y: Hypothesis) -> bool:
-        """Whether all continuations of `y` fall off a longer beam and come after the n-th answer; if only the first, set it
-        aside."""
+        """Whether all continuations of `y` fall off a beam and come after the n-th answer; if only the first, it is set aside."""
         members, unfinished, kth, value, k = progress.members, progress.unfinished, progress.kth, y.value, self.k
         free: list[int] = []
         for at in range(y.length + 1, len(members)):
@@ -195,10 +193,8 @@ class StepSearch(StrictSearch):
         return progress.over
 
     def _find_equals(self, progress: StepProgress, y: Hypothesis) -> None:
-        """Add the answers of the same value and length as `y` that have a slot and follow it only by their tokens.
-
-        They count at its turn: if they make Hugging Face stop, it does so before it scores `y`.
-        """
+        """Add the answers of the same value and length as `y` that have a slot and follow it only by their tokens. They count at
+        its turn: if they make Hugging Face stop, it does so before it scores `y`."""
         heap, same, slots = progress.heap, (-y.value, y.length), self.k - progress.members[y.length]
         if not heap or heap[0][:2] != same or slots <= 0:
             return
@@ -213,8 +209,7 @@ class StepSearch(StrictSearch):
                 self._find(progress, parent, j, y.value)
 
     def _step(self, progress: StepProgress, value: float, length: int) -> float:
-        """The step at which Hugging Face stops, or inf if what precedes an open hypothesis of this value and length does not
-        determine it.
+        """The step at which Hugging Face stops, or inf if what precedes an open one of this value and length does not decide it.
 
         `HuggingFaceStep` has the argument. Only two steps are tried here: smaller ones were ruled out at earlier turns.
         """

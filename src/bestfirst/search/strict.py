@@ -1,14 +1,14 @@
 """Algorithm 2 in strict order, for scores that are their own bound: the common case, cheaper than `AnyOrderSearch`.
 
 If the order of the agenda is also the order of every beam (a monotonic score, best first), children enter their beam in the order
-in which they reach the front (Lemma 4.1). So beams fill from the top, nothing ever falls off, and two counts are enough to
-represent a beam. The queue holds one cursor per scored hypothesis: its best child that has not had its turn.
+in which they reach the front (Lemma 4.1). So beams fill from the top, nothing ever falls off, and two counts represent a beam.
+The queue holds one cursor per scored hypothesis: its best child that has not had its turn.
 
 Scoring ahead changes none of this: successors that are known early are kept with their hypothesis until its turn. To choose what
 to score ahead, the search continues on a copy of the queue and the counts, as if unscored hypotheses had no children.
 
-`tests/search/test_equal_searches.py` compares it with `AnyOrderSearch`: the same answers, and the same calls. The engine has a
-compiled copy (`engine/steps/native/strict_searches.py`) with the same names.
+`tests/search/test_equal_searches.py` compares it with `AnyOrderSearch`: the same answers and calls.
+`engine/steps/native/strict_searches.py` is a compiled copy with the same names.
 """
 
 from __future__ import annotations

@@ -41,10 +41,8 @@ class Order(ABC):
         """The sort key of `y` on the agenda, smallest first. `h` is the value of the heuristic for `y`."""
 
     def cursor(self, length: int, value: float, reach: float) -> tuple[float, float]:
-        """The first two parts of the key for a child that is not created yet: no later than its own key will be.
-
-        `value` is the child's sum of increments, `reach` the best score that it or a continuation of it can have.
-        """
+        """The first two parts of the key of a child that is not created yet, no later than its own. `value` is its sum of
+        increments, `reach` the best score that it or a continuation can have."""
         return (-reach, length)
 
     def together(self, first: Hypothesis, y: Hypothesis) -> bool:
@@ -125,10 +123,8 @@ class Strategy:
 
     @property
     def exact(self) -> bool:
-        """Whether the result is that of beam search with this k (unpruned: the best of all), provided that the score's laws hold.
-
-        Only the running search knows the one exception: whether a full queue had to evict.
-        """
+        """Whether the result is that of beam search with this k (unpruned: the best of all), if the score's laws hold. The
+        running search knows the one exception: whether a full queue had to evict."""
         if self.heuristic is None:
             return self.stop.exact and not self.order.depends_on_past
         return self.k == inf and bool(getattr(self.heuristic, "admissible", False))
