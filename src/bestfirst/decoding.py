@@ -1,4 +1,4 @@
-"""decode: inputs in, results out, for any model."""
+"""decode and decode_iter: inputs in, results out, for any model. They check the call, then run the inputs through an engine."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def decode(
     errors: Errors = "result",
     **settings: Any,
 ) -> list[Result]:
-    """Decode every input; one `Result` for each, in order.
+    """Decode every input; returns one `Result` for each, in order.
 
-    An input that cannot be decoded gets a result with `status="error"` and a `message`; the others are not disturbed.
+    An input that cannot be decoded gets a result with `status="error"` and a `message`; the others are not affected.
 
     settings  those of `bestfirst.Decoding`, by name (`beam=10, length_penalty=0.6`), or instead the object itself
-    trace     whether to record every search (`Result.trace`, for `bestfirst.view`); or a function from an input's number to where
-              its search is recorded, None for nowhere
+    trace     whether to record every search (`Result.trace`, for `bestfirst.view`); or a function that returns the `Trace` for an
+              input's number, None for no trace
     progress  called with an input's number and result, as soon as it is done
-    stats     a `bestfirst.Stats`, filled with what the decode cost as a whole
-    errors    what becomes of an input on which a model of your own raises: a "result" with `status="error"`, or "raise"
+    stats     a `bestfirst.Stats`, filled with the costs of the whole decode
+    errors    what happens to an input on which a model of your own raises: a "result" with `status="error"`, or "raise"
     """
     results: dict[int, Result] = {}
     with no_garbage_collection():
@@ -59,9 +59,7 @@ def decode_iter(
     **settings: Any,
 ) -> Iterator[tuple[int, Result]]:
     """As `decode`, but yields each input's number and result as soon as it is done, and reads inputs as they are needed: any
-    number of them is decoded in bounded memory.
-
-    If `inputs` raises, what was read before is finished first.
+    number of them is decoded in bounded memory. If `inputs` raises, the inputs read before are finished first.
     """
     if isinstance(inputs, str):
         raise ValueError("inputs must be a list of inputs, got one text; write decode(model, [text])")
@@ -77,7 +75,7 @@ def decode_iter(
     if unknown := [name for name in settings if name not in SETTINGS]:
         from difflib import get_close_matches
 
-        near = ELSEWHERE.get(unknown[0]) or next(iter(get_close_matches(unknown[0], SETTINGS)), None)
+        near = SYNONYMS.get(unknown[0]) or next(iter(get_close_matches(unknown[0], SETTINGS)), None)
         hint = f"; did you mean {near!r}?" if near else f"; there are {', '.join(SETTINGS)}"
         raise TypeError(f"unknown setting {unknown[0]!r}{hint}")
     if not isinstance(decoding, (Decoding, type(None))):
@@ -94,6 +92,7 @@ def decode_iter(
 def _results(
     model: Model, inputs: Iterable[Any], decoding: Decoding, trace: Tracing, stats: Stats | None, lenient: bool
 ) -> Iterator[tuple[int, Result]]:
+    """Run the inputs through an engine. `lenient`: errors of a user's model become results."""
     if decoding.draft is not None:
         from .loading import with_drafter
 
@@ -110,7 +109,7 @@ def _results(
                     raise read
                 job = Job(index, read, decoding)
             except ValueError as error:
-                yield Job(index, NOTHING, decoding, error=str(error))
+                yield Job(index, NO_SOURCE, decoding, error=str(error))
                 continue
             if trace:
                 job.trace = trace(index) if callable(trace) else Trace()
@@ -130,18 +129,18 @@ def _results(
             stats.seconds += perf_counter() - begun
 
 
-NOTHING = Source(None, 0, 0)
+NO_SOURCE = Source(None, 0, 0)
 SETTINGS = tuple(each.name for each in fields(Decoding))
-ELSEWHERE = {"num_beams": "beam", "beam_size": "beam", "beam_width": "beam", "num_return_sequences": "nbest", "n": "nbest",
+SYNONYMS = {"num_beams": "beam", "beam_size": "beam", "beam_width": "beam", "num_return_sequences": "nbest", "n": "nbest",
     "num_hypotheses": "nbest", "max_new_tokens": "max_length", "max_decoding_length": "max_length",
     "min_new_tokens": "min_length", "early_stopping": "stop", "logits_processor": "processors"}  # fmt: skip
-"""What other libraries call a setting."""
-FIRST, TOGETHER = 320, 512  # inputs that are tokenised at a time, as many as a device takes: at first fewer, for it waits
+"""Names that other libraries use for a setting, and its name here."""
+FIRST_BATCH, BATCH = 320, 512  # inputs tokenised at a time, as many as a device takes; fewer at first, while it waits
 
 
 def _read(model: Model, inputs: Iterable[Any], prefix: Any) -> Iterator[tuple[Any, Source | ValueError]]:
-    """Each input, and what the model reads it as or why it cannot. Those of a list are read many at a time, as they are needed;
-    others one by one, for what is not asked for must not be waited for."""
+    """Yields each input with its `Source`, or with the error if the model cannot read it. Lists are tokenised in batches, as they
+    are needed; other iterables one by one, since an input that is not needed yet must not be waited for."""
     try:
         read = model.reader(prefix)
     except ValueError as error:
@@ -149,9 +148,9 @@ def _read(model: Model, inputs: Iterable[Any], prefix: Any) -> Iterator[tuple[An
         return
     batch = getattr(read, "batch", None)
     if batch is not None and isinstance(inputs, (list, tuple)):
-        for first in (0, *range(FIRST, len(inputs), TOGETHER)):
-            some = inputs[first : first + TOGETHER if first else FIRST]
-            yield from zip(some, batch(some), strict=True)
+        for first in (0, *range(FIRST_BATCH, len(inputs), BATCH)):
+            raws = inputs[first : first + BATCH if first else FIRST_BATCH]
+            yield from zip(raws, batch(raws), strict=True)
         return
     for raw in inputs:
         try:
@@ -161,7 +160,7 @@ def _read(model: Model, inputs: Iterable[Any], prefix: Any) -> Iterator[tuple[An
 
 
 def _show_settings(function: Any) -> None:
-    """Let `help` and editors see the settings as keyword arguments."""
+    """Let `help` and editors show the settings as keyword arguments."""
     own = [each for each in signature(function).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
     more = [Parameter(each.name, Parameter.KEYWORD_ONLY, default=getattr(Decoding, each.name, None)) for each in fields(Decoding)]
     function.__signature__ = Signature([*own, *more])

@@ -1,7 +1,7 @@
-"""Drafter: guesses how an output goes on, so that a forward pass scores several tokens of it. Bring your own by one method.
+"""Drafter: guesses how an output continues, so that a forward pass scores several tokens of it. Subclass it with one method.
 
-Nothing a drafter says changes a result: what it guesses is scored as everything is, and waits until the search asks for it
-(docs/algorithm.md). A good one saves steps, a bad one wastes rows; how much is guessed follows how often it was right.
+A drafter never changes a result: guessed tokens are scored like all others, and wait until the search needs them
+(docs/algorithm.md). A good one saves steps, a bad one wastes rows; acceptance rates decide how much is guessed.
 """
 
 from __future__ import annotations
@@ -13,51 +13,51 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Continuation = Sequence[tuple[int, Hashable]]
-"""Tokens that may follow a prefix, each with its kind: tokens of a kind are trusted as far as such tokens were right so far."""
+"""Tokens that may follow a prefix, each with its kind: a kind is trusted by the acceptance rate of its tokens so far."""
 
 
-MOST = 128  # tokens of one input that are guessed at a time
-FIRST = 0.4  # how likely a guess is right of which nothing is known: worth a try
+MAX_DRAFT_TOKENS = 128  # tokens of one input that are guessed at a time
+DEFAULT_TRUST = 0.4  # acceptance rate assumed for a kind that was never tried: high enough to try it
 
 
 class Drafter(ABC):
     """Guesses continuations. One object may serve many decodes, of one model."""
 
     name = "own"
-    optional = True  # whether it may be left out where inputs take longer with it
+    optional = True  # whether it may be skipped where inputs take longer with it
 
     def outlook(self, source: Any) -> Hashable:
-        """What can be said of an input beforehand: whether drafts pay is measured for inputs of which the same is said."""
+        """A class of this input, known beforehand: whether drafting pays is measured separately for each class."""
         return None
 
     def trust(self, kind: Hashable) -> float:
-        """How likely a token of this kind is right, while nothing is known of such tokens."""
-        return FIRST
+        """The assumed acceptance rate of a kind until tokens of this kind have been tried."""
+        return DEFAULT_TRUST
 
     def start(self, source: Any) -> Any:
-        """What is remembered of an input (a `Source`) while it is decoded."""
+        """A new input (a `Source`): returns the `memory` that is passed to the other methods while it is decoded."""
         return source
 
     @abstractmethod
     def guess(self, memory: Any, prefix: tuple[int, ...], n: int) -> Iterable[Continuation]:
-        """How `prefix`, the tokens of an output so far, may go on: likeliest first, some `n` tokens together."""
+        """Continuations of `prefix`, the tokens of an output so far: likeliest first, about `n` tokens in total."""
 
     def guess_all(self, memory: Any, prefixes: Sequence[tuple[int, ...]], n: int) -> Iterable[Iterable[Continuation]]:
-        """As `guess`, for several prefixes of one input, the likeliest first. To be written where that is faster."""
+        """As `guess`, for several prefixes of one input, the likeliest first. Override it if that is faster."""
         return (self.guess(memory, prefix, n) for prefix in prefixes)
 
     def needed(self, memory: Any, prefixes: Iterable[tuple[int, ...]]) -> None:
-        """An input is about to be over, and these are the first prefixes whose successors its search had to know, parents first.
-        They can be read once, now or later."""
+        """An input is almost over; its search needed the successors of these prefixes first, parents before children. The
+        iterable can be read once, now or later."""
         return
 
     def finish(self, memory: Any, outputs: Sequence[tuple[int, ...]]) -> None:
-        """An input is over, and these are its outputs, best first; none where it was given up."""
+        """An input is over; `outputs` are its outputs, best first, or none if it was given up."""
         return
 
 
-def tokens_of(source: Any) -> tuple[int, ...]:
-    """The tokens that an output may repeat: of the encoder's input or of the prompt; none where the input is no such thing."""
+def repeatable_tokens(source: Any) -> tuple[int, ...]:
+    """The tokens that an output may repeat, of the encoder's input or of the prompt; () if the input has no tokens."""
     given = getattr(source.payload, "source", None)
     if given is None:
         given = getattr(source.payload, "tokens", source.payload)
@@ -66,14 +66,14 @@ def tokens_of(source: Any) -> tuple[int, ...]:
     return tuple(given)
 
 
-LONGEST = 4  # tokens that are compared
-ALTERNATIVES = 3  # ways to go on from one place
+LONGEST = 4  # tokens of a match that are compared
+ALTERNATIVES = 3  # continuations of one prefix
 
 
 class SourceLookup(Drafter):
-    """Outputs that repeat their input, or themselves: what followed the last few tokens where they came before.
+    """For outputs that repeat their input or themselves: guesses what followed an earlier occurrence of the last few tokens.
 
-    Also what `prompt_lookup_num_tokens` asks Hugging Face for. `most`: tokens of a guess.
+    Hugging Face's `prompt_lookup_num_tokens` works alike. `most`: tokens of a guess.
     """
 
     name = "source"
@@ -84,7 +84,7 @@ class SourceLookup(Drafter):
         self.most = most
 
     def start(self, source: Any) -> tuple[tuple[int, ...], dict[int, list[int]]]:
-        tokens = tokens_of(source)
+        tokens = repeatable_tokens(source)
         places: dict[int, list[int]] = {}
         for place, token in enumerate(tokens):
             places.setdefault(token, []).append(place)
@@ -95,18 +95,18 @@ class SourceLookup(Drafter):
         most = min(self.most, n)
         if not prefix:
             return [_following(tokens, 0, most, "first")]
-        found = [(_agreeing(tokens, place, prefix), tokens, place + 1) for place in places.get(prefix[-1], ())]
+        matches = [(_match_length(tokens, place, prefix), tokens, place + 1) for place in places.get(prefix[-1], ())]
         if prefix[-1] in prefix[:-1]:
-            place = len(prefix) - 2 - prefix[-2::-1].index(prefix[-1])  # the last one before
-            found.append((_agreeing(prefix, place, prefix), prefix, place + 1))
-        if not found and len(prefix) > 1 and prefix[-2] in places:  # it stands in place of one of the input: go on behind that
+            place = len(prefix) - 2 - prefix[-2::-1].index(prefix[-1])  # its last occurrence before
+            matches.append((_match_length(prefix, place, prefix), prefix, place + 1))
+        if not matches and len(prefix) > 1 and prefix[-2] in places:  # it replaces a token of the input: continue after that
             return [_following(tokens, places[prefix[-2]][0] + 2, most, "behind")]
-        found.sort(key=lambda each: -each[0])
-        return [_following(text, place, most, min(size, LONGEST)) for size, text, place in found[:ALTERNATIVES]]
+        matches.sort(key=lambda match: -match[0])
+        return [_following(text, place, most, min(size, LONGEST)) for size, text, place in matches[:ALTERNATIVES]]
 
 
-def _agreeing(text: tuple[int, ...], place: int, prefix: tuple[int, ...]) -> int:
-    """How many tokens up to this place are the last of the prefix."""
+def _match_length(text: tuple[int, ...], place: int, prefix: tuple[int, ...]) -> int:
+    """How many tokens up to this place, at most LONGEST, equal the last tokens of the prefix."""
     size = 1
     while size < LONGEST and size <= place and size < len(prefix) and text[place - size] == prefix[-1 - size]:
         size += 1
@@ -119,26 +119,25 @@ def _following(text: tuple[int, ...], place: int, most: int, why: int | str) -> 
 
 @dataclass(slots=True)
 class Earlier:
-    """An input, its output, and the prefixes that its search looked at. `likeness`: to those of earlier outputs."""
+    """An input, its output, and the prefixes that its search needed. `likeness`: to the inputs of earlier outputs."""
 
     source: frozenset[int]
     tokens: tuple[int, ...] = ()
     needed: Iterable[tuple[int, ...]] = ()
     likeness: dict[int, int] = field(default_factory=dict)
 
-    def ways(self) -> list[tuple[int, ...]]:
-        """The output, and the longest of the prefixes beside it."""
+    def paths(self) -> list[tuple[int, ...]]:
+        """The output, and the longest of the other prefixes."""
         self.needed = prefixes = [*self.needed]
         within = {prefix[:-1] for prefix in prefixes}
         return [self.tokens, *(y for y in prefixes if y not in within and y != self.tokens[: len(y)])]
 
 
 class EarlierOutputs(Drafter):
-    """What this run has produced so far: texts repeat themselves, and so do their translations.
+    """Guesses from the earlier outputs of this run: texts repeat themselves, and so do their translations.
 
-    Of an input that came before, all that was looked at then. Of others, what followed the last few tokens in earlier outputs; of
-    these, the ones whose inputs had most in common with this one.
-    `capacity`: outputs that are remembered, the latest ones.
+    For an input that came before, all prefixes that its search needed. For others, what followed the last few tokens in earlier
+    outputs, those of the most similar inputs first. `capacity`: outputs that are remembered, the latest ones.
     """
 
     name = "outputs"
@@ -147,34 +146,34 @@ class EarlierOutputs(Drafter):
         self.capacity = capacity
         self._outputs: dict[int, Earlier] = {}
         self._next = 0
-        self._latest: dict[frozenset[int], int] = {}  # by tokens of an input, its output
-        self._places: dict[tuple[int, ...], deque[tuple[int, int]]] = {}  # by last tokens: outputs, and where they came in these
-        self._indexed = self._since = 0  # outputs that are found there: not before something is to be guessed
+        self._latest: dict[frozenset[int], int] = {}  # by tokens of an input, the number of its latest output
+        self._places: dict[tuple[int, ...], deque[tuple[int, int]]] = {}  # by n-gram: outputs, and where it ends in them
+        self._indexed = self._since = 0  # the outputs in `_places`, from and up to; updated only when a guess is needed
 
     def outlook(self, source: Any) -> bool:
         """Whether there was an input of the same tokens."""
-        return frozenset(tokens_of(source)) in self._latest
+        return frozenset(repeatable_tokens(source)) in self._latest
 
     def trust(self, kind: Hashable) -> float:
-        return AGAIN if isinstance(kind, tuple) and kind[0] == "again" else FIRST
+        return REPEAT_TRUST if isinstance(kind, tuple) and kind[0] == "again" else DEFAULT_TRUST
 
     def start(self, source: Any) -> Earlier:
-        return Earlier(frozenset(tokens_of(source)))
+        return Earlier(frozenset(repeatable_tokens(source)))
 
     def guess(self, memory: Earlier, prefix: tuple[int, ...], n: int) -> Iterable[Continuation]:
         source, alike = memory.source, memory.likeness
         if (same := self._latest.get(source)) is not None:
             known = self._outputs[same]
-            ways = [tokens for tokens in known.ways() if tokens[: len(prefix)] == prefix]
-            if ways:
-                return [[(token, ("again", tokens is known.tokens)) for token in tokens[len(prefix) :]] for tokens in ways]
+            paths = [tokens for tokens in known.paths() if tokens[: len(prefix)] == prefix]
+            if paths:
+                return [[(token, ("again", tokens is known.tokens)) for token in tokens[len(prefix) :]] for tokens in paths]
         self._index()
         before = (-1, *prefix)
         for size in range(min(LONGEST, len(before)), 0, -1):
             places = self._places.get(before[-size:])
             if not places:
                 continue
-            first: dict[int, tuple[int, int, int]] = {}  # by next token: the likest output, and where
+            first: dict[int, tuple[int, int, int]] = {}  # by next token: the output of the most similar input, and where
             for output, place in places:
                 if output in self._outputs and place < len(self._outputs[output].tokens):
                     likeness = alike.get(output)
@@ -206,7 +205,7 @@ class EarlierOutputs(Drafter):
                 del self._latest[forgotten.source]
 
     def _index(self) -> None:
-        """Where tokens came, in the outputs since the last time; once in a while without those that are forgotten."""
+        """Add the outputs since the last call to the index of n-grams; rebuild it from time to time, to drop old ones."""
         if self._next - self._since > 2 * self.capacity:
             self._places.clear()
             self._indexed = self._since = self._next - self.capacity
@@ -214,27 +213,27 @@ class EarlierOutputs(Drafter):
             before = (-1, *self._outputs[number].tokens)
             for place in range(len(before) - 1):
                 for size in range(1, min(LONGEST, place + 1) + 1):
-                    found = self._places.setdefault(before[place + 1 - size : place + 1], deque(maxlen=8))
-                    found.append((number, place))
+                    places = self._places.setdefault(before[place + 1 - size : place + 1], deque(maxlen=8))
+                    places.append((number, place))
         self._indexed = self._next
 
 
 SAME = 4  # the likeness of inputs that have the same tokens
-AGAIN = 0.95  # how likely what was needed of one is needed of the other
+REPEAT_TRUST = 0.95  # assumed acceptance rate of what the search of an equal input needed
 
 
 def _likeness(a: frozenset[int], b: frozenset[int]) -> int:
-    """How much two inputs have in common, from 0 to SAME."""
+    """The similarity of two inputs, from 0 to SAME: shared tokens over all tokens."""
     return int(SAME * len(a & b) / len(a | b)) if a and b else 0
 
 
 DRAFTERS: dict[str, type[Drafter]] = {each.name: each for each in (SourceLookup, EarlierOutputs)}
 MODEL = "model:"
-"""What the name of a drafter that is a smaller model begins with; its folder follows."""
+"""The prefix of the name of a drafter that is a smaller model; its folder follows."""
 
 
 def check_draft(draft: Any) -> None:
-    """ValueError for what is no drafter, and no drafter's name."""
+    """Raise ValueError unless `draft` is a drafter or the name of one."""
     named = isinstance(draft, str) and (draft in (*DRAFTERS, "none") or (draft.startswith(MODEL) and draft != MODEL))
     if not isinstance(draft, Drafter) and not named:
         names = ", ".join(map(repr, (*DRAFTERS, f"{MODEL}FOLDER", "none")))
@@ -242,7 +241,7 @@ def check_draft(draft: Any) -> None:
 
 
 def named_drafter(draft: str | Drafter | None) -> Drafter | None:
-    """The drafter of this name; a new one each time. A smaller model must have been loaded by then."""
+    """A new drafter of this name. A smaller model must be loaded already."""
     if not isinstance(draft, str):
         return draft
     if draft == "none":

@@ -1,4 +1,4 @@
-"""What can go wrong, as one line each."""
+"""Errors whose message is one line for the user, and `reason`, which makes one line of any exception."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ class Unusable(ValueError):
 
 
 class Conflict(Unusable):
-    """The output is there already, and is not of this job; whoever asks may choose to replace it."""
+    """The output exists and belongs to another job; the user may choose to replace it."""
 
 
 class Stopped(RuntimeError):
-    """The work broke off; what was done is kept."""
+    """The work broke off; finished parts are kept."""
 
 
 class InputChanged(Stopped):
-    """The input is no longer what the work began on."""
+    """The input differs from the one that the work began with."""
 
 
 def reason(error: BaseException) -> str:
-    """What an exception says, in one line."""
+    """The message of an exception, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     first = next(iter(str(error).strip().splitlines()), "")

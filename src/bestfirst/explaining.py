@@ -1,6 +1,6 @@
-"""explain: why beam search did not return an output that somebody wanted, and which beam would have.
+"""explain: why beam search did not return a wanted output, and which beam would have.
 
-The wanted output is forced through the model, then beam search goes level by level to where it loses it. Best-first search
+The wanted output is forced through the model, then beam search runs level by level to where it loses it. Best-first search
 returns beam search's answers, so this explains both. `tests/page/test_explain.py` compares every claim with searches.
 """
 
@@ -16,28 +16,28 @@ from .engine import scorer_for
 from .engine.scorer import Scorer
 from .models import Model, Source
 from .search import Answer, AnyOrderSearch, Context, Exhausted, Finished, Hypothesis, Strategy, Successors, beam, best_first_beam
-from .settings import DEFAULT, PACE, Decoding
+from .settings import DEFAULT, SPEED_SETTINGS, Decoding
 
-ROWS = 32  # scored in one forward pass
-USED = ("strategy", "beam", "score", "score_options", "length_penalty", "finished", "max_length", "nbest", "deterministic", *PACE)
-"""Settings that are taken; those of the last line change no answer's place."""
+ROWS = 32  # prefixes scored in one forward pass
+USED = ("strategy", "beam", "score", "score_options", "length_penalty", "finished", "max_length", "nbest", "deterministic")
+"""The settings that `explain` accepts, besides `SPEED_SETTINGS`, which do not change the rank of an answer."""
 
 
 @dataclass(frozen=True)
 class ExplainedToken:
-    """One token of the wanted output: what the model thought of it, and where the output stood with it."""
+    """One token of the wanted output: its probability under the model, and the rank of the output up to it."""
 
     token: int
     piece: str | None
     logprob: float  # of this token alone
-    choice: int  # its place among all tokens that could have come here
+    choice: int  # its rank among all next tokens
     score: float  # of the output so far
-    rank: int | None = None  # among the hypotheses of this length, those that may be refused as it; None once it is lost
+    rank: int | None = None  # among the hypotheses of this length that compete for the same slots; None once it is lost
 
 
 @dataclass
 class Explanation:
-    """What became of a wanted output in beam search.
+    """What beam search did with a wanted output.
 
     `lost` is the length at which it left the beam, None if it never did; then it is answer number `place`. `smallest` is the
     smallest beam that keeps it to its end (None: none up to `max_beam` does), `smallest_place` its place among the answers there.
@@ -52,8 +52,8 @@ class Explanation:
     steps: list[ExplainedToken]
     max_beam: int
     lost: int | None = None
-    rank: int | None = None  # where it was lost
-    worst: float | None = None  # there, the score of the last that stayed
+    rank: int | None = None  # its rank at length `lost`
+    worst: float | None = None  # the score of the worst member there
     place: int | None = None
     smallest: int | None = None
     smallest_place: int | None = None
@@ -70,40 +70,39 @@ def explain(
     progress: Callable[[int], None] | None = None,
     **settings: Any,
 ) -> Explanation:
-    """Say where beam search lost `want`, a text or token ids without EOS, and the smallest beam that would have kept it.
+    """Return where beam search lost `want`, a text or token ids without EOS, and the smallest beam that would have kept it.
 
-    Of the settings of `bestfirst.Decoding`, by name or as an object, those count that beam search depends on: beam, finished,
-    score, score_options, length_penalty, max_length. Beams up to `max_beam` are tried, and never fewer than up to `beam`;
-    `progress` is called with each.
+    Takes those settings of `bestfirst.Decoding`, by name or as an object, that beam search depends on: beam, finished, score,
+    score_options, length_penalty, max_length. Tries beams up to `max_beam` or `beam`, the greater; calls `progress` with each.
     """
     if decoding is not None and settings:
         raise TypeError(f"settings are given twice: as an object, and as {', '.join(settings)}; use decoding.using(...)")
     if settings.get("finished", "leave") not in ("keep", "leave"):
         raise ValueError(f"finished must be 'keep' or 'leave', got {settings['finished']!r}")
     asked = decoding or Decoding(**settings)
-    others = [each.name for each in fields(asked) if each.name not in USED]
+    others = [each.name for each in fields(asked) if each.name not in (*USED, *SPEED_SETTINGS)]
     if unused := [name for name in others if getattr(asked, name) != getattr(DEFAULT, name)]:
         raise ValueError(f"{unused[0]} cannot be explained: leave it out")
     if not asked.objective.exact(asked.finished):
-        told = f"score {asked.objective.name!r} and finished={asked.finished!r}"
-        raise ValueError(f"beam search with {told} cannot be explained: it is not exact")
+        combination = f"score {asked.objective.name!r} and finished={asked.finished!r}"
+        raise ValueError(f"beam search with {combination} cannot be explained: it is not exact")
     max_beam = max(asked.beam, max_beam)
     wanted = Wanted(model, source, want, asked, max_beam)
     try:
-        found = wanted.explanation(asked.beam, max_beam)
+        explanation = wanted.explanation(asked.beam, max_beam)
         for k in range(1, max_beam + 1):
             if progress is not None:
                 progress(k)
             if wanted.ranks(k)[1] is None:
-                found.smallest, found.smallest_place = k, wanted.place(k)
+                explanation.smallest, explanation.smallest_place = k, wanted.place(k)
                 break
-        return found
+        return explanation
     finally:
         wanted.release()
 
 
 class Wanted:
-    """An output, and the model that is asked about it and its rivals; each prefix is scored once, whatever the beam."""
+    """A wanted output, and the scores of its prefixes and its rivals; each prefix is scored once, whatever the beam."""
 
     def __init__(self, model: Model, raw: Any, want: str | Sequence[int], decoding: Decoding, widest: int) -> None:
         tokens = model.target(want) if isinstance(want, str) else tuple(want)
@@ -119,18 +118,18 @@ class Wanted:
             raise ValueError(f"{given}, more than max_length, {n_max}; raise it")
         self.context = Context(n_max=n_max, source_length=self.source.length)
         scorer = scorer_for(model, self.score)
-        self.best = ScoredPrefixes(scorer, self.source, widest + len(scorer.eos))
-        self.all = ScoredPrefixes(scorer, self.source, inf)  # every token, for what must be counted
+        self.top = ScoredPrefixes(scorer, self.source, widest + len(scorer.eos))
+        self.all = ScoredPrefixes(scorer, self.source, inf)  # with all tokens as successors, for counting ranks
         self.tokens: tuple[int, ...] = ()
         self.logprob = 0.0
         self.steps = self._force(tokens)
 
     def release(self) -> None:
-        self.best.release()
+        self.top.release()
         self.all.release()
 
     def _force(self, tokens: tuple[int, ...]) -> list[ExplainedToken]:
-        """Give the model one token after the other, and the end that it likes best."""
+        """Score the output token by token and end it with its most likely EOS. Raises ValueError if the model cannot write it."""
         steps: list[ExplainedToken] = []
         value = 0.0
         for token in (*tokens, None):
@@ -139,7 +138,7 @@ class Wanted:
                 token = next((each for each in ids if each in self.model.eos), None)
             if token is None or token not in ids:
                 what = "end" if token is None else f"write {self.model.piece(token) or token!r}"
-                raise ValueError(f"the model cannot {what} after {self._said() or 'nothing'!r}: it gives that no probability")
+                raise ValueError(f"the model cannot {what} after {self._text() or 'nothing'!r}: it gives that no probability")
             place = list(ids).index(token)
             value += values[place]
             logprob = values[place] if own is None else own[place]
@@ -150,12 +149,13 @@ class Wanted:
             steps.append(ExplainedToken(token, self.model.piece(token), logprob, place + 1, worth))
         return steps
 
-    def _said(self) -> str:
+    def _text(self) -> str:
         return self.model.text(self.source.payload, self.tokens) or " ".join(map(str, self.tokens))
 
     # -- what beam search does with it -----------------------------------------------------------------------------------
 
     def explanation(self, k: int, max_beam: int) -> Explanation:
+        """What beam search with beam k does with the output; `smallest` is left open."""
         ranks, lost, worst = self.ranks(k, count=True)
         search = self._search(best_first_beam(k, self.finished), 1)
         self._run(search)
@@ -179,44 +179,45 @@ class Wanted:
         )
 
     def ranks(self, k: int, count: bool = False) -> tuple[list[int], int | None, float | None]:
-        """Beam search, level by level, as long as the output is on its beams: its ranks, by length from 1, the length at which it
-        was lost, and the worst that stayed there. Ranks beyond the beam are counted only if asked."""
+        """Run beam search level by level while the output is on its beams. Returns its ranks, by length from 1; the length at
+        which it was lost, or None; the score of the worst member there. `count`: compute its rank there, too, not only that it is
+        beyond k."""
         search = self._search(Strategy("beam", beam(k).order, Exhausted(), k, finished=self.finished), k)
         ranks: list[int] = []
         length = 0
         while level := search.frontier(int(k)):
-            for y, successors in zip(level, self.best([y.tokens for y in level]), strict=True):
+            for y, successors in zip(level, self.top([y.tokens for y in level]), strict=True):
                 search.commit(y, successors)
             length += 1
             if length > len(self.tokens) and self.finished == "leave":
-                break  # it was accepted
+                break  # the output was accepted as an answer
             members = search.agenda.beams[length].members
             place = next((i for i, z in enumerate(members) if z.tokens == self.tokens[:length]), None)
             if place is None:
                 rank = self._refused_rank(search, length) if count else k + 1
                 return [*ranks, rank], length, members[-1].worth if members else None
             if length <= len(self.tokens):
-                ranks.append(1 + sum(1 for z in members[:place] if not (z.finished and self._apart(length))))
+                ranks.append(1 + sum(1 for z in members[:place] if not (z.finished and self._finished_apart(length))))
         return ranks, None, None
 
-    def _apart(self, length: int) -> bool:
-        """Whether finished rivals take no slot from it there."""
+    def _finished_apart(self, length: int) -> bool:
+        """Whether finished rivals of this length take no slot from the output."""
         return self.finished == "leave" and length < len(self.tokens)
 
     def _refused_rank(self, search: AnyOrderSearch, length: int) -> int:
-        """The place of what was lost: among all for a slot of their kind, under `leave` the unfinished apart from the others.
+        """The rank of the output at the length where it was lost, among all candidates (under `leave`, all unfinished ones).
 
-        Longer than the output itself (`keep`), it is the next after all that stayed.
+        If it was lost at a length beyond its own (`keep`), it ranks after all members.
         """
         members = search.agenda.beams[length].members
         if length > len(self.tokens):
             return len(members) + 1
-        kept = sum(1 for z in members if z.length < length)  # finished before: they hold a slot
+        kept = sum(1 for z in members if z.length < length)  # shorter finished ones, which hold a slot
         parents = [z for z in search.agenda.beams[length - 1].members if z.successors is not None]
         lists = self.all([y.tokens for y in parents])
         mine = next(i for i, y in enumerate(parents) if y.tokens == self.tokens[: length - 1])
         value = parents[mine].value + lists[mine].values[list(lists[mine].tokens).index(self.tokens[length - 1])]
-        apart, better = self._apart(length), 0
+        apart, better = self._finished_apart(length), 0
         for y, (values, tokens, _, _) in zip(parents, lists, strict=True):
             for increment, token in zip(values, tokens, strict=True):
                 if y.value + increment < value:
@@ -227,7 +228,7 @@ class Wanted:
         return kept + better + 1
 
     def place(self, k: int) -> int:
-        """Its place among the answers of a beam that keeps it: best-first search, until it is known which of them precede it."""
+        """The place of the output among the answers of a beam that keeps it, by best-first search up to what precedes it."""
         search = self._search(best_first_beam(k, self.finished), k if self.finished == "keep" else 10**9)
 
         def place() -> int | None:
@@ -242,36 +243,36 @@ class Wanted:
 
     def _run(self, search: AnyOrderSearch, stop: Callable[[Hypothesis], bool] = lambda y: False) -> None:
         while (batch := search.frontier(ROWS)) and not stop(batch[0]):
-            for y, successors in zip(batch, self.best([y.tokens for y in batch]), strict=True):
+            for y, successors in zip(batch, self.top([y.tokens for y in batch]), strict=True):
                 search.commit(y, successors)
 
 
 class ScoredPrefixes:
-    """What the model says of prefixes of one input, asked once for each."""
+    """The model's successors of prefixes of one input; each prefix is scored once."""
 
     def __init__(self, scorer: Scorer, source: Source, width: float) -> None:
         self.scorer = scorer
-        self.width = width  # successors to ask for
+        self.width = width  # successors per prefix
         self.root = Hypothesis(None, -1, 0.0, 0.0, False)
-        self._known: dict[tuple[int, ...], Hypothesis] = {(): self.root}
+        self._nodes: dict[tuple[int, ...], Hypothesis] = {(): self.root}
         self._scored: dict[tuple[int, ...], Successors] = {}
         scorer.start([(self.root, source)])
 
     def __call__(self, prefixes: Sequence[tuple[int, ...]]) -> list[Successors]:
-        """The successors of each, their own prefixes first."""
+        """The successors of each prefix. Their own prefixes are scored first, for the model needs their states."""
         for length in range(max(map(len, prefixes), default=-1) + 1):
-            there = dict.fromkeys(tokens[:length] for tokens in prefixes if len(tokens) >= length)
-            level = [tokens for tokens in there if tokens not in self._scored]
+            cut = dict.fromkeys(tokens[:length] for tokens in prefixes if len(tokens) >= length)
+            level = [tokens for tokens in cut if tokens not in self._scored]
             for start in range(0, len(level), ROWS):
                 batch = level[start : start + ROWS]
-                found = self.scorer.expand([self._node(each) for each in batch], self.width)
-                self._scored.update(zip(batch, found, strict=True))  # type: ignore[arg-type]
+                successors = self.scorer.expand([self._node(each) for each in batch], self.width)
+                self._scored.update(zip(batch, successors, strict=True))  # type: ignore[arg-type]
         return [self._scored[tokens] for tokens in prefixes]
 
     def _node(self, tokens: tuple[int, ...]) -> Hypothesis:
-        if tokens not in self._known:
-            self._known[tokens] = Hypothesis(self._known[tokens[:-1]], tokens[-1], 0.0, 0.0, False)
-        return self._known[tokens]
+        if tokens not in self._nodes:
+            self._nodes[tokens] = Hypothesis(self._nodes[tokens[:-1]], tokens[-1], 0.0, 0.0, False)
+        return self._nodes[tokens]
 
     def release(self) -> None:
         self.scorer.release(self.root)

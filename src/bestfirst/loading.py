@@ -1,4 +1,4 @@
-"""load: a model from a folder or by name, run without torch where that can be."""
+"""load: a model from a folder or by name, run without torch if possible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .models.text_model import INT8, TextModel
 from .settings import Decoding
 
 INSTALL = "pip install 'bestfirst[transformers]'"
-PLAIN = ("fp32", "float32", "torch.float32")
+FLOAT32 = ("fp32", "float32", "torch.float32")
 
 _log = logging.getLogger(__name__)
 
@@ -29,23 +29,23 @@ def load(
 ) -> TextModel:
     """Load a model; without argument the embedded German-English translator.
 
-    A folder is read as it is; any other name is handed to transformers. On a CPU, in float32, folders of Marian, BART, mBART,
-    Pegasus, M2M100 and NLLB models go straight into compiled steps; for all else torch and transformers are loaded, which the
-    extra `transformers` installs. `source_lang` and `target_lang` are the language codes of a multilingual model, as its
-    tokenizer spells them (`eng_Latn`, `de`, `de_DE`). Python files that come with a model are run only with `trust_remote_code`.
+    A folder is read directly; any other name is passed to transformers. On a CPU, in float32, folders of Marian, BART, mBART,
+    Pegasus, M2M100 and NLLB models run in compiled steps; all else needs torch and transformers, which the extra `transformers`
+    installs. `source_lang` and `target_lang` are the language codes of a multilingual model, as its tokenizer spells them
+    (`eng_Latn`, `de`, `de_DE`). Python files that come with a model are run only with `trust_remote_code`.
     `dtype`: "fp32" (the default), "fp16", "bf16", or "int8" for products in eight bits, on a CPU, of the models named above.
     """
     name = embedded_folder() if path_or_name is None else os.fspath(path_or_name)
     check_folder(name)
     languages = {"source_lang": source_lang, "target_lang": target_lang}
     try:
-        return _compiled(name, device, dtype, **languages)
+        return _load_compiled(name, device, dtype, **languages)
     except NeedsTransformers as error:
         why = str(error)
-        if not _installed():
+        if not _has_transformers():
             raise ModelNotFound(f"cannot load a model from {name!r} without torch and transformers: {why}; {INSTALL}") from None
     except ModelNotFound as error:
-        if not _installed() or isinstance(error, FilesDiffer):
+        if not _has_transformers() or isinstance(error, FilesDiffer):
             raise ModelNotFound(f"cannot load a model from {name!r}: {error}") from error
         why = str(error)
     _log.debug("%s is run by transformers: %s", name, why)
@@ -55,7 +55,7 @@ def load(
 
 
 def with_drafter(decoding: Decoding, **how: Any) -> Decoding:
-    """The same settings, with the smaller model that drafts loaded (as `load` does it) in place of its name."""
+    """The same settings, with `draft="model:FOLDER"` replaced by that model, loaded as `load` does."""
     if not isinstance(decoding.draft, str) or not decoding.draft.startswith(MODEL):
         return decoding
     from .engine.smaller_model import SmallerModel
@@ -63,10 +63,11 @@ def with_drafter(decoding: Decoding, **how: Any) -> Decoding:
     return decoding.using(draft=SmallerModel(load(decoding.draft.removeprefix(MODEL), **how)))
 
 
-def _compiled(name: str, device: Any, dtype: Any, **languages: str | None) -> TextModel:
+def _load_compiled(name: str, device: Any, dtype: Any, **languages: str | None) -> TextModel:
+    """The model in compiled steps. Raises NeedsTransformers, with the reason, if they cannot run it."""
     if device is not None and str(device) != "cpu":
         raise NeedsTransformers(f"device {str(device)!r} is torch's")
-    if dtype is not None and str(dtype) not in (*PLAIN, INT8):
+    if dtype is not None and str(dtype) not in (*FLOAT32, INT8):
         raise NeedsTransformers(f"dtype {str(dtype)!r} is torch's")
     if not os.path.isdir(name):
         raise NeedsTransformers("it is not a folder, and transformers finds models by name")
@@ -81,5 +82,5 @@ def _compiled(name: str, device: Any, dtype: Any, **languages: str | None) -> Te
     return CompiledModel(name, eight_bits=dtype == INT8, **languages)
 
 
-def _installed() -> bool:
+def _has_transformers() -> bool:
     return find_spec("torch") is not None and find_spec("transformers") is not None

@@ -1,7 +1,7 @@
-"""Scores: log-probability, which the paper starts from; corrections for the length of an output; what the input tells beyond a
-language model; scores that change another one. And all of them by name, as `decode(score=...)` and the command know them.
+"""Scores: log-probability (the paper's), corrections for the length of an output, mutual information, and scores that wrap
+another one (coverage, diversity). `named_score` makes them by name, as `decode(score=...)` and the command do.
 
-`Score` says what each has to keep, `docs/scores.md` has the table."""
+`search.Score` is the base class and states the laws of scores; `docs/scores.md` compares all of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from numbers import Real
 from typing import Any
 
 from .models import Model
-from .search import AnyOrderSearch, Context, Finished, Groups, Score, Strategy
-from .search import check as check_settings
+from .search import AnyOrderSearch, Context, Finished, Groups, Score, Strategy, check_settings
 
 __all__ = [
     "GNMT", "SCORES", "BoundedLengthReward", "Coverage", "Diverse", "LengthNormalized", "LengthReward", "LogProbability",
@@ -31,7 +30,7 @@ class LogProbability(Score):
     value_only = True
 
     def __init_subclass__(cls) -> None:
-        cls.value_only = cls.final is Score.final and cls.bound is LogProbability.bound
+        cls.value_only = cls.final is Score.final and cls.bound is LogProbability.bound  # unless a subclass overrides one
 
     def __init__(self, temperature: float = 1.0) -> None:
         if not (is_number(temperature) and temperature > 0):
@@ -52,8 +51,8 @@ class LogProbability(Score):
 class LengthNormalized(Score):
     """log p(y|x) / N^alpha (Hugging Face's `length_penalty`, fairseq's `lenpen`): monotonic for alpha <= 0.
 
-    A value below 0 gets better with every token of the same value if alpha > 0, worse if alpha < 0: the best continuation is the
-    longest or the shortest.
+    A fixed value, at most 0, scores better at a greater length if alpha > 0 and worse if alpha < 0. So the bound is the score at
+    n_max for alpha > 0, and at the next length otherwise.
     """
 
     name = "length-normalized"
@@ -66,7 +65,7 @@ class LengthNormalized(Score):
         self.monotonic = alpha <= 0
 
     def norm(self, length: int) -> float:
-        """What the value is divided by; the empty hypothesis, worth 0 whatever it is, counts as one token."""
+        """The divisor of the value. The empty hypothesis has value 0, so any divisor does: it counts as one token."""
         return float(max(length, 1) ** self.alpha)
 
     def final(self, value: float, length: int, context: Context) -> float:
@@ -86,7 +85,7 @@ class GNMT(LengthNormalized):
 
 
 class LengthReward(Score):
-    """log p(y|x) + beta * N (He et al. 2016; the paper's Eq. 12). The best that can happen is n_max tokens at no cost."""
+    """log p(y|x) + beta * N (He et al. 2016; the paper's Eq. 12). The bound: all tokens up to n_max at no cost."""
 
     name = "length-reward"
     one_way = True
@@ -103,9 +102,9 @@ class LengthReward(Score):
 
 
 class BoundedLengthReward(LengthReward):
-    """log p(y|x) + beta * min(r|x|, N) (Huang et al. 2017; the paper's Eq. 11): only up to the length that one may expect.
+    """log p(y|x) + beta * min(r|x|, N) (Huang et al. 2017; the paper's Eq. 11): a reward only up to the expected length r|x|.
 
-    The paper asks for r|x| < n_max; where that fails, no output reaches r|x| and n_max takes its place.
+    The paper requires r|x| < n_max; otherwise no output reaches r|x| and n_max takes its place.
     """
 
     name = "bounded-length-reward"
@@ -120,19 +119,19 @@ class BoundedLengthReward(LengthReward):
 
 
 def by_length_penalty(alpha: float) -> Score:
-    """log p / N^alpha, as `length_penalty` means it everywhere; 0 is the plain log-probability, whose search is the cheapest."""
+    """log p / N^alpha, the usual meaning of `length_penalty`; 0 is the plain log-probability, whose search is the cheapest."""
     return LogProbability() if alpha == 0 else LengthNormalized(alpha)
 
 
 class MutualInformation(Score):
     """log p(y|x) - weight * log max(p(y), epsilon), clipped at every step (Li et al. 2016; the paper's Eq. 15).
 
-    A token can add at most u = weight * log(1/epsilon). Increments are kept less u, so that none is positive, and `final` gives u
-    back for every token: a length reward with beta = u, and exact like one.
+    A token can add at most u = weight * log(1/epsilon). The value is kept without that: increments are lower by u, so that none
+    is positive, and `final` adds u per token. This is a length reward with beta = u, and exact like one.
 
     With `whole_sequence` the probability of all of y is clipped once, as the paper's equation reads. What a hypothesis can still
     gain then depends on more than its value and length, so best-first search gives no guarantee. With epsilon = 0 nothing is
-    clipped and nothing bounded: beam search only (the paper's baseline).
+    clipped and nothing is bounded: beam search only (the paper's baseline).
     """
 
     name = "mutual-information"
@@ -174,11 +173,11 @@ class MutualInformation(Score):
             raise ValueError("epsilon = 0 leaves mutual information without a bound; use strategy='beam', or an epsilon above 0")
 
 
-LEAST = 1e-10  # stands for no attention at all, so that scores stay finite
+MIN_ATTENTION = 1e-10  # replaces no attention at all, so that scores stay finite
 
 
 class WrappedScore(Score):
-    """Everything as the score inside has it (log-probability where none is named); subclasses say what differs."""
+    """Delegates everything to another score (log-probability by default); subclasses override what differs."""
 
     def __init__(self, score: Score | None = None) -> None:
         self.score = score or LogProbability()
@@ -214,7 +213,7 @@ class Coverage(WrappedScore):
     """A score plus beta * sum_i log min(sum_j p_ij, 1) (Wu et al. 2016, Eq. 14): an output must attend to all of its input.
 
     p_ij is the attention to source token i when token j was chosen. GNMT's own score is `Coverage(beta, GNMT(alpha))`. The
-    penalty comes in when a hypothesis finishes; beams rank without it. It is never positive, so the bound of the score inside
+    penalty is added when a hypothesis finishes; beams rank without it. It is never positive, so the bound of the wrapped score
     still holds, and best-first search is exact under `leave`.
     """
 
@@ -226,7 +225,7 @@ class Coverage(WrappedScore):
         self.needs |= {"attention"}
 
     def ending(self, coverage: Any) -> Any:
-        seen = coverage.clip(LEAST, 1.0)
+        seen = coverage.clip(MIN_ATTENTION, 1.0)
         if hasattr(seen, "log"):  # a tensor
             return super().ending(coverage) + self.beta * seen.log().sum(-1)
         import numpy
@@ -240,10 +239,10 @@ class Coverage(WrappedScore):
 
 
 class Diverse(WrappedScore):
-    """Diverse beam search with the Hamming penalty (Vijayakumar et al. 2018): a beam in groups.
+    """Diverse beam search with the Hamming penalty (Vijayakumar et al. 2018): the beam is divided into groups.
 
-    A token costs `penalty` for every hypothesis of an earlier group that chose it at the same length. Groups go one after
-    another, level by level: no best-first search, and no claim to be exact.
+    A token costs `penalty` for every hypothesis of an earlier group that chose it at the same length. Groups take turns, level by
+    level: no best-first search, and no claim to be exact.
     """
 
     name = "diverse"
@@ -267,9 +266,9 @@ class Diverse(WrappedScore):
 
     def search(self, strategy: Strategy, *, n: int = 1, max_calls: int | None = None, **settings: Any) -> Groups:
         check_settings(strategy, self, settings["context"], n, max_calls)
-        each = strategy.using(k=strategy.k // self.groups)
-        settings |= {"score": self.score, "n": min(n, int(each.k))}
-        return Groups([AnyOrderSearch(each, **settings) for _ in range(self.groups)], self.penalty, n, max_calls)
+        group = strategy.using(k=strategy.k // self.groups)
+        settings |= {"score": self.score, "n": min(n, int(group.k))}
+        return Groups([AnyOrderSearch(group, **settings) for _ in range(self.groups)], self.penalty, n, max_calls)
 
 
 SCORES: dict[str, type[Score]] = {
@@ -285,7 +284,7 @@ def score_parameters(name: str) -> dict[str, bool]:
 
 
 def named_score(score: str | Score, **parameters: Any) -> Score:
-    """The score of this name, with its parameters; one that is an object already is returned as it is."""
+    """The score of this name, with its parameters; an object is returned as it is."""
     if isinstance(score, Score):
         if parameters:
             raise ValueError(f"score {score.name!r} is an object already: give it {', '.join(parameters)} where it is made")
@@ -307,14 +306,14 @@ def is_number(value: Any) -> bool:
 
 
 def nonnegative(name: str, value: float) -> float:
-    """`value`, if it is a number of at least 0."""
+    """Return `value`, or raise ValueError if it is not a number of at least 0."""
     if not (is_number(value) and value >= 0):
         raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
     return value
 
 
 def log_softmax(x: Any) -> Any:
-    """Normalised over the last axis, of an array or a tensor; -inf stays -inf. numpy is not imported before it is needed."""
+    """Log-softmax over the last axis of an array or a tensor; -inf stays -inf. Imports numpy only if needed."""
     if hasattr(x, "log_softmax"):
         return x.log_softmax(-1)
     import numpy

@@ -1,4 +1,4 @@
-"""Decoding: how to decode, as one frozen object that checks itself, signs itself and can be written down."""
+"""Decoding: all settings of a decode in one frozen object, which checks itself and has a signature and a JSON form."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .models import Model, Source
 from .models.model import eos_of
 from .scoring import Score, by_length_penalty, named_score
 from .search import Answered, Context, Finished, Heuristic, NeverStop, Search, Stop, Strategy, Trace, by_method
-from .search.required_words import RequiredWords, RequiredWordsSearch, spelled, words_of
+from .search.required_words import RequiredWords, RequiredWordsSearch, parse_words, token_sequences
 from .strategies import FirstFinished, as_ctranslate2, named_strategy, stopping
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much a forward pass may hold: at most `rows`. Up to `free` rows cost little more than one: speculation pays.
+    """The size of a forward pass: at most `rows`. Up to `free` rows cost little more than one, so speculation pays.
 
-    `alone`: of an input by itself, up to so many; None for all that could be needed.
+    `alone`: the most rows for an input that is decoded by itself; None for all that could be needed.
     """
 
     rows: int
@@ -37,7 +37,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Decoding:
-    """What is asked of every input: how to search, for what, and within which limits (vLLM calls it SamplingParams).
+    """All settings for decoding an input: how to search, for what, and within which limits (vLLM calls it SamplingParams).
 
     strategy          what to expand first, by name or as a `Strategy`
     beam              hypotheses of each length to keep
@@ -49,30 +49,30 @@ class Decoding:
                       the model's own limit, else 2|x| + 10
     min_length        tokens before EOS may come, as Hugging Face's min_new_tokens
     eos               the token, or tokens, that end an output instead of the model's own
-    stop_strings      texts that end an output as EOS does; what is written is the text before the first of them
+    stop_strings      texts that end an output as EOS does; the output is the text before the first of them
     finished          whether finished hypotheses "leave" the beam (today's toolkits) or "keep" their slot (the paper)
     prefix            the forced start of every output, a text or token ids (Hugging Face models); it is not scored
-    allowed           what may be written: a `bestfirst.Trie` of outputs, a `bestfirst.Grammar`, another `Constraint`,
+    allowed           the allowed outputs: a `bestfirst.Trie` of outputs, a `bestfirst.Grammar`, another `Constraint`,
                       or a name: a file of outputs, one a line, "regex:PATTERN", "schema:FILE", "grammar:FILE"
     must_contain      words that every output has to contain, in any order: texts or token ids; a list of them stands for one of
-                      them. Hypotheses compete with those that miss as many tokens (`search.BankedSearch` says what is exact)
-    processors        functions of (token ids, log-probabilities), a row each for hypotheses of one length, that return the latter
-                      as they are to be: transformers' `LogitsProcessor`s or your own. Of a model of transformers both are
-                      tensors, and ids begin with the prompt. Exact, where none of them is known to lift any above 0
+                      them. Hypotheses compete with those that miss as many tokens (`search.required_words` says what is exact)
+    processors        functions of (token ids, log-probabilities), one row per hypothesis of one length, that return the changed
+                      log-probabilities: transformers' `LogitsProcessor`s or your own. For a model of transformers both are
+                      tensors, and ids begin with the prompt. Exact, unless one is known to lift a log-probability above 0
     heuristic         h(y, context), where context.source is the input, for "a-star-beam" and "a-star"
     stop              a stopping rule other than the strategy's own, an object or its name: "exhausted", "opennmt", "shrinking",
                       "huang", "hf-true", "hf-false", "hf-never", "patience", "ctranslate2" (these two with a factor in
                       `stop_options`)
-    max_calls         give up on an input after so many calls (`status="budget"`)
-    queue_capacity    memory-reduced search: at most this many hypotheses wait (the paper's gamma * k)
+    max_calls         give up on an input after that many calls (`status="budget"`)
+    queue_capacity    memory-reduced search: at most this many hypotheses are queued (the paper's gamma * k)
     accept_truncated  whether unfinished hypotheses count as finished at max_length, as in Hugging Face
     row_budget        rows in a forward pass, shared by all inputs in flight; by default what suits the model, measured once
-    max_cache_tokens  tokens held for all inputs in flight: fewer are let in when it is reached. Results depend on neither
-    draft             who guesses how outputs go on, so that a step scores several tokens of one: "source" (what the input says
-                      there), "outputs" (what this run has written before), "model:FOLDER" (a smaller model), or a
+    max_cache_tokens  tokens in the KV cache for all inputs in flight: at this limit fewer are admitted. Results depend on neither
+    draft             a drafter that guesses how outputs continue, so that a step scores several tokens of one: "source" (from the
+                      input), "outputs" (from earlier outputs of this run), "model:FOLDER" (a smaller model), or a
                       `bestfirst.Drafter`. Results do not depend on it
-    deterministic     the same bits for an input whatever shares its batch (on a GPU): inputs are read one by one, and a forward
-                      pass always has the same number of rows
+    deterministic     the same bits for an input whatever shares its batch (on a GPU): inputs are encoded one by one, and a
+                      forward pass always has the same number of rows
     """
 
     strategy: str | Strategy = "best-first"
@@ -103,7 +103,7 @@ class Decoding:
     deterministic: bool = False
 
     def __post_init__(self) -> None:
-        """Find contradictions now, by beginning a search on nothing."""
+        """Find contradictions at once, also by starting a search without a model."""
         if self.stop_options and not isinstance(self.stop, str):
             raise ValueError(f"{', '.join(self.stop_options)} goes with a stopping rule; name one with stop")
         if self.row_budget is not None and not isinstance(self.row_budget, (int, Budget)):
@@ -126,14 +126,14 @@ class Decoding:
             self._limit(1)
         _ = self.budget
         self.objective.check(self.plan)
-        blind = self.plan if self.plan.heuristic is None else self.plan.using(heuristic=None)  # it may look at the input
-        self.objective.search(blind, eos=(), context=Context(n_max=1), n=self.nbest, max_calls=self.max_calls)
+        plan = self.plan if self.plan.heuristic is None else self.plan.using(heuristic=None)  # it may look at the input
+        self.objective.search(plan, eos=(), context=Context(n_max=1), n=self.nbest, max_calls=self.max_calls)
 
     def _check_final(self) -> None:
-        """A score of one's own returns numbers."""
+        """Raise TypeError if a score of the user does not return a number."""
         try:
             worth = self.objective.final(-1.0, 1, Context(n_max=1, source_length=1))
-        except Exception:  # it may look at the input, of which there is none here
+        except Exception:  # it may need the input, and there is none here
             return
         if not hasattr(worth, "__float__"):
             raise TypeError(f"{type(self.objective).__name__}.final returned {worth!r:.60}; it must return a number")
@@ -154,11 +154,11 @@ class Decoding:
 
     def _check_processors(self) -> None:
         given = self.processors
-        some = tuple(given) if isinstance(given, (list, tuple)) else (given,)
-        for each in some:
+        processors = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+        for each in processors:
             if not callable(each) or isinstance(each, type):
                 raise ValueError(f"processors must be functions of (token ids, scores), got {each!r}")
-        object.__setattr__(self, "processors", some)
+        object.__setattr__(self, "processors", processors)
 
     def _check_words(self) -> None:
         if not self.must_contain:
@@ -167,7 +167,7 @@ class Decoding:
         if isinstance(self.must_contain, str):
             raise ValueError(f"must_contain is a list of words, got {self.must_contain!r}; write [{self.must_contain!r}]")
         if isinstance(self.must_contain, (list, tuple)):
-            object.__setattr__(self, "must_contain", words_of(self.must_contain))
+            object.__setattr__(self, "must_contain", parse_words(self.must_contain))
         plan, score = self.plan, self.objective
         plain = score.plain and score.exact("leave") and not score.needs & {"attention", "language_model"}
         others = {
@@ -186,11 +186,11 @@ class Decoding:
             if given:
                 raise ValueError(f"must_contain does not go with {name}; leave one of them out")
 
-    # -- what it stands for ----------------------------------------------------------------------------------------------
+    # -- what the settings mean ------------------------------------------------------------------------------------------
 
     @cached_property
     def plan(self) -> Strategy:
-        """The strategy, with its stopping rule, method and queue."""
+        """The strategy, with its stopping rule, method and queue capacity."""
         plan = named_strategy(self.strategy, beam=self.beam, finished=self.finished, heuristic=self.heuristic)
         if self.stop == FirstFinished.name and not self.stop_options.keys() - {"factor"}:
             plan = as_ctranslate2(plan, self.objective, self.nbest, **self.stop_options)
@@ -201,6 +201,7 @@ class Decoding:
 
     @cached_property
     def objective(self) -> Score:
+        """The score that is searched with."""
         if self.length_penalty is None:
             return named_score(self.score, **self.score_options)
         if self.score != "logprob" or self.score_options:
@@ -209,15 +210,15 @@ class Decoding:
 
     @property
     def budget(self) -> Budget | None:
-        """The rows of a forward pass, where they are given."""
+        """The rows of a forward pass, if they are given."""
         return Budget(self.row_budget, self.row_budget) if isinstance(self.row_budget, int) else self.row_budget
 
     def ending(self, eos: Collection[int]) -> Collection[int]:
-        """The tokens that end an output, where the model's own are these."""
+        """The tokens that end an output; `eos` are the model's own."""
         return eos if self.eos is None else self.eos  # type: ignore[return-value]
 
     def read(self, model: Model) -> Decoding:
-        """As the model has them: what `allowed` names, and stop strings that are tokens of their own among those that end."""
+        """These settings resolved for a model: a named constraint, required words as tokens, one-token stop strings as EOS."""
         if isinstance(self.objective.language_model, str):
             raise TypeError(f"the language model is the text {self.objective.language_model!r}; load it: bestfirst.load(...)")
         tokens = {string: token for string in self.stop_strings if (token := model.special_token(string)) is not None}
@@ -226,7 +227,8 @@ class Decoding:
             ends = [*self.ending(eos_of(model.eos, "Model")), *tokens.values()]
             return self.using(eos=ends, stop_strings=strings).read(model)
         if isinstance(self.must_contain, tuple) and self.must_contain:
-            return self.using(must_contain=RequiredWords([spelled(some, model) for some in self.must_contain])).read(model)
+            sets = [token_sequences(alternatives, model) for alternatives in self.must_contain]
+            return self.using(must_contain=RequiredWords(sets)).read(model)
         if isinstance(self.allowed, Constraint):
             self.allowed.check(self.ending(eos_of(model.eos, "Model")))
         if not isinstance(self.allowed, str):
@@ -236,16 +238,16 @@ class Decoding:
     def n_max(self, source: Source) -> int:
         """The most tokens that an output for this input may have."""
         wanted = self.max_length
-        if wanted is not None and type(wanted) is not int:  # asked for every input: what is simplest comes first
+        if wanted is not None and type(wanted) is not int:  # called for every input: the common case first
             wanted = self._limit(source.length)
             if not hasattr(wanted, "__index__"):
                 raise ValueError(f"max_length must be a whole number, got {wanted!r} for an input of length {source.length}")
-        found = source.max_length if wanted is None else wanted
-        if found > source.limit:
-            found = int(source.limit)
-        if found < 1:
-            raise ValueError(f"max_length must be at least 1, got {found}")
-        return found
+        n_max = source.max_length if wanted is None else wanted
+        if n_max > source.limit:
+            n_max = int(source.limit)
+        if n_max < 1:
+            raise ValueError(f"max_length must be at least 1, got {n_max}")
+        return n_max
 
     def _limit(self, length: int) -> int | None:
         if isinstance(self.max_length, str):
@@ -256,11 +258,11 @@ class Decoding:
             return self.max_length
         try:
             return self.max_length(length)
-        except Exception as error:  # of the user's own code: it is about this input
+        except Exception as error:  # raised by the user's function, for this input
             raise ValueError(f"max_length({length}) raised {type(error).__name__}: {error}") from error
 
     def search(self, source: Source, eos: Collection[int], trace: Trace | None = None, **more: Any) -> Search:
-        """The search of one input, ready to be driven by an engine."""
+        """A new search of one input, for an engine to drive."""
         context = Context(self.n_max(source), source.length, source.payload)
         if self.must_contain:
             if trace is not None:
@@ -276,7 +278,7 @@ class Decoding:
         return replace(self, **changes)
 
     def json(self) -> dict[str, Any]:
-        """What differs from the defaults, as JSON has it; `Decoding(**fields)` reads it. ValueError for what has no name."""
+        """The settings that differ from the defaults, for JSON; `Decoding(**fields)` reads it. ValueError for unnamed objects."""
         out = {}
         for each in fields(self):
             value = getattr(self, each.name)
@@ -294,18 +296,17 @@ class Decoding:
         return out
 
     def identity(self) -> dict[str, Any]:
-        """As `json`, what results depend on."""
-        paceless = self.using(**{name: getattr(DEFAULT, name) for name in PACE})
-        return paceless.json()
+        """As `json`, without the settings that change no result."""
+        return self.using(**{name: getattr(DEFAULT, name) for name in SPEED_SETTINGS}).json()
 
     @property
     def signature(self) -> str:
-        """What makes a result what it is, in one line, but for the model: `best-first|k:10|score:logprob|finished:leave`."""
+        """The settings that determine a result, in one line: `best-first|k:10|score:logprob|finished:leave`."""
         options = {**self.score_options} if self.length_penalty is None else {"length_penalty": self.length_penalty}
         if not isinstance(self.score, str):
             options = {name: value for name, value in vars(self.score).items() if isinstance(value, (bool, int, float, str))}
         named = ",".join(f"{name}={getattr(value, 'name', value)}" for name, value in options.items())
-        k = int(self.plan.k) if self.plan.k < inf else self.beam  # of greedy search it is 1
+        k = int(self.plan.k) if self.plan.k < inf else self.beam  # 1 for greedy search
         parts = [self.plan.name, f"k:{k}", f"score:{self.objective.name}" + (f"({named})" if named else "")]
         parts.append(f"finished:{self.plan.finished}")
         parts += [f"{name}:{value}" for name in SIGNED if (value := getattr(self, name)) != getattr(DEFAULT, name)]
@@ -328,7 +329,7 @@ class Decoding:
 
 
 SIGNED = ("min_length", "eos", "stop_strings", "method", "nbest", "max_calls", "queue_capacity", "accept_truncated")
-"""Settings that a signature names by themselves, where they are not the usual ones."""
-PACE = ("row_budget", "max_cache_tokens", "draft")
-"""Settings that change no result."""
+"""Settings that a signature names individually if they differ from the default."""
+SPEED_SETTINGS = ("row_budget", "max_cache_tokens", "draft")
+"""Settings that affect speed and memory, but no result."""
 DEFAULT = Decoding()

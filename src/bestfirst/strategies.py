@@ -1,5 +1,5 @@
-"""Strategies and stopping rules by name, as `decode` and the command know them; and the stops and orders
-that only Hugging Face or CTranslate2 know, of which searches know nothing."""
+"""Strategies and stopping rules by name, as `decode` and the command know them, and the stops and orders that imitate Hugging
+Face or CTranslate2. The `search` package does not depend on these."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ from .search.table_1 import BestFirst, Finished, Heuristic, ShortestFirst, Strat
 
 
 class ShortestFirstPruned(ShortestFirst):
-    """Level by level, the better first, but for what cannot matter: once k children precede a parent, none of its own can enter.
+    """Level by level, the better first, as `early_stopping=True` is searched. Once k children precede a parent, it is not scored.
 
-    For scores whose bounds hold, the same result from fewer calls, whatever the stop. What `early_stopping=True` is searched by.
+    For scores whose bounds hold: the same result from fewer calls, under any stop.
     """
 
     relies_on_bound = True
 
 
 class BestIsWorse(stops.LevelStop):
-    """The best unfinished hypothesis, as long as it is, does not beat the k-th answer: Hugging Face's `early_stopping=False`."""
+    """The best unfinished hypothesis, at its present length, does not beat the k-th answer: Hugging Face's
+    `early_stopping=False`."""
 
     name = "hf-false"
 
     def at_level(self, search: AnyOrderSearch, length: int) -> bool:
-        enough = int(max(search.n, search.strategy.k))  # of n, where more are asked for than Hugging Face collects
+        enough = int(max(search.n, search.strategy.k))  # n, where more than the k that Hugging Face collects are requested
         if len(search.answers) < enough:
             return False
         return search.best_unfinished(length).worth <= search.answers[enough - 1].worth
 
 
 class NeverAsWritten(stops.LevelStop):
-    """Hugging Face's `early_stopping="never"`, for scores that may rise above 0, where it is no bound."""
+    """Hugging Face's `early_stopping="never"` to the letter, for scores that may rise above 0, where it is not a bound."""
 
     name = "hf-never"
 
     def __init__(self, length: int | None) -> None:
-        self.length = length  # the length at which it takes a running hypothesis to be worth most; None: its own
+        self.length = length  # the length at which Hugging Face scores running hypotheses; None: their own
 
     def at_level(self, search: AnyOrderSearch, length: int) -> bool:
         k = int(search.strategy.k)
@@ -56,44 +57,43 @@ class HuggingFaceStep:
     """Hugging Face's `early_stopping=False`, its default, found best-first: the same answers, fewer calls.
 
     Its beam search ends with the first step t at which the best unfinished hypothesis of length t is worth no more than the k-th
-    answer of at most t tokens. Nothing open has a greater value than `y`, so what precedes `y` settles t: the best of a length is
-    known if its value is no less than that of `y`; where it is less, it stays so, and `y` at that length is the most it could be
-    worth. Answers that pass the test have a greater value than `y`, too, so they stay; what is still open can only finish below
-    them. All this looks at what precedes `y` alone, so it does not matter what was scored ahead; longer answers that were found
-    that way do not count. Needs best-first order, `leave`, and a score that rises with length for a fixed value; a monotonic one
-    stops exactly.
+    answer of at most t tokens. No open hypothesis has a greater value than `y`, so what precedes `y` determines t: the best of a
+    length is known if its value is no less than that of `y`; otherwise it stays below, and `y` at that length is the most it
+    could be worth. Answers that pass the test have a greater value than `y`, too, so they stay; open hypotheses can only finish
+    below them. Only what precedes `y` is used, so it does not matter what was scored ahead; longer answers found that way do not
+    count. Needs best-first order, `leave`, and a score that rises with length for a fixed value; a monotonic one stops exactly.
     """
 
     name = "hf-false"
     exact = False
     depends_on_past = False
-    own_search = StepSearch  # which finds this step by itself, and leaves out what cannot matter
+    own_search = StepSearch  # finds this step itself, and does not score what cannot matter
 
     def __call__(self, search: AnyOrderSearch, y: Hypothesis) -> bool:
         return _ANSWERED(search, y) or self._step(search, y.value, y.length) is not None or self._equal(search, y)
 
     def _equal(self, search: AnyOrderSearch, y: Hypothesis) -> bool:
-        """Whether the n-th answer is worth no less than what can follow `y`, and no longer: it precedes that, if not `y`."""
+        """For a monotonic score: whether the n-th answer is worth no less than any continuation of `y`, and is no longer."""
         if not search.score.monotonic or len(search.answers) < search.n:
             return False
         answer = search.answers[search.n - 1]
         return answer.worth >= y.bound and answer.length <= y.length
 
     def _step(self, search: AnyOrderSearch, value: float, length: int) -> int | None:
-        """The step at which Hugging Face stops, if what precedes an open hypothesis of this value and length settles it."""
+        """The step at which Hugging Face stops, or None if what precedes an open one of this value and length does not decide."""
         enough = int(max(search.n, search.strategy.k))
         if search.score.monotonic or len(search.answers) < enough:
             return None
         answers = search.answers
-        first = sorted(z.length for z in answers)[enough - 1]  # no shorter step has so many answers
+        first = sorted(z.length for z in answers)[enough - 1]  # shorter steps have fewer than `enough` answers
         if _best_value(search, first - 1) < value:
-            return None  # the best of a length is no better than that of a shorter one: all of those are known, or none here
+            return None  # the best of a shorter length is not known yet, so neither is that of any longer one
         for t in range(first, min(len(search.agenda.beams), search.context.n_max) + 1):
             best = _best_value(search, t)
             known = best >= value
             answer = [z for z in answers if z.length <= t][enough - 1].worth
             rival = search.score.final(best if known else value, t, search.context)
-            # An equal one that is open and shorter could still finish at this step, and precede the k-th answer in the order.
+            # An open one of equal value that is shorter could still finish at this step, and precede the k-th answer.
             if answer > rival or (answer == rival and known and (value < best or length >= t)):
                 return t
             if not known:
@@ -101,7 +101,7 @@ class HuggingFaceStep:
         return None
 
     def counted(self, search: AnyOrderSearch) -> list[Hypothesis]:
-        """The answers that Hugging Face had found by then."""
+        """The answers that Hugging Face had found when it stopped."""
         y = search.first()
         step = self._step(search, -inf, 0) if y is None else self._step(search, y.value, y.length)
         return search.answers if step is None else [y for y in search.answers if y.length <= step]
@@ -111,7 +111,7 @@ _ANSWERED = Answered()
 
 
 def _best_value(search: AnyOrderSearch, length: int) -> float:
-    """The value of the best unfinished hypothesis of this length that is known."""
+    """The value of the best unfinished hypothesis of this length that is known, or -inf."""
     beams = search.agenda.beams
     return next((y.value for y in beams[length].members if not y.finished), -inf) if length < len(beams) else -inf
 
@@ -120,10 +120,10 @@ def _best_value(search: AnyOrderSearch, length: int) -> float:
 
 
 class FirstFinished(stops.Patience):
-    """There are `factor` times k answers; of a plain log-probability, n, and the beam's best has finished at some length:
-    CTranslate2's rule, of version 4 (`tests/scoring/test_ctranslate2.py` holds it against CTranslate2 itself).
+    """CTranslate2's rule (version 4): there are `factor` times k answers; for a plain log-probability, there are n and the first
+    member of the beam was finished at some length. `tests/scoring/test_ctranslate2.py` compares with CTranslate2 itself.
 
-    An output's length counts its EOS there as here. An empty output is one, which there needs `min_decoding_length=0`.
+    An output's length counts its EOS in both. An empty output is allowed here; CTranslate2 needs `min_decoding_length=0` for it.
     """
 
     name = "ctranslate2"
@@ -138,10 +138,8 @@ class FirstFinished(stops.Patience):
 
 
 def as_ctranslate2(plan: Strategy, score: Score, n: int, factor: float = 1.0) -> Strategy:
-    """This strategy with CTranslate2's stop. Best-first, it leaves out what cannot matter.
-
-    The best of all that has finished when the beam's best has is beam search's answer, which best-first search finds soonest.
-    """
+    """This strategy with CTranslate2's stop. Best-first order becomes a pruned one: for one answer by log-probability plain
+    best-first search, since of all that has finished when the beam's first member has, the best is beam search's answer."""
     if plan.finished != "leave":
         raise ValueError(f"stop={FirstFinished.name!r} is for finished='leave', CTranslate2's rule, not {plan.finished!r}")
     best_first = isinstance(plan.order, BestFirst) and plan.k < inf
@@ -173,7 +171,7 @@ WITH_FACTOR = ("patience", FirstFinished.name)
 def named_strategy(
     strategy: str | Strategy, *, beam: int = 5, finished: Finished = "leave", heuristic: Heuristic | None = None
 ) -> Strategy:
-    """The strategy of this name; one that is an object already is returned as it is, if nothing else contradicts it."""
+    """The strategy of this name. An object is returned as it is, if no other argument contradicts it."""
     if isinstance(strategy, Strategy):
         given: dict[str, tuple[Any, Any, Any]] = {
             "beam": (beam, 5, strategy.k),
@@ -203,9 +201,9 @@ def named_strategy(
 def stopping(plan: Strategy, stop: str | Stop, **options: Any) -> Strategy:
     """This strategy with another stopping rule, by name or as an object.
 
-    "shrinking" brings its rule for finished hypotheses along. "hf-false", "hf-never", "hf-true" and "patience" work with
-    best-first search too, and return what beam search returns with them; at the last two, which count answers, levels are scored
-    one after the other, less what cannot matter. All others go level by level.
+    "shrinking" also sets its rule for finished hypotheses. "hf-false", "hf-never", "hf-true" and "patience" work with best-first
+    search, too, and return what beam search returns with them. The last two count answers, so levels are scored one after the
+    other, without what cannot matter. All others go level by level.
     """
     if not isinstance(stop, str):
         return plan.using(stop=stop)

@@ -1,10 +1,10 @@
-"""Laws that a model or a score of your own must obey, for your own tests. Pure Python; numpy only where a score asks for arrays.
+"""Laws that a model or a score of your own must obey, for your own tests. Pure Python; numpy only where a score needs arrays.
 
     from bestfirst.testing import check_model, check_score
     check_model(MyModel(), "an input")
     check_score(MyScore())
 
-Each raises AssertionError with a sentence that names the law, the hypothesis and the numbers, or returns None.
+Both return None, or raise AssertionError with a sentence that names the law, the hypothesis and the numbers.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ def check_model(
     tolerance: float = ROUNDING,
     seed: int = 0,
 ) -> None:
-    """Check a model on one input and a random tree of so many prefixes. Its laws:
+    """Check a model on one input and a random tree of that many prefixes. Its laws:
 
     - a score for every token of one vocabulary, EOS among them; none of them NaN or +inf
     - monotonic: no score is positive (turn off for additive scores that can rise; those need strategy="beam")
     - normalized: the scores are logarithms of probabilities that sum to 1 (turn off for scores that are not probabilities)
-    - consistent: going on from a kept state, however often it was used, equals scoring the prefix again from the start
+    - consistent: continuing from a kept state, however often it was used, equals scoring the prefix again from the start
     - batch-independent: a hypothesis' scores and state do not depend on what else is in the batch
 
     `tolerance` is what rounding may change: batch shape changes the last bits of a neural model's scores.
     """
     model = as_model(model)
-    alone = _grow(model, source, prefixes, random.Random(seed))
+    alone = _random_tree(model, source, prefixes, random.Random(seed))
     size = len(alone[()].logprobs)
     for prefix, answer in alone.items():
         _check_numbers(prefix, answer.logprobs, size, model)
@@ -63,22 +63,22 @@ def check_model(
 
 
 def _ask(model: Model, batch: Sequence[Query]) -> list[Scored]:
-    """What the model answers, as it is read while decoding, with scores as a list."""
+    """The model's answers, validated as they are while decoding, with scores as lists."""
     try:
         answers = UserModel(model, lenient=False).read_answers(model.score(batch), batch, "score")
     except BrokenLaw as broken:
         raise AssertionError(f"one answer a query: {broken}") from None
-    return [answer._replace(logprobs=_listed(answer.logprobs)) for answer in answers]
+    return [answer._replace(logprobs=_as_list(answer.logprobs)) for answer in answers]
 
 
-def _listed(row: Any) -> list[float]:
+def _as_list(row: Any) -> list[float]:
     if isinstance(row, (list, tuple)):
         return [float(value) for value in row]
     return [float("nan")] if row is None else as_float64(row, "the scores", nan=True).tolist()
 
 
-def _grow(model: Model, source: Any, prefixes: int, rng: random.Random) -> dict[Prefix, Scored]:
-    """A random tree, each prefix scored alone, from the state that its parent was given when it was scored."""
+def _random_tree(model: Model, source: Any, prefixes: int, rng: random.Random) -> dict[Prefix, Scored]:
+    """A random tree of prefixes, each scored alone, from the state that the model returned for its parent."""
     start = model.start(source)
     tree: dict[Prefix, Scored] = {(): _ask(model, [Query(start, ())])[0]}
     limit = model.max_length(source)
@@ -94,7 +94,7 @@ def _grow(model: Model, source: Any, prefixes: int, rng: random.Random) -> dict[
 
 
 def _replay(model: Model, source: Any, prefix: Prefix) -> Scored:
-    """The prefix scored from the start, token by token, alone."""
+    """Score the prefix from the start, token by token, alone."""
     answer = Scored([], model.start(source))
     for length in range(len(prefix) + 1):
         answer = _ask(model, [Query(answer.state, prefix[:length])])[0]
@@ -134,7 +134,7 @@ def _check_normalized(prefix: Prefix, logprobs: Sequence[float], tolerance: floa
 
 
 def _check_batches(model: Model, source: Any, alone: dict[Prefix, Scored], rng: random.Random, tolerance: float) -> None:
-    """All in one batch, in a random order and with repetitions; then once more from the states that this gave."""
+    """Score all prefixes in one batch, in random order and with repetitions; then again from the states of that batch."""
     states = {prefix: answer.state for prefix, answer in alone.items()}
     for where in ("in a batch", "from states made in a batch, in one"):
         batch = [*alone, *rng.choices(list(alone), k=3)]
@@ -165,8 +165,8 @@ def check_score(score: Score, *, n_max: int = 12, source_length: int = 6, tolera
     - increments are never positive, nor is what finishing adds
     - `final` never falls when the value rises
     - `bound` is not exceeded by `final` at any greater length, nor by the bound of a longer hypothesis
-    - what it claims: `monotonic` (`final` never rises with length), `one_way` (it only rises, or only falls, and rises strictly
-      with the value), `value_only`
+    - its claims: `monotonic` (`final` never rises with length), `one_way` (it only rises, or only falls, and rises strictly with
+      the value), `value_only`
 
     Under them best-first search returns beam search's result (docs/algorithm.md).
     """
@@ -187,6 +187,7 @@ def check_score(score: Score, *, n_max: int = 12, source_length: int = 6, tolera
 
 
 def _exceeds(a: float, b: float, tolerance: float) -> bool:
+    """Whether a > b by more than rounding; NaN always does."""
     return isnan(a) or isnan(b) or (b < inf and a > b + tolerance * (1 + abs(b)))
 
 
@@ -201,7 +202,7 @@ def _check_increments(score: Score, rng: random.Random, tolerance: float) -> Non
 
 
 def _increments(score: Score, rng: random.Random) -> Iterator[tuple[list[float], list[float]]]:
-    """Log-probabilities, from flat to certain, and what the score makes of them."""
+    """Log-probabilities, from flat to peaked distributions, and the score's increments for them."""
     import numpy
 
     for sharpness in (0.0, 1.0, 5.0, 50.0):

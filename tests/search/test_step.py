@@ -123,7 +123,7 @@ def test_what_is_left_out_is_made_good_where_it_could_have_been_the_stop(ends, r
     assert expected[0][1] == (-1.0 if ends else -16.0 / 25)
     search = searched(StepSearch, LengthNormalized(1.0), world, rows, 0)
     assert answers(search) == expected
-    assert search.made[search.root, 2].successors is not None
+    assert search.children[search.root, 2].successors is not None
 
 
 def test_what_one_chain_could_change_is_scored(cases, tally):
@@ -170,7 +170,7 @@ def called(search: StepSearch, tokens: Tokens) -> bool:
     for token in tokens:
         if y.successors is None or token not in y.successors.tokens:
             return False
-        child = search.made.get((y, y.successors.tokens.index(token)))
+        child = search.children.get((y, y.successors.tokens.index(token)))
         if child is None:
             return False
         y = child

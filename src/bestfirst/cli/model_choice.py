@@ -12,7 +12,7 @@ from ..drafting import MODEL
 from ..models.folder import check_folder, fingerprint, has_tokenizer
 from ..models.text_model import TextModel
 from ..search import Result
-from ..settings import DEFAULT, PACE, Decoding
+from ..settings import DEFAULT, SPEED_SETTINGS, Decoding
 from . import options
 from .console import reason, silence_libraries, usage
 from .options import DTYPES, ModelName, drop_unset, flag, one_of, thread_count
@@ -144,7 +144,7 @@ def decode_one(model: TextModel, text: str, decoding: Decoding, trace: bool = Fa
 
 def identity(decoding: Decoding) -> dict[str, Any]:
     """The settings that results depend on, defaults included; files and the language model's folder by a checksum."""
-    defaults = {field.name: getattr(DEFAULT, field.name) for field in fields(DEFAULT) if field.name not in PACE}
+    defaults = {field.name: getattr(DEFAULT, field.name) for field in fields(DEFAULT) if field.name not in SPEED_SETTINGS}
     settings = {**defaults, **decoding.identity()}
     if (name := decoding.score_options.get("language_model")) is not None:
         settings["score_options"] = {**settings["score_options"], "language_model": fingerprint(name)}

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..constraints.trie import Trie
-from ..drafting import MOST
+from ..drafting import MAX_DRAFT_TOKENS
 from ..scoring import GNMT, LengthNormalized, Score
-from ..search import Answer, Context, LevelSearch, Patience, Result, StepSearch, Strategy, StrictSearch, check
+from ..search import Answer, Context, LevelSearch, Patience, Result, StepSearch, Strategy, StrictSearch, check_settings
 from ..search.policy import Policy
 from ..settings import Decoding
 from ..strategies import FirstFinished, HuggingFaceStep
@@ -60,7 +60,7 @@ class CompiledSearch(ABC):
     def __init__(self, job: Job, eos: Collection[int]) -> None:
         decoding, plan = job.decoding, job.decoding.plan
         self.context = Context(job.n_max, job.source.length)
-        check(plan, decoding.objective, self.context, decoding.nbest)
+        check_settings(plan, decoding.objective, self.context, decoding.nbest)
         ends, complete = frozenset(decoding.ending(eos)), job.n_max if decoding.accept_truncated else None
         self.memory = SearchMemory(
             k=int(plan.k), n=decoding.nbest, n_max=job.n_max, keep=plan.finished == "keep", complete=complete, ends=ends
@@ -249,7 +249,7 @@ class CompiledEngine(HostEngine):
 
     def _needed_prefixes(self, running: Running) -> Iterable[tuple[int, ...]]:
         search = running.search
-        return search.memory.needed(MOST) if isinstance(search, CompiledSearch) else super()._needed_prefixes(running)
+        return search.memory.needed(MAX_DRAFT_TOKENS) if isinstance(search, CompiledSearch) else super()._needed_prefixes(running)
 
     def _release(self, running: Running) -> None:
         if isinstance(running.search, CompiledSearch):

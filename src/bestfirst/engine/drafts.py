@@ -15,7 +15,7 @@ from itertools import chain
 from time import thread_time
 from typing import TYPE_CHECKING, Any
 
-from ..drafting import MOST, Drafter
+from ..drafting import MAX_DRAFT_TOKENS, Drafter
 from ..search import AnyOrderSearch, Hypothesis, LevelSearch, Result, Search, StrictSearch, Successors, Trace
 from .model_record import Gains, Rates
 
@@ -129,7 +129,7 @@ class Drafting:
             drafts.to_score = []
             if not work or room < 1 or inputs > free or not self._should_guess():
                 continue
-            least, most = 1 / (1 + free / inputs), min(room, MOST)
+            least, most = 1 / (1 + free / inputs), min(room, MAX_DRAFT_TOKENS)
             if self.rates.idle % RETRY_STEPS == 0:
                 least, most = 0.0, min(room, RETRY_ROWS)
             try:

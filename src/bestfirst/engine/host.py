@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ..drafting import MOST
+from ..drafting import MAX_DRAFT_TOKENS
 from ..search import Answer, Hypothesis, LevelSearch, Result, StrictSearch, Successors, certified
 from ..settings import Budget, Decoding
 from .engine import Job, Running, Stats, check_compatible, item_of, set_text, text_tokens, without_tokens
@@ -304,7 +304,7 @@ class HostEngine:
     def _needed_prefixes(self, running: Running) -> Iterable[tuple[int, ...]]:
         """Prefixes that the drafted search had to expand, the first `MOST` of them."""
         requested, by_level = running.drafts.requested, isinstance(running.search, LevelSearch)  # type: ignore[union-attr]
-        return [y.tokens for y in requested if by_level or y.on_beam][:MOST]
+        return [y.tokens for y in requested if by_level or y.on_beam][:MAX_DRAFT_TOKENS]
 
     def _finish(self, running: Running) -> Result:
         """The result of a finished search, with texts and costs; updates the statistics and frees the search."""

@@ -10,7 +10,7 @@ from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..drafting import FIRST
+from ..drafting import DEFAULT_TRUST
 from ..models import Model
 from ..settings import Budget
 
@@ -25,11 +25,11 @@ class Rates:
         self._tries: Counter[Hashable] = Counter()
         self._rates: dict[Hashable, float] = {}
 
-    def rate(self, kind: Hashable, unknown: float = FIRST) -> float:
+    def rate(self, kind: Hashable, unknown: float = DEFAULT_TRUST) -> float:
         """The rate in [0, 1]; `unknown` before the first try."""
         return self._rates.get(kind, unknown)
 
-    def note(self, kind: Hashable, right: bool, unknown: float = FIRST) -> None:
+    def note(self, kind: Hashable, right: bool, unknown: float = DEFAULT_TRUST) -> None:
         self._tries[kind] += 1
         rate = self.rate(kind, unknown)
         self._rates[kind] = rate + (right - rate) / (self.PRIOR_TRIES + min(self._tries[kind], self.MAX_TRIES))
@@ -48,7 +48,7 @@ class Ahead:
 
     def rows(self, kind: Hashable, most: int, alone: int) -> int:
         """The number of rows for a step, at most `most`; `alone` - 1 rows cost as much as an empty step."""
-        rows, rate = 1, FIRST
+        rows, rate = 1, DEFAULT_TRUST
         while rows < most:
             rate = self._rates.rate((kind, rows), rate)
             if rows >= alone and rate < 1 / alone:

@@ -1,8 +1,8 @@
-"""The paper: Algorithm 2, Table 1, hypotheses and the agenda. Pure Python, standard library only.
+"""Best-first beam search (Meister, Vieira and Cotterell 2020), without any model. Standard library only.
 
-`algorithm_2` is the algorithm to be read, `search` says which search runs when: `strict`, `step`, `level`, `any_order` (with its
-`search_tree`), or one on a device. `table_1` and `stops` are what one may choose, `groups` is diverse beam search.
-"""
+To read beside the paper: `algorithm_2` (as printed, and corrected), `table_1` (strategies), `stops` (stopping criteria), `agenda`
+(the queue of beams, section 3.3). `search` lists the searches that run, and `Score.search` chooses one: `strict`, `step`, `level`
+or `any_order` (with `search_tree`). `diverse_groups` and `required_words` are variants; `trace` records a search."""
 
 from .agenda import Agenda, Beam
 from .any_order import AnyOrderSearch
@@ -32,7 +32,7 @@ from .table_1 import (
     best_first_beam,
     breadth_first,
     by_method,
-    check,
+    check_settings,
     greedy,
 )
 from .trace import HEADER, RecordedSearch, Trace
@@ -43,5 +43,5 @@ __all__ = [
     "LevelStop", "NeverStop", "OptimalStop", "Order", "Patience", "RecordedSearch", "Result", "Score", "Search",
     "ShortestFirst", "Status", "StepSearch", "Stop", "Strategy", "StrictSearch", "Successors", "TopFinished", "Trace",
     "Unreachable", "a_star", "a_star_beam", "beam", "best_first", "best_first_beam", "breadth_first", "by_method",
-    "certified", "check", "greedy",
+    "certified", "check_settings", "greedy",
 ]  # fmt: skip

@@ -1,13 +1,13 @@
 """The agenda: a priority queue of beams, one beam per length, each capped (the paper, section 3.3).
 
-A `Beam` holds the best hypotheses of its length that are known so far, closed ones included, in order of rank. The paper's
-beams hold pending hypotheses only, at most k - pops[t] of them; with the popped ones left in, the cap is simply k, and the
-order in which hypotheses were scored no longer matters: a better one that comes late still displaces a worse one.
+A `Beam` holds the best hypotheses of its length that are known so far, closed ones included, in order of rank. The paper's beams
+hold only pending hypotheses, at most k - pops[t] of them. With the popped ones left in, the cap is simply k, and the order of
+scoring no longer matters: a better hypothesis that is found late still displaces a worse one.
 
-Costs, as in the paper: a hypothesis that cannot enter a full beam is refused in O(1) against the worst member; one that can
-costs O(log k) comparisons (and a memory move) to insert; the queue of beams costs O(log n_max) per change of a beam's head. What
-the paper pays for all |V| children of a hypothesis is paid here for those that come to the front: its children wait behind a
-`Cursor`, best first, until the best score they could reach is the best on the agenda.
+Costs, as in the paper: a full beam refuses a hypothesis in O(1), by comparing it with the worst member; an insertion costs
+O(log k) comparisons (and a memory move); a change of a beam's head costs O(log n_max) in the queue of beams. The paper pays this
+for all |V| children of a hypothesis, this agenda only for children that reach the front: the others wait behind a `Cursor`, best
+first, until the best score they could reach is the best on the agenda.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from operator import attrgetter
 from .hypothesis import Hypothesis, Key
 
 Cursor = tuple[float, float, tuple[()], int, Hypothesis, int]
-"""The j-th child of a hypothesis, not made yet: its place (`Order.cursor`), a serial number, the parent, j.
+"""The j-th child of a hypothesis, not created yet: its place (`Order.cursor`), a serial number, the parent, j.
 
-Sorts among the keys of hypotheses, before those of the same place."""
+Sorts among the keys of hypotheses, before a hypothesis of the same place."""
 by_rank, by_key = attrgetter("rank"), attrgetter("key")
 
 
@@ -33,17 +33,17 @@ class Beam:
     `leave`: at most k unfinished members; a finished one is a member (is accepted) if fewer than k members precede it.
     """
 
-    __slots__ = ("k", "keep", "length", "members", "open", "rest", "twins", "unfinished")
+    __slots__ = ("by_state", "cursors", "k", "keep", "length", "members", "open", "unfinished")
 
     def __init__(self, length: int, k: float, keep: bool) -> None:
         self.length = length
         self.k = k  # infinite where nothing is pruned
         self.keep = keep
         self.members: list[Hypothesis] = []  # by rank
-        self.open: list[Hypothesis] = []  # the members that are not scored yet, by place on the agenda
-        self.rest: list[Cursor] = []  # children of closed hypotheses of the beam before, not made yet
+        self.open: list[Hypothesis] = []  # the queued members, which are not scored yet, by key
+        self.cursors: list[Cursor] = []  # a heap; children of closed members of the previous beam, not created yet
         self.unfinished = 0
-        self.twins: dict[Hashable, Hypothesis] = {}  # the best member of each state, where states are known: there is no other
+        self.by_state: dict[Hashable, Hypothesis] = {}  # the only member of each known state
 
     @property
     def full(self) -> bool:
@@ -51,9 +51,9 @@ class Beam:
         return (len(self.members) if self.keep else self.unfinished) >= self.k
 
     def insert(self, y: Hypothesis) -> Sequence[Hypothesis]:
-        """Add `y` and return what falls off for it: nothing, other members, or `y` itself. Of two with one state the better
-        stays: whatever can become of the other is worse than the same of this one."""
-        twin = None if y.state_key is None else self.twins.get(y.state_key)
+        """Add `y` and return the hypotheses that fall off: none, other members, or `y` itself. Of two with the same state only
+        the better stays: every continuation of the other is worse than the same continuation of this one."""
+        twin = None if y.state_key is None else self.by_state.get(y.state_key)
         if twin is None or twin is y:
             return self._insert(y)
         if (-twin.value, twin.tokens) <= (-y.value, y.tokens):
@@ -70,7 +70,7 @@ class Beam:
             return (y,)
         members.insert(position, y)
         if y.state_key is not None:
-            self.twins[y.state_key] = y
+            self.by_state[y.state_key] = y
         if not y.finished:
             self.unfinished += 1
         if len(members) <= self.k:
@@ -87,7 +87,7 @@ class Beam:
     def _remove(self, position: int) -> Hypothesis:
         y = self.members.pop(position)
         if y.state_key is not None:
-            self.twins.pop(y.state_key, None)
+            self.by_state.pop(y.state_key, None)
         if not y.finished:
             self.unfinished -= 1
         return y
@@ -96,26 +96,26 @@ class Beam:
         self._remove(bisect_left(self.members, y.rank, key=by_rank))
 
     def lock(self, y: Hypothesis) -> None:
-        """Give `y` a rank that nothing can displace: it counts as popped, whatever comes later (Alg. 2, pops[t])."""
+        """Give `y` a rank that nothing can displace: it counts as popped, whatever is found later (Alg. 2, pops[t])."""
         del self.members[bisect_left(self.members, y.rank, key=by_rank)]
         y.rank = (float("-inf"), *y.rank[1:])
         insort(self.members, y, key=by_rank)
 
     def kth(self) -> Hypothesis | None:
-        """The k-th member, finished or not: whoever follows it and is finished is not accepted."""
+        """The k-th member, finished or not: a finished hypothesis that ranks after it is not accepted."""
         return self.members[int(self.k) - 1] if len(self.members) >= self.k else None
 
 
 class Agenda:
-    """A queue of beams, ordered by each beam's first open hypothesis or cursor."""
+    """A queue of beams, ordered by the first open hypothesis or cursor of each beam."""
 
     def __init__(self) -> None:
         self.beams: list[Beam] = []  # by length
-        self._heads: list[tuple[Key | Cursor, int]] = []  # lazily: an entry counts only while it is that beam's head
+        self._heads: list[tuple[Key | Cursor, int]] = []  # a lazy heap: an entry counts only while it is its beam's head
         self._serial = 0
 
     def enqueue(self, y: Hypothesis) -> None:
-        """Make `y` wait to be scored, unless it does."""
+        """Queue `y` to be scored; no effect if it is queued already."""
         pending = self.beams[y.length].open
         i = bisect_left(pending, y.key, key=by_key)
         if i < len(pending) and pending[i] is y:
@@ -125,7 +125,7 @@ class Agenda:
             heapq.heappush(self._heads, (y.key, y.length))
 
     def dequeue(self, y: Hypothesis) -> bool:
-        """Take `y` off the queue, and say whether it waited there; its place in the beam is another matter."""
+        """Remove `y` from the queue and return whether it was queued. It stays a member of its beam."""
         if y.length >= len(self.beams):
             return False
         pending = self.beams[y.length].open
@@ -140,24 +140,24 @@ class Agenda:
         return False
 
     def defer(self, y: Hypothesis, j: int, place: tuple[float, float]) -> None:
-        """Put the j-th child of `y` behind a cursor: it is made when that comes to the front."""
+        """Queue a cursor for the j-th child of `y`: the child is created when the cursor reaches the front."""
         length = y.length + 1
         self._serial += 1
         cursor: Cursor = (*place, (), self._serial, y, j)
-        rest = self.beams[length].rest
-        heapq.heappush(rest, cursor)
-        if rest[0] is cursor:
+        cursors = self.beams[length].cursors
+        heapq.heappush(cursors, cursor)
+        if cursors[0] is cursor:
             heapq.heappush(self._heads, (cursor, length))
 
     def pop_cursor(self, beam: Beam) -> tuple[Hypothesis, int]:
-        """The first cursor of a beam: a parent, and which child."""
-        _, _, _, _, y, j = heapq.heappop(beam.rest)
-        if beam.rest:
-            heapq.heappush(self._heads, (beam.rest[0], beam.length))
+        """Remove the first cursor of a beam; return its parent and the index of the child."""
+        _, _, _, _, y, j = heapq.heappop(beam.cursors)
+        if beam.cursors:
+            heapq.heappush(self._heads, (beam.cursors[0], beam.length))
         return y, j
 
     def head(self) -> Hypothesis | Beam | None:
-        """The open hypothesis that comes first in the order; or the beam whose first cursor comes before it."""
+        """The first open hypothesis in the order; or a beam, if its first cursor precedes every open hypothesis."""
         heads, beams = self._heads, self.beams
         while heads:
             key, length = heads[0]
@@ -165,13 +165,13 @@ class Agenda:
                 beam = beams[length]
                 if beam.open and beam.open[0].key is key:
                     return beam.open[0]
-                if beam.rest and beam.rest[0] is key:
+                if beam.cursors and beam.cursors[0] is key:
                     return beam
             heapq.heappop(heads)
         return None
 
     def in_order(self) -> Iterator[Hypothesis]:
-        """All that wait, first to last. The agenda must not change meanwhile."""
+        """All queued hypotheses, first to last. The agenda must not change during the iteration."""
         return heapq.merge(*(beam.open for beam in self.beams), key=by_key)
 
     def queued(self) -> int:

@@ -1,14 +1,14 @@
-"""Algorithm 2, to be read beside the paper: as it is printed, and mended. `h` is 0, the score is a sum of increments.
+"""Algorithm 2 of the paper, line by line: as printed, and corrected. Here h = 0 and the score is a sum of increments.
 
-Printed, it is not beam search, for two reasons (`tests/search/test_algorithm_2.py` has how often each one shows):
+As printed it is not beam search, for two reasons (`tests/search/test_algorithm_2.py` counts how often each one shows):
 
-1. `stop` peeks at the queue before the test `pops >= k`, so that a finished hypothesis which is off the beam may be returned.
-   It is an answer only if there is a slot for it (`with_a_slot_check`).
-2. A slot at its own length is not enough: in Algorithm 1 a finished hypothesis needs one at every later length, and one of these
-   may be full already. The prune of Theorem 4.4, presented as a saving, is what refuses it (`keep`).
+1. `stop` peeks at the queue before the test `pops >= k`, so it may return a finished hypothesis that is already off the beam.
+   A finished hypothesis is an answer only if there is a slot for it (`with_a_slot_check`).
+2. A slot at its own length is not enough: in Algorithm 1 a finished hypothesis needs a slot at every later length as well, and
+   one of these lengths may already be full. The prune of Theorem 4.4, which the paper presents as a saving, rejects it (`keep`).
 
-`keep` and `leave` are Algorithm 2 under the two rules for finished hypotheses. Nothing runs them but tests: `StrictSearch` and
-`AnyOrderSearch` score the same prefixes in the same order, and can do more.
+`keep` and `leave` are the corrected Algorithm 2 under the two rules for finished hypotheses. Only tests run this module:
+`StrictSearch` and `AnyOrderSearch` score the same prefixes in the same order, and have more features.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from math import inf
 
 Tokens = tuple[int, ...]
 NextScores = Callable[[Tokens], Sequence[float]]
-"""What each token, by its number, adds to the score of a prefix; -inf where it cannot follow."""
+"""For a prefix, what each token adds to its score, indexed by token; -inf where the token cannot follow."""
 Queue = list[tuple[float, int, Tokens]]
-"""A heap of (-s, |y|, y): the comparator of Table 1 for best-first search, smallest first; equals by their tokens."""
+"""A heap of (-score, |y|, y), smallest first: the comparator (1) of Table 1 for best-first search. Ties: by tokens."""
 Answers = list[tuple[Tokens, float]]
 
 
 def as_printed(model: NextScores, k: int, n_max: int, eos: int = 0) -> tuple[Tokens, float] | None:
-    """Algorithm 2 with Table 1's column for best-first beam search, line by line. Not beam search."""
+    """Algorithm 2 with the choice points of Table 1's column for best-first beam search. Numbers are the paper's lines."""
     queue: Queue = [(0.0, 0, ())]  # 1, 2
     pops: Counter[int] = Counter()  # 3
-    while queue and queue[0][2][-1:] != (eos,):  # 4: stop(Q) iff Q.peek().last() = EOS
+    while queue and queue[0][2][-1:] != (eos,):  # 4, choice point (2): stop(Q) iff Q.peek().last() = EOS
         cost, length, y = heapq.heappop(queue)  # 5
-        if pops[length] >= k or length > n_max:  # 6
+        if pops[length] >= k or length > n_max:  # 6, choice point (3)
             continue  # 7
         pops[length] += 1  # 8
         if y[-1:] == (eos,):  # 9
@@ -46,7 +46,7 @@ def as_printed(model: NextScores, k: int, n_max: int, eos: int = 0) -> tuple[Tok
 
 
 def with_a_slot_check(model: NextScores, k: int, n_max: int, eos: int = 0) -> tuple[Tokens, float] | None:
-    """The first error mended: a finished hypothesis is an answer only if there is a slot left at its own length."""
+    """The first error corrected: a finished hypothesis is an answer only if there is a slot left at its own length."""
     queue: Queue = [(0.0, 0, ())]
     pops: Counter[int] = Counter()
     while queue:
@@ -62,13 +62,13 @@ def with_a_slot_check(model: NextScores, k: int, n_max: int, eos: int = 0) -> tu
 
 
 def keep(model: NextScores, k: int, n_max: int, n: int = 1, eos: int = 0) -> tuple[Answers, list[Tokens]]:
-    """Both errors mended: a finished hypothesis takes a slot of every later length, and what a full length left behind is gone.
+    """Both errors corrected, finished hypotheses as in Algorithm 1: each takes a slot at its own and at every later length.
 
-    Returns the n best answers, and the expanded prefixes, in order.
+    Hypotheses no longer than a full length are dropped (Theorem 4.4). Returns the n best answers, and the expanded prefixes.
     """
     queue: Queue = [(0.0, 0, ())]
     pops: Counter[int] = Counter()
-    floor = -1  # the longest length of which k were popped
+    floor = -1  # the longest full length: k of its slots are taken
     answers: Answers = []
     expanded: list[Tokens] = []
     while queue and len(answers) < n:
@@ -76,10 +76,10 @@ def keep(model: NextScores, k: int, n_max: int, n: int = 1, eos: int = 0) -> tup
         if length <= floor:
             continue
         finished = y[-1:] == (eos,)
-        for taken in range(length, n_max + 1) if finished else [length]:
-            pops[taken] += 1
-            if pops[taken] == k:
-                floor = max(floor, taken)
+        for slot in range(length, n_max + 1) if finished else [length]:
+            pops[slot] += 1
+            if pops[slot] == k:
+                floor = max(floor, slot)
         if finished:
             answers.append((y, -cost))
         elif length < n_max:
@@ -89,17 +89,17 @@ def keep(model: NextScores, k: int, n_max: int, n: int = 1, eos: int = 0) -> tup
 
 
 def leave(model: NextScores, k: int, n_max: int, n: int = 1, eos: int = 0) -> tuple[Answers, list[Tokens]]:
-    """Today's rule: expand if fewer than k unfinished ones of this length were popped, accept if fewer than k at all.
-
-    Returns the n best answers, and the expanded prefixes, in order.
+    """The rule of today's toolkits: expand if fewer than k unfinished hypotheses of this length were popped before, accept a
+    finished one if fewer than k of any kind were. Returns the n best answers, and the expanded prefixes in order.
     """
     queue: Queue = [(0.0, 0, ())]
     unfinished: Counter[int] = Counter()
-    popped: Counter[int] = Counter()
+    popped: Counter[int] = Counter()  # finished ones included
     answers: Answers = []
     expanded: list[Tokens] = []
 
     def dead(length: int) -> bool:
+        """Whether every continuation of a hypothesis of this length falls off a beam before it could be accepted."""
         for longer in range(length + 1, n_max + 1):
             if unfinished[longer] >= k:
                 return True
@@ -122,7 +122,7 @@ def leave(model: NextScores, k: int, n_max: int, n: int = 1, eos: int = 0) -> tu
 
 
 def push_children(queue: Queue, model: NextScores, cost: float, y: Tokens) -> None:
-    """Lines 12 to 15 of Algorithm 2."""
+    """Lines 12 to 15 of Algorithm 2: push every one-token extension of y."""
     for token, increment in enumerate(model(y)):
         if increment > -inf:
             heapq.heappush(queue, (cost - increment, len(y) + 1, (*y, token)))

@@ -1,14 +1,14 @@
-"""Algorithm 2 in any order of scoring: everything that a strategy can ask for, as an object that any engine can drive.
+"""Algorithm 2 with any order of scoring and every feature of a strategy, as an object that any engine can drive.
 
     search = AnyOrderSearch(best_first_beam(k), score=LogProbability(), eos={0}, context=Context(n_max=50))
     while (y := search.needed()) is not None:
         search.commit(y, successors_of(y))      # ask the model
     search.result()
 
-In this strict order it is Algorithm 2 of the paper, mended (`algorithm_2`): `needed` pops, `commit` pushes. An engine may also
+In this strict order it is Algorithm 2 of the paper, corrected (`algorithm_2`): `needed` pops, `commit` pushes. An engine may also
 score ahead: `frontier(m)` names the m hypotheses that will most likely be needed, and `commit` takes them in any order. Neither
-the result nor `calls` changes, because a beam keeps the best k of everything known, and what was built on a hypothesis that
-falls off is discarded. `docs/algorithm.md` has the argument; `tests/search/` has the properties.
+the result nor `calls` changes, because a beam keeps the best k of everything known, and the descendants of a hypothesis that
+falls off are discarded. `docs/algorithm.md` has the proof; `tests/search/` has the properties.
 """
 
 from __future__ import annotations
@@ -18,29 +18,25 @@ from math import inf
 
 from .agenda import Beam
 from .hypothesis import Hypothesis, Key, Successors
-from .policy import TOLERANCE, BrokenLaw, lowered
+from .policy import TOLERANCE, BrokenLaw, clamp_rounding
 from .result import Answer, Result
 from .search_tree import SearchTree
 
-NOWHERE: Key = (inf, inf, ())
-"""After every place."""
+NOWHERE: Key = (inf, inf, ())  # after every other key
 
 
 class AnyOrderSearch(SearchTree):
-    """One input's search: what is known of the tree (`SearchTree`), what to score next, and what came of it."""
+    """The search of one input: what is known of the tree (`SearchTree`), what to score next, and the result."""
 
     # -- what to score -----------------------------------------------------------------------------------------------
 
     def needed(self) -> Hypothesis | None:
         """The hypothesis that must be scored next, or None when the search is over."""
-        ready = self.frontier(1)
-        return ready[0] if ready else None
+        frontier = self.frontier(1)
+        return frontier[0] if frontier else None
 
     def frontier(self, m: int) -> list[Hypothesis]:
-        """Up to `m` hypotheses to score now: the needed one first, then what is worth scoring ahead, likeliest first.
-
-        Empty when the search is over.
-        """
+        """Up to `m` hypotheses to score now, the needed one first, then likely ones. Empty when the search is over."""
         self._requeue()
         chosen: list[Hypothesis] = []
         while len(chosen) < (1 if self.policy.one_by_one else m):
@@ -51,26 +47,26 @@ class AnyOrderSearch(SearchTree):
             if (beam := self._hopeless(y)) is not None:
                 self._pruned.append(y)
                 self._note_out(y, "hopeless", beam)
-            elif y not in chosen:  # its beam may have been made anew since
+            elif y not in chosen:  # a rebuilt beam queues it again
                 chosen.append(y)
         if chosen and self.max_calls is not None and self.rows >= self.max_calls:
             self.out_of_budget = True
             self._insert_finished()
             return []
-        self._ready = chosen
+        self._frontier = chosen
         return chosen
 
     def first(self) -> Hypothesis | None:
-        """The open hypothesis that comes first in the order; children that could come before it are made on the way."""
+        """The open hypothesis that comes first in the order. Creates the children that could precede it."""
         while True:
             head = self.agenda.head()
             if isinstance(head, Beam):
                 self._make_child(head)
-            elif head is None or not self._move_back(head):
+            elif head is None or not self._demote(head):
                 return head
 
-    def _move_back(self, y: Hypothesis) -> bool:
-        """Let `y` wait for its turn by what it can attain, if that is less than what its place says by now."""
+    def _demote(self, y: Hypothesis) -> bool:
+        """Queue `y` by what it can attain, if that is now less than its key says. Returns whether it was moved."""
         if not self.policy.by_attainable:
             return False
         best, _ = self._attainable(y)
@@ -79,35 +75,36 @@ class AnyOrderSearch(SearchTree):
         self.agenda.dequeue(y)
         y.key = (-best, y.length, y.tokens)
         self.agenda.enqueue(y)
-        self._moved.append(y)
+        self._demoted.append(y)
         return True
 
     def _requeue(self) -> None:
-        """What the last frontier named and nobody scored waits again."""
-        for y in self._ready:
+        """Queue again the hypotheses of the last frontier that were not scored."""
+        for y in self._frontier:
             if y.on_beam and y.successors is None:
                 self.agenda.enqueue(y)
-        self._ready = []
+        self._frontier = []
 
     def _attainable(self, y: Hypothesis) -> tuple[float, Beam | None]:
-        """The best score that any continuation of `y` can be accepted with, and the beam at which the last of them falls off.
+        """The best score with which a continuation of `y` can be accepted, and the beam at which the last one falls off.
 
-        At most `bound`, which asks of every longer length; here only of those that a continuation can get to. -inf: there is no
-        hope (the paper's Theorem 4.4). What `y` becomes at a length is worth no more than `y` itself would be there; it is out
-        where k members are better. docs/algorithm.md has the proof, tests/search/test_audit.py that no search can do with less.
+        At most `bound`: only lengths that a continuation can get to count. -inf: `y` is hopeless (Theorem 4.4). At any length a
+        continuation is worth no more than the value of `y` would be there, and it is off the beam where k members are better.
+        Proof: docs/algorithm.md; that no search can do with less: tests/search/test_audit.py.
         """
         beams = self.agenda.beams
         if self.strategy.level_by_level:
-            beams = beams[: y.length + 2]  # no more is there when `y` is on its turn
+            beams = beams[: y.length + 2]  # longer beams do not exist yet when it is the turn of `y`
         return self._attainable_kept(y, beams) if self.policy.keep else self._attainable_left(y, beams)
 
     def _attainable_left(self, y: Hypothesis, beams: list[Beam]) -> tuple[float, Beam | None]:
+        """`_attainable` under `leave`: continuations go on until k unfinished members of a beam have a greater value."""
         value, k = y.value, self.strategy.k
         longer = range(y.length + 1, len(beams))
         end = next((t for t in longer if beams[t].unfinished >= k and beams[t].members[-1].value > value), None)
         if end is None:
-            beyond = self._beyond(y, len(beams) - 1)
-            if beyond >= y.bound:  # a score that rises with length: what a shorter beam allows is less
+            beyond = self._bound_beyond(y, len(beams) - 1)
+            if beyond >= y.bound:  # a score that rises with length: shorter lengths allow less
                 return beyond, None
         else:
             beyond, longer = -inf, range(y.length + 1, end)
@@ -116,8 +113,9 @@ class AnyOrderSearch(SearchTree):
         return max(best, beyond), beams[-1 if end is None else end]
 
     def _attainable_kept(self, y: Hypothesis, beams: list[Beam]) -> tuple[float, Beam | None]:
+        """`_attainable` under `keep`: a finished continuation must hold a slot at its own and at every later length."""
         best = -inf
-        slots: list[Key] = []  # from the longest beam down: what a finished hypothesis must precede to hold its slot ever after
+        slots: list[Key] = []  # from the longest beam down: the rank that a finished hypothesis needs to hold its slot to the end
         for beam in reversed(beams[y.length + 1 :]):
             kth = beam.kth()
             slots.append(min(NOWHERE if kth is None else kth.rank, slots[-1] if slots else NOWHERE))
@@ -128,19 +126,19 @@ class AnyOrderSearch(SearchTree):
             kth = beams[length].kth()
             if kth is not None and kth.rank < place:
                 return best, beams[length]
-        return max(best, self._beyond(y, len(beams) - 1)), beams[-1]
+        return max(best, self._bound_beyond(y, len(beams) - 1)), beams[-1]
 
-    def _beyond(self, y: Hypothesis, last: int) -> float:
-        """The best score that a continuation of `y` can reach at lengths beyond the last of which anything is known."""
+    def _bound_beyond(self, y: Hypothesis, last: int) -> float:
+        """The best score that a continuation of `y` can reach beyond length `last`, the longest with a beam."""
         if last == y.length:
             return y.bound
         return self.score.bound(y.value, last, self.context) if last < self.context.n_max else -inf
 
     def _hopeless(self, y: Hypothesis) -> Beam | None:
-        """The beam at which everything that `y` could become is sure to fall off, if there is one (the paper's Theorem 4.4)."""
+        """The beam at which all continuations of `y` are certain to fall off, or None (the paper's Theorem 4.4)."""
         if not self.policy.prunes:
             return None
-        if not self.strategy.order.relies_on_bound:  # Algorithm 2 as it is, in an order of its own: what was popped holds a slot
+        if not self.strategy.order.relies_on_bound:  # plain Algorithm 2 in another order: popped hypotheses hold their slots
             for beam in self.agenda.beams[y.length + 1 :]:
                 if beam.full and all(z.key < y.key if z.finished else z.successors is not None for z in beam.members):
                     return beam
@@ -153,7 +151,7 @@ class AnyOrderSearch(SearchTree):
     def commit(self, y: Hypothesis, successors: Successors) -> None:
         """Close `y` with its successors: push its children (Alg. 2, lines 11 to 15)."""
         if self.policy.relies_on_bound:
-            successors = lowered(successors)
+            successors = clamp_rounding(successors)
         if self.policy.strict_values:
             self._check_strict(y, successors)
         y.successors = successors
@@ -161,7 +159,7 @@ class AnyOrderSearch(SearchTree):
         self.rows += 1
         if not y.on_beam:
             self._note("pop", y, ahead=True)
-            return  # fell off while it was being scored; kept, for it may come back
+            return  # it fell off while it was being scored; its successors are kept, for it may come back
         self.agenda.dequeue(y)
         self._note("pop", y)
         if self.strategy.order.depends_on_past:
@@ -171,7 +169,7 @@ class AnyOrderSearch(SearchTree):
             self._evict(self.strategy.queue_capacity)
 
     def _check_strict(self, y: Hypothesis, successors: Successors) -> None:
-        """Under `keep`, of two equal scores that of the lower value may win the slot, which no bound tells (docs/scores.md)."""
+        """Raise BrokenLaw for two values with one score: under `keep` the lower may win the slot (docs/scores.md)."""
         if not successors.values:
             return
         best, worst = y.value + successors.values[0], y.value + successors.values[-1]
@@ -184,13 +182,13 @@ class AnyOrderSearch(SearchTree):
             )
 
     def _evict(self, capacity: int) -> None:
-        """Memory-reduced search: while more than `capacity` wait, the worst of the shortest goes (the paper, section 3.3)."""
+        """Memory-reduced search (section 3.3): while more than `capacity` are queued, drop the worst of the shortest length."""
         self._requeue()
         if self.agenda.queued() > capacity:
-            for y, at in [(y, at) for y in self.agenda.in_order() if (at := self._hopeless(y)) is not None]:
+            for y, beam in [(y, at) for y in self.agenda.in_order() if (at := self._hopeless(y)) is not None]:
                 self.agenda.dequeue(y)
                 self._pruned.append(y)
-                self._note_out(y, "hopeless", at)
+                self._note_out(y, "hopeless", beam)
         for _ in range(self.agenda.queued() - capacity):
             beam = next(beam for beam in self.agenda.beams if beam.open)
             worst = beam.open[-1]
@@ -199,66 +197,69 @@ class AnyOrderSearch(SearchTree):
             self._fall_off(worst, "evict", beam)
             self.evicted += 1
 
-    # -- what came of it ---------------------------------------------------------------------------------------------
+    # -- the result --------------------------------------------------------------------------------------------------
 
     @property
     def calls(self) -> int:  # type: ignore[override]
-        """Hypotheses that had to be scored: the paper's metric.
+        """Hypotheses that had to be scored: the paper's metric. In strict order this is `rows`.
 
-        In strict order this is `rows`. Ahead of turn more may have been scored; these are the ones that strict order would have:
-        on a beam, not hopeless, and before the point where it stops (`test_calls_equal_the_certificate`).
+        If more were scored ahead of their turn, only those count that strict order would score: on a beam, not hopeless, and
+        before the point where it stops (`test_calls_equal_the_certificate`).
         """
         return self.rows if self._scored_in_order else sum(1 for _ in self._certificate())
 
     @property
     def _scored_in_order(self) -> bool:
+        """Whether all that was scored counts as a call."""
         return not self.policy.relies_on_bound or self.out_of_budget
 
     def _certificate(self) -> Iterator[Hypothesis]:
+        """The closed hypotheses that any exact search has to score (docs/algorithm.md, "What a call is")."""
         closed = (y for beam in self.agenda.beams for y in beam.members if y.successors is not None)
-        return (y for y in closed if self._hopeless(y) is None and not self.strategy.stop(self, self._at_its_place(y)))
+        return (y for y in closed if self._hopeless(y) is None and not self.strategy.stop(self, self._with_final_key(y)))
 
-    def _at_its_place(self, y: Hypothesis) -> Hypothesis:
+    def _with_final_key(self, y: Hypothesis) -> Hypothesis:
+        """`y`, with its sort key by what it can attain, if the order is by that."""
         if self.policy.by_attainable:
             y.key = (-self._attainable(y)[0], y.length, y.tokens)
         return y
 
     def best_unfinished(self, length: int) -> Hypothesis:
-        """The first unfinished member of this length: level by level, none has or can reach a better score."""
+        """The first unfinished member of this length: level by level, no other has or can reach a better score."""
         return next(y for y in self.agenda.beams[length].members if not y.finished)
 
     @property
     def led_by_answer(self) -> bool:
-        """Whether the best of some beam is finished."""
+        """Whether the first member of some beam is finished (for `strategies.FirstFinished`)."""
         return any(beam.members and beam.members[0].finished for beam in self.agenda.beams)
 
     def result(self) -> Result:
         answers = self._counted()[: self.n]
         broken = bool(self.evicted) or self.out_of_budget or self.short_of_children
-        result = self.found([Answer.of(y) for y in answers], self.root if answers else self._best_partial(), broken)
+        result = self.make_result([Answer.of(y) for y in answers], self.root if answers else self._best_partial(), broken)
         if self.trace is not None:
             self.trace.result(result, answers, None if self._scored_in_order else [*self._certificate()])
         return result
 
     def _counted(self) -> list[Hypothesis]:
-        """The answers, but for those that the stopping rule leaves out."""
+        """The answers, without those that the stopping rule does not count."""
         counted = getattr(self.strategy.stop, "counted", None)
         return self.answers if counted is None else list(counted(self))
 
     def dismantle(self) -> None:
-        waiting = [self.root]
-        while waiting:
-            y = waiting.pop()
+        stack = [self.root]
+        while stack:
+            y = stack.pop()
             if y.successors is not None:
-                waiting += y.children.values()
+                stack += y.children.values()
                 y.children = {}
         self.agenda.beams.clear()
-        self.answers, self._ready, self._pruned = [], [], []
+        self.answers, self._frontier, self._pruned = [], [], []
 
     def _best_partial(self) -> Hypothesis:
         """The best unfinished hypothesis of the longest beam: what Algorithm 1 returns when nothing completes."""
         for beam in reversed(self.agenda.beams):
-            while beam.rest and not beam.members:
+            while beam.cursors and not beam.members:
                 self._make_child(beam)
             if beam.members:
                 return beam.members[0]

@@ -1,4 +1,4 @@
-"""Groups: several beam searches of one input that take turns, each avoiding the tokens that the ones before it chose."""
+"""Groups: several beam searches of one input that take turns, each penalised for tokens that earlier groups chose."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from .result import Answer, Result
 class Groups:
     """Diverse beam search (Vijayakumar et al. 2018) with the Hamming penalty, level by level.
 
-    A level of all groups may be scored in one go: what a group avoids only matters when its children are pushed, and that waits
-    until the groups before it have pushed theirs. A token costs `penalty` for each unfinished hypothesis of an earlier group that
-    ends in it at this length, as in Hugging Face's group beam search. As many successors matter as all groups are wide
-    together: the groups before may avoid the best ones.
+    A token costs `penalty` for each unfinished hypothesis of an earlier group that ends in it at this length, as in Hugging
+    Face's group beam search. A level of all groups may be scored in one forward pass: the penalty matters only when children are
+    pushed, and groups push in turn. Any token may become costly, so as many successors matter as all groups together are wide.
     """
 
     def __init__(self, searches: Sequence[AnyOrderSearch], penalty: float, n: int, max_calls: int | None = None) -> None:
@@ -30,19 +29,19 @@ class Groups:
         self.level_rows = sum(search.level_rows for search in searches)
         self.width = sum(search.width for search in searches)
         self.out_of_budget = False
-        self._level: list[list[Hypothesis]] = [[self.root]]  # by group, what is scored before any of it is pushed
+        self._level: list[list[Hypothesis]] = [[self.root]]  # by group, the hypotheses of the current level
         self._scored: dict[Hypothesis, Successors] = {}
 
     def frontier(self, m: int) -> list[Hypothesis]:
-        """Up to `m` hypotheses of the present level that are not scored yet; empty when every group is done."""
-        ready = [y for group in self._level for y in group if y not in self._scored]
+        """Up to `m` hypotheses of the current level that are not scored yet; empty when every group is done."""
+        unscored = [y for group in self._level for y in group if y not in self._scored]
         if self.max_calls is not None:
-            self.out_of_budget = self.rows >= self.max_calls and bool(ready)
+            self.out_of_budget = self.rows >= self.max_calls and bool(unscored)
             m = min(m, self.max_calls - self.rows)
-        return ready[:m]
+        return unscored[:m]
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
-        """Take what was scored; the last of a level has all groups push their children, one after the other."""
+        """Keep the successors of `y`; after the last of a level, let all groups push their children, one after the other."""
         self._scored[y] = successors
         self.rows += 1
         if len(self._scored) < sum(len(group) for group in self._level):
@@ -51,17 +50,18 @@ class Groups:
         for i, search in enumerate(self.searches):
             if y is self.root:
                 search.root.state = y.state
-                search.commit(search.root, self._avoiding(chosen, successors))
+                search.commit(search.root, self._penalised(chosen, successors))
             else:
                 for z in self._level[i]:
-                    search.commit(z, self._avoiding(chosen, self._scored[z]))
+                    search.commit(z, self._penalised(chosen, self._scored[z]))
             beams = search.agenda.beams
             if len(beams) > y.length + 1:
                 chosen.update(z.token for z in beams[y.length + 1].members if not z.finished)
         self._level = [search.frontier(int(search.strategy.k)) for search in self.searches]
         self._scored = {}
 
-    def _avoiding(self, chosen: Counter[int], successors: Successors) -> Successors:
+    def _penalised(self, chosen: Counter[int], successors: Successors) -> Successors:
+        """The successors with the penalty for the tokens that earlier groups have `chosen`, and how often."""
         values, tokens, logprobs, ending = successors
         if not chosen or not tokens:
             return successors
@@ -73,20 +73,20 @@ class Groups:
         return Successors([-cost for cost in costs], tokens, logprobs, ending)
 
     def result(self) -> Result:
-        """The n best answers of all groups; one that several groups found counts once, at its best score."""
+        """The n best answers of all groups; an answer of several groups counts once, at its best score."""
         parts = [search.result() for search in self.searches]
         best: dict[tuple[int, ...], Answer] = {}
         for answer in (answer for part in parts for answer in part.hypotheses):
             if answer.tokens not in best or best[answer.tokens].score < answer.score:
                 best[answer.tokens] = answer
-        found = sorted(best.values(), key=lambda answer: (-answer.score, len(answer.tokens), answer.tokens))
+        answers = sorted(best.values(), key=lambda answer: (-answer.score, len(answer.tokens), answer.tokens))
         return Result(
-            hypotheses=found[: self.n],
+            hypotheses=answers[: self.n],
             calls=self.rows,
             rows=self.rows,
             lm_calls=self.rows if any(part.lm_calls for part in parts) else 0,
-            status="budget" if self.out_of_budget else "complete" if found else "incomplete",
-            partial=None if found else parts[0].partial,
+            status="budget" if self.out_of_budget else "complete" if answers else "incomplete",
+            partial=None if answers else parts[0].partial,
         )
 
     def dismantle(self) -> None:

@@ -1,4 +1,4 @@
-"""Hypothesis: a prefix of an output, as a node of the search tree."""
+"""Hypothesis: a prefix y of an output, as a node of the search tree; and the successors that a model gives it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 class Successors(NamedTuple):
     """The best one-token extensions of a hypothesis, best first (ties: smaller token first).
 
-    `values` are increments of the score that is searched with; `logprobs` are the model's own log-probabilities,
-    `None` where the two are the same. Impossible tokens (-inf) are left out. `ending` is what finishing now adds to the score,
-    never positive, for scores that know only then (a coverage penalty).
+    `values` are increments of the score that is searched with; `logprobs` are the model's own log-probabilities, `None` where the
+    two are the same. Impossible tokens (-inf) are left out. `ending` is what finishing now adds to the score, never positive, for
+    scores that know it only when a hypothesis finishes (a coverage penalty).
     """
 
     values: Sequence[float]
@@ -22,12 +22,12 @@ class Successors(NamedTuple):
 
 
 Key = tuple[float, float, tuple[int, ...]]
-"""What sorts hypotheses, smallest first: two numbers, then the tokens, which differ between any two."""
+"""A sort key of hypotheses, smallest first: two numbers, then the tokens, which differ between any two hypotheses."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a score may know of the input besides the hypothesis itself."""
+    """What a score may use besides the hypothesis itself: the length limit and the input."""
 
     n_max: int  # most tokens a finished hypothesis may have, EOS included, BOS not
     source_length: int = 0  # |x|, without EOS
@@ -38,10 +38,10 @@ class Context:
 class Hypothesis:
     """A prefix y: one token and a link to the prefix before it.
 
-    `value` is the sum of increments, which ranks hypotheses of one length; `worth` is the score at its own length;
-    `bound` is the best score that any longer continuation can reach; `reach` is the better of the two.
-    `successors` is None until the model has scored the hypothesis: then it is *closed*, before that *open*.
-    `state` belongs to whoever runs the model, `node` to what constrains the output, where something does.
+    `value` is the sum of increments, which ranks hypotheses of one length; `worth` is the score at its own length; `bound` is the
+    best score that any longer continuation can reach; `reach` is the greater of the two. `successors` is None until the model has
+    scored the hypothesis: before that it is *open*, afterwards *closed*. `state` belongs to the engine that runs the model,
+    `node` to the constraint on the output, if there is one.
     """
 
     parent: Hypothesis | None
@@ -54,16 +54,16 @@ class Hypothesis:
     worth: float
     bound: float
     reach: float
-    rank: Key  # its place among hypotheses of the same length
-    key: Key  # its place on the agenda, or among the answers
+    rank: Key  # sort key on its beam, among hypotheses of the same length
+    key: Key  # sort key on the agenda or, once finished, among the answers
     on_beam: bool
     evicted: bool
     successors: Successors | None
     children: dict[int, Hypothesis]
     state: Any
-    state_key: Hashable  # of what is equal, hypotheses of one length have the same continuations; None: of nobody knows what
+    state_key: Hashable  # hypotheses of one length with equal keys have the same continuations; None: not known
     node: Any
-    wanted: Collection[int]  # tokens among its successors that are asked for, however unlikely
+    wanted: Collection[int]  # tokens that the successors must include, however unlikely
     id: int
 
     def __init__(self, parent: Hypothesis | None, token: int, value: float, logprob: float, finished: bool) -> None:

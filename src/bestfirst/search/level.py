@@ -1,10 +1,10 @@
-"""LevelSearch: level by level, until so many have finished (`Patience`), as cheaply as `StrictSearch` goes by value.
+"""LevelSearch: beam search level by level until a number of answers exist (`Patience`), as cheap as `StrictSearch`.
 
-Beams rank by value, so all that a level needs of its successors is, as tuples, the k best unfinished ones and whatever is
-finished; hypotheses are made of those that get onto the beam. In the order that relies on bounds two kinds of members are not
-scored: those that k unfinished children precede, and, where so many are sure to have finished at the next length that it is the
-last, those that can finish there only after the n-th answer. `docs/algorithm.md` has the argument, `tests/search/test_level.py`
-the properties.
+Beams rank by value, so a level needs only tuples for the k best unfinished children and for all finished ones; hypotheses are
+created for those that enter the beam. In the order that relies on bounds two kinds of members are not scored: members that k
+unfinished children precede; and, if so many are certain to finish at the next length that it is the last, members that could
+finish there only after the n-th answer. `docs/algorithm.md` has the proof, `tests/search/test_level.py` the properties;
+`engine/steps/native/level_searches.py` is a compiled copy with the same names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .agenda import by_key
 from .hypothesis import Hypothesis, Successors, logprob_of
-from .policy import TOLERANCE, AskedSearch, BrokenLaw, lowered
+from .policy import TOLERANCE, AskedSearch, BrokenLaw, clamp_rounding
 from .result import Answer, Result
 from .stops import Patience
 from .table_1 import Strategy
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from .score import Score
 
 Candidate = tuple[float, tuple[int, ...], int, Hypothesis, int]
-"""A child, not made yet: its value, negated; its parent's tokens; its own; the parent; which child it is. Sorts by rank."""
+"""A child, not created yet: its value, negated; its parent's tokens; its own token; the parent; its index j. Sorts by rank."""
 
 
 class LevelSearch(AskedSearch):
-    """One input's search. It is driven as every `Search` is, and asks its stop once a level as `AnyOrderSearch` does."""
+    """The search of one input; implements `Search`. It calls its stop once per level, as `AnyOrderSearch` does."""
 
     @staticmethod
     def takes(strategy: Strategy, score: Score) -> bool:
-        """Whether it goes level by level until so many have finished, and beams rank by value."""
+        """Whether the strategy goes level by level until a number have finished, and beams rank by value."""
         usual = strategy.level_by_level and isinstance(strategy.stop, Patience) and strategy.finished == "leave"
         return usual and strategy.any_order and strategy.k < inf and score.exact("leave")
 
@@ -40,37 +40,37 @@ class LevelSearch(AskedSearch):
         super().__init__(strategy, **settings)
         self.k = int(strategy.k)
         self.answers: list[Hypothesis] = []  # best first
-        self.led_by_answer = False  # whether the best of some beam was
+        self.led_by_answer = False  # whether the first member of some beam was finished
         self._enough = strategy.stop.enough(self)  # type: ignore[attr-defined]
         self._partial = self.root
         self._begin([self.root])
 
     def _begin(self, level: list[Hypothesis]) -> None:
-        """Go on from these, of one length, by rank; from none if the search is over."""
+        """Start a level with these hypotheses, all of one length, by rank; without any the search is over."""
         self._level = level
         self._length = level[0].length if level else -1
-        self._turn = 0  # whose it is
-        self._going: list[Candidate] = []  # of the next length, the k best unfinished that are known, by rank
-        self._ended: list[Candidate] = []  # and what is finished
-        self._bar = inf  # what is worse has no child on the next beam
+        self._turn = 0  # index of the member whose turn it is
+        self._going: list[Candidate] = []  # the k best unfinished candidates of the next length, by rank
+        self._ended: list[Candidate] = []  # and the finished ones
+        self._bar = inf  # candidates that cost more do not enter the next beam
 
     # -- what to score -------------------------------------------------------------------------------------------------------
 
     def frontier(self, m: int) -> list[Hypothesis]:
         """Up to `m` hypotheses to score now, of one length: the needed one first, then the next in value."""
-        found: list[Hypothesis] = []
+        chosen: list[Hypothesis] = []
         for y in self._level[self._turn :]:
             if y.successors is None:
-                if found and self._needless(y):
+                if chosen and self._needless(y):
                     break  # and so are those after it
-                found.append(y)
-                if len(found) >= m:
+                chosen.append(y)
+                if len(chosen) >= m:
                     break
-        return found
+        return chosen
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
         if self.policy.relies_on_bound:
-            successors = lowered(successors)
+            successors = clamp_rounding(successors)
         y.successors = successors
         self.rows += 1
         if y.length == self._length:
@@ -78,7 +78,7 @@ class LevelSearch(AskedSearch):
             self._advance()
 
     def _add_children(self, y: Hypothesis) -> None:
-        """Those that are not preceded by k unfinished ones."""
+        """Add the children of `y` that are not preceded by k unfinished ones."""
         values, tokens = y.successors.values, y.successors.tokens  # type: ignore[union-attr]
         value, prefix, eos, going, bar = y.value, y.tokens, self.eos, self._going, self._bar
         all_end = y.length + 1 == self.complete
@@ -92,14 +92,14 @@ class LevelSearch(AskedSearch):
         if len(going) > known:
             going.sort()
             del going[self.k :]
-        best = sorted(going + self._ended) if y.length + 1 == self.context.n_max else going  # from there nothing goes on
+        best = sorted(going + self._ended) if y.length + 1 == self.context.n_max else going  # at n_max nothing goes on
         if len(best) >= self.k:
             self._bar = best[self.k - 1][0]
 
-    # -- whose turn it is ----------------------------------------------------------------------------------------------------
+    # -- the next in order ---------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """On to the next that must be scored and is not: of this length, or, when all of it are, of the next."""
+        """Go on to the next member that must be scored and is not: of this level or, when it is done, of the next."""
         while level := self._level:
             while self._turn < len(level) and not self._needless(y := level[self._turn]):
                 if y.successors is None:
@@ -109,14 +109,14 @@ class LevelSearch(AskedSearch):
             self._begin(self._next_level())
 
     def _needless(self, y: Hypothesis) -> bool:
-        """Whether neither `y` nor what comes after it in its level need be scored, as far as better ones tell."""
+        """Whether better ones already show that neither `y` nor the members after it on this level need be scored."""
         return self.policy.prunes and (-y.value > self._bar or self._ends_before(y))
 
     def _ends_before(self, y: Hypothesis) -> bool:
-        """Whether the next length is the last, and the n-th answer precedes whatever `y` could finish as there."""
-        found = len(self.answers) + len(self._ended)
+        """Whether the next length is the last, and the n-th answer precedes every finished child that `y` could have."""
+        finished = len(self.answers) + len(self._ended)
         last = y.length + 1
-        if found < self.n or (found < self._enough and last < self.context.n_max):
+        if finished < self.n or (finished < self._enough and last < self.context.n_max):
             return False
         cost = -y.value
         sure = [each for each in sorted(self._going + self._ended)[: self.k] if each[0] < cost and self._is_end(each, last)]
@@ -136,7 +136,7 @@ class LevelSearch(AskedSearch):
         return each[2] in self.eos or length == self.complete
 
     def _next_level(self) -> list[Hypothesis]:
-        """The unfinished ones of the next length, and what is finished among the answers; none if it is time to stop."""
+        """The unfinished members of the next length; finished ones become answers. Empty if it is time to stop."""
         length, level = self._length + 1, []
         members = self._going
         if self._ended:
@@ -154,7 +154,7 @@ class LevelSearch(AskedSearch):
 
     def _child(self, each: Candidate, finished: bool) -> Hypothesis:
         cost, _, token, parent, j = each
-        y = self.valued(Hypothesis(parent, token, -cost, logprob_of(parent, j), finished))
+        y = self.set_scores(Hypothesis(parent, token, -cost, logprob_of(parent, j), finished))
         if self.policy.relies_on_bound and max(y.worth, y.bound) > parent.bound + TOLERANCE * (1 + abs(parent.bound)):
             raise BrokenLaw.above_bound(parent, token, max(y.worth, y.bound), y.logprob - parent.logprob)
         if finished:
@@ -163,13 +163,13 @@ class LevelSearch(AskedSearch):
         return y
 
     def best_unfinished(self, length: int) -> Hypothesis:
-        """The first unfinished member of this length, which is the present one: a stop asks for it."""
+        """The first unfinished member of this length, which is the current one; called by stops."""
         return self._partial
 
-    # -- what came of it -----------------------------------------------------------------------------------------------------
+    # -- the result ----------------------------------------------------------------------------------------------------------
 
     def result(self) -> Result:
-        return self.found([Answer.of(y) for y in self.answers[: self.n]], self._partial)
+        return self.make_result([Answer.of(y) for y in self.answers[: self.n]], self._partial)
 
     def dismantle(self) -> None:
         self.answers = []

@@ -1,13 +1,13 @@
 """RequiredWordsSearch: beam search whose outputs must contain given words, with a beam for every number of missing tokens.
 
-A hypothesis that begins a word which has to occur would lose to likelier ones that do not. So hypotheses compete only with those
-that miss as much: the beam of length t and *bank* r are the k best of length t that miss r tokens (`RequiredWords.missing`),
-among the children of all beams of length t - 1 (grid beam search, Hokamp and Liu, 2017; banks, Post and Vilar, 2018). EOS may
-come when nothing is missing; a finished hypothesis is an answer if fewer than k of its length and bank 0 precede it.
+A hypothesis that begins a required word would lose to likelier ones that do not. So hypotheses compete only with those that miss
+as many tokens: the beam of length t and *bank* r holds the k best of length t that miss r tokens (`RequiredWords.missing`), among
+the children of all beams of length t - 1 (grid beam search, Hokamp and Liu, 2017; banks, Post and Vilar, 2018). EOS may follow
+when nothing is missing; a finished hypothesis is an answer if fewer than k of its length and bank 0 precede it.
 
-That is what is computed: level by level, or, by a score that is its own bound, best first, until n answers are sure. As in
-Algorithm 2, whatever comes to the front after k of its beam have is off the beam, whichever beams its rivals came from. The
-two give the same answers, and those of the definition above (`tests/search/test_banked.py`).
+The search computes exactly this: level by level or, by a score that is its own bound, best first until n answers are certain. As
+in Algorithm 2, a hypothesis that is popped after k of its beam is off the beam, whichever beams its rivals came from. Both orders
+give the same answers, and those of this definition (`tests/search/test_banked.py`).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Tokens = tuple[int, ...]
 
 
 class WordsState(NamedTuple):
-    """What an output has of the words that must occur. Outputs of one state go on alike."""
+    """How much of the required words an output contains. Outputs of one state have the same continuations."""
 
-    here: int  # which of them have occurred, as bits
-    end: Tokens  # the longest end of the output that may become one of the others
-    missing: int  # tokens that are missing: of each set the fewest, less what one of them has already begun
-    helpful: frozenset[int]  # the tokens that begin a missing word, or go on with one
+    present: int  # which sets have occurred, as bits
+    suffix: Tokens  # the longest suffix of the output that begins a sequence of a missing set
+    missing: int  # tokens that are missing: the shortest sequence of each set, less what one of them has already begun
+    helpful: frozenset[int]  # the tokens that begin or continue a sequence of a missing set
 
 
 class RequiredWords:
-    """Sets of token sequences; of each set one has to occur. They may overlap.
+    """Sets of token sequences; an output must contain one sequence of each set. Occurrences may overlap.
 
     `RequiredWords([[(4, 7)], [(5,), (6, 6)]])`: 4 7, and 5 or 6 6.
     """
@@ -45,37 +45,37 @@ class RequiredWords:
         if not self.sets or not all(some and all(some) for some in self.sets):
             raise ValueError("a word that must occur needs at least one token")
         self.start = self._state(0, ())
-        self.most_helpful = len({token for some in self.sets for each in some for token in each})
+        self.helpful_count = len({token for some in self.sets for each in some for token in each})
         self._after: dict[tuple[WordsState, int], WordsState] = {}
 
     def after(self, state: WordsState, token: int) -> WordsState:
         """The state one token later."""
-        found = self._after.get((state, token))
-        if found is None:
-            found = self._after[state, token] = self._state(state.here, (*state.end, token))
-        return found
+        after = self._after.get((state, token))
+        if after is None:
+            after = self._after[state, token] = self._state(state.present, (*state.suffix, token))
+        return after
 
-    def _state(self, here: int, tokens: Tokens) -> WordsState:
+    def _state(self, present: int, tokens: Tokens) -> WordsState:
         for i, some in enumerate(self.sets):
             if any(tokens[-len(each) :] == each for each in some):
-                here |= 1 << i
-        whole = end = saved = 0
+                present |= 1 << i
+        whole = end = saved = 0  # tokens of the shortest sequences; of the suffix; the most that is begun already
         helpful: set[int] = set()
-        for some in (some for i, some in enumerate(self.sets) if not here >> i & 1):
+        for some in (some for i, some in enumerate(self.sets) if not present >> i & 1):
             shortest = min(map(len, some))
             whole += shortest
             for each in some:
                 begun = [n for n in range(len(each)) if tokens[len(tokens) - n :] == each[:n]]
                 helpful |= {each[n] for n in begun}
                 end, saved = max(end, begun[-1]), max(saved, shortest - len(each) + begun[-1])
-        return WordsState(here, tokens[len(tokens) - end :], whole - saved, frozenset(helpful))
+        return WordsState(present, tokens[len(tokens) - end :], whole - saved, frozenset(helpful))
 
     def __repr__(self) -> str:
         return f"Words({[list(map(list, some)) for some in self.sets]})"
 
 
-def words_of(given: Sequence[Any]) -> tuple[Any, ...]:
-    """Each word as a tuple of its alternatives, texts or tuples of token ids. ValueError, naming it, for what is neither."""
+def parse_words(given: Sequence[Any]) -> tuple[Any, ...]:
+    """Each required word as a tuple of its alternatives, texts or tuples of token ids. Raises ValueError for anything else."""
     return tuple(_alternatives(each) for each in given)
 
 
@@ -91,8 +91,8 @@ def _alternatives(given: Any) -> tuple[Any, ...]:
     return found
 
 
-def spelled(some: Sequence[Any], model: Any) -> list[Sequence[int]]:
-    """The tokens of each alternative, as the model writes it first and behind a space."""
+def token_sequences(some: Sequence[Any], model: Any) -> list[Sequence[int]]:
+    """The tokens of each alternative. A text may stand at the beginning or follow a space, so both of its tokenizations count."""
     found: list[Sequence[int]] = [each for each in some if not isinstance(each, str)]
     for text in (each for each in some if isinstance(each, str)):
         tokens = [each for each in model.targets([text, " " + text]) if each]
@@ -102,92 +102,93 @@ def spelled(some: Sequence[Any], model: Any) -> list[Sequence[int]]:
     return found
 
 
-Order = tuple[float, float, tuple[int, ...]]
+Priority = tuple[float, float, tuple[int, ...]]
 
 
 class RequiredWordsSearch(AskedSearch):
-    """One input's search. It is driven as every `Search` is."""
+    """The search of one input; implements `Search`."""
 
     def __init__(self, strategy: Strategy, *, words: RequiredWords, **settings: Any) -> None:
         super().__init__(strategy, **settings)
         self.words, self.k = words, int(strategy.k)
         self.whole_levels = not self.score.value_only or strategy.level_by_level
         self.level_rows = min(self.k * (1 + words.start.missing), 1024)
-        self.width = self.k + len(self.eos) + words.most_helpful
+        self.width = self.k + len(self.eos) + words.helpful_count
         self._states: dict[Hypothesis, WordsState] = {}
-        self._waiting: list[tuple[Order, Hypothesis]] = []
-        self._came: Counter[tuple[int, int]] = Counter()  # by length and bank, how many came to the front
+        self._queue: list[tuple[Priority, Hypothesis]] = []
+        self._popped: Counter[tuple[int, int]] = Counter()  # by length and bank, how many were popped
         self._unfinished: Counter[tuple[int, int]] = Counter()  # and those of them that are unfinished
         self._answers: list[Hypothesis] = []
         self._needed: list[Hypothesis] = []
         self._deepest = self.root
-        self._place(self.root, words.start)
-        self._go_on()
+        self._push(self.root, words.start)
+        self._advance()
 
     # -- what to score -------------------------------------------------------------------------------------------------------
 
     def frontier(self, m: int) -> list[Hypothesis]:
-        """Level by level all of a level that is not scored; else the needed one, and then what is likely to be."""
+        """Up to `m` hypotheses to score now: level by level, of the current level; else the needed one, then likely ones."""
         if self.whole_levels or not self._needed:
             return self._needed[:m]
-        ahead = [y for _, y in heapq.nsmallest(4 * m, self._waiting) if self._may_matter(y)] if m > 1 else []
+        ahead = [y for _, y in heapq.nsmallest(4 * m, self._queue) if self._may_matter(y)] if m > 1 else []
         return [*self._needed, *ahead][:m]
 
     def _may_matter(self, y: Hypothesis) -> bool:
+        """Whether a queued hypothesis can be scored, and its beam still has a slot."""
         open_ = not y.finished and y.successors is None and y.length < self.context.n_max
         return open_ and self._unfinished[y.length, self._bank(y)] < self.k
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
-        y.successors = self.lawful(y, successors)
+        y.successors = self.checked_successors(y, successors)
         self.rows += 1
         if y in self._needed:
             self._needed.remove(y)
-            self._scored(y)
+            self._push_children(y)
             if not self._needed:
-                self._go_on()
+                self._advance()
 
-    # -- whose turn it is ----------------------------------------------------------------------------------------------------
+    # -- the next in order ---------------------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
-        """Open what is scored, in order, up to the next that is not; level by level, up to the end of the level."""
+    def _advance(self) -> None:
+        """Pop and push up to the next hypothesis that is needed and not scored; or to the next level."""
         if self.whole_levels:
-            while self._waiting and not self._needed and not self._is_over():
+            while self._queue and not self._needed and not self._is_over():
                 self._needed = self._next_level()
             if self._is_over():
                 self._needed = []
             return
-        while self._waiting and len(self._answers) < self.n:
-            y = heapq.heappop(self._waiting)[1]
+        while self._queue and len(self._answers) < self.n:
+            y = heapq.heappop(self._queue)[1]
             if not self._enters(y):
                 continue
             if y.successors is None:
                 self._needed = [y]
                 return
-            self._scored(y)
+            self._push_children(y)
 
     def _next_level(self) -> list[Hypothesis]:
         """Those of the next length that have a place on their beam and are to be scored."""
-        length, found = self._waiting[0][1].length, []
-        while self._waiting and self._waiting[0][1].length == length:
-            y = heapq.heappop(self._waiting)[1]
+        length, level = self._queue[0][1].length, []
+        while self._queue and self._queue[0][1].length == length:
+            y = heapq.heappop(self._queue)[1]
             if self._enters(y):
-                found.append(y)
-        return found
+                level.append(y)
+        return level
 
     def _is_over(self) -> bool:
-        """Level by level, whether n answers are sure: they precede whatever anything that waits could become."""
+        """Level by level, whether n answers are certain: they precede all that a queued or needed hypothesis could become."""
         if len(self._answers) < self.n:
             return False
-        last = self._best()[-1].worth
-        open_ = [y for _, y in self._waiting] + self._needed
+        last = self._best_answers()[-1].worth
+        open_ = [y for _, y in self._queue] + self._needed
         return all((y.worth if y.finished else y.bound) < last for y in open_)
 
     def _enters(self, y: Hypothesis) -> bool:
-        """Whether a hypothesis that comes to the front is to be scored: it is unfinished, and has a place on its beam."""
+        """Whether a popped hypothesis is to be scored: it is unfinished, and has a slot on its beam."""
         beam = y.length, self._bank(y)
-        self._came[beam] += 1
+        self._popped[beam] += 1
         if y.finished:
-            if self._came[beam] <= self.k:
+            if self._popped[beam] <= self.k:
                 self._answers.append(y)
             return False
         self._unfinished[beam] += 1
@@ -197,8 +198,8 @@ class RequiredWordsSearch(AskedSearch):
             self._deepest = y
         return y.length < self.context.n_max
 
-    def _scored(self, y: Hypothesis) -> None:
-        """Let the children of `y` wait for their turn: of each bank the k best, for more have no place on its beam."""
+    def _push_children(self, y: Hypothesis) -> None:
+        """Push the children of `y`: of each bank the k best, for more have no slot on its beam."""
         self.calls += 1
         state, successors = self._states[y], y.successors
         assert successors is not None
@@ -212,26 +213,26 @@ class RequiredWordsSearch(AskedSearch):
             bank = after.missing
             banks[bank, finished] += 1  # type: ignore[index]
             if banks[bank, finished] <= self.k:  # type: ignore[index]
-                self._place(Hypothesis(y, token, y.value + value, y.logprob + logprob, finished), after)
+                self._push(Hypothesis(y, token, y.value + value, y.logprob + logprob, finished), after)
 
-    def _place(self, y: Hypothesis, state: WordsState) -> None:
-        self.valued(y)
+    def _push(self, y: Hypothesis, state: WordsState) -> None:
+        self.set_scores(y)
         y.wanted = state.helpful
         self._states[y] = state
-        order = (y.length, -y.value, y.tokens) if self.whole_levels else (-y.value, y.length, y.tokens)
-        heapq.heappush(self._waiting, (order, y))
+        priority = (y.length, -y.value, y.tokens) if self.whole_levels else (-y.value, y.length, y.tokens)
+        heapq.heappush(self._queue, (priority, y))
 
     def _bank(self, y: Hypothesis) -> int:
         return self._states[y].missing
 
-    # -- what came of it -----------------------------------------------------------------------------------------------------
+    # -- the result ----------------------------------------------------------------------------------------------------------
 
-    def _best(self) -> list[Hypothesis]:
+    def _best_answers(self) -> list[Hypothesis]:
         return sorted(self._answers, key=lambda y: (-y.worth, y.length, y.tokens))[: self.n]
 
     def result(self) -> Result:
-        return self.found([Answer.of(y) for y in self._best()], self._deepest)
+        return self.make_result([Answer.of(y) for y in self._best_answers()], self._deepest)
 
     def dismantle(self) -> None:
-        self._waiting.clear()
+        self._queue.clear()
         self._states.clear()

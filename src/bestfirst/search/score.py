@@ -1,4 +1,4 @@
-"""Score: what a hypothesis is worth, and what it can still become. `bestfirst.scoring` has them."""
+"""Score: what a hypothesis is worth, and the most that it can still become. `bestfirst.scoring` has the scores."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .search import Search
 from .strict import StrictSearch
 from .table_1 import Finished, Strategy
 
-ANY_ORDER_ONLY = ("ends", "max_calls", "merge", "trace")  # settings that the cheaper searches do not have
+ANY_ORDER_ONLY = ("ends", "max_calls", "merge", "trace")  # settings that the cheaper searches do not support
 
 
 class Score:
-    """What a hypothesis is worth, and what it can still become.
+    """What a hypothesis is worth, and the best that any continuation of it can be worth. Subclass it for a score of your own.
 
-    A hypothesis' `value` is the sum of its tokens' increments; its score is `final(value, length)`. Write a subclass with what
-    differs. The laws (`bestfirst.testing.check_score`): increments are never positive; `final` never falls when the value rises;
-    no `final` at a greater length exceeds `bound`. Under them best-first search is exact; `docs/scores.md` has the proof.
+    The `value` of a hypothesis is the sum of its tokens' increments; its score is `final(value, length)`. The laws
+    (`bestfirst.testing.check_score`): increments are never positive; `final` never falls when the value rises; no `final` at a
+    greater length exceeds `bound`. Under them best-first search is exact; `docs/scores.md` has the proof.
     """
 
     name: str = "score"
@@ -29,14 +29,13 @@ class Score:
     """Whether `final` of a fixed value only rises, or only falls, with length, and at every length rises strictly with the value.
     Under `keep` a score that is not monotonic is exact only then: of two equal scores the lower value may not win a slot."""
     needs: frozenset[str] = frozenset()
-    """What must be supplied beside log-probabilities: "language_model" (its log-probabilities, as `aux` of `increment`),
-    "language_model_past" (its log-probability of the prefix, as `past`), "attention" (to the source, for `ending`),
-    "source_length" (in the `Context`)."""
+    """Inputs required beside log-probabilities: "language_model" (its log-probabilities, as `aux` of `increment`),
+    "language_model_past" (its log-probability of the prefix, as `past`), "attention" (for `ending`), "source_length"."""
     language_model: Any = None
 
     @property
     def plain(self) -> bool:
-        """Whether increments are the model's log-probabilities as they are."""
+        """Whether increments are the model's log-probabilities, unchanged."""
         return type(self).increment is Score.increment
 
     def increment(self, logprobs: Any, aux: Any = None) -> Any:
@@ -44,20 +43,18 @@ class Score:
         return logprobs
 
     def final(self, value: float, length: int, context: Context) -> float:
-        """The score of a hypothesis of this length: at least 1, for EOS counts."""
+        """The score of a hypothesis of this value and length. The length is at least 1, for EOS counts."""
         return value
 
     def bound(self, value: float, length: int, context: Context) -> float:
-        """The best `final` of any continuation. This one holds for every score, by asking for each length."""
+        """The best `final` of any longer continuation. This default is right for every score, by trying every length."""
         if self.monotonic:
             return self.final(value, length + 1, context)
         return max(self.final(value, longer, context) for longer in range(length + 1, context.n_max + 1))
 
     def ending(self, coverage: Any) -> Any:
-        """What finishing adds, never positive; `coverage` (..., source) is how much attention each source token has got.
-
-        Asked only of a score that needs attention.
-        """
+        """What finishing adds to the score, never positive. Called only for a score that needs attention; `coverage` (...,
+        source) is the attention that each source token has received."""
         return 0.0
 
     def exact(self, finished: Finished) -> bool:
@@ -68,8 +65,8 @@ class Score:
         """Raise ValueError, naming the way out, for a strategy that this score cannot be searched with."""
 
     def search(self, strategy: Strategy, **settings: Any) -> Search:
-        """A search with this score, ready to be driven: `StrictSearch`, the stop's own or `LevelSearch` where they can do what is
-        asked for, `AnyOrderSearch` elsewhere."""
+        """A new search with this score for an engine to drive. The cheapest that supports the settings: the stop's own search,
+        `StrictSearch` or `LevelSearch`; otherwise `AnyOrderSearch`."""
         by_value: type[StrictSearch] = getattr(strategy.stop, "own_search", StrictSearch)
         cheap: type[LevelSearch] | type[StrictSearch] = LevelSearch if strategy.level_by_level else by_value
         if not cheap.takes(strategy, self) or any(settings.get(name) is not None for name in ANY_ORDER_ONLY):

@@ -1,18 +1,18 @@
-"""Search: what an engine drives, and which of the searches runs when (`Score.search` chooses).
+"""Search: the protocol that an engine drives, and the implementations. `Score.search` chooses which one runs.
 
-They give the same answers and scores; `StepSearch` and `LevelSearch` may leave out calls that the last two make
+All give the same answers and scores; `StepSearch` and `LevelSearch` may save calls that the last two make
 (`tests/search/test_equal_searches.py`, `test_step.py`, `test_level.py`):
 
     StrictSearch     the common case, cheapest: best first, by a score that is its own bound, until n have finished
     StepSearch       best first until the step at which Hugging Face stops by default, by a score that rises with length
-    LevelSearch      level by level, until so many have finished: Hugging Face's True, CTranslate2's stop, patience, greedy
+    LevelSearch      level by level, until a number have finished: Hugging Face's True, CTranslate2's stop, patience, greedy
     AnyOrderSearch   everything else: other orders, stops and scores, a heuristic, a queue of limited capacity, `max_calls`,
                      a trace, outputs that end without EOS
-    on a device      in `bestfirst.engine`: all searches of a batch in kernels, where an engine holds the model on an accelerator
-                     and its kernels can do what is asked for; the engine looks before it begins one of the others
+    on a device      in `bestfirst.engine`: all searches of a batch in kernels. The engine checks first whether it holds the
+                     model on an accelerator and its kernels support the settings; otherwise it runs one of the others
 
-`Groups` runs several of them for one input (diverse beam search). `RequiredWordsSearch` is a search of its own, for outputs
-that must contain given words: `Decoding.search` begins it.
+`Groups` runs several of them for one input (diverse beam search). `RequiredWordsSearch` is a separate search, for outputs that
+must contain given words; `Decoding.search` starts it.
 """
 
 from __future__ import annotations
@@ -30,39 +30,38 @@ from .strict import StrictSearch
 
 
 class Search(Protocol):
-    """One input's search, as an engine drives it: while there is a frontier, score some of it and commit what was scored.
+    """The search of one input, as an engine drives it: while there is a frontier, score some of it and commit what was scored.
 
-    What is committed in which order changes neither the result nor its `calls`.
+    The order in which scored hypotheses are committed changes neither the result nor its `calls`.
     """
 
     root: Hypothesis
-    rows: int  # hypotheses scored so far
-    whole_levels: bool  # whether all that a frontier names is certain to be needed
-    level_rows: int  # how many hypotheses of one length there may be to score
+    rows: int  # hypotheses scored so far, speculation included
+    whole_levels: bool  # whether all hypotheses of a frontier are certain to be needed
+    level_rows: int  # the most hypotheses of one length that there may be to score
 
     @property
     def width(self) -> float:
-        """How many successors of a hypothesis can matter: k and one for each EOS; infinite where nothing is pruned."""
+        """How many successors of a hypothesis can matter: k plus one for each EOS; infinite where nothing is pruned."""
 
     def frontier(self, m: int) -> list[Hypothesis]:
-        """Up to `m` hypotheses to score now: the needed one first. Empty when the search is over."""
+        """Up to `m` hypotheses to score now, the needed one first. Empty when the search is over."""
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
-        """Take what the model said of `y`."""
+        """Take the model's successors of `y`, a hypothesis of a frontier."""
 
     def result(self) -> Result:
         """The answers so far; final once the frontier is empty."""
 
     def dismantle(self) -> None:
-        """Take apart what refers to itself, so that its memory is free at once. The search cannot go on."""
+        """Break reference cycles, so that memory is freed at once. The search cannot go on."""
 
 
 def certified(search: Search) -> list[Answer]:
-    """The answers, best first, that are sure to be the first of the result, for those who do not want to wait for the rest.
+    """The answers, best first, that are certain to be the first of the result: for streaming them before the rest is known.
 
-    They precede everything open, so a search for no more of them would stop here (`Answered`); and the best few of a longer list
-    are the same. Level by level and without a guarantee there are none until the search is over. To be asked between two steps.
-    `tests/search/test_certified.py` has the property.
+    They precede every open hypothesis, so a search for only that many would stop here (`Answered`). Level by level, or without a
+    guarantee, there are none until the search is over. Call it between two steps. Tested by `tests/search/test_certified.py`.
     """
     if isinstance(search, StrictSearch):
         return [replace(answer) for answer in search.answers]

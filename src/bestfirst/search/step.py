@@ -1,8 +1,10 @@
-"""StepSearch: strict order by value, until the step at which Hugging Face stops by default, for scores that rise with length.
+"""StepSearch: best-first search under Hugging Face's default stop (`early_stopping=False`), for scores that rise with length.
 
-Beams rank by value, so in order of value they fill from the top, as in `StrictSearch`. What differs is when the search is over,
-and that a member whose continuations all fall off a longer beam is set aside until what is longer is searched: then most of these
-can be no answer before the n-th, and are left out. `docs/algorithm.md` has the proof, `tests/search/test_step.py` the properties.
+Beams rank by value, and hypotheses come in order of value, so beams fill from the top, as in `StrictSearch`. Two things differ.
+The search is over when the step at which Hugging Face stops is known, or the n best answers. And a member whose continuations all
+fall off a longer beam is *set aside* until the longer lengths are searched: by then most of these cannot be an answer before the
+n-th and are *left out*, which means never scored. `docs/algorithm.md` has the proof, `tests/search/test_step.py` the properties;
+`engine/steps/native/step_searches.py` is a compiled copy with the same names.
 """
 
 from __future__ import annotations
@@ -25,24 +27,24 @@ Found = tuple[float, int, tuple[int, ...], float]
 
 
 class StepProgress(Progress):
-    """What tells the step, besides."""
+    """The state of a search, with what is known of the step and of what is set aside."""
 
     __slots__ = ("aside", "attains", "away", "best", "found", "full", "hidden", "next", "off", "over", "shorter", "step")
 
     def __init__(self) -> None:
         super().__init__()
-        self.best: list[float] = [0.0]  # by length, the value of the best unfinished hypothesis, of the lengths it is known of
-        self.found: list[Found] = []
-        self.hidden: dict[int, float] = {}  # by length, the greatest score of an answer below what was left out
-        self.step = inf  # no longer answer counts
-        self.full = 0  # the greatest length, the last one aside, of which there are k unfinished
-        self.over = False  # whether the n best answers are known, or the step, but for what is set aside
-        self.aside: list[Hypothesis] = []  # neither scored nor left out yet: all that comes of them falls off a longer beam
-        self.off = 0  # the greatest length at which it does
-        self.attains = -inf  # no answer below them is worth more
-        self.shorter = False  # whether they, and what is shorter than `off`, have their turn
-        self.away: list[NextChild] = []  # what has not: what is shorter, or, if that has, what is not
-        self.next: Hypothesis | None = None  # and who is the first of those
+        self.best: list[float] = [0.0]  # by length, the value of the best unfinished hypothesis, as far as it is known
+        self.found: list[Found] = []  # the answers, best first
+        self.hidden: dict[int, float] = {}  # by length, the greatest score that an answer below what was left out can have
+        self.step = inf  # the step at which Hugging Face stops, if known: no longer answer counts
+        self.full = 0  # the greatest length with k unfinished members
+        self.over = False  # whether the n best answers or the step are known, apart from what is set aside
+        self.aside: list[Hypothesis] = []  # set aside, by value: all their continuations fall off a longer beam
+        self.off = 0  # the greatest length at which these fall off
+        self.attains = -inf  # the best score that an answer below them can have
+        self.shorter = False  # whether it is the turn of what is set aside and of lengths below `off`
+        self.away: list[NextChild] = []  # the cursors of the lengths whose turn it is not
+        self.next: Hypothesis | None = None  # during `shorter`, the first of the longer ones
 
     def copy(self) -> StepProgress:
         other: StepProgress = super().copy()  # type: ignore[assignment]
@@ -52,30 +54,31 @@ class StepProgress(Progress):
         return other
 
     def switch(self) -> None:
-        """From what is shorter to what is not, or back."""
+        """Exchange the queue for the other one (`away`): from the shorter lengths to the longer ones, or back."""
         self.heap, self.away, self.shorter = self.away, self.heap, not self.shorter
         heapify(self.heap)
 
 
 class StepSearch(StrictSearch):
-    """One input's search at Hugging Face's `early_stopping=False`."""
+    """The search of one input under Hugging Face's `early_stopping=False`; implements `Search`."""
 
-    remembers = True
+    keeps_children = True
 
     @staticmethod
     def takes(strategy: Strategy, score: Score) -> bool:
-        """Whether beams and bounds rank by value. A score that asks for attention or a language model goes the other way."""
+        """Whether beams and bounds rank by value. Rising scores that need attention or a language model are not supported."""
         usual = type(strategy.order) is BestFirst and strategy.finished == "leave" and strategy.k < inf
         rises = score.one_way and not score.monotonic and score.needs <= {"source_length"}
         return usual and rises and strategy.any_order
 
     def __init__(self, strategy: Strategy, **settings: Any) -> None:
         super().__init__(strategy, **settings)
-        self.enough = int(max(self.n, self.k))  # of n, where more are asked for than Hugging Face collects
+        self.enough = int(max(self.n, self.k))  # answers that stop Hugging Face: k, or n where more than k are requested
         self._progress: StepProgress = StepProgress()
-        self._leaves_out = True
+        self._leaves_out = True  # False once the search had to begin again
 
     def commit(self, y: Hypothesis, successors: Successors) -> None:
+        """Take the successors of `y`. If the end is not `_certain`, begin again from what is scored, and leave nothing out."""
         super().commit(y, successors)
         if self._needed is None and self._leaves_out and not self._certain(self._progress):
             self._leaves_out = False
@@ -84,9 +87,10 @@ class StepSearch(StrictSearch):
         if self._needed is None:
             self.answers = [Answer(tokens, -cost, logprob) for cost, _, tokens, logprob in self._counted(self._progress)]
 
-    # -- whose turn it is ----------------------------------------------------------------------------------------------------
+    # -- the next in order ---------------------------------------------------------------------------------------------------
 
     def _pop(self, progress: StepProgress) -> Hypothesis | None:  # type: ignore[override]
+        """As `StrictSearch._pop`, but goes to the shorter lengths once they may count for the step, or the longer are over."""
         while True:
             if not progress.shorter:
                 y = super()._pop(progress)
@@ -106,11 +110,12 @@ class StepSearch(StrictSearch):
                 return next_
 
     def _rival(self, progress: StepProgress, y: Hypothesis) -> float:
-        """What answers must be worth to count for the step that is decided on at the turn of `y`."""
+        """The score that an answer must reach to count for the step that is decided at the turn of `y`."""
         first = progress.unfinished[y.length] == 1
         return self._final(y.value, y.length if first else len(progress.best))
 
     def _finish(self, progress: StepProgress, parent: Hypothesis, j: int, value: float) -> None:  # type: ignore[override]
+        """A finished hypothesis came to the front: it is an answer if there is a slot for it at its own length."""
         length = parent.length + 1
         if progress.members[length] >= self.k:
             return
@@ -118,9 +123,9 @@ class StepSearch(StrictSearch):
         self._find(progress, parent, j, value)
 
     def _find(self, progress: StepProgress, parent: Hypothesis, j: int, value: float) -> None:
-        """An answer, unless it is known already."""
+        """Add an answer, unless it is known already or its length has lost members to what was left out."""
         length = parent.length + 1
-        if length in progress.hidden:  # it comes after the n-th answer, and what was left out may displace it
+        if length in progress.hidden:  # it comes after the n-th answer, and might lose its slot to what was left out
             return
         tokens = (*parent.tokens, parent.successors.tokens[j])  # type: ignore[union-attr]
         answer = (-self._final(value, length), length, tokens, logprob_of(parent, j))
@@ -129,7 +134,7 @@ class StepSearch(StrictSearch):
             progress.found.insert(at, answer)
 
     def _hopeless(self, progress: StepProgress, y: Hypothesis) -> bool:  # type: ignore[override]
-        """Whether `y`, on its turn, need not be scored: the search is over, or nothing that matters can come of it."""
+        """Whether `y`, at its turn, need not be scored: the search is over, or no continuation of it matters."""
         if not progress.shorter and self._ends(progress, y):
             return True
         if y.length == len(progress.best):
@@ -140,8 +145,7 @@ class StepSearch(StrictSearch):
         return some_longer_is_full and self._left_out(progress, y)
 
     def _left_out(self, progress: StepProgress, y: Hypothesis) -> bool:
-        """Whether every continuation of `y` falls off a beam, and none can be an answer before the n-th until then; as far as is
-        known, and else it is set aside."""
+        """Whether all continuations of `y` fall off a beam and come after the n-th answer; if only the first, it is set aside."""
         members, unfinished, kth, value, k = progress.members, progress.unfinished, progress.kth, y.value, self.k
         free: list[int] = []
         for at in range(y.length + 1, len(members)):
@@ -166,7 +170,7 @@ class StepSearch(StrictSearch):
         return True
 
     def _set_aside(self, progress: StepProgress, y: Hypothesis, attains: float, off: int) -> bool:
-        """Until what is longer had its turn, which does not depend on it: what comes of `y` is off the beam at `off`."""
+        """Set `y` aside with the cursors of lengths below `off`, where its continuations fall off: longer lengths go on first."""
         progress.aside.append(y)
         progress.attains, progress.off = max(progress.attains, attains), off
         progress.away += [each for each in progress.heap if each[1] < off]
@@ -177,7 +181,7 @@ class StepSearch(StrictSearch):
     # -- when it is over -----------------------------------------------------------------------------------------------------
 
     def _ends(self, progress: StepProgress, y: Hypothesis) -> bool:
-        """Whether it is settled before `y` has its turn what the n best answers are, or the step."""
+        """Whether, before it is the turn of `y`, the n best answers are certain or the step is known."""
         self._find_equals(progress, y)
         found = progress.found
         if len(found) < self.n:
@@ -189,10 +193,8 @@ class StepSearch(StrictSearch):
         return progress.over
 
     def _find_equals(self, progress: StepProgress, y: Hypothesis) -> None:
-        """The answers that have the value and the length of `y`, come after it by their tokens, and have a slot.
-
-        They count on its turn: if they make Hugging Face stop, it does so before it scores `y`.
-        """
+        """Add the answers of the same value and length as `y` that have a slot and follow it only by their tokens. They count at
+        its turn: if they make Hugging Face stop, it does so before it scores `y`."""
         heap, same, slots = progress.heap, (-y.value, y.length), self.k - progress.members[y.length]
         if not heap or heap[0][:2] != same or slots <= 0:
             return
@@ -207,9 +209,9 @@ class StepSearch(StrictSearch):
                 self._find(progress, parent, j, y.value)
 
     def _step(self, progress: StepProgress, value: float, length: int) -> float:
-        """The step at which Hugging Face stops, if what precedes an open hypothesis of this value and length settles it.
+        """The step at which Hugging Face stops, or inf if what precedes an open one of this value and length does not decide it.
 
-        `HuggingFaceStep` has the argument. No step before the two that are looked at here is it: that was known at earlier turns.
+        `HuggingFaceStep` has the argument. Only two steps are tried here: smaller ones were ruled out at earlier turns.
         """
         found, last = progress.found, len(progress.best) - 1
         if len(found) < self.enough:
@@ -218,11 +220,11 @@ class StepSearch(StrictSearch):
         best = progress.best[last]
         rival = self._final(best, last)
         if answer >= rival:
-            there = [each for each in found if each[1] <= last]
-            answer_there = -there[self.enough - 1][0] if len(there) >= self.enough else -inf
-            if answer_there > rival or (answer_there == rival and (value < best or length >= last)):
+            in_time = [each for each in found if each[1] <= last]
+            answer_in_time = -in_time[self.enough - 1][0] if len(in_time) >= self.enough else -inf
+            if answer_in_time > rival or (answer_in_time == rival and (value < best or length >= last)):
                 return last
-        # Equal scores settle it if the open one is itself the best of its length, and no shorter one could still finish there.
+        # Equal scores decide it if the open one is itself the best of its length, and no shorter one could still finish there.
         rival = -inf if value == -inf else self._final(value, last + 1)
         return last + 1 if answer > rival or (answer == rival and length > last) else inf
 
@@ -232,8 +234,7 @@ class StepSearch(StrictSearch):
         return [each for each in progress.found if each[1] <= step][: self.n]
 
     def _certain(self, progress: StepProgress) -> bool:
-        """Whether no answer, neither those below what was left out nor those below what was set aside, could have stopped Hugging
-        Face before the longest of the n best."""
+        """Whether no answer below what was left out or set aside could have stopped Hugging Face before the longest result."""
         longest = max((each[1] for each in self._counted(progress)), default=0)
         for step, value in enumerate(progress.best[:longest]):
             rival = self._final(value, step) if step else inf

@@ -1,7 +1,7 @@
-"""Choice point 2 of Algorithm 2: when to stop. A rule is asked before a hypothesis that is on its turn is scored.
+"""Choice point (2) of Algorithm 2: when to stop. A rule is called before the hypothesis whose turn it is gets scored.
 
-Best-first search stops by `Answered`. The others are the field's rules for beam search, each of them asked once a level, so that
-it does not matter how a level was scored. `bestfirst.strategies` has those that only Hugging Face or CTranslate2 know.
+Best-first search stops by `Answered`. The others are the field's rules for beam search; these are called once per level, so their
+outcome does not depend on the order of scoring within it. `bestfirst.strategies` adds the rules of Hugging Face and CTranslate2.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Stop(Protocol):
     """A stopping rule. `exact`: under it the result is still that of beam search run to the end.
 
-    A rule with an attribute `depends_on_past = False` claims that it stops with the same result whatever was scored ahead of its
-    turn; with any other, nothing is. One that does not count all answers has a method `counted(search)`, which returns those.
-    One for which there is a cheaper search than `AnyOrderSearch` names it as `own_search`.
+    Optional attributes: `depends_on_past = False` claims that the rule stops with the same result whatever was scored ahead of
+    its turn (without it, nothing is scored ahead); a method `counted(search)` returns the answers that count, if not all do;
+    `own_search` names a cheaper search than `AnyOrderSearch` for this rule.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Stop(Protocol):
 
 
 class Answered:
-    """The n best answers precede everything open: the paper's `Q.peek().last() = EOS`, n times (Table 1, columns 2 and 3)."""
+    """The n best answers precede all open hypotheses: the paper's `Q.peek().last() = EOS`, n times (Table 1, columns 2, 3)."""
 
     name = "answered"
     exact = True
@@ -43,7 +43,7 @@ class Answered:
 
 
 class Exhausted:
-    """Nothing unfinished is left (Table 1, column 1: all of Q ends in EOS)."""
+    """Never stops: the search ends when no unfinished hypothesis is left (Table 1, column 1: all of Q ends in EOS)."""
 
     name = "exhausted"
     exact = True
@@ -74,7 +74,7 @@ class Unreachable:
 
 
 class LevelStop(ABC):
-    """A rule for beam search: asked when all hypotheses of a length are known and none of them is scored."""
+    """A rule for beam search: called when all hypotheses of a length are known and none of them has been scored."""
 
     name = "level"
     exact = False
@@ -82,26 +82,26 @@ class LevelStop(ABC):
     level_by_level = True
 
     def __call__(self, search: AnyOrderSearch, y: Hypothesis) -> bool:
-        begun = len(search.agenda.beams) > y.length + 1
-        return not begun and self.at_level(search, y.length)
+        level_begun = len(search.agenda.beams) > y.length + 1
+        return not level_begun and self.at_level(search, y.length)
 
     @abstractmethod
     def at_level(self, search: AnyOrderSearch, length: int) -> bool:
-        """Whether to stop instead of going on from this length."""
+        """Whether to stop instead of scoring the hypotheses of this length."""
 
 
 def settled(search: AnyOrderSearch, length: int, n: float) -> bool:
-    """Whether the n-th answer precedes all that the unfinished ones of this length have or can reach, ties as in `Answered`.
+    """Whether the n-th answer precedes all that the unfinished hypotheses of this length are or can reach; ties as in `Answered`.
 
-    A stop at equal scores would sometimes spare beam search a call that best-first search makes. Once a bound was seen to be
-    broken (additive scores that rise), none is relied on.
+    A stop at equal scores would sometimes save beam search a call that best-first search makes. After a bound was seen to be
+    broken (additive scores that rise), no bound is relied on.
     """
     y = search.best_unfinished(length)
     return search.bound_holds and len(search.answers) >= n and search.answers[int(n) - 1].key < (-y.reach, y.length, y.tokens)
 
 
 class NeverStop(LevelStop):
-    """Nothing unfinished can beat the k-th answer: Hugging Face's `early_stopping="never"`."""
+    """No unfinished hypothesis can beat the k-th answer: Hugging Face's `early_stopping="never"`."""
 
     name = "hf-never"
     exact = True
@@ -111,7 +111,7 @@ class NeverStop(LevelStop):
 
 
 class OptimalStop(LevelStop):
-    """Nothing unfinished can beat the n-th answer: optimal stopping (Huang et al. 2017; our reading).
+    """No unfinished hypothesis can beat the n-th answer: optimal stopping (Huang et al. 2017; our reading).
 
     Written there for a bounded length reward; with the score's own bound it holds for every score.
     """
@@ -126,7 +126,7 @@ class OptimalStop(LevelStop):
 class TopFinished(LevelStop):
     """The best hypothesis of the beam is finished: OpenNMT's early stop, the paper's ES. For n answers: so are the n best.
 
-    With a monotonic score it returns beam search's best; it cannot know the score, so it makes no claim.
+    With a monotonic score it returns beam search's best answer. A rule does not know the score, so it does not claim to be exact.
     """
 
     name = "opennmt"
@@ -137,10 +137,10 @@ class TopFinished(LevelStop):
 
 
 class Patience(LevelStop):
-    """There are `factor` times k answers (Kasai et al. 2022). At 1, first come, first served: Hugging Face's True.
+    """There are `factor` times k answers (Kasai et al. 2022). With factor 1, first come, first served: Hugging Face's True.
 
-    In an order that relies on bounds it stops as well once nothing unfinished can come before the n-th answer: the n best are
-    then what they will be, however many follow. A subclass with a count of its own has its own `enough`.
+    In an order that relies on bounds it also stops once no unfinished hypothesis can precede the n-th answer: the n best are then
+    final, however many answers follow. A subclass that counts otherwise overrides `enough`.
     """
 
     name = "patience"
@@ -155,11 +155,11 @@ class Patience(LevelStop):
         return len(search.answers) >= self.enough(search) or self.known(search, length)
 
     def enough(self, search: AnyOrderSearch | LevelSearch) -> float:
-        """How many answers end it; infinite where it is not their number that does."""
+        """The number of answers that ends the search; infinite if their number does not matter."""
         return self.factor * search.strategy.k
 
     def known(self, search: AnyOrderSearch, length: int) -> bool:
-        """Whether bounds tell already which answers are the n best."""
+        """Whether bounds already determine which answers are the n best."""
         if not search.policy.prunes or len(search.answers) < search.n:
             return False
         y = search.best_unfinished(length)

@@ -1,6 +1,6 @@
-"""Table 1 of the paper as constructors: a strategy is four choice points, and a rule for finished hypotheses.
+"""Table 1 of the paper as constructors. A `Strategy` is the four choice points of Algorithm 2 and a rule for finished hypotheses.
 
-At the end, how to search best-first with a score that is not monotonic: exactly (ours), or by one of the paper's two methods.
+At the end, ways to search best-first with a score that is not monotonic: exactly (ours), or by the paper's two methods.
 """
 
 from __future__ import annotations
@@ -18,42 +18,43 @@ if TYPE_CHECKING:
     from .score import Score
 
 Finished = Literal["keep", "leave", "shrink"]
-"""What becomes of a finished hypothesis. keep: it holds a slot at every later length while it is good enough (Alg. 1). leave: it
-moves to a pool and the beam refills (today's toolkits). shrink: it moves to a list and later beams are one narrower (Bahdanau et
-al. 2014; our reading); level by level only."""
+"""The rule for finished hypotheses. keep: a finished hypothesis holds a slot at every later length while it is good enough (Alg.
+1). leave: it moves to a pool of answers and the beam refills (today's toolkits). shrink: it moves to a list and every later beam
+is one narrower (Bahdanau et al. 2014; our reading); only level by level."""
 Heuristic = Callable[[Hypothesis, Context], float]
-"""h(x, y): an estimate of what the rest of y will add to its score. An attribute `admissible = True` claims it never
-underestimates; `by_value = True` that with it, too, children of greater value come first, so that the best k are enough."""
+"""h(x, y): an estimate of what the rest of y will add to its score. Two optional attributes are claims: `admissible = True`, that
+it never underestimates; `by_value = True`, that children still rank in order of value with it, so that the best k are enough."""
 
 
 # -- choice point 1: the comparator ----------------------------------------------------------------------------------------
 
 
 class Order(ABC):
-    """Who comes first on the agenda, and who may be scored ahead of its turn."""
+    """The comparator: which hypothesis comes first on the agenda, and which may be scored ahead of its turn."""
 
     name = "order"
     depends_on_past = False  # whether scoring ahead of turn would change the result
-    relies_on_bound = False  # whether no continuation may exceed its prefix's bound; then what is hopeless is not scored
+    relies_on_bound = False  # whether it needs bounds that no continuation exceeds; then hopeless hypotheses are not scored
 
     @abstractmethod
     def key(self, y: Hypothesis, h: float) -> Key:
-        """The place of `y`, of which the heuristic thinks `h`."""
+        """The sort key of `y` on the agenda, smallest first. `h` is the value of the heuristic for `y`."""
 
     def cursor(self, length: int, value: float, reach: float) -> tuple[float, float]:
-        """The place of a child that is not made yet: how its key would begin, or earlier."""
+        """The first two parts of the key of a child that is not created yet, no later than its own. `value` is its sum of
+        increments, `reach` the best score that it or a continuation can have."""
         return (-reach, length)
 
     def together(self, first: Hypothesis, y: Hypothesis) -> bool:
-        """Whether `y` may be scored in the same step as `first`, which is on its turn."""
+        """Whether `y` may be scored in the same step as `first`, the hypothesis whose turn it is."""
         return True
 
 
 class BestFirst(Order):
     """The best bound first; ties: the shorter, then the smaller tokens (Table 1, columns 2 and 3).
 
-    Ordered by a bound that no continuation exceeds, beams come out the same whatever is scored when, so anything may be scored
-    ahead; scoring in order wastes nothing (`docs/algorithm.md`).
+    If no continuation exceeds its prefix's bound, the beams do not depend on the order of scoring, so anything may be scored
+    ahead; scoring in this order wastes nothing (`docs/algorithm.md`).
     """
 
     name = "best-first"
@@ -64,7 +65,7 @@ class BestFirst(Order):
 
 
 class BestScore(Order):
-    """The best score plus heuristic first: the paper's order s_h, also where s_h is no bound."""
+    """The best score plus heuristic first: the paper's order by s_h, even where s_h is no bound."""
 
     name = "best-score"
     depends_on_past = True
@@ -74,7 +75,7 @@ class BestScore(Order):
 
 
 class ShortestFirst(Order):
-    """The shorter first; ties: the better (Table 1, column 1): level by level, a whole level at a time."""
+    """The shorter first; ties: the better (Table 1, column 1). Beam search level by level, a whole level at a time."""
 
     name = "shortest-first"
 
@@ -94,13 +95,13 @@ class ShortestFirst(Order):
 
 @dataclass(frozen=True)
 class Strategy:
-    """The four choice points of Algorithm 2, the rule for finished hypotheses, and the queue's capacity."""
+    """The four choice points of Algorithm 2, the rule for finished hypotheses, and the capacity of the queue."""
 
     name: str
-    order: Order  # 1
-    stop: Stop  # 2
-    k: float  # 3, infinite for unpruned search
-    heuristic: Heuristic | None = None  # 4
+    order: Order  # choice point (1), the comparator
+    stop: Stop  # (2)
+    k: float  # (3), infinite for unpruned search
+    heuristic: Heuristic | None = None  # (4)
     finished: Finished = "leave"
     queue_capacity: int | None = None  # memory-reduced search: at most this many hypotheses wait
 
@@ -122,17 +123,15 @@ class Strategy:
 
     @property
     def exact(self) -> bool:
-        """Whether the result is that of beam search with this k (unpruned: the best of all), if the score's laws hold.
-
-        Eviction from a full queue is the exception that only the search itself sees.
-        """
+        """Whether the result is that of beam search with this k (unpruned: the best of all), if the score's laws hold. The
+        running search knows the one exception: whether a full queue had to evict."""
         if self.heuristic is None:
             return self.stop.exact and not self.order.depends_on_past
         return self.k == inf and bool(getattr(self.heuristic, "admissible", False))
 
     @property
     def any_order(self) -> bool:
-        """Whether the result is the same whatever is scored ahead of its turn."""
+        """Whether the result is independent of what is scored ahead of its turn."""
         past = self.order.depends_on_past or bool(getattr(self.stop, "depends_on_past", True))
         return not past and self.heuristic is None and self.queue_capacity is None
 
@@ -141,7 +140,7 @@ class Strategy:
 
 
 def check_count(name: str, count: float, way_out: str = "") -> None:
-    """Raise ValueError for what is no whole number of at least 1."""
+    """Raise ValueError unless `count` is a whole number of at least 1."""
     if not count >= 1:
         raise ValueError(f"{name} must be at least 1, got {count}{way_out}")
     if count % 1 != 0:
@@ -152,15 +151,15 @@ def check_count(name: str, count: float, way_out: str = "") -> None:
 
 
 def greedy(finished: Finished = "leave") -> Strategy:
-    """Only the best extension of each step: beam search with k = 1."""
+    """Keep only the best extension at each step: beam search with k = 1."""
     return beam(1, finished).using(name="greedy")
 
 
 def beam(k: float, finished: Finished = "leave") -> Strategy:
     """Standard beam search (Alg. 1; Table 1, column 1).
 
-    Under `keep` it runs until every hypothesis on the beam is finished (the paper's). Under `leave` that would mean n_max, so it
-    stops when nothing unfinished can beat the k-th finished one (Hugging Face's `early_stopping="never"`).
+    Under `keep` it runs until every hypothesis on the beam is finished (the paper's stop). Under `leave` that would run to n_max,
+    so it stops when no unfinished hypothesis can beat the k-th finished one (Hugging Face's `early_stopping="never"`).
     """
     return Strategy("beam", ShortestFirst(), Exhausted() if finished == "keep" else NeverStop(), k, finished=finished)
 
@@ -168,8 +167,8 @@ def beam(k: float, finished: Finished = "leave") -> Strategy:
 def best_first_beam(k: float, finished: Finished = "leave", queue_capacity: int | None = None) -> Strategy:
     """Expand the highest-scoring hypothesis first (Alg. 2; Table 1, column 2).
 
-    Returns beam search's result (Theorem 4.5) for a monotonic score, and for any score with a bound that obeys
-    `bestfirst.testing`'s laws. With a `queue_capacity` that had to evict it is the paper's memory-reduced search: no guarantee.
+    Returns beam search's result (Theorem 4.5) for a monotonic score, and for any score whose bound obeys the laws of
+    `bestfirst.testing`. Once a `queue_capacity` has forced an eviction, this is the paper's memory-reduced search: no guarantee.
     """
     return Strategy("best-first", BestFirst(), Answered(), k, finished=finished, queue_capacity=queue_capacity)
 
@@ -184,17 +183,17 @@ def a_star_beam(k: float, heuristic: Heuristic | None, finished: Finished = "lea
 
 
 def breadth_first() -> Strategy:
-    """All hypotheses of a length before any longer one, none pruned: exhaustive."""
+    """All hypotheses of a length before any longer one, nothing pruned: exhaustive (Table 1, second row)."""
     return Strategy("breadth-first", ShortestFirst(), Exhausted(), inf)
 
 
 def best_first() -> Strategy:
-    """The best hypothesis first, none pruned (Dijkstra): finds the best of all."""
+    """The best hypothesis first, nothing pruned (Dijkstra): finds the best of all (Table 1, second row)."""
     return Strategy("best-first-unpruned", BestFirst(), Answered(), inf)
 
 
 def a_star(heuristic: Heuristic | None) -> Strategy:
-    """A* search, nothing pruned: finds the best of all if the heuristic is admissible."""
+    """A* search, nothing pruned: finds the best of all if the heuristic is admissible (Table 1, second row)."""
     return a_star_beam(inf, heuristic).using(name="a-star")
 
 
@@ -204,11 +203,11 @@ METHODS = ("exact", "stopping", "heuristic")
 
 
 def by_method(plan: Strategy, method: str, score: Score) -> Strategy:
-    """This best-first strategy, with this method for a score that is not monotonic.
+    """This best-first strategy, with one of `METHODS` for a score that is not monotonic.
 
-    "stopping" is the paper's section 4.1: best score first, until no open hypothesis can reach the n-th answer by its bound U.
-    "heuristic" is section 5: U is added to the score of whatever is not finished. Neither is exact, and their results say so. For
-    a monotonic score U is 0, and all three are Algorithm 2.
+    "stopping" is the paper's section 4.1 (Eq. 7): best score first, until the bound U of no open hypothesis reaches the n-th
+    answer. "heuristic" is section 5: U is added to the score of every unfinished hypothesis. Neither is exact, and results say
+    so. For a monotonic score U is 0, and all three methods are Algorithm 2.
     """
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
@@ -226,15 +225,15 @@ def by_method(plan: Strategy, method: str, score: Score) -> Strategy:
 
 
 def paper_heuristic(y: Hypothesis, context: Context) -> float:
-    """h = U, how much the score of `y` can still rise (the paper's Eq. 13 and 16): 0 where nothing can follow."""
+    """h = U, how much the score of `y` can still rise (the paper's Eq. 13 and 16); 0 at n_max, where nothing can follow."""
     return y.bound - y.worth if y.length < context.n_max else 0.0
 
 
 paper_heuristic.by_value = True  # type: ignore[attr-defined]
 
 
-def check(strategy: Strategy, score: Score, context: Context, n: int, max_calls: int | None = None) -> None:
-    """Raise ValueError, naming the way out, for what no search can be asked for."""
+def check_settings(strategy: Strategy, score: Score, context: Context, n: int, max_calls: int | None = None) -> None:
+    """Raise ValueError, naming the way out, for settings that no search can run with."""
     check_count("nbest", n)
     check_count("max_length", context.n_max)
     if max_calls is not None:

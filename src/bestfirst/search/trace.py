@@ -1,20 +1,20 @@
-"""Trace: every event of a search, one JSON object a line, for those who want to see it.
+"""Trace: every event of a search, one JSON object per line, for viewers (`bestfirst.page`) and checks.
 
 A file of traces begins with a line that names the format and its version (`HEADER`). Then, for each search:
 
     begin    what is searched and how: source, model, strategy, beam (null: nothing is pruned), finished, nbest, max_length, ...
-    push     entered a beam, or waits again: id, parent, token, piece (its text), length, score, logprob, finished; `bound`, the
-             most that it can still become, where that is not the score; `place` on the agenda, which is sorted by it
-    refuse   a child that did not get onto its beam, with what a push and a prune tell; siblings that are no better are not listed
+    push     entered a beam, or was queued again: id, parent, token, piece (its text), length, score, logprob, finished; `bound`,
+             the most that it can still become, if that is not the score; `place`, its sort key on the agenda
+    refuse   a child did not enter its beam, with the fields of a push and a prune; siblings that are no better are not listed
     pop      was scored. `ahead`: it had fallen off its beam by then
-    draft    was guessed, and scored in one forward pass with what comes before it; the search came to ask for it (the pop before)
-    prune    is out. `why`: "full" (`better` hypotheses of length `at` precede it), "hopeless" (length `at` is full of hypotheses
-             that precede all it could become), "merged" (a better one of length `at` goes on alike),
-             "ancestor" (what it was built on fell off; if it comes back, it is pushed again)
-    evict    is out: more than `capacity` hypotheses waited
-    finish   a complete hypothesis was accepted (it may still be pruned by better ones)
-    result   status, exact, calls, rows, the ids of the answers, and of what was `called` (null: all that was scored): where
-             hypotheses were scored ahead of their turn, those that had to be
+    draft    was drafted: scored in one forward pass with its prefix, and later needed by the search (the pop before this event)
+    prune    was removed. `why`: "full" (`better` hypotheses of length `at` precede it), "hopeless" (length `at` is full of
+             hypotheses that precede all it could become), "merged" (a better one of length `at` has the same continuations),
+             "ancestor" (a prefix of it fell off; if it comes back, it is pushed again)
+    evict    was removed: more than `capacity` hypotheses were queued
+    finish   a complete hypothesis was accepted (better ones may still prune it)
+    result   status, exact, calls, rows, the ids of the answers, and of `called`: the hypotheses that had to be scored, where
+             some were scored ahead of their turn (null: all that were scored)
     text     the answers' texts, the forward passes they took, and how many rows were `drafted` and of these `accepted`
 """
 
@@ -37,25 +37,25 @@ HEADER: dict[str, Any] = {"format": FORMAT, "version": VERSION}
 
 
 class Trace:
-    """Collects events. A search without a trace pays one comparison an event.
+    """Collects the events of a search. A search without a trace pays one comparison per event.
 
-    What is known of the input and its model (`describe`) goes into the `begin` line, and names tokens.
+    Facts about the input and its model (`describe`) go into the `begin` event; the model also provides the text of tokens.
     """
 
     def __init__(self, **labels: Any) -> None:
         self.events: list[dict[str, Any]] = []
         self.about: dict[str, Any] = {}
         self.piece: Callable[[int], str | None] | None = None
-        self._labels = labels  # on every line, say the number of the input
+        self._labels = labels  # fields of every event, such as the number of the input
         self._ids: dict[tuple[int, int], int] = {}  # by parent and token
 
     def describe(self, model: Any, source: Any) -> None:
-        """What is decoded by what, before the search begins: an input that is a text, and a model that can name tokens."""
+        """Set the input (recorded if it is a text) and the model (its name, and `piece` for tokens), before the search begins."""
         self.about = {"source": source if isinstance(source, str) else None, "model": getattr(model, "name", None)}
         self.piece = getattr(model, "piece", None)
 
     def begin(self, search: SearchTree) -> None:
-        """A search starts: what it is."""
+        """A search starts: record its settings."""
         strategy = search.strategy
         self._add(
             "begin",
@@ -72,34 +72,34 @@ class Trace:
         )
 
     def note(self, event: Event, y: Hypothesis, **why: Any) -> None:
-        """Something happened to `y`."""
+        """Record an event of hypothesis `y`; `why` are further fields."""
         if event in ("push", "refuse"):
             y.id = self._id(y)
-            why = {**self._about(y), **(self._place(y) if event == "push" else why)}
+            why = {**self._fields(y), **(self._agenda_fields(y) if event == "push" else why)}
         self._add(event, id=y.id, **why)
 
     def result(self, result: Result, answers: Sequence[Hypothesis], called: Sequence[Hypothesis] | None) -> None:
-        """What came of it. The last one counts, where a search was asked before it was over."""
+        """Record the outcome. If a search is asked for its result before it is over, the last such event counts."""
         ids = {"answers": [y.id for y in answers], "called": None if called is None else [y.id for y in called]}
         self._add("result", status=result.status, exact=result.exact, calls=result.calls, rows=result.rows, **ids)
 
     def text(self, result: Result) -> None:
-        """What only whoever ran the search knows."""
+        """Record what only the engine's result has: texts, forward passes and drafts."""
         drafts = {"drafted": result.drafted, "accepted": result.accepted} if result.drafted else {}
         self._add("text", texts=[answer.text for answer in result.hypotheses], steps=result.steps, **drafts)
 
     def _id(self, y: Hypothesis) -> int:
-        """The same for the same tokens, also where a child is refused first and let in later."""
+        """The id of a hypothesis: the same for the same tokens, even if a child is first refused and later let in."""
         key = (-1, len(self._ids)) if y.parent is None else (y.parent.id, y.token)
         return self._ids.setdefault(key, len(self._ids))
 
-    def _about(self, y: Hypothesis) -> dict[str, Any]:
-        about: dict[str, Any] = {"parent": None, "token": None} if y.parent is None else {"parent": y.parent.id, "token": y.token}
+    def _fields(self, y: Hypothesis) -> dict[str, Any]:
+        link: dict[str, Any] = {"parent": None, "token": None} if y.parent is None else {"parent": y.parent.id, "token": y.token}
         if self.piece is not None and y.parent is not None:
-            about["piece"] = self.piece(y.token)
-        return {**about, "length": y.length, "score": y.worth, "logprob": y.logprob, "finished": y.finished}
+            link["piece"] = self.piece(y.token)
+        return {**link, "length": y.length, "score": y.worth, "logprob": y.logprob, "finished": y.finished}
 
-    def _place(self, y: Hypothesis) -> dict[str, Any]:
+    def _agenda_fields(self, y: Hypothesis) -> dict[str, Any]:
         place = [*y.key[:2]] if not y.finished and all(map(isfinite, y.key[:2])) else None
         bound = {} if y.finished or y.bound == y.worth or not isfinite(y.bound) else {"bound": y.bound}
         return {**bound, "place": place}
@@ -109,9 +109,9 @@ class Trace:
 
 
 class RecordedSearch:
-    """Search as the search it holds; with others, and ahead of turn. `replay` then repeats it one hypothesis at a time.
+    """Wraps a search that runs in a batch and ahead of turn, and keeps its successors; `replay` then traces it in strict order.
 
-    Strict order needs nothing that was not scored: whatever the order, those hypotheses had to be (`docs/algorithm.md`).
+    Strict order needs only hypotheses that were scored: every one of them is needed in any order (`docs/algorithm.md`).
     """
 
     def __init__(self, search: Search) -> None:
@@ -126,8 +126,8 @@ class RecordedSearch:
         self.search.commit(y, successors)
 
     def replay(self, search: Search) -> None:
-        """Run another search of the same input, in strict order, without asking the model, for the sake of its trace."""
-        width = int(self.search.width)  # the model may have been asked for more, on behalf of others
+        """Drive another search of the same input in strict order from the kept successors, for its trace. No model calls."""
+        width = int(self.search.width)  # the model may have returned more, for other searches of the batch
         while needed := search.frontier(1):
             values, tokens, logprobs, ending = self._successors[needed[0].tokens]
             search.commit(needed[0], Successors(values[:width], tokens[:width], logprobs and logprobs[:width], ending))
