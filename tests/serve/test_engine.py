@@ -136,6 +136,29 @@ def test_when_it_is_stopped_those_who_wait_are_told(engine):
     assert not engine.alive
 
 
+def test_an_engine_that_fails_tells_every_request_also_those_that_it_has_not_taken(monkeypatch):
+    """A failure of the engine itself, not of a step of its model."""
+    engine, events = EngineThread(Letters(), Limits(max_beam=8)), []
+    submit = lambda: engine.submit(Work("someone", texts=[("hello", USUAL)] * 2, tell=events.append))  # noqa: E731
+    flushed = []
+    engine.flush = lambda: flushed.append(len(events))
+
+    def fails() -> None:
+        submit()  # it arrives during a step
+        engine.cancel(dropped)
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(engine, "_feed", fails)
+    submit()
+    dropped = Work("someone", texts=[("hello", USUAL)], tell=events.append)
+    with pytest.raises(RuntimeError, match="a mistake of ours"):
+        engine._run()
+    assert [type(event) for event in events] == [EngineStopped] * 2
+    submit()  # after its end, by someone who has not heard of it
+    assert [type(event) for event in events] == [EngineStopped] * 3
+    assert flushed[-1] == 3
+
+
 def test_the_story_of_a_search_is_that_of_strict_order(engine):
     """Whatever was scored ahead of its turn, and with whom."""
     for strategy in ("best-first", "beam"):

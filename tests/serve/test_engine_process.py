@@ -251,7 +251,23 @@ def test_whoever_asks_when_it_stops_is_told():
     for each in events:
         engine.submit(Work("somebody", texts=[(SENTENCE, bestfirst.Decoding(beam=50))] * 5, tell=each.append))
     engine.stop()
-    assert [type(each[-1]) for each in events] == [EngineStopped] * 20
+    assert [sum(isinstance(event, EngineStopped) for event in each) for each in events] == [1] * 20
+    late: list[object] = []
+    engine.submit(Work("somebody", texts=[(SENTENCE, bestfirst.Decoding())], tell=late.append))
+    assert [type(event) for event in late] == [EngineStopped]
+
+
+def test_a_process_that_is_killed_ends_every_request_once():
+    engine = EngineProcess(load, LIMITS)
+    engine.start()
+    events: list[list[object]] = [[] for _ in range(40)]
+    for i, each in enumerate(events):
+        engine.submit(Work("somebody", texts=[(SENTENCE, bestfirst.Decoding(beam=50))] * 5, tell=each.append))
+        if i == 20:
+            os.kill(engine._process.pid, signal.SIGKILL)
+    wait_for(lambda: all(any(isinstance(event, EngineStopped) for event in each) for each in events))
+    engine.stop()
+    assert [sum(isinstance(event, EngineStopped) for event in each) for each in events] == [1] * 40
 
 
 def test_neither_a_model_nor_a_trace_takes_the_weights_along():

@@ -24,8 +24,7 @@ def engine_of(**limits: int) -> EngineThread:
 def drive(engine: EngineThread, until: Callable[[], bool]) -> None:
     """The thread's loop, here."""
     while not until():
-        for call in engine._calls():
-            call()
+        engine._receive()
         engine._step()
 
 

@@ -15,7 +15,6 @@ from itertools import islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pickle import dumps, loads
-from queue import SimpleQueue
 from threading import Event as Flag
 from threading import Thread
 from time import monotonic
@@ -29,7 +28,7 @@ from ..settings import Decoding
 from .engine_thread import TOGETHER, EngineThread, take_turns
 from .messages import SettingsPickler, SettingsUnpickler, of_event, of_stats, to_event
 from .schemas import Limits
-from .work import Done, EngineStopped, Event, Work
+from .work import Done, EngineStopped, Event, Inbox, Work
 
 KNOWN: dict[type, int] = {Decoding: 256, Constraint: 32}  # settings and constraints that have a number
 PATIENCE = 10.0  # seconds that the process may take to end
@@ -66,7 +65,7 @@ class EngineProcess:
             self._process.kill()
             raise
         self._read = self.model.reader()
-        self._outbox: SimpleQueue[Work | None] = SimpleQueue()  # to be submitted or, if it is cancelled, given up; None: stop
+        self._inbox = Inbox(self._fail)
         self._works: dict[int, Work] = {}  # that are not over, by their number
         self._numbers: dict[Work, int] = {}
         self._next = 0
@@ -81,19 +80,15 @@ class EngineProcess:
         self._listening.start()
 
     def submit(self, work: Work) -> None:
-        if self.alive:
-            self._outbox.put(work)
-        else:
-            self._fail(work)
+        self._inbox.put(work)
 
     def cancel(self, work: Work) -> None:
         """Nobody waits for it any more."""
-        work.cancelled = True
-        self._outbox.put(work)
+        self._inbox.cancel(work)
 
     def stop(self) -> None:
         """End the process; what is not done fails."""
-        self._outbox.put(None)
+        self._inbox.put(None)
         self._process.join(PATIENCE)
         self._process.kill()
         atexit.unregister(self._process.kill)
@@ -118,18 +113,17 @@ class EngineProcess:
             raise
         finally:
             self.alive = False
-            while not self._outbox.empty():
-                works.append(self._outbox.get())
             for each in works:
                 if each is not None and not each.cancelled and each not in self._numbers:
                     self._fail(each)
+            self._inbox.close()
 
     def _waiting(self) -> list[Work | None]:
         """What waits to be sent: one request if the engine waits for it, else as many as are worth tokenising at a time."""
-        found = [self._outbox.get()]
+        found = [self._inbox.get()]
         left = TOGETHER if self._works else 1
-        while (last := found[-1]) is not None and (left := left - len(last.texts)) > 0 and not self._outbox.empty():
-            found.append(self._outbox.get())  # nobody else takes from it
+        while (last := found[-1]) is not None and (left := left - len(last.texts)) > 0 and not self._inbox.empty():
+            found.append(self._inbox.get())  # nobody else takes from it
         return found
 
     def _tokenised(self, works: Sequence[Work]) -> Iterator[list[Any]]:
@@ -155,8 +149,9 @@ class EngineProcess:
         self._works[number], self._numbers[work] = work, number
         how = {"stream": work.stream, "blanks": work.blanks, "recorded": work.recorded}
         if not self._send("submit", number, work.client, texts, settings, how):
-            self._listening.join()  # it ends as the process has, and may have done so before it could know of this one
-            self._fail(work)
+            self._listening.join()  # it ends as the process has, and tells those requests that it knows
+            if self._works.pop(number, None) is not None:
+                self._fail(work)
         for kind, known in self._known.items():
             while len(known) > KNOWN[kind]:
                 _, oldest = known.pop(next(iter(known)))
@@ -205,8 +200,7 @@ class EngineProcess:
             pass
         finally:
             self.alive = False  # before anybody hears of it
-            for work in [*self._works.values()]:
-                work.tell(EngineStopped("the server is stopping"))
+            self._tell([(number, True, "stopped", "the server is stopping") for number in [*self._works]])
             self.flush()
 
     def _tell(self, told: Sequence[tuple[Any, ...]]) -> None:
@@ -287,8 +281,9 @@ def _hand_over(pipe: Connection, engine: EngineThread, told: list[tuple[Any, ...
         def tell(event: Event) -> None:
             nonlocal left
             left -= type(event) is Done
-            told.append((number, not left, *of_event(event)))
-            if not left:
+            over = not left or type(event) is EngineStopped
+            told.append((number, over, *of_event(event)))
+            if over:
                 works.pop(number, None)
 
         read = [TextIds(text) if type(text) is tuple else text for text in texts]

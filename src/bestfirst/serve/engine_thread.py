@@ -6,11 +6,10 @@ import gc
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
-from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
@@ -20,7 +19,7 @@ from ..search import Answer, RecordedSearch, Result, Trace
 from ..settings import Decoding
 from .fair_share import FairShare, Use
 from .schemas import Limits
-from .work import Certified, Done, EngineStopped, TextReader, Work
+from .work import Certified, Done, EngineStopped, Inbox, TextReader, Work
 
 FIRST, TOGETHER = 320, 512  # texts that are read at a time, as many as a device is given: at first fewer, for it waits
 TURN = 16  # texts that a request starts at a time where searches run by themselves
@@ -58,7 +57,7 @@ class EngineThread:
         self._before = Stats()  # of engines that were given up
         self._share: FairShare[Work] = FairShare(self._engine.slots, tokens)
         self._read = TextReader(model)
-        self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._inbox = Inbox(self._refuse)
         self._work: dict[Job, Work] = {}  # of the jobs that were started
         self._recordings: dict[Job, RecordedSearch] = {}
         self._suspects: deque[Job] = deque()  # after a failure, to be run one by one until who is at fault is found
@@ -70,12 +69,11 @@ class EngineThread:
         self._thread.start()
 
     def submit(self, work: Work) -> None:
-        self._inbox.put(partial(self._enter, work))
+        self._inbox.put(work)
 
     def cancel(self, work: Work) -> None:
         """Nobody waits for it any more: give up what is not done, and what is held for it."""
-        work.cancelled = True
-        self._inbox.put(partial(self._drop, work))
+        self._inbox.cancel(work)
 
     def stop(self) -> None:
         """End the thread; what is not done fails."""
@@ -114,30 +112,35 @@ class EngineThread:
         if not self._engine.pauses:
             gc.set_threshold(YOUNG)
         try:
-            while True:
-                for call in self._calls():
-                    if call is None:
-                        return
-                    call()
+            while self._receive():
                 with no_garbage_collection():
                     self._step()
                 self.flush()
         finally:
             for work in self._share.flows:
-                work.tell(EngineStopped("the server is stopping"))
-            self.flush()
+                self._refuse(work)
+            self._inbox.close()
 
-    def _calls(self) -> Iterator[Callable[[], None] | None]:
-        """What has come in; where there is nothing else to do, wait for it."""
-        if not self._share.flows:
-            yield self._inbox.get()
-        while not self._inbox.empty():  # nobody else takes from it
-            yield self._inbox.get()
+    def _receive(self) -> bool:
+        """Take the requests that have arrived, and wait for one if there is nothing else to do. False if the thread should stop."""
+        idle = not self._share.flows
+        while idle or not self._inbox.empty():  # no other thread takes from it
+            work, idle = self._inbox.get(), False
+            if work is None:
+                return False
+            if work.cancelled:
+                self._drop(work)
+            else:
+                self._enter(work)
+        return True
+
+    def _refuse(self, work: Work) -> None:
+        work.tell(EngineStopped("the server is stopping"))
+        self.flush()
 
     def _enter(self, work: Work) -> None:
-        if not work.cancelled:
-            work.waiting.extend(range(len(work.texts)))
-            self._share.enter(work)
+        work.waiting.extend(range(len(work.texts)))
+        self._share.enter(work)
 
     def _drop(self, work: Work) -> None:
         work.waiting.clear()

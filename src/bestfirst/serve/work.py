@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from ..models import Model, Source
@@ -59,6 +61,39 @@ class Work(Flow):
         """Tokens of a text that was read: by the encoder, where there is one."""
         prompt: Any = getattr(self.sources.get(index), "payload", None)
         return getattr(prompt, "length", 0) or len(getattr(prompt, "tokens", ()))
+
+
+class Inbox:
+    """The queue of requests to the one thread that takes them. None asks that thread to stop; a request that was cancelled is
+    put a second time, with its flag set.
+
+    Every request is either taken or refused: the thread closes the inbox when it ends, and what is put into it later is refused
+    as well. `put` and `cancel` may be called from any thread.
+    """
+
+    def __init__(self, refuse: Callable[[Work], None]) -> None:
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._refuse = refuse
+        self._closed = False
+        self.get, self.empty = self._queue.get, self._queue.empty
+
+    def put(self, work: Work | None) -> None:
+        self._queue.put(work)
+        if self._closed:  # checked after the put: otherwise `close` could miss this request, and it would wait for ever
+            self.close()
+
+    def cancel(self, work: Work) -> None:
+        work.cancelled = True
+        self.put(work)
+
+    def close(self) -> None:
+        """Refuse every request that was not taken."""
+        self._closed = True
+        with suppress(Empty):
+            while True:
+                work = self._queue.get_nowait()
+                if work is not None and not work.cancelled:
+                    self._refuse(work)
 
 
 class TextReader:
