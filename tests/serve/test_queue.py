@@ -11,6 +11,8 @@ import pytest
 
 from bestfirst import Decoding, Result, Stats
 from bestfirst.search import Answer
+from bestfirst.serve.app import stream_lines
+from bestfirst.serve.exchange import EventStream
 from bestfirst.serve.metrics import Metrics
 from bestfirst.serve.request_queue import RequestQueue
 from bestfirst.serve.schemas import Limits
@@ -172,6 +174,35 @@ def test_a_stream_hears_every_step_as_it_comes():
             await engine.step((stream, done(index)))
             assert heard == [1, 1, 0, 0][: 2 if index else 4]
         assert listening.done()
+
+    in_a_loop(scenario())
+
+
+@pytest.mark.parametrize("after", ["http.response.start", "http.response.body", None])
+def test_a_stream_whose_client_leaves_at_any_time_is_given_up(after):
+    """Also while its head is being sent (None): then nobody has asked for its first line."""
+
+    async def scenario() -> None:
+        queue, engine, _ = queue_by_hand()
+        stream = queue.submit([("a", USUAL)] * 2, client="one", stream=True)
+        left = asyncio.Event()
+
+        async def receive() -> dict[str, str]:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == after or after is None:
+                left.set()
+            if after is None:
+                await asyncio.sleep(60)
+
+        response = EventStream(stream, stream_lines(stream), "application/x-ndjson")
+        answering = asyncio.ensure_future(response({"type": "http"}, receive, send))
+        await asyncio.sleep(0)
+        await engine.step((stream, done(0)))
+        await asyncio.wait_for(answering, 60)
+        assert (queue.queued, engine.cancelled) == (0, [stream.work])
 
     in_a_loop(scenario())
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi_swagger import patch_fastapi
 from starlette.exceptions import HTTPException
 
@@ -17,7 +17,7 @@ from . import openai, schemas
 from .allowed import ServedConstraints
 from .engine_process import EngineProcess
 from .engine_thread import EngineThread
-from .exchange import AnswerBodies, bearer, client, explain, json_bytes, json_line, json_response, left, of_work, refusals
+from .exchange import AnswerBodies, EventStream, bearer, client, explain, json_bytes, json_line, json_response, left, of_work, refusals
 from .metrics import Metrics
 from .middleware import CheckRequests, Hosts, MeasureRequests
 from .request_queue import ClientLeft, DeadlinePassed, QueueFull, RequestQueue, Submission, TooMuch
@@ -93,7 +93,7 @@ def _add_translate(app: FastAPI, model: str, queue: RequestQueue, token: bool, c
         how = {"write": schemas.written, "stream": asked.stream}  # type: ignore[attr-defined]
         submission = queue.submit(texts, client=client(request), **how)
         if asked.stream:  # type: ignore[attr-defined]
-            return StreamingResponse(stream_lines(submission), media_type="application/x-ndjson")
+            return EventStream(submission, stream_lines(submission), "application/x-ndjson")
         return json_response(head + b",".join(await submission.results(left(request))) + b"]}")
 
 
@@ -151,5 +151,3 @@ async def stream_lines(submission: Submission) -> AsyncIterator[bytes]:
                 yield json_line({"index": event.index, **schemas.summary(event.result)})
     except (DeadlinePassed, EngineStopped) as error:
         yield json_line({"detail": str(error)})
-    finally:
-        submission.close()

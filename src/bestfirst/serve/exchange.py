@@ -3,19 +3,20 @@ bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic_core import SchemaValidator, to_json
 from starlette.exceptions import HTTPException
 
 from .middleware import replay
+from .request_queue import Submission
 from .schemas import NO_NUL, Error
 
 WHY = {
@@ -93,6 +94,21 @@ def _but_for_nul(schema: Any) -> Any:
     if isinstance(schema, dict):
         return {key: _but_for_nul(value) for key, value in schema.items() if (key, value) != ("pattern", NO_NUL)}
     return [_but_for_nul(each) for each in schema] if isinstance(schema, list) else schema
+
+
+class EventStream(StreamingResponse):
+    """A streamed response. Its submission is closed when the response ends: the client may leave before the first event is asked
+    for, and a generator that was never started runs no `finally` of its own."""
+
+    def __init__(self, submission: Submission, lines: AsyncIterator[bytes], media_type: str) -> None:
+        super().__init__(lines, media_type=media_type)
+        self._submission = submission
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._submission.close()
 
 
 def client(request: Request) -> str:

@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ..search import Answer
 from ..settings import Decoding
 from .allowed import ServedConstraints
-from .exchange import bearer, client, json_line, json_response, left, of_work, refusals
+from .exchange import EventStream, bearer, client, json_line, json_response, left, of_work, refusals
 from .request_queue import DeadlinePassed, RequestQueue, Submission
 from .schemas import ABOUT_ALLOWED, Allowed, Alpha, Error, Schema, Strict, count, decoding_of, narrowed, text_within
 from .work import Certified, Done, EngineStopped
@@ -209,8 +209,6 @@ async def _events(submission: Submission, head: dict[str, Any], n: int, chat: bo
                 yield _event({"error": ErrorObject(message=event.result.message or "").model_dump()})
     except (DeadlinePassed, EngineStopped) as error:
         yield _event({"error": ErrorObject(message=str(error), type="server_error").model_dump()})
-    finally:
-        submission.close()
     yield b"data: [DONE]\n\n"
 
 
@@ -235,7 +233,7 @@ def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constr
         head = {"id": f"{identity}-{uuid4().hex}", "created": int(time()), "model": name, "object": kind}
         if asked.stream:
             head["object"] = "chat.completion.chunk" if chat else kind
-            return StreamingResponse(_events(submission, head, asked.n, chat), media_type="text/event-stream")
+            return EventStream(submission, _events(submission, head, asked.n, chat), "text/event-stream")
         done = await submission.results(left(request))
         results = [each.result for each in done]
         for result in results:
