@@ -43,7 +43,7 @@ class ByHand:
     async def step(self, *told: tuple[Any, Any]) -> None:
         """Tell these events, and let whoever waits for them go on."""
         for submission, event in told:
-            submission.work.tell(event)
+            submission.work.emit(event)
         self.flush()
         for _ in range(5):
             await asyncio.sleep(0)
@@ -211,7 +211,7 @@ def test_metrics_of_a_step_are_those_of_its_texts():
     metrics = Metrics(RequestQueue(ByHand(), Limits()), frozenset())
     found = [Answer((1, 2, 3), -1.0, -1.0)]  # beam search scores 1 + 4 * 2 hypotheses for it
     results = [Result(found, calls=calls, status="complete") for calls in (5, 20)]
-    metrics.texts([*((each, USUAL) for each in results), (results[0], BY_LEVEL), (Result(calls=1), USUAL)])
+    metrics.count_results([*((each, USUAL) for each in results), (results[0], BY_LEVEL), (Result(calls=1), USUAL)])
     told = {name: metrics.registry.get_sample_value(f"bestfirst_{name}_total") for name in ("calls", "calls_saved")}
     ended = [metrics.registry.get_sample_value("bestfirst_texts_total", {"status": each}) for each in ("complete", "error")]
     assert (told, ended) == ({"calls": 31, "calls_saved": 4}, [3, 1])
