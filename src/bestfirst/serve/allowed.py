@@ -33,25 +33,25 @@ class ServedConstraints:
             Grammar.regex(model, "a")
         self._compiled = lru_cache(CACHED)(self._compile)
 
-    async def using(self, decoding: Decoding, asked: Any) -> Decoding:
-        """The settings of a request with its constraint, read for the model. `asked`: the request's `allowed`, or None. Raises
+    async def using(self, decoding: Decoding, allowed: Any) -> Decoding:
+        """The settings of a request with its constraint, read for the model. `allowed`: that of the request, or None. Raises
         HTTPException, with the reason, for a constraint or settings that the request cannot have."""
         try:
-            if asked is not None:
-                decoding = decoding.using(allowed=await self._constraint(asked))
+            if allowed is not None:
+                decoding = decoding.using(allowed=await self._constraint(allowed))
             return decoding.read(self._model)
         except RecursionError:
             raise _error("it is nested too deeply") from None
         except ValueError as error:
             raise _error(str(error)[:LONGEST_MESSAGE]) from None
 
-    async def _constraint(self, asked: Any) -> Constraint:
-        if isinstance(asked, str):
-            if asked in self._named:
-                return self._named[asked]
+    async def _constraint(self, allowed: Any) -> Constraint:
+        if isinstance(allowed, str):
+            if allowed in self._named:
+                return self._named[allowed]
             known = ", ".join(map(repr, self._named)) or "none; start it with --allowed NAME=FILE"
-            raise _error(f"this server has nothing of the name {asked!r:.60}; it has {known}", 404)
-        (kind, value), *_ = asked.model_dump().items()
+            raise _error(f"this server has nothing of the name {allowed!r:.60}; it has {known}", 404)
+        (kind, value), *_ = allowed.model_dump().items()
         if kind != "outputs" and not self._grammars:
             raise _error(f"this server takes no {kind}; it would have to be started with --grammars", 404)
         return await asyncio.to_thread(self._compiled, kind, json.dumps(value))

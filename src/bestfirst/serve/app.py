@@ -80,18 +80,18 @@ def _add_translate(app: FastAPI, model: str, queue: RequestQueue, token: bool, c
     head = exchange.json_bytes({"model": model, "results": []}).removesuffix(b"]}")
 
     @app.post("/translate", **shared)
-    async def translate(asked: Body, request: Request) -> Response:  # type: ignore[valid-type]
+    async def translate(body: Body, request: Request) -> Response:  # type: ignore[valid-type]
         """Translate a text or a list of texts.
 
         With `"stream": true` the answer is a JSON object a line: each translation as soon as it is certain to have its place, and
         for each text a last line with its `status`.
         """
-        decoding = await constraints.using(asked.decoding(asked.strategy), asked.allowed)  # type: ignore[attr-defined]
-        texts = [(text, decoding) for text in asked.texts]  # type: ignore[attr-defined]
+        decoding = await constraints.using(body.decoding(body.strategy), body.allowed)  # type: ignore[attr-defined]
+        texts = [(text, decoding) for text in body.texts]  # type: ignore[attr-defined]
         # Each result is serialised while other texts are searched, so that little is left to do when the last is found.
-        how = {"write": schemas.text_result_json, "stream": asked.stream}  # type: ignore[attr-defined]
+        how = {"write": schemas.text_result_json, "stream": body.stream}  # type: ignore[attr-defined]
         submission = queue.submit(texts, client=exchange.client_address(request), **how)
-        if asked.stream:  # type: ignore[attr-defined]
+        if body.stream:  # type: ignore[attr-defined]
             return exchange.EventStream(submission, stream_lines(submission), "application/x-ndjson")
         return exchange.json_response(head + b",".join(await submission.results(exchange.disconnection(request))) + b"]}")
 
@@ -102,9 +102,9 @@ def _add_search(app: FastAPI, model: str, queue: RequestQueue, token: bool) -> N
     shared["responses"][200] = {"model": schemas.SearchResponse}
 
     @app.post("/search", **shared)
-    async def search(asked: Body, request: Request) -> Response:  # type: ignore[valid-type]
-        """Translate a text by best-first and by beam search, and tell every event of both: what the playground shows."""
-        both = [(asked.text, asked.decoding(strategy)) for strategy in ("best-first", "beam")]  # type: ignore[attr-defined]
+    async def search(body: Body, request: Request) -> Response:  # type: ignore[valid-type]
+        """Translate a text by best-first and by beam search, and return every event of both, for the playground."""
+        both = [(body.text, body.decoding(strategy)) for strategy in ("best-first", "beam")]  # type: ignore[attr-defined]
         submission = queue.submit(both, client=exchange.client_address(request), recorded=True)
         results = await submission.results(exchange.disconnection(request))
         best_first, beam = (schemas.text_result(done.result) for done in results)
@@ -119,13 +119,13 @@ def _add_state(app: FastAPI, model: str, queue: RequestQueue, metrics: Metrics, 
 
     @app.get("/health", responses=exchange.error_responses(503))
     async def health() -> schemas.Health:
-        """Whether the server does its work, and how much it has to do. Needs no token."""
+        """Whether the server works, and its load. Needs no token."""
         queue.check_engine()
         return schemas.Health(model=model, version=__version__, queue=queue.queued, in_flight=queue.engine.in_flight)
 
     @app.get("/metrics", responses={200: plain, **(exchange.error_responses(401) if token else {})}, **shared)
     async def read_metrics() -> Response:
-        """What the server did, for Prometheus."""
+        """The server's metrics, for Prometheus."""
         return Response(metrics.read(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/", include_in_schema=False)

@@ -27,7 +27,7 @@ from ..errors import Stopped, Unusable, reason
 from ..models.reader import TextIds
 from ..settings import Decoding
 from .engine_thread import READ_BATCH, EngineThread, tune_interpreter
-from .messages import SettingsPickler, SettingsUnpickler, pack_event, pack_stats, unpack_event
+from .messages import SettingsUnpickler, pack_event, pack_stats, pickle_settings, unpack_event
 from .schemas import Limits
 from .work import Done, EngineStopped, Event, Inbox, Work
 
@@ -181,7 +181,7 @@ class EngineProcess:
         if entry is None:
             self._last_number = number = self._last_number + 1
             entry = value, number
-            self._send("know", number, SettingsPickler.dumps(value, self._number_of))
+            self._send("know", number, pickle_settings(value, self._number_of))
         known[id(value)] = entry
         return entry[1]
 
@@ -206,7 +206,7 @@ class EngineProcess:
         except (EOFError, OSError):
             pass
         finally:
-            self.alive = False  # before any request is told, so that no handler finds it alive after that
+            self.alive = False  # before the requests get their events, so that no handler sees it alive after that
             self._emit([(number, True, "stopped", "the server is stopping") for number in [*self._works]])
             self.flush()
 
@@ -272,7 +272,7 @@ def run_engine(pipe: Connection, load: Load, limits: Limits, row_budget: int | N
 
 def _exit_with(engine: EngineThread, stopping: Flag) -> None:
     """End the process when the engine's thread has failed (it has logged why), so that the server notices."""
-    engine.join()
+    engine.thread.join()
     if not stopping.is_set():
         os._exit(1)
 
@@ -303,7 +303,7 @@ def _receive_requests(pipe: Connection, engine: EngineThread, events: list[tuple
             engine.cancel(work)
 
     def know(number: int, pickled: bytes) -> None:
-        known[number] = SettingsUnpickler.loads(pickled, known)
+        known[number] = SettingsUnpickler(pickled, known).load()
 
     calls: dict[str, Callable[..., object]] = {"submit": submit, "cancel": cancel, "know": know, "forget": known.pop}
     while (message := loads(pipe.recv_bytes()))[0] != "stop":

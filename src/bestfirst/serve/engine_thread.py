@@ -65,12 +65,12 @@ class EngineThread:
         self._work: dict[Job, Work] = {}  # of the jobs that were started
         self._recordings: dict[Job, RecordedSearch] = {}
         self._suspects: deque[Job] = deque()  # after a failed step: to be run one at a time, until the job at fault is found
-        self._thread = Thread(target=self._run, name="engine", daemon=True)
+        self.thread = Thread(target=self._run, name="engine", daemon=True)
 
     # -- from other threads ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._thread.start()
+        self.thread.start()
 
     def submit(self, work: Work) -> None:
         self._inbox.put(work)
@@ -82,16 +82,12 @@ class EngineThread:
     def stop(self) -> None:
         """End the thread; requests that are not done get `EngineStopped`."""
         self._inbox.put(None)
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def join(self) -> None:
-        """Wait until the thread has ended."""
-        self._thread.join()
+        if self.thread.is_alive():
+            self.thread.join()
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive()
+        return self.thread.is_alive()
 
     @property
     def in_flight(self) -> int:

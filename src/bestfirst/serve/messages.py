@@ -54,35 +54,29 @@ def unpack_event(kind: str, *values: Any) -> Event:
     return Done(index, result, trace, prompt_tokens)
 
 
+def pickle_settings(value: Any, number: Callable[[Any], int]) -> bytes:
+    """Settings with a number in place of their constraint, or one constraint. `number` gives the number of a constraint inside
+    `value`, and sends that constraint first if it is new."""
+    out = BytesIO()
+    SettingsPickler(out, value, number).dump(value)
+    return out.getvalue()
+
+
 class SettingsPickler(Pickler):
-    """Pickles settings, with a number in place of their constraint, or one constraint."""
-
-    number: Callable[[Any], int]
-    root: Any
-
-    @classmethod
-    def dumps(cls, value: Any, number: Callable[[Any], int]) -> bytes:
-        """`number` gives the number of a constraint inside `value`, and sends that constraint first if it is new."""
-        out = BytesIO()
-        pickler = cls(out)
-        pickler.number, pickler.root = number, value
-        pickler.dump(value)
-        return out.getvalue()
+    def __init__(self, out: BytesIO, root: Any, number: Callable[[Any], int]) -> None:
+        super().__init__(out)
+        self._root, self._number = root, number
 
     def persistent_id(self, value: Any) -> int | None:
-        return self.number(value) if isinstance(value, Constraint) and value is not self.root else None
+        return self._number(value) if isinstance(value, Constraint) and value is not self._root else None
 
 
 class SettingsUnpickler(Unpickler):
-    """Reads what `SettingsPickler` wrote; `known` has the constraints by number."""
+    """Reads what `pickle_settings` wrote; `known` has the constraints by number."""
 
-    known: dict[int, Any]
-
-    @classmethod
-    def loads(cls, pickled: bytes, known: dict[int, Any]) -> Any:
-        unpickler = cls(BytesIO(pickled))
-        unpickler.known = known
-        return unpickler.load()
+    def __init__(self, pickled: bytes, known: dict[int, Any]) -> None:
+        super().__init__(BytesIO(pickled))
+        self._known = known
 
     def persistent_load(self, number: int) -> Any:
-        return self.known[number]
+        return self._known[number]

@@ -60,12 +60,10 @@ class CheckRequests:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         if host not in self.hosts:
-            await send_error(
-                send, 400, f"Host: this server does not answer to {host[:60]!r}; whoever runs it can allow that name"
-            )
+            await reject(send, 400, f"Host: this server does not answer to {host[:60]!r}; whoever runs it can allow that name")
         elif not self._admits(scope["path"], headers):
             bearer = (b"www-authenticate", b"Bearer")
-            await send_error(send, 401, "this server asks for a token: send 'Authorization: Bearer TOKEN'", bearer)
+            await reject(send, 401, "this server asks for a token: send 'Authorization: Bearer TOKEN'", bearer)
         elif int(headers.get(b"content-length", 0)) > self.max_bytes:
             await self._refuse_large(receive, send)
         else:
@@ -74,15 +72,15 @@ class CheckRequests:
     def _admits(self, path: str, headers: dict[bytes, bytes]) -> bool:
         if self.token is None or path not in self.guarded:
             return True
-        given = headers.get(b"authorization", b"")
-        return hmac.compare_digest(given, b"Bearer " + self.token.encode())
+        sent = headers.get(b"authorization", b"")
+        return hmac.compare_digest(sent, b"Bearer " + self.token.encode())
 
     async def _read(self, scope: Any, receive: Any, send: Any) -> None:
         body = bytearray()
         try:
             too_large = await asyncio.wait_for(read_into(body, receive, self.max_bytes), self.seconds)
         except asyncio.TimeoutError:
-            await send_error(send, 408, f"the body did not arrive within {self.seconds:g} seconds", CLOSE)
+            await reject(send, 408, f"the body did not arrive within {self.seconds:g} seconds", CLOSE)
             return
         if too_large:
             await self._refuse_large(receive, send)
@@ -93,7 +91,7 @@ class CheckRequests:
         """Send the error at once, then read on for a while before the connection is closed: a client that is still sending does
         not read yet, and would see a reset instead of the response."""
         detail = f"a body may have {self.max_bytes:,} bytes, this one has more; send less at a time"
-        await send_error(send, 413, detail, CLOSE, more_body=True)
+        await reject(send, 413, detail, CLOSE, more_body=True)
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(read_into(None, receive, MOST_DISCARDED), DISCARD_SECONDS)
         await send({"type": "http.response.body", "body": b""})
@@ -129,7 +127,7 @@ def replay(body: bytes, receive: Any) -> Any:
     return receive_again
 
 
-async def send_error(send: Any, status: int, detail: str, *headers: tuple[bytes, bytes], more_body: bool = False) -> None:
+async def reject(send: Any, status: int, detail: str, *headers: tuple[bytes, bytes], more_body: bool = False) -> None:
     body = json.dumps({"detail": detail}).encode()
     kind = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*kind, *headers]})

@@ -92,8 +92,8 @@ class SearchedRequest(Strict):
     @model_validator(mode="after")
     def _one_constraint(self) -> "SearchedRequest":
         if self.allowed is not None and isinstance(self.response_format, SchemaFormat):
-            said = "response_format says what is allowed, so does allowed; leave one of them out"
-            raise PydanticCustomError("two_constraints", said)
+            message = "response_format says what is allowed, so does allowed; leave one of them out"
+            raise PydanticCustomError("two_constraints", message)
         return self
 
     @property
@@ -109,8 +109,8 @@ class SearchedRequest(Strict):
         beam = max(self.beam_width or 0, self.best_of or 0, self.n) if self.beam_width or self.best_of else max(5, self.n)
         strings = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         most = max(1, min(self.tokens, rows // beam))
-        asked = {"beam": beam, "nbest": self.n, "max_length": most, "min_length": self.min_tokens, "stop_strings": strings}
-        return decoding_of(length_penalty=self.length_penalty or None, accept_truncated=True, **asked)
+        settings = {"beam": beam, "nbest": self.n, "max_length": most, "min_length": self.min_tokens, "stop_strings": strings}
+        return decoding_of(length_penalty=self.length_penalty or None, accept_truncated=True, **settings)
 
     @property
     def tokens(self) -> int:
@@ -223,24 +223,24 @@ def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constr
     """Add the paths to the application; that of conversations only if the model has a chat template."""
     started, limits = int(time()), queue.limits
 
-    async def answer(asked: Any, request: Request, chat: bool) -> Response:
-        if asked.model not in (None, name):
-            return error_response(404, f"there is no model {asked.model!r:.60}; this server has {name!r}", "model")
-        decoding = await constraints.using(asked.decoding(limits.max_rows // len(asked.inputs)), asked.constraint)
-        texts = [(each, decoding) for each in asked.inputs]
-        submission = queue.submit(texts, client=exchange.client_address(request), stream=asked.stream, blanks=True)
+    async def answer(body: Any, request: Request, chat: bool) -> Response:
+        if body.model not in (None, name):
+            return error_response(404, f"there is no model {body.model!r:.60}; this server has {name!r}", "model")
+        decoding = await constraints.using(body.decoding(limits.max_rows // len(body.inputs)), body.constraint)
+        texts = [(each, decoding) for each in body.inputs]
+        submission = queue.submit(texts, client=exchange.client_address(request), stream=body.stream, blanks=True)
         kind, identity = ("chat.completion", "chatcmpl") if chat else ("text_completion", "cmpl")
         head = {"id": f"{identity}-{uuid4().hex}", "created": int(time()), "model": name, "object": kind}
-        if asked.stream:
+        if body.stream:
             head["object"] = "chat.completion.chunk" if chat else kind
-            return exchange.EventStream(submission, _events(submission, head, asked.n, chat), "text/event-stream")
+            return exchange.EventStream(submission, _events(submission, head, body.n, chat), "text/event-stream")
         done = await submission.results(exchange.disconnection(request))
         results = [each.result for each in done]
         for result in results:
             if result.status == "error":
                 return error_response(422, result.message or "the prompt cannot be completed")
         choices = [
-            {**_choice(i * asked.n + rank, each, "message" if chat else None), "score": each.score}
+            {**_choice(i * body.n + rank, each, "message" if chat else None), "score": each.score}
             for i, result in enumerate(results)
             for rank, each in enumerate(result.hypotheses)
         ]
@@ -256,8 +256,8 @@ def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constr
         "best_of": (most | None, Field(None, description="How many hypotheses compete: a beam at least as wide as this.")),
         "beam_width": (most | None, Field(None, description="Hypotheses of each length to keep; 5 where nothing says.")),
     }
-    several = Annotated[list[text], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
-    prompt = (text | several, Field(examples=["Once upon a time"]))
+    texts = Annotated[list[text], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
+    prompt = (text | texts, Field(examples=["Once upon a time"]))
     Prompts = narrowed(CompletionRequest, prompt=prompt, **widths)  # noqa: N806
 
     @app.get("/v1/models", dependencies=shared["dependencies"], responses=exchange.error_responses(401) if token else {})
@@ -266,20 +266,20 @@ def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constr
         return {"object": "list", "data": [{"id": name, "object": "model", "created": started, "owned_by": "bestfirst"}]}
 
     @app.post("/v1/completions", **shared)
-    async def completions(asked: Prompts, request: Request) -> Response:  # type: ignore[valid-type]
+    async def completions(body: Prompts, request: Request) -> Response:  # type: ignore[valid-type]
         """Go on with prompts, as OpenAI's API has it: the n best outputs of each, best first."""
-        return await answer(asked, request, chat=False)
+        return await answer(body, request, chat=False)
 
     if not queue.engine.model.chats:
         return
-    said = narrowed(Message, content=(text_within(limits), ...))
-    talk = Annotated[list[said], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
-    Talk = narrowed(ChatRequest, messages=(talk, ...), **widths)  # noqa: N806
+    message = narrowed(Message, content=(text_within(limits), ...))
+    messages = Annotated[list[message], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
+    Chat = narrowed(ChatRequest, messages=(messages, ...), **widths)  # noqa: N806
 
     @app.post("/v1/chat/completions", **shared)
-    async def chat_completions(asked: Talk, request: Request) -> Response:  # type: ignore[valid-type]
+    async def chat_completions(body: Chat, request: Request) -> Response:  # type: ignore[valid-type]
         """Answer a conversation, as OpenAI's API has it, by the model's own chat template."""
-        return await answer(asked, request, chat=True)
+        return await answer(body, request, chat=True)
 
 
 def error_response(status: int, message: str, param: str | None = None, headers: Any = None) -> JSONResponse:

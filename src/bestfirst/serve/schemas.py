@@ -29,9 +29,7 @@ class Limits:
     max_beam: int = 50
     max_rows: int = 1 << 18  # hypotheses that a request can need at most, by `rows`
     max_queue: int = 512  # texts that are accepted and not done, in flight or waiting
-    max_cache_tokens: int = (
-        1 << 15
-    )  # in the KV cache, for all texts in flight: some 14 KB each at beam 50, with the embedded model
+    max_cache_tokens: int = 1 << 15  # of KV cache for all texts in flight: some 14 KB each at beam 50, with the embedded model
     deadline: float = 60.0  # seconds a request may take, its body's arrival not counted
 
     def __post_init__(self) -> None:
@@ -140,14 +138,14 @@ class SearchSettings(Strict):
         """The settings for the engine."""
         options = {"name": self.score} if isinstance(self.score, str) else self.score.model_dump()
         name = options.pop("name")
-        asked = {"beam": self.beam, "nbest": self.nbest, "max_length": self.max_length, "length_penalty": self.length_penalty}
-        return decoding_of(strategy=strategy, score=name, options=tuple(options.items()), **asked)
+        settings = {"beam": self.beam, "nbest": self.nbest, "max_length": self.max_length, "length_penalty": self.length_penalty}
+        return decoding_of(strategy=strategy, score=name, options=tuple(options.items()), **settings)
 
 
 @lru_cache(maxsize=256)
-def decoding_of(options: tuple[tuple[str, float], ...] = (), **asked: Any) -> Decoding:
+def decoding_of(options: tuple[tuple[str, float], ...] = (), **settings: Any) -> Decoding:
     """One `Decoding` object for the same settings: an engine checks every new object. `options`: the score's."""
-    return Decoding(score_options=dict(options), **asked)
+    return Decoding(score_options=dict(options), **settings)
 
 
 class SearchRequest(SearchSettings):
@@ -285,7 +283,7 @@ StreamLine = create_model(  # type: ignore[call-overload]
 
 
 class SearchResponse(BaseModel):
-    """Both searches: what they found and cost, and every event, as `bestfirst view` shows them."""
+    """Both searches: their results and costs, and every event, as `bestfirst view` shows them."""
 
     model: str
     best_first: TextResult
@@ -294,7 +292,7 @@ class SearchResponse(BaseModel):
 
 
 class Health(BaseModel):
-    """The server is well."""
+    """The state of a server that works."""
 
     status: Literal["ok"] = "ok"
     model: str
