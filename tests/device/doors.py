@@ -133,13 +133,13 @@ if "doors" in asked.only:
     def server() -> None:
         left, over = [len(lines)], Event()
 
-        def tell(event: object) -> None:
+        def emit(event: object) -> None:
             left[0] -= isinstance(event, Done)
             if not left[0]:
                 over.set()
 
         for i in range(16):
-            engine.submit(Work(client="one", texts=[(line, settings) for line in lines[i::16]], tell=tell))
+            engine.submit(Work(client="one", texts=[(line, settings) for line in lines[i::16]], emit=emit))
         over.wait()
 
     ways["decode, texts"] = lambda: bestfirst.decode(model, lines, settings)

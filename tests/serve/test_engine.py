@@ -12,7 +12,7 @@ import pytest
 
 import bestfirst
 from bestfirst import Decoding
-from bestfirst.serve.engine_thread import TURN, YOUNG, EngineThread
+from bestfirst.serve.engine_thread import GC_THRESHOLD, JOBS_PER_TURN, EngineThread
 from bestfirst.serve.schemas import Limits
 from bestfirst.serve.work import Certified, Done, EngineStopped, Event, Work
 from serve.served import PATIENCE, until
@@ -68,7 +68,7 @@ def submit(
     engine: EngineThread, *texts: str, decoding: Decoding = USUAL, client: str = "someone", **settings: bool
 ) -> tuple[Work, SimpleQueue[Event]]:
     events: SimpleQueue[Event] = SimpleQueue()
-    work = Work(client, texts=[(text, decoding) for text in texts], tell=events.put, **settings)
+    work = Work(client, texts=[(text, decoding) for text in texts], emit=events.put, **settings)
     engine.submit(work)
     return work, events
 
@@ -136,6 +136,29 @@ def test_when_it_is_stopped_those_who_wait_are_told(engine):
     assert not engine.alive
 
 
+def test_an_engine_that_fails_tells_every_request_also_those_that_it_has_not_taken(monkeypatch):
+    """A failure of the engine itself, not of a step of its model."""
+    engine, events = EngineThread(Letters(), Limits(max_beam=8)), []
+    submit = lambda: engine.submit(Work("someone", texts=[("hello", USUAL)] * 2, emit=events.append))  # noqa: E731
+    flushed = []
+    engine.flush = lambda: flushed.append(len(events))
+
+    def fails() -> None:
+        submit()  # it arrives during a step
+        engine.cancel(dropped)
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(engine, "_feed", fails)
+    submit()
+    dropped = Work("someone", texts=[("hello", USUAL)], emit=events.append)
+    with pytest.raises(RuntimeError, match="a mistake of ours"):
+        engine._run()
+    assert [type(event) for event in events] == [EngineStopped] * 2
+    submit()  # after its end, by someone who has not heard of it
+    assert [type(event) for event in events] == [EngineStopped] * 3
+    assert flushed[-1] == 3
+
+
 def test_the_story_of_a_search_is_that_of_strict_order(engine):
     """Whatever was scored ahead of its turn, and with whom."""
     for strategy in ("best-first", "beam"):
@@ -188,7 +211,7 @@ class Together:
 @pytest.mark.parametrize("second", ["unreadable", "odd"])
 def test_texts_of_a_request_are_read_together(engine, second):
     reader = Together(engine._read.read)
-    engine._read.together = reader.batch
+    engine._read.read_batch = reader.batch
     texts = ["ab", second, "", "ba"]
     done = results(submit(engine, *texts)[1], len(texts))
     assert reader.read == [texts]
@@ -214,11 +237,11 @@ def test_an_engine_that_runs_by_itself_is_given_what_it_wants_and_what_fits(mode
     """Wide searches that find no room do not keep a small one of somebody else's from it."""
     thread = EngineThread(model, Limits())
     given = thread._engine = ByItself()
-    thread._share.rows, thread._share.by_themselves = 100, True
+    thread._share.rows, thread._share.pauses = 100, False
     wide, narrow = (Decoding(beam=60, strategy=name) for name in ("beam", "best-first"))
     for n in range(3):
-        thread._enter(Work(str(n), texts=[("ab", wide)] * 20, tell=print))
-    thread._enter(Work("small", texts=[("ba", narrow)] * 30, tell=print))
+        thread._enter(Work(str(n), texts=[("ab", wide)] * 20, emit=print))
+    thread._enter(Work("small", texts=[("ba", narrow)] * 30, emit=print))
     thread._feed()
     assert sum(job.decoding is wide for job in given.jobs) == 1  # a second one would need more rows than are left
     assert 0 < sum(job.decoding is narrow for job in given.jobs) <= given.wants
@@ -231,14 +254,14 @@ def test_an_engine_that_runs_by_itself_is_given_a_turn_of_a_request_at_once(mode
     """Blank texts and those that cannot be read are told at once, and do not end the turn."""
     thread, told = EngineThread(model, Limits()), []
     given = thread._engine = ByItself()
-    thread._share.rows, thread._share.by_themselves = 100, True
+    thread._share.rows, thread._share.pauses = 100, False
     texts = ["ab", " ", "ba\ud800", *(f"a {n}" for n in range(30))]
     for client in ("one", "two"):
-        thread._enter(Work(client, texts=[(text, USUAL) for text in texts], tell=told.append))
-    given.wants = 2 * TURN
+        thread._enter(Work(client, texts=[(text, USUAL) for text in texts], emit=told.append))
+    given.wants = 2 * JOBS_PER_TURN
     thread._feed()
     assert given.submits == 2
-    assert [job.index for job in given.jobs] == [0, *range(3, TURN)] * 2
+    assert [job.index for job in given.jobs] == [0, *range(3, JOBS_PER_TURN)] * 2
     assert [(event.index, event.result.status) for event in told] == [(1, "complete"), (2, "error")] * 2
     assert all(thread._work[job].running[job].rows == 1 for job in given.jobs)
 
@@ -246,7 +269,7 @@ def test_an_engine_that_runs_by_itself_is_given_a_turn_of_a_request_at_once(mode
 def test_garbage_is_looked_for_seldom_where_searches_run_by_themselves_and_as_usual_elsewhere(model):
     before = gc.get_threshold()
     try:
-        for engine, most in ((None, before[0]), (ByItself(), YOUNG)):
+        for engine, most in ((None, before[0]), (ByItself(), GC_THRESHOLD)):
             thread = EngineThread(model, Limits())
             thread._engine = engine or thread._engine
             thread.start()

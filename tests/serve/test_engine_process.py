@@ -20,7 +20,7 @@ import torch
 import bestfirst
 from bestfirst.errors import Stopped, Unusable
 from bestfirst.models.folder import embedded_folder
-from bestfirst.serve.engine_process import KNOWN, EngineProcess
+from bestfirst.serve.engine_process import MOST_KNOWN, EngineProcess
 from bestfirst.serve.engine_thread import EngineThread
 from bestfirst.serve.request_queue import RequestQueue
 from bestfirst.serve.schemas import Limits
@@ -83,7 +83,7 @@ def engine(_importable) -> Iterator[EngineProcess]:
 def told(engine: EngineProcess | EngineThread, texts: list[tuple[object, bestfirst.Decoding]], **how: bool) -> list[object]:
     """All events of one request."""
     events: list[object] = []
-    engine.submit(Work("somebody", texts=texts, tell=events.append, **how))
+    engine.submit(Work("somebody", texts=texts, emit=events.append, **how))
     wait_for(lambda: sum(not isinstance(event, Certified) for event in events) >= len(texts) or not engine.alive)
     assert not any(isinstance(event, EngineStopped) for event in events)
     return events
@@ -110,7 +110,7 @@ def test_what_is_told_is_what_the_thread_tells(engine):
                 if isinstance(event, Certified):
                     assert other.answer.tokens == event.answer.tokens
                     continue
-                assert (other.read, other.trace is None) == (event.read, event.trace is None)
+                assert (other.prompt_tokens, other.trace is None) == (event.prompt_tokens, event.trace is None)
                 assert other.result.text == event.result.text
                 assert other.result.status == event.result.status
                 assert other.result.partial == event.result.partial or event.result.partial is not None
@@ -144,7 +144,7 @@ def test_what_is_allowed_is_sent_once_and_found_again(engine, monkeypatch):
         (done,) = told(engine, [("Guten Morgen!", decoding)])
         assert (done.result.text, done.result.hypotheses[0].item) == ("Good morning!", 0)
     assert sent == ["know", "know", "submit", "know", "submit"]  # the trie, and twice its settings
-    others = [bestfirst.Decoding(beam=1, max_length=1 + i % 20) for i in range(KNOWN[bestfirst.Decoding] + 20)]
+    others = [bestfirst.Decoding(beam=1, max_length=1 + i % 20) for i in range(MOST_KNOWN[bestfirst.Decoding] + 20)]
     told(engine, [("Guten Morgen!", each) for each in others])
     sent.clear()
     told(engine, [("Guten Morgen!", bestfirst.Decoding(allowed=trie).read(engine.model))])
@@ -152,17 +152,17 @@ def test_what_is_allowed_is_sent_once_and_found_again(engine, monkeypatch):
 
 
 def test_more_settings_than_are_known_at_a_time(engine):
-    several = [bestfirst.Decoding(beam=1, max_length=1 + i % 20) for i in range(KNOWN[bestfirst.Decoding] + 20)]
+    several = [bestfirst.Decoding(beam=1, max_length=1 + i % 20) for i in range(MOST_KNOWN[bestfirst.Decoding] + 20)]
     first = told(engine, [("Guten Morgen!", several[0])])
     events = told(engine, [("Guten Morgen!", each) for each in several])
-    assert len(engine._known[bestfirst.Decoding]) == KNOWN[bestfirst.Decoding]
+    assert len(engine._known[bestfirst.Decoding]) == MOST_KNOWN[bestfirst.Decoding]
     assert next(each for each in events if each.index == 0).result.partial == first[0].result.partial
 
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_request_that_is_cancelled_is_told_nothing_more(engine, begun):
     events: list[object] = []
-    work = Work("somebody", texts=[(SENTENCE, bestfirst.Decoding(beam=50))] * 50, tell=events.append)
+    work = Work("somebody", texts=[(SENTENCE, bestfirst.Decoding(beam=50))] * 50, emit=events.append)
     engine.submit(work)
     if begun:
         wait_for(lambda: engine.in_flight)
@@ -190,7 +190,7 @@ def test_a_tokenizer_that_fails_here_leaves_texts_to_the_engine(engine, monkeypa
 def test_settings_that_cannot_be_sent_are_refused(engine):
     events: list[object] = []
     decoding = bestfirst.Decoding().using(max_length=lambda length: 5)
-    engine.submit(Work("somebody", texts=[("Guten Morgen!", decoding)], tell=events.append))
+    engine.submit(Work("somebody", texts=[("Guten Morgen!", decoding)], emit=events.append))
     wait_for(lambda: events)
     assert isinstance(events[0], EngineStopped)
     assert len(told(engine, [("Guten Morgen!", bestfirst.Decoding())])) == 1
@@ -235,11 +235,11 @@ def test_an_engine_that_fails_is_heard_of():
     engine = EngineProcess(load_what_fails, LIMITS)
     engine.start()
     events: list[object] = []
-    engine.submit(Work("somebody", texts=[("Guten Morgen!", bestfirst.Decoding())], tell=events.append))
+    engine.submit(Work("somebody", texts=[("Guten Morgen!", bestfirst.Decoding())], emit=events.append))
     wait_for(lambda: not engine.alive)
     wait_for(lambda: events)
     assert isinstance(events[0], EngineStopped)
-    engine.submit(Work("somebody", texts=[("Guten Morgen!", bestfirst.Decoding())], tell=events.append))
+    engine.submit(Work("somebody", texts=[("Guten Morgen!", bestfirst.Decoding())], emit=events.append))
     wait_for(lambda: len(events) > 1)
     engine.stop()
 
@@ -249,9 +249,25 @@ def test_whoever_asks_when_it_stops_is_told():
     engine.start()
     events: list[list[object]] = [[] for _ in range(20)]
     for each in events:
-        engine.submit(Work("somebody", texts=[(SENTENCE, bestfirst.Decoding(beam=50))] * 5, tell=each.append))
+        engine.submit(Work("somebody", texts=[(SENTENCE, bestfirst.Decoding(beam=50))] * 5, emit=each.append))
     engine.stop()
-    assert [type(each[-1]) for each in events] == [EngineStopped] * 20
+    assert [sum(isinstance(event, EngineStopped) for event in each) for each in events] == [1] * 20
+    late: list[object] = []
+    engine.submit(Work("somebody", texts=[(SENTENCE, bestfirst.Decoding())], emit=late.append))
+    assert [type(event) for event in late] == [EngineStopped]
+
+
+def test_a_process_that_is_killed_ends_every_request_once():
+    engine = EngineProcess(load, LIMITS)
+    engine.start()
+    events: list[list[object]] = [[] for _ in range(40)]
+    for i, each in enumerate(events):
+        engine.submit(Work("somebody", texts=[(SENTENCE, bestfirst.Decoding(beam=50))] * 5, emit=each.append))
+        if i == 20:
+            os.kill(engine._process.pid, signal.SIGKILL)
+    wait_for(lambda: all(any(isinstance(event, EngineStopped) for event in each) for each in events))
+    engine.stop()
+    assert [sum(isinstance(event, EngineStopped) for event in each) for each in events] == [1] * 40
 
 
 def test_neither_a_model_nor_a_trace_takes_the_weights_along():

@@ -24,16 +24,15 @@ def engine_of(**limits: int) -> EngineThread:
 def drive(engine: EngineThread, until: Callable[[], bool]) -> None:
     """The thread's loop, here."""
     while not until():
-        for call in engine._calls():
-            call()
+        engine._receive()
         engine._step()
 
 
 def submit(engine: EngineThread, texts: list[str], decoding: Decoding, client: str = "one") -> list[int]:
     """Returns the list that its steps go into: after how many forward passes each text was done."""
     begun, done = engine.stats.steps, []
-    tell = lambda event: done.append(engine.stats.steps - begun) if isinstance(event, Done) else None  # noqa: E731
-    engine.submit(Work(client, texts=[(text, decoding) for text in texts], tell=tell))
+    emit = lambda event: done.append(engine.stats.steps - begun) if isinstance(event, Done) else None  # noqa: E731
+    engine.submit(Work(client, texts=[(text, decoding) for text in texts], emit=emit))
     return done
 
 
@@ -79,8 +78,8 @@ def test_what_is_held_stays_within_its_bound_and_every_text_is_done():
     decoding = Decoding(beam=8, nbest=3, score="length-reward", score_options={"beta": 5.0}, max_length=12)
     found: dict[tuple[int, int], bestfirst.Result] = {}
     for number in range(3):
-        tell = lambda event, number=number: found.update({(number, event.index): event.result})  # noqa: E731
-        engine.submit(Work("one", texts=[("abcdefgh", decoding)] * 8, tell=tell))
+        emit = lambda event, number=number: found.update({(number, event.index): event.result})  # noqa: E731
+        engine.submit(Work("one", texts=[("abcdefgh", decoding)] * 8, emit=emit))
     most = 0
     evicted: list[object] = []
     evict = engine._evict
@@ -101,7 +100,7 @@ def test_what_is_held_stays_within_its_bound_and_every_text_is_done():
 def test_a_text_that_needs_more_memory_than_there_is_says_so():
     engine = engine_of(max_beam=8, max_cache_tokens=100)
     found: list[bestfirst.Result] = []
-    engine.submit(Work("one", texts=[("abcdefgh", LONG), ("hello", USUAL)], tell=lambda event: found.append(event.result)))
+    engine.submit(Work("one", texts=[("abcdefgh", LONG), ("hello", USUAL)], emit=lambda event: found.append(event.result)))
     drive(engine, lambda: len(found) == 2)
     failed, fine = sorted(found, key=lambda result: result.status == "complete")
     assert fine.text == "hello"
@@ -132,13 +131,13 @@ def test_clients_share_alike_however_many_requests_they_have():
 def test_where_searches_run_by_themselves_it_says_who_starts_and_no_more():
     """Nobody is paused, and no memory is counted; who has had less comes first, as long as there are rows."""
     share: FairShare[Flow] = FairShare(rows=6, tokens=10)
-    share.by_themselves = True
+    share.pauses = False
     first, second = Flow("first"), Flow("second")
 
     def start() -> list[Flow]:
         begun = []
         for flow in share.allocate(()):
-            assert share.room(Use(1, 100))
+            assert share.has_room(Use(1, 100))
             job = bestfirst.engine.Job(flow.waiting.popleft(), bestfirst.models.Source(None, 1, 1), USUAL)
             share.start(flow, job, Use(1, 100))
             begun.append(flow)

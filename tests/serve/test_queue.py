@@ -11,6 +11,8 @@ import pytest
 
 from bestfirst import Decoding, Result, Stats
 from bestfirst.search import Answer
+from bestfirst.serve.app import stream_lines
+from bestfirst.serve.exchange import EventStream
 from bestfirst.serve.metrics import Metrics
 from bestfirst.serve.request_queue import RequestQueue
 from bestfirst.serve.schemas import Limits
@@ -41,7 +43,7 @@ class ByHand:
     async def step(self, *told: tuple[Any, Any]) -> None:
         """Tell these events, and let whoever waits for them go on."""
         for submission, event in told:
-            submission.work.tell(event)
+            submission.work.emit(event)
         self.flush()
         for _ in range(5):
             await asyncio.sleep(0)
@@ -176,11 +178,40 @@ def test_a_stream_hears_every_step_as_it_comes():
     in_a_loop(scenario())
 
 
+@pytest.mark.parametrize("after", ["http.response.start", "http.response.body", None])
+def test_a_stream_whose_client_leaves_at_any_time_is_given_up(after):
+    """Also while its head is being sent (None): then nobody has asked for its first line."""
+
+    async def scenario() -> None:
+        queue, engine, _ = queue_by_hand()
+        stream = queue.submit([("a", USUAL)] * 2, client="one", stream=True)
+        left = asyncio.Event()
+
+        async def receive() -> dict[str, str]:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == after or after is None:
+                left.set()
+            if after is None:
+                await asyncio.sleep(60)
+
+        response = EventStream(stream, stream_lines(stream), "application/x-ndjson")
+        answering = asyncio.ensure_future(response({"type": "http"}, receive, send))
+        await asyncio.sleep(0)
+        await engine.step((stream, done(0)))
+        await asyncio.wait_for(answering, 60)
+        assert (queue.queued, engine.cancelled) == (0, [stream.work])
+
+    in_a_loop(scenario())
+
+
 def test_metrics_of_a_step_are_those_of_its_texts():
     metrics = Metrics(RequestQueue(ByHand(), Limits()), frozenset())
     found = [Answer((1, 2, 3), -1.0, -1.0)]  # beam search scores 1 + 4 * 2 hypotheses for it
     results = [Result(found, calls=calls, status="complete") for calls in (5, 20)]
-    metrics.texts([*((each, USUAL) for each in results), (results[0], BY_LEVEL), (Result(calls=1), USUAL)])
+    metrics.count_results([*((each, USUAL) for each in results), (results[0], BY_LEVEL), (Result(calls=1), USUAL)])
     told = {name: metrics.registry.get_sample_value(f"bestfirst_{name}_total") for name in ("calls", "calls_saved")}
     ended = [metrics.registry.get_sample_value("bestfirst_texts_total", {"status": each}) for each in ("complete", "error")]
     assert (told, ended) == ({"calls": 31, "calls_saved": 4}, [3, 1])

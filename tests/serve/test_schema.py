@@ -12,7 +12,7 @@ import bestfirst
 from bestfirst.search import Answer
 from bestfirst.serve.exchange import json_bytes
 from bestfirst.serve.openai import CompletionRequest
-from bestfirst.serve.schemas import Limits, TextResult, TranslateRequest, Translation, text_result, written
+from bestfirst.serve.schemas import Limits, TextResult, TranslateRequest, Translation, text_result, text_result_json
 from scale import FULL
 from serve.served import ENVIRONMENT
 
@@ -69,7 +69,11 @@ def test_a_result_is_written_as_its_fields_are():
         answers = [{name: getattr(each, name) for name in Translation.model_fields} for each in result.hypotheses]
         fields = {name: getattr(result, name) for name in ("status", "message", "exact", "calls", "rows", "steps")}
         text = (answers[0]["text"] or "") if answers else ""
-        assert written(result) == json_bytes({**fields, "text": text, "hypotheses": answers}) == json_bytes(text_result(result))
+        assert (
+            text_result_json(result)
+            == json_bytes({**fields, "text": text, "hypotheses": answers})
+            == json_bytes(text_result(result))
+        )
 
 
 def test_requests_that_ask_alike_have_the_same_settings_and_others_do_not():

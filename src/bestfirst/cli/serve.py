@@ -132,7 +132,7 @@ def serve(
         from ..serve.allowed import ServedConstraints
         from ..serve.app import create_app
         from ..serve.engine_process import EngineProcess
-        from ..serve.engine_thread import EngineThread, take_turns
+        from ..serve.engine_thread import EngineThread, tune_interpreter
 
         engine: EngineProcess | EngineThread
         # On a GPU the engine runs in its own process, so that launching kernels never waits for the HTTP side. Not with grammars
@@ -144,7 +144,7 @@ def serve(
         else:
             loaded, decoding = choice.load(decoding)
             engine = EngineThread(loaded, limits, row_budget=row_budget, draft=decoding.draft)
-            take_turns()
+            tune_interpreter()
 
         try:
             named = {name: named_constraint(what, engine.model) for name, what in files.items()}

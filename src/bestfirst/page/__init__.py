@@ -1,23 +1,23 @@
-"""The page that shows a search: one HTML file that needs no network, made from recorded traces.
+"""The page that replays a search in a browser: one HTML file that needs no network, made from recorded traces.
 
     results = [bestfirst.decode(model, [text], strategy=name, trace=True)[0] for name in ("best-first", "beam")]
     bestfirst.view(*results).save("page.html")          # or leave the page as a notebook cell's value
 
-Every search of a page is a list of events, as `Trace.events` holds them and `bestfirst.search.trace` explains them: plain JSON.
+A search is a list of events, as `Trace.events` holds them: plain JSON, documented in `bestfirst.search.trace`.
 
-    view(*what) -> Page         of results (decoded with `trace=True`), traces, lists of events, or the path of a JSONL file
-    render(*searches) -> str    the whole page, of lists of events
+    view(*recorded) -> Page     from results (decoded with `trace=True`), traces, lists of events, or the path of a JSONL file
+    render(*searches) -> str    the whole page, from lists of events
     component() -> str          a <style> and a <script>, for a page of your own
 
-In a page that has the component, from JSON that a server sent (no Python involved):
+JavaScript in a page that contains the component:
 
     const shown = bestfirst.show(element, [events, events], {title, trouble});     // one or more searches of one input
     shown.step(12);                                     // after the twelfth pop; also: play(), pause(), select(search, id)
-    shown.remove();                                     // take it out again, listeners included
+    shown.remove();                                     // remove it, listeners included
 
-`show` fills the element and no more: all its style rules begin with `.bf`, its colours are custom properties (`--bf-...`) that a
-page may set, and it follows the reader's light or dark theme unless an ancestor says `data-theme="light"` or `"dark"`. Texts are
-only ever set as text, so whatever is in them is inert; `embed(value)` writes JSON that may stand inside a <script>.
+`show` changes only its element: all style rules begin with `.bf`, colours are custom properties (`--bf-...`) that a page may set.
+It follows the reader's light or dark theme unless an ancestor has `data-theme="light"` or `"dark"`. Texts are never parsed as
+HTML, so markup in them is inert; `embed(value)` writes JSON that is safe inside a <script>.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ Recorded = Result | Trace | str | Path | Iterable[Mapping[str, Any]]
 STYLES = ("theme.css", "tree.css", "controls.css")
 MODULES = ("dom.js", "recording.js", "why.js", "layout.js", "marks.js", "tree.js", "agenda.js", "details.js", "player.js",
            "summary.js", "show.js")  # fmt: skip
-"""In the order of their imports: each may use what those before it export."""
+"""In the order in which they are concatenated: each may import from those before it."""
 UNSAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
 
 @dataclass(frozen=True)
 class Page:
-    """One self-contained page. A notebook shows it as it is."""
+    """A self-contained HTML page, which a notebook displays, its searches, and the problems of their files (`trouble`)."""
 
     html: str = field(repr=False)
     searches: list[Events] = field(repr=False)
@@ -61,7 +61,7 @@ class Page:
         return path
 
     def _repr_html_(self) -> str:
-        """In a frame of its own, so that neither the page's style nor the notebook's reaches the other."""
+        """The page in a frame, so that its styles and the notebook's do not affect each other."""
         frame = "width:100%;height:760px;border:0;border-radius:8px"
         return f'<iframe srcdoc="{escape(self.html)}" style="{frame}" title="bestfirst: a search"></iframe>'
 
@@ -70,13 +70,14 @@ class Page:
 
 
 def view(*recorded: Recorded, title: str | None = None) -> Page:
-    """The page of one or more searches of one input, side by side.
+    """A page with one or more searches of one input, side by side.
 
         fast, beam = (bestfirst.decode(model, [text], strategy=s, trace=True)[0] for s in ("best-first", "beam"))
         bestfirst.view(fast, beam).save("page.html")
 
-    Each is a result that was decoded with `trace=True`, a `Trace`, its events, or the path of a JSONL file, of which the first
-    input is taken. A file that is damaged or of another version is shown as far as it can be read, with a warning.
+    Each argument is a result that was decoded with `trace=True`, a `Trace`, its events, or the path of a JSONL file, of which the
+    first input is shown. A damaged file or one of another version is shown as far as it can be read, with a warning. Raises
+    ValueError if there is nothing to show, OSError if a file cannot be opened.
     """
     if not recorded:
         raise ValueError("there is nothing to view: give one or more results, traces or files")
@@ -84,13 +85,13 @@ def view(*recorded: Recorded, title: str | None = None) -> Page:
     trouble: list[str] = []
     for each in recorded:
         if isinstance(each, (str, Path)):
-            found = read(each)
-            searches += next(iter(found.searches.values()))
-            trouble += found.trouble
+            by_input, problems = read(each)
+            searches += next(iter(by_input.values()))
+            trouble += problems
         else:
             searches += split(_events(each))
-    for said in trouble:
-        warnings.warn(said, stacklevel=2)
+    for problem in trouble:
+        warnings.warn(problem, stacklevel=2)
     return Page(render(*searches, title=title, trouble=trouble), searches, tuple(trouble))
 
 
@@ -106,15 +107,16 @@ def _events(recorded: Result | Trace | Iterable[Mapping[str, Any]]) -> Iterable[
 
 
 def render(*searches: Iterable[Mapping[str, Any]], title: str | None = None, trouble: Iterable[str] = ()) -> str:
-    """The whole page of one or more searches of one input, each a list of events; `trouble` is told at the top."""
-    told = [list(events) for events in searches]
+    """The HTML of a page with one or more searches of one input, each a list of events. `title`: by default the input's text;
+    `trouble`: problems to show at the top."""
+    recorded = [list(events) for events in searches]
     if title is None:
-        title = next((str(e["source"]) for events in told for e in events if e["event"] == "begin" and e.get("source")), "")
+        title = next((str(e["source"]) for events in recorded for e in events if e["event"] == "begin" and e.get("source")), "")
     shown = f"{title[:80]}…" if len(title) > 80 else title
     parts = {
         "title": escape(shown + " · bestfirst" if shown else "bestfirst"),
         "component": component(),
-        "data": embed({"searches": told, "title": title, "trouble": list(trouble)}),
+        "data": embed({"searches": recorded, "title": title, "trouble": list(trouble)}),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
 
@@ -128,7 +130,7 @@ def component() -> str:
 
 
 def embed(value: Any) -> str:
-    """JSON that may stand inside a <script>, whatever texts are in it. Numbers that JSON has no word for become null."""
+    """JSON that is safe inside a <script>, whatever its strings contain. Infinities and NaN become null."""
     finite = json.loads(json.dumps(value), parse_constant=lambda constant: None)
     return json.dumps(finite, ensure_ascii=False, separators=(",", ":")).translate(UNSAFE)
 
@@ -138,5 +140,5 @@ def _asset(name: str) -> str:
 
 
 def _inlined(module: str) -> str:
-    """A module as part of one script: all of them share their names there."""
+    """A module without its imports and exports: concatenated in one script, all modules share one scope."""
     return re.sub(r"^export ", "", re.sub(r"^import [^;]*;\n", "", module, flags=re.MULTILINE), flags=re.MULTILINE)

@@ -1,7 +1,5 @@
-"""RecordedTree: what a trace tells, up to its end: every hypothesis, what became of it, and why; and how a terminal shows it.
-
-The page tells the same in the browser, pop by pop (`assets/recording.js`); `tests/page` compares the two.
-"""
+"""RecordedTree: the search tree at the end of a trace, with the fate of every hypothesis and its reason; and its drawing for a
+terminal. The page computes the same in the browser, pop by pop (`assets/recording.js`); `tests/page` compares the two."""
 
 from __future__ import annotations
 
@@ -18,13 +16,13 @@ if TYPE_CHECKING:
 
 Fate = Literal["expanded", "pending", "pruned", "evicted", "finished", "returned"]
 FATES: tuple[Fate, ...] = get_args(Fate)
-"""expanded: scored, its children were pushed; pending: waits; pruned: fell off a beam, or never got onto one; evicted: the queue
-was over capacity; finished: complete, but not among the n best; returned: one of the answers."""
+"""expanded: scored, its children were pushed; pending: on the agenda; pruned: fell off its beam, or never got onto it; evicted:
+the queue was over capacity; finished: complete, but not among the n best; returned: one of the answers."""
 
 
 @dataclass
 class Node:
-    """A hypothesis: what it was pushed with, and its fate."""
+    """A hypothesis: the values it was pushed with, and its fate at the end of the trace."""
 
     id: int
     parent: Node | None
@@ -34,14 +32,14 @@ class Node:
     logprob: float
     finished: bool
     fate: Fate = "pending"
-    why: dict[str, Any] = field(default_factory=dict)  # of a pruned one: why, at, better
-    popped: int | None = None  # 1 for the first
-    drafted: bool = False  # guessed, and scored with what comes before it
+    why: dict[str, Any] = field(default_factory=dict)  # if pruned: why, at, better; if evicted: capacity
+    popped: int | None = None  # the number of its pop, from 1
+    drafted: bool = False  # scored as a draft, in one forward pass with its parent
     children: list[Node] = field(default_factory=list)
 
     @property
     def text(self) -> str:
-        """All its tokens, as text where tokens have names."""
+        """All its tokens: their texts, or their ids where the trace has no texts."""
         pieces: list[str] = []
         node: Node | None = self
         while node is not None and node.parent is not None:
@@ -52,15 +50,15 @@ class Node:
 
 
 class RecordedTree:
-    """One search: how it was set up (`about`), its hypotheses by id, and what came of it."""
+    """One search: its settings (`about`, the `begin` event), its hypotheses by id, and its result."""
 
     def __init__(self, events: Iterable[Mapping[str, Any]]) -> None:
         self.about: dict[str, Any] = {}
         self.nodes: dict[int, Node] = {}
-        self.result: dict[str, Any] | None = None  # None where the trace was cut off
+        self.result: dict[str, Any] | None = None  # the `result` event; None if the trace is cut off
         self.texts: list[str | None] = []
         self.rows = 0
-        self.drafted = 0  # rows that were guessed, used or not
+        self.drafted = 0  # rows that were scored as drafts, accepted or not
         for event in events:
             self._read(event)
         for y in self.nodes.values():
@@ -103,19 +101,19 @@ class RecordedTree:
             y.why = {name: event[name] for name in ("why", "at", "better", "capacity") if name in event}
 
     def _node(self, event: Mapping[str, Any]) -> Node:
-        """The hypothesis that an event is about; the first to name it makes it."""
+        """The hypothesis of an event, which is created by the first event that names it."""
         number = event["id"]
         if number not in self.nodes:
             parent = None if event["parent"] is None else self.nodes[event["parent"]]
-            told = {name: event[name] for name in ("id", "length", "score", "logprob")}
-            self.nodes[number] = y = Node(parent=parent, piece=piece(event), finished=bool(event.get("finished")), **told)
+            values = {name: event[name] for name in ("id", "length", "score", "logprob")}
+            self.nodes[number] = y = Node(parent=parent, piece=piece(event), finished=bool(event.get("finished")), **values)
             if parent is not None:
                 parent.children.append(y)
         return self.nodes[number]
 
     @property
     def calls(self) -> int:
-        """The result's; of a trace that was cut off, what was scored until then."""
+        """The calls of the result; if the trace is cut off, the number of pops in it."""
         return self.rows if self.result is None else int(self.result["calls"])
 
     @property
@@ -124,30 +122,30 @@ class RecordedTree:
         return [] if self.result is None else [self.nodes[number] for number in self.result["answers"]]
 
     def counts(self) -> dict[Fate, int]:
-        met = Counter(y.fate for y in self.nodes.values())
-        return {fate: met[fate] for fate in FATES}
+        counts = Counter(y.fate for y in self.nodes.values())
+        return {fate: counts[fate] for fate in FATES}
 
 
 def piece(event: Mapping[str, Any]) -> str:
-    """What a token is called: its text, or its number where it has none."""
-    named = event.get("piece")
-    return str(named) if named is not None else "" if event.get("token") is None else f" {event['token']}"
+    """The text of an event's token, or its id, after a blank, if the trace has no text for it."""
+    text = event.get("piece")
+    return str(text) if text is not None else "" if event.get("token") is None else f" {event['token']}"
 
 
 MARKS: dict[Fate, str] = {"expanded": "●", "pending": "○", "pruned": "✕", "evicted": "▽", "finished": "◆", "returned": "★"}
 STYLES: dict[Fate, str] = {
     "expanded": "blue", "pending": "dim", "pruned": "red", "evicted": "magenta", "finished": "green", "returned": "bold yellow",
 }  # fmt: skip
-SHOWN = 3  # of the hypotheses that wait behind one parent, this many are named
+MOST_PENDING = 3  # children of one parent that are drawn; the others are counted
 
 
 def draw(searches: Sequence[RecordedTree]) -> list[RenderableType]:
-    """What to print: a tree for each search, then one table for all."""
+    """What to print in a terminal, with rich: a tree for each search, then a table of all."""
     return [*(_tree(search) for search in searches), _table(searches)]
 
 
 def printable(text: str) -> str:
-    """A text without what a terminal would obey: line ends, escapes, marks that turn the direction of the rest."""
+    """A text with its control characters replaced: line ends, terminal escapes, changes of the writing direction."""
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
@@ -174,7 +172,7 @@ def _tree(search: RecordedTree) -> Tree:
 
 
 def _surviving(nodes: Iterable[Node]) -> set[int]:
-    """Those that wait or are complete, and all that they grew from."""
+    """The ids of all pending and complete hypotheses and of their ancestors."""
     alive: set[int] = set()
     for y in nodes:
         z: Node | None = y if y.fate in ("pending", "finished", "returned") else None
@@ -185,12 +183,13 @@ def _surviving(nodes: Iterable[Node]) -> set[int]:
 
 
 def _branches(y: Node, alive: set[int]) -> list[tuple[Node | None, Text]]:
-    """What grows from `y`: chains that do not branch are one line, those that merely wait are named only if they are few."""
+    """The lines below `y`, each as (last hypothesis, text): a chain that does not branch is one line, and of many pending
+    hypotheses only the best are drawn."""
     from rich.text import Text
 
     grown = sorted((z for z in y.children if z.id in alive), key=lambda z: -z.score)
     waiting = [z for z in grown if z.fate == "pending"]
-    hidden = {z.id for z in waiting[SHOWN:]} if len(waiting) > SHOWN + 1 else set()
+    hidden = {z.id for z in waiting[MOST_PENDING:]} if len(waiting) > MOST_PENDING + 1 else set()
     branches: list[tuple[Node | None, Text]] = []
     for z in (z for z in grown if z.id not in hidden):
         last, text = z, z.piece

@@ -1,4 +1,4 @@
-"""Trace files: the searches of a JSONL file, and what is wrong with it. Whatever can be read is."""
+"""Reads trace files (JSONL, see `bestfirst.search.trace`), damaged ones as far as possible, and reports their problems."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from ..search.trace import FORMAT, VERSION
 
 Events = list[dict[str, Any]]
-LABELS = ("line", "input")  # what tells inputs apart that share a file
+LABELS = ("line", "input")  # fields that tell the inputs of a file apart
 NOTHING = type(None)
 NUMBER = (int, float)
 BORN = {"parent": (int, NOTHING), "length": int, "score": NUMBER, "logprob": NUMBER}
-FIELDS: dict[str, dict[str, Any]] = {  # what each event must have, and of which type
+FIELDS: dict[str, dict[str, Any]] = {  # by event: its required fields and their types
     "begin": {"strategy": str},
     "push": {"id": int, **BORN},
     "refuse": {"id": int, **BORN, "at": int},
@@ -27,34 +27,34 @@ OPTIONAL: dict[str, Any] = {**dict.fromkeys(LABELS, (int, str)), **dict.fromkeys
 
 
 class TraceFile(NamedTuple):
-    """What a file holds: the searches of each input, by its label (None without), and complaints, one sentence each."""
+    """The searches of each input of a file, by its label (None without), and the file's problems, a sentence each."""
 
     searches: dict[Any, list[Events]]
     trouble: list[str]
 
 
 def read(path: str | Path) -> TraceFile:
-    """Read a file of traces. Raises OSError if there is none, ValueError if nothing in it can be shown."""
+    """Read a trace file. Raises OSError if it cannot be opened, ValueError if there is no search in it."""
     with open(path, encoding="utf-8", errors="replace") as file:
-        found = read_lines(file, repr(str(path)))
-    if not found.searches:
+        content = read_lines(file, repr(str(path)))
+    if not content.searches:
         raise ValueError(f"there is no search in {str(path)!r}; write one with 'bestfirst translate --trace' or 'view --json'")
-    return found
+    return content
 
 
 def read_lines(lines: Iterable[str], name: str) -> TraceFile:
-    """As `read`, of lines that are at hand; `name` is what complaints call them."""
+    """As `read`, from an iterable of lines; `name` stands for the file in the messages."""
     trouble: list[str] = []
-    searches = _by_input(_sound(_parsed(lines, name, trouble), name, trouble))
-    for label, found in searches.items():
-        if not trouble and any(events[-1]["event"] not in ("result", "text") for events in found):
+    searches = _by_input(_valid_events(_parse(lines, name, trouble), name, trouble))
+    for label, of_input in searches.items():
+        if not trouble and any(events[-1]["event"] not in ("result", "text") for events in of_input):
             of = "" if label is None else f" of line {label}" if isinstance(label, int) else f" of {label}"
             trouble.append(f"the search{of} in {name} has no end: the file is cut off, or the search was interrupted")
     return TraceFile(searches, trouble)
 
 
 def split(recorded: Iterable[Mapping[str, Any]]) -> list[Events]:
-    """The searches among events that were recorded together, as those of diverse groups are."""
+    """The separate searches of events that were recorded together, such as those of diverse groups."""
     return [events for searches in _by_input(recorded).values() for events in searches]
 
 
@@ -66,46 +66,46 @@ def _by_input(recorded: Iterable[Mapping[str, Any]]) -> dict[Any, list[Events]]:
 
 
 def _searches(recorded: Events) -> list[Events]:
-    """Those of one input, told apart by where one begins, and by the ids of its hypotheses. An event about a hypothesis that
-    none introduced is left out."""
+    """The searches of one input, told apart by their `begin` events and the ids of their hypotheses. Events of unknown hypotheses
+    are dropped."""
     searches: list[Events] = []
-    home: dict[int, Events] = {}  # by id
-    begun: Events | None = None  # the latest, until it has a root
-    ended: list[Events] = []
+    search_of: dict[int, Events] = {}  # by the id of a hypothesis
+    begun: Events | None = None  # the latest search, until its root is pushed
+    ended: list[Events] = []  # the searches that have a result, but no texts yet
     for event in recorded:
         kind = event["event"]
         if kind == "begin":
             searches.append(begun := [event])
         elif kind == "result":
-            its = next((home.get(number) for number in (*event["answers"], *(event.get("called") or ()))), None)
-            if its is None:  # it names no hypothesis: it is of the search that has no result yet
-                its = next((each for each in searches if each[-1]["event"] != "result"), None)
-            if its is not None:
-                its.append({**event, "answers": [number for number in event["answers"] if home.get(number) is its]})
-                ended.append(its)
+            search = next((search_of.get(number) for number in (*event["answers"], *(event.get("called") or ()))), None)
+            if search is None:  # it names no hypothesis: it is of the search that has no result yet
+                search = next((each for each in searches if each[-1]["event"] != "result"), None)
+            if search is not None:
+                search.append({**event, "answers": [number for number in event["answers"] if search_of.get(number) is search]})
+                ended.append(search)
         elif kind == "text":
             for each in ended:
                 each.append(event)
             ended = []
-        elif kind == "push" and event["parent"] is None and (begun is not None or event["id"] not in home):
-            if event["id"] in home:  # another trace, which numbers its hypotheses anew
-                home = {}
+        elif kind == "push" and event["parent"] is None and (begun is not None or event["id"] not in search_of):
+            if event["id"] in search_of:  # another trace, which numbers its hypotheses anew
+                search_of = {}
             if begun is None:
                 searches.append(begun := [])
-            home[event["id"]] = begun
+            search_of[event["id"]] = begun
             begun.append(event)
             begun = None
         else:
-            born = kind in ("push", "refuse") and event["id"] not in home
-            its = home.get(event["parent" if born else "id"])
-            if its is not None:
-                home[event["id"]] = its
-                its.append(event)
+            born = kind in ("push", "refuse") and event["id"] not in search_of
+            search = search_of.get(event["parent" if born else "id"])
+            if search is not None:
+                search_of[event["id"]] = search
+                search.append(event)
     return searches
 
 
-def _parsed(lines: Iterable[str], name: str, trouble: list[str]) -> Iterator[tuple[int, Any]]:
-    """The objects of a file, with their line numbers; complains of a format that is not today's, and of what is no JSON."""
+def _parse(lines: Iterable[str], name: str, trouble: list[str]) -> Iterator[tuple[int, Any]]:
+    """Yields the JSON values of a file with their line numbers; another version and lines that are not JSON go to `trouble`."""
     lost: list[int] = []
     number = 0
     for number, line in enumerate(lines, 1):
@@ -118,7 +118,7 @@ def _parsed(lines: Iterable[str], name: str, trouble: list[str]) -> Iterator[tup
             continue
         header = isinstance(value, dict) and value.get("format") == FORMAT
         version = value.get("version") if header else None
-        if (header or number == 1) and version != VERSION and not any("version" in said for said in trouble):
+        if (header or number == 1) and version != VERSION and not any("version" in problem for problem in trouble):
             trouble.append(_other_version(name, version))
         if not header:
             yield number, value
@@ -136,24 +136,24 @@ def _other_version(name: str, version: Any) -> str:
     return f"{name} has the unknown format version {version!r}; what can be read is shown"
 
 
-def _sound(objects: Iterable[tuple[int, Any]], name: str, trouble: list[str]) -> Iterator[dict[str, Any]]:
-    """The events among them that are as they should be. Of events that no version of today knows nothing is said."""
-    odd: list[int] = []
+def _valid_events(objects: Iterable[tuple[int, Any]], name: str, trouble: list[str]) -> Iterator[dict[str, Any]]:
+    """Yields the valid events. Unknown kinds of events are skipped, as of a newer version; other values go to `trouble`."""
+    bad: list[int] = []
     for number, value in objects:
         kind = value.get("event") if isinstance(value, dict) else None
         fields = FIELDS.get(kind) if isinstance(kind, str) else None
         if fields is None and isinstance(kind, str):
             continue
-        if fields is None or not _typed(value, fields):
-            odd.append(number)
+        if fields is None or not _has_types(value, fields):
+            bad.append(number)
         else:
             yield value
-    if odd:
-        trouble.append(f"{len(odd)} lines of {name} are no events of a search, the first is line {odd[0]}; the others are shown")
+    if bad:
+        trouble.append(f"{len(bad)} lines of {name} are no events of a search, the first is line {bad[0]}; the others are shown")
 
 
-def _typed(event: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
-    """Whether an event has these fields, and all that is read of it is of its type."""
+def _has_types(event: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
+    """Whether an event has these fields, and they, its optional fields and the elements of its lists are of the right types."""
     return (
         all(isinstance(event.get(name), types) for name, types in fields.items())
         and all(isinstance(event[name], types) for name, types in OPTIONAL.items() if name in event)

@@ -1,4 +1,4 @@
-"""The service: best-first search over HTTP, requests in flight sharing the forward passes of one model.
+"""The HTTP service: best-first search with continuous batching, so that concurrent requests share one model's forward passes.
 
-`bestfirst serve` starts it; `docs/serve.md` explains it to those who call it, and says what is in which file.
+`bestfirst serve` starts it. `docs/serve.md` documents the API and lists what each file of this package does.
 """

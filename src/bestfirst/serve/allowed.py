@@ -1,4 +1,4 @@
-"""What requests may ask to be allowed: constraints that the server was started with, by name, and those that a request brings."""
+"""Constraints of requests (`allowed`): those that the server was started with, by name, and those that a request defines."""
 
 from __future__ import annotations
 
@@ -16,46 +16,47 @@ from ..constraints.trie import Trie
 from ..models import Model
 from ..settings import Decoding
 
-KEPT = 64  # constraints of requests that are kept, for those who ask for the same again
-LONGEST = 200  # characters of what is wrong with one: it may repeat what was sent
+CACHED = 64  # constraints of requests that are cached, for requests that define the same
+LONGEST_MESSAGE = 200  # characters of an error message, which may repeat what was sent
 
 
 class ServedConstraints:
-    """Makes constraints for requests. They are made in a thread of their own: others need not wait for a large one."""
+    """Finds or compiles the constraint that a request asks for, in a worker thread: a large one would block the event loop."""
 
     def __init__(self, model: Model, named: Mapping[str, Constraint] | None = None, grammars: bool = False) -> None:
-        """`grammars`: whether requests may bring some; they need the model's tokenizer as transformers has it, loaded here."""
+        """`grammars`: whether requests may define regular expressions, JSON schemas and grammars. These need the tokenizer of
+        transformers, which is loaded here rather than by the first request."""
         self._model = model
         self._named = dict(named or {})
         self._grammars = grammars
         if grammars:
             Grammar.regex(model, "a")
-        self._kept = lru_cache(KEPT)(self._made)
+        self._compiled = lru_cache(CACHED)(self._compile)
 
-    async def using(self, decoding: Decoding, asked: Any) -> Decoding:
-        """Settings as the model has them, with what a request asks to be allowed. HTTPException, saying why, for what it cannot
-        have."""
+    async def using(self, decoding: Decoding, allowed: Any) -> Decoding:
+        """The settings of a request with its constraint, read for the model. `allowed`: that of the request, or None. Raises
+        HTTPException, with the reason, for a constraint or settings that the request cannot have."""
         try:
-            if asked is not None:
-                decoding = decoding.using(allowed=await self._of(asked))
+            if allowed is not None:
+                decoding = decoding.using(allowed=await self._constraint(allowed))
             return decoding.read(self._model)
         except RecursionError:
-            raise _refused("it is nested too deeply") from None
+            raise _error("it is nested too deeply") from None
         except ValueError as error:
-            raise _refused(str(error)[:LONGEST]) from None
+            raise _error(str(error)[:LONGEST_MESSAGE]) from None
 
-    async def _of(self, asked: Any) -> Constraint:
-        if isinstance(asked, str):
-            if asked in self._named:
-                return self._named[asked]
+    async def _constraint(self, allowed: Any) -> Constraint:
+        if isinstance(allowed, str):
+            if allowed in self._named:
+                return self._named[allowed]
             known = ", ".join(map(repr, self._named)) or "none; start it with --allowed NAME=FILE"
-            raise _refused(f"this server has nothing of the name {asked!r:.60}; it has {known}", 404)
-        (kind, value), *_ = asked.model_dump().items()
+            raise _error(f"this server has nothing of the name {allowed!r:.60}; it has {known}", 404)
+        (kind, value), *_ = allowed.model_dump().items()
         if kind != "outputs" and not self._grammars:
-            raise _refused(f"this server takes no {kind}; it would have to be started with --grammars", 404)
-        return await asyncio.to_thread(self._kept, kind, json.dumps(value))
+            raise _error(f"this server takes no {kind}; it would have to be started with --grammars", 404)
+        return await asyncio.to_thread(self._compiled, kind, json.dumps(value))
 
-    def _made(self, kind: str, value: str) -> Constraint:
+    def _compile(self, kind: str, value: str) -> Constraint:
         makers: dict[str, Callable[[Model, Any], Constraint]] = {
             "outputs": _trie, "regex": Grammar.regex, "json_schema": Grammar.json, "grammar": Grammar.lark,
         }  # fmt: skip
@@ -65,10 +66,10 @@ class ServedConstraints:
 def _trie(model: Model, outputs: Sequence[str]) -> Constraint:
     for text, tokens in zip(outputs, model.targets(outputs), strict=True):
         if not tokens:
-            raise _refused(f"the model cannot write {text!r:.60}", 404)
+            raise _error(f"the model cannot write {text!r:.60}", 404)
     return Trie.of_texts(model, outputs)
 
 
-def _refused(why: str, status: int = 422) -> HTTPException:
-    """404 for what is not to be had here, however well it is asked for."""
+def _error(why: str, status: int = 422) -> HTTPException:
+    """Status 422 for a constraint that is wrong, 404 for one that is right but not available on this server."""
     return HTTPException(status, f"allowed: {why}")

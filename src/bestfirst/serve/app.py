@@ -1,4 +1,4 @@
-"""The paths: what can be asked of the server, and how it is carried out."""
+"""The FastAPI application: its paths, its middleware, and the playground page."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,17 +7,16 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi_swagger import patch_fastapi
 from starlette.exceptions import HTTPException
 
 from .. import __version__
 from ..page import component
-from . import openai, schemas
+from . import exchange, openai, schemas
 from .allowed import ServedConstraints
 from .engine_process import EngineProcess
 from .engine_thread import EngineThread
-from .exchange import AnswerBodies, bearer, client, explain, json_bytes, json_line, json_response, left, of_work, refusals
 from .metrics import Metrics
 from .middleware import CheckRequests, Hosts, MeasureRequests
 from .request_queue import ClientLeft, DeadlinePassed, QueueFull, RequestQueue, Submission, TooMuch
@@ -27,8 +26,8 @@ from .work import Certified, EngineStopped
 
 GUARDED = frozenset({"/translate", "/search", "/metrics"}) | openai.PATHS
 PATHS = GUARDED | {"/", "/docs", "/openapi.json", "/health"}
-REFUSED = (RequestValidationError, HTTPException, TooMuch, QueueFull, EngineStopped, DeadlinePassed, ClientLeft)
-ONLY_OURS = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; \
+ERRORS = (RequestValidationError, HTTPException, TooMuch, QueueFull, EngineStopped, DeadlinePassed, ClientLeft)
+PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; \
 base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 ABOUT = """Beam search's answer for a fraction of the model calls. Requests in flight share the forward passes of one model.
@@ -44,10 +43,10 @@ def create_app(
     token: str | None = None,
     constraints: ServedConstraints | None = None,
 ) -> FastAPI:
-    """The application, in front of its engine: ready to be run by any ASGI server, in one process."""
+    """The application in front of an engine, which it starts and stops: ready to be run by any ASGI server, in one process."""
     model, queue = engine.model, RequestQueue(engine, limits)
     metrics = Metrics(queue, PATHS)
-    queue.on_results = metrics.texts
+    queue.on_results = metrics.count_results
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -57,99 +56,98 @@ def create_app(
 
     quiet: dict[str, Any] = {"docs_url": None, "redoc_url": None, "swagger_ui_oauth2_redirect_url": None}
     app = FastAPI(title="bestfirst", version=__version__, description=ABOUT, lifespan=lifespan, **quiet)
-    patch_fastapi(app, redirect_from_root_to_docs=False)  # Swagger UI from this server, not from somebody else's
+    patch_fastapi(app, redirect_from_root_to_docs=False)  # Swagger UI is served from here, not from a CDN
     size, time = limits.max_bytes, body_seconds(limits.deadline)
-    app.add_middleware(AnswerBodies, routes=app.routes, refused=REFUSED, refuse=refuse)
+    app.add_middleware(exchange.AnswerBodies, routes=app.routes, errors=ERRORS, error_response=error_response)
     app.add_middleware(CheckRequests, hosts=hosts, token=token, guarded=GUARDED, max_bytes=size, seconds=time)
-    app.add_middleware(MeasureRequests, note=metrics.request)
+    app.add_middleware(MeasureRequests, note=metrics.count_request)
     name = getattr(model, "name", type(model).__name__)
     constraints = constraints or ServedConstraints(model)
     _add_translate(app, name, queue, token is not None, constraints)
     _add_search(app, name, queue, token is not None)
     openai.add_openai(app, name, queue, token is not None, constraints)
     _add_state(app, name, queue, metrics, token is not None)
-    for kind in REFUSED:
-        app.add_exception_handler(kind, refuse)
+    for kind in ERRORS:
+        app.add_exception_handler(kind, error_response)
     return app
 
 
 def _add_translate(app: FastAPI, model: str, queue: RequestQueue, token: bool, constraints: ServedConstraints) -> None:
     Body = schemas.TranslateRequest.within(queue.limits)  # noqa: N806
-    shared = of_work(token, 404)
+    shared = exchange.model_path(token, 404)
     stream = {"application/x-ndjson": {"schema": schemas.StreamLine.model_json_schema()}}
     shared["responses"][200] = {"model": schemas.TranslateResponse, "content": stream}
-    head = json_bytes({"model": model, "results": []}).removesuffix(b"]}")
+    head = exchange.json_bytes({"model": model, "results": []}).removesuffix(b"]}")
 
     @app.post("/translate", **shared)
-    async def translate(asked: Body, request: Request) -> Response:  # type: ignore[valid-type]
+    async def translate(body: Body, request: Request) -> Response:  # type: ignore[valid-type]
         """Translate a text or a list of texts.
 
         With `"stream": true` the answer is a JSON object a line: each translation as soon as it is certain to have its place, and
         for each text a last line with its `status`.
         """
-        decoding = await constraints.using(asked.decoding(asked.strategy), asked.allowed)  # type: ignore[attr-defined]
-        texts = [(text, decoding) for text in asked.texts]  # type: ignore[attr-defined]
-        # Each is written while others are searched for: there is less to do when the last is found.
-        how = {"write": schemas.written, "stream": asked.stream}  # type: ignore[attr-defined]
-        submission = queue.submit(texts, client=client(request), **how)
-        if asked.stream:  # type: ignore[attr-defined]
-            return StreamingResponse(stream_lines(submission), media_type="application/x-ndjson")
-        return json_response(head + b",".join(await submission.results(left(request))) + b"]}")
+        decoding = await constraints.using(body.decoding(body.strategy), body.allowed)  # type: ignore[attr-defined]
+        texts = [(text, decoding) for text in body.texts]  # type: ignore[attr-defined]
+        # Each result is serialised while other texts are searched, so that little is left to do when the last is found.
+        how = {"write": schemas.text_result_json, "stream": body.stream}  # type: ignore[attr-defined]
+        submission = queue.submit(texts, client=exchange.client_address(request), **how)
+        if body.stream:  # type: ignore[attr-defined]
+            return exchange.EventStream(submission, stream_lines(submission), "application/x-ndjson")
+        return exchange.json_response(head + b",".join(await submission.results(exchange.disconnection(request))) + b"]}")
 
 
 def _add_search(app: FastAPI, model: str, queue: RequestQueue, token: bool) -> None:
     Body = schemas.SearchRequest.within(queue.limits)  # noqa: N806
-    shared = of_work(token)
+    shared = exchange.model_path(token)
     shared["responses"][200] = {"model": schemas.SearchResponse}
 
     @app.post("/search", **shared)
-    async def search(asked: Body, request: Request) -> Response:  # type: ignore[valid-type]
-        """Translate a text by best-first and by beam search, and tell every event of both: what the playground shows."""
-        both = [(asked.text, asked.decoding(strategy)) for strategy in ("best-first", "beam")]  # type: ignore[attr-defined]
-        found = await queue.submit(both, client=client(request), recorded=True).results(left(request))
-        best_first, beam = (schemas.text_result(done.result) for done in found)
-        events = [done.trace.events for done in found if done.trace is not None]
-        return json_response({"model": model, "best_first": best_first, "beam": beam, "searches": events})
+    async def search(body: Body, request: Request) -> Response:  # type: ignore[valid-type]
+        """Translate a text by best-first and by beam search, and return every event of both, for the playground."""
+        both = [(body.text, body.decoding(strategy)) for strategy in ("best-first", "beam")]  # type: ignore[attr-defined]
+        submission = queue.submit(both, client=exchange.client_address(request), recorded=True)
+        results = await submission.results(exchange.disconnection(request))
+        best_first, beam = (schemas.text_result(done.result) for done in results)
+        events = [done.trace.events for done in results if done.trace is not None]
+        return exchange.json_response({"model": model, "best_first": best_first, "beam": beam, "searches": events})
 
 
 def _add_state(app: FastAPI, model: str, queue: RequestQueue, metrics: Metrics, token: bool) -> None:
     page = (files(__package__) / "playground.html").read_text(encoding="utf-8").replace("{{component}}", component())
     plain = {"content": {"text/plain": {"schema": {"type": "string"}}}}
-    shared: dict[str, Any] = {"dependencies": bearer(token), "response_class": Response}
+    shared: dict[str, Any] = {"dependencies": exchange.token_dependency(token), "response_class": Response}
 
-    @app.get("/health", responses=refusals(503))
+    @app.get("/health", responses=exchange.error_responses(503))
     async def health() -> schemas.Health:
-        """Whether the server does its work, and how much it has to do. Needs no token."""
+        """Whether the server works, and its load. Needs no token."""
         queue.check_engine()
         return schemas.Health(model=model, version=__version__, queue=queue.queued, in_flight=queue.engine.in_flight)
 
-    @app.get("/metrics", responses={200: plain, **(refusals(401) if token else {})}, **shared)
+    @app.get("/metrics", responses={200: plain, **(exchange.error_responses(401) if token else {})}, **shared)
     async def read_metrics() -> Response:
-        """What the server did, for Prometheus."""
+        """The server's metrics, for Prometheus."""
         return Response(metrics.read(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/", include_in_schema=False)
     async def playground() -> HTMLResponse:
-        return HTMLResponse(page, headers={"Content-Security-Policy": ONLY_OURS})
+        return HTMLResponse(page, headers={"Content-Security-Policy": PAGE_POLICY})
 
 
-async def refuse(request: Request, error: Exception) -> JSONResponse:
-    """What is said of an error, and its status."""
+async def error_response(request: Request, error: Exception) -> JSONResponse:
+    """The response to a request that raised one of `ERRORS`."""
     status, headers = getattr(error, "status_code", 422), getattr(error, "headers", None)
     if request.url.path in openai.PATHS:
-        return openai.refused(status, explain(request, error), headers=headers)
-    return JSONResponse({"detail": explain(request, error)}, status, headers)
+        return openai.error_response(status, exchange.explain(request, error), headers=headers)
+    return JSONResponse({"detail": exchange.explain(request, error)}, status, headers)
 
 
 async def stream_lines(submission: Submission) -> AsyncIterator[bytes]:
-    """A line for each event."""
+    """The lines of a streamed `/translate`: one JSON object for each event, or for the error that ends the stream."""
     try:
         async for event in submission.events():
             if isinstance(event, Certified):
-                yield json_line({"index": event.index, "rank": event.rank, **schemas.translation(event.answer)})
+                yield exchange.json_line({"index": event.index, "rank": event.rank, **schemas.translation(event.answer)})
             else:
-                yield json_line({"index": event.index, **schemas.summary(event.result)})
+                yield exchange.json_line({"index": event.index, **schemas.summary(event.result)})
     except (DeadlinePassed, EngineStopped) as error:
-        yield json_line({"detail": str(error)})
-    finally:
-        submission.close()
+        yield exchange.json_line({"detail": str(error)})

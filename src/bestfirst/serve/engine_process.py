@@ -1,7 +1,8 @@
-"""Engine process: the engine's thread in a process of its own, so that neither it nor a GPU waits for those who answer requests.
+"""Engine process: the engine's thread in a process of its own, so that neither it nor the GPU waits for the GIL of the server.
 
-Here texts are tokenised. A thread does that and sends requests, another turns what comes back into events; there the process's
-first thread hands requests to the engine's.
+The server's side is `EngineProcess`. One of its threads takes requests from an inbox, tokenises their texts and sends them;
+another receives events and passes them on. The other side is `run_engine`: its main thread receives requests and submits them to
+an `EngineThread`, which sends events back. Either side notices the other's end by the end of their pipe.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from itertools import islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pickle import dumps, loads
-from queue import SimpleQueue
 from threading import Event as Flag
 from threading import Thread
 from time import monotonic
@@ -26,14 +26,14 @@ from ..engine import Stats
 from ..errors import Stopped, Unusable, reason
 from ..models.reader import TextIds
 from ..settings import Decoding
-from .engine_thread import TOGETHER, EngineThread, take_turns
-from .messages import SettingsPickler, SettingsUnpickler, of_event, of_stats, to_event
+from .engine_thread import READ_BATCH, EngineThread, tune_interpreter
+from .messages import SettingsUnpickler, pack_event, pack_stats, pickle_settings, unpack_event
 from .schemas import Limits
-from .work import Done, EngineStopped, Event, Work
+from .work import Done, EngineStopped, Event, Inbox, Work
 
-KNOWN: dict[type, int] = {Decoding: 256, Constraint: 32}  # settings and constraints that have a number
-PATIENCE = 10.0  # seconds that the process may take to end
-NEWS = 0.05  # seconds after which the state of the engine is told, where it has work
+MOST_KNOWN: dict[type, int] = {Decoding: 256, Constraint: 32}  # that are sent once and kept; constraints may be large
+STOP_SECONDS = 10.0  # that the process may take to end
+STATE_SECONDS = 0.05  # between two reports of the engine's statistics while it works
 
 log = logging.getLogger(__name__)
 
@@ -41,21 +41,25 @@ Load = Callable[[], tuple[Any, Decoding]]
 
 
 class EngineProcess:
-    """As `EngineThread`, to those who use it. `load` is called in the new process and returns a model of transformers, and
-    settings, of which the drafter is used; `model` is the same without weights. What is raised there is raised here.
+    """Starts an engine in a new process; used exactly like `EngineThread`.
+
+    `load` is called in the new process and returns a model of transformers, and settings, of which the drafter is used. `model`
+    is that model without its weights. An exception of `load` is raised here.
     """
 
     def __init__(self, load: Load, limits: Limits, *, row_budget: int | None = None) -> None:
         self.flush: Callable[[], None] = lambda: None
         self.alive, self.in_flight, self.stats = False, 0, Stats()
         context = get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=run_engine, args=(theirs, load, limits, row_budget), name="engine", daemon=True)
+        self._pipe, engine_end = context.Pipe()
+        arguments = (engine_end, load, limits, row_budget)
+        self._process = context.Process(target=run_engine, args=arguments, name="engine", daemon=True)
         self._process.start()
-        atexit.register(self._process.kill)  # before multiprocessing asks it to end, which it does not listen to, and waits
-        theirs.close()
+        # Runs before multiprocessing's own exit handler, which sends SIGTERM, ignored by the process, and waits for its end.
+        atexit.register(self._process.kill)
+        engine_end.close()
         try:
-            from ..models import transformers  # noqa: F401  # meanwhile: the model is one of its classes
+            from ..models import transformers  # noqa: F401  # the model is one of its classes; imported while the process loads
 
             self.model: Any = loads(self._pipe.recv_bytes())
             if isinstance(self.model, Exception):
@@ -66,234 +70,232 @@ class EngineProcess:
             self._process.kill()
             raise
         self._read = self.model.reader()
-        self._outbox: SimpleQueue[Work | None] = SimpleQueue()  # to be submitted or, if it is cancelled, given up; None: stop
-        self._works: dict[int, Work] = {}  # that are not over, by their number
+        self._inbox = Inbox(self._refuse)
+        self._works: dict[int, Work] = {}  # by number, those that were sent and are not done
         self._numbers: dict[Work, int] = {}
-        self._next = 0
-        # What the process knows by its number, by identity, the latest last. Of constraints fewer, for they may be large.
+        self._last_number = 0
+        # Settings and constraints that the process has, with their numbers, by identity; least recently used first.
         self._known: dict[type, dict[int, tuple[Any, int]]] = {Decoding: {}, Constraint: {}}
-        self._sending = Thread(target=self._send_all, name="requests", daemon=True)
-        self._listening = Thread(target=self._listen, name="events", daemon=True)
+        self._sender = Thread(target=self._send_requests, name="requests", daemon=True)
+        self._receiver = Thread(target=self._receive_events, name="events", daemon=True)
 
     def start(self) -> None:
         self.alive = True
-        self._sending.start()
-        self._listening.start()
+        self._sender.start()
+        self._receiver.start()
 
     def submit(self, work: Work) -> None:
-        if self.alive:
-            self._outbox.put(work)
-        else:
-            self._fail(work)
+        self._inbox.put(work)
 
     def cancel(self, work: Work) -> None:
-        """Nobody waits for it any more."""
-        work.cancelled = True
-        self._outbox.put(work)
+        """Drop the texts of a request that are not done."""
+        self._inbox.cancel(work)
 
     def stop(self) -> None:
-        """End the process; what is not done fails."""
-        self._outbox.put(None)
-        self._process.join(PATIENCE)
+        """End the process; requests that are not done get `EngineStopped`."""
+        self._inbox.put(None)
+        self._process.join(STOP_SECONDS)
         self._process.kill()
         atexit.unregister(self._process.kill)
-        self._sending.join()
-        self._listening.join()
+        self._sender.join()
+        self._receiver.join()
 
-    # -- requests ----------------------------------------------------------------------------------------------------------
+    # -- the sender's thread -----------------------------------------------------------------------------------------------
 
-    def _send_all(self) -> None:
-        works: list[Work | None] = []
+    def _send_requests(self) -> None:
+        batch: list[Work | None] = []
         try:
-            while None not in (works := self._waiting()):
-                new = [work for work in works if work is not None and not work.cancelled]
+            while None not in (batch := self._next_batch()):
+                new = [work for work in batch if work is not None and not work.cancelled]
                 for work, texts in zip(new, self._tokenised(new), strict=True):
-                    self._submit(work, texts)
-                for each in works:
+                    self._send_request(work, texts)
+                for each in batch:
                     if each is not None and each.cancelled:
-                        self._give_up(each)
+                        self._send_cancel(each)
             self._send("stop")
         except BaseException:
-            self._process.kill()  # nobody would send it anything any more
+            self._process.kill()  # it would never hear of another request
             raise
         finally:
             self.alive = False
-            while not self._outbox.empty():
-                works.append(self._outbox.get())
-            for each in works:
+            for each in batch:
                 if each is not None and not each.cancelled and each not in self._numbers:
-                    self._fail(each)
+                    self._refuse(each)
+            self._inbox.close()
 
-    def _waiting(self) -> list[Work | None]:
-        """What waits to be sent: one request if the engine waits for it, else as many as are worth tokenising at a time."""
-        found = [self._outbox.get()]
-        left = TOGETHER if self._works else 1
-        while (last := found[-1]) is not None and (left := left - len(last.texts)) > 0 and not self._outbox.empty():
-            found.append(self._outbox.get())  # nobody else takes from it
-        return found
+    def _next_batch(self) -> list[Work | None]:
+        """The requests to send next: one if the engine has nothing to do, else as many as are worth tokenising together."""
+        batch = [self._inbox.get()]
+        texts_left = READ_BATCH if self._works else 1
+        while (last := batch[-1]) is not None and (texts_left := texts_left - len(last.texts)) > 0 and not self._inbox.empty():
+            batch.append(self._inbox.get())  # no other thread takes from it
+        return batch
 
     def _tokenised(self, works: Sequence[Work]) -> Iterator[list[Any]]:
-        """The texts of each, as tuples of tokens where that is all that is needed of them."""
+        """For each request its texts, as tuples of token ids. Texts that the engine needs as text (to record their search, or
+        because they may be blank) and texts that are no strings stay as they are."""
         texts = [text for work in works for text, _ in work.texts]
-        needed = [work.recorded or (isinstance(text, str) and not text.strip()) for work in works for text, _ in work.texts]
+        as_text = [work.recorded or (isinstance(text, str) and not text.strip()) for work in works for text, _ in work.texts]
         try:
-            found = self._read.tokenised([None if whole else text for text, whole in zip(texts, needed, strict=True)])
-        except Exception:  # of the tokenizer's own code: the engine reads them, and says whose text it was
-            found = texts
-        plain = ([*text] if type(text) is tuple else text for text in texts)
-        each = (tuple(ids) if type(ids) is TextIds else text for text, ids in zip(plain, found, strict=True))
-        return ([*islice(each, len(work.texts))] for work in works)
+            encoded = self._read.tokenised([None if keep else text for text, keep in zip(texts, as_text, strict=True)])
+        except Exception:  # raised by the tokenizer's own code: the engine reads them one by one, and finds the text at fault
+            encoded = texts
+        # The engine takes a tuple for the tokens of a text. Token ids that a request gave go as a list, and are checked there.
+        originals = ([*text] if type(text) is tuple else text for text in texts)
+        ready = (tuple(ids) if type(ids) is TextIds else text for text, ids in zip(originals, encoded, strict=True))
+        return ([*islice(ready, len(work.texts))] for work in works)
 
-    def _submit(self, work: Work, texts: list[Any]) -> None:
-        self._next = number = self._next + 1
+    def _send_request(self, work: Work, texts: list[Any]) -> None:
+        self._last_number = number = self._last_number + 1
         try:
-            settings = [self._number(decoding) for _, decoding in work.texts]
-        except Exception as error:  # of what pickles somebody's own function
+            settings = [self._number_of(decoding) for _, decoding in work.texts]
+        except Exception as error:  # raised by pickle: settings may hold a user's own function
             log.warning("a request could not be sent to the engine: %s", error, exc_info=True)
-            self._fail(work)
+            self._refuse(work)
             return
-        self._works[number], self._numbers[work] = work, number
-        how = {"stream": work.stream, "blanks": work.blanks, "recorded": work.recorded}
-        if not self._send("submit", number, work.client, texts, settings, how):
-            self._listening.join()  # it ends as the process has, and may have done so before it could know of this one
-            self._fail(work)
+        self._works[number], self._numbers[work] = work, number  # before it is sent: events may come at once
+        options = {"stream": work.stream, "blanks": work.blanks, "recorded": work.recorded}
+        if not self._send("submit", number, work.client, texts, settings, options):
+            self._receiver.join()  # it ends because the process has ended, and refuses the requests that it finds in `_works`
+            if self._works.pop(number, None) is not None:
+                self._refuse(work)
         for kind, known in self._known.items():
-            while len(known) > KNOWN[kind]:
+            while len(known) > MOST_KNOWN[kind]:
                 _, oldest = known.pop(next(iter(known)))
                 self._send("forget", oldest)
 
-    def _fail(self, work: Work) -> None:
-        work.tell(EngineStopped("the engine cannot take this request"))
+    def _refuse(self, work: Work) -> None:
+        work.emit(EngineStopped("the engine cannot take this request"))
         self.flush()
 
-    def _give_up(self, work: Work) -> None:
+    def _send_cancel(self, work: Work) -> None:
         number = self._numbers.pop(work, None)
         if number is not None:
             self._works.pop(number, None)
             self._send("cancel", number)
 
-    def _number(self, thing: Any) -> int:
-        """Of settings or a constraint, sent if this is new."""
-        known = self._known[Constraint if isinstance(thing, Constraint) else Decoding]
-        found = known.pop(id(thing), None)
-        if found is None:
-            self._next = number = self._next + 1
-            found = thing, number
-            self._send("know", number, SettingsPickler.dumps(thing, self._number))
-        known[id(thing)] = found
-        return found[1]
+    def _number_of(self, value: Any) -> int:
+        """The number of settings or a constraint, which are sent first if the process does not have them."""
+        known = self._known[Constraint if isinstance(value, Constraint) else Decoding]
+        entry = known.pop(id(value), None)
+        if entry is None:
+            self._last_number = number = self._last_number + 1
+            entry = value, number
+            self._send("know", number, pickle_settings(value, self._number_of))
+        known[id(value)] = entry
+        return entry[1]
 
     def _send(self, *message: Any) -> bool:
-        """Whether it was sent: not, if the process has ended."""
+        """Send a message; False if the process has ended."""
         try:
             self._pipe.send_bytes(dumps(message))
         except OSError:
             return False
         return True
 
-    # -- events ------------------------------------------------------------------------------------------------------------
+    # -- the receiver's thread ---------------------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
+    def _receive_events(self) -> None:
         try:
             while True:
-                told, state = loads(self._pipe.recv_bytes())
+                events, state = loads(self._pipe.recv_bytes())
                 if state is not None:
                     self.in_flight, self.stats = state[0], Stats(*state[1])
-                self._tell(told)
+                self._emit(events)
                 self.flush()
         except (EOFError, OSError):
             pass
         finally:
-            self.alive = False  # before anybody hears of it
-            for work in [*self._works.values()]:
-                work.tell(EngineStopped("the server is stopping"))
+            self.alive = False  # before the requests get their events, so that no handler sees it alive after that
+            self._emit([(number, True, "stopped", "the server is stopping") for number in [*self._works]])
             self.flush()
 
-    def _tell(self, told: Sequence[tuple[Any, ...]]) -> None:
-        """Those who still wait for it."""
-        for number, over, *what in told:
-            work = self._works.pop(number, None) if over else self._works.get(number)
-            if work is not None and over:
+    def _emit(self, events: Sequence[tuple[Any, ...]]) -> None:
+        """Pass on events, each as (number of the request, whether it is its last, packed event), unless they were cancelled."""
+        for number, last, *packed in events:
+            work = self._works.pop(number, None) if last else self._works.get(number)
+            if work is not None and last:
                 self._numbers.pop(work, None)
             if work is not None and not work.cancelled:
-                work.tell(to_event(*what))
+                work.emit(unpack_event(*packed))
 
 
-# -- there -----------------------------------------------------------------------------------------------------------------------
+# -- the engine's process ------------------------------------------------------------------------------------------------------
 
 
 def run_engine(pipe: Connection, load: Load, limits: Limits, row_budget: int | None) -> None:
-    """What the new process does, until it is told to stop or nobody is there to tell it."""
+    """The engine's process. Returns when told to stop; exits with code 1 if the server ends or the engine's thread fails."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # while it loads, whoever stops the server stops it, without a word
+        signal.signal(number, signal.SIG_DFL)  # a signal to the process group ends the loading, without a traceback
     try:
         model, decoding = load()
         engine = EngineThread(model, limits, row_budget=row_budget, draft=decoding.draft)
-        front: Any = model.without_weights()
+        first: Any = model.without_weights()
     except Exception as error:
-        front = error if isinstance(error, (Unusable, Stopped)) else Stopped(f"the model cannot be served: {reason(error)}")
+        first = error if isinstance(error, (Unusable, Stopped)) else Stopped(f"the model cannot be served: {reason(error)}")
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # they are sent to both: from now on who listens says when to stop
+        signal.signal(number, signal.SIG_IGN)  # Ctrl-C goes to both processes: from now on the server decides when to stop
     try:
-        pipe.send_bytes(dumps(front))
+        pipe.send_bytes(dumps(first))
     except OSError:
         os._exit(1)
-    if isinstance(front, Exception):
+    if isinstance(first, Exception):
         return
     stopping = Flag()
-    told: list[tuple[Any, ...]] = []
-    last = 0.0
+    events: list[tuple[Any, ...]] = []
+    last_state = 0.0
 
     def flush() -> None:
-        nonlocal last
+        nonlocal last_state
         state = None
-        if not engine.busy or monotonic() - last > NEWS:
-            state, last = (engine.in_flight, of_stats(engine.stats)), monotonic()
-        if told or state:
-            message = dumps((told, state))
-            told.clear()
+        if not engine.busy or monotonic() - last_state > STATE_SECONDS:
+            state, last_state = (engine.in_flight, pack_stats(engine.stats)), monotonic()
+        if events or state:
+            message = dumps((events, state))
+            events.clear()
             try:
                 pipe.send_bytes(message)
             except OSError:
                 os._exit(1)
 
     engine.flush = flush
-    take_turns()
+    tune_interpreter()
     engine.start()
-    Thread(target=_end_with, args=(engine, stopping), daemon=True).start()
+    Thread(target=_exit_with, args=(engine, stopping), daemon=True).start()
     try:
-        _hand_over(pipe, engine, told)
+        _receive_requests(pipe, engine, events)
     except (EOFError, OSError):
-        os._exit(1)  # the engine may be in the middle of a forward pass, and nobody waits for it
+        os._exit(1)  # without waiting: the engine may be in the middle of a forward pass that is of no use any more
     stopping.set()
     engine.stop()
 
 
-def _end_with(engine: EngineThread, stopping: Flag) -> None:
-    """An engine whose thread has failed, which has then said why, ends its process: so the server hears of it."""
-    engine.join()
+def _exit_with(engine: EngineThread, stopping: Flag) -> None:
+    """End the process when the engine's thread has failed (it has logged why), so that the server notices."""
+    engine.thread.join()
     if not stopping.is_set():
         os._exit(1)
 
 
-def _hand_over(pipe: Connection, engine: EngineThread, told: list[tuple[Any, ...]]) -> None:
-    """What is asked for, to the engine."""
+def _receive_requests(pipe: Connection, engine: EngineThread, events: list[tuple[Any, ...]]) -> None:
+    """Carry out the server's messages until it says "stop". What the engine emits is appended to `events`, packed."""
     known: dict[int, Any] = {}
     works: dict[int, Work] = {}
 
-    def submit(number: int, client: str, texts: Sequence[Any], settings: Sequence[int], how: Any) -> None:
+    def submit(number: int, client: str, texts: Sequence[Any], settings: Sequence[int], options: Any) -> None:
         left = len(texts)
 
-        def tell(event: Event) -> None:
+        def emit(event: Event) -> None:
             nonlocal left
             left -= type(event) is Done
-            told.append((number, not left, *of_event(event)))
-            if not left:
+            last = not left or type(event) is EngineStopped
+            events.append((number, last, *pack_event(event)))
+            if last:
                 works.pop(number, None)
 
-        read = [TextIds(text) if type(text) is tuple else text for text in texts]
-        pairs = [*zip(read, map(known.__getitem__, settings), strict=True)]
-        works[number] = Work(client, texts=pairs, tell=tell, **how)
+        inputs = [TextIds(text) if type(text) is tuple else text for text in texts]
+        pairs = [*zip(inputs, map(known.__getitem__, settings), strict=True)]
+        works[number] = Work(client, texts=pairs, emit=emit, **options)
         engine.submit(works[number])
 
     def cancel(number: int) -> None:
@@ -301,9 +303,9 @@ def _hand_over(pipe: Connection, engine: EngineThread, told: list[tuple[Any, ...
             engine.cancel(work)
 
     def know(number: int, pickled: bytes) -> None:
-        known[number] = SettingsUnpickler.loads(pickled, known)
+        known[number] = SettingsUnpickler(pickled, known).load()
 
     calls: dict[str, Callable[..., object]] = {"submit": submit, "cancel": cancel, "know": know, "forget": known.pop}
     while (message := loads(pipe.recv_bytes()))[0] != "stop":
-        name, *what = message
-        calls[name](*what)
+        name, *arguments = message
+        calls[name](*arguments)

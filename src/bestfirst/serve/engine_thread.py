@@ -1,4 +1,4 @@
-"""Engine thread: runs the engine. Requests come in and events go out while it runs; all share its forward passes."""
+"""Engine thread: runs the engine. Requests are added and cancelled while it runs, and share its forward passes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import gc
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
-from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
@@ -20,91 +19,90 @@ from ..search import Answer, RecordedSearch, Result, Trace
 from ..settings import Decoding
 from .fair_share import FairShare, Use
 from .schemas import Limits
-from .work import Certified, Done, EngineStopped, TextReader, Work
+from .work import Certified, Done, EngineStopped, Inbox, TextReader, Work
 
-FIRST, TOGETHER = 320, 512  # texts that are read at a time, as many as a device is given: at first fewer, for it waits
-TURN = 16  # texts that a request starts at a time where searches run by themselves
-YOUNG = 50_000  # objects between two collections of garbage there: searches leave none, and what a device repeats runs no Python
+READ_BATCH = 512  # texts to tokenise at a time, as many as a device is given
+FIRST_READ_BATCH = 320  # fewer while no job runs, because the device waits for them
+JOBS_PER_TURN = 16  # texts that a request starts at a time, where the device schedules searches
+GC_THRESHOLD = (
+    50_000  # new objects between garbage collections there: searches leave no cycles, and replayed graphs run no Python
+)
 
-# Seconds after which the engine's thread and the one that answers take turns. An engine gives its turn up at every launch, and a
-# GPU that waits for the next one waits for so long: with half a millisecond 2,000 texts took 84 ms, so they take 75.
-SWITCH = 0.00002
+# Seconds after which the engine's thread and the event loop's hand over the GIL. An engine releases it at every launch, and a GPU
+# that waits for the next launch waits for that long: with half a millisecond 2,000 texts took 84 ms, so they take 75.
+SWITCH_INTERVAL = 0.00002
 
 log = logging.getLogger(__name__)
 
 
-def take_turns() -> None:
-    """To be called in the engine's process once the model is loaded, which is here to stay: no garbage collection need look at
-    it, and whoever waits for a turn beside the engine does not wait long."""
+def tune_interpreter() -> None:
+    """Prepare the engine's process, once the model is loaded: exempt the model, which is never freed, from garbage collection,
+    and let threads hand over the GIL quickly."""
     gc.collect()
     gc.freeze()
-    sys.setswitchinterval(SWITCH)
+    sys.setswitchinterval(SWITCH_INTERVAL)
 
 
 class EngineThread:
-    """Runs one model's engine. `submit`, `cancel` and `stop` may be called from any thread; nothing else of it may.
+    """Runs one model's engine in a thread. `submit`, `cancel` and `stop` may be called from any thread, no other method.
 
-    Texts wait here, a queue for each request, and are handed to the engine as it has room for them and as is fair.
-    `flush` is called in the engine's thread after events were told, once for all of a step.
+    The texts of a request wait in its `Work` and go into the engine as there is room, in the order that `FairShare` decides.
+    Every request that is submitted and not cancelled gets a `Done` for each text or, as its last event, one `EngineStopped`.
+    `flush` is called in the engine's thread after events were emitted, once for all events of a step.
     """
 
     def __init__(self, model: Model, limits: Limits, *, row_budget: int | None = None, draft: Any = None) -> None:
         self.model = model
         self.flush: Callable[[], None] = lambda: None
-        # For every score that adds up log-probabilities as they are: what a request can ask for.
+        # An engine for every score that adds up log-probabilities as they are: requests can ask for no other.
         tokens = limits.max_cache_tokens
         self._settings = Decoding(beam=limits.max_beam, row_budget=row_budget, max_cache_tokens=tokens, draft=draft)
         self._engine: Engine = engine_for(model, self._settings)
-        self._before = Stats()  # of engines that were given up
+        self._previous_stats = Stats()  # of engines that were replaced after a failure
         self._share: FairShare[Work] = FairShare(self._engine.slots, tokens)
         self._read = TextReader(model)
-        self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._inbox = Inbox(self._refuse)
         self._work: dict[Job, Work] = {}  # of the jobs that were started
         self._recordings: dict[Job, RecordedSearch] = {}
-        self._suspects: deque[Job] = deque()  # after a failure, to be run one by one until who is at fault is found
-        self._thread = Thread(target=self._run, name="engine", daemon=True)
+        self._suspects: deque[Job] = deque()  # after a failed step: to be run one at a time, until the job at fault is found
+        self.thread = Thread(target=self._run, name="engine", daemon=True)
 
     # -- from other threads ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._thread.start()
+        self.thread.start()
 
     def submit(self, work: Work) -> None:
-        self._inbox.put(partial(self._enter, work))
+        self._inbox.put(work)
 
     def cancel(self, work: Work) -> None:
-        """Nobody waits for it any more: give up what is not done, and what is held for it."""
-        work.cancelled = True
-        self._inbox.put(partial(self._drop, work))
+        """Drop the texts of a request that are not done, and release what they hold. Cancelling twice does no harm."""
+        self._inbox.cancel(work)
 
     def stop(self) -> None:
-        """End the thread; what is not done fails."""
+        """End the thread; requests that are not done get `EngineStopped`."""
         self._inbox.put(None)
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def join(self) -> None:
-        """Wait until the thread has ended."""
-        self._thread.join()
+        if self.thread.is_alive():
+            self.thread.join()
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive()
+        return self.thread.is_alive()
 
     @property
     def in_flight(self) -> int:
-        """Texts that were let in and are not over."""
+        """The number of texts that are being searched."""
         return len(self._engine.in_flight)
 
     @property
     def busy(self) -> bool:
-        """Whether any request is not over."""
+        """Whether any request is not done."""
         return bool(self._share.flows)
 
     @property
     def stats(self) -> Stats:
-        """What it cost so far."""
-        total = replace(self._before)
+        """The cost of all searches so far."""
+        total = replace(self._previous_stats)
         total.add(self._engine.stats)
         return total
 
@@ -112,41 +110,47 @@ class EngineThread:
 
     def _run(self) -> None:
         if not self._engine.pauses:
-            gc.set_threshold(YOUNG)
+            gc.set_threshold(GC_THRESHOLD)
         try:
-            while True:
-                for call in self._calls():
-                    if call is None:
-                        return
-                    call()
+            while self._receive():
                 with no_garbage_collection():
                     self._step()
                 self.flush()
         finally:
             for work in self._share.flows:
-                work.tell(EngineStopped("the server is stopping"))
-            self.flush()
+                self._refuse(work)
+            self._inbox.close()
 
-    def _calls(self) -> Iterator[Callable[[], None] | None]:
-        """What has come in; where there is nothing else to do, wait for it."""
-        if not self._share.flows:
-            yield self._inbox.get()
-        while not self._inbox.empty():  # nobody else takes from it
-            yield self._inbox.get()
+    def _receive(self) -> bool:
+        """Take the requests that have arrived; wait for one if there is nothing else to do. False if the thread should stop."""
+        idle = not self._share.flows
+        while idle or not self._inbox.empty():  # no other thread takes from it
+            work, idle = self._inbox.get(), False
+            if work is None:
+                return False
+            if work.cancelled:
+                self._drop(work)
+            else:
+                self._enter(work)
+        return True
+
+    def _refuse(self, work: Work) -> None:
+        work.emit(EngineStopped("the server is stopping"))
+        self.flush()
 
     def _enter(self, work: Work) -> None:
-        if not work.cancelled:
-            work.waiting.extend(range(len(work.texts)))
-            self._share.enter(work)
+        work.waiting.extend(range(len(work.texts)))
+        self._share.enter(work)
 
     def _drop(self, work: Work) -> None:
+        """Drop what is not done of a cancelled request, which may have been dropped before, or never entered."""
         work.waiting.clear()
         for job in [*work.running]:
-            self._withdraw(job)
-        self._leave_if_over(work)
+            self._remove(job)
+        self._leave_if_done(work)
 
-    def _withdraw(self, job: Job) -> Use:
-        """Take a job out of the engine that is not over."""
+    def _remove(self, job: Job) -> Use:
+        """Take a job out of the engine before it is done. Returns what it held."""
         if job in self._suspects:
             self._suspects.remove(job)
         else:
@@ -154,67 +158,67 @@ class EngineThread:
         self._recordings.pop(job, None)
         return self._share.end(self._work.pop(job), job)
 
-    def _leave_if_over(self, work: Work) -> None:
+    def _leave_if_done(self, work: Work) -> None:
         if not work.running and not work.waiting and work in self._share.flows:
             self._share.leave(work)
 
     def _step(self) -> None:
-        self._share.by_themselves = not self._engine.pauses
+        self._share.pauses = self._engine.pauses
         while not self._suspects and (excess := self._share.excess()):
             self._evict(*excess)
         self._feed()
         in_flight = self._in_flight()
-        if all(job.paused for job in in_flight):  # others were given the rows, but wait for what these hold
+        if all(job.paused for job in in_flight):  # the rows went to jobs that wait for memory which these hold
             for job in in_flight:
                 job.paused = False
         try:
             for job, result in self._engine.step():
-                self._done(job, result)
+                self._finish(job, result)
             if any(work.stream for work in self._share.flows):
                 for job in self._engine.in_flight:
                     if (work := self._work[job]).stream:
-                        self._certify(work, job, self._engine.certified(job))
-        except Exception as error:  # of the model's own code
+                        self._emit_certified(work, job, self._engine.certified(job))
+        except Exception as error:  # raised by the model's own code
             self._recover(error)
         self._share.charge(self._in_flight())
 
     def _in_flight(self) -> set[Job]:
-        """Those of whom it matters: nobody, where searches run by themselves."""
-        return set() if self._share.by_themselves else {*self._engine.in_flight}
+        """The jobs in the engine, for the scheduler; it needs none of them where jobs cannot be paused."""
+        return {*self._engine.in_flight} if self._share.pauses else set()
 
-    def _done(self, job: Job, result: Result) -> None:
+    def _finish(self, job: Job, result: Result) -> None:
         work = self._work[job]
         if work.stream:
-            self._certify(work, job, result.hypotheses)
-        trace = self._replayed(work, job, result) if work.recorded else None  # which asks the model: until then it is not over
+            self._emit_certified(work, job, result.hypotheses)
+        trace = self._replay(work, job, result) if work.recorded else None  # calls the model; if that fails, the job runs again
         del self._work[job]
         self._share.end(work, job)
-        self._tell(work, job.index, result, trace)
+        self._emit_done(work, job.index, result, trace)
 
-    def _tell(self, work: Work, index: int, result: Result, trace: Trace | None = None) -> None:
-        work.tell(Done(index, result, trace, work.size(index)))
+    def _emit_done(self, work: Work, index: int, result: Result, trace: Trace | None = None) -> None:
+        work.emit(Done(index, result, trace, work.prompt_tokens(index)))
         if not work.running:
-            self._leave_if_over(work)
+            self._leave_if_done(work)
 
-    def _certify(self, work: Work, job: Job, answers: Sequence[Answer]) -> None:
-        """Tell of those answers that are news."""
-        known = work.told.get(job.index, 0)
-        for rank, answer in enumerate(answers[known:], known + 1):
-            work.tell(Certified(job.index, rank, answer))
-        work.told[job.index] = max(known, len(answers))
+    def _emit_certified(self, work: Work, job: Job, answers: Sequence[Answer]) -> None:
+        """Emit those of a text's first answers that were not emitted before."""
+        emitted = work.streamed.get(job.index, 0)
+        for rank, answer in enumerate(answers[emitted:], emitted + 1):
+            work.emit(Certified(job.index, rank, answer))
+        work.streamed[job.index] = max(emitted, len(answers))
 
     # -- what goes into the engine -----------------------------------------------------------------------------------------
 
     def _feed(self) -> None:
-        """Start texts as there is room; after a failure, one suspect at a time."""
+        """Start texts as there is room; after a failed step, one suspect at a time."""
         if self._suspects:
             if not self._engine:
                 self._engine.submit(self._suspects.popleft())
             for job in self._work:
                 job.paused = False
             return
-        # What searches by itself is given as much as it wants at a time: it works on that while the next texts are read.
-        wanted, turn = (self._engine.wants, TURN) if self._share.by_themselves else (inf, 1)
+        # An engine on a device is given all it wants at a time: it works on that while the next texts are tokenised.
+        wanted, turn = (inf, 1) if self._share.pauses else (self._engine.wants, JOBS_PER_TURN)
         for work in self._share.allocate(self._in_flight()):
             if wanted <= 0:
                 return
@@ -225,25 +229,25 @@ class EngineThread:
                 return
 
     def _start(self, work: Work, most: float) -> Use | None:
-        """Start the first so many texts that wait, or tell the results of those that need no model; if there is no room for one,
-        what it needs."""
+        """Start up to `most` of the waiting texts of a request; those that need no search are done at once and do not count.
+        Returns what the next text needs if there is no room for it."""
         jobs: list[Job] = []
         share, waiting, lacking, settings, rows = self._share, work.waiting, None, None, 1
         while len(jobs) < most and waiting and lacking is None:
-            read = self._next_job(work, waiting[0])
-            if isinstance(read, Result):
-                self._tell(work, waiting.popleft(), read)
+            job = self._next_job(work, waiting[0])
+            if isinstance(job, Result):
+                self._emit_done(work, waiting.popleft(), job)
                 most -= 1
                 continue
-            if read.decoding is not settings:  # nearly always those of the text before
-                settings = read.decoding
+            if job.decoding is not settings:  # nearly always those of the text before
+                settings = job.decoding
                 rows = settings.beam if settings.plan.level_by_level else 1
-            # How much memory a search needs is known when it is over: to begin with, what most need.
-            use = Use(rows, work.set_aside.get(read.index) or 3 * rows * (read.source.length + 1))
-            if share.room(use) or self._make_room(work, use):
+            # The memory that a search needs is known when it is done: reserve what most searches need.
+            use = Use(rows, work.reserved.get(job.index) or 3 * rows * (job.source.length + 1))
+            if share.has_room(use) or self._make_room(work, use):
                 waiting.popleft()
-                share.start(work, read, use)
-                jobs.append(read)
+                share.start(work, job, use)
+                jobs.append(job)
             else:
                 lacking = use
         self._work.update(dict.fromkeys(jobs, work))
@@ -251,7 +255,7 @@ class EngineThread:
         return lacking
 
     def _next_job(self, work: Work, index: int) -> Job | Result:
-        """A text, read; or its result, where it needs no search or cannot have one."""
+        """The job of a text; or its result, if it needs no search or cannot be searched."""
         if index not in work.sources:
             self._read_ahead(work)
         source = work.sources[index]
@@ -266,42 +270,42 @@ class EngineThread:
         return job
 
     def _read_ahead(self, work: Work) -> None:
-        """Read texts that wait, this request's first, with those of others if many can be read together."""
-        most = 1 if self._read.together is None else TOGETHER if self._work else FIRST
+        """Tokenise waiting texts: this request's first and, if the model reads batches, those of others."""
+        most = 1 if self._read.read_batch is None else READ_BATCH if self._work else FIRST_READ_BATCH
         unread: list[tuple[Work, range]] = []
         for each in dict.fromkeys((work, *self._share.flows)):
-            first = len(each.sources)  # they are read in order
+            first = len(each.sources)  # texts are read in order
             new = range(first, min(first + most, len(each.texts)))
             unread.append((each, new))
             most -= len(new)
         self._read(unread)
 
     def _make_room(self, work: Work, use: Use) -> bool:
-        """Have those that hold much more give some up for a job that there is no room for; whether there is then."""
-        while found := self._share.to_evict(work, use):
-            self._evict(*found)
-            if self._share.room(use):
+        """Evict jobs of requests that hold much more, for a job that there is no room for. Returns whether there is room then."""
+        while evicted := self._share.to_evict(work, use):
+            self._evict(*evicted)
+            if self._share.has_room(use):
                 return True
         return False
 
     def _evict(self, work: Work, job: Job) -> None:
-        """Let a job begin again when there is room for more; one that needs more than there is cannot be done."""
-        tokens = self._withdraw(job).tokens
+        """Take a job out of the engine, to begin again when there is more room; an error if there is not enough memory at all."""
+        tokens = self._remove(job).tokens
         if tokens > self._share.tokens:
             message = f"this text needs more than the {self._share.tokens:,} tokens of memory that the server has"
-            self._tell(work, job.index, Result(status="error", message=f"{message}; ask for a smaller beam or max_length"))
+            self._emit_done(work, job.index, Result(status="error", message=f"{message}; ask for a smaller beam or max_length"))
             return
-        work.set_aside[job.index] = min(2 * tokens, self._share.tokens // 2)
+        work.reserved[job.index] = min(2 * tokens, self._share.tokens // 2)
         work.waiting.appendleft(job.index)
 
-    # -- searches that are shown -------------------------------------------------------------------------------------------
+    # -- searches that are recorded ----------------------------------------------------------------------------------------
 
     def _record(self, job: Job) -> RecordedSearch:
         self._recordings[job] = RecordedSearch(job.decoding.search(job.source, self.model.eos))
         return self._recordings[job]
 
-    def _replayed(self, work: Work, job: Job, result: Result) -> Trace | None:
-        """Every event of a search that was recorded, as they would come in strict order; None where it failed."""
+    def _replay(self, work: Work, job: Job, result: Result) -> Trace | None:
+        """All events of a recorded search, in strict order; None if the search failed."""
         recording = self._recordings.pop(job, None)
         if recording is None or result.status == "error":
             return None
@@ -314,12 +318,12 @@ class EngineThread:
     # -- when the model fails ----------------------------------------------------------------------------------------------
 
     def _recover(self, error: Exception) -> None:
-        """A forward pass failed: all that are not done begin again, each alone, and the one that fails then is at fault."""
+        """After a failed step: give up the engine and run its jobs again, one at a time. The one that fails alone is at fault."""
         failed = [job for job in self._work if job not in self._suspects]
         log.warning("a step of %d texts failed: %s", len(failed), error, exc_info=True)
-        self._before.add(self._engine.stats)
+        self._previous_stats.add(self._engine.stats)
         self._engine = engine_for(self.model, self._settings)
         if len(failed) == 1:
-            self._done(failed[0], Result(status="error", message=f"the model failed: {type(error).__name__}"))
+            self._finish(failed[0], Result(status="error", message=f"the model failed: {type(error).__name__}"))
         else:
             self._suspects.extend(failed)

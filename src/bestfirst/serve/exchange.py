@@ -1,24 +1,24 @@
-"""Exchange: what all paths share: who asks, what they are refused with and what is said to be wrong, and how answers are put into
-bytes."""
+"""Exchange: what the paths share: OpenAPI descriptions, validation of bodies, JSON and streamed responses, error messages."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic_core import SchemaValidator, to_json
 from starlette.exceptions import HTTPException
 
 from .middleware import replay
+from .request_queue import Submission
 from .schemas import NO_NUL, Error
 
-WHY = {
+DESCRIPTIONS = {
     400: "The body is no JSON that can be read, or the server does not answer to this host.",
     401: "The token is missing or wrong.",
     404: "There is no such model, or what is to be allowed is not to be had here.",
@@ -31,83 +31,99 @@ WHY = {
 }
 
 
-def refusals(*codes: int, model: type[Error] = Error) -> dict[int | str, dict[str, Any]]:
-    """What a path answers when it does not do what it is asked, as the OpenAPI document tells it."""
-    found: dict[int | str, dict[str, Any]] = {code: {"model": model, "description": WHY[code]} for code in codes}
-    if 429 in found:
-        found[429]["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
-    return found
+def error_responses(*codes: int, model: type[Error] = Error) -> dict[int | str, dict[str, Any]]:
+    """The error responses of a path, for the OpenAPI document."""
+    responses: dict[int | str, dict[str, Any]] = {code: {"model": model, "description": DESCRIPTIONS[code]} for code in codes}
+    if 429 in responses:
+        responses[429]["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
+    return responses
 
 
-def bearer(token: bool) -> list[Any]:
-    """What the OpenAPI document says of the token; the middleware is who checks it."""
+def token_dependency(token: bool) -> list[Any]:
+    """The bearer token of a path, for the OpenAPI document; the middleware checks it (`CheckRequests`)."""
     return [Depends(HTTPBearer(auto_error=False, description="The token that the server was started with."))] if token else []
 
 
-def of_work(token: bool, *codes: int, model: type[Error] = Error) -> dict[str, Any]:
-    """What paths have in common that ask the model."""
-    refused = refusals(400, 408, 413, 422, 429, 503, 504, *codes, *((401,) if token else ()), model=model)
-    return {"dependencies": bearer(token), "response_class": Response, "responses": refused}
+def model_path(token: bool, *codes: int, model: type[Error] = Error) -> dict[str, Any]:
+    """FastAPI's options for a path that uses the model; `codes`: status codes beyond those that all such paths have."""
+    responses = error_responses(400, 408, 413, 422, 429, 503, 504, *codes, *((401,) if token else ()), model=model)
+    return {"dependencies": token_dependency(token), "response_class": Response, "responses": responses}
 
 
 @dataclass
 class AnswerBodies:
-    """ASGI middleware. Where a path's function takes `asked`, the body, and the request, a body that is as it should be is read,
-    checked and answered here, in a fraction of FastAPI's time; anything else is left to FastAPI, which says what is wrong.
-    `refuse`: what is said when the function raises one of `refused`."""
+    """ASGI middleware: the fast path of POST requests. If the function of a path takes (`body`, a pydantic model; the request),
+    a valid body is parsed, validated and answered here, in a fraction of FastAPI's time. Any other body goes to FastAPI, which
+    says what is wrong. `error_response` makes the response when the function raises one of `errors`."""
 
     app: Any
     routes: Sequence[Any]
-    refused: tuple[type[Exception], ...]
-    refuse: Callable[[Request, Exception], Awaitable[Response]]
+    errors: tuple[type[Exception], ...]
+    error_response: Callable[[Request, Exception], Awaitable[Response]]
 
     def __post_init__(self) -> None:
-        functions = {route.path: route.endpoint for route in self.routes if isinstance(route, APIRoute)}
-        kinds = {path: each.__annotations__.get("asked") for path, each in functions.items()}
-        checks = {path: SchemaValidator(_but_for_nul(kind.__pydantic_core_schema__)) for path, kind in kinds.items() if kind}
-        self._paths = {path: (check, functions[path]) for path, check in checks.items()}
+        self._paths: dict[str, tuple[SchemaValidator, Any]] = {}
+        for route in self.routes:
+            if isinstance(route, APIRoute) and (model := route.endpoint.__annotations__.get("body")):
+                schema = _without_nul_pattern(model.__pydantic_core_schema__)
+                self._paths[route.path] = SchemaValidator(schema), route.endpoint
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in self._paths:
             await self.app(scope, receive, send)
             return
-        check, function = self._paths[scope["path"]]
-        body = (await receive())["body"]
+        validator, function = self._paths[scope["path"]]
+        raw = (await receive())["body"]
         try:
-            if dict(scope["headers"]).get(b"content-type") != b"application/json" or b"\\u0000" in body:
+            if dict(scope["headers"]).get(b"content-type") != b"application/json" or b"\\u0000" in raw:
                 raise ValueError
-            asked = check.validate_json(body)
+            body = validator.validate_json(raw)
         except ValueError:
-            await self.app(scope, replay(body, receive), send)
+            await self.app(scope, replay(raw, receive), send)
             return
         request = Request(scope, receive, send)
         try:
-            response = await function(asked, request)
-        except self.refused as error:
-            response = await self.refuse(request, error)
+            response = await function(body, request)
+        except self.errors as error:
+            response = await self.error_response(request, error)
         await response(scope, receive, send)
 
 
-def _but_for_nul(schema: Any) -> Any:
-    """What checks the same, but that no text has a NUL: that is seen sooner of a body as a whole."""
+def _without_nul_pattern(schema: Any) -> Any:
+    """A pydantic-core schema without its checks for NUL characters, which `AnswerBodies` makes faster on the body as a whole."""
     if isinstance(schema, dict):
-        return {key: _but_for_nul(value) for key, value in schema.items() if (key, value) != ("pattern", NO_NUL)}
-    return [_but_for_nul(each) for each in schema] if isinstance(schema, list) else schema
+        return {key: _without_nul_pattern(value) for key, value in schema.items() if (key, value) != ("pattern", NO_NUL)}
+    return [_without_nul_pattern(each) for each in schema] if isinstance(schema, list) else schema
 
 
-def client(request: Request) -> str:
-    """Who asks: those with the same address share what is one client's."""
+class EventStream(StreamingResponse):
+    """A streamed response. Its submission is closed when the response ends: the client may leave before the first event is asked
+    for, and a generator that was never started runs no `finally` of its own."""
+
+    def __init__(self, submission: Submission, lines: AsyncIterator[bytes], media_type: str) -> None:
+        super().__init__(lines, media_type=media_type)
+        self._submission = submission
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._submission.close()
+
+
+def client_address(request: Request) -> str:
+    """The client in the sense of `FairShare`: requests from one address share one client's rows."""
     return request.client.host if request.client is not None else ""
 
 
-async def left(request: Request) -> None:
-    """Returns when the client has gone."""
+async def disconnection(request: Request) -> None:
+    """Returns when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def json_bytes(fields: Any) -> bytes:
-    """JSON, whatever the numbers: what is infinite or no number is null."""
+    """Valid JSON for any numbers: infinities and NaN become null."""
     return to_json(fields, inf_nan_mode="null")
 
 
@@ -116,21 +132,21 @@ def json_line(fields: dict[str, Any]) -> bytes:
 
 
 def json_response(fields: dict[str, Any] | bytes) -> Response:
-    """A response of what was put together from checked parts, without checking it again."""
+    """A JSON response, or one of JSON that is already serialised; without FastAPI's validation, since its parts are valid."""
     return Response(fields if isinstance(fields, bytes) else json_bytes(fields), media_type="application/json")
 
 
-# -- what is wrong -------------------------------------------------------------------------------------------------------------
+# -- error messages ------------------------------------------------------------------------------------------------------------
 
-LONGEST = 60  # characters of a wrong value that are shown
-OTHER_TYPE = ("string_type", "list_type", "literal_error", "model_attributes_type")  # it may have been meant as something else
+LONGEST_VALUE = 60  # characters of a wrong value that a message quotes
+OTHER_TYPE = ("string_type", "list_type", "literal_error", "model_attributes_type")  # the value may be meant for another branch
 SCORE = 'score: must be "logprob", or an object with the name and the parameters of another: {"name": "gnmt", "alpha": 0.6}'
 
 ALLOWED = 'allowed: must be a name, or an object with "outputs", "regex", "json_schema" or "grammar": {"outputs": ["yes", "no"]}'
 
 
 def explain(request: Request, error: Exception) -> str:
-    """What is wrong with a request, in never more than a line, whatever was sent: it goes back to who sent it."""
+    """The message for a request that failed: one line, however long the values in the request."""
     if isinstance(error, RequestValidationError):
         return _explain_type(request.headers.get("content-type", "")) or _explain_fields(error.errors())
     if isinstance(error, HTTPException):
@@ -139,10 +155,10 @@ def explain(request: Request, error: Exception) -> str:
 
 
 def _explain_fields(errors: Sequence[Mapping[str, Any]]) -> str:
-    """The first of pydantic's errors, with the field's name and its value; where a value may be one of several things, what is
-    wrong with it as the likeliest of them."""
+    """The message for pydantic's errors: the first one, with the field's name and value. For a value of a union type, that of the
+    branch which the value most likely belongs to."""
     error = max(errors, key=lambda each: (each["type"] not in OTHER_TYPE, len(each["loc"])))
-    place = ".".join(str(part) for part in error["loc"][1:] if not _branch(part))
+    place = ".".join(str(part) for part in error["loc"][1:] if not _is_branch(part))
     if error["type"] == "json_invalid":
         what = f"the body is not JSON: {error['ctx']['error']} at character {error['loc'][-1]}"
     elif not place and error["type"] == "missing":
@@ -152,14 +168,14 @@ def _explain_fields(errors: Sequence[Mapping[str, Any]]) -> str:
     elif place.partition(".")[0] == "allowed":
         what = ALLOWED
     elif place in ("temperature", "top_p"):
-        what = f"{place}: outputs are searched for, not sampled; leave it out, got {_shown(error.get('input'))}"
+        what = f"{place}: outputs are searched for, not sampled; leave it out, got {_quoted(error.get('input'))}"
     else:
-        what = f"{place}: {_said(error)}" if place else _said(error)
+        what = f"{place}: {_message(error)}" if place else _message(error)
     return what.encode("utf-8", "replace").decode()
 
 
 def _explain_unreadable(cause: BaseException | None) -> str:
-    """Why a body cannot be read, where Python's reader of JSON says so."""
+    """The message for a body that Python's JSON parser fails on."""
     if isinstance(cause, RecursionError):
         what = "it is nested too deeply"
     elif isinstance(cause, UnicodeDecodeError):
@@ -170,19 +186,19 @@ def _explain_unreadable(cause: BaseException | None) -> str:
 
 
 def _explain_type(content_type: str) -> str | None:
-    """What is wrong with a body that says it is no JSON."""
+    """The message for a body whose Content-Type is not JSON; None if it is."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
         return None
-    return f"Content-Type: must be application/json, got {_shown(content_type)}; curl: -H 'Content-Type: application/json'"
+    return f"Content-Type: must be application/json, got {_quoted(content_type)}; curl: -H 'Content-Type: application/json'"
 
 
-def _branch(part: object) -> bool:
-    """Whether this part of a place names one of the types a value might have, not a field of the request."""
+def _is_branch(part: object) -> bool:
+    """Whether this part of pydantic's `loc` names a branch of a union type, not a field of the request."""
     return isinstance(part, str) and (part.startswith(("list[", "constrained-", "literal[", "tagged-union[")) or part == "str")
 
 
-def _said(error: Mapping[str, Any]) -> str:
+def _message(error: Mapping[str, Any]) -> str:
     kind, value = error["type"], error.get("input")
     if kind == "string_pattern_mismatch":
         return "a text must not contain NUL characters"
@@ -190,10 +206,10 @@ def _said(error: Mapping[str, Any]) -> str:
         return "is missing"
     if kind == "extra_forbidden":
         return "there is no such field"
-    said = error["msg"][0].lower() + error["msg"][1:]
-    return said if isinstance(value, (dict, list)) else f"{said}, got {_shown(value)}"
+    message = error["msg"][0].lower() + error["msg"][1:]
+    return message if isinstance(value, (dict, list)) else f"{message}, got {_quoted(value)}"
 
 
-def _shown(value: object) -> str:
+def _quoted(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."

@@ -1,9 +1,9 @@
-"""Fair share: who takes part in the next forward pass. Weighted fair queueing over rows: between clients, and between the
-requests of each.
+"""Fair share: the scheduler that decides which jobs take part in the next forward pass. Weighted fair queueing over rows: first
+between clients, then between the requests of each client.
 
-Every request has had so many rows; virtual time is what each would have had if all were served alike. Those that are a whole pass
-ahead of it are paused, those furthest behind come first. So a request of many wide searches gets what is left over by small
-ones, all there is when it is alone, and as much as any other when all are large.
+Every request has been given a number of rows; virtual time is the number that each would have been given if all were served
+alike. Requests that are a whole pass ahead of virtual time are paused, those furthest behind come first. So a request of many
+wide searches gets the rows that small requests leave, all rows when it is alone, and as many as any other when all are large.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..engine import Job
 
 @dataclass(eq=False, slots=True)
 class Use:
-    """What a job takes: rows of every forward pass that it is in, and tokens of the cache: what was set aside for it, or more."""
+    """What a job takes: rows of every forward pass that it is in, and tokens of the KV cache (those reserved for it, or more)."""
 
     rows: int
     tokens: int
@@ -28,17 +28,17 @@ class Use:
 
 @dataclass(eq=False)
 class Flow:
-    """The jobs of one request."""
+    """The jobs of one request, in the sense of fair queueing: the unit between which rows are divided."""
 
     client: str
-    waiting: deque[int] = field(default_factory=deque)  # numbers of the texts that no engine has seen
+    waiting: deque[int] = field(default_factory=deque)  # indices of the texts that are not in the engine
     running: dict[Job, Use] = field(default_factory=dict)  # in the engine, the latest last
-    used: float = 0.0  # rows it has had, beginning at the virtual time of its arrival
-    rows: int = 0  # of a forward pass, that all of its running jobs take
+    used: float = 0.0  # rows it has been given, counted from the virtual time of its arrival
+    rows: int = 0  # of a forward pass, for all of its running jobs
 
     @property
     def tokens(self) -> int:
-        """Of the cache, what is held for it."""
+        """Tokens of the KV cache that its running jobs hold."""
         return sum(use.tokens for use in self.running.values())
 
 
@@ -46,63 +46,67 @@ AnyFlow = TypeVar("AnyFlow", bound=Flow)
 
 
 class FairShare(Generic[AnyFlow]):
-    """Divides the rows of forward passes and the tokens of the cache among flows. Of searches that run `by_themselves`, on a
-    device, it says who starts, and no more: nobody is paused, and memory is the engine's own affair."""
+    """Divides the rows of forward passes and the tokens of the KV cache among flows.
+
+    `pauses` is that of the engine: whether jobs can be paused. On a device they cannot; then this class decides which text starts
+    next, nothing more: no job is paused, and the engine itself bounds memory.
+    """
 
     def __init__(self, rows: int, tokens: int) -> None:
         self.rows = rows
         self.tokens = tokens
-        self.by_themselves = False
+        self.pauses = True
         self.flows: list[AnyFlow] = []
-        self._now = 0.0
-        self._requests: Counter[str] = Counter()  # of each client
-        self._left = 0  # rows of the next pass
-        self._free = tokens
-        self._needed = 0  # rows that all that run would take
-        self._pausing = False  # whether some of them may be paused
+        self._virtual_time = 0.0
+        self._requests: Counter[str] = Counter()  # by client
+        self._rows_left = 0  # of the next pass
+        self._free_tokens = tokens
+        self._rows_needed = 0  # by all running jobs
+        self._may_have_paused = False
 
     def enter(self, flow: AnyFlow) -> None:
-        flow.used = self._now
+        flow.used = self._virtual_time
         self.flows.append(flow)
         self._requests[flow.client] += 1
 
     def leave(self, flow: AnyFlow) -> None:
         self.flows.remove(flow)
         self._requests[flow.client] -= 1
-        self._requests += Counter()  # forgets clients that have none
+        self._requests += Counter()  # drops clients without requests
 
     def start(self, flow: AnyFlow, job: Job, use: Use) -> None:
-        """A job is in the engine."""
+        """Count a job that goes into the engine."""
         flow.running[job] = use
         flow.rows += use.rows
-        self._needed += use.rows
-        self._left -= use.rows
-        self._free -= use.tokens
+        self._rows_needed += use.rows
+        self._rows_left -= use.rows
+        self._free_tokens -= use.tokens
 
     def end(self, flow: AnyFlow, job: Job) -> Use:
+        """Release what a job holds that has left the engine. Returns what that was."""
         use = flow.running.pop(job)
         flow.rows -= use.rows
-        self._needed -= use.rows
-        self._free += use.tokens
+        self._rows_needed -= use.rows
+        self._free_tokens += use.tokens
         return use
 
     def allocate(self, in_flight: Collection[Job]) -> Iterator[AnyFlow]:
-        """Before a forward pass: give out its rows, a job at a time. First every request that has begun goes on with a job; then
-        those with the least come first. All other jobs are paused.
+        """Divide the rows of the next forward pass, a job at a time: first one job of every request that is running, then by how
+        few rows a request was given. All other jobs are paused.
 
-        Yields whose text should be started now. The caller starts one (`start`), or removes one that needs no start, or neither.
+        Yields the flow that may start a text next. The caller starts one (`start`), removes one that needs no search, or neither.
         """
-        # Where there is enough for all that run, and for as many again, who starts is the question.
-        if self.by_themselves or 2 * self._needed <= self.rows:
-            self._left = self.rows - self._needed
-            for flow in self.flows if self._pausing else ():
+        # With rows for all running jobs and as many again, no job has to be paused: the only question is which text starts next.
+        if not self.pauses or 2 * self._rows_needed <= self.rows:
+            self._rows_left = self.rows - self._rows_needed
+            for flow in self.flows if self._may_have_paused else ():
                 for job in flow.running:
                     job.paused = False
-            self._pausing = False
+            self._may_have_paused = False
             waiting = [(False, flow.used, i, flow, iter(())) for i, flow in enumerate(self.flows) if flow.waiting]
-            yield from self._starts(waiting, entering=False)
+            yield from self._allocate_in_order(waiting, entering=False)
             return
-        self._left, self._pausing = self.rows, True
+        self._rows_left, self._may_have_paused = self.rows, True
         entering = any(job not in in_flight for flow in self.flows for job in flow.running)
         order = []
         for place, flow in enumerate(self.flows):
@@ -111,80 +115,82 @@ class FairShare(Generic[AnyFlow]):
             entering = entering or not flow.running
             if not self._ahead(flow):
                 order.append((not flow.running, flow.used, place, flow, iter([*flow.running.items()])))
-        yield from self._starts(order, entering)
+        yield from self._allocate_in_order(order, entering)
 
-    def _starts(self, order: list[Any], entering: bool) -> Iterator[AnyFlow]:
+    def _allocate_in_order(self, order: list[Any], entering: bool) -> Iterator[AnyFlow]:
+        """`order`: for each flow (whether it comes after the first jobs of the running ones, rows given, place, flow, its running
+        jobs); becomes a heap. `entering`: whether a job waits to get into the engine."""
         heapify(order)
-        while order and self._left > 0:
-            further, standing, place, flow, jobs = order[0]
-            before, waiting = self._left, len(flow.waiting)
-            given = next(jobs, None)
-            if given is None:
+        while order and self._rows_left > 0:
+            later, used, place, flow, jobs = order[0]
+            before, waiting = self._rows_left, len(flow.waiting)
+            entry = next(jobs, None)
+            if entry is None:
                 if waiting:
                     yield flow
                 if len(flow.waiting) == waiting:
                     heappop(order)
                     continue
-            elif given[0] in flow.running and self._fits(given[1]) and (not (further and entering) or before > self.rows // 4):
-                # Engines let jobs in when a quarter of the rows are free: who has several jobs leaves those to who has none.
-                given[0].paused = False
-                self._left -= given[1].rows
-            standing += (before - self._left) * self._requests[flow.client]
-            heapreplace(order, (True, standing, place, flow, jobs))
+            elif entry[0] in flow.running and self._rows_fit(entry[1]) and (not (later and entering) or before > self.rows // 4):
+                # Engines let jobs in when a quarter of the rows are free: flows with several jobs leave it to those without any.
+                entry[0].paused = False
+                self._rows_left -= entry[1].rows
+            used += (before - self._rows_left) * self._requests[flow.client]
+            heapreplace(order, (True, used, place, flow, jobs))
 
     def charge(self, in_flight: Collection[Job]) -> None:
-        """After a forward pass of these jobs: count what each has had."""
+        """Count what each flow was given by a forward pass of these jobs, and advance virtual time."""
         total = 0
         for flow in self.flows:
-            rows = flow.rows if self.by_themselves else 0
-            for job, use in () if self.by_themselves else flow.running.items():
+            rows = 0 if self.pauses else flow.rows
+            for job, use in flow.running.items() if self.pauses else ():
                 if not job.paused and job in in_flight:
                     rows += use.rows
                     use.scored += use.rows
                     more = job.source.length + 1 + use.scored - use.tokens
                     if more > 0:
                         use.tokens += more
-                        self._free -= more
-            flow.used += rows * self._requests[flow.client]  # a client's requests share what is one client's
+                        self._free_tokens -= more
+            flow.used += rows * self._requests[flow.client]  # the requests of a client divide one client's share
             total += rows
         if self.flows:
-            # Nobody is behind the one who has had least: time that nobody could use is not made up for.
-            self._now = max(self._now + total / len(self._requests), min(flow.used for flow in self.flows))
+            # Virtual time is at least that of the flow with the fewest rows: rows that no flow could use are not made up for.
+            self._virtual_time = max(self._virtual_time + total / len(self._requests), min(flow.used for flow in self.flows))
 
-    # -- who makes room ----------------------------------------------------------------------------------------------------
+    # -- memory ------------------------------------------------------------------------------------------------------------
 
-    def room(self, use: Use) -> bool:
-        """Whether there is enough of both for such a job."""
-        return (use.rows <= self._left or self._fits(use)) and (self.by_themselves or use.tokens <= self._free)
+    def has_room(self, use: Use) -> bool:
+        """Whether there are enough rows and tokens for such a job."""
+        return (use.rows <= self._rows_left or self._rows_fit(use)) and (not self.pauses or use.tokens <= self._free_tokens)
 
     def latest_of_largest(self) -> tuple[AnyFlow, Job] | None:
-        """The latest job of the flow that most is held for."""
+        """The latest job of the flow that holds most tokens, and that flow."""
         holder = max(self.flows, key=lambda flow: flow.tokens)
         return (holder, next(reversed(holder.running))) if holder.running else None
 
     def to_evict(self, flow: AnyFlow, use: Use) -> tuple[AnyFlow, Job] | None:
-        """Who should make room for such a job of this flow: somebody who will still hold as much as this one then."""
-        found = self.latest_of_largest() if self._fits(use) else None
-        if found is None:
+        """The job to evict so that this flow can start such a job: one of a flow that will still hold as much as this one."""
+        candidate = self.latest_of_largest() if self._rows_fit(use) else None
+        if candidate is None:
             return None
-        holder, job = found
-        return found if holder.tokens - holder.running[job].tokens >= flow.tokens + use.tokens else None
+        holder, job = candidate
+        return candidate if holder.tokens - holder.running[job].tokens >= flow.tokens + use.tokens else None
 
     def excess(self) -> tuple[AnyFlow, Job] | None:
-        """Who should make room because together they came to hold more than there is."""
-        return self.latest_of_largest() if self._free < 0 and not self.by_themselves else None
+        """The job to evict because the running jobs have come to hold more tokens than there are."""
+        return self.latest_of_largest() if self._free_tokens < 0 and self.pauses else None
 
     def overdue(self, flow: AnyFlow, use: Use) -> bool:
-        """Whether such a job has waited for rows for so long that others may not pass it any more. For memory they may: those
-        that need little are not to wait for those that need much."""
-        return not self._fits(use) and flow.used < self._now - self._pass(flow)
+        """Whether such a job has waited for rows for so long that no other may pass it. Others may always pass a job that waits
+        for memory: those that need little should not wait for those that need much."""
+        return not self._rows_fit(use) and flow.used < self._virtual_time - self._pass_cost(flow)
 
     def _ahead(self, flow: AnyFlow) -> bool:
-        return flow.used > self._now + self._pass(flow)
+        return flow.used > self._virtual_time + self._pass_cost(flow)
 
-    def _pass(self, flow: AnyFlow) -> int:
-        """A whole forward pass, as it counts for this flow."""
+    def _pass_cost(self, flow: AnyFlow) -> int:
+        """What `used` of this flow grows by for a whole forward pass."""
         return self.rows * self._requests[flow.client]
 
-    def _fits(self, use: Use) -> bool:
-        return use.rows <= self._left or self._left == self.rows
+    def _rows_fit(self, use: Use) -> bool:
+        return use.rows <= self._rows_left or self._rows_left == self.rows

@@ -1,4 +1,4 @@
-"""Metrics: what the server did, as Prometheus reads it."""
+"""Metrics of the server, in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics(Collector):
-    """Counted here as requests end; what the queue and the engine know is asked when it is read."""
+    """Counts requests and results as they end; reads the state of the queue and the engine when it is scraped (`collect`)."""
 
     def __init__(self, queue: RequestQueue, paths: frozenset[str]) -> None:
         self.paths = paths
@@ -32,16 +32,16 @@ class Metrics(Collector):
         self._calls = Counter("calls", "Hypotheses that searches had to score.", **own)
         self._saved = Counter("calls_saved", "Calls that beam search would have made beyond these, at the very least.", **own)
 
-    def request(self, path: str, code: int, seconds: float) -> None:
+    def count_request(self, path: str, code: int, seconds: float) -> None:
         path = path if path in self.paths else "other"
         self._requests.labels(path, str(code)).inc()
         self._seconds.labels(path).observe(seconds)
 
-    def texts(self, done: Sequence[tuple[Result, Decoding]]) -> None:
-        """Count them together: a counter takes longer to add to than all else that is done here for a text."""
-        ended = [result.status for result, _ in done]
-        for status in {*ended}:
-            self._texts.labels(status).inc(ended.count(status))
+    def count_results(self, done: Sequence[tuple[Result, Decoding]]) -> None:
+        """Count the results of a step, with one increment of each counter: those take longer than everything else here."""
+        statuses = [result.status for result, _ in done]
+        for status in {*statuses}:
+            self._texts.labels(status).inc(statuses.count(status))
         calls = saved = 0
         for result, decoding in done:
             calls += result.calls
@@ -51,11 +51,11 @@ class Metrics(Collector):
         self._saved.inc(saved)
 
     def read(self) -> bytes:
-        """All of it, in Prometheus' own format."""
+        """The response to Prometheus."""
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Any]:
-        """What is so at this moment."""
+        """Called by the registry at every scrape: the metrics that are not counted here."""
         queue, engine = self._queue, self._queue.engine
         yield GaugeMetricFamily("bestfirst_queue", "Texts accepted and not done.", queue.queued)
         yield GaugeMetricFamily("bestfirst_queue_limit", "How many there may be.", queue.limits.max_queue)

@@ -1,4 +1,4 @@
-"""Middleware: what is checked of a request before anything looks at it, and what is measured of its response."""
+"""ASGI middleware: checks of host, token and body size before a request is parsed; metrics of every response."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ipaddress import ip_address
 from time import monotonic
 from typing import Any
 
-MOST_DISCARDED = 64 << 20  # bytes of a body that is too large that are read and thrown away, so that the client hears why
-LINGER = 5.0  # seconds that this may take
+MOST_DISCARDED = 64 << 20  # bytes of a too large body that are read and discarded, so that the client gets to read the response
+DISCARD_SECONDS = 5.0  # that this may take
 
 
 class Hosts:
-    """The names that a server bound to this address answers to, so that no page of another name can make a browser talk to it.
+    """The host names that a server answers to. Protects against DNS rebinding: a web page of another name, pointed at this
+    address, could otherwise make a browser send requests here.
 
-    An address that the browser was given is no name that somebody else can point here, so where a server is bound to all
-    addresses, any address will do.
+    A numeric address in the `Host` header cannot be rebound, so a server that is bound to all addresses accepts any address.
     """
 
     def __init__(self, bound: str, allowed: Collection[str] = ()) -> None:
@@ -32,7 +32,7 @@ class Hosts:
         self.names = {name.lower() for name in {*own, *local, *allowed}}
 
     def __contains__(self, header: str) -> bool:
-        """Whether this value of a `Host` header is one of them."""
+        """Whether the value of a `Host` header, with or without a port, is one of these names."""
         name = header.lower()
         name = name[1:].split("]")[0] if name.startswith("[") else name.rsplit(":", 1)[0]
         if self.anywhere:
@@ -43,8 +43,8 @@ class Hosts:
 
 @dataclass
 class CheckRequests:
-    """ASGI middleware. Refuses requests to other hosts, those to `guarded` paths without the token, where there is one, and
-    bodies that are too large or do not arrive within so many seconds."""
+    """ASGI middleware. Refuses requests to other hosts (400), requests to `guarded` paths without the token, if there is one
+    (401), and bodies of more than `max_bytes` (413) or that take longer than `seconds` to arrive (408)."""
 
     app: Any
     hosts: Hosts
@@ -60,10 +60,10 @@ class CheckRequests:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         if host not in self.hosts:
-            await refuse(send, 400, f"Host: this server does not answer to {host[:60]!r}; whoever runs it can allow that name")
+            await reject(send, 400, f"Host: this server does not answer to {host[:60]!r}; whoever runs it can allow that name")
         elif not self._admits(scope["path"], headers):
             bearer = (b"www-authenticate", b"Bearer")
-            await refuse(send, 401, "this server asks for a token: send 'Authorization: Bearer TOKEN'", bearer)
+            await reject(send, 401, "this server asks for a token: send 'Authorization: Bearer TOKEN'", bearer)
         elif int(headers.get(b"content-length", 0)) > self.max_bytes:
             await self._refuse_large(receive, send)
         else:
@@ -72,27 +72,28 @@ class CheckRequests:
     def _admits(self, path: str, headers: dict[bytes, bytes]) -> bool:
         if self.token is None or path not in self.guarded:
             return True
-        given = headers.get(b"authorization", b"")
-        return hmac.compare_digest(given, b"Bearer " + self.token.encode())
+        sent = headers.get(b"authorization", b"")
+        return hmac.compare_digest(sent, b"Bearer " + self.token.encode())
 
     async def _read(self, scope: Any, receive: Any, send: Any) -> None:
         body = bytearray()
         try:
-            more = await asyncio.wait_for(read_into(body, receive, self.max_bytes), self.seconds)
+            too_large = await asyncio.wait_for(read_into(body, receive, self.max_bytes), self.seconds)
         except asyncio.TimeoutError:
-            await refuse(send, 408, f"the body did not arrive within {self.seconds:g} seconds", CLOSE)
+            await reject(send, 408, f"the body did not arrive within {self.seconds:g} seconds", CLOSE)
             return
-        if more:
+        if too_large:
             await self._refuse_large(receive, send)
         else:
             await self.app(scope, replay(bytes(body), receive), send)
 
     async def _refuse_large(self, receive: Any, send: Any) -> None:
-        """Say so at once, and close when the client has heard it: one that is still sending does not listen."""
+        """Send the error at once, then read on for a while before the connection is closed: a client that is still sending does
+        not read yet, and would see a reset instead of the response."""
         detail = f"a body may have {self.max_bytes:,} bytes, this one has more; send less at a time"
-        await refuse(send, 413, detail, CLOSE, more_body=True)
+        await reject(send, 413, detail, CLOSE, more_body=True)
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(read_into(None, receive, MOST_DISCARDED), LINGER)
+            await asyncio.wait_for(read_into(None, receive, MOST_DISCARDED), DISCARD_SECONDS)
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -100,11 +101,11 @@ CLOSE = (b"connection", b"close")
 
 
 async def read_into(body: bytearray | None, receive: Any, most: int) -> bool:
-    """Read a body, or throw it away; whether it has more than so many bytes."""
+    """Append a request's body to `body`, or discard it if that is None. Stops, and returns True, after more than `most` bytes."""
     size, more = 0, True
     while more and size <= most:
         message = await receive()
-        part = message.get("body", b"")  # a client that has left sends nothing more
+        part = message.get("body", b"")  # missing, as `more_body` is, if the client has disconnected
         more = message.get("more_body", False)
         size += len(part)
         if body is not None:
@@ -113,20 +114,20 @@ async def read_into(body: bytearray | None, receive: Any, most: int) -> bool:
 
 
 def replay(body: bytes, receive: Any) -> Any:
-    """A `receive` that gives the body in one piece, and then what the connection gives."""
-    given = False
+    """An ASGI `receive` for a body that was already read: first the body in one message, then what the connection sends."""
+    replayed = False
 
-    async def again() -> Any:
-        nonlocal given
-        if given:
+    async def receive_again() -> Any:
+        nonlocal replayed
+        if replayed:
             return await receive()
-        given = True
+        replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return receive_again
 
 
-async def refuse(send: Any, status: int, detail: str, *headers: tuple[bytes, bytes], more_body: bool = False) -> None:
+async def reject(send: Any, status: int, detail: str, *headers: tuple[bytes, bytes], more_body: bool = False) -> None:
     body = json.dumps({"detail": detail}).encode()
     kind = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*kind, *headers]})
@@ -135,7 +136,7 @@ async def refuse(send: Any, status: int, detail: str, *headers: tuple[bytes, byt
 
 @dataclass
 class MeasureRequests:
-    """ASGI middleware: tells of every response what was asked, how it ended and how long it took."""
+    """ASGI middleware: calls `note` with the path, status code and seconds of every response."""
 
     app: Any
     note: Callable[[str, int, float], None]
@@ -146,13 +147,13 @@ class MeasureRequests:
             return
         begun, status = monotonic(), 500
 
-        async def sending(message: Any) -> None:
+        async def send_noted(message: Any) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self.app(scope, receive, sending)
+            await self.app(scope, receive, send_noted)
         finally:
             self.note(scope["path"], status, monotonic() - begun)

@@ -1,4 +1,4 @@
-"""The paths of OpenAI's API: what its clients can ask, carried out by search; nothing is sampled."""
+"""The paths of OpenAI's API, for its clients: completions and chat completions by search. Nothing is sampled."""
 
 from collections.abc import AsyncIterator, Sequence
 from time import time
@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ..search import Answer
 from ..settings import Decoding
+from . import exchange
 from .allowed import ServedConstraints
-from .exchange import bearer, client, json_line, json_response, left, of_work, refusals
 from .request_queue import DeadlinePassed, RequestQueue, Submission
 from .schemas import ABOUT_ALLOWED, Allowed, Alpha, Error, Schema, Strict, count, decoding_of, narrowed, text_within
 from .work import Certified, Done, EngineStopped
@@ -25,7 +25,7 @@ ONE_OF: dict[str, Any] = {
     "allowed": {"not": {"type": "null"}},
     "response_format": {"type": "object", "properties": {"type": {"const": "json_schema"}}, "required": ["type"]},
 }
-"""Both of these together are refused, as `_one_constraint` says it."""
+"""JSON schema of the rule that `_one_constraint` checks: a request may not have both of these."""
 
 Unsampled: Any = count(1, least=0)
 StopString = Annotated[str, Field(min_length=1, max_length=100)]
@@ -41,7 +41,7 @@ class ErrorObject(BaseModel):
 
 
 class ApiError(Error):
-    """Why a request was not carried out, in the words of both."""
+    """Why a request was not carried out, in this server's form and in OpenAI's."""
 
     error: ErrorObject | None = None
 
@@ -59,14 +59,14 @@ class NamedSchema(BaseModel):
 
 
 class SchemaFormat(Strict):
-    """JSON of a schema."""
+    """JSON that a schema describes."""
 
     type: Literal["json_schema"]
     json_schema: NamedSchema
 
 
 class SearchedRequest(Strict):
-    """What both kinds of requests may say. `beam_width` is ours (and vLLM's), the rest is OpenAI's."""
+    """The fields of both kinds of requests: OpenAI's, and `beam_width`, `min_tokens`, `length_penalty` and `allowed`."""
 
     model_config = ConfigDict(json_schema_extra={"not": {"required": [*ONE_OF], "properties": ONE_OF}})
     model: str | None = Field(None, description="The model's name, as /v1/models has it; there is only one.")
@@ -92,25 +92,25 @@ class SearchedRequest(Strict):
     @model_validator(mode="after")
     def _one_constraint(self) -> "SearchedRequest":
         if self.allowed is not None and isinstance(self.response_format, SchemaFormat):
-            said = "response_format says what is allowed, so does allowed; leave one of them out"
-            raise PydanticCustomError("two_constraints", said)
+            message = "response_format says what is allowed, so does allowed; leave one of them out"
+            raise PydanticCustomError("two_constraints", message)
         return self
 
     @property
     def constraint(self) -> Any:
-        """What is allowed, as `ServedConstraints` takes it."""
+        """The constraint of the request, as `ServedConstraints.using` takes it."""
         if isinstance(self.response_format, SchemaFormat):
             return Schema(json_schema=self.response_format.json_schema.written)
         return self.allowed
 
     def decoding(self, rows: int) -> Decoding:
-        """The same for the engine: the n best of a beam that is as wide as anything that is asked for needs it to be. Outputs are
-        cut off where a prompt would need more than so many rows, and say so."""
+        """The settings for the engine. The beam is the largest of `beam_width`, `best_of` and `n`; at least 5 if only `n` is
+        given. Outputs are truncated, and marked so, where a prompt would need more than `rows` hypotheses."""
         beam = max(self.beam_width or 0, self.best_of or 0, self.n) if self.beam_width or self.best_of else max(5, self.n)
         strings = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         most = max(1, min(self.tokens, rows // beam))
-        asked = {"beam": beam, "nbest": self.n, "max_length": most, "min_length": self.min_tokens, "stop_strings": strings}
-        return decoding_of(length_penalty=self.length_penalty or None, accept_truncated=True, **asked)
+        settings = {"beam": beam, "nbest": self.n, "max_length": most, "min_length": self.min_tokens, "stop_strings": strings}
+        return decoding_of(length_penalty=self.length_penalty or None, accept_truncated=True, **settings)
 
     @property
     def tokens(self) -> int:
@@ -119,7 +119,7 @@ class SearchedRequest(Strict):
 
 
 class CompletionRequest(SearchedRequest):
-    """Prompts to go on with."""
+    """Prompts to complete."""
 
     prompt: str | list[str]
 
@@ -129,14 +129,14 @@ class CompletionRequest(SearchedRequest):
 
 
 class Message(Strict):
-    """Something that was said."""
+    """A message of a conversation."""
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
 class ChatRequest(SearchedRequest):
-    """A conversation to go on with."""
+    """A conversation to answer."""
 
     messages: list[Message]
     max_completion_tokens: count(10_000) | None = Field(  # type: ignore[valid-type]
@@ -152,11 +152,11 @@ class ChatRequest(SearchedRequest):
         return self.max_completion_tokens or self.max_tokens or 128
 
 
-# -- what comes back ---------------------------------------------------------------------------------------------------------
+# -- responses ---------------------------------------------------------------------------------------------------------------
 
 
 class Usage(BaseModel):
-    """Tokens read and written."""
+    """The number of tokens read and written."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -175,7 +175,7 @@ class Choice(BaseModel):
 
 
 class Completion(BaseModel):
-    """What was written."""
+    """The response to both kinds of requests."""
 
     id: str
     object: str
@@ -186,20 +186,20 @@ class Completion(BaseModel):
 
 
 def _choice(index: int, answer: Answer, chat: str | None) -> dict[str, Any]:
-    """`chat`: what a conversation's answer stands under: "message", or "delta" in a stream."""
+    """`chat`: the field of a conversation's answer, "message", or "delta" in a stream; None for a completion."""
     text, finish = answer.text or "", "length" if answer.truncated else "stop"
-    said = {chat: {"role": "assistant", "content": text}} if chat else {"text": text}
-    return {"index": index, **said, "finish_reason": finish, "logprobs": None}
+    output = {chat: {"role": "assistant", "content": text}} if chat else {"text": text}
+    return {"index": index, **output, "finish_reason": finish, "logprobs": None}
 
 
 def _usage(texts: Sequence[Done]) -> dict[str, int]:
-    asked = sum(done.read for done in texts)
+    read = sum(done.prompt_tokens for done in texts)
     written = sum(len(answer.tokens) for done in texts for answer in done.result.hypotheses)
-    return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
 async def _events(submission: Submission, head: dict[str, Any], n: int, chat: bool) -> AsyncIterator[bytes]:
-    """Server-sent events: a chunk for each output, as soon as it is certain to have its place."""
+    """Server-sent events: a chunk for each output, as soon as it is certain to have its rank."""
     try:
         async for event in submission.events():
             if isinstance(event, Certified):
@@ -209,46 +209,44 @@ async def _events(submission: Submission, head: dict[str, Any], n: int, chat: bo
                 yield _event({"error": ErrorObject(message=event.result.message or "").model_dump()})
     except (DeadlinePassed, EngineStopped) as error:
         yield _event({"error": ErrorObject(message=str(error), type="server_error").model_dump()})
-    finally:
-        submission.close()
     yield b"data: [DONE]\n\n"
 
 
 def _event(fields: dict[str, Any]) -> bytes:
-    return b"data: " + json_line(fields) + b"\n"
+    return b"data: " + exchange.json_line(fields) + b"\n"
 
 
 # -- the paths ---------------------------------------------------------------------------------------------------------------
 
 
 def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constraints: ServedConstraints) -> None:
-    """Add the paths; that of conversations where the model has a chat template."""
+    """Add the paths to the application; that of conversations only if the model has a chat template."""
     started, limits = int(time()), queue.limits
 
-    async def answer(asked: Any, request: Request, chat: bool) -> Response:
-        if asked.model not in (None, name):
-            return refused(404, f"there is no model {asked.model!r:.60}; this server has {name!r}", "model")
-        decoding = await constraints.using(asked.decoding(limits.max_rows // len(asked.inputs)), asked.constraint)
-        texts = [(each, decoding) for each in asked.inputs]
-        submission = queue.submit(texts, client=client(request), stream=asked.stream, blanks=True)
+    async def answer(body: Any, request: Request, chat: bool) -> Response:
+        if body.model not in (None, name):
+            return error_response(404, f"there is no model {body.model!r:.60}; this server has {name!r}", "model")
+        decoding = await constraints.using(body.decoding(limits.max_rows // len(body.inputs)), body.constraint)
+        texts = [(each, decoding) for each in body.inputs]
+        submission = queue.submit(texts, client=exchange.client_address(request), stream=body.stream, blanks=True)
         kind, identity = ("chat.completion", "chatcmpl") if chat else ("text_completion", "cmpl")
         head = {"id": f"{identity}-{uuid4().hex}", "created": int(time()), "model": name, "object": kind}
-        if asked.stream:
+        if body.stream:
             head["object"] = "chat.completion.chunk" if chat else kind
-            return StreamingResponse(_events(submission, head, asked.n, chat), media_type="text/event-stream")
-        done = await submission.results(left(request))
+            return exchange.EventStream(submission, _events(submission, head, body.n, chat), "text/event-stream")
+        done = await submission.results(exchange.disconnection(request))
         results = [each.result for each in done]
         for result in results:
             if result.status == "error":
-                return refused(422, result.message or "the prompt cannot be completed")
+                return error_response(422, result.message or "the prompt cannot be completed")
         choices = [
-            {**_choice(i * asked.n + rank, each, "message" if chat else None), "score": each.score}
+            {**_choice(i * body.n + rank, each, "message" if chat else None), "score": each.score}
             for i, result in enumerate(results)
             for rank, each in enumerate(result.hypotheses)
         ]
-        return json_response({**head, "choices": choices, "usage": _usage(done)})
+        return exchange.json_response({**head, "choices": choices, "usage": _usage(done)})
 
-    shared = of_work(token, 404, model=ApiError)
+    shared = exchange.model_path(token, 404, model=ApiError)
     event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
     events = {"text/event-stream": {"schema": event}}
     shared["responses"][200] = {"model": Completion, "content": events}
@@ -258,34 +256,34 @@ def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constr
         "best_of": (most | None, Field(None, description="How many hypotheses compete: a beam at least as wide as this.")),
         "beam_width": (most | None, Field(None, description="Hypotheses of each length to keep; 5 where nothing says.")),
     }
-    several = Annotated[list[text], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
-    prompt = (text | several, Field(examples=["Once upon a time"]))
+    texts = Annotated[list[text], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
+    prompt = (text | texts, Field(examples=["Once upon a time"]))
     Prompts = narrowed(CompletionRequest, prompt=prompt, **widths)  # noqa: N806
 
-    @app.get("/v1/models", dependencies=bearer(token), responses=refusals(401) if token else {})
+    @app.get("/v1/models", dependencies=shared["dependencies"], responses=exchange.error_responses(401) if token else {})
     async def models() -> dict[str, Any]:
         """The model that is served, as OpenAI's clients ask for it."""
         return {"object": "list", "data": [{"id": name, "object": "model", "created": started, "owned_by": "bestfirst"}]}
 
     @app.post("/v1/completions", **shared)
-    async def completions(asked: Prompts, request: Request) -> Response:  # type: ignore[valid-type]
+    async def completions(body: Prompts, request: Request) -> Response:  # type: ignore[valid-type]
         """Go on with prompts, as OpenAI's API has it: the n best outputs of each, best first."""
-        return await answer(asked, request, chat=False)
+        return await answer(body, request, chat=False)
 
     if not queue.engine.model.chats:
         return
-    said = narrowed(Message, content=(text_within(limits), ...))
-    talk = Annotated[list[said], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
-    Talk = narrowed(ChatRequest, messages=(talk, ...), **widths)  # noqa: N806
+    message = narrowed(Message, content=(text_within(limits), ...))
+    messages = Annotated[list[message], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
+    Chat = narrowed(ChatRequest, messages=(messages, ...), **widths)  # noqa: N806
 
     @app.post("/v1/chat/completions", **shared)
-    async def chat_completions(asked: Talk, request: Request) -> Response:  # type: ignore[valid-type]
+    async def chat_completions(body: Chat, request: Request) -> Response:  # type: ignore[valid-type]
         """Answer a conversation, as OpenAI's API has it, by the model's own chat template."""
-        return await answer(asked, request, chat=True)
+        return await answer(body, request, chat=True)
 
 
-def refused(status: int, message: str, param: str | None = None, headers: Any = None) -> JSONResponse:
-    """An error as both read it."""
+def error_response(status: int, message: str, param: str | None = None, headers: Any = None) -> JSONResponse:
+    """An error in this server's form and in OpenAI's."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
     error = ErrorObject(message=message, type=kind, param=param).model_dump()
     return JSONResponse({"detail": message, "error": error}, status, headers)

@@ -1,4 +1,4 @@
-"""Request queue: what is accepted and what is refused, and how events of the engine reach the request that waits for them."""
+"""Request queue: admission of requests, and the way of the engine's events to the handlers that wait for them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .engine_thread import EngineThread
 from .schemas import Limits
 from .work import Certified, Done, EngineStopped, Event, Work
 
-MOST_UNREAD = 2048  # events of a stream that wait for its client; one that is further behind does not read
+MOST_UNREAD = 2048  # events of a stream that its client has not read; a client that is further behind is given up
 
 Texts = Sequence[tuple[Any, Decoding]]
 Write = Callable[[Result], Any]
 
 
 class TooMuch(Exception):
-    """No request may ask for so much."""
+    """The request asks for more than any request may."""
 
     status_code = 422
 
 
 class QueueFull(Exception):
-    """`retry_after`: when it will not be, as far as can be foreseen, in seconds."""
+    """There are too many texts in the queue now; there may be room in about `retry_after` seconds."""
 
     status_code = 429
 
@@ -39,22 +39,22 @@ class QueueFull(Exception):
 
 
 class DeadlinePassed(Exception):
-    """The request took too long."""
+    """The request took longer than the deadline, or its client does not read the stream."""
 
     status_code = 504
 
 
 class ClientLeft(Exception):
-    """Nobody waits for the response."""
+    """The client has disconnected."""
 
     status_code = 499  # nginx's code; only the metrics see it
 
 
 class RequestQueue:
-    """Lives in the event loop's thread. At most `limits.max_queue` texts are accepted and not done at a time, and the larger
-    requests have half of that.
+    """Accepts requests for the engine. At most `limits.max_queue` texts are accepted and not done at a time; those of large
+    requests take at most half of these places.
 
-    `on_results` is called with what was found, a step at a time.
+    All methods run in the event loop's thread. `on_results` is called once a step with the results of that step.
     """
 
     def __init__(self, engine: EngineThread | EngineProcess, limits: Limits) -> None:
@@ -62,43 +62,43 @@ class RequestQueue:
         self.limits = limits
         self.queued = 0
         self.queued_by_large = 0
-        self._done: deque[float] = deque(maxlen=256)  # when texts were, lately
+        self._done_times: deque[float] = deque(maxlen=256)  # of the latest results
         self.on_results: Callable[[Sequence[tuple[Result, Decoding]]], None] = lambda results: None
         self.open_submissions: dict[Submission, None] = {}
 
     def open(self) -> None:
-        """Begin, in the event loop that is running."""
+        """Start the engine; its events go to the running event loop."""
         loop = asyncio.get_running_loop()
 
         def flush() -> None:
-            if any(each.told for each in [*self.open_submissions]):  # a copy: they come and go meanwhile
+            if any(each.emitted for each in [*self.open_submissions]):  # a copy: the event loop adds and removes some meanwhile
                 loop.call_soon_threadsafe(self._deliver)
 
         self.engine.flush = flush
         self.engine.start()
 
     def check_engine(self) -> None:
-        """Raise `EngineStopped` if nothing can be decoded."""
+        """Raise `EngineStopped` if the engine has stopped."""
         if not self.engine.alive:
             raise EngineStopped("the engine has stopped; start the server again")
 
     def submit(self, texts: Texts, *, client: str, write: Write | None = None, **how: Any) -> Submission:
-        """Accept a request, or raise `TooMuch` or `QueueFull`. `write`: what is made of each text that is done, as soon as it is,
-        for `Submission.results`. `how`: `stream`, `blanks` and `recorded` of `Work`."""
+        """Accept a request, or raise `TooMuch` or `QueueFull`. `write` turns each result, as soon as it is there, into what
+        `Submission.results` returns for that text. `how`: `stream`, `blanks` and `recorded` of `Work`."""
         self.check_engine()
         self._check(texts)
         submission = Submission(self, len(texts), write)
-        submission.work = Work(client, texts=texts, tell=submission.told.append, **how)
+        submission.work = Work(client, texts=texts, emit=submission.emitted.append, **how)
         self.engine.submit(submission.work)
         return submission
 
     def _deliver(self) -> None:
-        """Hand out what was told. As little as can be is done for each text: the engine waits for this thread's lock."""
+        """Pass emitted events on to their submissions, with as little work as possible: the engine's thread waits for the GIL."""
         done: list[tuple[Result, Decoding]] = []
-        for submission in [each for each in self.open_submissions if each.told]:
+        for submission in [each for each in self.open_submissions if each.emitted]:
             done += submission.receive()
         if done:
-            self._done.extend([monotonic()] * len(done))
+            self._done_times.extend([monotonic()] * len(done))
             self.on_results(done)
 
     def _check(self, texts: Texts) -> None:
@@ -117,62 +117,64 @@ class RequestQueue:
             raise QueueFull(message, self._seconds_for(large))
 
     def _seconds_for(self, texts: int) -> int:
-        """How long so many will take, at the speed of late: from 1 to 60 seconds."""
-        seen = len(self._done) - 1
-        if seen < 1:
+        """How long so many texts will take at the recent throughput: from 1 to 60 seconds."""
+        times = self._done_times
+        if len(times) < 2:
             return 1
-        return min(60, max(1, ceil(texts * (self._done[-1] - self._done[0]) / seen)))
+        return min(60, max(1, ceil(texts * (times[-1] - times[0]) / (len(times) - 1))))
 
 
 class Submission:
-    """An accepted request, for the handler that waits for it.
+    """An accepted request, for the handler that waits for its results (`results`) or streams its events (`events`).
 
-    Its places in the queue are given back as the engine is done with its texts, whether or not anybody reads the results; at the
-    latest at the deadline, and by `close`.
+    It releases a place in the queue for each text that the engine is done with, whether or not the client reads; those that are
+    left at the deadline, or when it is closed.
     """
 
     work: Work
 
     def __init__(self, queue: RequestQueue, texts: int, write: Write | None = None) -> None:
-        self.told: list[Event] = []  # by the engine, and not received
+        self.emitted: list[Event] = []  # by the engine, in its thread; not received yet
         self._queue = queue
         self._texts = self._left = texts
         self._large = texts > queue.limits.few
         self._write = write
-        self._written: list[Any] = [None] * texts  # of a request that is no stream: what was made of each
-        self._events: deque[Certified | Done | Exception] = deque()  # of a stream, those that nobody has read; or what went wrong
-        self._news = asyncio.Event()  # set when there is something that is waited for
+        self._results: list[Any] = [None] * texts  # unless it is a stream: by index, `Done` or what `write` made of it
+        self._events: deque[Certified | Done | Exception] = (
+            deque()
+        )  # those of a stream that were not read; the error, if any, last
+        self._wake_up = asyncio.Event()  # for the handler
         self._timer = asyncio.get_running_loop().call_later(queue.limits.deadline, self._expire)
-        self._give_back(-texts)
+        self._release(-texts)
         queue.open_submissions[self] = None
 
     # -- from the engine ---------------------------------------------------------------------------------------------------
 
     def receive(self) -> list[tuple[Result, Decoding]]:
-        """Take what was told; what it says is done, each with its settings. Gives up on a client that does not read."""
+        """Take emitted events; returns the results among them, with their settings. Gives up a client that does not read."""
         stream, texts, write = self.work.stream, self.work.texts, self._write
         if stream and len(self._events) > MOST_UNREAD:
             self._end(DeadlinePassed(f"{MOST_UNREAD:,} lines of the stream were waiting to be read; read them as they come"))
             return []
-        events = self.told[:]
-        del self.told[: len(events)]  # the engine may tell more meanwhile
+        events = self.emitted[:]
+        del self.emitted[: len(events)]  # not `clear`: the engine may emit more meanwhile
         done = [event for event in events if type(event) is Done]
         if stream:
             self._events.extend(events)
         else:
             try:
                 for event in done:
-                    self._written[event.index] = event if write is None else write(event.result)
-            except Exception as error:  # of what a model gave: half a character, say. It is this request's affair alone
+                    self._results[event.index] = event if write is None else write(event.result)
+            except Exception as error:  # the model gave text that is not Unicode, say: an error of this request alone
                 self._end(error)
                 return []
-            self._events.extend(events[len(done) :])  # that the engine has stopped comes last
+            self._events.extend(events[len(done) :])  # none, or `EngineStopped`, which comes last
         self._left -= len(done)
-        self._give_back(len(done))
+        self._release(len(done))
         if not self._left or isinstance(events[-1], EngineStopped):
             self.close()
-        if stream or not self._left:  # else nobody reads before all is there
-            self._news.set()
+        if stream or not self._left:  # `results` waits until all texts are done
+            self._wake_up.set()
         return [(each.result, texts[each.index][1]) for each in done]
 
     def _expire(self) -> None:
@@ -183,18 +185,18 @@ class Submission:
     def _end(self, error: Exception) -> None:
         self.close()
         self._events.append(error)
-        self._news.set()
+        self._wake_up.set()
 
     def close(self) -> None:
-        """Whatever is not done is not wanted any more."""
+        """Cancel the texts that are not done. Closing twice does no harm."""
         self._timer.cancel()
         self._queue.open_submissions.pop(self, None)
         if self._left:
             self._queue.engine.cancel(self.work)
-            self._give_back(self._left)
+            self._release(self._left)
             self._left = 0
 
-    def _give_back(self, places: int) -> None:
+    def _release(self, places: int) -> None:
         self._queue.queued -= places
         if self._large:
             self._queue.queued_by_large -= places
@@ -202,32 +204,32 @@ class Submission:
     # -- for the handler ---------------------------------------------------------------------------------------------------
 
     async def events(self) -> AsyncIterator[Certified | Done]:
-        """Of a stream: events as they come, until all texts are done. Raises `DeadlinePassed` or `EngineStopped`."""
+        """The events of a stream as they come, until all texts are done. Raises `DeadlinePassed` or `EngineStopped`."""
         done = 0
         while done < self._texts:
             if not self._events:
-                self._news.clear()
-                await self._news.wait()
+                self._wake_up.clear()
+                await self._wake_up.wait()
             event = self._events.popleft()
             if isinstance(event, Exception):
                 raise event
             done += isinstance(event, Done)
             yield event
 
-    async def results(self, gone: Awaitable[None]) -> list[Any]:
-        """What was made of all texts, in order; `Done`, where nobody said what is to be. Raises `ClientLeft` if `gone`, which
-        returns when the client has left, comes first, `DeadlinePassed` or `EngineStopped`."""
-        leaving = asyncio.ensure_future(gone)
-        leaving.add_done_callback(lambda _: self._news.set())
+    async def results(self, disconnection: Awaitable[None]) -> list[Any]:
+        """For each text, in order, its `Done`, or what `write` made of its result. Raises `DeadlinePassed`, `EngineStopped`, or
+        `ClientLeft` if `disconnection` returns first."""
+        leaving = asyncio.ensure_future(disconnection)
+        leaving.add_done_callback(lambda _: self._wake_up.set())
         try:
             while self._left:
                 if leaving.done():
                     raise ClientLeft
-                self._news.clear()
-                await self._news.wait()
+                self._wake_up.clear()
+                await self._wake_up.wait()
             if self._events and isinstance(self._events[-1], Exception):
                 raise self._events[-1]
-            return self._written
+            return self._results
         finally:
             leaving.cancel()
             self.close()

@@ -1,4 +1,4 @@
-"""Schemas: what a request may say, and what it gets, within limits. The OpenAPI document is made from them."""
+"""Schemas of requests and responses, within the server's limits. The OpenAPI document is made from them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ..scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward,
 from ..search import Answer, Result
 from ..settings import Decoding
 
-CHARACTERS_A_TOKEN = 2  # of an output that may have two tokens for one of the input, as most have by default
+CHARACTERS_A_TOKEN = 2  # to estimate `max_length` from a text: by default most models write up to two tokens for one they read
 NO_NUL = r"^[^\u0000]*$"
-LONGEST_SHOWN, WIDEST_SHOWN = 60, 20  # tokens and beam: a larger search has more events than anybody looks at
+LONGEST_SHOWN, WIDEST_SHOWN = 60, 20  # tokens and beam of `/search`: a larger search has more events than a page can show
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Whatever goes beyond them is refused at once, with a message that names the limit."""
+    """The server's limits. A request beyond one of them is refused at once, with a message that names the limit."""
 
     max_bytes: int = 1 << 20  # of a request's body
     max_items: int = 128  # texts in a request
     max_chars: int = 5000  # of a text
     max_beam: int = 50
-    max_rows: int = 1 << 18  # hypotheses that a request may have to score at worst
+    max_rows: int = 1 << 18  # hypotheses that a request can need at most, by `rows`
     max_queue: int = 512  # texts that are accepted and not done, in flight or waiting
-    max_cache_tokens: int = 1 << 15  # held for all texts in flight: some 14 KB each at beam 50, with the embedded model
+    max_cache_tokens: int = 1 << 15  # of KV cache for all texts in flight: some 14 KB each at beam 50, with the embedded model
     deadline: float = 60.0  # seconds a request may take, its body's arrival not counted
 
     def __post_init__(self) -> None:
@@ -38,29 +38,30 @@ class Limits:
 
     @property
     def few(self) -> int:
-        """Requests of more texts than this share half of the queue, so that others always find a place."""
+        """Requests of more texts than this are large: together they get half of the queue, so that small ones find a place."""
         return max(1, self.max_queue // 256)
 
     def rows(self, texts: Sequence[tuple[Any, Decoding]]) -> int:
-        """What texts may need at worst, as far as can be told before they are read."""
+        """An upper estimate of the hypotheses that texts need: beam * max_length, the latter by the number of characters where
+        the settings have none, because texts are not tokenised yet."""
         lengths = [(each.beam, each.max_length, text) for text, each in texts]
         return sum([k * (n if isinstance(n, int) else len(text) // CHARACTERS_A_TOKEN + 10) for k, n, text in lengths])
 
 
 class Strict(BaseModel):
-    """Nothing is converted, and nothing that is not known is let through: no path or model can be given by a request."""
+    """No value is converted and no unknown field accepted: a request cannot name a path or a model."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def whole(value: object) -> object:
-    """5.0 is a whole number too: JSON has but one kind of numbers."""
+def integral(value: object) -> object:
+    """5.0 as the int 5: JSON has only one type of numbers."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def count(most: int, least: int = 1) -> Any:
-    """A whole number from `least` to `most`."""
-    return Annotated[int, Field(ge=least, le=most), BeforeValidator(whole)]
+    """The type of an integer from `least` to `most`."""
+    return Annotated[int, Field(ge=least, le=most), BeforeValidator(integral)]
 
 
 def number(least: float, most: float) -> Any:
@@ -68,7 +69,7 @@ def number(least: float, most: float) -> Any:
 
 
 def parametrized(kind: type[Score], about: str, **parameters: Any) -> Any:
-    """How a request asks for a score: its name, and its parameters within these limits."""
+    """The model of a score in a request: its name, and its parameters, each of a type that limits it."""
     fields: dict[str, Any] = {"name": (Literal[kind.name], ...), **{name: (limits, ...) for name, limits in parameters.items()}}
     return create_model(kind.__name__, __base__=Strict, __doc__=about, **fields)
 
@@ -93,19 +94,19 @@ class OutputList(Strict):
 
 
 class Pattern(Strict):
-    """Texts that match a regular expression as a whole."""
+    """Texts that a regular expression matches as a whole."""
 
     regex: Text
 
 
 class Schema(Strict):
-    """JSON of a schema."""
+    """JSON that a schema describes."""
 
     json_schema: dict[str, Any]
 
 
 class ContextFree(Strict):
-    """What a context-free grammar derives, as Lark writes them."""
+    """Texts that a context-free grammar, in Lark's notation, derives."""
 
     grammar: Text
 
@@ -117,7 +118,7 @@ ABOUT_ALLOWED = (
 
 
 class SearchSettings(Strict):
-    """How to search. What depends on the server's limits is narrowed by `within`."""
+    """The settings that all searches have. `within` of the subclasses restricts them to the server's limits."""
 
     model_config = ConfigDict(json_schema_extra={"not": {"required": ["score", "length_penalty"]}})
     text: str
@@ -134,18 +135,17 @@ class SearchSettings(Strict):
         return self
 
     def decoding(self, strategy: str) -> Decoding:
-        """The same for the engine."""
+        """The settings for the engine."""
         options = {"name": self.score} if isinstance(self.score, str) else self.score.model_dump()
         name = options.pop("name")
-        asked = {"beam": self.beam, "nbest": self.nbest, "max_length": self.max_length, "length_penalty": self.length_penalty}
-        return decoding_of(strategy=strategy, score=name, options=tuple(options.items()), **asked)
+        settings = {"beam": self.beam, "nbest": self.nbest, "max_length": self.max_length, "length_penalty": self.length_penalty}
+        return decoding_of(strategy=strategy, score=name, options=tuple(options.items()), **settings)
 
 
 @lru_cache(maxsize=256)
-def decoding_of(options: tuple[tuple[str, float], ...] = (), **asked: Any) -> Decoding:
-    """One object for all requests that ask alike: an engine looks at settings anew if they are not those of the text before.
-    `options`: the score's."""
-    return Decoding(score_options=dict(options), **asked)
+def decoding_of(options: tuple[tuple[str, float], ...] = (), **settings: Any) -> Decoding:
+    """One `Decoding` object for the same settings: an engine checks every new object. `options`: the score's."""
+    return Decoding(score_options=dict(options), **settings)
 
 
 class SearchRequest(SearchSettings):
@@ -185,7 +185,7 @@ class TranslateRequest(SearchSettings):
 
 
 def narrowed(base: type[BaseModel], **fields: Any) -> Any:
-    """The same, with these fields in place of its own: as far as the server's limits allow."""
+    """A subclass of the same name, with these fields, restricted to the server's limits, in place of its own."""
     return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
 
 
@@ -197,15 +197,15 @@ def _widths(most: int) -> dict[str, Any]:
 
 
 def text_within(limits: Limits, least: int = 0) -> Any:
-    """A text. NUL is in no language, and ends strings in places that are not ours."""
+    """The type of a text. Without NUL: it is in no language, and other software may take it for the end of the string."""
     return Annotated[str, Field(min_length=least, max_length=limits.max_chars, pattern=NO_NUL)]
 
 
-# -- what comes back ---------------------------------------------------------------------------------------------------------
+# -- responses ---------------------------------------------------------------------------------------------------------------
 
 
 class Translation(BaseModel):
-    """One hypothesis."""
+    """A translation, with its scores."""
 
     text: str | None
     score: float = Field(description="The value it was ranked by.")
@@ -229,28 +229,28 @@ class ResultSummary(BaseModel):
 
 
 class TextResult(ResultSummary):
-    """What was found for one text."""
+    """The result of one text."""
 
     text: str = Field(description="The best translation; empty where there is none.")
     hypotheses: list[Translation] = Field(description="The n best, the best first.")
 
 
-# Read from results as they are, neither copied nor checked: this is done for every text, in the thread that all requests share.
+# Serialised straight from `Result`, without a copy or validation: this runs for every text, in the event loop's thread.
 
 
 def _fields_of(kind: type, shown: type[BaseModel], **parts: Any) -> Any:
-    """How the fields that are `shown` are read from objects of a dataclass, in that order."""
+    """The pydantic-core schema that serialises a dataclass with the fields of the model `shown`, in that order."""
     names = [*shown.model_fields]
     fields = [core_schema.dataclass_field(name, parts.get(name, core_schema.any_schema())) for name in names]
     return core_schema.dataclass_schema(kind, core_schema.dataclass_args_schema(kind.__name__, fields), names, slots=True)
 
 
-def _found(result: Any, _: object) -> str:
-    """A hypothesis that did not finish is no translation."""
+def _best_text(result: Any, _: object) -> str:
+    """The best translation; not a partial hypothesis, which is no translation."""
     return (result.hypotheses[0].text or "") if result.hypotheses else ""
 
 
-_TEXT = core_schema.plain_serializer_function_ser_schema(_found, is_field_serializer=True)
+_TEXT = core_schema.plain_serializer_function_ser_schema(_best_text, is_field_serializer=True)
 _PARTS = {
     "text": core_schema.any_schema(serialization=_TEXT),
     "hypotheses": core_schema.list_schema(_fields_of(Answer, Translation)),
@@ -260,8 +260,8 @@ _WHOLE = SchemaSerializer(_fields_of(Result, TextResult, **_PARTS), core_schema.
 translation: Callable[[Answer], dict[str, Any]] = SchemaSerializer(_fields_of(Answer, Translation)).to_python
 summary: Callable[[Result], dict[str, Any]] = SchemaSerializer(_fields_of(Result, ResultSummary)).to_python
 text_result: Callable[[Result], dict[str, Any]] = _WHOLE.to_python
-written: Callable[[Result], bytes] = _WHOLE.to_json
-"""A `TextResult` as JSON; what is infinite or no number is null."""
+text_result_json: Callable[[Result], bytes] = _WHOLE.to_json
+"""A `TextResult` as JSON; infinities and NaN become null."""
 
 
 class TranslateResponse(BaseModel):
@@ -271,19 +271,19 @@ class TranslateResponse(BaseModel):
     results: list[TextResult]
 
 
-EITHER: dict[str, Any] = {**Translation.model_fields, **ResultSummary.model_fields}
+LINE_FIELDS: dict[str, Any] = {**Translation.model_fields, **ResultSummary.model_fields}
 StreamLine = create_model(  # type: ignore[call-overload]
     "StreamLine",
     __doc__="One line of a stream: a translation that is certain; with `status`, the end of a text; or an error that ends all.",
     index=(int | None, Field(None, description="Which text, from 0.")),
     rank=(int | None, Field(None, description="Of a translation: which place it has for certain, from 1.")),
     detail=(str | None, None),
-    **{name: (each.annotation | None, None) for name, each in EITHER.items()},
+    **{name: (each.annotation | None, None) for name, each in LINE_FIELDS.items()},
 )
 
 
 class SearchResponse(BaseModel):
-    """Both searches: what they found and cost, and every event, as `bestfirst view` shows them."""
+    """Both searches: their results and costs, and every event, as `bestfirst view` shows them."""
 
     model: str
     best_first: TextResult
@@ -292,7 +292,7 @@ class SearchResponse(BaseModel):
 
 
 class Health(BaseModel):
-    """The server is well."""
+    """The state of a server that works."""
 
     status: Literal["ok"] = "ok"
     model: str

@@ -1,4 +1,4 @@
-"""Server: listens, runs the application, and on SIGTERM or Ctrl-C finishes what was accepted before it ends."""
+"""Server: uvicorn with time limits for connections. On SIGTERM or Ctrl-C it finishes the accepted requests, then ends."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 10.0  # that the head of a request may take to arrive
 BODY_SECONDS = 30.0
-GRACE = 5.0  # seconds beyond the deadline in which a client may take its response
+GRACE_SECONDS = 5.0  # after the deadline, for the client to read its response
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket bound to this address, so that it is known to be free before a model is loaded. Raises OSError."""
+    """A socket bound to this address: before a model is loaded, so that an address in use is noticed at once. Raises OSError."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     # asyncio turns Nagle's algorithm off only for sockets that say they are TCP; with it, responses wait for 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -34,29 +34,29 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url(listening: socket.socket) -> str:
-    """Where it can be reached."""
+    """The URL of the server."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def body_seconds(deadline: float) -> float:
-    """How long the body of a request may take to arrive."""
+    """The number of seconds that the body of a request may take to arrive."""
     return min(BODY_SECONDS, deadline)
 
 
 class TimedConnection(H11Protocol):
-    """uvicorn's connection, which waits for nobody for ever: neither for the head of a request, nor until a response was taken.
+    """uvicorn's connection with time limits: for the head of a request to arrive, and for a response to be read.
 
-    With more than `most` connections, the oldest of those that ask for nothing is closed.
+    When there are more than `most` connections, the one that has been idle longest is closed.
     """
 
     def __init__(self, *args: Any, deadline: float, most: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self._head_seconds = min(HEAD_SECONDS, deadline)
-        self._response_seconds = body_seconds(deadline) + deadline + GRACE
+        self._response_seconds = body_seconds(deadline) + deadline + GRACE_SECONDS
         self._most = most
         self._timer: asyncio.TimerHandle | None = None
-        self._sent_all = False  # whether the client has closed its half of the connection
+        self._half_closed = False  # by the client, which sends nothing more
 
     @property
     def idle(self) -> bool:
@@ -71,21 +71,21 @@ class TimedConnection(H11Protocol):
             min(idle, key=lambda each: each._timer.when()).transport.abort()  # type: ignore[union-attr]
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends nothing more. One that has asked for something may wait for its response, or have left.
+        """The client has closed its half of the connection. If a request is open, it either waits for the response or has left.
 
-        The two look the same until something is sent: whoever waits skips a `100 Continue`, whoever has left has it reset.
+        Only sending tells which: a waiting client skips a `100 Continue`, a client that has left answers with a reset.
         """
         if self.idle or self.cycle.more_body:
             return False
-        if not self._sent_all:
-            self._sent_all = True
+        if not self._half_closed:
+            self._half_closed = True
             if not self.cycle.response_started and self.cycle.scope["http_version"] == "1.1":
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._watch(0.02)
         return True
 
     def _watch(self, seconds: float) -> None:
-        """asyncio does not look at a connection that nothing more is read from: look from time to time whether it was reset."""
+        """Check regularly whether the connection was reset: asyncio, which does not read from it any more, would not notice."""
         if self.transport.is_closing():
             return
         if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
@@ -100,10 +100,10 @@ class TimedConnection(H11Protocol):
             self._allow(self._response_seconds)
 
     def on_response_complete(self) -> None:
-        taken = self.transport.is_closing() or not self.transport.get_write_buffer_size()
-        self._allow(self._head_seconds if taken else self._response_seconds)
+        is_read = self.transport.is_closing() or not self.transport.get_write_buffer_size()
+        self._allow(self._head_seconds if is_read else self._response_seconds)
         super().on_response_complete()
-        if self._sent_all and self.idle:
+        if self._half_closed and self.idle:
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -112,6 +112,7 @@ class TimedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def _allow(self, seconds: float) -> None:
+        """Restart the timer that ends the connection."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.loop.call_later(seconds, self._expire)
@@ -127,7 +128,7 @@ class TimedConnection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, which tells when it is ready, and ends at once on a second signal of any kind."""
+    """uvicorn's server, which calls `ready` when it listens, and ends at once on a second signal."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -145,10 +146,8 @@ class Server(uvicorn.Server):
 
 
 def run(app: Any, listening: socket.socket, *, deadline: float, drain: float, ready: Callable[[], None]) -> None:
-    """Serve until told to stop, then at most `drain` seconds longer, for what was accepted.
-
-    The first SIGTERM or SIGINT stops listening and drains; a second one ends at once.
-    """
+    """Serve until the first SIGTERM or SIGINT, then stop listening and finish the accepted requests, in at most `drain` seconds.
+    A second signal ends the process at once."""
     config = uvicorn.Config(
         app,
         http=partial(TimedConnection, deadline=deadline, most=most_connections()),  # type: ignore[arg-type]
@@ -158,12 +157,12 @@ def run(app: Any, listening: socket.socket, *, deadline: float, drain: float, re
         timeout_graceful_shutdown=max(1, round(drain)),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # uvicorn raises them again when it is done, and then all is well
+        signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it is done: the exit code is to be 0
     Server(config, ready).run(sockets=[listening])
 
 
 def most_connections() -> int:
-    """So many that files are left for everything else."""
+    """The most connections to keep open: file descriptors are left for everything else."""
     try:
         from resource import RLIMIT_NOFILE, getrlimit
     except ImportError:  # on Windows
