@@ -16,7 +16,7 @@ from ..smaller_model import SmallerModel
 from .device_bart import Packed
 from .device_step import CapturedStep
 from .kernels.answers import BY_LEVEL
-from .kernels.draft_rows import link, look_up, propose, unite
+from .kernels.draft_rows import gather_rows, link_guesses, look_up, propose
 from .kernels.matmul import power
 from .model_check import own_modules
 from .modules.own_modules import Memories, OwnModules
@@ -219,7 +219,7 @@ class DraftedStep(CapturedStep):
         self._unite(self._levels, depth, self._all, self.state.counters, every)
         vars(self).update(self._all)
         self.keep(self.logits(every, chained=True))
-        link[(every,)](
+        link_guesses[(every,)](
             self.state.counters, self.row_node, self.row_token, self._parents,
             self.state.logprob, self.state.token, self.state.child, W, WP=power(W), num_warps=1,
         )  # fmt: skip
@@ -278,7 +278,7 @@ class DraftedStep(CapturedStep):
     def _unite(self, its: TensorDict, depth: int, rows: dict[str, Any], used: torch.Tensor, many: int) -> None:
         """The rows of the step and `depth` levels of guesses, or those of the step before, are the first of `many` rows."""
         st, S, mine = self.state, self.state.shape.inputs, self._first
-        unite[(S + 1,)](
+        gather_rows[(S + 1,)](
             st.first, st.grant, mine["row_node"], mine["row_length"], mine["row_token"], mine["row_position"],
             its["row_node"], its["row_length"], its["row_token"], its["row_position"], its["parent"], st.node_input, st.guessed,
             used, rows["state"].first, rows["state"].grant, rows["row_node"], rows["row_input"], rows["row_length"],

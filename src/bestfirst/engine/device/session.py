@@ -25,7 +25,7 @@ from .device_bart import DeviceBart
 from .device_step import DeviceStep
 from .kernels.answers import BEAM, FULL
 from .kernels.logits_kernels import PROGRAMS
-from .kernels.rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, LEAVING, ROWS, STEPS
+from .kernels.rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FREE, IN_FLIGHT, LEAVING, ROWS, STEPS
 from .rules import Rules, table_key, table_of
 from .state import SCORES, Shape, State
 
@@ -227,7 +227,7 @@ class Session:
         self._snapshots.append(Snapshot(board, self._let_in, self._taken_out))
 
     def _rows_for(self, active: int) -> int:
-        """The least bucket that these inputs will need, as `share` gives rows out. No more are of use than inputs can name."""
+        """The least bucket that these inputs will need, as `share_rows` grants rows. No more are of use than inputs can name."""
         wanted = max(active, min(active * min(self.shape.times * self._beam, self.shape.picks), self._full))
         return next((rows for rows in self.buckets if rows >= wanted), self.buckets[-1])
 
@@ -249,7 +249,7 @@ class Session:
         if done and (starved or len(done) >= min(enough, self.in_flight)):
             self._collect(done)
         elif starved:
-            self._make_room(np.flatnonzero(status == FLYING).tolist(), waiting)
+            self._make_room(np.flatnonzero(status == IN_FLIGHT).tolist(), waiting)
 
     # -- results -----------------------------------------------------------------------------------------------------------
 
