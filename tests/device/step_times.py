@@ -117,7 +117,7 @@ def main() -> None:
     given = parser.parse_args()
     transformers.logging.set_verbosity_error()
     if "joined" in given.without or given.without == "all":
-        fused_modules.groups = lambda model: iter(())
+        fused_modules.fused_groups = lambda model: iter(())
     if "sums" in given.without or given.without == "all":
         fused_modules.ADDS.clear()
     if given.without == "all":

@@ -12,9 +12,9 @@ from bestfirst.engine.device.device_bart import DeviceBart
 from bestfirst.engine.device.device_step import best
 from bestfirst.engine.device.kernels.answers import ENDS
 from bestfirst.engine.device.kernels.attention_kernels import attend
-from bestfirst.engine.device.kernels.matmul import add_norm, product, table
+from bestfirst.engine.device.kernels.matmul import add_norm, empty_aligned, linear_tf32x3
 from bestfirst.engine.device.kernels.rows import reclaim
-from bestfirst.engine.device.kernels.successors import bits_of, keep_best, survey
+from bestfirst.engine.device.kernels.successors import keep_best, lse_and_maxima, token_bitmap
 from device.plain import attend_own, attend_source
 from engine.builders import ARCHITECTURES
 
@@ -95,7 +95,7 @@ def test_of_many_equal_logits_the_smaller_tokens_are_best(random, width):
 def test_best_successors(random, banned):
     """Ties, also across groups, go to the smaller token; the last group is not full; what ends an output is marked."""
     vocabulary, width = 150, 6
-    logits = table(ROWS, vocabulary, random(1)).copy_(random(ROWS, vocabulary))
+    logits = empty_aligned(ROWS, vocabulary, random(1)).copy_(random(ROWS, vocabulary))
     logits[0, [70, 7, 140, 9]] = 5.0
     forbidden = torch.zeros(vocabulary, dtype=torch.int8, device=DEVICE)
     forbidden[list(banned)] = 1
@@ -106,9 +106,9 @@ def test_best_successors(random, banned):
     logprob, token, child = torch.full((20,), torch.nan, device=DEVICE), numbers(*[-7] * 20), numbers(*[-7] * 20)
     nodes, lengths, counters = numbers(2, 1, 0), numbers(5, 5, 0), numbers(ROWS, *[0] * 7)
     total, maxima = torch.empty(ROWS, device=DEVICE), torch.empty(ROWS, 4, device=DEVICE)
-    bits = bits_of(banned, vocabulary).to(DEVICE)
+    bits = token_bitmap(banned, vocabulary).to(DEVICE)
     sizes = {"ANY_BANNED": bool(banned), "EDITED": False, "G": 4, "C": 64}
-    survey[(ROWS,)](logits, logits.stride(0), total, maxima, bits, counters, vocabulary, **sizes)
+    lse_and_maxima[(ROWS,)](logits, logits.stride(0), total, maxima, bits, counters, vocabulary, **sizes)
     torch.testing.assert_close(total, expected)
     keep_best[(ROWS,)](
         logits,
@@ -145,12 +145,12 @@ def test_best_successors(random, banned):
 
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), [(3, 6, 5), (70, 64, 130), (130, 33, 40)])
-def test_product(random, rows, inputs, outputs, relu):
+def test_linear_tf32x3(random, rows, inputs, outputs, relu):
     """Sizes that no tile divides; rows that are not in use are left alone."""
     x, weight, bias = random(rows, inputs), random(outputs, inputs), random(outputs)
     used = rows - 1
     expected = F.linear(x.double(), weight.double(), bias.double())[:used].float()
-    found = product(x, weight, bias, numbers(used), relu)[:used]
+    found = linear_tf32x3(x, weight, bias, numbers(used), relu)[:used]
     torch.testing.assert_close(found, expected.relu() if relu else expected)
 
 
@@ -160,11 +160,11 @@ def test_product(random, rows, inputs, outputs, relu):
 def test_a_long_product_of_few_rows_is_left_in_parts(random, inputs, outputs, parts):
     """Each of a part of the inputs; their sum is the product. Rows that are not in use are left alone."""
     x, weight, bias = random(5, inputs), random(outputs, inputs), random(outputs)
-    found = product(x, weight, bias, numbers(4), relu=False, summed=True)
+    found = linear_tf32x3(x, weight, bias, numbers(4), relu=False, may_split=True)
     assert found.shape == ((5, outputs) if parts == 1 else (parts, 5, outputs))
     expected = F.linear(x.double(), weight.double(), bias.double())[:4].float()
     torch.testing.assert_close(found.view(parts, 5, outputs)[:, :4].sum(0), expected, rtol=1e-5, atol=1e-4)
-    assert product(random(2000, inputs), weight, bias, numbers(1), relu=False, summed=True).dim() == 2
+    assert linear_tf32x3(random(2000, inputs), weight, bias, numbers(1), relu=False, may_split=True).dim() == 2
 
 
 def test_nodes_of_inputs_that_leave_are_free_again():
@@ -180,7 +180,7 @@ def test_nodes_of_inputs_that_leave_are_free_again():
 def test_relu_leaves_nan(random):
     x, weight, bias = random(3, 6), random(5, 6), random(5)
     x[1, 2] = torch.nan
-    assert product(x, weight, bias, numbers(3), True).isnan().any(1).tolist() == [False, True, False]
+    assert linear_tf32x3(x, weight, bias, numbers(3), True).isnan().any(1).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("name", ["marian", "pegasus"])

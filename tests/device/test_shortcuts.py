@@ -13,9 +13,9 @@ from transformers.activations import NewGELUActivation
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
-from bestfirst.engine.device.kernels.successors import bits_of, sum_parts, survey_part
+from bestfirst.engine.device.kernels.successors import lse_and_maxima_part, sum_lse, token_bitmap
 from bestfirst.engine.device.modules import fused_modules, rotary
-from bestfirst.engine.device.modules.fused_linear import groups
+from bestfirst.engine.device.modules.fused_linear import fused_groups
 from bestfirst.engine.device.modules.fused_modules import DeferredSums, FusedModules, gated, new_gelu, rms_norm
 from bestfirst.engine.device.modules.rotary import rotate
 from device.tiny import build
@@ -61,7 +61,7 @@ def on_device(monkeypatch):
 def test_shortcuts_are_taken_and_given_back(on_device):
     model = build("Llama").to(DEVICE)
     some = FusedModules(model)
-    with some.taken():
+    with some.installed():
         assert sum("forward" in vars(module) for module in model.modules()) == 14  # norms, gates, products, positions
     assert not any("forward" in vars(module) for module in model.modules())
 
@@ -80,9 +80,9 @@ def test_models_with_shortcuts(on_device, monkeypatch, name, sums):
     with torch.inference_mode():
         expected = model(**given).logits
         some = FusedModules(model)
-        some.reach(10)
+        some.extend_to(10)
         added.clear()
-        with some.taken():
+        with some.installed():
             torch.testing.assert_close(model(**given).logits, expected, atol=1e-4, rtol=1e-4)
     assert sums is None or sum(added) == sums
 
@@ -103,13 +103,13 @@ def test_weights_of_products_that_are_joined_stay_what_they_are():
     """Side by side, but no other numbers or objects; who writes to one writes to the product."""
     model = build("Qwen2").to(DEVICE)
     before = {name: (each, each.clone()) for name, each in model.named_parameters()}
-    joined = list(groups(model))
+    joined = list(fused_groups(model))
     assert [len(each.sizes) for each in joined] == [3, 2, 3, 2]
     for name, each in model.named_parameters():
         assert each is before[name][0]
         assert torch.equal(each, before[name][1])
     places = [each.data_ptr() for each in model.parameters()]
-    assert [each.sizes for each in groups(model)] == [each.sizes for each in joined]
+    assert [each.sizes for each in fused_groups(model)] == [each.sizes for each in joined]
     assert [each.data_ptr() for each in model.parameters()] == places  # moved once
     attention, x = model.model.layers[0].self_attn, torch.randn(3, 1, 32, device=DEVICE)
     with torch.no_grad():
@@ -130,20 +130,20 @@ def test_weights_that_are_shared_or_part_of_something_stay_where_they_are():
     gate = model.model.layers[0].mlp.gate_proj
     whole = torch.randn(100, 32, device=DEVICE)
     gate.weight.data = whole[:48]
-    assert [each.sizes for each in groups(model)] == [[48, 48]]
+    assert [each.sizes for each in fused_groups(model)] == [[48, 48]]
     assert gate.weight.data_ptr() == whole.data_ptr()
 
 
 def test_a_large_vocabulary_in_parts():
     vocabulary, group, groups, parts = 800, 64, 4, 4
     logits = torch.randn(3, vocabulary, device=DEVICE)
-    banned = bits_of([7, 63, 700], vocabulary).to(DEVICE)
+    banned = token_bitmap([7, 63, 700], vocabulary).to(DEVICE)
     counters = torch.tensor([2, 0, 0, 0, 0, 0, 0, 0], dtype=torch.int32, device=DEVICE)
     sums, maxima = torch.zeros(3, parts, device=DEVICE), torch.zeros(3, groups * parts, device=DEVICE)
     total, seen = torch.zeros(3, device=DEVICE), logits.clone()
     sizes = {"ANY_BANNED": True, "G": groups, "C": group}
-    survey_part[(3, parts)](seen, vocabulary, sums, maxima, banned, counters, vocabulary, parts, **sizes)
-    sum_parts[(3,)](sums, total, counters, parts, EDITED=False, PP=parts)
+    lse_and_maxima_part[(3, parts)](seen, vocabulary, sums, maxima, banned, counters, vocabulary, parts, **sizes)
+    sum_lse[(3,)](sums, total, counters, parts, EDITED=False, PP=parts)
     torch.testing.assert_close(total[:2], logits.logsumexp(-1)[:2])
     logits[:, [7, 63, 700]] = -torch.inf
     assert torch.equal(seen[:2], logits[:2])
@@ -156,10 +156,10 @@ def test_joined_weights_are_saved_whole(tmp_path):
     """Who saves a model takes parameters that share a storage for tied ones, and leaves some out."""
     model = build("Llama")
     expected = {name: weight.clone() for name, weight in model.state_dict().items()}
-    found = list(groups(model))
+    found = list(fused_groups(model))
     assert found
     assert all(each.in_place() for each in found)
-    assert [id(each) for each in groups(model)] == [id(each) for each in found]  # moved once
+    assert [id(each) for each in fused_groups(model)] == [id(each) for each in found]  # moved once
     storages = [each.untyped_storage() for each in model.parameters()]
     assert len({each.data_ptr() for each in storages}) == len(storages)
     assert all(a.nbytes() == b.numel() * b.itemsize for a, b in zip(storages, model.parameters(), strict=True))

@@ -16,7 +16,7 @@ from ..engine import Job
 from .cuda_graphs import Graphs, send
 from .device_bart import Packed
 from .kernels.answers import RULES
-from .kernels.beams import begin
+from .kernels.beams import start_inputs
 from .kernels.matmul import power
 from .modules.own_modules import OwnModules
 from .rules import Rules
@@ -142,7 +142,7 @@ class Admission:
         token, place, number, cell = given[2 + (2 + FIELDS) * inputs :].view(4, -1).unbind(0)
         self.read(Packed(token, place, number, starts, lengths, used), cell.long(), hidden)
         st, shape, rules = self.state, self.state.shape, numbers[4:]
-        begin[(len(slots),)](
+        start_inputs[(len(slots),)](
             many, caps, slots, limits, lengths, rules,
             st.value, st.entry, st.tie, st.node, st.pushed, st.count, st.head, st.scored, st.child,
             st.status, st.deepest, st.limit, st.source_length, st.rules, st.caps, st.rows, st.steps, st.drafted,

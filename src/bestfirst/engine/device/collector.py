@@ -14,10 +14,10 @@ from ...search import Answer, Result
 from ..engine import Job
 from .admission import SMALL_BATCH
 from .cuda_graphs import Graphs, Transfer, send
-from .kernels.draft_rows import count_used
-from .kernels.keep_rule import settle_kept
+from .kernels.draft_rows import count_drafted
+from .kernels.keep_rule import count_calls_kept
 from .kernels.matmul import power
-from .kernels.results import settle, spell
+from .kernels.results import finish_inputs, write_answers
 from .state import State
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -61,24 +61,24 @@ class Collector:
         out.zero_()
         values, tokens, numbers, drafts = out.split([prod(each) for each in shapes])
         if shape.times > 1:
-            count_used[(many,)](
+            count_drafted[(many,)](
                 slots, state.node, state.count, state.deepest, state.guessed, state.drafted, drafts, shape.lengths,
                 KP=power(shape.k), num_warps=1,
             )  # fmt: skip
         sizes = {"KP": power(shape.k), "LP": power(shape.lengths)}
-        settle[(many,)](
+        finish_inputs[(many,)](
             slots, state.value, state.entry, state.tie, state.node, state.count, state.deepest, state.limit, state.rules,
             state.caps, state.norm, state.gain, state.bars, state.rows, state.steps, state.answers, state.kept, state.status,
             numbers, shape.n, shape.lengths, shape.prompt,
             MANY=shape.many, KQ=power(shape.k + 1), **sizes, num_warps=4 if shape.k <= 512 else 16,
         )  # fmt: skip
         if shape.keep:
-            settle_kept[(many,)](
+            count_calls_kept[(many,)](
                 slots, state.value, state.entry, state.tie, state.node, state.count, state.deepest, state.limit, state.rules,
                 state.caps, state.norm, state.gain, state.bars, numbers, shape.n, shape.lengths, shape.prompt, **sizes,
                 num_warps=4 if shape.k <= 512 else 16,
             )  # fmt: skip
-        spell[(many, shape.n)](
+        write_answers[(many, shape.n)](
             slots, state.value, state.entry, state.token, state.paths, state.node_token, state.cooled, state.deepest, state.rules,
             state.caps, state.norm, state.gain, state.answers, state.node_place, state.trie_items,
             numbers, values.view(torch.float64), tokens, shape.n, shape.lengths, shape.successors, shape.prompt,

@@ -14,7 +14,7 @@ from ..steps.bart_weights import BartLayer, BartSide
 from ..steps.step_check import encoder_agrees
 from .cuda_graphs import overlapping
 from .kernels.attention_kernels import attend
-from .kernels.matmul import DeviceLinear, add, power
+from .kernels.matmul import DeviceLinear, add_and_norm, power
 
 
 @dataclass
@@ -43,7 +43,7 @@ class DeviceLayer:
         if cross is not None:
             self.cross_q, self.cross_out = DeviceLinear.join(cross.query), DeviceLinear.join(cross.out)
         self.fc1, self.fc2 = DeviceLinear.join(layer.fc1, activation=layer.activation), DeviceLinear.join(layer.fc2)
-        self.fc2.summed = True
+        self.fc2.may_split = True
         self.own_norm, self.cross_norm, self.norm = layer.own_norm, layer.cross_norm, layer.norm
 
 
@@ -66,10 +66,10 @@ class DeviceSide:
             norms = [layer.own_norm, layer.norm] if cross is None else [layer.own_norm, layer.cross_norm, layer.norm]
             if self.norm_first:
                 norms = [*norms[1:], self.layers[index + 1].own_norm if index + 1 < len(self.layers) else self.last_norm]
-            x, y = add(x, layer.own_out(own(y, index, layer), used), norms[0], self.norm_first)
+            x, y = add_and_norm(x, layer.own_out(own(y, index, layer), used), norms[0], self.norm_first)
             if cross is not None:
-                x, y = add(x, layer.cross_out(cross(y, index, layer), used), norms[1], self.norm_first)
-            x, y = add(x, layer.fc2(layer.fc1(y, used), used), norms[-1], self.norm_first)
+                x, y = add_and_norm(x, layer.cross_out(cross(y, index, layer), used), norms[1], self.norm_first)
+            x, y = add_and_norm(x, layer.fc2(layer.fc1(y, used), used), norms[-1], self.norm_first)
         return y if self.norm_first else normed(y, self.last_norm)
 
 

@@ -16,13 +16,13 @@ from ..logits_processing import apply_by_length
 from .admission import Admission, Reading
 from .cuda_graphs import Graphs, overlapping
 from .device_bart import DeviceLayer
-from .kernels.answers import HEAT
+from .kernels.answers import TEMPERATURE
 from .kernels.attention_kernels import attend
 from .kernels.beams import grow
 from .kernels.logits_kernels import edit
-from .kernels.matmul import power, table
-from .kernels.rows import BROKEN, ROWS, assign, embed, place, share
-from .kernels.successors import GROUP, keep_best, keep_children, keep_given, sum_parts, survey, survey_part
+from .kernels.matmul import empty_aligned, power
+from .kernels.rows import BROKEN, ROWS, assign_rows, embed, share_rows, write_tokens
+from .kernels.successors import GROUP, keep_best, keep_children, keep_given, lse_and_maxima, lse_and_maxima_part, sum_lse
 from .modules.own_modules import OwnModules
 from .modules.tree_attention import TreeRows
 from .state import Shape, State
@@ -78,11 +78,11 @@ class DeviceStep:
             KEEP=shape.keep, num_warps=1 if KP <= 8 else 2 if KP <= 128 else 8 if KP <= 1024 else 16,
             **self.overlapping,
         )  # fmt: skip
-        share[(1,)](
+        share_rows[(1,)](
             st.wants, st.grant, st.first, st.counters, st.rules, R, S, shape.times, PICKS=picks, SP=power(S), num_warps=8,
             **self.overlapping,
         )  # fmt: skip
-        assign[(S,)](
+        assign_rows[(S,)](
             st.wants, st.grant, st.first, st.counters, st.pick_length, st.pick_place,
             st.entry, st.node, st.child, st.scored, st.stack,
             self.row_node, self.row_input, self.row_length, self.row_entry, st.rows, st.steps, L, PICKS=picks, KP=KP,
@@ -221,25 +221,25 @@ class DeviceStep:
         banned, groups = self.state.shape.any_banned, power(V) // GROUP
         total, maxima = torch.empty(R, device=device), torch.empty(R, groups, device=device)
         if V <= LARGEST_VOCABULARY:
-            survey[(R,)](
+            lse_and_maxima[(R,)](
                 logits, logits.stride(0), total, maxima, st.banned_bits, st.counters, V,
                 ANY_BANNED=banned, EDITED=edited, G=groups, C=GROUP, num_warps=8, **self.overlapping,
             )  # fmt: skip
             return total, maxima
         parts = power(V) // LARGEST_VOCABULARY
         sums = torch.empty(R, parts, device=device)
-        survey_part[(R, parts)](
+        lse_and_maxima_part[(R, parts)](
             logits, logits.stride(0), sums, maxima, st.banned_bits, st.counters, V, parts,
             ANY_BANNED=banned, G=groups // parts, C=GROUP, num_warps=8,
         )  # fmt: skip
-        sum_parts[(R,)](sums, total, st.counters, parts, EDITED=edited, PP=power(parts), num_warps=1)
+        sum_lse[(R,)](sums, total, st.counters, parts, EDITED=edited, PP=power(parts), num_warps=1)
         return total, maxima
 
     def _apply_edits(self, logits: torch.Tensor) -> torch.Tensor:
         """Log-probabilities of the rows after the edits of their inputs, (R, vocabulary)."""
         st, shape = self.state, self.state.shape
         R, V = logits.shape
-        out = table(R, V, self.state.logprob)
+        out = empty_aligned(R, V, self.state.logprob)
         edit[(R,)](
             logits, logits.stride(0), out, out.stride(0), st.counters,
             self.row_node, self.row_input, self.row_length, st.rules, st.programs, st.given,
@@ -251,9 +251,9 @@ class DeviceStep:
     def _apply_temperatures(self, logits: torch.Tensor, edited: bool) -> torch.Tensor:
         """Logits over the temperature of their input; edited ones are log-probabilities and stay such. Each node stores by how
         much a token's log-probability at temperature 1 exceeds the temperature times the one here, which is the same for all
-        tokens: so an answer's own log-probability follows from its value (`results.spell`)."""
+        tokens: so an answer's own log-probability follows from its value (`results.write_answers`)."""
         R, st, logits = len(logits), self.state, logits.float()
-        bits = st.rules[self.row_input[:R].long(), HEAT.value]
+        bits = st.rules[self.row_input[:R].long(), TEMPERATURE.value]
         heat = torch.where(bits != 0, bits.view(torch.float32), 1.0)
         heated = logits / heat[:, None]
         heated_sums = heated.logsumexp(-1)
@@ -296,7 +296,7 @@ class CapturedStep(DeviceStep):
     def enter(self, R: int) -> None:
         """Write tokens, ancestors and hashes of the rows' nodes, and the rows' tokens and positions."""
         st, shape = self.state, self.state.shape
-        place[(R,)](
+        write_tokens[(R,)](
             self.row_node, self.row_input, self.row_length, self.row_entry,
             st.counters, st.token, st.paths, st.node_token, st.node_input, st.hashes,
             st.source_length, self.row_token, self.row_position, shape.lengths, shape.successors,

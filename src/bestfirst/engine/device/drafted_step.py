@@ -17,7 +17,7 @@ from ..smaller_model import SmallerModel
 from .device_bart import Packed
 from .device_step import CapturedStep
 from .kernels.answers import BY_LEVEL
-from .kernels.draft_rows import link, look_up, propose, unite
+from .kernels.draft_rows import gather_rows, link_guesses, look_up, propose
 from .kernels.matmul import power
 from .model_check import own_modules
 from .modules.own_modules import Memories, OwnModules
@@ -218,7 +218,7 @@ class DraftedStep(CapturedStep):
         self._unite(self._levels, depth, self._all_rows, self.state.counters, all_rows)
         vars(self).update(self._all_rows)
         self.keep_successors(self.logits(all_rows, chained=True))
-        link[(all_rows,)](
+        link_guesses[(all_rows,)](
             self.state.counters, self.row_node, self.row_token, self._parents,
             self.state.logprob, self.state.token, self.state.child, W, WP=power(W), num_warps=1,
         )  # fmt: skip
@@ -278,7 +278,7 @@ class DraftedStep(CapturedStep):
     def _unite(self, guesses: dict[str, torch.Tensor], depth: int, rows: dict[str, Any], used: torch.Tensor, many: int) -> None:
         """Write rows of the step and `depth` levels of drafts (or the last drafts of the step before) to the first of `many`."""
         st, S, step = self.state, self.state.shape.inputs, self._step_rows
-        unite[(S + 1,)](
+        gather_rows[(S + 1,)](
             st.first, st.grant, step["row_node"], step["row_length"], step["row_token"], step["row_position"],
             guesses["row_node"], guesses["row_length"], guesses["row_token"], guesses["row_position"], guesses["parent"],
             st.node_input, st.guessed, used, rows["state"].first, rows["state"].grant, rows["row_node"], rows["row_input"],

@@ -25,7 +25,7 @@ from .device_bart import DeviceBart
 from .device_step import DeviceStep
 from .kernels.answers import BEAM, FULL
 from .kernels.logits_kernels import PROGRAMS
-from .kernels.rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FLYING, FREE, LEAVING, ROWS, STEPS
+from .kernels.rows import ACTIVE, ALL_ROWS, BROKEN, DONE, FREE, IN_FLIGHT, LEAVING, ROWS, STEPS
 from .rules import Rules, table_key, table_of
 from .state import SCORES, Shape, State
 
@@ -223,7 +223,7 @@ class Session:
         self._snapshots.append(Snapshot(board, self._admitted, self._removals))
 
     def _rows_for(self, active: int) -> int:
-        """The smallest bucket for so many inputs, by the rule of the kernel `share`; inputs cannot name more rows than that."""
+        """The smallest bucket for so many inputs, by the rule of the kernel `share_rows`; inputs cannot name more rows than that."""
         wanted = max(active, min(active * min(self.shape.times * self._max_beam, self.shape.picks), self._busy_rows))
         return next((rows for rows in self.buckets if rows >= wanted), self.buckets[-1])
 
@@ -247,7 +247,7 @@ class Session:
         if done and (starved or len(done) >= min(enough, self.in_flight)):
             self._collections.append(self._collector(self._free_slots(done), done))
         elif starved:
-            self._evict_half(np.flatnonzero(status == FLYING).tolist(), waiting)
+            self._evict_half(np.flatnonzero(status == IN_FLIGHT).tolist(), waiting)
 
     # -- leaving -----------------------------------------------------------------------------------------------------------
 

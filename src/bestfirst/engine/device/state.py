@@ -17,7 +17,7 @@ from .kernels.answers import RULES
 from .kernels.logits_kernels import PROGRAMS
 from .kernels.matmul import power
 from .kernels.rows import CAP, FREE, reclaim
-from .kernels.successors import GROUP, bits_of
+from .kernels.successors import GROUP, token_bitmap
 
 BLOCK = 1024  # nodes that one program of `reclaim` looks at
 SCORES = 8  # score tables: distinct scores among the jobs in flight
@@ -170,7 +170,7 @@ class State:
             marks.zero_()
             if tokens:
                 marks[torch.tensor(sorted(tokens), device=marks.device)] = 1
-        self.banned_bits.copy_(bits_of(banned, len(self.banned)))
+        self.banned_bits.copy_(token_bitmap(banned, len(self.banned)))
         self.eos[: 1 + len(eos)] = torch.tensor([len(eos), *sorted(eos)], dtype=torch.int32)
         self.prompt.copy_(torch.tensor(prompt, dtype=torch.int32))
         self.token[self.shape.nodes * self.shape.successors :] = prompt[0]

@@ -1,5 +1,4 @@
-# ruff: noqa: ANN001, ANN201, N803  a kernel's arguments are pointers and numbers; capitals are sizes
-"""Editing on the device: `Edits` of each row's input, done to its log-probabilities, by its ancestors where they lie."""
+"""Logits processors on the device: the `Edits` of an input, applied to the log-probabilities of its rows."""
 
 from __future__ import annotations
 
@@ -11,12 +10,12 @@ from .answers import INF, PROGRAM, RULES
 
 BAN, FORCE, NO_REPEAT, BIAS, PENALTY, SCALE, NORMALIZE = (tl.constexpr(i) for i in range(7))
 HEAD, FIELDS = tl.constexpr(logits_edits.HEAD), tl.constexpr(logits_edits.FIELDS)
-PROGRAMS = 8  # different ones that jobs may have at a time
+PROGRAMS = 8  # different edits that jobs in flight may have
 
 
 @triton.jit
 def log_sum_exp(row, V, BLOCK: tl.constexpr):
-    """Of V numbers."""
+    """Log-sum-exp of V numbers."""
     lanes = tl.arange(0, BLOCK)
     peak = tl.full([BLOCK], -INF, tl.float32)
     at = 0
@@ -33,8 +32,8 @@ def log_sum_exp(row, V, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def subtract(source, row, amount, divisor, V, BLOCK: tl.constexpr):
-    """V numbers, divided and less an amount, go to `row`."""
+def divide_and_subtract(source, row, amount, divisor, V, BLOCK: tl.constexpr):
+    """row = source / divisor - amount, of V numbers."""
     lanes = tl.arange(0, BLOCK)
     at = 0
     while at < V:
@@ -44,71 +43,74 @@ def subtract(source, row, amount, divisor, V, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def so_far(i, there, before, b, path, node_token):
-    """The i-th of the tokens so far, where it is `there`: the first b are `before`, the others on the path."""
-    early = tl.load(before + i, mask=there & (i < b), other=0)
-    node = tl.load(path + i - b, mask=there & (i >= b), other=0)
-    return tl.where(i < b, early, tl.load(node_token + node, mask=there & (i >= b), other=0))
+def history_token(i, valid, before, b, path, node_token):
+    """The i-th previous token where `valid`: the first b come from `before`, the others from the path."""
+    old_token = tl.load(before + i, mask=valid & (i < b), other=0)
+    node = tl.load(path + i - b, mask=valid & (i >= b), other=0)
+    return tl.where(i < b, old_token, tl.load(node_token + node, mask=valid & (i >= b), other=0))
 
 
 @triton.jit
-def complete(row, data, many, longest, whole, before, b, path, node_token, n, V, BLOCK: tl.constexpr):
-    """Add to the last tokens of `many` sequences, where the n tokens so far end in what precedes them."""
+def add_sequence_bias(row, data, n_sequences, longest, allow_whole, before, b, path, node_token, n, V, BLOCK: tl.constexpr):
+    """Add a bias to the last w of each sequence whose other tokens are the last of the n previous ones; with `allow_whole`
+    = 1, they may be all of them."""
     at = 0
-    while at < many:
+    while at < n_sequences:
         i = at + tl.arange(0, BLOCK)
-        length = tl.load(data + i, mask=i < many, other=0)
-        match = (i < many) & (length <= n + whole)
+        length = tl.load(data + i, mask=i < n_sequences, other=0)
+        match = (i < n_sequences) & (length <= n + allow_whole)
         back = 0
         while back < tl.minimum(longest - 1, n):
-            w = so_far(n - 1 - back, back < n, before, b, path, node_token)
-            match = match & ((tl.load(data + (3 + back) * many + i, mask=i < many, other=0) == w) | (length < back + 2))
+            w = history_token(n - 1 - back, back < n, before, b, path, node_token)
+            match = match & (
+                (tl.load(data + (3 + back) * n_sequences + i, mask=i < n_sequences, other=0) == w) | (length < back + 2)
+            )
             back += 1
-        last = tl.load(data + many + i, mask=match, other=0)
+        last = tl.load(data + n_sequences + i, mask=match, other=0)
         match = match & (last < V)
-        bias = tl.load(data + 2 * many + i, mask=match, other=0).to(tl.float32, bitcast=True)
+        bias = tl.load(data + 2 * n_sequences + i, mask=match, other=0).to(tl.float32, bitcast=True)
         x = tl.load(row + last, mask=match, other=0.0)
-        tl.debug_barrier()  # all is read before any of it is overwritten
+        tl.debug_barrier()  # all reads before any write
         tl.store(row + last, x + bias, mask=match)
         at += BLOCK
 
 
 @triton.jit
-def no_repeat(row, size, before, b, path, node_token, n, V, LP: tl.constexpr):
-    """Ban what would complete an n-gram of this size for the second time; there are n tokens so far."""
+def ban_repeated_ngrams(row, size, before, b, path, node_token, n, V, LP: tl.constexpr):
+    """Ban tokens that would complete an n-gram of length `size` a second time; there are n previous tokens."""
     at = 0
     while at + size <= n:
         i = at + tl.arange(0, LP)
         match = i + size <= n
         j = 0
         while j < size - 1:
-            now = so_far(n - size + 1 + j, size <= n, before, b, path, node_token)
-            match = match & (so_far(i + j, match, before, b, path, node_token) == now)
+            suffix_token = history_token(n - size + 1 + j, size <= n, before, b, path, node_token)
+            match = match & (history_token(i + j, match, before, b, path, node_token) == suffix_token)
             j += 1
-        w = so_far(i + size - 1, match, before, b, path, node_token)
-        tl.store(row + w, tl.full([LP], -INF, tl.float32), mask=match & (w < V))
+        banned = history_token(i + size - 1, match, before, b, path, node_token)
+        tl.store(row + banned, tl.full([LP], -INF, tl.float32), mask=match & (banned < V))
         at += LP
 
 
 @triton.jit
-def among(w, data, count):
-    """Whether each of some numbers is among `count` that are sorted."""
-    low = tl.zeros_like(w)
+def is_in_sorted(tokens, data, count):
+    """Whether each token is among `count` sorted ones."""
+    low = tl.zeros_like(tokens)
     high = low + count
     while tl.max(high - low, 0) > 0:
-        middle = (low + high) // 2
-        less = (low < high) & (tl.load(data + middle, mask=middle < high, other=0) < w)
-        low = tl.where(less, middle + 1, low)
-        high = tl.where(less, high, middle)
-    return tl.load(data + low, mask=low < count, other=-1) == w
+        mid = (low + high) // 2
+        less = (low < high) & (tl.load(data + mid, mask=mid < high, other=0) < tokens)
+        low = tl.where(less, mid + 1, low)
+        high = tl.where(less, high, mid)
+    return tl.load(data + low, mask=low < count, other=-1) == tokens
 
 
 @triton.jit
-def multiply(row, w, there, factor):
-    """Multiply the log-probabilities of tokens `w`, which may come more than once; what is not negative is divided."""
-    x = tl.load(row + w, mask=there, other=0.0)
+def apply_penalty(row, tokens, valid, factor):
+    """Repetition penalty: multiply negative log-probabilities of `tokens` (duplicates allowed) by `factor`, divide the others."""
+    x = tl.load(row + tokens, mask=valid, other=0.0)
     tl.debug_barrier()
-    tl.store(row + w, tl.where(x < 0, x * factor, x / factor), mask=there)
+    tl.store(row + tokens, tl.where(x < 0, x * factor, x / factor), mask=valid)
 
 
 @triton.jit
@@ -116,7 +118,7 @@ def edit(
     logits, logits_row, out, out_row, counters, row_node, row_input, row_length, rules, programs, given, paths, node_token,
     V, L, P, CODE, GIVEN, LP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A row's log-probabilities, with the edits of its input, into `out` (rows, V). Within the prompt there are none."""
+    """Write each row's log-probabilities, edited by its input's operations, to `out` (rows, V). Within the prompt, unedited."""
     r = tl.program_id(0).to(tl.int64)
     if r < tl.load(counters):
         lanes = tl.arange(0, BLOCK)
@@ -129,18 +131,18 @@ def edit(
         path = paths + tl.load(row_node + r).to(tl.int64) * L
         program = tl.load(rules + s * RULES + PROGRAM)
         code = programs + tl.maximum(program - 1, 0).to(tl.int64) * CODE
-        mine = given + s * GIVEN
-        many = tl.where((program > 0) & (t + 1 >= P), tl.load(code), 0)
-        raw = (many > 0) & (tl.load(code + 2) != 0)
-        subtract(logits + r * logits_row, row, tl.where(raw, 0.0, total), 1.0, V, BLOCK)
-        place = tl.where(many > 0, tl.load(code + 1), -1)
-        before = mine + tl.load(mine + place, mask=place >= 0, other=0)
-        b = tl.load(mine + place + 1, mask=place >= 0, other=0)
-        n = b + t + 1
-        o = 0
-        while o < many:
-            tl.debug_barrier()  # what the operation before has written is there
-            field = code + HEAD + o * FIELDS
+        own_given = given + s * GIVEN
+        n_operations = tl.where((program > 0) & (t + 1 >= P), tl.load(code), 0)
+        raw = (n_operations > 0) & (tl.load(code + 2) != 0)
+        divide_and_subtract(logits + r * logits_row, row, tl.where(raw, 0.0, total), 1.0, V, BLOCK)
+        place = tl.where(n_operations > 0, tl.load(code + 1), -1)
+        before = own_given + tl.load(own_given + place, mask=place >= 0, other=0)
+        n_before = tl.load(own_given + place + 1, mask=place >= 0, other=0)
+        n = n_before + t + 1
+        operation = 0
+        while operation < n_operations:
+            tl.debug_barrier()  # the previous operation's writes are visible
+            field = code + HEAD + operation * FIELDS
             kind = tl.load(field)
             first = tl.load(field + 1)
             second = tl.load(field + 2)
@@ -149,8 +151,8 @@ def edit(
             own = tl.load(field + 5)
             data = code + start
             if own != 0:
-                data = mine + tl.load(mine + start)
-                count = tl.load(mine + start + 1)
+                data = own_given + tl.load(own_given + start)
+                count = tl.load(own_given + start + 1)
             if (kind == BAN) & (t + 1 >= first) & (t + 1 <= second):
                 at = 0
                 while at < count:
@@ -166,23 +168,24 @@ def edit(
                 w = tl.load(data + lanes, mask=lanes < count, other=V)
                 tl.store(row + w, tl.zeros([BLOCK], tl.float32), mask=w < V)
             if kind == NO_REPEAT:
-                no_repeat(row, first, before, b, path, node_token, n, V, LP)
+                ban_repeated_ngrams(row, first, before, n_before, path, node_token, n, V, LP)
             if kind == BIAS:
-                complete(row, data, count // (2 + first), first, second, before, b, path, node_token, n, V, BLOCK)
+                add_sequence_bias(row, data, count // (2 + first), first, second, before, n_before, path, node_token, n, V, BLOCK)
             if kind == PENALTY:
                 factor = first.to(tl.float32, bitcast=True)
                 at = 0
                 while at < count:
                     w = tl.load(data + at + lanes, mask=at + lanes < count, other=V)
-                    multiply(row, w, w < V, factor)
+                    apply_penalty(row, w, w < V, factor)
                     at += BLOCK
                 i = tl.arange(0, LP)
-                there = (i >= second) & (i <= t)
-                w = tl.load(node_token + tl.load(path + i, mask=there, other=0), mask=there, other=V)
-                multiply(row, w, (w < V) & (among(w, data, count) == 0), factor)
+                valid = (i >= second) & (i <= t)
+                w = tl.load(node_token + tl.load(path + i, mask=valid, other=0), mask=valid, other=V)
+                apply_penalty(row, w, (w < V) & (is_in_sorted(w, data, count) == 0), factor)
             if kind == SCALE:
-                subtract(row, row, 0.0, first.to(tl.float32, bitcast=True), V, BLOCK)
+                divide_and_subtract(row, row, 0.0, first.to(tl.float32, bitcast=True), V, BLOCK)
             if kind == NORMALIZE:
-                again = log_sum_exp(row, V, BLOCK)
-                subtract(row, row, tl.where(again == again, again, 0.0), 1.0, V, BLOCK)  # where nothing may come, nothing does
-            o += 1
+                new_total = log_sum_exp(row, V, BLOCK)
+                # A row that is all -inf stays so.
+                divide_and_subtract(row, row, tl.where(new_total == new_total, new_total, 0.0), 1.0, V, BLOCK)
+            operation += 1

@@ -1,9 +1,8 @@
-# ruff: noqa: ANN001, ANN201, N803, N806  a kernel's arguments are pointers and numbers; capitals are sizes
-"""Products with weights, and the sums and norms that stand between them.
+"""Linear layers, split-K, and residual sums with layer norms.
 
-fp32 numbers are multiplied on tensor cores: each factor is split in two, and three of the four partial products are summed. That
-is more exact than the fp32 units' own product (errors of 1.3e-6 against 5e-6 at d = 512) and takes two thirds of its time
-(`docs/gpu.md`).
+fp32 operands are multiplied on tensor cores: each is split into two TF32 numbers, and three of the four partial products are
+summed (`tf32x3`). That is more exact than the fp32 units (errors of 1.3e-6 against 5e-6 at d = 512) and takes two thirds of their
+time (`docs/gpu.md`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ..cuda_graphs import overlapping, wait_for_previous
 
 
 class Tile(NamedTuple):
-    """What one program multiplies, and how; `enough`: programs below which a smaller one is faster."""
+    """Tile of the output per program; `enough`: the fewest programs for which this tile is faster than a smaller one."""
 
     enough: int
     rows: int
@@ -32,40 +31,40 @@ class Tile(NamedTuple):
     stages: int
 
 
-TILES = (Tile(250, 128, 128, 8, 2), Tile(64, 64, 64, 4, 3), Tile(0, 16, 32, 4, 4))  # by measuring, on an H200
-LONG, BUSY = 512, 128  # inputs that one program takes in a row, and programs beyond which there is no use in more
-ALIGNED = 16  # numbers
-LARGEST = 1 << 17  # bytes of shared memory that the largest of these takes, with 64 inputs at a time
+TILES = (Tile(250, 128, 128, 8, 2), Tile(64, 64, 64, 4, 3), Tile(0, 16, 32, 4, 4))  # measured on an H200
+MIN_K_PER_PART, MAX_PROGRAMS = 512, 128  # split K into parts no shorter, and into no more programs
+ALIGNED = 16  # numbers to which rows are padded
+LARGE_TILE_BYTES = 1 << 17  # shared memory of the largest tile with 64 inputs per iteration
 
 
 def power(n: int) -> int:
-    """The least power of two that is no less than n: sizes that kernels are compiled for."""
+    """The least power of two that is at least n: kernels are compiled for such sizes."""
     return 1 << (n - 1).bit_length()
 
 
 @dataclass
 class DeviceLinear:
-    """x W^T + b, and the activation of that; in one launch where that can be."""
+    """activation(x W^T + b), in one launch where possible."""
 
     weight: torch.Tensor
     bias: torch.Tensor
     activation: Any = None
-    aligned: bool = False  # whether rows of the result begin at multiples of `ALIGNED` numbers, however many they have
-    summed: bool = False  # whether it may be left in parts, for `add` to sum
+    aligned: bool = False  # whether rows of the result start at multiples of `ALIGNED` numbers
+    may_split: bool = False  # whether the result may be left as split-K parts, which `add_and_norm` sums
 
     @classmethod
     def join(cls, *parts: Any, activation: Any = None) -> DeviceLinear:
-        """Several that take the same input, as one."""
+        """Several layers with the same input, fused into one."""
         joined = join(*parts)
         weight = joined.weight.detach()
         return cls(weight, weight.new_zeros(len(weight)) if joined.bias is None else joined.bias.detach().to(weight), activation)
 
     def __call__(self, x: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
-        """Of x (rows, inputs); rows beyond `used`, a number on the device, may hold anything. (rows, outputs), or in parts
-        (parts, rows, outputs)."""
+        """Of x (rows, inputs), for the first `used` rows, a number on the device; the other rows of the result are undefined.
+        Returns (rows, outputs), or (parts, rows, outputs) if K was split."""
         relu = isinstance(self.activation, torch.nn.ReLU)
-        if pays(self.weight):
-            out = product(x, self.weight, self.bias, used, relu, self.aligned, self.summed)
+        if uses_tf32x3(self.weight):
+            out = linear_tf32x3(x, self.weight, self.bias, used, relu, self.aligned, self.may_split)
             return out if relu or self.activation is None else self.activation(out)
         if relu and x.is_cuda:
             return torch._addmm_activation(self.bias, x, self.weight.t())
@@ -74,13 +73,13 @@ class DeviceLinear:
 
 
 @triton.jit
-def multiply(
+def matmul_tf32x3(
     x, weight, bias, used, out, out_row, M, N,
     K: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr = 1,
     OVERLAP: tl.constexpr = False,
 ):  # fmt: skip
-    """out (M, N) = x (M, K) weight (N, K)^T + bias, for the first `used` rows; the others are left as they are. In PARTS, it is
-    the sum of them, each of a part of the K inputs."""
+    """out (M, N) = x (M, K) weight (N, K)^T + bias, for the first `used` rows; the others are not written. Split-K: with PARTS >
+    1, out is (PARTS, M, N), each part over K / PARTS inputs, to be summed."""
     wait_for_previous(OVERLAP)
     i = tl.program_id(0)
     part = tl.program_id(1)
@@ -110,64 +109,63 @@ def multiply(
         tl.store(out + rows[:, None] * out_row + n[None, :], total, mask=(m[:, None] < M) & (n[None, :] < N))
 
 
-def product(
+def linear_tf32x3(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor,
     used: torch.Tensor,
     relu: bool,
     aligned: bool = False,
-    summed: bool = False,
+    may_split: bool = False,
 ) -> torch.Tensor:
-    """x (rows, inputs) times weight (outputs, inputs), plus bias; of the rows, those that are `used` (a number on the device).
-    What is `summed` afterwards may be left in parts."""
+    """x (rows, inputs) times weight (outputs, inputs)^T plus bias, for the first `used` rows. With `may_split`, the result may be
+    left as split-K parts (parts, rows, outputs)."""
     rows, outputs, K = len(x), len(weight), x.shape[1]
 
     def programs(tile: Tile) -> int:
         return triton.cdiv(rows, tile.rows) * triton.cdiv(outputs, tile.outputs)
 
     tile = next(tile for tile in TILES if programs(tile) >= tile.enough)
-    assert not (summed and (relu or aligned)), "what is left in parts is summed, and no more"
-    parts = parts_of(K, programs(tile), deep(x.device)) if summed and rows else 1
-    out = table(rows, outputs, x) if aligned else x.new_empty((rows, outputs) if parts == 1 else (parts, rows, outputs))
-    multiply[(programs(tile), parts)](
+    assert not (may_split and (relu or aligned)), "split-K parts can only be summed"
+    parts = split_k(K, programs(tile), block_k(x.device)) if may_split and rows else 1
+    out = empty_aligned(rows, outputs, x) if aligned else x.new_empty((rows, outputs) if parts == 1 else (parts, rows, outputs))
+    matmul_tf32x3[(programs(tile), parts)](
         x, weight, bias, used, out, out.stride(-2), rows, outputs,
-        K=K, RELU=relu, BM=tile.rows, BN=tile.outputs, BK=deep(x.device), PARTS=parts,
+        K=K, RELU=relu, BM=tile.rows, BN=tile.outputs, BK=block_k(x.device), PARTS=parts,
         num_warps=tile.warps, num_stages=tile.stages, **overlapping(x.device),
     )  # fmt: skip
     return out
 
 
-def parts_of(inputs: int, programs: int, together: int) -> int:
-    """In how many parts to take a product of so many inputs, which has so many programs: one that is alone with many inputs takes
-    longer than several that share them."""
-    most = min(inputs // LONG, BUSY // programs)
-    return next((parts for parts in (8, 4, 2) if parts <= most and inputs % (parts * together) == 0), 1)
+def split_k(inputs: int, programs: int, block: int) -> int:
+    """Into how many parts to split K: few programs with long inputs take longer than more that share them."""
+    limit = min(inputs // MIN_K_PER_PART, MAX_PROGRAMS // programs)
+    return next((parts for parts in (8, 4, 2) if parts <= limit and inputs % (parts * block) == 0), 1)
 
 
-def table(rows: int, columns: int, like: torch.Tensor) -> torch.Tensor:
-    """Room for numbers whose rows a kernel can read many at a time: a row that begins anywhere is read four times as slowly."""
+def empty_aligned(rows: int, columns: int, like: torch.Tensor) -> torch.Tensor:
+    """Uninitialised (rows, columns) with aligned rows: kernels read others at a quarter of the speed."""
     return like.new_empty(rows, -(-columns // ALIGNED) * ALIGNED)[:, :columns]
 
 
 @cache
-def deep(device: torch.device) -> int:
-    """Inputs at a time."""
+def block_k(device: torch.device) -> int:
+    """Inputs per iteration of the matmul: 64 if shared memory holds the largest tile, else 32."""
     if device.type != "cuda":
         return 64
     properties: Any = torch.cuda.get_device_properties(device)
-    return 64 if properties.shared_memory_per_block_optin > LARGEST else 32
+    return 64 if properties.shared_memory_per_block_optin > LARGE_TILE_BYTES else 32
 
 
-def pays(weight: torch.Tensor) -> bool:
-    """Whether this is the way to multiply: fp32 that is meant to be exact, and tensor cores that know TF32."""
+def uses_tf32x3(weight: torch.Tensor) -> bool:
+    """Whether `matmul_tf32x3` serves this weight: fp32 with TF32 not allowed, on tensor cores that know TF32."""
     if weight.device.type != "cuda" or weight.dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest":
         return False
     return torch.cuda.get_device_capability(weight.device) >= (8, 0)
 
 
-def add(x: torch.Tensor, y: torch.Tensor, norm: Any, norm_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """x + y, and that normalised; where layers normalise last, the two are one. y may be in parts, (parts, rows, outputs)."""
+def add_and_norm(x: torch.Tensor, y: torch.Tensor, norm: Any, norm_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """x + y and its layer norm; with post-norm layers both are the norm. y may be split-K parts (parts, rows, outputs)."""
     parts = 1 if y.dim() == x.dim() else len(y)
     if norm is None and parts > 1:
         y = y.sum(0)
@@ -192,8 +190,8 @@ def add_norm(
     x, y, weight, bias, total, out, eps, D, part,
     FIRST: tl.constexpr, PARTS: tl.constexpr, DP: tl.constexpr, OVERLAP: tl.constexpr = False,
 ):  # fmt: skip
-    """out = norm(x + y), a row a program. FIRST (layers that normalise first): x + y is kept too, in `total`. y is the sum of
-    PARTS, each `part` numbers behind the one before."""
+    """out = norm(x + y), one row per program. FIRST (pre-norm layers): x + y is stored in `total`, too. y is the sum of PARTS
+    tensors, `part` numbers apart."""
     wait_for_previous(OVERLAP)
     r = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, DP)
@@ -203,7 +201,7 @@ def add_norm(
     for i in tl.static_range(1, PARTS):
         added += tl.load(y + i * part + r * D + d, mask=valid, other=0.0).to(tl.float32)
     z += added
-    z = z.to(out.dtype.element_ty).to(tl.float32)  # where the model rounds too
+    z = z.to(out.dtype.element_ty).to(tl.float32)  # round where the model rounds
     if FIRST:
         tl.store(total + r * D + d, z, mask=valid)
     mean = tl.sum(z, 0) / D

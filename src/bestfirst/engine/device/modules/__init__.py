@@ -1,1 +1,1 @@
-"""Hugging Face modules on the tree of a GPU: our attention in place of theirs, small launches fused, all else their own code."""
+"""Hugging Face modules on a GPU's tree of hypotheses: attention over the tree, fused launches, otherwise the model's own code."""
