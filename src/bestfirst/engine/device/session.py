@@ -223,7 +223,7 @@ class Session:
         self._snapshots.append(Snapshot(board, self._admitted, self._removals))
 
     def _rows_for(self, active: int) -> int:
-        """The smallest bucket for so many inputs, by the rule of the kernel `share_rows`; inputs cannot name more rows than that."""
+        """The smallest bucket for so many inputs, by the rule of `share_rows`; inputs cannot name more rows than that."""
         wanted = max(active, min(active * min(self.shape.times * self._max_beam, self.shape.picks), self._busy_rows))
         return next((rows for rows in self.buckets if rows >= wanted), self.buckets[-1])
 
