@@ -109,9 +109,9 @@ def encodes_itself(model: Any, modules: Modules) -> bool:
     """Whether an engine of ours, on the host or on a device, has an encoder of its own for this model of transformers, which has
     these `modules`. That reads token ids and no padding."""
     from ..models.torch_modules import every_module
-    from .steps.step_choice import native
+    from .steps.step_choice import native_steps
 
-    if any(step.takes(model) for step in native()):
+    if any(step.takes(model) for step in native_steps()):
         return every_module(model.get_encoder()).untouched
     if model.device.type != "cuda" or find_spec("triton") is None:
         return False

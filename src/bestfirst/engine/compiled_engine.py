@@ -327,7 +327,7 @@ class CompiledEngine(HostEngine):
         for search in searches:
             search.make_room()
         self._longest = max(self._longest, *(search.longest for search in searches))
-        tree.reach(self._longest)
+        tree.reserve_positions(self._longest)
         queued = max(int(search.head[s.ROW_ROOM]) for search in searches)
         memory.numbers[s.PLAYED] = queued
         for costs, cursors in ((s.COSTS_AT, s.CURSORS_AT), (s.AWAY_COSTS_AT, s.AWAY_CURSORS_AT)):

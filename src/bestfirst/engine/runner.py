@@ -48,7 +48,7 @@ class Runner:
         self.model = model
         self.decoder = decoder
         self.mode = mode
-        self.tree, self.sources = decoder.room(model)
+        self.tree, self.sources = decoder.new_tree(model)
         self.lock = (
             getattr(decoder, "lock", None) or record_of(model).lock
         )  # who runs the model: others wait, if on other threads
@@ -67,14 +67,14 @@ class Runner:
         shared = record_of(self.model)
         with self.at_work():
             if shared.budget is None:
-                shared.budget = measure(self.decoder, lambda: self.decoder.room(self.model, tokens=16))
+                shared.budget = measure(self.decoder, lambda: self.decoder.new_tree(self.model, tokens=16))
             return shared.budget
 
     def admit(self, prompts: Sequence[Prompt]) -> list[Sentence]:
         """Take inputs in: run the encoder on all of them, and fill the tree with their prompts."""
         begun = perf_counter()
         if self.model.encoder_decoder:
-            places = self.decoder.take_in(self.model, prompts, self.sources)
+            places = self.decoder.add_inputs(self.model, prompts, self.sources)
         else:
             places = list(range(len(self._places), len(self._places) + len(prompts)))
         sentences = [Sentence(place, prompt.tokens) for place, prompt in zip(places, prompts, strict=True)]
@@ -97,7 +97,7 @@ class Runner:
             sentence.prompt_slot = parent
             counts.append(len(sentence.slots))
         if table:
-            self.decoder.read(self.tree.rows(table, counts), self.tree, self.sources)
+            self.decoder.prefill(self.tree.rows(table, counts), self.tree, self.sources)
 
     def step(self, rows: Sequence[Row], slots: list[int] | None = None) -> tuple[list[int], Any]:
         """One forward pass. Returns each row's slot, and logits (rows, vocabulary). Rows of a sentence stand together.
@@ -117,9 +117,9 @@ class Runner:
                 counts.append(1)
                 before = sentence
         begun = perf_counter()
-        self.decoder.watching = self._watching
+        self.decoder.records_attention = self._watching
         logits = self.decoder.step(self.tree.rows(table, counts), self.tree, self.sources)
-        self.decoder.watching = False
+        self.decoder.records_attention = False
         self.seconds += perf_counter() - begun
         return slots, logits
 
@@ -140,7 +140,7 @@ class Runner:
 
     def watch(self) -> None:
         """From now on, keep each step's attention to the source."""
-        if not self.decoder.attends:
+        if not self.decoder.has_attention:
             raise ValueError(f"the attention of model {self.model.name!r} is not known here, and a coverage penalty needs it")
         self._watching = True
 

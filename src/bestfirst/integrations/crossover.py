@@ -76,7 +76,7 @@ def ratio(call: Call, bounded: bool, input_ids: torch.Tensor, model_kwargs: dict
         times = float("inf")
         try:
             hooked = not call.model.on_gpu and step_for(call.model).name == "hooked"
-            checksum.sum_up(call.model)
+            checksum.make_checksum(call.model)
             if hooked:
                 times = _measured(call, bounded, processors, input_ids, model_kwargs, n)
         except Exception:  # whatever it is, the call itself will tell

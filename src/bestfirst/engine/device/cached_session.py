@@ -36,18 +36,18 @@ class CachedSession:
         until then it can be run, whatever the model has become."""
         fingerprint, session = self._known.session
         self._unseen = self._unproven = None
-        if fingerprint.copied is not None and not at_once and session.weights.reads_for(self.model.model):
+        if fingerprint.checksum is not None and not at_once and session.weights.reads_for(self.model.model):
             self._unseen = fingerprint
             return True
         seems = fingerprint.seems_to_hold(self.model.modules)
-        return seems and (fingerprint.copied is None or fingerprint.copied.holds())
+        return seems and (fingerprint.checksum is None or fingerprint.checksum.holds())
 
     def replace(self, make: Callable[[], Session], copies: bool) -> Session:
         """Keep another one instead. `copies`: it has some of the weights; else it reads the model's own, in their places."""
         self.forget()
         fingerprint, session = Fingerprint(self.model.modules), make()
         if copies:
-            fingerprint.copied = Checksum(self.model.model.parameters())
+            fingerprint.checksum = Checksum(self.model.model.parameters())
         self._known.session = fingerprint, session
         return session
 
@@ -60,7 +60,7 @@ class CachedSession:
         if looked is not None:
             if not looked.seems_to_hold(self.model.modules):
                 return False
-            self._unseen, self._unproven = None, looked.copied
+            self._unseen, self._unproven = None, looked.checksum
         return True
 
     def holds(self) -> bool:
