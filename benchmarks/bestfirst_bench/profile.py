@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from bestfirst.models.transformers import TransformersModel
 
 PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
-    "encoder": ((NativeDecoder, "take_in"),),
+    "encoder": ((NativeDecoder, "add_inputs"),),
     "products": ((Product, "__call__"),),
-    "product with the vocabulary": ((NativeDecoder, "_vocabulary"),),
+    "product with the vocabulary": ((NativeDecoder, "_project"),),
     "attention to ancestors": ((kernels, "own_attention"),),
     "attention to the source": ((kernels, "cross_attention"),),
     "norms and activations": ((kernels, "add_norm"), (kernels, "norm"), (kernels, "activate")),

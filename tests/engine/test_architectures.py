@@ -71,7 +71,7 @@ def test_results_do_not_depend_on_the_batch_or_its_order(name: str) -> None:
 # -- single steps ------------------------------------------------------------------------------------------------------
 
 STEPS = [
-    *((name, native, "sdpa") for native in step_choice.native() for name, fused in FUSED.items() if fused is FusedBart),
+    *((name, native, "sdpa") for native in step_choice.native_steps() for name, fused in FUSED.items() if fused is FusedBart),
     *((name, fused, "sdpa") for name, fused in FUSED.items()),
     *((name, HookedStep, attention) for name in NAMES for attention in ("sdpa", "eager")),
     *((name, RecomputeStep, "sdpa") for name in NAMES),

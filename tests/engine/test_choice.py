@@ -44,7 +44,7 @@ def spoil(decoder: type[DecoderStep], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "step", wrong)
 
 
-@pytest.mark.parametrize("native", step_choice.native())
+@pytest.mark.parametrize("native", step_choice.native_steps())
 def test_a_compiled_step_that_is_wrong_is_found_out_and_not_used(native, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(native, monkeypatch)
     assert step_choice.step_for(bestfirst.wrap(ARCHITECTURES["bart"].build())).name == "fused"
@@ -55,7 +55,7 @@ def test_a_compiled_step_that_is_wrong_is_found_out_and_not_used(native, monkeyp
 def test_hooked_is_the_second_choice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fused step that is wrong, however little, is found out and not used."""
     architecture = ARCHITECTURES[name]
-    for decoder in (*step_choice.native(), FUSED[name]):
+    for decoder in (*step_choice.native_steps(), FUSED[name]):
         spoil(decoder, monkeypatch)
     model = bestfirst.wrap(architecture.build(seed=4))
     inputs = architecture.inputs(3, seed=4)
@@ -149,7 +149,7 @@ def test_an_encoder_that_somebody_changed_is_run_as_it_is(name: str, when: str, 
     assert (step.name, step.encoder) == (architecture.decoder, None)
 
 
-@pytest.mark.parametrize("native", step_choice.native())
+@pytest.mark.parametrize("native", step_choice.native_steps())
 def test_a_compiled_encoder_that_is_wrong_is_found_out_and_not_used(native, monkeypatch: pytest.MonkeyPatch) -> None:
     from bestfirst.engine.steps.native.decoder import NativeEncoder
 

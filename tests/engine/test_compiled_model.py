@@ -59,7 +59,7 @@ def test_scores_from_scratch_and_attention_are_transformers(name, tmp_path):
         np.testing.assert_allclose(mine.score(query)[0].logprobs, its.score(query)[0].logprobs, atol=1e-4)
     score = bestfirst.Coverage(0.3)
     assert_alike(bestfirst.decode(mine, INPUTS, beam=3, score=score), bestfirst.decode(its, INPUTS, beam=3, score=score))
-    assert not mine.decoder.watching  # which would be slower, for all that come after
+    assert not mine.decoder.records_attention  # which would be slower, for all that come after
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_new", "silu", "swish"])

@@ -105,7 +105,7 @@ def test_all_layers_at_once_are_the_layers_one_by_one(name):
     for decoder.whole, decoder.encoder.whole in (wholes, (None, None)):
         tree, sources = Tree(CPU, torch.float32), Sources(CPU, torch.float32)
         hidden.append(decoder.encoder(inputs).copy())
-        decoder.take_in(None, [Prompt(each, ()) for each in inputs], sources)
+        decoder.add_inputs(None, [Prompt(each, ()) for each in inputs], sources)
         slots = tree.allocate(5)
         decoder.step(tree.rows([(2, 0, slots[i], 0, i) for i in range(3)], [1, 1, 1]), tree, sources)
         again = [(7, 1, slots[3], slots[1], 1), (8, 1, slots[4], slots[1], 1)]

@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 def test_arrays_lie_one_behind_another_and_begin_at_a_cache_line():
     pages, lengths = Pages(), (1, 17, 1000, CHUNK // 4 - 16, CHUNK, 5)
-    taken = [pages.take(n) for n in lengths]
+    taken = [pages.allocate(n) for n in lengths]
     for i, array in enumerate(taken):
         array[:] = i
     for i, (array, length) in enumerate(zip(taken, lengths, strict=True)):

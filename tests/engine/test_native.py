@@ -104,7 +104,7 @@ def test_activations(name):
     x, bias = 4 * normal(9, 240), normal(240)
     x[0, :4] = torch.tensor([200.0, -200.0, 0.0, nan])
     expected = ACTIVATIONS[name]((x + bias).double()).float()
-    calls.activate(x.numpy(), bias.numpy(), parts.KINDS[name])
+    calls.activate(x.numpy(), bias.numpy(), parts.ACTIVATIONS[name])
     torch.testing.assert_close(x, expected, rtol=1e-5, atol=2e-6, equal_nan=True)
 
 
@@ -132,7 +132,7 @@ def test_nan_stays_nan():
     d, starts, scale = heads * size, torch.tensor([0, 3, 7]).numpy(), np.float32(0.3)
     hidden = normal(7, d)
     hidden[1, 3] = nan
-    calls.activate(hidden.numpy(), torch.zeros(d).numpy(), parts.KINDS["relu"])
+    calls.activate(hidden.numpy(), torch.zeros(d).numpy(), parts.ACTIVATIONS["relu"])
     assert hidden.isnan().nonzero().tolist() == [[1, 3]]
     for part in range(3):  # of a query, a key, a value
         qkv, zeros, out = normal(7, 3 * d), torch.zeros(3 * d), torch.empty(7, d)

@@ -34,8 +34,8 @@ def test_all_layers_at_once_are_the_layers_one_by_one(name):
     for whole in (True, False):
         if not whole:
             decoder.whole = decoder.encoder.whole = None
-        tree, sources = decoder.room()
-        decoder.take_in(None, [Prompt([5, 6, 7], ()), Prompt([8, 9], ())], sources)
+        tree, sources = decoder.new_tree()
+        decoder.add_inputs(None, [Prompt([5, 6, 7], ()), Prompt([8, 9], ())], sources)
         slots = tree.allocate(5)
         table = [(2, 0, slots[0], 0, 0), (2, 0, slots[1], 0, 1)]
         logits = [decoder.step(tree.rows(table, [1, 1]), tree, sources).copy()]

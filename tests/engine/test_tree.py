@@ -60,13 +60,13 @@ def test_one_input_needs_no_masks_until_its_window_ends(name, monkeypatch):
     model = bestfirst.wrap(tiny(name, sliding_window=8))
     step = step_for(model)
     assert isinstance(step, HookedStep)
-    assert step.needless
+    assert step.omit_masks
     seen = masks_seen(step, monkeypatch)
     windowed = model.model.config.sliding_window if name != "Qwen3MoeForCausalLM" else None
     [result] = decode(model, [[5, 6, 7]], 4, max_length=12)
     assert seen[:3] == [False] * 3
     assert any(seen) == (windowed is not None)
-    step.needless = False
+    step.omit_masks = False
     [masked] = decode(model, [[5, 6, 7]], 4, max_length=12)
     assert [each.tokens for each in result.hypotheses] == [each.tokens for each in masked.hypotheses]
     assert [each.score for each in result.hypotheses] == pytest.approx([each.score for each in masked.hypotheses], abs=1e-5)
@@ -87,4 +87,4 @@ def test_a_model_that_needs_its_masks_gets_them(monkeypatch):
     monkeypatch.setattr(type(inner), "forward", particular)
     step = step_for(model)
     assert step.name == "hooked"
-    assert not step.needless
+    assert not step.omit_masks

@@ -109,9 +109,9 @@ def has_own_encoder(model: Any, modules: Modules) -> bool:
     """Whether one of our engines, on the host or on a device, has its own encoder for this transformers model, which consists of
     `modules`. Such an encoder reads token ids and no padding."""
     from ..models.torch_modules import every_module
-    from .steps.step_choice import native
+    from .steps.step_choice import native_steps
 
-    if any(step.takes(model) for step in native()):
+    if any(step.takes(model) for step in native_steps()):
         return every_module(model.get_encoder()).untouched
     if model.device.type != "cuda" or find_spec("triton") is None:
         return False

@@ -329,7 +329,7 @@ class CompiledEngine(HostEngine):
         for search in searches:
             search.make_room()
         self._max_positions = max(self._max_positions, *(search.longest for search in searches))
-        tree.reach(self._max_positions)
+        tree.reserve_positions(self._max_positions)
         queued = max(int(search.head[s.ROW_ROOM]) for search in searches)
         memory.numbers[s.PLAYED] = queued
         for costs, cursors in ((s.COSTS_AT, s.CURSORS_AT), (s.AWAY_COSTS_AT, s.AWAY_CURSORS_AT)):

@@ -94,7 +94,7 @@ class CompiledModel(TextModel):
     def second(self) -> CompiledModel:
         """The same model with its own working memory: both may run at the same time."""
         twin = copy(self)
-        twin._decoder, twin._lock, twin._first = self.decoder.again(), RLock(), ref(self)
+        twin._decoder, twin._lock, twin._first = self.decoder.with_own_workspace(), RLock(), ref(self)
         return twin
 
     @property
@@ -107,11 +107,11 @@ class CompiledModel(TextModel):
             return self.cached.score(batch)
         out = []
         for prompt, prefix in batch:
-            tokens, (tree, sources) = (*prompt.tokens, *prefix), self.decoder.room()
+            tokens, (tree, sources) = (*prompt.tokens, *prefix), self.decoder.new_tree()
             slots = tree.allocate(len(tokens))
             table = [(token, i, slots[i], slots[i - 1] if i else 0, 0) for i, token in enumerate(tokens)]
             with self.decoder.lock:
-                self.decoder.take_in(self, [prompt], sources)
+                self.decoder.add_inputs(self, [prompt], sources)
                 logits = self.decoder.step(tree.rows(table, [len(table)]), tree, sources)[-1].astype(np.float64)
             logprobs = log_softmax(logits).clip(max=0)
             logprobs[list(self.banned)] = -inf
@@ -162,9 +162,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 def read_weights(config: Mapping[str, Any], tensors: WeightFiles) -> BartWeights:
     """A folder's weights. NeedsTransformers if there is no kernel for the activation."""
     from .steps.bart_weights import read_folder
-    from .steps.native.parts import KINDS
+    from .steps.native.parts import ACTIVATIONS
 
-    if config["activation_function"] not in KINDS:
+    if config["activation_function"] not in ACTIVATIONS:
         raise NeedsTransformers(f"its activation is {config['activation_function']!r}")
     weights = read_folder(config, tensors)
     vocabulary = len(weights.head.weight)

@@ -48,7 +48,7 @@ class Runner:
         self.model = model
         self.decoder = decoder
         self.mode = mode
-        self.tree, self.sources = decoder.room(model)
+        self.tree, self.sources = decoder.new_tree(model)
         self.lock = getattr(decoder, "lock", None) or record_of(model).lock  # held while this model runs
         self.seconds = 0.0  # spent in the model so far
         self._keeps_attention = False  # per runner, since runners share the decoder
@@ -65,14 +65,14 @@ class Runner:
         record = record_of(self.model)
         with self.exclusive():
             if record.budget is None:
-                record.budget = measured_budget(self.decoder, lambda: self.decoder.room(self.model, tokens=16))
+                record.budget = measured_budget(self.decoder, lambda: self.decoder.new_tree(self.model, tokens=16))
             return record.budget
 
     def admit(self, prompts: Sequence[Prompt]) -> list[Sentence]:
         """Admits inputs: runs the encoder on all of them, and prefills the cache with their prompts."""
         begun = perf_counter()
         if self.model.encoder_decoder:
-            places = self.decoder.take_in(self.model, prompts, self.sources)
+            places = self.decoder.add_inputs(self.model, prompts, self.sources)
         else:
             places = list(range(len(self._sentences), len(self._sentences) + len(prompts)))
         sentences = [Sentence(place, prompt.tokens) for place, prompt in zip(places, prompts, strict=True)]
@@ -95,7 +95,7 @@ class Runner:
             sentence.prompt_slot = parent
             counts.append(len(sentence.slots))
         if table:
-            self.decoder.read(self.tree.rows(table, counts), self.tree, self.sources)
+            self.decoder.prefill(self.tree.rows(table, counts), self.tree, self.sources)
 
     def step(self, rows: Sequence[Row], slots: list[int] | None = None) -> tuple[list[int], Any]:
         """One forward pass. Returns each row's slot, and logits (rows, vocabulary). Rows of a sentence must be adjacent.
@@ -115,9 +115,9 @@ class Runner:
                 counts.append(1)
                 before = sentence
         begun = perf_counter()
-        self.decoder.watching = self._keeps_attention
+        self.decoder.records_attention = self._keeps_attention
         logits = self.decoder.step(self.tree.rows(table, counts), self.tree, self.sources)
-        self.decoder.watching = False
+        self.decoder.records_attention = False
         self.seconds += perf_counter() - begun
         return slots, logits
 
@@ -138,7 +138,7 @@ class Runner:
 
     def keep_attention(self) -> None:
         """From now on, each step keeps its cross-attention weights. ValueError if the decoder cannot."""
-        if not self.decoder.attends:
+        if not self.decoder.has_attention:
             raise ValueError(f"the attention of model {self.model.name!r} is not known here, and a coverage penalty needs it")
         self._keeps_attention = True
 

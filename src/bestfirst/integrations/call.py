@@ -65,7 +65,7 @@ class Call:
                 record_of(self.model).step = None
             if changed or self.trace is not None:
                 self._run(plan, monotonic)
-            checksum.sum_up(self.model)
+            checksum.make_checksum(self.model)
 
     def _run(self, plan: Strategy, monotonic: bool) -> None:
         self.stats.search = "greedy" if self.greedy else "level by level" if plan.level_by_level else plan.name

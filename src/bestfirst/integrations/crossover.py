@@ -81,7 +81,7 @@ def ratio(call: Call, bounded: bool, input_ids: torch.Tensor, model_kwargs: dict
         measured = float("inf")
         try:
             hooked = not call.model.on_gpu and step_for(call.model).name == "hooked"
-            checksum.sum_up(call.model)
+            checksum.make_checksum(call.model)
             if hooked:
                 measured = _measure_call(call, bounded, processors, input_ids, model_kwargs, n)
         except Exception:  # the call itself will fail the same way, and report it

@@ -37,18 +37,18 @@ class CachedSession:
         be able to read the model's tokens, so that nothing is accessed out of bounds."""
         fingerprint, session = self._record.session
         self._unchecked = self._pending = None
-        if fingerprint.copied is not None and not verify_now and session.weights.can_read(self.model.model):
+        if fingerprint.checksum is not None and not verify_now and session.weights.can_read(self.model.model):
             self._unchecked = fingerprint
             return True
         seems = fingerprint.seems_to_hold(self.model.modules)
-        return seems and (fingerprint.copied is None or fingerprint.copied.holds())
+        return seems and (fingerprint.checksum is None or fingerprint.checksum.holds())
 
     def replace(self, make: Callable[[], Session], copies: bool) -> Session:
         """Keep a new session. `copies`: it copies weights, which get a checksum; else it reads the model's own in place."""
         self.forget()
         fingerprint, session = Fingerprint(self.model.modules), make()
         if copies:
-            fingerprint.copied = Checksum(self.model.model.parameters())
+            fingerprint.checksum = Checksum(self.model.model.parameters())
         self._record.session = fingerprint, session
         return session
 
@@ -61,7 +61,7 @@ class CachedSession:
         if fingerprint is not None:
             if not fingerprint.seems_to_hold(self.model.modules):
                 return False
-            self._unchecked, self._pending = None, fingerprint.copied
+            self._unchecked, self._pending = None, fingerprint.checksum
         return True
 
     def is_valid(self) -> bool:

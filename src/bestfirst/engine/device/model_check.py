@@ -16,7 +16,7 @@ from ...search import Answer, Result
 from ..engine import Job
 from ..model_record import record_of
 from ..steps.step_check import Hypotheses, branches, close, trial_prompts
-from ..steps.step_choice import Fingerprint, turns_otherwise
+from ..steps.step_choice import Fingerprint, rope_changes_with_length
 from ..steps.windows import FULL, SLIDING
 from .admission import Reading
 from .cuda_graphs import Graphs, send
@@ -70,7 +70,7 @@ def changes_with_length(model: Any) -> bool:
     config = model.config.get_text_config(decoder=True)
     if any(getattr(module, "attention_type", None) == "block_sparse" for module in model.get_decoder().modules()):  # BigBird
         return True
-    return bool(set(getattr(config, "layer_types", None) or ()) - {FULL, SLIDING}) or turns_otherwise(config)
+    return bool(set(getattr(config, "layer_types", None) or ()) - {FULL, SLIDING}) or rope_changes_with_length(config)
 
 
 def windows_are_passed(modules: OwnModules, model: TransformersModel) -> bool:

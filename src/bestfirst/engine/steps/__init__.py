@@ -1,1 +1,1 @@
-"""Steps: how a model's forward pass is computed on a tree of hypotheses, and which way of doing so runs which model."""
+"""Steps: how a model's forward pass is computed on a tree of hypotheses, and which implementation runs which model."""

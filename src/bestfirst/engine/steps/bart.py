@@ -1,8 +1,8 @@
-"""FusedBart: the decoders of Marian, BART, mBART, Pegasus, M2M100, NLLB and Whisper, straight from their modules' weights
-(`read_bart`). NativeBart: the same, compiled (`native`), on a CPU, in float32.
+"""FusedBart: the decoders of Marian, BART, mBART, Pegasus, M2M100, NLLB and Whisper, run directly on their modules' weights.
 
-What FusedBart saves over the modules themselves: one product for query, key and value; keys and values written and gathered once
-a layer, together; the encoder's keys used where they lie, one copy for each input; no masks rebuilt, no per-module Python.
+Saved over the modules themselves: a fused QKV projection; keys and values written and gathered once per layer, together; one copy
+of the encoder's keys and values per input, read in place; no masks rebuilt, no per-module Python. `NativeBart` wraps the
+numba-compiled version of the same step (`native`; CPU, float32). `read_bart` extracts the weights from a Hugging Face model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...models.transformers import Prompt, TransformersModel
 from .bart_weights import NORM_FIRST, Affine, BartAttention, BartLayer, BartSide, BartWeights, JoinedLayer, LayerNorm
 from .decoder_step import DecoderStep, chunks
 from .native.decoder import NativeDecoder
-from .native.parts import KINDS
+from .native.parts import ACTIVATIONS
 from .operations import Linear
 from .positions import position_table
 from .step_rows import Positions
@@ -28,11 +28,11 @@ from .tree import MaskedRows, Sources, Tree
 
 
 class FusedBart(DecoderStep):
-    """A step of a BART-like decoder, all rows of all inputs at once."""
+    """One step of a BART-like decoder in torch: all rows of all inputs at once."""
 
     name = "fused"
-    attends = True
-    layers: list[Any]  # as `JoinedLayer`, or what has its products
+    has_attention = True
+    layers: list[Any]  # `JoinedLayer`, or an object with the same projections (`T5Layer`)
     head: Any
 
     @staticmethod
@@ -60,16 +60,18 @@ class FusedBart(DecoderStep):
         mask = rows.mask[:, None, None]
         grid = RowGrid(rows, sources)
         for index, layer in enumerate(self.layers):
-            x = self._residual(x, layer.own_norm, lambda y, i=index, w=layer: self._own(y, i, w, rows, mask, tree))
-            x = self._residual(x, layer.cross_norm, lambda y, i=index, w=layer: self._cross(y, i, w, grid, sources))
+            x = self._residual(x, layer.own_norm, lambda y, i=index, w=layer: self._self_attention(y, i, w, rows, mask, tree))
+            x = self._residual(x, layer.cross_norm, lambda y, i=index, w=layer: self._cross_attention(y, i, w, grid, sources))
             x = self._residual(x, layer.norm, lambda y, w=layer: w.fc2(w.activation(w.fc1(y))))
-        return self.head.again(normed(x, self.side.last_norm))
+        return self.head.into_buffer(normed(x, self.side.last_norm))
 
     def _residual(self, x: torch.Tensor, norm: LayerNorm | None, block: Any) -> torch.Tensor:
         return x + block(normed(x, norm)) if self.side.norm_first else normed(x + block(x), norm)
 
-    def _own(self, x: torch.Tensor, index: int, layer: Any, rows: MaskedRows, mask: torch.Tensor, tree: Tree) -> torch.Tensor:
-        """Self-attention over each row's ancestors, gathered from the tree."""
+    def _self_attention(
+        self, x: torch.Tensor, index: int, layer: Any, rows: MaskedRows, mask: torch.Tensor, tree: Tree
+    ) -> torch.Tensor:
+        """Self-attention of each row over its ancestors, gathered from the tree."""
         n, width = x.shape[0], layer.heads * layer.size
         qkv = layer.qkv(x)  # (rows, 3 d)
         context = tree.extend(index, rows, qkv[:, width:]).unflatten(2, (2, layer.heads, layer.size)).permute(2, 0, 3, 1, 4)
@@ -77,73 +79,73 @@ class FusedBart(DecoderStep):
         out = F.scaled_dot_product_attention(q, context[0], context[1], attn_mask=mask, scale=layer.scaling)
         return layer.own_out(out.reshape(n, width))
 
-    def _cross(self, x: torch.Tensor, index: int, layer: Any, grid: RowGrid, sources: Sources) -> torch.Tensor:
-        """Attention to the encoder: all rows of an input share its one copy of keys and values."""
-        q = grid.gather(layer.cross_q(x)).view(grid.inputs, grid.most, layer.heads, layer.size).transpose(1, 2)
+    def _cross_attention(self, x: torch.Tensor, index: int, layer: Any, grid: RowGrid, sources: Sources) -> torch.Tensor:
+        """Cross-attention: all rows of an input share its single copy of keys and values."""
+        q = grid.gather(layer.cross_q(x)).view(grid.inputs, grid.max_rows, layer.heads, layer.size).transpose(1, 2)
         kv = grid.of(sources.layers[index])
-        if q.device.type == "cpu" or self.watching:  # so few queries share a source that plain products are faster there
+        if q.device.type == "cpu" or self.records_attention:  # few queries per source: plain matmuls are faster on a CPU
             weights = (q @ kv[0].transpose(2, 3)).mul_(layer.scaling).add_(grid.mask).softmax(-1)
             out = weights @ kv[1]
-            if self.watching and index == len(self.layers) - 1:
-                self.attention = grid.scatter(weights.mean(1).reshape(grid.inputs * grid.most, -1))  # (rows, source)
+            if self.records_attention and index == len(self.layers) - 1:
+                self.attention = grid.scatter(weights.mean(1).reshape(grid.inputs * grid.max_rows, -1))  # (rows, source)
         else:
             out = F.scaled_dot_product_attention(q, kv[0], kv[1], attn_mask=grid.mask, scale=layer.scaling)
-        return layer.cross_out(grid.scatter(out.transpose(1, 2).reshape(grid.inputs * grid.most, -1)))
+        return layer.cross_out(grid.scatter(out.transpose(1, 2).reshape(grid.inputs * grid.max_rows, -1)))
 
 
 class RowGrid:
-    """The rows of a step by input: a grid of inputs by rows each, so that attention to the encoder is one batched product."""
+    """A step's rows arranged as a grid (inputs, rows per input), so that cross-attention is one batched matmul per layer."""
 
     def __init__(self, rows: MaskedRows, sources: Sources) -> None:
         self.longest = sources.longest()
-        self.inputs, self.most = len(rows.counts), max(rows.counts)
+        self.inputs, self.max_rows = len(rows.counts), max(rows.counts)
         device = rows.sentences.device
-        # All inputs in flight, in order: use their keys where they lie. Otherwise pick out those that have rows.
-        everyone = rows.places == list(range(len(sources)))
-        self.places = None if everyone else torch.tensor(rows.places, device=device)
-        mask = sources.mask[: self.inputs] if everyone else sources.mask[self.places]
+        # If every input in flight has rows, in order, keys are read in place. Otherwise those of the inputs with rows are copied.
+        in_place = rows.places == list(range(len(sources)))
+        self.places = None if in_place else torch.tensor(rows.places, device=device)
+        mask = sources.mask[: self.inputs] if in_place else sources.mask[self.places]
         self.mask = mask[:, None, None, : self.longest]
-        self.cells: torch.Tensor | None = None  # (rows,) each row's cell of the grid, where the grid has empty ones
-        if self.most > 1 and self.inputs * self.most != len(rows.sentences):
-            cells = [i * self.most + j for i, count in enumerate(rows.counts) for j in range(count)]
+        self.cells: torch.Tensor | None = None  # (rows,) index of each row's grid cell; None if the grid has no empty cells
+        if self.max_rows > 1 and self.inputs * self.max_rows != len(rows.sentences):
+            cells = [i * self.max_rows + j for i, count in enumerate(rows.counts) for j in range(count)]
             self.cells = torch.tensor(cells, device=device)
 
     def of(self, layer: torch.Tensor) -> torch.Tensor:
-        """A layer's keys and values, for the inputs that have rows."""
+        """A layer's source keys and values for the inputs that have rows, (2, inputs, heads, longest source, head size)."""
         chosen = layer[:, : self.inputs] if self.places is None else layer.index_select(1, self.places)
         return chosen[:, :, :, : self.longest]
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
-        """Rows to grid."""
+        """Rows (rows, d) to grid cells (inputs * most, d); empty cells are zero."""
         if self.cells is None:
             return x
-        return x.new_zeros(self.inputs * self.most, x.shape[1]).index_copy_(0, self.cells, x)
+        return x.new_zeros(self.inputs * self.max_rows, x.shape[1]).index_copy_(0, self.cells, x)
 
     def scatter(self, x: torch.Tensor) -> torch.Tensor:
-        """Grid to rows."""
+        """Grid cells back to rows."""
         return x if self.cells is None else x.index_select(0, self.cells)
 
 
 class NativeBart(NativeDecoder, DecoderStep):
-    """The compiled step: tree and sources are numpy's, only what it tells others is torch's."""
+    """The compiled step (`NativeDecoder`) as a `DecoderStep`: trees and sources hold numpy arrays, results are torch tensors."""
 
     @staticmethod
     def takes(model: Any) -> bool:
-        known = getattr(model.config, "activation_function", None) in KINDS
+        known = getattr(model.config, "activation_function", None) in ACTIVATIONS
         return known and looks_like_bart(model) and model.device.type == "cpu" and model.dtype == torch.float32
 
     @torch.inference_mode()
     def __init__(self, model: Any, eight_bits: bool = False) -> None:
         super().__init__(as_numpy(read_bart(model)), eight_bits)
 
-    def take_in(self, model: TransformersModel, prompts: Sequence[Prompt], sources: Any) -> list[int]:
+    def add_inputs(self, model: TransformersModel, prompts: Sequence[Prompt], sources: Any) -> list[int]:
         encoded = [prompt.hidden for prompt in prompts]
         if any(hidden is None for hidden in encoded):
             if self.encoder is not None:
-                return super().take_in(model, prompts, sources)
+                return super().add_inputs(model, prompts, sources)
             batches = [model.encode(chunk) for chunk in chunks(prompts)]
             encoded = [each[:n] for hidden, lengths in batches for each, n in zip(hidden, lengths, strict=True)]
-        return self.take_encoded(torch.cat(encoded).numpy(), [len(hidden) for hidden in encoded], sources)
+        return self.add_encoded(torch.cat(encoded).numpy(), [len(hidden) for hidden in encoded], sources)
 
     def step(self, rows: Any, tree: Any, sources: Any) -> torch.Tensor:
         return torch.from_numpy(super().step(rows, tree, sources))
@@ -156,17 +158,17 @@ class NativeBart(NativeDecoder, DecoderStep):
 
 
 def normed(x: torch.Tensor, norm: Any) -> torch.Tensor:
-    """x normalised, where there is a norm."""
+    """Layer normalisation of x; x itself if `norm` is None."""
     return x if norm is None else F.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
 
 
 def looks_like_bart(model: Any) -> bool:
-    """Whether this looks like one of these models."""
+    """Whether the model's type and modules are those of a supported BART-like model."""
     return model.config.model_type in NORM_FIRST and hasattr(model.get_decoder(), "layers")
 
 
 def read_bart(model: Any) -> BartWeights:
-    """The weights of a model that looks like one, where they lie."""
+    """The weights of a BART-like model, not copied. `encoder` is None if the model's encoder is built differently (Whisper)."""
     try:
         encoder = _side(model.get_encoder())
     except AttributeError:
@@ -219,14 +221,14 @@ def _norm(module: Any) -> LayerNorm | None:
 
 
 def _embed_scale(module: Any) -> float:
-    """An embedding module's own scale, or that of the side; Whisper has one that it does not use."""
+    """The scale of token embeddings, from the embedding module or from its owner. Whisper defines one and does not use it."""
     if module.config.model_type == "whisper":
         return 1.0
     return float(getattr(module.embed_tokens, "embed_scale", getattr(module, "embed_scale", 1.0)))
 
 
 def as_numpy(weights: Any) -> Any:
-    """Weights (`BartWeights`, or a part of them) whose tensors are seen as numpy's arrays."""
+    """`BartWeights`, or any part of it, with every tensor viewed as a numpy array."""
     if isinstance(weights, torch.Tensor):
         return weights.detach().contiguous().numpy()
     if isinstance(weights, Positions):

@@ -1,8 +1,8 @@
-"""BartWeights: what Marian, BART, mBART, Pegasus, M2M100, NLLB and Whisper's decoder are made of, said once; and how they are
-read from a folder's config and safetensors files, without torch and transformers.
+"""BartWeights: the weights of Marian, BART, mBART, Pegasus, M2M100, NLLB and of Whisper's decoder, independent of any library.
 
-Arrays as the model holds them, and the few things that they do not tell. Each way to compute a step takes them from here, and
-adds its own layout (joined, transposed, tiled). Nothing here computes anything: the arrays may be of any library.
+Holds the arrays as the model stores them, and the few settings that arrays do not tell. Each implementation of a step takes its
+weights from here and adds a layout of its own (fused, transposed, tiled). Nothing here computes: arrays may be torch or numpy.
+`read_folder` reads them from a folder's config and safetensors files without torch and transformers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ...models.folder import FilesDiffer, ModelNotFound, NeedsTransformers, Weig
 from .step_rows import Positions
 
 NORM_FIRST = {"marian": False, "bart": False, "mbart": True, "pegasus": True, "m2m_100": True, "whisper": True}
-"""The architectures, and where a layer normalises, before or after its attention: the one thing its weights do not tell."""
+"""Supported architectures, and whether their layers are pre-norm (True) or post-norm: the one property weights do not show."""
 
 
 @dataclass(frozen=True)
 class Affine:
-    """x W^T + b: weight (outputs, inputs), bias (outputs,) or None."""
+    """x W^T + b: weight (outputs, inputs); bias (outputs,) or None."""
 
     weight: Any
     bias: Any
@@ -31,7 +31,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class LayerNorm:
-    """A layer normalisation: weight and bias (d,)."""
+    """A layer normalisation: weight and bias are (d,)."""
 
     weight: Any
     bias: Any
@@ -40,7 +40,7 @@ class LayerNorm:
 
 @dataclass(frozen=True)
 class BartAttention:
-    """Attention of `heads` heads, `size` numbers each; queries are multiplied with `scaling`."""
+    """The projections of multi-head attention: `heads` heads of `size` numbers each; queries are multiplied by `scaling`."""
 
     query: Affine
     key: Affine
@@ -53,7 +53,7 @@ class BartAttention:
 
 @dataclass(frozen=True)
 class BartLayer:
-    """A layer, each block with the norm before or after it; one of an encoder has no `cross`."""
+    """One encoder or decoder layer. Each block has a norm, before or after it (`NORM_FIRST`). Encoder layers have no `cross`."""
 
     own: BartAttention
     own_norm: LayerNorm
@@ -61,30 +61,30 @@ class BartLayer:
     cross_norm: LayerNorm | None
     fc1: Affine
     fc2: Affine
-    activation: Any  # a function of arrays
+    activation: Any  # a function of arrays; None when read from files
     norm: LayerNorm
-    activation_name: str = ""  # as configs call it
+    activation_name: str = ""  # `activation_function` of the config
 
 
 @dataclass(frozen=True)
 class BartSide:
-    """An encoder or a decoder. What enters the first layer: embedding * embed_scale + position, normalised by `first_norm`."""
+    """An encoder or a decoder. The first layer's input is embedding * embed_scale + position, through `first_norm` if any."""
 
     layers: tuple[BartLayer, ...]
     norm_first: bool
     embedding: Any  # (vocabulary, d)
     embed_scale: float
-    positions: Any  # its `up_to(n)`: the embeddings of n positions or more, (positions, d), or of all there are
+    positions: Any  # `Positions`: `up_to(n)` has the embeddings of at least n positions, (positions, d), or of all there are
     first_norm: LayerNorm | None
     last_norm: LayerNorm | None
 
     @property
     def width(self) -> int:
-        """d: numbers in a row."""
+        """d, the size of the residual stream."""
         return int(self.embedding.shape[1])
 
     def norms(self) -> Iterator[LayerNorm]:
-        """Those of the layers and the last, in the order in which a row comes to them."""
+        """The norms of all layers and the last norm, in the order in which a forward pass applies them."""
         for layer in self.layers:
             yield from (norm for norm in (layer.own_norm, layer.cross_norm, layer.norm) if norm is not None)
         if self.last_norm is not None:
@@ -93,7 +93,7 @@ class BartSide:
 
 @dataclass(frozen=True)
 class BartWeights:
-    """A whole model. `encoder`: None where it is not one of token ids (Whisper's hears), or not built as these models' are."""
+    """A whole model. `encoder` is None if it takes no token ids (Whisper: audio), or is not built like these models' encoders."""
 
     encoder: BartSide | None
     decoder: BartSide
@@ -101,8 +101,7 @@ class BartWeights:
 
 
 class JoinedLayer:
-    """A layer with the products of one way to compute them, joined where that saves one. `product`: one of parts that take the
-    same input."""
+    """A layer whose projections are made by `product(*parts)`: one for all `Affine`s that take the same input (`Linear.join`)."""
 
     def __init__(self, layer: BartLayer, product: Callable[..., Any]) -> None:
         own, cross = layer.own, layer.cross
@@ -118,16 +117,17 @@ class JoinedLayer:
 
 # -- from a folder's files -------------------------------------------------------------------------------------------------
 
-EPSILON = 1e-5  # of every norm: none of these models' configs has another
-LEARNED = ("bart", "mbart")  # positions are learned, and the first two are nobody's
-NORMED = ("bart", "mbart")  # what is embedded is normalised
-OFFSET = 2
+EPSILON = 1e-5  # of every norm: these models' configs have no setting for it
+LEARNED, OFFSET = ("bart", "mbart"), 2  # position embeddings are learned; the first OFFSET rows of the table are unused
+NORMED = ("bart", "mbart")  # embeddings are normalised before the first layer
 
 
 def read_folder(config: Mapping[str, Any], tensors: WeightFiles) -> BartWeights:
-    """The weights of a Marian, BART, mBART, Pegasus or M2M100 model. ModelNotFound where some are missing."""
+    """The weights of a Marian, BART, mBART, Pegasus or M2M100 model. Raises ModelNotFound or FilesDiffer if config and tensors
+    disagree, NeedsTransformers for a variant that is not known here.
+    """
     name = "model.shared.weight"
-    shared = tensors[name] if name in tensors else None  # noqa: SIM401  it is no mapping
+    shared = tensors[name] if name in tensors else None  # noqa: SIM401  `WeightFiles` is not a mapping
     reader = FolderReader(config, tensors)
     encoder, decoder = reader.side("encoder", shared), reader.side("decoder", shared)
     bias = tensors["final_logits_bias"].reshape(-1) if "final_logits_bias" in tensors else None
@@ -135,7 +135,7 @@ def read_folder(config: Mapping[str, Any], tensors: WeightFiles) -> BartWeights:
 
 
 class FolderReader:
-    """Reads one model."""
+    """Reads one model's tensors, checking every shape against the config."""
 
     def __init__(self, config: Mapping[str, Any], tensors: WeightFiles) -> None:
         self.config = config
@@ -145,7 +145,7 @@ class FolderReader:
         self.positions = int(config["max_position_embeddings"])
 
     def side(self, name: str, shared: Any) -> BartSide:
-        """The encoder or the decoder."""
+        """The encoder or the decoder (`name`)."""
         root = f"model.{name}"
         embedding = self._embedding(root, shared)
         heads, layers = int(self.config[f"{name}_attention_heads"]), int(self.config[f"{name}_layers"])
@@ -169,17 +169,17 @@ class FolderReader:
         if own not in self.tensors:
             self._check("model.shared.weight", len(shared) if shared is not None else 0, self.width)
             return shared
-        found = self._take(own, self.tensors.shape(own)[0], self.width)
+        found = self._tensor(own, self.tensors.shape(own)[0], self.width)
         tied = self.config["tie_word_embeddings"] and self.config.get("share_encoder_decoder_embeddings", True)
         if tied and shared is not None and not np.array_equal(found, shared):
             raise NeedsTransformers("its embeddings are stored twice, and differ")
         return found
 
     def head(self, embedding: Any) -> Any:
-        """The last product's weights: the decoder's embeddings, or its own."""
+        """The output projection's weights: the decoder's embeddings if tied, else its own."""
         name = "lm_head.weight"
         if not self.config["tie_word_embeddings"]:
-            return self._take(name, len(embedding), self.width)
+            return self._tensor(name, len(embedding), self.width)
         if name in self.tensors and not np.array_equal(self.tensors[name], embedding):
             raise NeedsTransformers("its last weights are stored twice, and differ")
         return embedding
@@ -207,13 +207,13 @@ class FolderReader:
         return BartAttention(query, key, value, out, heads, size, size**-0.5)
 
     def _affine(self, name: str, outputs: int, inputs: int) -> Affine:
-        return Affine(self._take(f"{name}.weight", outputs, inputs), self._take(f"{name}.bias", outputs))
+        return Affine(self._tensor(f"{name}.weight", outputs, inputs), self._tensor(f"{name}.bias", outputs))
 
     def _norm(self, name: str) -> LayerNorm:
-        return LayerNorm(self._take(f"{name}.weight", self.width), self._take(f"{name}.bias", self.width), EPSILON)
+        return LayerNorm(self._tensor(f"{name}.weight", self.width), self._tensor(f"{name}.bias", self.width), EPSILON)
 
-    def _take(self, name: str, *shape: int) -> Any:
-        """A weight of this shape: kernels do not look."""
+    def _tensor(self, name: str, *shape: int) -> Any:
+        """A tensor that must have this shape: compiled kernels do not check shapes."""
         self._check(name, *shape)
         return self.tensors[name]
 
@@ -223,26 +223,26 @@ class FolderReader:
             raise ModelNotFound(f"its weights and config.json differ: {name!r} is {stored}, config.json makes it {shape}")
 
     def _positions(self, name: str) -> Positions:
-        width, most = self.width, self.positions  # not to keep the reader, and the files that it has mapped
+        width, most = self.width, self.positions  # closures must not keep this reader, and with it the mapped files, alive
         if self.kind == "m2m_100":
             padding = int(self.config["pad_token_id"])
-            return Positions(lambda n: rising(n, width, padding))
+            return Positions(lambda n: m2m100_sinusoids(n, width, padding))
         if self.kind not in LEARNED and name not in self.tensors:
             return Positions(lambda n: sinusoids(min(n, most), width))
         first = OFFSET if self.kind in LEARNED else 0
-        table = self._take(name, self.positions + first, self.width)[first:]
+        table = self._tensor(name, self.positions + first, self.width)[first:]
         return Positions(lambda _: table)
 
 
 def sinusoids(n: int, width: int) -> Any:
-    """Marian's and Pegasus': sines of even places, then cosines of odd ones."""
+    """Marian's and Pegasus' position embeddings, (n, width): sines of the even dimensions, then cosines of the odd ones."""
     places = np.arange(width)
     angles = np.arange(n)[:, None] / np.power(10000, 2 * (places // 2) / width)
     return np.concatenate([np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])], 1).astype(np.float32)
 
 
-def rising(n: int, width: int, padding: int) -> Any:
-    """M2M100's: from the one after the padding's, sines, then cosines."""
+def m2m100_sinusoids(n: int, width: int, padding: int) -> Any:
+    """M2M100's position embeddings, (n, width), of the positions after the padding id: sines, then cosines."""
     half = width // 2
     each = np.exp(np.arange(half, dtype=np.float32) * np.float32(-log(10000) / (half - 1)))
     angles = np.arange(padding + 1, padding + 1 + n, dtype=np.float32)[:, None] * each

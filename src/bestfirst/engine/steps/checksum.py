@@ -1,8 +1,8 @@
-"""Checksum: one number for the weights that a step has copied, so that a copy is known to be stale however they were changed.
+"""Checksum: detects that a model's weights have changed since a step copied them, however they were written to.
 
-torch counts what is written to a tensor, but not through `.data`, numpy or another process; so the kernel is asked
-(`WrittenPages`), and what may have been written is read. Where it cannot be asked all is read, which takes as long as memory
-does, on a thread of its own: beside a search, not before it.
+torch counts writes to a tensor, but not those through `.data`, numpy or another process. On Linux the operating system's kernel
+is asked which pages were written to (`WrittenPages`), and only those arrays are read again. Where it cannot be asked, all weights
+are read, which takes as long as memory bandwidth allows: on a thread of its own, while a search runs, not before it.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ from .native.registers import available
 
 
 def mixed(numbers: Any) -> int:
-    """A number that depends on each of these and its place."""
+    """A checksum of these numbers that depends on each value and its position."""
     return calls.mixed(numbers) if numbers.dtype == np.int32 and available() else crc32(numbers)
 
 
-SMALL, THERE = -1, -2  # where the sums of what fills no page, and of what is on a device, stand among those of large parameters
+SMALL, ON_DEVICE = -1, -2  # keys of two sums among those of large parameters: parts that fill no page, and weights on a device
 
 
 def begin(model: TransformersModel) -> Checksum | None:
-    """Start to read the weights that the step of the last decode has copies of; a step that nobody has summed up is given up."""
+    """Start to read the weights that the last decode's step has copies of. Without a checksum that step is dropped (None)."""
     shared = record_of(model)
-    if shared.step is None or shared.step[0].copied is None:
+    if shared.step is None or shared.step[0].checksum is None:
         shared.step = None
         return None
-    checksum: Checksum = shared.step[0].copied
+    checksum: Checksum = shared.step[0].checksum
     checksum.begin()
     return checksum
 
 
-def sum_up(model: TransformersModel) -> None:
-    """Have a checksum of what the step of the last decode has copies of."""
+def make_checksum(model: TransformersModel) -> None:
+    """Make a checksum of the weights that the last decode's step has copies of, unless there is one."""
     kept = record_of(model).step
-    if kept is not None and kept[0].copied is None:
-        kept[0].copied = Checksum(kept[1].copied(model.model))
+    if kept is not None and kept[0].checksum is None:
+        kept[0].checksum = Checksum(kept[1].copied_weights(model.model))
 
 
 class Checksum:
-    """Of parameters that stay where they are (`Fingerprint` sees it if they do not)."""
+    """A checksum of parameters whose memory does not move (`Fingerprint` notices if it does): `begin` reads, `holds` compares."""
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         every = [parameter.detach() for parameter in parameters if parameter.numel()]
-        here = [_numbers(_whole(each)).numpy() for each in every if each.device.type == "cpu"]
-        pages = [(numbers, whole_pages(numbers)) for numbers in here]
+        on_cpu = [_numbers(_whole(each)).numpy() for each in every if each.device.type == "cpu"]
+        pages = [(numbers, whole_pages(numbers)) for numbers in on_cpu]
         self._large = [numbers[inner] for numbers, inner in pages if inner.stop]
         rest = [part for numbers, inner in pages for part in (numbers[: inner.start], numbers[inner.stop :])]
         self._small = [part.view(np.uint8) for part in rest if part.size]
@@ -74,16 +74,16 @@ class Checksum:
         self._was = self._end()
 
     def begin(self) -> None:
-        """Start to read the weights as they are now: those that may have been written to."""
+        """Start to read the weights as they are now: only those that may have been written to, where that is known."""
         self._end()
         self._begin(range(len(self._large)) if self._pages is None else self._pages.written())
 
     def holds(self) -> bool:
-        """Whether they were, when it began, what they were at first. Waits for the thread."""
+        """Whether the weights, when `begin` was called, were those of the first reading. Waits for the thread."""
         return self._end().items() <= self._was.items()
 
     def still_holds(self) -> bool:
-        """Whether the weights are, now, what they were at first."""
+        """Whether the weights are now those of the first reading."""
         self.begin()
         return self.holds()
 
@@ -92,7 +92,7 @@ class Checksum:
         if numbers := list(large):
             self._thread = Thread(target=self._read, args=[numbers], daemon=True)
             self._thread.start()
-        self._there = [weigh() for weigh in self._weighers]
+        self._on_device = [weigh() for weigh in self._weighers]
 
     def _read(self, large: list[int]) -> None:
         self._now |= {number: int(mixed(self._large[number])) for number in large}
@@ -101,60 +101,60 @@ class Checksum:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        return {**self._now, THERE: tuple(map(int, self._there))}
+        return {**self._now, ON_DEVICE: tuple(map(int, self._on_device))}
 
 
 def _whole(weights: torch.Tensor) -> torch.Tensor:
-    """The same memory, where it can be looked at in one piece; else all that it is part of."""
+    """The weights as contiguous memory: themselves, or the whole storage that a strided view is part of."""
     if weights.is_contiguous():
         return weights
     return weights.new_empty(0, dtype=torch.uint8).set_(weights.untyped_storage())
 
 
 def _numbers(weights: torch.Tensor) -> torch.Tensor:
-    """Their bits, as integers of four bytes where that is possible."""
+    """Their bits as a flat int32 array, or uint8 where four bytes do not divide them."""
     flat = weights.reshape(-1)
     size = flat.element_size()
     return flat.view(torch.int32 if size * flat.numel() % 4 == 0 and size * flat.storage_offset() % 4 == 0 else torch.uint8)
 
 
 def weighers(weights: list[torch.Tensor]) -> list[Callable[[], Any]]:
-    """What gives numbers for weights that are not on the CPU: on a GPU without waiting for it."""
-    alike: dict[Any, list[torch.Tensor]] = {}
+    """Functions that sum up weights that are not on the CPU, per device and dtype; on a GPU without waiting for the result."""
+    groups: dict[Any, list[torch.Tensor]] = {}
     for each in weights:
         numbers = _numbers(_whole(each))
-        alike.setdefault((numbers.device, numbers.dtype), []).append(numbers)
-    if not alike:  # Triton is not imported for nothing
+        groups.setdefault((numbers.device, numbers.dtype), []).append(numbers)
+    if not groups:  # do not import Triton needlessly
         return []
     with suppress(ImportError):
         from ..device.kernels.weight_sums import WeightSums
 
-        return [WeightSums(some) if device.type == "cuda" else partial(_fetched, some) for (device, _), some in alike.items()]
-    return [partial(_fetched, some) for some in alike.values()]
+        return [WeightSums(group) if device.type == "cuda" else partial(_cpu_sum, group) for (device, _), group in groups.items()]
+    return [partial(_cpu_sum, group) for group in groups.values()]
 
 
-def _fetched(weights: list[torch.Tensor]) -> int:
+def _cpu_sum(weights: list[torch.Tensor]) -> int:
     return hash(tuple(mixed(each.cpu().numpy()) for each in weights))
 
 
-# -- what was written, as the kernel knows it -----------------------------------------------------------------------------
+# -- written pages, as the operating system tracks them --------------------------------------------------------------------
 
 PAGE = 4096
 USERFAULTFD = {"x86_64": 323, "aarch64": 282}
 USER_MODE_ONLY = 1
-API, FEATURES = 0xAA, 1 << 0 | 1 << 13 | 1 << 15  # write protection, of pages that nobody has touched too, without a handler
+API, FEATURES = 0xAA, 1 << 0 | 1 << 13 | 1 << 15  # write protection, of untouched pages too, asynchronous (without a handler)
 UFFDIO_API, UFFDIO_REGISTER, UFFDIO_WRITEPROTECT, PAGEMAP_SCAN = 0xC018AA3F, 0xC020AA00, 0xC018AA06, 0xC0606610
 REGISTER_WRITES, PROTECT, PROTECT_AGAIN, CHECK, WRITTEN = 2, 1, 1, 2, 2
-REGIONS = 64  # that a scan lists; more are not told apart
+REGIONS = 64  # listed by one scan; everything after the last counts as written
 
 
 class WrittenPages:
-    """Of arrays of whole pages (`whole_pages`), in memory of this process alone, that stay where they are: which were written to,
-    by whatever means (Linux 6.7 and later).
+    """Which of some arrays were written to, by any means, since the last question (Linux 6.7 and later).
 
-    A page of memory is protected; the first to write to it meets the kernel, which lets it and takes note (`userfaultfd(2)` with
-    asynchronous write protection, `PAGEMAP_SCAN`). So it takes microseconds to know that nothing was written.
-    Raises OSError where the kernel cannot do it, and for memory that others can write to without this process.
+    The arrays fill whole pages (`whole_pages`) of this process' private memory and do not move. Their pages are write-protected;
+    the first write to one faults, and the operating system records it and lets it through (`userfaultfd(2)` with asynchronous
+    write protection, `PAGEMAP_SCAN`). Finding out that nothing was written takes microseconds. Raises OSError where the system
+    cannot do this, and for memory that other processes can write to.
     """
 
     def __init__(self, arrays: Sequence[Any]) -> None:
@@ -171,14 +171,14 @@ class WrittenPages:
                 self._ranges[-1][1] = max(end, self._ranges[-1][1])
             else:
                 self._ranges.append([begin, end])
-        self._found = (ctypes.c_uint64 * (3 * REGIONS))()  # begin, end and kind of each region
+        self._regions = (ctypes.c_uint64 * (3 * REGIONS))()  # begin, end and category of each region: the scan's output
         self._files: list[int] = []
         self._open()
 
     def _open(self) -> None:
         call = USERFAULTFD.get(platform.machine())
         if call is None or os.sysconf("SC_PAGE_SIZE") != PAGE:
-            raise OSError("not known for this machine")
+            raise OSError("not known for this machine")  # the page size, or the number of the system call
         library = ctypes.CDLL(None, use_errno=True)
         faults = library.syscall(call, os.O_CLOEXEC | os.O_NONBLOCK | USER_MODE_ONLY)
         if faults < 0:
@@ -191,26 +191,23 @@ class WrittenPages:
             self._protect(begin, end)
 
     def written(self) -> set[int]:
-        """The numbers of those that may have been written to since this was last asked, or since it was made.
-
-        A child of this process, after a fork, gets all of them: its memory is not the one watched.
-        """
+        """Indices of the arrays that may have been written to since the last call; in a forked child, with other memory, all."""
         if os.getpid() != self._process:
             return set(range(len(self._places)))
         found: set[int] = set()
         for begin, end in self._ranges:
-            at, listed = ctypes.addressof(self._found), REGIONS
+            at, listed = ctypes.addressof(self._regions), REGIONS
             scan = bytearray(struct.pack("12Q", 96, PROTECT_AGAIN | CHECK, begin, end, 0, at, listed, 0, 0, WRITTEN, 0, WRITTEN))
             try:
                 listed = self._ioctl(self._files[1], PAGEMAP_SCAN, scan)
                 if listed == REGIONS:
                     self._protect(begin, end)
-            except OSError:  # the memory there is another now
+            except OSError:  # the address range was unmapped or mapped anew
                 return set(range(len(self._places)))
             for i in range(listed):
-                found |= self._overlapping(self._found[3 * i], self._found[3 * i + 1])
+                found |= self._overlapping(self._regions[3 * i], self._regions[3 * i + 1])
             if listed == REGIONS:
-                found |= self._overlapping(struct.unpack_from("Q", scan, 32)[0], end)  # from where it stopped
+                found |= self._overlapping(struct.unpack_from("Q", scan, 32)[0], end)  # where the scan stopped
         return found
 
     def _protect(self, begin: int, end: int) -> None:
@@ -225,14 +222,14 @@ class WrittenPages:
 
 
 def whole_pages(array: Any) -> slice:
-    """The part of a flat array that fills its pages; what else is in the others is not the array's."""
+    """The part of a flat array that fills whole pages; the pages at its two ends may hold other data as well."""
     address, size = array.ctypes.data, array.itemsize
     first, last = -(-address // PAGE) * PAGE, (address + array.nbytes) // PAGE * PAGE
     return slice((first - address) // size, (last - address) // size) if first < last else slice(0, 0)
 
 
 def _check_private(places: Sequence[tuple[int, int]]) -> None:
-    """Raise OSError unless all of this is memory that no other process shares."""
+    """Raise OSError unless all of these address ranges are memory that no other process shares."""
     shared = []
     with open("/proc/self/maps", encoding="utf-8") as maps:
         for line in maps:

@@ -1,4 +1,4 @@
-"""DecoderStep: what runs a step's rows on a model. Which one runs which model is `step_choice`'s business."""
+"""DecoderStep: the interface of a decoder's forward pass over a step's rows. `step_choice` chooses one for a model."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ import torch
 
 from ...models.reader import Prompt
 from ...models.transformers import TransformersModel
-from .operations import only, top
+from .operations import keep_allowed, top
 from .tree import MaskedRows, Sources, Tree, source_width
 
 
 class DecoderStep(ABC):
-    """One way to run a Hugging Face decoder on the tree. `step_for` makes a new one when the model's weights have changed."""
+    """Runs a Hugging Face decoder on the tree. `step_for` makes a new one when the model's weights have changed."""
 
     name: str
-    holds_model = False  # whether it keeps the whole model in memory
-    attends = False  # whether it can tell its attention to the source
-    by_place = True  # whether it is faster with rows in the order in which their sources stand
-    watching = False  # set for a score that needs `attention`
-    encoder: Any = None  # what it has in place of the model's encoder; `step_choice` takes it away where that does not agree
-    attention: torch.Tensor  # (rows, source) of the last step, mean over the heads of the last layer
+    holds_model = False  # whether it keeps a reference to the whole model
+    has_attention = False  # whether it can record its cross-attention
+    by_place = True  # whether it is faster with rows in the order of their sources
+    records_attention = False  # whether to record `attention`, for a score that needs it
+    encoder: Any = None  # replaces the model's encoder; `step_choice` sets it to None if the two do not agree
+    attention: torch.Tensor  # (rows, source) of the last step: mean over the heads of the last layer
 
     @abstractmethod
     def __init__(self, model: Any) -> None: ...
 
     @staticmethod
     def takes(model: Any) -> bool:
-        """Whether this model looks like one it can run (`step_choice` then tries it against the model itself)."""
+        """Whether this model looks like one that it can run. `step_choice` then tries it against the model itself."""
         return True
 
-    def room(self, model: TransformersModel, tokens: int = 0) -> tuple[Tree, Sources]:
-        """A new tree and new sources; with `tokens`, and an encoder, one input of so many is there."""
+    def new_tree(self, model: TransformersModel, tokens: int = 0) -> tuple[Tree, Sources]:
+        """A new tree and new sources. With `tokens`, the sources of an encoder-decoder hold one dummy input of that length."""
         parameter = next(model.model.parameters())
         device, dtype = parameter.device, parameter.dtype
         sources = Sources(device, dtype)
@@ -45,12 +45,12 @@ class DecoderStep(ABC):
             sources.add(self.encode(hidden, torch.ones(1, tokens, dtype=torch.long, device=device)), [tokens])
         return Tree(device, dtype), sources
 
-    def copied(self, model: Any) -> Iterable[torch.Tensor]:
-        """The model's weights that it keeps copies of, and maybe others."""
+    def copied_weights(self, model: Any) -> Iterable[torch.Tensor]:
+        """The model's weights that this step has copies of, and maybe others."""
         return () if self.holds_model else model.parameters()
 
-    def take_in(self, model: TransformersModel, prompts: Sequence[Prompt], sources: Sources) -> list[int]:
-        """Run the encoder on inputs, those of like length together, so that little is padded. Returns their places."""
+    def add_inputs(self, model: TransformersModel, prompts: Sequence[Prompt], sources: Sources) -> list[int]:
+        """Encode inputs, batching those of similar length, so that little is padded. Returns their places in `sources`."""
         places: list[int] = []
         for chunk in chunks(prompts):
             hidden, lengths = model.encode(chunk)
@@ -64,30 +64,30 @@ class DecoderStep(ABC):
 
     @abstractmethod
     def step(self, rows: MaskedRows, tree: Tree, sources: Sources) -> torch.Tensor:
-        """Logits of the next token, (rows, vocabulary), until the next step; the rows' own keys and values go to their slots."""
+        """Logits of the next token, (rows, vocabulary), valid until the next step. Stores the rows' own keys and values."""
 
     def best(
         self, logits: torch.Tensor, width: int, banned: torch.Tensor | None, allowed: Sequence[np.ndarray | None] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of a step's logits, the log-probabilities of the best tokens that are not banned, and these tokens, (rows, width).
+        """Of a step's logits the top `width` log-probabilities among tokens that are not banned, and their tokens, (rows, width).
 
-        `allowed`: of each row, the tokens that may follow. As Hugging Face does it: what is banned or not allowed counts in the
-        sum. The logits are used up.
+        `allowed`: for each row the tokens that may follow (None: all). As in Hugging Face, tokens that are banned or not allowed
+        count in the log-sum-exp. Overwrites the logits.
         """
         logits = logits.float()
         total = logits.logsumexp(-1, keepdim=True)
         if banned is not None:
             logits[:, banned] = -inf
-        values, tokens = top(logits if allowed is None else only(logits, allowed), width)
+        values, tokens = top(logits if allowed is None else keep_allowed(logits, allowed), width)
         return (values - total).clamp_(max=0), tokens
 
-    def read(self, rows: MaskedRows, tree: Tree, sources: Sources) -> None:
-        """As `step`, for whole prompts from their first token, whose logits nobody needs."""
+    def prefill(self, rows: MaskedRows, tree: Tree, sources: Sources) -> None:
+        """Prefill: as `step`, for whole prompts from their first token, without logits."""
         self.step(rows, tree, sources)
 
 
 def chunks(prompts: Sequence[Prompt]) -> list[Sequence[Prompt]]:
-    """Inputs one after another that are alike enough in length to be encoded together."""
+    """Consecutive inputs similar enough in length to be encoded in one padded batch."""
     if any(prompt.hidden is not None or not hasattr(prompt.source, "__len__") for prompt in prompts):
         return [prompts]
     cuts, first = [0], 0

@@ -1,4 +1,4 @@
-"""Operations that every torch step is made of: products laid out for few rows at a time, memory, the k largest of a row."""
+"""Operations shared by the torch steps: projections laid out for few rows at a time, lazily allocated memory, top-k."""
 
 from __future__ import annotations
 
@@ -12,19 +12,15 @@ import torch
 from torch.nn import functional as F
 
 from .bart_weights import Affine
-from .step_rows import blank
+from .step_rows import lazy_zeros
 
-PADDING = 16  # numbers: a cache line
-JOINED = 2**22  # weights: a copy of more is not worth what it saves of so large a product
-BLOCK = 64  # columns a block of `top`; with fewer than k blocks there is nothing to gain
+PADDING = 16  # float32 numbers: a cache line
+JOINED = 2**22  # weights: of larger projections a fused copy costs more memory than it saves time
+BLOCK = 64  # columns per block of `top`; with fewer than k blocks there is nothing to gain
 
 
 class Linear:
-    """x W^T + b, from a module's own weights.
-
-    On a CPU the weights are kept transposed, a copy: with a few dozen rows the product is then up to a third faster
-    (`docs/engine.md`).
-    """
+    """x W^T + b from a module's own weights; on a CPU from a transposed copy, up to a third faster for a few dozen rows."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self.weight = weight
@@ -33,7 +29,7 @@ class Linear:
 
     @cached_property
     def transposed(self) -> torch.Tensor | None:
-        """(inputs, outputs). Rows are a little longer than their numbers: lines a power of two apart would share cache sets."""
+        """(inputs, outputs), lines padded by PADDING: lines a power of two apart would compete for the same cache sets."""
         if self.weight.device.type != "cpu" or self.weight.dtype != torch.float32:
             return None
         outputs, inputs = self.weight.shape
@@ -41,12 +37,12 @@ class Linear:
 
     @classmethod
     def join(cls, *parts: Any) -> Linear:
-        """Several that take the same input, as one."""
+        """Several projections of the same input as one."""
         joined = join(*parts)
         return cls(joined.weight, joined.bias)
 
-    def again(self, x: torch.Tensor) -> torch.Tensor:
-        """As a call, into the memory that the last one used: large results are not allocated at every step."""
+    def into_buffer(self, x: torch.Tensor) -> torch.Tensor:
+        """As a call, but into the buffer of the last one: large results are not allocated at every step."""
         if self.transposed is None or self.bias is None:
             return self(x)
         if self._result is None or len(self._result) < len(x):
@@ -60,7 +56,7 @@ class Linear:
 
 
 def join(*parts: Any) -> Affine:
-    """Affine functions of the same input (anything with a weight and a bias) as one; a bias that is missing among others is 0."""
+    """Affine functions of the same input (anything with weight and bias) as one; a missing bias counts as 0 beside others."""
     if len(parts) == 1:
         return Affine(parts[0].weight, parts[0].bias)
     weight = torch.cat([part.weight for part in parts])
@@ -69,16 +65,16 @@ def join(*parts: Any) -> Affine:
     return Affine(weight, torch.cat([p.weight.new_zeros(len(p.weight)) if p.bias is None else p.bias for p in parts]))
 
 
-def product(*modules: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """One product for modules that take the same input; large ones are multiplied one by one where they lie."""
+def projection(*modules: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """One projection for modules that take the same input; large ones are multiplied one by one, without a fused copy."""
     if sum(module.weight.numel() for module in modules) <= JOINED:
         return Linear.join(*modules)
-    apart = [(module.weight, module.bias) for module in modules]
-    return lambda x: torch.cat([F.linear(x, weight, bias) for weight, bias in apart], -1)
+    parts = [(module.weight, module.bias) for module in modules]
+    return lambda x: torch.cat([F.linear(x, weight, bias) for weight, bias in parts], -1)
 
 
-def only(x: torch.Tensor, allowed: Sequence[np.ndarray | None]) -> torch.Tensor:
-    """Of x (rows, vocabulary) the allowed tokens of each row, -inf elsewhere; None: all of them."""
+def keep_allowed(x: torch.Tensor, allowed: Sequence[np.ndarray | None]) -> torch.Tensor:
+    """x (rows, vocabulary) with -inf for every token that its row does not allow; None in `allowed` means all tokens."""
     kept = torch.full_like(x, -inf)
     for row, tokens in enumerate(allowed):
         if tokens is None:
@@ -90,14 +86,14 @@ def only(x: torch.Tensor, allowed: Sequence[np.ndarray | None]) -> torch.Tensor:
 
 
 def zeros(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """As `torch.zeros`; on a CPU what is never used is never touched."""
+    """As `torch.zeros`; on a CPU pages that are never used take no memory (`lazy_zeros`)."""
     if device.type != "cpu" or 0 in shape:
         return torch.zeros(*shape, dtype=dtype, device=device)
-    return torch.from_numpy(blank((*shape[:-1], shape[-1] * dtype.itemsize), np.uint8)).view(dtype)
+    return torch.from_numpy(lazy_zeros((*shape[:-1], shape[-1] * dtype.itemsize), np.uint8)).view(dtype)
 
 
 def top(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `x.topk(k)` for x (rows, columns), but faster: the k largest lie in the k blocks with the largest maxima."""
+    """As `x.topk(k)` for x (rows, columns), but faster on a CPU: the k largest lie in the k blocks with the largest maxima."""
     rows, columns = x.shape
     blocks = columns // BLOCK
     if x.device.type != "cpu" or blocks < 4 * k:

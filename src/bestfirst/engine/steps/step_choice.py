@@ -1,6 +1,6 @@
-"""Which step runs a model: the compiled or fused one of its architecture, its own modules on the tree, or plain recomputation.
+"""Step choice: which step runs a model: a compiled or fused one, the model's own modules on the tree, or recomputation.
 
-None is trusted by name: the first time a model is decoded with, a candidate is tried against the model itself (`step_check`).
+No candidate is trusted by name: the first time a model is decoded with, it is checked against the model itself (`step_check`).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _warned: set[str] = set()
 
 
 def step_for(model: TransformersModel) -> DecoderStep:
-    """The fastest step that agrees with the model; the one of the last decode while the model is the same."""
+    """The fastest step that agrees with the model. Returns the last decode's step while the model is unchanged."""
     shared = record_of(model)
     kept = shared.step or model.step
     if kept is not None and kept[0].holds(model.modules):
         return kept[1]
     fingerprint = Fingerprint(model.modules)
     if shared.tried != fingerprint.outline():
-        shared.agreed.clear()  # somebody has rebuilt it: verdicts on what it was say nothing
+        shared.agreed.clear()  # the model was rebuilt: verdicts on its former modules do not count
         shared.ratios.clear()
         shared.tried = fingerprint.outline()
     step = choose(model, shared.agreed)
@@ -46,59 +46,59 @@ def step_for(model: TransformersModel) -> DecoderStep:
 
 
 class Fingerprint:
-    """What tells whether a model is still the same: its modules and hooks; where its weights lie, how often they were written to,
-    and some of the numbers; with `copied`, all of those that a step has copies of.
+    """Tells whether a model is still the same: its modules and hooks, where its weights lie, their version counters, and some of
+    the numbers, as averaged weights and adapters are often written through `.data`, which torch does not count.
 
-    The numbers, because averaged weights and adapters are often written through `.data`, which is not counted.
+    `checksum`, if set, is a checksum of all numbers that a step has copies of.
     """
 
-    copied: Any = None  # a `Checksum`, where somebody asked for one
+    checksum: Any = None  # a `Checksum`, made on demand (`checksum.make_checksum`)
 
     def __init__(self, modules: Modules) -> None:
         self.parts = modules.parts
-        self._places = self._look(modules)
-        self._some: dict[Any, list[torch.Tensor]] = {}
+        self._versions = self._read_versions(modules)
+        self._sampled: dict[Any, list[torch.Tensor]] = {}
         for p in list(dict.fromkeys(modules.weights))[::5]:
             if p.numel():
-                self._some.setdefault((p.device, p.dtype), []).append(p.detach()[(0,) * p.dim()])
-        self._numbers = self._read()
+                self._sampled.setdefault((p.device, p.dtype), []).append(p.detach()[(0,) * p.dim()])
+        self._numbers = self._read_numbers()
 
     def holds(self, modules: Modules) -> bool:
-        """Whether the model is still that one, which has these modules."""
-        return self._stands(modules) and self._read() == self._numbers
+        """Whether the model, which now has these modules, is still the same."""
+        return self._same_parts(modules) and self._read_numbers() == self._numbers
 
     def seems_to_hold(self, modules: Modules) -> bool:
-        """The same, but for what was copied: that is read from now on, and `copied.holds()` is to be asked before it counts."""
-        if self.copied is None:
+        """As `holds`, without the numbers if there is a checksum: it begins to read here, and `checksum.holds()` must confirm."""
+        if self.checksum is None:
             return self.holds(modules)
-        self.copied.begin()
-        return self._stands(modules)
+        self.checksum.begin()
+        return self._same_parts(modules)
 
-    def _stands(self, modules: Modules) -> bool:
-        return modules.parts == self.parts and self._look(modules) == self._places
+    def _same_parts(self, modules: Modules) -> bool:
+        return modules.parts == self.parts and self._read_versions(modules) == self._versions
 
     def outline(self) -> list[Any]:
-        """Its parts, of which this keeps none in memory."""
+        """The ids of its parts, which keep none of them alive."""
         return [(kind, *map(id, own)) for kind, *own in self.parts]
 
-    def _look(self, modules: Modules) -> list[tuple[int, int]]:
+    def _read_versions(self, modules: Modules) -> list[tuple[int, int]]:
         return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in modules.weights]
 
-    def _read(self) -> list[list[float]]:
-        return [torch.stack(some).tolist() for some in self._some.values()]
+    def _read_numbers(self) -> list[list[float]]:
+        return [torch.stack(group).tolist() for group in self._sampled.values()]
 
 
 def choose(model: TransformersModel, agreed: dict[Any, bool]) -> DecoderStep:
-    """Each candidate is tried once a model; the verdicts stay with it."""
+    """The first candidate that agrees with the model. `agreed` keeps the verdicts: each candidate is checked once per model."""
     if model.eight_bits:
-        return in_eight_bits(model, agreed)
+        return choose_int8(model, agreed)
     for candidate in candidates(model):
-        if _once(agreed, candidate, partial(agrees, candidate, model)):
+        if _verdict(agreed, candidate, partial(agrees, candidate, model)):
             step = candidate(model.model)
-            if step.encoder is not None and not _takes_the_place(step.encoder, model, agreed):
+            if step.encoder is not None and not _can_replace_encoder(step.encoder, model, agreed):
                 step.encoder = None
-            if isinstance(step, HookedStep) and step.repeats:
-                step.needless = _once(agreed, (type(step), "without masks"), partial(agrees_without_masks, step, model))
+            if isinstance(step, HookedStep) and step.repeats_shared_keys:
+                step.omit_masks = _verdict(agreed, (type(step), "without masks"), partial(agrees_without_masks, step, model))
             return step
     raise ValueError(
         f"{type(model.model).__name__} ({model.model.config.model_type}) cannot be decoded with by this engine: "
@@ -106,12 +106,12 @@ def choose(model: TransformersModel, agreed: dict[Any, bool]) -> DecoderStep:
     )
 
 
-def in_eight_bits(model: TransformersModel, agreed: dict[Any, bool]) -> DecoderStep:
-    """The compiled step in eight bits, for a model with which it agrees in float32."""
+def choose_int8(model: TransformersModel, agreed: dict[Any, bool]) -> DecoderStep:
+    """The compiled step in int8, where it agrees with the model in float32. Raises ValueError for models without one."""
     exact = copy(model)
     exact.eight_bits = False
     step = choose(exact, agreed)
-    if not isinstance(step, native()):
+    if not isinstance(step, native_steps()):
         kind = f"{type(model.model).__name__} ({model.model.config.model_type})"
         raise ValueError(f"dtype 'int8' is for models that are compiled, {kind} is not here; use fp32, or bf16")
     chosen: Any = type(step)(model.model, eight_bits=True)  # type: ignore[call-arg]
@@ -120,22 +120,22 @@ def in_eight_bits(model: TransformersModel, agreed: dict[Any, bool]) -> DecoderS
     return chosen
 
 
-def _takes_the_place(encoder: Any, model: TransformersModel, agreed: dict[Any, bool]) -> bool:
-    """Whether a step's own encoder may stand in for the model's: nobody has changed that, and they agree."""
+def _can_replace_encoder(encoder: Any, model: TransformersModel, agreed: dict[Any, bool]) -> bool:
+    """Whether a step's own encoder may replace the model's: the model's has no hooks or changed methods, and they agree."""
     if not every_module(model.model.get_encoder()).untouched:
         return False
-    return _once(agreed, type(encoder), lambda: encoder_agrees(lambda ids: torch.from_numpy(encoder([ids])), model.model))
+    return _verdict(agreed, type(encoder), lambda: encoder_agrees(lambda ids: torch.from_numpy(encoder([ids])), model.model))
 
 
-def _once(agreed: dict[Any, bool], what: Any, tried: Callable[[], bool]) -> bool:
-    """The verdict on something, which is tried if there is none."""
-    if what not in agreed:
-        agreed[what] = tried()
-    return agreed[what]
+def _verdict(agreed: dict[Any, bool], key: Any, check: Callable[[], bool]) -> bool:
+    """The kept verdict, from a check that runs once."""
+    if key not in agreed:
+        agreed[key] = check()
+    return agreed[key]
 
 
 def warn_of_recomputing(model: TransformersModel) -> None:
-    """Once a class of models."""
+    """Warn that this model's hypotheses are recomputed from scratch: once per model class."""
     kind = type(model.model).__name__
     if kind not in _warned:
         _warned.add(kind)
@@ -147,10 +147,10 @@ def warn_of_recomputing(model: TransformersModel) -> None:
 
 
 def candidates(model: TransformersModel) -> Iterator[type[DecoderStep]]:
-    """Steps that may fit, fastest first."""
+    """Step classes that may fit the model, fastest first."""
     if not changes_with_length(model):
         if Modules(_without_encoder(model.model)).untouched:
-            fused: tuple[type[DecoderStep], ...] = (*native(), FusedBart, FusedLlama, FusedT5)
+            fused: tuple[type[DecoderStep], ...] = (*native_steps(), FusedBart, FusedLlama, FusedT5)
             yield from (each for each in fused if each.takes(model.model))
         windows = Windows(model.model)
         if windows.named and set(windows.kinds) != {FULL}:
@@ -160,31 +160,28 @@ def candidates(model: TransformersModel) -> Iterator[type[DecoderStep]]:
     yield RecomputeStep
 
 
-def native() -> tuple[type[DecoderStep], ...]:
-    """The compiled steps, where there are compiled kernels or numba is installed."""
+def native_steps() -> tuple[type[DecoderStep], ...]:
+    """The compiled step classes: none where there are neither shipped kernels nor numba."""
     return (NativeBart,) if available() else ()
 
 
 def changes_with_length(model: TransformersModel) -> bool:
-    """Whether attention or positions work otherwise beyond some length, which short hypotheses cannot show.
-
-    Windows do not count: the trial narrows them.
-    """
+    """Whether attention or positions change beyond some length, other than by windows, which the check narrows."""
     config, windows = model.model.config.get_text_config(decoder=True), Windows(model.model)
-    if not windows.known() or turns_otherwise(config):
+    if not windows.known() or rope_changes_with_length(config):
         return True
-    window = getattr(config, "window_size", None)  # GPT-Neo's, of its own making
+    window = getattr(config, "window_size", None)  # GPT-Neo's own local attention
     return isinstance(window, int) and window < model.positions
 
 
-def turns_otherwise(config: Any) -> bool:
-    """Whether rotary positions depend on how long the input is."""
+def rope_changes_with_length(config: Any) -> bool:
+    """Whether rotary positions depend on the input's length."""
     rope = getattr(config, "rope_parameters", None) or {}
     return any(each.get("rope_type") in ("dynamic", "longrope") for each in (rope, *rope.values()) if isinstance(each, dict))
 
 
 def _without_encoder(model: Any) -> Iterator[Any]:
-    """The modules that a step takes part of: all but the encoder's own, which runs beside it."""
+    """The modules that a step replaces or uses: all but the encoder's own, which runs separately."""
     encoders = set() if not model.config.is_encoder_decoder else set(model.get_encoder().modules())
     yield from (module for module in model.modules() if module not in encoders)
-    yield from model.get_decoder().modules()  # some of them are the encoder's, too
+    yield from model.get_decoder().modules()  # some belong to the encoder, too, as shared embeddings do

@@ -1,4 +1,4 @@
-"""Rows: one forward pass on the tree; the tree and the sources as numpy's arrays; positions, and memory."""
+"""Step rows: the rows of a forward pass, the tree and the sources in numpy (`tree.py` in torch), position tables, and memory."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from typing import Any
 import numpy as np
 
 Entry = tuple[int, int, int, int, int]
-"""A row before it is one: token, position, slot, the slot of its parent, and the place of its input among the sources."""
+"""One row as integers: token, position, slot, its parent's slot, and its input's place among the sources."""
 
 
 @dataclass
 class Rows:
-    """A row is one token to be scored in its context. Rows of one sentence stand together."""
+    """The rows of one step: each is one token to be scored in its context. Rows of one sentence are adjacent."""
 
     tokens: Any  # (rows,)
-    positions: Any  # (rows,) how many tokens stand before it
-    slots: Any  # (rows,) where its keys and values go
+    positions: Any  # (rows,) number of tokens before it
+    slots: Any  # (rows,) slot its keys and values are written to
     sentences: Any  # (rows,) place of its input among the sources
     paths: Any  # (rows, context) slots of its ancestors and itself, by position; slot 0 beyond
-    counts: list[int]  # rows of each sentence that has any, in order
-    places: list[int]  # and these sentences' places
+    counts: list[int]  # number of rows of each sentence that has any, in order
+    places: list[int]  # the places of these sentences
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def check(self, vocabulary: int, positions: int, slots: int, sources: int) -> None:
-        """Raise ValueError, naming the value, for a number that compiled kernels must not see: they check no index."""
+        """Raise ValueError, naming the value, for an index out of range: compiled kernels check none."""
         check_range("a token's id", self.tokens, vocabulary)
         check_range("a token's position", self.positions, min(positions, self.paths.shape[1]))
         check_range("a token's slot", self.slots, slots)
@@ -41,11 +41,11 @@ class Rows:
 
 
 def check_range(what: str, numbers: Any, end: int, first: int = 0) -> None:
-    """Raise ValueError unless all of these (an array that is not empty) are in range(first, end)."""
-    found = np.asarray(numbers)
-    if not first and found.dtype == np.int32 and found.view(np.uint32).max() < end:
-        return  # one look instead of two: what is negative is then very large
-    least, most = int(found.min()), int(found.max())
+    """Raise ValueError unless all these numbers (a non-empty array) are in range(first, end)."""
+    array = np.asarray(numbers)
+    if not first and array.dtype == np.int32 and array.view(np.uint32).max() < end:
+        return  # one pass instead of two: as unsigned numbers, negative ones are very large
+    least, most = int(array.min()), int(array.max())
     if least < first or most >= end:
         raise ValueError(f"{what} must be from {first} to {end - 1}, got {least if least < first else most}")
 
@@ -55,17 +55,17 @@ def places_of(table: list[Entry], counts: list[int]) -> list[int]:
     return [table[row][4] for row in (0, *accumulate(counts[:-1]))]
 
 
-def prompts(table: list[Entry], counts: list[int]) -> bool:
-    """Whether the rows of each sentence are its first tokens, one behind the other."""
+def are_prompts(table: list[Entry], counts: list[int]) -> bool:
+    """Whether the rows of each sentence are a prompt: its first tokens, each the parent of the next."""
     first = {0, *accumulate(counts)}
     return all(row[3] == (0 if i in first else table[i - 1][2]) for i, row in enumerate(table))
 
 
-def generations(table: list[Entry]) -> list[Any]:
-    """The rows, by how many of their ancestors are rows of this step too: where each lies, parents before their children."""
+def by_generation(table: list[Entry]) -> list[Any]:
+    """The rows' indices by generation: by how many ancestors are rows of this step, too. Parents come before children."""
     if not {row[3] for row in table} & {row[2] for row in table}:
         return [slice(None)]
-    depths: dict[int, int] = {}
+    depths: dict[int, int] = {}  # by slot
     out: list[list[int]] = []
     for i, (_, _, slot, parent, _) in enumerate(table):
         depth = depths[slot] = depths.get(parent, -1) + 1
@@ -75,88 +75,78 @@ def generations(table: list[Entry]) -> list[Any]:
     return out
 
 
-class Slots:
-    """Slots for tokens, given out and taken back. Slot 0 is never given out: it stands for no token."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self._free = list(range(capacity - 1, 0, -1))
-        self.used = 0
-
-    def allocate(self, n: int) -> list[int]:
-        """`n` slots, more room being made when there is none."""
-        while len(self._free) < n:
-            old, self.capacity = self.capacity, 2 * self.capacity
-            self._free = [*range(2 * old - 1, old - 1, -1), *self._free]
-            self.grown()
-        self.used += n
-        taken = self._free[-n:]
-        del self._free[-n:]
-        return taken
-
-    def release(self, slots: list[int]) -> None:
-        self._free += slots
-        self.used -= len(slots)
-
-    def grown(self) -> None:
-        """There are twice as many slots as before."""
-
-
 class Arrays:
-    """What a tree and sources are made of: here numpy's arrays; `tree.py` has them of tensors."""
+    """How trees and sources allocate memory: here as numpy arrays, in `tree.py` as tensors."""
 
     dtype: Any = np.float32
     integers: Any = np.int32
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        return blank(shape, dtype)
+        return lazy_zeros(shape, dtype)
 
-    def larger(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """A copy with room for more: zeros beyond what it held."""
-        grown = self.zeros(shape, array.dtype)
-        grown[tuple(slice(n) for n in array.shape)] = array
-        return grown
+    def enlarged(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """A copy enlarged to this shape, zero beyond the old one."""
+        out = self.zeros(shape, array.dtype)
+        out[tuple(slice(n) for n in array.shape)] = array
+        return out
 
 
-class NativeTree(Slots, Arrays):
-    """One slot a token; `paths` holds for every slot the slots of its ancestors by position."""
+class NativeTree(Arrays):
+    """The KV cache as a tree: allocates slots, one per token, each with its ancestors' slots by position (`paths`).
+
+    Slot 0 is never allocated: it stands for no token.
+    """
 
     def __init__(self, capacity: int = 1024, context: int = 64) -> None:
-        super().__init__(capacity)
+        self.capacity = capacity
+        self._free = list(range(capacity - 1, 0, -1))
+        self.used = 0
         self.layers: list[Any] = []  # (capacity, 2, key-value heads * head size) for each layer
         self.paths = self.zeros((capacity, context), self.integers)
 
-    def grown(self) -> None:
-        self.paths = self.larger(self.paths, (self.capacity, self.paths.shape[1]))
-        self.layers = [self.larger(layer, (self.capacity, *layer.shape[1:])) for layer in self.layers]
+    def allocate(self, n: int) -> list[int]:
+        """`n` free slots; doubles the capacity until there are enough."""
+        while len(self._free) < n:
+            old, self.capacity = self.capacity, 2 * self.capacity
+            self._free = [*range(2 * old - 1, old - 1, -1), *self._free]
+            self.paths = self.enlarged(self.paths, (self.capacity, self.paths.shape[1]))
+            self.layers = [self.enlarged(layer, (self.capacity, *layer.shape[1:])) for layer in self.layers]
+        self.used += n
+        slots = self._free[-n:]
+        del self._free[-n:]
+        return slots
+
+    def release(self, slots: list[int]) -> None:
+        self._free += slots
+        self.used -= len(slots)
 
     def layer(self, index: int, width: int) -> Any:
-        """The keys and values of a layer, `width` numbers each a token; made when first asked for."""
+        """The keys and values of a layer, (capacity, 2, width), allocated on first use. `width`: key-value heads * head size."""
         while len(self.layers) <= index:
             self.layers.append(self.zeros((self.capacity, 2, width), self.dtype))
         return self.layers[index]
 
     def rows(self, table: list[Entry], counts: list[int]) -> Rows:
-        """Rows from (token, position, slot, parent's slot, sentence) each; a parent is known, or a row before its children."""
+        """Rows from a table of entries. A parent is a token scored before, or a row of this table that precedes its children."""
         tokens, positions, slots, parents, sentences = np.array(table, np.int32).T.copy()
         longest = int(positions.max()) + 1
-        self.reach(longest)
-        for some in generations(table):
-            paths = self.paths[parents[some], :longest]
-            paths[np.arange(len(paths)), positions[some]] = slots[some]
-            self.paths[slots[some], :longest] = paths
+        self.reserve_positions(longest)
+        for part in by_generation(table):
+            paths = self.paths[parents[part], :longest]
+            paths[np.arange(len(paths)), positions[part]] = slots[part]
+            self.paths[slots[part], :longest] = paths
         if len(paths) < len(table):
             paths = self.paths[slots, :longest]
         return Rows(tokens, positions, slots, sentences, paths, counts, places_of(table, counts))
 
-    def reach(self, context: int) -> None:
-        """Make room for paths of so many."""
+    def reserve_positions(self, context: int) -> None:
+        """Make room for paths of this many positions."""
         while context > self.paths.shape[1]:
-            self.paths = self.larger(self.paths, (self.capacity, 2 * self.paths.shape[1]))
+            self.paths = self.enlarged(self.paths, (self.capacity, 2 * self.paths.shape[1]))
 
 
 class NativeSources(Arrays):
-    """The encoder's keys and values. Inputs in flight stand in places 0 to n - 1; when one leaves, the last takes its place."""
+    """The encoder's keys and values. Inputs in flight occupy places 0 to n - 1; when one leaves, the last moves to its place."""
 
     def __init__(self) -> None:
         self.layers: list[Any] = []  # (2, capacity, heads, source length, head size)
@@ -166,19 +156,19 @@ class NativeSources(Arrays):
         return len(self.lengths)
 
     def reserve(self, lengths: list[int], layers: int, heads: int, size: int) -> range:
-        """Places for inputs of these lengths, to be filled. Returns them."""
+        """Reserve places for inputs of these lengths, to be filled by the caller, and return them."""
         first = len(self)
-        have, long = (self.layers[0].shape[1], self.layers[0].shape[3]) if self.layers else (0, 0)
-        n, length = max(have, first + len(lengths)), max(long, *lengths)
-        if (n, length) != (have, long):
+        before = (self.layers[0].shape[1], self.layers[0].shape[3]) if self.layers else (0, 0)  # inputs, source length
+        n, length = max(before[0], first + len(lengths)), max(before[1], *lengths)
+        if (n, length) != before:
             shape = (2, n, heads, length, size)
-            grown = [self.larger(layer, shape) for layer in self.layers]
-            self.layers = grown or [self.zeros(shape, self.dtype) for _ in range(layers)]
+            enlarged = [self.enlarged(layer, shape) for layer in self.layers]
+            self.layers = enlarged or [self.zeros(shape, self.dtype) for _ in range(layers)]
         self.lengths += lengths
         return range(first, first + len(lengths))
 
     def remove(self, place: int) -> int:
-        """Drop the input at `place`; returns the place whose input has moved there (the last)."""
+        """Remove the input at `place`, and move the last input there. Returns the place that the last input had."""
         last = len(self) - 1
         length = self.lengths[last]
         if place != last:
@@ -190,46 +180,46 @@ class NativeSources(Arrays):
 
 
 class Positions:
-    """The embeddings of positions. `make`: n to those of the first n, (n, d), or of all where there are not so many."""
+    """A table of position embeddings, extended on demand: `make(n)` has those of the first n, (n, d), or all there are."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         self.make = make
         self._table: Any = ()
 
     def up_to(self, n: int) -> Any:
-        """Of positions 0 to n - 1 and more; of all, where there are not so many."""
+        """The embeddings of at least positions 0 to n - 1; of all if fewer exist."""
         table = self._table
         if len(table) < n:
             table = self._table = self.make(max(64, 2 * n))
-        return table  # not what another thread has made meanwhile, which may be shorter
+        return table  # not `self._table`: another thread may have replaced it by a shorter one
 
 
-def blank(shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
-    """As `numpy.zeros`; what is never used is never touched."""
+# -- memory ----------------------------------------------------------------------------------------------------------------
+
+CHUNK = 8 << 20  # bytes requested from the system at a time
+LINE = 16  # float32 numbers: a cache line; every array begins at one
+PRIVATE: dict[str, int] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+
+
+def lazy_zeros(shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
+    """As `numpy.zeros`, from anonymous memory: pages that are never used take no memory."""
     numbers = prod(shape)
     if not numbers:
         return np.zeros(shape, dtype)
     return np.frombuffer(mmap.mmap(-1, numbers * np.dtype(dtype).itemsize, **PRIVATE), dtype).reshape(shape)
 
 
-PRIVATE: dict[str, int] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-
-
-CHUNK = 8 << 20  # bytes asked of the system at a time
-LINE = 16  # numbers: a cache line, where every array begins
-
-
 class Pages:
-    """Arrays one behind another, in large pages where the system gives them. A chunk goes with the last array in it.
+    """Allocates float32 arrays one after another, in huge pages where the system has them. A chunk is freed with its last array.
 
-    A step reads tens of megabytes of weights: in pages of 4 KiB part of its time goes into looking up where they lie.
+    A step reads tens of megabytes of weights: in pages of 4 KiB part of its time goes into address translation (TLB misses).
     """
 
     def __init__(self) -> None:
         self._chunk = np.empty(0, np.float32)
 
-    def take(self, numbers: int) -> Any:
-        """An array of so many float32."""
+    def allocate(self, numbers: int) -> Any:
+        """An uninitialised array of so many float32 numbers."""
         room = -(-numbers // LINE) * LINE
         if room > len(self._chunk):
             self._chunk = np.frombuffer(_large(max(CHUNK, 4 * room)), np.float32)
@@ -240,6 +230,6 @@ class Pages:
 def _large(size: int) -> mmap.mmap:
     memory = mmap.mmap(-1, size, **PRIVATE)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel that has none
+        with suppress(OSError):  # built without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
     return memory

@@ -1,1 +1,1 @@
-"""Steps compiled for this machine's CPU (numba): float32, nothing padded."""
+"""Steps compiled for CPUs by numba, ahead of time where possible: float32 or int8, nothing padded."""

@@ -1,6 +1,6 @@
-"""Compiling: kernels by numba, for the package (`ship`), or for this machine's CPU where the package brings none.
+"""Compiling: kernels by numba, for the package (`ship`), or for this machine's CPU where the package has no library for it.
 
-What is compiled here is kept where there is room for it, and known by the sources and the CPU that it was made of.
+What is compiled on this machine is kept in a cache directory, in a file named by the kernels' sources and the CPU.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ define void @NRT_MemInfo_call_dtor(ptr %whole) {
   ret void
 }
 """
-"""What kernels ask of numba's runtime: memory for an array of their own, and its end. An array is its count of users, two fields
-for others' purposes, where its numbers are, and their size in bytes."""
+"""Replaces the part of numba's runtime that kernels use, allocating and freeing an array of their own. A MemInfo is a reference
+count, two unused fields, the data's address, and its size in bytes."""
 
 MESSAGE = "compiling kernels for this CPU: about half a minute, once ('bestfirst warmup' does it ahead of time)"
-_engines: list[Any] = []  # whose code lives as long as they do
+_engines: list[Any] = []  # kept alive, since their code is freed with them
 
 
 def compiled_here() -> Any:
-    """What holds every entry, compiled for this machine's CPU, now or before."""
+    """An LLVM engine with every entry, compiled for this machine's CPU now or by an earlier process."""
     _initialize()
-    data = next((found for path in _places() if (found := read(path)) is not None), None)
+    data = next((data for path in _cache_paths() if (data := read(path)) is not None), None)
     if data is None:
         data = _compile_and_keep()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), llvm.Target.from_default_triple().create_target_machine())
@@ -72,7 +72,7 @@ def compiled_here() -> Any:
 
 
 def compiled_module() -> Any:
-    """All entries as LLVM has them, for this CPU or the one that numba's settings name."""
+    """All entries as one LLVM module, for this CPU or the one that numba's environment variables name."""
     from numba import njit, types
 
     from .entries import ENTRIES
@@ -105,25 +105,25 @@ def _compile_and_keep() -> bytes:
         cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True
     )
     data = machine.emit_object(compiled_module())
-    if not any(write(path, data) for path in _places()):
+    if not any(write(path, data) for path in _cache_paths()):
         warnings.warn("compiled kernels cannot be kept: no directory for them can be written to (BESTFIRST_CACHE)", stacklevel=2)
     return data
 
 
-def _places() -> Iterator[Path]:
-    """Where what was compiled here may lie, the likeliest first."""
+def _cache_paths() -> Iterator[Path]:
+    """Files in which this machine's compiled kernels may be kept, preferred ones first."""
     cpu = f"{llvm.get_host_cpu_name()} {sorted(registers.features())}".encode()
     name = f"{key(registers.LEVEL)}-{sha256(cpu).hexdigest()[:16]}.o"
     if named := os.environ.get("BESTFIRST_CACHE"):
         yield Path(named) / name
-    with suppress(RuntimeError):  # nobody's home
+    with suppress(RuntimeError):  # the user has no home directory
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bestfirst" / name
     owner = os.getuid() if hasattr(os, "getuid") else "all"
     yield Path(tempfile.gettempdir(), f"bestfirst-kernels-{owner}") / name
 
 
 def read(path: Path) -> bytes | None:
-    """The object of a file that is whole and this user's; None for any other: what lies in it will be run."""
+    """The object code in a file that is complete and owned by this user or root; else None: it will be executed."""
     try:
         if hasattr(os, "getuid") and path.parent.lstat().st_uid not in (os.getuid(), 0):
             return None
@@ -134,7 +134,7 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, data: bytes) -> bool:
-    """Whether it could be written, in one piece."""
+    """Write object code and its digest atomically. Returns whether that was possible."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
@@ -150,7 +150,7 @@ def write(path: Path, data: bytes) -> bool:
 
 
 def ship() -> None:
-    """Compile for every level, two at a time, and put what is made into the package in place of what was there."""
+    """Compile for every level, two at a time, and replace the libraries in the package."""
     code = f"from {__package__} import compiling; compiling.build()"
     old, running = {*SHIPPED.glob("*")}, []
     for name, level in registers.LEVELS.items():
@@ -165,7 +165,7 @@ def ship() -> None:
 
 
 def build() -> None:
-    """The library of the level that is compiled for; the linker is the system's C compiler's."""
+    """Make the library of the level that is compiled for (BESTFIRST_CPU_LEVEL), linked by the system's C compiler."""
     _initialize()
     level = registers.HERE
     machine = llvm.Target.from_default_triple().create_target_machine(

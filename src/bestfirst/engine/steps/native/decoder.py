@@ -1,9 +1,12 @@
-"""A BART-like model, compiled (`entries`): its encoder, and its decoder on the tree. On a CPU, numpy alone."""
+"""NativeDecoder, NativeEncoder: a BART-like model on compiled kernels (`calls`) and numpy, on a CPU, without torch.
+
+A pass is one compiled call (`WholePass`) where all layers are compiled and alike, else it goes layer by layer here.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from itertools import accumulate, chain
@@ -16,17 +19,17 @@ from ....models.reader import Prompt
 from ..bart_weights import BartSide, BartWeights, JoinedLayer
 from ..step_rows import NativeSources, NativeTree, Pages, Rows, check_range
 from . import calls as kernels
-from .parts import PackedBytes, Product, ResidualStream, Workspace, byte_room, embed, feed_forward, native_norms
+from .parts import PackedBytes, Product, ResidualStream, Workspace, embed, feed_forward, native_norms, quantised_size
 from .registers import HERE
-from .whole import WholePass, deepest
+from .whole import WholePass, most_inputs
 
-MULTIPLE = kernels.LANES  # of rows: what the product with the vocabulary works through at a time; a step's last few are filled up
-WIDE = 500  # of more than so many best tokens, selecting them is faster than a place for each
-NOTHING = np.empty(0, np.int64)
+MULTIPLE = kernels.LANES  # the output projection takes rows in multiples of this; a step's last ones are padded
+WIDE = 500  # above this width `wide_top` (selection) is faster than `kernels.top` (insertion)
+NOTHING = np.empty(0, np.int64)  # no banned tokens
 
 
 class NativeSide:
-    """The layers of an encoder or a decoder, and memory to work in."""
+    """The layers of an encoder or a decoder, and a workspace for one pass at a time."""
 
     def __init__(self, side: BartSide, pages: Pages, eight_bits: bool) -> None:
         self.side = side
@@ -34,25 +37,22 @@ class NativeSide:
         self.norms = native_norms(side)
         self.whole = WholePass(side, self.layers, self.norms) if WholePass.takes(side, self.layers, self.norms) else None
         d, inner = side.width, max(layer.fc1.outputs for layer in self.layers)
-        octets = byte_room(deepest(self.layers)) // 4
-        self.workspace = Workspace(x=d, h=d, y=d, q=d, seen=d, qkv=3 * d, inner=inner, room=octets, scales=1)
+        quantised = quantised_size(most_inputs(self.layers)) // 4  # in float32 numbers
+        self.workspace = Workspace(x=d, h=d, y=d, q=d, attended=d, qkv=3 * d, inner=inner, quantised=quantised, scales=1)
 
-    def again(self) -> Any:
-        """The same weights, with memory of its own to work in."""
-        made = copy(self)
-        made.workspace = self.workspace.again()
-        made.whole = None if self.whole is None else self.whole.again()
-        return made
+    def with_own_workspace(self) -> Any:
+        """The same weights with a workspace of its own, for another thread."""
+        other = copy(self)
+        other.workspace = self.workspace.with_own_workspace()
+        other.whole = None if self.whole is None else self.whole.with_own_workspace()
+        return other
 
 
 class NativeEncoder(NativeSide):
-    """An encoder of token ids. Inputs stand one after another: nothing is padded."""
+    """An encoder of token ids. Inputs are concatenated: nothing is padded."""
 
     def __call__(self, inputs: Sequence[Sequence[int]]) -> Any:
-        """The encoder's output for all inputs' tokens, one input after another, (tokens, d), until the next call.
-
-        Inputs that `check` takes: kernels do not look.
-        """
+        """The output for inputs that `check` accepts, concatenated, (tokens, d); valid until the next call."""
         lengths = [len(tokens) for tokens in inputs]
         starts = np.array([0, *accumulate(lengths)])
         tokens = np.fromiter(chain.from_iterable(inputs), np.int32, starts[-1])
@@ -62,18 +62,18 @@ class NativeEncoder(NativeSide):
             return self.whole.encode(tokens, positions, max(lengths), starts, w)
         embed(self.side, tokens, positions, max(lengths), w["x"])
         stream = ResidualStream(w["x"], w["h"], self.norms, self.side.norm_first)
-        y, qkv, seen = w["y"], w["qkv"], w["seen"]
+        y, qkv, attended = w["y"], w["qkv"], w["attended"]
         for layer in self.layers:
             layer.qkv(stream.h, qkv)
-            kernels.self_attention(qkv, layer.qkv.bias, starts, layer.heads, layer.scaling, seen)
-            layer.own_out(seen, y)
+            kernels.self_attention(qkv, layer.qkv.bias, starts, layer.heads, layer.scaling, attended)
+            layer.own_out(attended, y)
             stream.add(y, layer.own_out.bias)
             feed_forward(layer, stream.h, w["inner"], y)
             stream.add(y, layer.fc2.bias)
         return stream.h
 
     def check(self, inputs: Sequence[Sequence[int]]) -> None:
-        """Raise ValueError, naming the value, for an input that it cannot take."""
+        """Raise ValueError, naming the value, for an input with too many tokens or with an unknown token id."""
         lengths = np.array([len(tokens) for tokens in inputs])
         positions = len(self.side.positions.up_to(int(lengths.max())))
         check_range("the number of an input's tokens", lengths, positions + 1, first=1)
@@ -81,18 +81,17 @@ class NativeEncoder(NativeSide):
 
 
 class NativeDecoder(NativeSide):
-    """A step of a BART-like decoder, and what encodes its inputs: a `DecoderStep` without torch. Trees and sources may be of
-    numpy's arrays or of tensors."""
+    """A `DecoderStep` of a BART-like decoder without torch, and its encoder. Trees and sources may hold arrays or CPU tensors."""
 
     name = "native"
-    attends = True
+    has_attention = True
     by_place = False
-    watching = False  # whether to keep `attention`, (rows, source), of each step: the mean over the heads of the last layer
-    attention: Any
-    lock: Any = None  # who runs it: it has memory for one pass; None where the model's own is taken
+    records_attention = False  # whether to record each step's `attention`
+    attention: Any  # (rows, source) of the last step: mean over the heads of the last layer
+    lock: Any = None  # guards the workspace, which is for one pass at a time; None: the model's own lock does
 
     def __init__(self, weights: BartWeights, eight_bits: bool = False) -> None:
-        """Weights whose arrays are numpy's, float32; `eight_bits`: products are taken in these, where the CPU can."""
+        """`weights`: of float32 numpy arrays. `eight_bits`: quantise matmuls to int8 where the CPU can multiply bytes."""
         pages = Pages()
         super().__init__(weights.decoder, pages, eight_bits)
         self.width = d = self.side.width
@@ -104,106 +103,99 @@ class NativeDecoder(NativeSide):
         self.eight_bits = self.packed is not None
         if eight_bits and not self.eight_bits:
             warnings.warn("this CPU has neither VNNI nor AVX2: dtype 'int8' is computed in fp32", stacklevel=2)
-        self.tiled = kernels.suit(d)  # whether tiles multiply with it
+        self.tiled = kernels.suit(d)  # whether the output projection runs on tiles
         self._transposed = self._logits = np.empty(0, np.float32)
         self.encoder: Any = None if weights.encoder is None else NativeEncoder(weights.encoder, pages, eight_bits)
 
-    def again(self) -> Any:
-        made = super().again()
-        made._keys_values, made.lock = self._keys_values.again(), RLock()
-        made.encoder = None if self.encoder is None else self.encoder.again()
-        made._transposed = made._logits = np.empty(0, np.float32)
-        return made
+    def with_own_workspace(self) -> Any:
+        other = super().with_own_workspace()
+        other._keys_values, other.lock = self._keys_values.with_own_workspace(), RLock()
+        other.encoder = None if self.encoder is None else self.encoder.with_own_workspace()
+        other._transposed = other._logits = np.empty(0, np.float32)
+        return other
 
-    def room(self, model: Any = None, tokens: int = 0) -> tuple[Any, Any]:
-        """A new tree and new sources; with `tokens`, one input of so many is there."""
+    def new_tree(self, model: Any = None, tokens: int = 0) -> tuple[Any, Any]:
+        """A new tree and new sources. With `tokens`, the sources hold one dummy input of that length."""
         sources = NativeSources()
         if tokens:
-            self.reserve([tokens], sources)
+            self._reserve([tokens], sources)
         return NativeTree(), sources
 
     # -- inputs ----------------------------------------------------------------------------------------------------------
 
-    def take_in(self, model: Any, prompts: Sequence[Prompt], sources: Any) -> list[int]:
-        """Encode inputs. Returns their places among the sources."""
+    def add_inputs(self, model: Any, prompts: Sequence[Prompt], sources: Any) -> list[int]:
+        """Encode inputs and store their cross-attention keys and values. Returns their places in `sources`."""
         inputs = [prompt.source for prompt in prompts]
         self.encoder.check(inputs)
-        lengths = [len(tokens) for tokens in inputs]
-        places = self.reserve(lengths, sources)
-        for first, last in batches(lengths):
-            self.put(self.encoder(inputs[first:last]), lengths[first:last], places[first], sources)
-        return list(places)
+        return self._add(lambda first, end: self.encoder(inputs[first:end]), [len(tokens) for tokens in inputs], sources)
 
-    def take_encoded(self, hidden: Any, lengths: list[int], sources: Any) -> list[int]:
-        """The same for inputs that are encoded, `hidden` (tokens, d) one after another."""
-        starts, places = [0, *accumulate(lengths)], self.reserve(lengths, sources)
-        for first, last in batches(lengths):
-            self.put(hidden[starts[first] : starts[last]], lengths[first:last], places[first], sources)
-        return list(places)
+    def add_encoded(self, hidden: Any, lengths: list[int], sources: Any) -> list[int]:
+        """As `add_inputs`, for inputs that are encoded already: `hidden` (tokens, d), concatenated."""
+        starts = [0, *accumulate(lengths)]
+        return self._add(lambda first, end: hidden[starts[first] : starts[end]], lengths, sources)
 
-    def reserve(self, lengths: list[int], sources: Any) -> Any:
-        """Places for inputs of these lengths."""
+    def _reserve(self, lengths: list[int], sources: Any) -> Any:
         return sources.reserve(lengths, len(self.layers), self.layers[0].heads, self.layers[0].size)
 
-    def put(self, hidden: Any, lengths: Sequence[int], first: int, sources: Any) -> None:
-        """The keys and values of encoded inputs, `hidden` (tokens, d) one after another, to the places from `first` on."""
-        starts = np.array([0, *accumulate(lengths)])
-        keys_values = self._keys_values.of(len(hidden))["keys_values"]
-        for index, layer in enumerate(self.layers):
-            layer.cross_kv(hidden, keys_values)
-            kernels.put(keys_values, layer.cross_kv.bias, starts, first, np.asarray(sources.layers[index]))
+    def _add(self, hidden_of: Callable[[int, int], Any], lengths: list[int], sources: Any) -> list[int]:
+        """Store the keys and values of inputs, batch by batch. `hidden_of(first, end)`: their encoder output, (tokens, d)."""
+        places = self._reserve(lengths, sources)
+        for first, end in batches(lengths):
+            hidden, starts = hidden_of(first, end), np.array([0, *accumulate(lengths[first:end])])
+            keys_values = self._keys_values.of(len(hidden))["keys_values"]
+            for layer, out in zip(self.layers, sources.layers, strict=True):
+                layer.cross_kv(hidden, keys_values)
+                kernels.put(keys_values, layer.cross_kv.bias, starts, places[first], np.asarray(out))
+        return list(places)
 
     # -- a step ----------------------------------------------------------------------------------------------------------
 
     def step(self, rows: Rows, tree: Any, sources: Any) -> Any:
-        """Logits of the next token, (rows, vocabulary), until the next step; the rows' own keys and values go to their slots."""
+        """Logits of the next token, (rows, vocabulary), valid until the next step. Stores the rows' own keys and values."""
         longest = rows.paths.shape[1]
         w = self.workspace.of(len(rows))
         rows.check(len(self.side.embedding), len(self.side.positions.up_to(longest)), tree.capacity, len(sources))
-        if self.whole is not None and not self.watching:
-            return self._vocabulary(self.whole.decode(rows, tree, sources, w))
+        if self.whole is not None and not self.records_attention:
+            return self._project(self.whole.decode(rows, tree, sources, w))
         slots, positions, places = np.asarray(rows.slots), np.asarray(rows.positions), np.asarray(rows.sentences)
         embed(self.side, np.asarray(rows.tokens), positions, longest, w["x"])
         stream = ResidualStream(w["x"], w["h"], self.norms, self.side.norm_first)
-        y, q, qkv, seen = w["y"], w["q"], w["qkv"], w["seen"]
+        y, q, qkv, attended = w["y"], w["q"], w["qkv"], w["attended"]
         paths, lengths = np.asarray(tree.paths), np.array(sources.lengths)
         for index, layer in enumerate(self.layers):
             pool = np.asarray(tree.layer(index, self.width)).reshape(-1, 2 * self.width)
             keys_values = np.asarray(sources.layers[index])
             layer.qkv(stream.h, qkv)
-            kernels.own_attention(qkv, layer.qkv.bias, pool, paths, slots, positions, layer.heads, layer.scaling, seen)
-            layer.own_out(seen, y)
+            kernels.own_attention(qkv, layer.qkv.bias, pool, paths, slots, positions, layer.heads, layer.scaling, attended)
+            layer.own_out(attended, y)
             stream.add(y, layer.own_out.bias)
             layer.cross_q(stream.h, q)
-            if self.watching and index == len(self.layers) - 1:
-                self.attention = looks(q + layer.cross_q.bias, keys_values[0], lengths, places, layer.scaling)
-            kernels.cross_attention(q, layer.cross_q.bias, keys_values, lengths, places, layer.scaling, seen)
-            layer.cross_out(seen, y)
+            if self.records_attention and index == len(self.layers) - 1:
+                self.attention = attention_weights(q + layer.cross_q.bias, keys_values[0], lengths, places, layer.scaling)
+            kernels.cross_attention(q, layer.cross_q.bias, keys_values, lengths, places, layer.scaling, attended)
+            layer.cross_out(attended, y)
             stream.add(y, layer.cross_out.bias)
             feed_forward(layer, stream.h, w["inner"], y)
             stream.add(y, layer.fc2.bias)
-        return self._vocabulary(stream.h)
+        return self._project(stream.h)
 
-    def read(self, rows: Rows, tree: Any, sources: Any) -> None:
-        """As `step`, for whole prompts from their first token, whose logits nobody needs."""
+    def prefill(self, rows: Rows, tree: Any, sources: Any) -> None:
+        """Prefill: as `step`, for whole prompts from their first token, without logits."""
         self.step(rows, tree, sources)
 
-    def _vocabulary(self, h: Any) -> Any:
-        """The last product, (rows, vocabulary) as a view of (vocabulary, rows): that way round it is up to a half faster.
-
-        In eight bits it is not, and rows stand together.
-        """
+    def _project(self, h: Any) -> Any:
+        """Logits (rows, vocabulary) of h (rows, d), in fp32 as a view of (vocabulary, rows), up to 1.5 times as fast."""
         n, tokens = len(h), len(self.head)
-        if self.packed is not None:
-            return self._eight_bits(h, self.packed)[:, :tokens]
+        if self.packed is not None:  # in int8 that is no faster: rows are contiguous
+            return self._project_int8(h, self.packed)[:, :tokens]
         columns = -(-n // MULTIPLE) * MULTIPLE
         if columns * self.width > self._transposed.size:
             self._transposed = np.zeros(2 * columns * self.width, np.float32)
             self._logits = np.empty(2 * columns * tokens, np.float32)
-        turned, logits = self._transposed[: columns * self.width], self._logits[: columns * tokens].reshape(tokens, columns)
+        transposed, logits = self._transposed[: columns * self.width], self._logits[: columns * tokens].reshape(tokens, columns)
         if self.tiled:
-            kernels.pack(h, self.width, turned)
-            kernels.by_rows(self.head, turned, kernels.ZEROS, logits)
+            kernels.pack(h, self.width, transposed)
+            kernels.by_rows(self.head, transposed, kernels.ZEROS, logits)
         else:
             np.matmul(self.head, h.T, out=logits[:, :n])
             logits[:, n:] = 0
@@ -211,7 +203,7 @@ class NativeDecoder(NativeSide):
             logits += self.head_bias
         return logits[:, :n].T
 
-    def _eight_bits(self, h: Any, packed: PackedBytes) -> Any:
+    def _project_int8(self, h: Any, packed: PackedBytes) -> Any:
         n, columns = len(h), len(packed.scales)
         if n * columns > self._logits.size:
             self._logits = np.empty(2 * n * columns, np.float32)
@@ -222,18 +214,18 @@ class NativeDecoder(NativeSide):
         return logits
 
     def best(self, logits: Any, width: int, banned: Any, allowed: Sequence[Any | None] | None = None) -> tuple[Any, Any]:
-        """Of a step's logits, the log-probabilities of the best tokens that are not banned, and these tokens, (rows, width).
+        """Of a step's logits the top `width` log-probabilities among tokens that are not banned, and their tokens, (rows, width).
 
-        As Hugging Face does it: what is banned counts in the sum, as does what is not `allowed`, where each row may have tokens
-        of its own (None: all). The logits, as `step` gave them, are used up.
+        `allowed`: for each row the tokens that may follow (None: all). As in Hugging Face, tokens that are banned or not allowed
+        count in the log-sum-exp. `logits` must be as `step` returned them, and are overwritten.
         """
         n, vocabulary = logits.shape
         values, tokens = np.empty((n, width), np.float32), np.empty((n, width), np.int64)
         forbidden = NOTHING if banned is None else banned
         if self.packed is not None and allowed is None:
-            kernels.row_top(_whole(logits), vocabulary, forbidden, values, tokens)
+            kernels.row_top(_with_padding(logits), vocabulary, forbidden, values, tokens)
             return values, tokens
-        columns = np.ascontiguousarray(logits.T) if self.packed is not None else _whole(logits.T)
+        columns = np.ascontiguousarray(logits.T) if self.packed is not None else _with_padding(logits.T)
         if allowed is None and width > WIDE:
             return wide_top(columns, n, width, forbidden)
         if allowed is None:
@@ -247,30 +239,30 @@ class NativeDecoder(NativeSide):
 
 
 def wide_top(columns: Any, n: int, width: int, banned: Any) -> tuple[Any, Any]:
-    """As `kernels.top`, which finds each of the best its place among those before it. Here they are selected, then sorted, by a
-    number made of the logit's bits, in the order of the numbers, and the token."""
+    """As `kernels.top`, but by selecting and sorting instead of inserting: faster for many best tokens."""
     first, token = np.empty((n, 1), np.float32), np.empty((n, 1), np.int64)
     kernels.top(columns, banned, first, token)
-    rows = np.ascontiguousarray(columns[:, :n].T) + np.float32(0)  # 0 in place of -0
+    rows = np.ascontiguousarray(columns[:, :n].T) + np.float32(0)  # turns -0 into 0
     bits, last = rows.view(np.int32), np.int32((1 << 31) - 1)
-    keys = np.where(bits < 0, bits ^ last, bits).astype(np.int64) << 32
+    keys = np.where(bits < 0, bits ^ last, bits).astype(np.int64) << 32  # sorts by the logit's bits, then by token
     keys |= int(last) - np.arange(rows.shape[1])
     keys = np.partition(keys, rows.shape[1] - width, 1)[:, -width:]
     keys.sort(1)
     tokens = int(last) - (keys[:, ::-1] & int(last))
     with np.errstate(invalid="ignore"):
-        whole = np.where(first == -np.inf, 0, np.take_along_axis(rows, token, 1) - first)  # where nothing is possible, -inf
-    return np.minimum(np.take_along_axis(rows, tokens, 1) - whole, 0), tokens
+        # The log-sum-exp, from the best token's logit and log-probability; 0 where no token is possible: values stay -inf.
+        total = np.where(first == -np.inf, 0, np.take_along_axis(rows, token, 1) - first)
+    return np.minimum(np.take_along_axis(rows, tokens, 1) - total, 0), tokens
 
 
-def _whole(lines: Any) -> Any:
-    """Lines with what was filled up behind each, if anything was: they stand one after another in memory."""
+def _with_padding(lines: Any) -> Any:
+    """A contiguous view of lines (n, width) that includes the padding behind each of them."""
     n, _ = lines.shape
     return np.lib.stride_tricks.as_strided(lines, (n, lines.strides[0] // lines.itemsize), lines.strides)
 
 
-def looks(q: Any, keys: Any, lengths: Any, places: Any, scaling: Any) -> Any:
-    """The attention of queries (rows, d) to their sources, (rows, source), mean over heads; `keys` (sources, heads, .., size)."""
+def attention_weights(q: Any, keys: Any, lengths: Any, places: Any, scaling: Any) -> Any:
+    """Cross-attention weights of queries (rows, d), mean over heads, (rows, source). `keys` (sources, heads, length, size)."""
     heads, size = keys.shape[1], keys.shape[3]
     out = np.zeros((len(q), int(lengths[places].max())), np.float32)
     for row, place in enumerate(places):
@@ -282,7 +274,7 @@ def looks(q: Any, keys: Any, lengths: Any, places: Any, scaling: Any) -> Any:
 
 
 def batches(lengths: Sequence[int], tokens: int = 1024) -> Iterator[tuple[int, int]]:
-    """Inputs one after another, as (first, last + 1): so many tokens together that products are fast and stay in the cache."""
+    """Consecutive inputs in batches, as (first, end), of about so many tokens: fast matmuls that stay in the cache."""
     first = total = 0
     for i, length in enumerate(lengths):
         if total and total + length > tokens:

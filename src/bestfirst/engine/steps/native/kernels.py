@@ -1,8 +1,8 @@
-"""Kernels: what lies between the matrix products of a step, and a checksum, compiled by numba.
+"""Kernels: what lies between a step's matmuls (norms, activations, embeddings), and a checksum, compiled by numba.
 
-Each is one pass over memory where torch needs several operations, and none of them pads: a row looks at its own ancestors and
-its own source, where they lie. float32, one thread, no Python lock. Indices are not checked here (`Rows.check` does that); NaN
-stays NaN. `tests/engine/test_native.py` holds every one of them against torch.
+Each is one pass over memory where torch needs several operations, and none pads: a row reads its own ancestors and its own source
+in place. float32, one thread, without the GIL. Indices are not checked here (`Rows.check` does that); NaN stays NaN.
+`tests/engine/test_native.py` compares each kernel with torch.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
-compiled = partial(njit, error_model="numpy")  # a division by zero gives no number
+compiled = partial(njit, error_model="numpy")  # division by zero gives inf or NaN, no exception
 f32 = np.float32
 i32 = np.int32
 u32 = np.uint32
 
-REORDER = {"reassoc", "contract", "nsz", "arcp"}  # sums may be taken in any order: that is what makes them fast
+REORDER = {"reassoc", "contract", "nsz", "arcp"}  # sums in any order, so that they can be vectorised
 
 
 @intrinsic
 def _as_float(context: Any, x: Any) -> Any:
-    """The float32 with the bits of an int32."""
+    """The float32 that has an int32's bits."""
 
     def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], target.get_value_type(types.float32))
@@ -37,7 +37,7 @@ def _as_float(context: Any, x: Any) -> Any:
 def _exp(x: Any) -> Any:
     """e^x for x <= 0 (NaN for NaN), to a few units in the last place; plain arithmetic, so that loops are vectorised."""
     x = f32(-87.0) if x < f32(-87.0) else x
-    power = i32(x * f32(1.44269504) - f32(0.5))  # cut off, which is rounded, as x is not positive
+    power = i32(x * f32(1.44269504) - f32(0.5))  # truncation rounds to nearest, as x is not positive
     n = f32(power)
     r = x - n * f32(0.693359375) + n * f32(2.12194440e-4)
     p = f32(1.9875691500e-4)
@@ -59,7 +59,7 @@ def _logistic(x: Any) -> Any:
 
 @njit(fastmath=REORDER | {"nnan"})
 def _largest(x: Any) -> Any:
-    """With NaN among them, anything. A function of its own: inlined, it would be compiled as its caller, where NaN stays NaN."""
+    """The maximum; undefined with NaN among them. Not inlined: it would take over the caller's fastmath flags, which keep NaN."""
     largest = x[0]
     for i in range(1, x.shape[0]):
         largest = x[i] if x[i] > largest else largest
@@ -68,7 +68,7 @@ def _largest(x: Any) -> Any:
 
 @njit(inline="always", fastmath=REORDER)
 def _normalise(x: Any, weight: Any, shift: Any, epsilon: Any, out: Any) -> None:
-    """One row. `out` may be `x`."""
+    """Layer normalisation of one row. `out` may be `x`."""
     d = x.shape[0]
     total = f32(0)
     for i in range(d):
@@ -84,7 +84,7 @@ def _normalise(x: Any, weight: Any, shift: Any, epsilon: Any, out: Any) -> None:
 
 @compiled(fastmath=REORDER)
 def norm(x: Any, weight: Any, shift: Any, epsilon: Any, out: Any) -> None:
-    """The layer normalisation of x (rows, d)."""
+    """Layer normalisation of x (rows, d)."""
     for r in range(x.shape[0]):
         _normalise(x[r], weight, shift, epsilon, out[r])
 
@@ -143,7 +143,7 @@ def silu(x: Any, bias: Any) -> None:
 
 @compiled(fastmath=REORDER)
 def embed(tokens: Any, positions: Any, embedding: Any, scale: Any, table: Any, out: Any) -> None:
-    """Each token's embedding times `scale`, and its position's: (tokens, d)."""
+    """out (tokens, d) = the token's embedding * scale + the position's embedding."""
     for r in range(out.shape[0]):
         for i in range(out.shape[1]):
             out[r, i] = embedding[tokens[r], i] * scale + table[positions[r], i]
@@ -151,7 +151,7 @@ def embed(tokens: Any, positions: Any, embedding: Any, scale: Any, table: Any, o
 
 @compiled(fastmath=REORDER)
 def activate(x: Any, bias: Any, kind: int) -> None:
-    """The activation of this number, in place."""
+    """The activation with this number (`parts.KINDS`), in place."""
     if kind == 0:
         relu(x, bias)
     elif kind == 1:
@@ -164,10 +164,10 @@ def activate(x: Any, bias: Any, kind: int) -> None:
 
 @compiled()
 def mixed(numbers: Any, out: Any) -> None:
-    """A number that depends on each of these integers (n,) and its place: two are the same by chance only, one in 2^32."""
+    """A checksum of integers (n,) that depends on each value and its position; two differ but for a chance of one in 2^32."""
     total = np.uint64(0)
     for i in range(numbers.shape[0]):
-        x = (u32(numbers[i]) ^ u32(i)) * u32(0x9E3779B1)  # products and shifts, so that no change makes up for another
+        x = (u32(numbers[i]) ^ u32(i)) * u32(0x9E3779B1)  # mixed by products and shifts, so that changes do not cancel out
         x = (x ^ (x >> u32(15))) * u32(0x85EBCA77)
         total += np.uint64(x)
     out[0] = total

@@ -1,6 +1,7 @@
-"""Level searches: `search/level.py`, compiled, for its order by bounds. Names are those of that file; of a search, `h`.
+"""Level searches: `search/level.py` compiled, for its order by bounds; functions are named after its methods. `h`: a search.
 
-A candidate is a child that is not made yet: its value, negated (`costs`), its parent and which child it is (`whence`).
+A candidate is a child without a node yet: its negated value (`costs`), its parent and which child it is (`whence`). They are kept
+sorted, unfinished ones in GOING, finished ones in ENDED.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import numpy as np
 from . import search_plan as s
 from .code import doubles, floats, ints
 from .kernels import compiled
-from .search_state import add_answer, answers_before, child_of, guessed, is_end, norm, token_of, tokens_before
+from .search_state import add_answer, add_guess, answers_before, child_of, divisor, is_end, token_of, tokens_before
 
 
 @compiled()
 def insert(h: Any, costs_at: int, whence_at: int, size: int, most: int, cost: float, parent: int, j: int) -> int:
-    """A candidate to its place among `size` others, of which `most` are kept. Returns how many there are."""
+    """Insert a candidate into a sorted list of `size`, of which at most `most` are kept. Returns the new size."""
     costs, whence = doubles(costs_at, (size + 1,)), ints(whence_at, (size + 1, 2))
     token = token_of(h, parent, j)
     at = size
@@ -40,7 +41,7 @@ def insert(h: Any, costs_at: int, whence_at: int, size: int, most: int, cost: fl
 
 @compiled()
 def going_first(h: Any, i: int, j: int) -> bool:
-    """Whether the i-th unfinished candidate comes before the j-th finished one; there is one of each, or of either."""
+    """Whether the i-th unfinished candidate precedes the j-th finished one; one of the lists may be exhausted."""
     if i == h[s.GOING] or j == h[s.ENDED]:
         return i < h[s.GOING]
     one, other = doubles(h[s.GOING_AT], (i + 1,))[i], doubles(h[s.ENDED_AT], (j + 1,))[j]
@@ -52,7 +53,7 @@ def going_first(h: Any, i: int, j: int) -> bool:
 
 @compiled()
 def add_children(h: Any, y: int) -> None:
-    """Those that are not preceded by k unfinished ones."""
+    """Add the children of `y` as candidates, but for those that k unfinished ones precede."""
     k, now, bar = h[s.K], h[s.NOW], doubles(h[s.BAR_AT], (1,))
     row = ints(h[s.NODES_AT], (h[s.NODES], 5))[y, s.ROW]
     value = doubles(h[s.VALUES_AT], (h[s.NODES],))[y]
@@ -65,7 +66,7 @@ def add_children(h: Any, y: int) -> None:
             h[s.ENDED] = insert(h, h[s.ENDED_AT], h[s.ENDED_FROM_AT], h[s.ENDED], k * h[s.WIDTH], cost, y, j)
         else:
             h[s.GOING] = insert(h, h[s.GOING_AT], h[s.GOING_FROM_AT], h[s.GOING], k, cost, y, j)
-    if now + 1 == h[s.N_MAX]:  # from there nothing goes on
+    if now + 1 == h[s.N_MAX]:  # nothing continues beyond it: finished and unfinished compete
         if h[s.GOING] + h[s.ENDED] >= k:
             bar[0] = kth_of_all(h)
     elif h[s.GOING] >= k:
@@ -74,6 +75,7 @@ def add_children(h: Any, y: int) -> None:
 
 @compiled()
 def kth_of_all(h: Any) -> float:
+    """The cost of the k-th candidate, finished or not."""
     i = j = 0
     cost = inf
     while i + j < h[s.K]:
@@ -93,7 +95,7 @@ def ends_before(h: Any, y: int, value: float) -> bool:
     found = answers + h[s.ENDED]
     if found < h[s.N] or (found < h[s.ENOUGH] and last < h[s.N_MAX]):
         return False
-    worth = value / norm(h, s.SCORE, last)
+    worth = value / divisor(h, s.SCORE, last)
     sure = before = i = j = 0
     while i + j < min(h[s.K], h[s.GOING] + h[s.ENDED]):
         if going_first(h, i, j):
@@ -104,7 +106,7 @@ def ends_before(h: Any, y: int, value: float) -> bool:
         if own <= value:
             break
         sure += 1
-        before += own / norm(h, s.SCORE, last) > worth  # those of equal worth are longer than `y`
+        before += own / divisor(h, s.SCORE, last) > worth  # at equal scores `y` would precede them: they are longer
     if last < h[s.N_MAX] and answers + sure < h[s.ENOUGH]:
         return False
     return before + answers_before(h[s.PROGRESS :], h, worth, h[s.NOW], y) >= h[s.N]
@@ -112,14 +114,14 @@ def ends_before(h: Any, y: int, value: float) -> bool:
 
 @compiled()
 def is_needless(h: Any, y: int) -> bool:
-    """Whether neither `y` nor what comes after it in its level need be scored, as far as better ones tell."""
+    """Whether neither `y` nor those after it in its level need be scored, given the better ones so far."""
     value = doubles(h[s.VALUES_AT], (h[s.NODES],))[y]
     return -value > doubles(h[s.BAR_AT], (1,))[0] or ends_before(h, y, value)
 
 
 @compiled()
 def next_level(h: Any) -> None:
-    """The unfinished ones of the next length, and what is finished among the answers; none if it is time to stop."""
+    """Make the next level of the unfinished candidates, and answers of the finished ones among the best k; or end the search."""
     length, level = h[s.NOW] + 1, ints(h[s.LEVEL_AT], (h[s.K],))
     i = j = 0
     if h[s.ENDED] > 0 and not going_first(h, 0, 0):
@@ -146,18 +148,19 @@ def next_level(h: Any) -> None:
 
 @compiled()
 def is_time_to_stop(h: Any, length: int) -> bool:
+    """Whether the stop is reached with all answers up to this length."""
     answers, y = h[s.PROGRESS + s.FOUND], h[s.DEEPEST]
     if h[s.STOP] == s.AT_LEAD:
         return answers >= h[s.N] and h[s.LED] == 1
     if answers >= h[s.ENOUGH]:
         return True
-    bound = doubles(h[s.VALUES_AT], (h[s.NODES],))[y] / norm(h, s.BOUND, length)
+    bound = doubles(h[s.VALUES_AT], (h[s.NODES],))[y] / divisor(h, s.BOUND, length)
     return answers >= h[s.N] and answers_before(h[s.PROGRESS :], h, bound, length, y) >= h[s.N]
 
 
 @compiled()
 def commit(h: Any, y: int) -> None:
-    """`y` is scored: on to the next that must be and is not, of this length or, when all of it are, of the next."""
+    """`y` is scored: advance NEEDED to the next hypothesis to score, of this level or of the next, or -1 at the end."""
     nodes = ints(h[s.NODES_AT], (h[s.NODES], 5))
     if nodes[y, s.LENGTH] != h[s.NOW]:
         return
@@ -176,9 +179,9 @@ def commit(h: Any, y: int) -> None:
 
 @compiled()
 def look_ahead(e: Any, h: Any, place: int, m: int, guesses: int) -> int:
-    """Add up to `m` that come next in the level to the guesses of a step."""
+    """Add up to `m` hypotheses that come next in the level to the step's guesses. Returns how many guesses there are."""
     level, values = ints(h[s.LEVEL_AT], (h[s.K],)), doubles(h[s.VALUES_AT], (h[s.NODES],))
-    best = values[h[s.NEEDED]] / norm(h, s.BOUND, h[s.NOW])
+    best = values[h[s.NEEDED]] / divisor(h, s.BOUND, h[s.NOW])
     for i in range(h[s.TURN] + 1, h[s.LEVEL]):
         y = level[i]
         if m == 0:
@@ -186,7 +189,7 @@ def look_ahead(e: Any, h: Any, place: int, m: int, guesses: int) -> int:
         if ints(h[s.NODES_AT], (h[s.NODES], 5))[y, s.ROW] >= 0:
             continue
         if is_needless(h, y):
-            break  # and so are those after it
-        guesses = guessed(e, place, y, best - values[y] / norm(h, s.BOUND, h[s.NOW]), guesses)
+            break  # nor are those after it needed
+        guesses = add_guess(e, place, y, best - values[y] / divisor(h, s.BOUND, h[s.NOW]), guesses)
         m -= 1
     return guesses

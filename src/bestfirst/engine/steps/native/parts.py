@@ -1,4 +1,4 @@
-"""Parts: what a BART-like encoder and decoder are made of between the attentions, and the memory that they work in."""
+"""Parts: the projections, norms and feed-forward of a compiled encoder or decoder layer, and its workspace."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..step_rows import Pages
 from . import calls as kernels
 from .registers import COPIES, HERE, QUAD
 
-KINDS = {"relu": 0, "gelu": 1, "gelu_new": 2, "gelu_pytorch_tanh": 2, "silu": 3, "swish": 3}
-"""Activations that there are kernels of, by the names that configs have for them; they know them by these numbers."""
+ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_new": 2, "gelu_pytorch_tanh": 2, "silu": 3, "swish": 3}
+"""Activations with a compiled kernel: their names in configs, and their numbers in `kernels.activate`."""
 BYTE_LANES = 1 if HERE.eight is None else HERE.eight.lanes
 
 
 class Workspace:
-    """Named arrays of given widths, for as many rows as are asked for: large results are not allocated at every step."""
+    """Named float32 buffers of given widths that grow with the number of rows: large results are not allocated at every step."""
 
     def __init__(self, **widths: int) -> None:
         self._widths = widths
@@ -26,12 +26,12 @@ class Workspace:
         self._views: dict[int, dict[str, Any]] = {}
         self._rows = 0
 
-    def again(self) -> Workspace:
-        """Other arrays of these names and widths."""
+    def with_own_workspace(self) -> Workspace:
+        """New buffers of the same names and widths."""
         return Workspace(**self._widths)
 
     def of(self, rows: int) -> dict[str, Any]:
-        """The arrays, (rows, width) each; their contents are those of the last use."""
+        """The buffers as (rows, width) views, by name; contents are undefined."""
         if rows > self._rows:
             self._rows = 2 * rows
             self._memory = {name: np.empty((self._rows, width), np.float32) for name, width in self._widths.items()}
@@ -41,60 +41,56 @@ class Workspace:
         return self._views[rows]
 
 
-def suit_bytes(outputs: int) -> bool:
-    """Whether this CPU has the instructions, and a matrix of so many outputs fills its registers."""
-    return HERE.eight is not None and outputs % BYTE_LANES == 0
-
-
-def byte_room(inputs: int) -> int:
-    """Bytes that a row of so many inputs takes in eight bits."""
+def quantised_size(inputs: int) -> int:
+    """Bytes of a quantised row of so many inputs."""
     return COPIES * (-(-inputs // QUAD) * QUAD)
 
 
 class PackedBytes(NamedTuple):
-    """A matrix (outputs, inputs) in eight bits, for `int8`; outputs are filled up to a multiple of BYTE_LANES."""
+    """A matrix (outputs, inputs) in int8, packed for `int8.multiply`; outputs are padded to a multiple of BYTE_LANES."""
 
-    weights: Any  # (outputs, padded inputs) in memory, not in meaning
-    start: Any  # (outputs,) what each sum begins with
+    weights: Any  # of (outputs, padded inputs) bytes, in panels (`int8`): not indexed by output and input
+    start: Any  # (outputs,) initial value of each sum
     scales: Any  # (outputs,)
 
     @classmethod
     def of(cls, matrix: Any) -> PackedBytes:
-        outputs, inputs = -(-len(matrix) // BYTE_LANES) * BYTE_LANES, byte_room(matrix.shape[1]) // COPIES
+        """Quantise and pack a float matrix."""
+        outputs, inputs = -(-len(matrix) // BYTE_LANES) * BYTE_LANES, quantised_size(matrix.shape[1]) // COPIES
         packed = cls(np.empty((outputs, inputs), np.int8), np.empty(outputs, np.int32), np.empty(outputs, np.float32))
         kernels.pack_bytes(np.ascontiguousarray(matrix, np.float32), packed.weights.reshape(-1), packed.start, packed.scales)
         return packed
 
     def multiply(self, x: Any, out: Any) -> None:
-        """x (rows, inputs) times its transpose, into `out` (rows, outputs)."""
+        """x (rows, inputs) times the matrix' transpose, into `out` (rows, outputs)."""
         rows, scales = np.empty((len(x), COPIES, self.weights.shape[1]), np.uint8), np.empty(len(x), np.float32)
         kernels.quantise(x, rows, scales)
         kernels.multiply_bytes(rows, scales, *self, out)
 
 
 class Product:
-    """x W^T into given memory; the bias is left to the kernel that comes next, which passes over the result anyway."""
+    """A projection x W^T into a given buffer. The bias is left to the next kernel, which passes over the result anyway."""
 
-    packed: PackedBytes | None = None  # the weights, where they are in eight bits
+    packed: PackedBytes | None = None  # the weights, if quantised
 
     def __init__(self, pages: Pages, *parts: Affine, eight_bits: bool = False) -> None:
-        """Several parts that take the same input are one product."""
+        """Several parts that take the same input become one projection."""
         weight = np.concatenate([part.weight for part in parts]) if len(parts) > 1 else np.ascontiguousarray(parts[0].weight)
         biases = [np.zeros(len(part.weight), np.float32) if part.bias is None else part.bias for part in parts]
         self.outputs, self.inputs = weight.shape
         self.bias = np.concatenate(biases)
         self.tiled = kernels.suit(self.inputs, self.outputs)
-        if eight_bits and suit_bytes(self.outputs):
+        if eight_bits and HERE.eight is not None and self.outputs % BYTE_LANES == 0:
             self.packed, self.tiled = PackedBytes.of(weight), False
         elif self.tiled:
-            self.weights = pages.take(weight.size)
+            self.weights = pages.allocate(weight.size)
             kernels.pack(weight, kernels.BLOCK, self.weights)
         else:
             self.weights = weight.T
 
     @property
     def compiled(self) -> bool:
-        """Whether it is compiled, as against numpy's."""
+        """Whether it runs on compiled kernels rather than in numpy."""
         return self.tiled or self.packed is not None
 
     def __call__(self, x: Any, out: Any) -> None:
@@ -109,24 +105,24 @@ class Product:
 def feed_forward(layer: JoinedLayer, x: Any, inner: Any, out: Any) -> None:
     """fc2(activation(fc1 x)), without the last bias."""
     layer.fc1(x, inner)
-    kernels.activate(inner, layer.fc1.bias, KINDS[layer.activation_name])
+    kernels.activate(inner, layer.fc1.bias, ACTIVATIONS[layer.activation_name])
     layer.fc2(inner, out)
 
 
 def native_norms(side: BartSide) -> list[LayerNorm]:
-    """All norms of the layers and the last, as kernels want them."""
+    """All layers' norms and the last one, as kernels take them. Raises TypeError for an unknown arrangement of norms."""
     if side.norm_first != (side.last_norm is not None):
         raise TypeError("a model that normalises in an order that is not known here")
     return [native_norm(norm) for norm in side.norms()]
 
 
 def native_norm(norm: LayerNorm) -> LayerNorm:
-    """A norm whose numbers are what kernels are compiled for."""
+    """A norm whose epsilon is a float32, as kernels are compiled for."""
     return LayerNorm(norm.weight, norm.bias, np.float32(norm.eps))
 
 
 def embed(side: BartSide, tokens: Any, positions: Any, longest: int, out: Any) -> None:
-    """What enters the first layer of an encoder or decoder, (tokens, d), at positions that are less than `longest`."""
+    """The input of the first layer, (tokens, d), into `out`; all positions are less than `longest`."""
     kernels.embed(tokens, positions, side.embedding, np.float32(side.embed_scale), side.positions.up_to(longest), out)
     if side.first_norm is not None:
         norm = native_norm(side.first_norm)
@@ -134,10 +130,7 @@ def embed(side: BartSide, tokens: Any, positions: Any, longest: int, out: Any) -
 
 
 class ResidualStream:
-    """What flows through the layers: `x` the sum so far, `h` what the next block gets.
-
-    A model that normalises first gives a block the norm of the sum; another makes the sum itself the norm.
-    """
+    """The residual stream: `x` is the sum so far, `h` the next block's input: the norm of `x`, or `x` itself if post-norm."""
 
     def __init__(self, x: Any, h: Any, norms: Iterable[LayerNorm], norm_first: bool) -> None:
         self.x = x
@@ -148,6 +141,6 @@ class ResidualStream:
             kernels.norm(x, norm.weight, norm.bias, norm.eps, h)
 
     def add(self, y: Any, bias: Any) -> None:
-        """Add what a block has made of `h`, and the block's last bias."""
+        """Add a block's output and its last bias, and normalise."""
         norm = next(self._norms)
         kernels.add_norm(self.x, y, bias, norm.weight, norm.bias, norm.eps, self.h)

@@ -1,5 +1,4 @@
-"""Registers: what a CPU's tiles are cut to, what entries take, and where the library for a CPU lies. Known before anything is
-compiled, or loaded that was."""
+"""Registers: tile shapes of each kind of CPU, signatures of compiled entries, paths of libraries. Imports no compiler."""
 
 from __future__ import annotations
 
@@ -14,29 +13,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-UNROLLED = 2  # inputs at a time
-BLOCK = 512  # inputs of a panel that is gone through at once: it stays in the inner caches
-ROWS = 192  # that stay in the inner caches, too
-LINE = 64  # bytes: what is fetched at a time
+UNROLLED = 2  # inputs per iteration of a tile's loop
+BLOCK = 512  # inputs of a panel that are processed together: they stay in the inner caches
+ROWS = 192  # rows that stay in the inner caches, too
+LINE = 64  # bytes of a cache line, the unit of prefetching
 
 
 class TileShape(NamedTuple):
-    """Of a tile, whose sums fill the registers."""
+    """The shape of a tile, whose sums fill the registers."""
 
     lanes: int  # numbers in a register
-    wide: int  # registers of a panel's outputs
+    wide: int  # registers across: a panel has wide * lanes outputs
     tall: int  # rows, at most
 
 
 class Level(NamedTuple):
-    """A kind of CPU: what it must have, what kernels are compiled as, and what tiles are cut to."""
+    """A kind of CPU: the features it must have, LLVM's name for it, further LLVM features, and its tile shapes."""
 
     needs: tuple[str, ...]
     cpu: str
     more: str
     shape: TileShape
-    eight: TileShape | None  # of products in eight bits; None where there are no instructions for them
-    vnni: bool = False  # these are VNNI's
+    eight: TileShape | None  # of int8 matmuls; None without instructions for them
+    vnni: bool = False  # whether these instructions are VNNI's
 
 
 V3 = ("avx2", "fma", "bmi2", "f16c")
@@ -49,28 +48,28 @@ LEVELS = {
     "v3": Level(V3, "x86-64-v3", "", MIDDLE, MIDDLE),
     "v1": Level(("sse2",), "x86-64", "", SMALL, None),
 }
-"""Those that kernels are shipped for, the best first: every x86-64 is one of them."""
+"""The kinds of CPU that kernels are shipped for, best first: every x86-64 is one of them."""
 OTHER = Level((), "", "", SMALL, None)
 
 
 def features() -> set[str]:
-    """What this CPU has, by the names that LLVM has for it."""
+    """This CPU's features, by LLVM's names."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="ignore") as file:
             flags = next((line for line in file if line.startswith("flags")), "")
         return {name.replace("_", "") for name in flags.split()}
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         pass
     try:
         import llvmlite.binding as llvm
 
         return {name for name, has in llvm.get_host_cpu_features().items() if has}
-    except (ImportError, RuntimeError):  # a system that does not tell
+    except (ImportError, RuntimeError):  # no llvmlite, or it cannot tell
         return set()
 
 
 def level() -> str | None:
-    """That of this CPU, or the one that is compiled for (BESTFIRST_CPU_LEVEL); None for one that is no x86-64."""
+    """This CPU's level, or the one to compile for (BESTFIRST_CPU_LEVEL); None if it is not an x86-64."""
     named = os.environ.get("BESTFIRST_CPU_LEVEL")
     if named in LEVELS:
         return named
@@ -83,12 +82,12 @@ HERE = OTHER if LEVEL is None else LEVELS[LEVEL]
 LANES, WIDE, TALL = HERE.shape
 PANEL = WIDE * LANES
 ZEROS = np.zeros(PANEL, np.float32)
-QUAD = 4  # inputs whose products a register adds up in eight bits
-COPIES = 1 if HERE.vnni else 2  # of a row in eight bits: itself, and its magnitudes
+QUAD = 4  # int8 products that one lane adds up
+COPIES = 1 if HERE.vnni else 2  # of a quantised row: itself, and with AVX2 its magnitudes
 
 
 def suit(inputs: int, outputs: int = LANES) -> bool:
-    """Whether a matrix can be cut into tiles."""
+    """Whether tiles can multiply a matrix of this shape."""
     return inputs % UNROLLED == 0 and outputs % LANES == 0
 
 
@@ -100,8 +99,8 @@ SIGNATURES = {
     "by_panels": "f2 f1 int f1 f2", "by_rows": "f2 f1 f1 f2", "decoder": "int int int float float float",
     "encoder": "int int int float float float", "search": "int int int int float float float",
 }  # fmt: skip
-"""What every entry (`entries`) takes: 64-bit integers, addresses among them, float32, and C-contiguous arrays of so many
-dimensions: of float32 (f), int32 (i), int64 (l), int8 (b) and uint8 (u)."""
+"""The arguments of every entry (`entries`): int64 (also addresses), float32, and C-contiguous arrays of so many dimensions, of
+float32 (f), int32 (i), int64 (l), int8 (b) or uint8 (u)."""
 if HERE.eight is not None:
     SIGNATURES |= {"quantise": "f2 u3 f1", "pack_bytes": "f2 b1 i1 f1", "multiply_bytes": "u3 f1 b2 i1 f1 f2 int"}
 
@@ -115,23 +114,23 @@ SOURCES = (
 )  # fmt: skip
 PREFIX = "bestfirst_"  # of an entry's symbol
 SHIPPED = FOLDER / "built"
-"""Kernels come compiled, so that neither numba is loaded nor anything compiled when a model is first used: a library for every
-level, on Linux, made by `make kernels`, known by the kernels' sources and the kind of CPU."""
+"""Libraries shipped for Linux, one per level, so that a model's first use neither imports numba nor compiles anything. `make
+kernels` makes them; their names have a digest of the kernels' sources and the kind of CPU."""
 
 
 @cache
 def available() -> bool:
-    """Whether there are compiled kernels, or numba to compile them."""
+    """Whether there are compiled kernels for this CPU, or numba to compile them."""
     return shipped(LEVEL).is_file() or find_spec("numba") is not None
 
 
 def shipped(level: str | None) -> Path:
-    """Where the library of a level lies, if there is one."""
+    """The path of a level's library, whether it exists or not."""
     return SHIPPED / f"{sys.platform}-{platform.machine()}-{level}-{key(level)}.so"
 
 
 def key(level: str | None) -> str:
-    """What compiled kernels are known by: their sources, and the kind of CPU."""
+    """A digest of the kernels' sources and the kind of CPU, which names their compiled form."""
     digest = sha256(b"".join((FOLDER / name).read_bytes().replace(b"\r\n", b"\n") for name in SOURCES))
     digest.update(f"{platform.machine()} {sys.platform} {level}".encode())
     return digest.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Search memory: the numbers of compiled searches, in numpy's arrays (`search_plan` says where each lies)."""
+"""Search memory: allocates the arrays of compiled searches, laid out by `search_plan`, and reads their results."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .calls import at
 if TYPE_CHECKING:
     from ....constraints.trie import Trie
 
-ROWS, NODES, LENGTHS = 128, 512, 32  # that a search has room for at first
+ROWS, NODES, LENGTHS = 128, 512, 32  # initial capacity of a search
 COSTS, CURSORS, COUNTS, MARKS, ANSWERS, ANSWER_VALUES, AWAY_COSTS, AWAY_CURSORS = range(s.PROGRESS, s.PROGRESS + 8)
-BY_NODE, BY_ANSWER = (s.NODES_AT, s.VALUES_AT), (ANSWERS, ANSWER_VALUES)  # what is as long as there is room for each
+BY_NODE, BY_ANSWER = (s.NODES_AT, s.VALUES_AT), (ANSWERS, ANSWER_VALUES)  # arrays with one entry per node, answer, scored row
 BY_ROW = (s.ROWS_AT, s.BEST_AT, s.TOKENS_AT, s.CHILDREN_AT, s.STATES_AT, COSTS, CURSORS, AWAY_COSTS, AWAY_CURSORS)
 
 
 class SearchMemory:
-    """One search: `head` is what compiled code knows it by, and has the addresses of the rest."""
+    """The state of one search. Compiled code knows it by the address of `head`, which holds the addresses of the other arrays."""
 
     def __init__(self, *, k: int, n: int, n_max: int, keep: bool, complete: int | None, ends: Collection[int]) -> None:
         self.head = head = np.zeros(s.SEARCH, np.int64)
@@ -34,8 +34,8 @@ class SearchMemory:
         counts, marks = np.zeros((3, n_max + 2), np.int64), np.zeros((5, n_max + 2))
         counts[:, 0], marks[:, 0] = 1, (inf, 0.0, 0.0, inf, -inf)
         best, tokens, children = (np.empty((0, self.width), kind) for kind in (np.float32, np.int32, np.int32))
-        self._arrays: dict[int, Any] = {}  # by where in `head` its address is
-        self._name({
+        self._arrays: dict[int, Any] = {}  # by the index in `head` of its address
+        self._set_arrays({
             s.ENDS_AT: np.array([*ends], np.int64), COUNTS: counts, MARKS: marks, ANSWERS: np.zeros((n, 2), np.int32),
             ANSWER_VALUES: np.zeros(n), s.NODES_AT: np.empty((0, 5), np.int32), s.VALUES_AT: np.empty(0),
             s.ROWS_AT: np.empty((0, 4), np.int32), s.BEST_AT: best, s.TOKENS_AT: tokens, s.CHILDREN_AT: children,
@@ -44,16 +44,16 @@ class SearchMemory:
         self._grow(NODES + 32 * k, ROWS + head[s.LEVEL_ROWS])
         self._arrays[s.NODES_AT][0], self._arrays[s.VALUES_AT][0] = (-1, -1, 0, -1, 0), 0.0
 
-    def _name(self, arrays: dict[int, Any]) -> None:
-        """Keep these, and say where they are."""
+    def _set_arrays(self, arrays: dict[int, Any]) -> None:
+        """Keep these arrays, and write their addresses into `head`."""
         self._arrays |= arrays
         self.head[[*arrays]] = [at(each) for each in arrays.values()]
 
     def by_levels(self, norms: Any, stop: int, enough: int) -> None:
-        """Go level by level, until so many have finished."""
+        """Make it a level search (`search/level.py`) with this stop, which wants `enough` finished hypotheses."""
         k = int(self.head[s.K])
-        self._rank(norms, enough)
-        self._name({
+        self._rank_by_score(norms, enough)
+        self._set_arrays({
             s.LEVEL_AT: np.zeros(k, np.int32), s.GOING_AT: np.empty(k), s.GOING_FROM_AT: np.empty((k, 2), np.int32),
             s.ENDED_AT: np.empty(k * self.width), s.ENDED_FROM_AT: np.empty((k * self.width, 2), np.int32),
             s.BAR_AT: np.array([inf]),
@@ -61,21 +61,21 @@ class SearchMemory:
         self.head[[s.LEVELS, s.STOP, s.LEVEL]] = 1, stop, 1
 
     def until_step(self, norms: Any, enough: int) -> None:
-        """Go on until the step at which Hugging Face stops, which looks at so many answers."""
-        self._rank(norms, enough)
+        """Make it a step search (`search/step.py`): it ends at the step at which Hugging Face stops with `enough` answers."""
+        self._rank_by_score(norms, enough)
         rows = int(self.head[s.ROW_ROOM])
-        self._name({AWAY_COSTS: np.empty(rows), AWAY_CURSORS: np.empty((rows, 3), np.int32)})
+        self._set_arrays({AWAY_COSTS: np.empty(rows), AWAY_CURSORS: np.empty((rows, 3), np.int32)})
         self.head[[s.BY_STEP, s.LEAVES_OUT]] = 1
 
-    def _rank(self, norms: Any, enough: int) -> None:
-        """Answers by score. `norms` (2, n_max + 2): by length, what a value is divided by for it, and for its bound."""
-        self._name({s.NORMS_AT: norms})
+    def _rank_by_score(self, norms: Any, enough: int) -> None:
+        """Rank answers by score. `norms` (2, n_max + 2): for each length the divisor of a value's score, and of its bound."""
+        self._set_arrays({s.NORMS_AT: norms})
         self.head[s.ENOUGH] = enough
         self._make_room_for_answers(max(int(self.head[s.N]), int(self.head[s.K]) * min(norms.shape[1], LENGTHS)))
 
     def under(self, trie: Trie, ends: Collection[int]) -> None:
-        """Go on with what a trie has below a hypothesis, and these ends where an item is whole."""
-        self._name({
+        """Restrict continuations to a trie, with these end tokens where an item is complete."""
+        self._set_arrays({
             s.TRIE_AT: trie.tokens, s.FIRST_AT: trie.first, s.ITEMS_AT: trie.items,
             s.TRIE_ENDS_AT: np.array(sorted({*ends}), np.int64), s.STATES_AT: np.empty(int(self.head[s.ROW_ROOM]), np.int32),
         })  # fmt: skip
@@ -83,12 +83,12 @@ class SearchMemory:
 
     @property
     def longest(self) -> int:
-        """Positions that the next steps may reach."""
+        """The number of positions that the next steps may reach."""
         offset, reached, n_max = self.head[[s.OFFSET, s.REACHED, s.N_MAX]].tolist()
         return offset + min(reached + 32, n_max)
 
     def make_room(self) -> None:
-        """For the nodes and rows of another step, at least."""
+        """Enlarge the arrays, if necessary, for the nodes, rows and answers of at least one more step."""
         head = self.head
         nodes = head[s.NODES] + 3 * head[s.K] * (head[s.REACHED] + 2)
         rows = head[s.SCORED] + head[s.LEVEL_ROWS]
@@ -99,40 +99,40 @@ class SearchMemory:
             self._grow(max(2 * nodes, head[s.NODE_ROOM]), max(2 * rows, head[s.ROW_ROOM]))
 
     def _make_room_for_answers(self, n: int) -> None:
-        self._lengthen(BY_ANSWER, n)
+        self._enlarge(BY_ANSWER, n)
         self.head[s.ANSWER_ROOM] = n
 
     def _grow(self, nodes: int, rows: int) -> None:
-        self._lengthen(BY_NODE, nodes)
-        self._lengthen(BY_ROW, rows)
+        self._enlarge(BY_NODE, nodes)
+        self._enlarge(BY_ROW, rows)
         self.head[[s.NODE_ROOM, s.ROW_ROOM]] = nodes, rows
 
-    def _lengthen(self, places: tuple[int, ...], n: int) -> None:
-        self._name({place: _longer(self._arrays[place], n) for place in places if place in self._arrays})
+    def _enlarge(self, places: tuple[int, ...], n: int) -> None:
+        self._set_arrays({place: _longer(self._arrays[place], n) for place in places if place in self._arrays})
 
-    # -- what came of it -------------------------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------------------
 
     @property
     def slots(self) -> list[int]:
-        """Those that its scored hypotheses lie in."""
+        """The slots of its scored hypotheses."""
         return self._arrays[s.ROWS_AT][: self.head[s.SCORED], s.SLOT].tolist()
 
     @property
     def guesses(self) -> list[tuple[int, bool]]:
-        """Of what was scored ahead, its place among the guesses of its step, and whether it came to be needed."""
+        """For each row scored ahead: its rank among the guesses of its step, and whether it was needed later."""
         rows = self._arrays[s.ROWS_AT][: self.head[s.SCORED]]
         rows = rows[rows[:, s.RANK] > 0]
         return [*zip(rows[:, s.RANK].tolist(), (self._arrays[s.NODES_AT][rows[:, s.NODE], s.ON_BEAM] > 0).tolist(), strict=True)]
 
     def needed(self, most: int) -> Iterator[tuple[int, ...]]:
-        """The tokens of the first so many whose scores were. They are put together when they are asked for."""
+        """The tokens of the first `most` hypotheses whose scores were needed, built lazily."""
         rows = self._arrays[s.ROWS_AT][: self.head[s.SCORED], s.NODE]
         rows = rows[(self._arrays[s.NODES_AT][rows, s.ON_BEAM] > 0) | (self.head[s.LEVELS] > 0)][:most]
-        return _tokens(rows, self._arrays[s.NODES_AT][rows, : s.TOKEN + 1])
+        return _token_tuples(rows, self._arrays[s.NODES_AT][rows, : s.TOKEN + 1])
 
     @property
     def answers(self) -> list[tuple[tuple[int, ...], float]]:
-        """The tokens and the value of each, best first."""
+        """The tokens and the value of each answer, best first."""
         found = min(self.head[s.N], self.head[s.PROGRESS + s.FOUND])
         places, values = self._arrays[ANSWERS][:found].tolist(), self._arrays[ANSWER_VALUES][:found].tolist()
         rows, tokens = self._arrays[s.NODES_AT][:, s.ROW], self._arrays[s.TOKENS_AT]
@@ -142,7 +142,7 @@ class SearchMemory:
         ]
 
     def tokens(self, node: int) -> tuple[int, ...]:
-        """Of a hypothesis, from the first on."""
+        """The tokens of a node's hypothesis, from the first on."""
         out = []
         while node > 0:
             node, token = self._arrays[s.NODES_AT][node, :2].tolist()
@@ -151,36 +151,36 @@ class SearchMemory:
 
     @property
     def deepest(self) -> tuple[tuple[int, ...], float]:
-        """The first to come onto the longest beam, and its value; level by level, the best that did."""
+        """The first hypothesis on the longest beam, and its value; in level searches the best one there."""
         node = int(self.head[s.DEEPEST])
         return self.tokens(node), float(self._arrays[s.VALUES_AT][node])
 
 
 class StepMemory:
-    """What searches share, for steps of at most `rows` rows."""
+    """The arrays that searches share, for steps of at most `rows` rows."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
         self.numbers = np.zeros(s.STEP, np.int64)
-        self.table = np.zeros((4, rows), np.int32)  # tokens, positions, slots and places of a step's rows
+        self.table = np.zeros((4, rows), np.int32)  # each row's token, position, slot and place
         self._about, self._slots = np.zeros((4, rows), np.int32), np.zeros(4 * rows, np.int32)
         self.numbers[[s.MOST_ROWS, s.SLOTS_AT]] = rows, at(self._slots)
         self.numbers[[s.ROW_NODES_AT, s.ROW_SEARCHES_AT, s.ROW_RANKS_AT, s.ROW_STATES_AT]] = [at(each) for each in self._about]
         self._memory: dict[int, Any] = {}
 
     def room(self, place: int, size: int, kind: Any = np.float64) -> None:
-        """Have room for so many numbers, and its address at this place."""
+        """Ensure an array of `size` numbers whose address is at this index of `numbers`."""
         if place not in self._memory or len(self._memory[place]) < size:
             self._memory[place] = np.empty(2 * size, kind)
             self.numbers[place] = at(self._memory[place])
 
     @property
     def spare(self) -> int:
-        """Slots that are given to it, and not to rows."""
+        """The number of slots allocated for it and not used by rows yet."""
         return int(self.numbers[s.SLOTS])
 
     def give(self, slots: list[int]) -> None:
-        """More slots for rows."""
+        """Add slots for rows."""
         have = self.spare
         if have + len(slots) > len(self._slots):
             self._slots = _longer(self._slots[:have], 2 * (have + len(slots)))
@@ -189,16 +189,16 @@ class StepMemory:
         self.numbers[s.SLOTS] = have + len(slots)
 
     def take_back(self) -> list[int]:
-        """What is spare."""
+        """The spare slots."""
         return self._slots[: self.spare].tolist()
 
     def broken(self) -> tuple[int, int]:
-        """Whose scores were not finite: which search, and which node of it."""
+        """The search and the node whose scores were not finite."""
         row = self.numbers[s.BROKEN]
         return int(self._about[1, row]), int(self._about[0, row])
 
 
-def _tokens(rows: Any, nodes: Any) -> Iterator[tuple[int, ...]]:
+def _token_tuples(rows: Any, nodes: Any) -> Iterator[tuple[int, ...]]:
     tokens: dict[int, tuple[int, ...]] = {}
     for row, (parent, token) in zip(rows.tolist(), nodes.tolist(), strict=True):
         tokens[row] = (*tokens[parent], token) if row else ()  # parents come first

@@ -1,7 +1,4 @@
-"""Search state: the hypotheses of a compiled search, those that wait for their turn, and the answers that it has found.
-
-Of a progress, `q`, and a search, `h`.
-"""
+"""Search state: the nodes of a compiled search `h`, and the queue and the ranked answers of its progress `q` (`search_plan`)."""
 
 from __future__ import annotations
 
@@ -11,26 +8,27 @@ from . import search_plan as s
 from .code import doubles, ints, longs
 from .kernels import compiled
 
-# -- hypotheses, and in which order they come ----------------------------------------------------------------------------
+# -- nodes, and their order ------------------------------------------------------------------------------------------------
 
 
 @compiled()
 def search_at(e: Any, place: int) -> Any:
+    """The state `h` of a search of this step."""
     return longs(longs(e[s.SEARCHES_AT], (e[s.SEARCHES],))[place], (s.SEARCH,))
 
 
 @compiled()
 def token_of(h: Any, parent: int, j: int) -> int:
-    """The j-th child's."""
+    """The token of the j-th child of `parent`, which is scored."""
     row = ints(h[s.NODES_AT], (h[s.NODES], 5))[parent, s.ROW]
     return ints(h[s.TOKENS_AT], (h[s.SCORED], h[s.WIDTH]))[row, j]
 
 
 @compiled()
 def tokens_before(h: Any, one: int, first: int, other: int, second: int) -> bool:
-    """Whether node `one` and a token come before another and another, of the same length."""
+    """Whether node `one` followed by `first` precedes node `other` followed by `second`, by tokens; both have the same length."""
     nodes = ints(h[s.NODES_AT], (h[s.NODES], 5))
-    while one != other:  # up to where they part
+    while one != other:  # up to their last common ancestor
         first, second = nodes[one, s.TOKEN], nodes[other, s.TOKEN]
         one, other = nodes[one, s.PARENT], nodes[other, s.PARENT]
     return first < second
@@ -38,6 +36,7 @@ def tokens_before(h: Any, one: int, first: int, other: int, second: int) -> bool
 
 @compiled()
 def is_end(h: Any, length: int, token: int) -> bool:
+    """Whether a hypothesis of this length that ends in `token` is finished."""
     if length == h[s.COMPLETE]:
         return True
     ends = longs(h[s.ENDS_AT], (h[s.ENDS],))
@@ -49,7 +48,7 @@ def is_end(h: Any, length: int, token: int) -> bool:
 
 @compiled()
 def child_of(h: Any, parent: int, row: int, j: int, token: int, length: int, value: float) -> int:
-    """The same node each time it is looked at."""
+    """The node of the j-th child of `parent`, made on first use. `row`: the parent's row."""
     children = ints(h[s.CHILDREN_AT], (h[s.SCORED], h[s.WIDTH]))
     y = children[row, j]
     if y < 0:
@@ -62,8 +61,8 @@ def child_of(h: Any, parent: int, row: int, j: int, token: int, length: int, val
 
 
 @compiled()
-def guessed(e: Any, place: int, y: int, gap: float, guesses: int) -> int:
-    """One more guess of a step: whose, which, and by how much it is worse than what is needed."""
+def add_guess(e: Any, place: int, y: int, gap: float, guesses: int) -> int:
+    """Append a guess to the step's: the search's place, the node, and how much worse it is than the hypothesis that is needed."""
     doubles(e[s.GUESS_COSTS_AT], (guesses + 1,))[guesses] = gap
     guess = ints(e[s.GUESSES_AT], (guesses + 1, 3))[guesses]
     guess[0], guess[1], guess[2] = place, y, 0
@@ -72,18 +71,18 @@ def guessed(e: Any, place: int, y: int, gap: float, guesses: int) -> int:
 
 @compiled()
 def enter(h: Any, counts: Any, marks: Any, length: int, value: float) -> None:
-    """One more on the beam of this length."""
+    """Add one member, of this value, to the beam of this length."""
     counts[s.MEMBERS, length] += 1
     if counts[s.MEMBERS, length] == h[s.K]:
         marks[s.KTH, length] = value
 
 
-# -- the queue: the next child of each scored hypothesis, and what is put away (`search/step.py`) --------------------------
+# -- the queue: a heap of cursors, one per scored hypothesis, at its next child (length, parent, child number, cost) -------
 
 
 @compiled()
 def is_before(q: Any, h: Any, a: int, b: int) -> bool:
-    """Whether cursor `a` of a queue comes before `b`: by value, length, tokens."""
+    """Whether cursor `a` of the queue precedes cursor `b`: by value, length, tokens."""
     costs, cursors = doubles(q[s.COSTS_AT], (q[s.QUEUED],)), ints(q[s.CURSORS_AT], (q[s.QUEUED], 3))
     if costs[a] != costs[b]:
         return costs[a] < costs[b]
@@ -94,7 +93,7 @@ def is_before(q: Any, h: Any, a: int, b: int) -> bool:
 
 
 @compiled()
-def swap(q: Any, a: int, b: int) -> None:
+def swap_cursors(q: Any, a: int, b: int) -> None:
     costs, cursors = doubles(q[s.COSTS_AT], (q[s.QUEUED],)), ints(q[s.CURSORS_AT], (q[s.QUEUED], 3))
     costs[a], costs[b] = costs[b], costs[a]
     for i in range(3):
@@ -103,72 +102,75 @@ def swap(q: Any, a: int, b: int) -> None:
 
 @compiled()
 def push(q: Any, h: Any, cost: float, length: int, parent: int, j: int) -> None:
-    """The j-th child of `parent` waits for its turn."""
+    """Push the j-th child of `parent`."""
     at = q[s.QUEUED]
     q[s.QUEUED] = at + 1
     doubles(q[s.COSTS_AT], (at + 1,))[at] = cost
     cursor = ints(q[s.CURSORS_AT], (at + 1, 3))[at]
     cursor[0], cursor[1], cursor[2] = length, parent, j
     while at > 0 and is_before(q, h, at, (at - 1) // 2):
-        swap(q, at, (at - 1) // 2)
+        swap_cursors(q, at, (at - 1) // 2)
         at = (at - 1) // 2
 
 
 @compiled()
 def sink(q: Any, h: Any, at: int) -> None:
-    """Put a cursor behind those after it that come before it."""
+    """Restore the heap below index `at`."""
     while 2 * at + 1 < q[s.QUEUED]:
         child = 2 * at + 1
         if child + 1 < q[s.QUEUED] and is_before(q, h, child + 1, child):
             child += 1
         if not is_before(q, h, child, at):
             return
-        swap(q, at, child)
+        swap_cursors(q, at, child)
         at = child
 
 
 @compiled()
-def drop_first(q: Any, h: Any) -> None:
+def pop_first(q: Any, h: Any) -> None:
+    """Remove the heap's first cursor."""
     q[s.QUEUED] -= 1
     last = q[s.QUEUED]
     costs, cursors = doubles(q[s.COSTS_AT], (last + 1,)), ints(q[s.CURSORS_AT], (last + 1, 3))
-    move(costs, cursors, last, costs, cursors, 0)
+    move_cursor(costs, cursors, last, costs, cursors, 0)
     sink(q, h, 0)
 
 
 @compiled()
-def move(costs: Any, cursors: Any, at: int, to_costs: Any, to_cursors: Any, to: int) -> None:
+def move_cursor(costs: Any, cursors: Any, at: int, to_costs: Any, to_cursors: Any, to: int) -> None:
+    """Copy a cursor from index `at` to index `to` of these arrays."""
     to_costs[to] = costs[at]
     for i in range(3):
         to_cursors[to, i] = cursors[at, i]
 
 
 @compiled()
-def order(q: Any, h: Any) -> None:
+def heapify(q: Any, h: Any) -> None:
+    """Heapify the queue."""
     for back in range(1, q[s.QUEUED] // 2 + 1):
         sink(q, h, q[s.QUEUED] // 2 - back)
 
 
 @compiled()
 def put_away(q: Any, h: Any, off: int) -> None:
-    """What is shorter than `off`."""
+    """Move the cursors shorter than `off` to the other queue (`StepProgress.away`)."""
     n, away, kept = q[s.QUEUED], q[s.AWAY], 0
     costs, cursors = doubles(q[s.COSTS_AT], (n,)), ints(q[s.CURSORS_AT], (n, 3))
     their_costs, theirs = doubles(q[s.AWAY_COSTS_AT], (away + n,)), ints(q[s.AWAY_CURSORS_AT], (away + n, 3))
     for at in range(n):
         if cursors[at, 0] < off:
-            move(costs, cursors, at, their_costs, theirs, away)
+            move_cursor(costs, cursors, at, their_costs, theirs, away)
             away += 1
         else:
-            move(costs, cursors, at, costs, cursors, kept)
+            move_cursor(costs, cursors, at, costs, cursors, kept)
             kept += 1
     q[s.QUEUED], q[s.AWAY] = kept, away
-    order(q, h)
+    heapify(q, h)
 
 
 @compiled()
 def switch(q: Any, h: Any) -> None:
-    """From what is shorter to what is not, or back."""
+    """Exchange the two queues: of what is shorter than OFF, and of what is not."""
     n = max(q[s.QUEUED], q[s.AWAY])
     costs, cursors = doubles(q[s.COSTS_AT], (n,)), ints(q[s.CURSORS_AT], (n, 3))
     their_costs, theirs = doubles(q[s.AWAY_COSTS_AT], (n,)), ints(q[s.AWAY_CURSORS_AT], (n, 3))
@@ -177,33 +179,34 @@ def switch(q: Any, h: Any) -> None:
         for i in range(3):
             cursors[at, i], theirs[at, i] = theirs[at, i], cursors[at, i]
     q[s.QUEUED], q[s.AWAY], q[s.SHORTER] = q[s.AWAY], q[s.QUEUED], 1 - q[s.SHORTER]
-    order(q, h)
+    heapify(q, h)
 
 
-# -- answers, ranked by score, length and tokens ---------------------------------------------------------------------------
+# -- answers, sorted by score, length and tokens ---------------------------------------------------------------------------
 
 
 @compiled()
-def norm(h: Any, what: int, length: int) -> float:
-    """What values of this length are divided by."""
-    return doubles(h[s.NORMS_AT], (2, h[s.N_MAX] + 2))[what, length]
+def divisor(h: Any, which: int, length: int) -> float:
+    """The divisor of values of this length, for their score or bound (`which`)."""
+    return doubles(h[s.NORMS_AT], (2, h[s.N_MAX] + 2))[which, length]
 
 
 @compiled()
 def length_of(q: Any, h: Any, i: int) -> int:
-    """The i-th answer's."""
+    """The length of the i-th answer."""
     parent = ints(q[s.ANSWERS_AT], (i + 1, 2))[i, 0]
     return ints(h[s.NODES_AT], (h[s.NODES], 5))[parent, s.LENGTH] + 1
 
 
 @compiled()
 def score_of(q: Any, h: Any, i: int) -> float:
-    return doubles(q[s.ANSWER_VALUES_AT], (i + 1,))[i] / norm(h, s.SCORE, length_of(q, h, i))
+    """The score of the i-th answer."""
+    return doubles(q[s.ANSWER_VALUES_AT], (i + 1,))[i] / divisor(h, s.SCORE, length_of(q, h, i))
 
 
 @compiled()
 def precedes(q: Any, h: Any, i: int, worth: float, length: int, parent: int, token: int) -> bool:
-    """Whether the i-th answer comes before what is worth so much, of this length, and ends in `token` after `parent`."""
+    """Whether the i-th answer precedes a hypothesis of this score (`worth`) and length that is node `parent` and `token`."""
     score, own = score_of(q, h, i), length_of(q, h, i)
     if score != worth:
         return score > worth
@@ -215,7 +218,7 @@ def precedes(q: Any, h: Any, i: int, worth: float, length: int, parent: int, tok
 
 @compiled()
 def answers_before(q: Any, h: Any, worth: float, length: int, y: int) -> int:
-    """How many answers precede what is worth so much, of this length, with the tokens of `y`."""
+    """How many answers precede a hypothesis of this score (`worth`) and length with the tokens of `y`."""
     node = ints(h[s.NODES_AT], (h[s.NODES], 5))[y]
     count = 0
     while count < q[s.FOUND] and precedes(q, h, count, worth, length, node[s.PARENT], node[s.TOKEN]):
@@ -225,9 +228,9 @@ def answers_before(q: Any, h: Any, worth: float, length: int, y: int) -> int:
 
 @compiled()
 def add_answer(q: Any, h: Any, value: float, length: int, parent: int, j: int) -> None:
-    """The j-th child of `parent`, to its place."""
+    """Insert the j-th child of `parent` into the sorted answers."""
     at, token = q[s.FOUND], token_of(h, parent, j)
-    worth = value / norm(h, s.SCORE, length)
+    worth = value / divisor(h, s.SCORE, length)
     values, whence = doubles(q[s.ANSWER_VALUES_AT], (at + 1,)), ints(q[s.ANSWERS_AT], (at + 1, 2))
     while at > 0 and not precedes(q, h, at - 1, worth, length, parent, token):
         values[at], whence[at, 0], whence[at, 1] = values[at - 1], whence[at - 1, 0], whence[at - 1, 1]

@@ -1,7 +1,7 @@
-"""Searches: the rows that compiled searches share, as `HostEngine` shares them, and what each makes of them.
+"""Searches: which rows compiled searches score in a step, as `HostEngine` shares them, and what each makes of the scores.
 
-The same numbers in the same order give the same answers, calls, rows and steps (`tests/engine/test_compiled_engine.py`). Where
-numbers lie is in `search_plan`.
+The same numbers in the same order give the same answers, calls, rows and steps (`tests/engine/test_compiled_engine.py`).
+`search_plan` has the layout of `e` (shared by all), `h` (one search) and `p` (the forward pass).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .search_state import search_at
 
 
 @compiled()
-def choose(e: Any, guesses: int, most: int) -> None:
-    """Number the likeliest guesses from 1 on, in their order; those that came first if they are equal."""
+def rank_guesses(e: Any, guesses: int, most: int) -> None:
+    """Rank the likeliest `most` guesses from 1 on; of equal ones the earlier precedes."""
     costs, found = doubles(e[s.GUESS_COSTS_AT], (guesses,)), ints(e[s.GUESSES_AT], (guesses, 3))
     for rank in range(1, min(most, guesses) + 1):
         least = -1
@@ -30,7 +30,7 @@ def choose(e: Any, guesses: int, most: int) -> None:
 
 @compiled()
 def plan(e: Any) -> int:
-    """Who is scored in this step: what is needed, then what is worth scoring ahead. Returns how many; marks who is over."""
+    """Choose this step's rows, those needed, then guesses; returns their number. Sets OVER: 1 ended, 0 takes part, -1 waits."""
     left = e[s.BUDGET]
     taking_part = 0
     for place in range(e[s.SEARCHES]):
@@ -42,7 +42,7 @@ def plan(e: Any) -> int:
         h = search_at(e, place)
         h[s.OVER] = 0
         if h[s.PAUSED] or (place > 0 and left < 1):
-            h[s.OVER] = -1  # waits for its turn
+            h[s.OVER] = -1
             continue
         if h[s.NEEDED] < 0:
             h[s.OVER] = 1
@@ -53,27 +53,28 @@ def plan(e: Any) -> int:
         else:
             guesses = strict_searches.look_ahead(e, h, place, m, guesses)
         left -= 1
-    choose(e, guesses, min(ahead, left))
+    rank_guesses(e, guesses, min(ahead, left))
     found = ints(e[s.GUESSES_AT], (guesses, 3))
     rows = first = 0
     for place in range(e[s.SEARCHES]):
         h = search_at(e, place)
         if h[s.OVER] == 0:
-            rows = take(e, rows, place, h[s.NEEDED], 0)
+            rows = append_row(e, rows, place, h[s.NEEDED], 0)
             h[s.STEPS] += 1
         begun, last = rows, first
         while last < guesses and found[last, 0] == place:
             last += 1
         for i in range(first, last):
             if found[i, 2] > 0:
-                rows = take(e, rows, place, found[i, 1], found[i, 2])
+                rows = append_row(e, rows, place, found[i, 1], found[i, 2])
         h[s.GUESSED] += rows - begun
         first = last
     return rows
 
 
 @compiled()
-def take(e: Any, rows: int, place: int, node: int, rank: int) -> int:
+def append_row(e: Any, rows: int, place: int, node: int, rank: int) -> int:
+    """Append a row: its search's place, its node, and its rank (0: needed). Returns the number of rows."""
     ints(e[s.ROW_SEARCHES_AT], (rows + 1,))[rows] = place
     ints(e[s.ROW_NODES_AT], (rows + 1,))[rows] = node
     ints(e[s.ROW_RANKS_AT], (rows + 1,))[rows] = rank
@@ -81,16 +82,17 @@ def take(e: Any, rows: int, place: int, node: int, rank: int) -> int:
 
 
 @compiled()
-def lay(e: Any, p: Any, rows: int) -> None:
-    """A step's rows as the decoder reads them, each with a slot and the path to it."""
+def write_rows(e: Any, p: Any, rows: int) -> None:
+    """Write the step's rows as the decoder reads them, each with a slot and the path to it."""
     free = ints(e[s.SLOTS_AT], (e[s.SLOTS],))
-    whose, which = ints(e[s.ROW_SEARCHES_AT], (rows,)), ints(e[s.ROW_NODES_AT], (rows,))
-    tokens, positions, slots, places = ints(p[7], (rows,)), ints(p[8], (rows,)), ints(p[9], (rows,)), ints(p[10], (rows,))
-    paths = ints(p[17], (p[18], p[19]))
+    search_of, node_of = ints(e[s.ROW_SEARCHES_AT], (rows,)), ints(e[s.ROW_NODES_AT], (rows,))
+    tokens, positions = ints(p[s.P_TOKENS_AT], (rows,)), ints(p[s.P_POSITIONS_AT], (rows,))
+    slots, places = ints(p[s.P_SLOTS_AT], (rows,)), ints(p[s.P_PLACES_AT], (rows,))
+    paths = ints(p[s.P_PATHS_AT], (p[s.P_SLOTS], p[s.P_CONTEXT]))
     for r in range(rows):
-        h = search_at(e, whose[r])
+        h = search_at(e, search_of[r])
         nodes = ints(h[s.NODES_AT], (h[s.NODES], 5))
-        node = nodes[which[r]]
+        node = nodes[node_of[r]]
         slot, parent = free[e[s.SLOTS] - 1 - r], h[s.PROMPT_SLOT]
         if node[s.PARENT] >= 0:
             row = nodes[node[s.PARENT], s.ROW]
@@ -105,7 +107,8 @@ def lay(e: Any, p: Any, rows: int) -> None:
 
 
 @compiled()
-def width_of(e: Any, rows: int) -> int:
+def step_width(e: Any, rows: int) -> int:
+    """How many best tokens of each row this step needs."""
     width = 0
     for place in ints(e[s.ROW_SEARCHES_AT], (rows,)):
         width = max(width, search_at(e, place)[s.WIDTH])
@@ -114,14 +117,14 @@ def width_of(e: Any, rows: int) -> int:
 
 @compiled()
 def commit(e: Any, p: Any, rows: int, width: int) -> bool:
-    """Every search takes what was scored for it, and goes on to what it needs next. Whether all numbers are finite."""
-    slots = ints(p[9], (rows,))
-    whose, which, ranks = (
+    """Give every search its new scores, and advance it to what it needs next. Returns whether all scores are finite."""
+    slots = ints(p[s.P_SLOTS_AT], (rows,))
+    search_of, node_of, ranks = (
         ints(e[s.ROW_SEARCHES_AT], (rows,)), ints(e[s.ROW_NODES_AT], (rows,)), ints(e[s.ROW_RANKS_AT], (rows,))
     )  # fmt: skip
     best, tokens = floats(e[s.BEST_OF_AT], (rows, width)), longs(e[s.TOKENS_OF_AT], (rows, width))
     for r in range(rows):
-        h = search_at(e, whose[r])
+        h = search_at(e, search_of[r])
         at = h[s.SCORED]
         h[s.SCORED] += 1
         w = h[s.WIDTH]
@@ -142,32 +145,32 @@ def commit(e: Any, p: Any, rows: int, width: int) -> bool:
                 i -= 1
             count += 1
         row = ints(h[s.ROWS_AT], (at + 1, 4))[at]
-        row[s.NODE], row[s.SLOT], row[s.COUNT], row[s.RANK] = which[r], slots[r], count, ranks[r]
-        node = ints(h[s.NODES_AT], (h[s.NODES], 5))[which[r]]
+        row[s.NODE], row[s.SLOT], row[s.COUNT], row[s.RANK] = node_of[r], slots[r], count, ranks[r]
+        node = ints(h[s.NODES_AT], (h[s.NODES], 5))[node_of[r]]
         node[s.ROW] = at
         if h[s.TRIE_AT] != 0:
             ints(h[s.STATES_AT], (at + 1,))[at] = ints(e[s.ROW_STATES_AT], (r + 1,))[r]
         h[s.REACHED] = max(h[s.REACHED], node[s.LENGTH] + 1)
         if h[s.LEVELS]:
-            level_searches.commit(h, which[r])
+            level_searches.commit(h, node_of[r])
     for r in range(rows):
-        if ranks[r] == 0 and not search_at(e, whose[r])[s.LEVELS]:
-            strict_searches.advance(search_at(e, whose[r]))
+        if ranks[r] == 0 and not search_at(e, search_of[r])[s.LEVELS]:
+            strict_searches.advance(search_at(e, search_of[r]))
     return True
 
 
 @compiled()
-def is_room(e: Any, p: Any) -> bool:
-    """Whether the memory of all is enough for a step, whatever comes of it."""
+def has_room(e: Any, p: Any) -> bool:
+    """Whether all memory suffices for one more step, whatever it brings."""
     if e[s.SLOTS] < e[s.MOST_ROWS]:
         return False
     for place in range(e[s.SEARCHES]):
         h = search_at(e, place)
         if (
             h[s.SCORED] + h[s.LEVEL_ROWS] > min(h[s.ROW_ROOM], e[s.PLAYED])
-            or h[s.NODES] + 3 * h[s.K] * (h[s.REACHED] + 2) > h[s.NODE_ROOM]  # ahead, in earnest and again, each beam full
+            or h[s.NODES] + 3 * h[s.K] * (h[s.REACHED] + 2) > h[s.NODE_ROOM]  # full beams: ahead, in earnest, begun again
             or h[s.K] * (h[s.REACHED] + 2) * (h[s.LEVELS] | h[s.BY_STEP]) > h[s.ANSWER_ROOM]  # one for each place on a beam
-            or h[s.OFFSET] + min(h[s.REACHED] + 1, h[s.N_MAX]) > min(p[19], p[14])
+            or h[s.OFFSET] + min(h[s.REACHED] + 1, h[s.N_MAX]) > min(p[s.P_CONTEXT], p[s.P_TABLE_ROWS])
         ):
             return False
     return True

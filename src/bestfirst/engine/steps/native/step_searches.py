@@ -1,4 +1,4 @@
-"""Step searches: what `search/step.py` does otherwise than `search/strict.py`, compiled. Names are those of that file."""
+"""Step searches: what `search/step.py` does differently from `search/strict.py`, compiled. Named after its methods."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from . import search_plan as s
 from .code import doubles, floats, ints, longs
 from .kernels import compiled
-from .search_state import add_answer, enter, is_end, length_of, norm, precedes, put_away, score_of, token_of, tokens_before
+from .search_state import add_answer, divisor, enter, is_end, length_of, precedes, put_away, score_of, token_of, tokens_before
 
 
 @compiled()
 def finish(q: Any, h: Any, counts: Any, marks: Any, parent: int, j: int, length: int, value: float) -> None:
-    """A finished hypothesis: an answer if there is a slot for it, and nothing of its length was left out."""
+    """A finished hypothesis: an answer if its beam has a free place, and nothing of its length was left out."""
     if counts[s.MEMBERS, length] >= h[s.K]:
         return
     enter(h, counts, marks, length, value)
@@ -24,7 +24,7 @@ def finish(q: Any, h: Any, counts: Any, marks: Any, parent: int, j: int, length:
 
 @compiled()
 def find(q: Any, h: Any, marks: Any, parent: int, j: int, length: int, value: float) -> None:
-    """An answer, unless it is known already."""
+    """Add an answer, unless it is known or something of its length was left out."""
     whence = ints(q[s.ANSWERS_AT], (q[s.FOUND], 2))
     for i in range(q[s.FOUND]):
         if whence[i, 0] == parent and whence[i, 1] == j:
@@ -35,7 +35,7 @@ def find(q: Any, h: Any, marks: Any, parent: int, j: int, length: int, value: fl
 
 @compiled()
 def find_equals(q: Any, h: Any, counts: Any, marks: Any, y: int) -> None:
-    """The answers that have the value and the length of `y`, come after it by their tokens, and have a slot."""
+    """Add the answers with the value and the length of `y` that follow it by their tokens and fit on the beam."""
     length, value = ints(h[s.NODES_AT], (h[s.NODES], 5))[y, s.LENGTH], doubles(h[s.VALUES_AT], (h[s.NODES],))[y]
     n, slots = q[s.QUEUED], h[s.K] - counts[s.MEMBERS, length]
     costs, cursors = doubles(q[s.COSTS_AT], (n,)), ints(q[s.CURSORS_AT], (n, 3))
@@ -53,7 +53,7 @@ def find_equals(q: Any, h: Any, counts: Any, marks: Any, y: int) -> None:
 
 @compiled()
 def equals_before(q: Any, h: Any, value: float, length: int, parent: int, token: int) -> int:
-    """How many of this value and length wait for their turn before the child of `parent` with this token."""
+    """How many queued hypotheses of this value and length precede the child of `parent` with this token."""
     costs, cursors = doubles(q[s.COSTS_AT], (q[s.QUEUED],)), ints(q[s.CURSORS_AT], (q[s.QUEUED], 3))
     count = 0
     for at in range(q[s.QUEUED]):
@@ -67,7 +67,7 @@ def equals_before(q: Any, h: Any, value: float, length: int, parent: int, token:
 
 @compiled()
 def is_worth(h: Any, parent: int, j: int, value: float) -> bool:
-    """Whether there is a j-th child, and it has this value."""
+    """Whether `parent` has a j-th child, and that has this value."""
     row = ints(h[s.NODES_AT], (h[s.NODES], 5))[parent, s.ROW]
     if j >= ints(h[s.ROWS_AT], (row + 1, 4))[row, s.COUNT]:
         return False
@@ -77,7 +77,7 @@ def is_worth(h: Any, parent: int, j: int, value: float) -> bool:
 
 @compiled()
 def is_hopeless(q: Any, h: Any, counts: Any, marks: Any, y: int, length: int, value: float) -> bool:
-    """Whether `y`, on its turn, need not be scored: the search is over, or nothing that matters can come of it."""
+    """Whether `y`, first in the queue, need not be scored: the search is over, or no continuation of it matters."""
     if not q[s.SHORTER] and ends(q, h, counts, marks, y):
         return True
     if length == q[s.KNOWN]:
@@ -92,29 +92,29 @@ def is_hopeless(q: Any, h: Any, counts: Any, marks: Any, y: int, length: int, va
 
 @compiled()
 def is_free(h: Any, counts: Any, marks: Any, at: int, value: float) -> bool:
-    """Whether what has this value may still come onto the beam of a length."""
+    """Whether a hypothesis of this value may still enter the beam of length `at`."""
     return counts[s.MEMBERS, at] < h[s.K] or marks[s.KTH, at] <= value
 
 
 @compiled()
 def final(h: Any, value: float, length: int) -> float:
-    return value / norm(h, s.SCORE, length)
+    """The score of a hypothesis of this value and length."""
+    return value / divisor(h, s.SCORE, length)
 
 
 @compiled()
 def rival(q: Any, h: Any, counts: Any, y: int) -> float:
-    """What answers must be worth to count for the step that is decided on at the turn of `y`."""
+    """The score that answers must reach to count for the step that is decided when `y` is first."""
     length = ints(h[s.NODES_AT], (h[s.NODES], 5))[y, s.LENGTH]
     return final(h, doubles(h[s.VALUES_AT], (h[s.NODES],))[y], length if counts[s.UNFINISHED, length] == 1 else q[s.KNOWN])
 
 
 @compiled()
 def is_left_out(q: Any, h: Any, counts: Any, marks: Any, y: int) -> bool:
-    """Whether every continuation of `y` falls off a beam, and none can be an answer before the n-th until then; as far as is
-    known, and else it is set aside."""
+    """Whether all continuations of `y` fall off a beam, and none before is an answer before the n-th; or `y` is set aside."""
     nodes, values = ints(h[s.NODES_AT], (h[s.NODES], 5)), doubles(h[s.VALUES_AT], (h[s.NODES],))
     length, value = nodes[y, s.LENGTH], values[y]
-    free = 0  # the greatest length at which one may finish before that
+    free = 0  # the greatest length at which a continuation may finish before it falls off
     end = length + 1
     while end < q[s.LENGTHS] and not (counts[s.UNFINISHED, end] >= h[s.K] and marks[s.LAST, end] > value):
         if is_free(h, counts, marks, end, value):
@@ -130,7 +130,7 @@ def is_left_out(q: Any, h: Any, counts: Any, marks: Any, y: int) -> bool:
     behind = q[s.FOUND] >= h[s.N] and precedes(q, h, h[s.N] - 1, attains, length, nodes[y, s.PARENT], nodes[y, s.TOKEN])
     w = q[s.NEXT] if q[s.SHORTER] else -1
     may_stop = w >= 0 and counts[s.UNFINISHED, nodes[w, s.LENGTH]] == 1 and attains >= final(h, values[w], nodes[w, s.LENGTH])
-    if may_stop or not behind:
+    if may_stop or not behind:  # not known yet
         if q[s.SHORTER]:
             return False
         counts[s.ASIDE, q[s.ASIDES]] = y
@@ -146,7 +146,7 @@ def is_left_out(q: Any, h: Any, counts: Any, marks: Any, y: int) -> bool:
 
 @compiled()
 def ends(q: Any, h: Any, counts: Any, marks: Any, y: int) -> bool:
-    """Whether it is settled before `y` has its turn what the n best answers are, or the step."""
+    """Whether, before `y` is scored, the n best answers or the step at which Hugging Face stops are settled."""
     find_equals(q, h, counts, marks, y)
     if q[s.FOUND] < h[s.N]:
         return False
@@ -160,7 +160,7 @@ def ends(q: Any, h: Any, counts: Any, marks: Any, y: int) -> bool:
 
 @compiled()
 def enough_of(q: Any, h: Any, length: int) -> float:
-    """The score of the last of enough answers that are no longer than this; without end below any where there are not so many."""
+    """The score of the last of ENOUGH answers of at most this length; -inf if there are fewer."""
     count = 0
     for i in range(q[s.FOUND]):
         count += length_of(q, h, i) <= length
@@ -171,24 +171,23 @@ def enough_of(q: Any, h: Any, length: int) -> float:
 
 @compiled()
 def step(q: Any, h: Any, marks: Any, value: float, length: int) -> int:
-    """The step at which Hugging Face stops, if what precedes an open hypothesis of this value and length settles it; else -1."""
+    """The step at which Hugging Face stops, if what precedes open hypotheses of this value and length settles it; else -1."""
     last = q[s.KNOWN] - 1
     if q[s.FOUND] < h[s.ENOUGH]:
         return -1
     answer, best = score_of(q, h, h[s.ENOUGH] - 1), marks[s.FIRST, last]
-    rival = best / norm(h, s.SCORE, last)
+    rival = best / divisor(h, s.SCORE, last)
     if answer >= rival:
         there = enough_of(q, h, last)
         if there > rival or (there == rival and (value < best or length >= last)):
             return last
-    rival = value / norm(h, s.SCORE, last + 1)  # without end below any if the value is
+    rival = value / divisor(h, s.SCORE, last + 1)  # -inf if the value is
     return last + 1 if answer > rival or (answer == rival and length > last) else -1
 
 
 @compiled()
 def end(q: Any, h: Any) -> int:
-    """Nothing is open: keep the n best answers of at most as many tokens as the step. If what was left out could have stopped
-    Hugging Face before, begin again: returns the root, and -1 otherwise."""
+    """The queue is empty: keep the n best answers up to the step (-1), or begin again (root) if what was left out may matter."""
     n_max = h[s.N_MAX]
     marks = doubles(q[s.MARKS_AT], (5, n_max + 2))
     last = q[s.LAST_STEP] if q[s.DECIDED] else step(q, h, marks, -inf, 0)
@@ -211,8 +210,7 @@ def end(q: Any, h: Any) -> int:
 
 @compiled()
 def is_certain(q: Any, h: Any, marks: Any, steps: int) -> bool:
-    """Whether no answer, neither those below what was left out nor those below what was set aside, could have stopped Hugging
-    Face at one of these steps."""
+    """Whether no answer below what was left out or set aside could have stopped Hugging Face at one of these steps."""
     hidden = -inf
     for at in range(1, steps):
         if marks[s.HIDDEN, at] != inf:
@@ -225,7 +223,7 @@ def is_certain(q: Any, h: Any, marks: Any, steps: int) -> bool:
 
 @compiled()
 def begin_again(q: Any, h: Any, counts: Any, marks: Any) -> None:
-    """From what is scored, leaving nothing out."""
+    """Restart with the scores that are known, leaving nothing out."""
     h[s.LEAVES_OUT] = 0
     q[s.QUEUED] = q[s.FOUND] = q[s.FULL] = q[s.SETTLED] = q[s.DECIDED] = q[s.ASIDES] = q[s.SHORTER] = q[s.AWAY] = 0
     q[s.LENGTHS] = q[s.KNOWN] = 1

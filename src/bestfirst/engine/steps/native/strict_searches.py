@@ -1,6 +1,6 @@
-"""Strict searches: `search/strict.py`, compiled, and whose turn it is in these and in `step_searches`.
+"""Strict searches: `search/strict.py` compiled, and which hypothesis comes next in these and in `step_searches`.
 
-Names are those of that file; of a progress, `q`, and a search, `h`.
+Functions are named after the methods there; `h` is a search and `q` its progress (`search_plan`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from . import search_plan as s
 from . import step_searches
 from .code import doubles, floats, ints, longs
 from .kernels import compiled
-from .search_state import child_of, drop_first, enter, guessed, is_end, push, switch
+from .search_state import add_guess, child_of, enter, is_end, pop_first, push, switch
 
 
 @compiled()
 def finish(q: Any, h: Any, counts: Any, marks: Any, parent: int, j: int, length: int, value: float) -> None:
-    """A finished hypothesis: an answer if there is a slot for it; under `keep`, at every later length as well."""
+    """A finished hypothesis: an answer if its beam has a free place; under `keep` it takes one at every later length, too."""
     last = q[s.LENGTHS] if h[s.KEEP] else length + 1
     for at in range(length, last):
         if counts[s.MEMBERS, at] >= h[s.K]:
@@ -35,7 +35,7 @@ def finish(q: Any, h: Any, counts: Any, marks: Any, parent: int, j: int, length:
 
 @compiled()
 def is_hopeless(q: Any, h: Any, counts: Any, marks: Any, length: int, value: float) -> bool:
-    """Whether everything that a hypothesis could become is sure to fall off a beam."""
+    """Whether all continuations of a hypothesis of this length and value are sure to fall off a beam."""
     k = h[s.K]
     for longer in range(length + 1, q[s.LENGTHS]):
         if h[s.KEEP]:
@@ -51,7 +51,7 @@ def is_hopeless(q: Any, h: Any, counts: Any, marks: Any, length: int, value: flo
 
 @compiled()
 def pop(q: Any, h: Any) -> int:
-    """The next unfinished hypothesis that must be scored, or -1 when the search is over (Alg. 2, lines 5 to 10)."""
+    """The next unfinished hypothesis to score, or -1 when the search is over (Alg. 2, lines 5 to 10)."""
     k, n_max = h[s.K], h[s.N_MAX]
     counts, marks = longs(q[s.COUNTS_AT], (3, n_max + 2)), doubles(q[s.MARKS_AT], (5, n_max + 2))
     taken = counts[s.MEMBERS] if h[s.KEEP] else counts[s.UNFINISHED]
@@ -59,9 +59,9 @@ def pop(q: Any, h: Any) -> int:
         value = -doubles(q[s.COSTS_AT], (1,))[0]
         cursor = ints(q[s.CURSORS_AT], (1, 3))[0]
         length, parent, j = cursor[0], cursor[1], cursor[2]
-        drop_first(q, h)
+        pop_first(q, h)
         if taken[length] >= k:
-            continue  # the beam is full; its siblings, which are no better, would not enter either
+            continue  # the beam is full; further siblings are no better and would not enter either
         row = ints(h[s.NODES_AT], (h[s.NODES], 5))[parent, s.ROW]
         if j + 1 < ints(h[s.ROWS_AT], (row + 1, 4))[row, s.COUNT]:
             more = np.float64(floats(h[s.BEST_AT], (h[s.SCORED], h[s.WIDTH]))[row, j + 1])
@@ -91,7 +91,7 @@ def pop(q: Any, h: Any) -> int:
 
 @compiled()
 def open_(q: Any, h: Any, y: int) -> None:
-    """Let the children of `y`, which is scored, wait for their turn (Alg. 2, lines 11 to 15)."""
+    """Queue the children of `y`, which is scored (Alg. 2, lines 11 to 15)."""
     node = ints(h[s.NODES_AT], (h[s.NODES], 5))[y]
     length = node[s.LENGTH] + 1
     if length == q[s.LENGTHS]:
@@ -106,12 +106,12 @@ def open_(q: Any, h: Any, y: int) -> None:
         push(q, h, -(doubles(h[s.VALUES_AT], (h[s.NODES],))[y] + best), length, y, 0)
 
 
-# -- whose turn it is ------------------------------------------------------------------------------------------------------
+# -- which hypothesis comes next -------------------------------------------------------------------------------------------
 
 
 @compiled()
 def next_of(q: Any, h: Any) -> int:
-    """As `pop`; and what is set aside when it has its turn (`StepSearch._pop`)."""
+    """As `pop`; in step searches also the hypotheses set aside, when they come next (`StepSearch._pop`)."""
     if not h[s.BY_STEP]:
         return pop(q, h)
     counts, marks = longs(q[s.COUNTS_AT], (3, h[s.N_MAX] + 2)), doubles(q[s.MARKS_AT], (5, h[s.N_MAX] + 2))
@@ -143,7 +143,7 @@ def next_of(q: Any, h: Any) -> int:
 
 @compiled()
 def advance(h: Any) -> None:
-    """On to the next that must be scored and is not."""
+    """Advance NEEDED to the next hypothesis that must be scored and is not, or -1."""
     q, y = h[s.PROGRESS :], h[s.NEEDED]
     while y >= 0:
         node = ints(h[s.NODES_AT], (h[s.NODES], 5))[y]
@@ -161,13 +161,13 @@ def advance(h: Any) -> None:
 
 @compiled()
 def copy(numbers: Any, to: Any) -> None:
-    for i in range(numbers.shape[0]):  # an array at once would need Python's errors
+    for i in range(numbers.shape[0]):  # slice assignment would link numba's Python exceptions
         to[i] = numbers[i]
 
 
 @compiled()
 def look_ahead(e: Any, h: Any, place: int, m: int, guesses: int) -> int:
-    """Add up to `m` hypotheses that would be needed next, if what is not scored had no children, to the guesses of a step."""
+    """Add up to `m` hypotheses that would be needed next, if those not scored had no children, to the step's guesses."""
     if m < 1:
         return guesses
     q, played, n = h[s.PROGRESS :], e[s.PLAYED_AT :], h[s.N_MAX] + 2
@@ -192,6 +192,6 @@ def look_ahead(e: Any, h: Any, place: int, m: int, guesses: int) -> int:
         if ints(h[s.NODES_AT], (h[s.NODES], 5))[y, s.ROW] >= 0:
             open_(played, h, y)
             continue
-        guesses = guessed(e, place, y, best - doubles(h[s.VALUES_AT], (h[s.NODES],))[y], guesses)
+        guesses = add_guess(e, place, y, best - doubles(h[s.VALUES_AT], (h[s.NODES],))[y], guesses)
         m -= 1
     return guesses
