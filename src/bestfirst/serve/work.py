@@ -55,9 +55,7 @@ class Work(Flow):
     recorded: bool = False  # record every search, and add the trace, in strict order, to its `Done`
     cancelled: bool = False
     sources: dict[int, Source | Result] = field(default_factory=dict)  # by index, of the texts that were tokenised, in order
-    reserved: dict[int, int] = field(
-        default_factory=dict
-    )  # by index, of evicted texts: cache tokens to reserve at the next start
+    reserved: dict[int, int] = field(default_factory=dict)  # by index, of evicted texts: cache tokens to reserve next time
     streamed: dict[int, int] = field(default_factory=dict)  # by index: how many answers were emitted
 
     def prompt_tokens(self, index: int) -> int:
