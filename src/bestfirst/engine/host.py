@@ -302,7 +302,7 @@ class HostEngine:
         return [(rank, y.on_beam) for rank, y in running.speculation]
 
     def _needed_prefixes(self, running: Running) -> Iterable[tuple[int, ...]]:
-        """Prefixes that the drafted search had to expand, the first `MOST` of them."""
+        """Prefixes that the drafted search had to expand, at most `MAX_DRAFT_TOKENS`."""
         requested, by_level = running.drafts.requested, isinstance(running.search, LevelSearch)  # type: ignore[union-attr]
         return [y.tokens for y in requested if by_level or y.on_beam][:MAX_DRAFT_TOKENS]
 
