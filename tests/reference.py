@@ -109,8 +109,8 @@ def certificate(model: Toy, k: int, n_max: int, n: int, finished: str) -> set[tu
     """The prefixes that any exact method must score: on beam search's beams, before the n-th answer in the order, not dead.
 
     `y` is dead when hypotheses that precede it fill longer beams. Under `keep`: all k slots of one beam. Under `leave`, from its
-    length upwards: the k slots for unfinished ones of a beam, before any beam without a k-th such hypothesis (there a
-    continuation of `y` could still finish), or the k first places of every beam through n_max.
+    length upwards: the k slots for unfinished ones of a beam, before any beam on which fewer than k hypotheses precede it (there
+    a continuation of `y` could still finish), or the k first places of every beam through n_max.
     """
     unlimited = n_max * (k + 1) + 1  # more than the possible number of answers: never stops
     full = beam_keep(model, k, n_max) if finished == "keep" else beam_leave(model, k, n_max, unlimited)

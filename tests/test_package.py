@@ -101,7 +101,7 @@ def test_import_loads_neither_torch_nor_numpy():
 
 
 def test_import_takes_less_than_a_fifth_of_a_second():
-    """On a machine where Python starts in a twentieth; the best of five runs, in CPU seconds (other processes do not count)."""
+    """If Python itself starts in a twentieth of a second; the best of five runs, in CPU seconds (ignores other processes)."""
     timed = "import time; t = time.process_time(); import bestfirst; print(t, time.process_time() - t)"
     runs = [[*map(float, python("-c", timed).split())] for _ in range(5)]
     assert min(ours for _, ours in runs) < 4 * max(0.05, min(start for start, _ in runs))
