@@ -1,4 +1,4 @@
-"""A small chat model built from a config: byte-level BPE that begins texts with BOS, a chat template, peaked random weights."""
+"""A small chat model built from a config: byte-level BPE with BOS in front, a chat template, peaked random weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEMPLATE = (
 
 @cache
 def tokenizer() -> Any:
-    """EOS 1, BOS 2 (as the builders' models), and the marks of who speaks."""
+    """EOS 1, BOS 2 (as in `engine.builders`), and a token for each role."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -37,7 +37,7 @@ def tokenizer() -> Any:
 
 @cache
 def language_model(seed: int = 0) -> Any:
-    """A Llama of two layers, with texts of some ten tokens."""
+    """A Llama of two layers that writes texts of about ten tokens."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from engine.builders import peaked
@@ -51,7 +51,7 @@ def language_model(seed: int = 0) -> Any:
 
 
 def save(folder: Path, seed: int = 0) -> Path:
-    """As a folder that `bestfirst.load` reads."""
+    """Write a folder that `bestfirst.load` reads."""
     language_model(seed).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder

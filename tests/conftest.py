@@ -1,4 +1,4 @@
-"""Random cases: how many to run, of which numbers, and at the end of the session how many were run."""
+"""The number of random cases to run, the seeds of random generators, and the counts at the end of the session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from scale import FULL
 
 if not os.path.exists("/dev/nvidiactl"):
-    # Without a GPU its kernels run in Triton's interpreter, which must be known before anything imports Triton.
+    # Without a GPU the kernels run in Triton's interpreter; the variable must be set before the first import of Triton.
     os.environ["TRITON_INTERPRET"] = "1"
 
 _searches: Counter[str] = Counter()
@@ -23,7 +23,7 @@ _mismatches: Counter[str] = Counter()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """What a test or a fixture of it draws without a seed of its own is the same alone, after any others and every time."""
+    """Seed the global generators, so that unseeded draws of a test and its fixtures do not depend on earlier tests."""
     random.seed(0)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)
@@ -33,13 +33,13 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture(scope="session")
 def cases() -> Callable[..., range]:
-    """`cases(300, full=2000)`: the numbers of the random cases to run, fewer in a normal run than at full scale."""
+    """`cases(300, full=2000)`: the numbers of the random cases to run, in a normal run and at full scale."""
     return lambda normal, full: range(full if FULL else normal)
 
 
 @pytest.fixture(scope="session")
 def tally() -> Callable[[str, int, int], None]:
-    """`tally("property searches", 300, 0)`: so many were run, so many were wrong; added up under each title."""
+    """`tally("property searches", 300, 0)` adds 300 searches and 0 mismatches to the counts of this title."""
 
     def note(title: str, searches: int, mismatches: int) -> None:
         _searches[title] += searches
@@ -50,7 +50,7 @@ def tally() -> Callable[[str, int, int], None]:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    """The one browser of a test process: a second one beside it cannot be driven."""
+    """One browser per test process: a second one at the same time cannot be driven."""
     from page.browser import browser
 
     with browser() as launched:
@@ -58,7 +58,7 @@ def chromium() -> Iterator[Any]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if hasattr(session.config, "workeroutput"):  # a worker of pytest-xdist: hand the counts over
+    if hasattr(session.config, "workeroutput"):  # a worker of pytest-xdist: send the counts to the controller
         session.config.workeroutput["tally"] = (dict(_searches), dict(_mismatches))
 
 

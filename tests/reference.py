@@ -1,4 +1,4 @@
-"""Step-synchronous references, written to be read, not to be fast: Algorithm 1 and today's beam search, and exhaustive search.
+"""Step-synchronous references, simple and slow: Algorithm 1 (`keep`), today's beam search (`leave`), exhaustive search.
 
 A toy model is a function from a prefix to a list of increments, one for each token; `eos` is token 0.
 """
@@ -14,7 +14,7 @@ EOS = 0
 
 
 class Item(NamedTuple):
-    """Sorts as every algorithm here must: score descending, real length ascending, tokens."""
+    """A hypothesis; sorts in the order of every algorithm here: score descending, real length ascending, tokens."""
 
     cost: float  # minus the score
     length: int
@@ -41,14 +41,14 @@ def extend(model: Toy, y: Item, final: Callable[[float, int], float]) -> list[It
 
 class Reference(NamedTuple):
     answers: list[Item]  # best first
-    beams: list[list[Item]]  # beams[t], in order; under leave unfinished and accepted ones
+    beams: list[list[Item]]  # beams[t], in order; under `leave` the unfinished and the accepted ones
     calls: int
 
 
 def beam_keep(model: Toy, k: int, n_max: int, final: Callable[[float, int], float] = plain, n: int | None = None) -> Reference:
     """Algorithm 1: a finished hypothesis keeps its slot.
 
-    With `n` optimally stopped, for a monotonic score: what the n-th finished hypothesis on the beam precedes is not extended.
+    With `n` optimally stopped, for a monotonic score: hypotheses after the n-th finished one of the beam are not extended.
     """
     beam = [Item(-final(0.0, 0), 0, (), 0.0)]
     beams, calls = [beam], 0
@@ -74,9 +74,9 @@ def beam_leave(
     bound: Callable[[float, int], float] = plain,
     accept_truncated: bool = False,
 ) -> Reference:
-    """Today's beam search, optimally stopped: a finished hypothesis of rank < k goes to a pool and the beam refills.
+    """Today's beam search, optimally stopped: a finished hypothesis of rank < k moves to a pool and the beam refills.
 
-    Stops when no unfinished hypothesis can beat the n-th in the pool, ties broken as everywhere.
+    Stops when no unfinished hypothesis can precede the n-th of the pool; ties are broken as everywhere.
     """
     running = [Item(0.0, 0, (), 0.0)]
     pool: list[Item] = []
@@ -98,7 +98,7 @@ def beam_leave(
 
 
 def beam_search(model: Toy, k: int, n_max: int, n: int, finished: str) -> Reference:
-    """Beam search under either rule, optimally stopped: the n best answers, and what they cost level by level."""
+    """Beam search under either rule, optimally stopped: the n best answers, and their calls level by level."""
     if finished == "keep":
         full = beam_keep(model, k, n_max, n=n)
         return full._replace(answers=full.answers[:n])
@@ -106,13 +106,13 @@ def beam_search(model: Toy, k: int, n_max: int, n: int, finished: str) -> Refere
 
 
 def certificate(model: Toy, k: int, n_max: int, n: int, finished: str) -> set[tuple[int, ...]]:
-    """The prefixes that any exact method must score: on beam search's beams, before the n-th answer in the order, and alive.
+    """The prefixes that any exact method must score: on beam search's beams, before the n-th answer in the order, not dead.
 
-    `y` is dead when hypotheses that precede it fill longer beams: under `keep`, all k slots of one; under `leave`, walking up
-    from its length, the k slots for unfinished ones of some beam before any beam at which a k-th hypothesis is missing (there a
-    continuation of `y` could still finish), or the k first places of every beam through n_max.
+    `y` is dead when hypotheses that precede it fill longer beams. Under `keep`: all k slots of one beam. Under `leave`, from its
+    length upwards: the k slots for unfinished ones of a beam, before any beam on which fewer than k hypotheses precede it (there
+    a continuation of `y` could still finish), or the k first places of every beam through n_max.
     """
-    unlimited = n_max * (k + 1) + 1  # more answers than there can be: never stopped
+    unlimited = n_max * (k + 1) + 1  # more than the possible number of answers: never stops
     full = beam_keep(model, k, n_max) if finished == "keep" else beam_leave(model, k, n_max, unlimited)
     level = dict(enumerate(full.beams))
 

@@ -1,4 +1,4 @@
-"""How many random cases a run tries: `BESTFIRST_TEST_SCALE=full` (`make test-full`) runs the counts that the claims name."""
+"""The number of random cases: `BESTFIRST_TEST_SCALE=full` (`make test-full`) runs the numbers that the docs name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No warnings: what we warn of is an error, what others left behind is not."""
+"""A context in which warnings are errors, but for those that other tests and libraries cause."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_warnings() -> Iterator[None]:
-    """A warning raises. But not that of a file or a socket which another test left open, told whenever it is collected, nor that
-    a library imports something deprecated, told to whoever is the first to need it."""
+    """Raise on warnings, except for `ResourceWarning` (a file or socket that another test left open, reported whenever it is
+    collected) and deprecations (a library's imports, reported on the first import)."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for category in (ResourceWarning, DeprecationWarning, PendingDeprecationWarning, ImportWarning):

@@ -1,4 +1,4 @@
-"""Imports point down only, those inside functions included; and no module imports itself over others."""
+"""Imports point down only, including those inside functions, and there are no import cycles."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import bestfirst_bench
 ROOT = Path(bestfirst.__file__).parent
 LAYERS = (
     *("__main__", "cli", "cluster", "serve", "corpus", "integrations", "explaining", "page", "testing"),  # doors
-    *("decoding", "loading", "engine", "settings", "strategies", "drafting"),  # the street and below
+    *("decoding", "loading", "engine", "settings", "strategies", "drafting"),  # decoding
     *("scoring", "constraints", "models", "search", "durable_files", "errors"),
 )
-"""From top to bottom: each may import those after it. The package's own `__init__` is a face: it names everything."""
+"""From top to bottom: each may import those after it. The package's own `__init__` may import all of them."""
 
 
 def imports(path: Path, source: str) -> Iterator[tuple[str, ...]]:
-    """What a module imports of the package, as dotted names without the package's own."""
+    """A module's imports from the package, as dotted names without `bestfirst`."""
     here = path.relative_to(ROOT).with_suffix("").parts
     package = here[:-1]
     for node in ast.walk(ast.parse(source)):
@@ -34,7 +34,7 @@ def imports(path: Path, source: str) -> Iterator[tuple[str, ...]]:
             yield from (tuple(alias.name.split(".")[1:]) for alias in node.names if alias.name.startswith("bestfirst."))
 
 
-def wrong(path: Path, source: str) -> list[str]:
+def upward_imports(path: Path, source: str) -> list[str]:
     """The imports of a module that do not point down."""
     own = path.relative_to(ROOT).with_suffix("").parts[0]
     named = {target[0] for target in imports(path, source) if target} & set(LAYERS)
@@ -49,11 +49,11 @@ def test_every_module_has_a_layer():
 
 
 def test_imports_point_down():
-    assert [line for path in MODULES for line in wrong(path, path.read_text(encoding="utf-8"))] == []
+    assert [line for path in MODULES for line in upward_imports(path, path.read_text(encoding="utf-8"))] == []
 
 
-def test_only_the_command_knows_of_the_benchmarks():
-    """`bestfirst bench` loads them when it is called; nothing else needs them to be there."""
+def test_only_the_bench_command_imports_the_benchmarks():
+    """`bestfirst bench` imports them inside a function; nothing else needs them."""
     naming = [path for path in ROOT.rglob("*.py") if "bestfirst_bench" in path.read_text(encoding="utf-8")]
     assert naming == [ROOT / "cli" / "commands.py"]
     app = ast.parse(naming[0].read_text(encoding="utf-8"))
@@ -63,8 +63,8 @@ def test_only_the_command_knows_of_the_benchmarks():
 
 
 @pytest.mark.parametrize("name", ["HostEngine", "DeviceEngine"])
-def test_an_engine_is_made_in_one_place(name):
-    """Whoever needs one asks `choice.py`; the benchmarks, too."""
+def test_engines_are_created_only_in_choice_py(name):
+    """Other code, the benchmarks included, gets engines from `choice.py`."""
     places = []
     for root in (ROOT, Path(bestfirst_bench.__file__).parent):
         for path in root.rglob("*.py"):
@@ -73,8 +73,8 @@ def test_an_engine_is_made_in_one_place(name):
     assert places == ["choice.py"]
 
 
-def test_a_class_name_means_one_thing():
-    """Nor does a module have the name of another, but for a command's options and the file that the Hub asks for by its name."""
+def test_class_and_module_names_are_unique():
+    """Exceptions for modules: a command's options (`corpus`), and the file name that the Hub requires (`generate`)."""
     classes: dict[str, list[str]] = {}
     modules: dict[str, list[str]] = {}
     for root in (ROOT, Path(bestfirst_bench.__file__).parent):
@@ -88,13 +88,13 @@ def test_a_class_name_means_one_thing():
 
 
 @pytest.mark.parametrize("line", ["from ..decoding import decode", "def f():\n    from ...integrations import generate"])
-def test_a_wrong_import_is_found(line):
+def test_an_upward_import_is_detected(line):
     path = ROOT / "engine" / ("host.py" if "..." not in line else "device/device_step.py")
-    assert len(wrong(path, path.read_text(encoding="utf-8") + "\n" + line + "\n")) == 1
+    assert len(upward_imports(path, path.read_text(encoding="utf-8") + "\n" + line + "\n")) == 1
 
 
-def test_no_module_imports_itself_over_others():
-    """Types alone may look back."""
+def test_there_are_no_import_cycles():
+    """Except under `TYPE_CHECKING`."""
     names = {path.relative_to(ROOT).with_suffix("").parts: path for path in MODULES}
     names |= {parts[:-1]: path for parts, path in names.items() if parts[-1] == "__init__"}
     graph: dict[Path, set[Path]] = {}
@@ -103,7 +103,7 @@ def test_no_module_imports_itself_over_others():
         typed = [node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
         source = ast.unparse(ast.Module([node for node in tree.body if node not in typed], []))
         found = {names.get(target, names.get(target[:-1])) for target in imports(path, source)}
-        own = path.parent / "__init__.py"  # a package's face may name what imports a neighbour through it
+        own = path.parent / "__init__.py"  # a package's `__init__` may import modules that import others through it
         graph[path] = {each for each in found if each is not None and each not in (path, own)}
     try:
         TopologicalSorter(graph).prepare()

@@ -1,4 +1,4 @@
-"""What a user installs: a complete wheel that works away from the sources, and an import that costs nothing."""
+"""The installed package: a complete wheel that works without the sources, and a fast import."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def python(*args: object, **settings: object) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the sources with the setuptools that is installed here."""
+    """The wheel, built from a copy of the sources with the installed setuptools."""
     copy, out = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
@@ -67,7 +67,7 @@ def test_wheel_ships_the_model_its_card_and_the_types(wheel):
     ]
 
 
-def test_wheel_names_version_licence_pythons_and_extras(metadata):
+def test_wheel_metadata_has_version_licence_pythons_and_extras(metadata):
     assert metadata["Version"] == bestfirst.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata.get_all("License-File") == ["LICENSE", "src/bestfirst/data/tatoeba-de-en/LICENCE.txt"]
@@ -78,7 +78,7 @@ def test_wheel_names_version_licence_pythons_and_extras(metadata):
     assert not any(name.startswith(("torch", "transformers")) for name in base)
 
 
-def test_installed_wheel_translates_away_from_the_sources(wheel, tmp_path):
+def test_installed_wheel_translates_without_the_sources(wheel, tmp_path):
     python("-m", "pip", "install", "-qq", "--no-deps", "--no-index", "--target", tmp_path / "site", wheel)
     code = "import bestfirst; print(bestfirst.__file__); print(bestfirst.decode(bestfirst.load(), ['Guten Morgen!'])[0].text)"
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "OMP_NUM_THREADS": "1"}
@@ -101,7 +101,7 @@ def test_import_loads_neither_torch_nor_numpy():
 
 
 def test_import_takes_less_than_a_fifth_of_a_second():
-    """On a machine on which Python itself starts in a twentieth; the best of a few, in CPU seconds, for others run beside it."""
+    """If Python itself starts in a twentieth of a second; the best of five runs, in CPU seconds (ignores other processes)."""
     timed = "import time; t = time.process_time(); import bestfirst; print(t, time.process_time() - t)"
     runs = [[*map(float, python("-c", timed).split())] for _ in range(5)]
     assert min(ours for _, ours in runs) < 4 * max(0.05, min(start for start, _ in runs))

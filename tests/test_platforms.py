@@ -1,4 +1,4 @@
-"""Nothing that only Unix or only Linux has is needed: these modules are taken away, and the file lock of Windows put in place."""
+"""No feature of Unix or Linux alone is needed: their modules and functions are removed, the file lock of Windows is added."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(code: str) -> str:
     return done.stdout
 
 
-def test_a_file_is_translated_to_a_file_without_what_only_unix_has(tmp_path: Path):
+def test_a_file_is_translated_without_unix_modules_and_functions(tmp_path: Path):
     source, target = tmp_path / "in.de", tmp_path / "out.en"
     source.write_text("Guten Morgen!\nJa.\n", encoding="utf-8")
     command = ["translate", str(source), "-o", str(target), "--stats"]
@@ -55,7 +55,7 @@ def test_a_file_is_translated_to_a_file_without_what_only_unix_has(tmp_path: Pat
     assert target.read_text(encoding="utf-8") == "Good morning.\nYes.\n"
 
 
-def test_a_journal_has_one_writer_there_too(tmp_path: Path):
+def test_a_journal_has_one_writer_with_the_file_lock_of_windows(tmp_path: Path):
     code = f"""
 from pathlib import Path
 from bestfirst.durable_files import Journal
@@ -71,8 +71,8 @@ print(list(first.lines()))
     assert run(code).split("\n")[:2] == ["held", "[b'a line\\n']"]
 
 
-def test_every_module_can_be_imported():
-    """But the GPU's kernels, which are Triton's, and what is made for a Ray cluster."""
+def test_every_module_can_be_imported_without_unix_modules_and_functions():
+    """Except the GPU kernels (Triton), and the modules for a Ray cluster."""
     code = """
 import importlib, pkgutil
 import bestfirst, bestfirst_bench

@@ -21,14 +21,14 @@ RULES: tuple[Finished, ...] = ("keep", "leave")
 
 
 def random_toy(kind: str, vocabulary: int, seed: object) -> Toy:
-    """A model of a kind that is hard in its own way, the same for the same seed, on every machine.
+    """A random model of a kind, the same for the same seed on every machine.
 
     ties: small-integer increments, 0 (p = 1) included; peaked, flat: normal logits; dead-ends: peaked, some tokens impossible.
     """
 
     @cache
     def increments(prefix: tuple[int, ...]) -> tuple[float, ...]:
-        rng = random.Random(f"{kind} {vocabulary} {seed} {prefix}")  # a string seeds alike everywhere
+        rng = random.Random(f"{kind} {vocabulary} {seed} {prefix}")  # a string seeds alike on every platform
         if kind == "ties":
             return tuple(-float(rng.choice((0, 0, 1, 1, 2, 3))) for _ in range(vocabulary))
         logits = [rng.gauss(0, 0.5 if kind == "flat" else 2.0) for _ in range(vocabulary)]
@@ -41,7 +41,7 @@ def random_toy(kind: str, vocabulary: int, seed: object) -> Toy:
 
 
 class Case(NamedTuple):
-    """One random search: everything that it depends on."""
+    """All parameters of one random search."""
 
     kind: str
     vocabulary: int
@@ -57,7 +57,7 @@ class Case(NamedTuple):
 
 
 def random_cases(seeds: range, *, title: str, kinds: tuple[str, ...] = KINDS, small: bool = False) -> Iterator[Case]:
-    """Cases over all kinds, k from 1 to 8, both rules, n from 1 to k (leave: beyond); exhaustive search can do `small` ones."""
+    """Cases of all kinds, k from 1 to 8, both rules, n up to k (`leave`: k + 2); `small` ones allow exhaustive search."""
     for seed in seeds:
         rng = random.Random(f"{title} {seed}")
         k, finished = 1 + seed % 8, RULES[seed // 8 % 2]
@@ -73,7 +73,7 @@ def random_cases(seeds: range, *, title: str, kinds: tuple[str, ...] = KINDS, sm
 
 
 def successors(toy: Toy, y: Hypothesis) -> Successors:
-    """What the model says of `y`, as `Search.commit` takes it: all possible tokens, best first, ties by token."""
+    """The successors of `y` for `Search.commit`: all possible tokens, best first, ties by token."""
     increments = toy(y.tokens)
     tokens = sorted((t for t, value in enumerate(increments) if value > -inf), key=lambda t: (-increments[t], t))
     return Successors([increments[t] for t in tokens], tokens)
@@ -101,12 +101,12 @@ Chooser = Callable[[AnyOrderSearch], list[Hypothesis]]
 
 
 def one_at_a_time(search: AnyOrderSearch) -> list[Hypothesis]:
-    """Strict order: the needed hypothesis, nothing else."""
+    """Strict order: only the needed hypothesis."""
     return search.frontier(1)
 
 
 def random_subsets(rng: random.Random) -> Chooser:
-    """Scores any part of the frontier, in any order."""
+    """Scores a random part of the frontier in random order."""
 
     def choose(search: AnyOrderSearch) -> list[Hypothesis]:
         ready = search.frontier(rng.choice((1, 3, 10, 100)))
@@ -116,7 +116,7 @@ def random_subsets(rng: random.Random) -> Chooser:
 
 
 def late_answers(rng: random.Random) -> Chooser:
-    """Asks early, commits whenever: also what has long fallen off its beam or was set aside since."""
+    """Commits hypotheses of earlier frontiers late, including some that have since fallen off their beam or been set aside."""
     waiting: dict[tuple[int, ...], Hypothesis] = {}
     asked: set[tuple[int, ...]] = set()
 
@@ -141,7 +141,7 @@ def run(
     kind: type[Search] = AnyOrderSearch,
     **settings: object,
 ) -> Run:
-    """Decode a toy: `choose` says what is scored in each step, an empty list ends the search."""
+    """Decode a toy: `choose` returns the hypotheses to score in each step; an empty list ends the search."""
     search = kind(strategy, score=LogProbability(), eos={EOS}, context=Context(n_max=n_max), **settings)
     scored, steps = [], 0
     while batch := choose(search):

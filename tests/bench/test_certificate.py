@@ -20,11 +20,11 @@ from search.audit import (
     Tokens,
     World,
     best,
-    ctranslate2s,
-    hugging_faces,
+    ctranslate2_search,
+    hugging_face_search,
     least,
-    open_nmts,
-    patient,
+    opennmt_search,
+    patience_search,
 )
 from search.test_audit import Case
 
@@ -48,12 +48,12 @@ def test_it_is_the_references(cases, tally):
 
 
 STOPS = {
-    "hf-false": lambda world, plain: hugging_faces(world, False),
-    "hf-true": lambda world, plain: hugging_faces(world._replace(n=1), True),
-    "patience": lambda world, plain: patient(world, 1.6),
-    "ctranslate2": lambda world, plain: ctranslate2s(world, 1.6, plain),
-    "opennmt": lambda world, plain: open_nmts(world),
-    "shrinking": lambda world, plain: patient(world, 1.0, shrinks=True),
+    "hf-false": lambda world, plain: hugging_face_search(world, False),
+    "hf-true": lambda world, plain: hugging_face_search(world._replace(n=1), True),
+    "patience": lambda world, plain: patience_search(world, 1.6),
+    "ctranslate2": lambda world, plain: ctranslate2_search(world, 1.6, plain),
+    "opennmt": lambda world, plain: opennmt_search(world),
+    "shrinking": lambda world, plain: patience_search(world, 1.0, shrinks=True),
 }
 BEST_FIRST = ("hf-false", "hf-true", "patience", "ctranslate2")
 

@@ -1,4 +1,4 @@
-"""Grammars: every output is of the form, and is beam search's with the same masks."""
+"""Grammars: every output matches, and is that of beam search with the same masks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCHEMA = {
 
 @pytest.fixture(scope="module")
 def language_model():
-    """A Llama of two layers over bytes and what a few lines make of them."""
+    """A Llama of two layers over bytes and BPE merges trained on a few lines."""
     lines = [json.dumps({"name": "Tom", "age": i, "tags": ["a", "b"]}) for i in range(30)]
     made = Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -56,7 +56,7 @@ def valid(text):
     return True
 
 
-def test_json_of_a_schema(language_model):
+def test_outputs_conform_to_the_json_schema(language_model):
     grammar = Grammar.json(language_model, SCHEMA)
     prompts = [f"Person number {i}:" for i in range(8)]
     found = decode(language_model, prompts, beam=5, nbest=3, max_length=60, allowed=grammar)
@@ -68,8 +68,8 @@ def test_json_of_a_schema(language_model):
     assert all(len(result.hypotheses) == 3 for result in found)
 
 
-def test_masks_are_those_of_the_regular_expression(language_model):
-    """Against Python's own: each token allowed after a prefix of a match can be completed; each other cannot."""
+def test_masks_allow_exactly_the_prefixes_of_matches_of_the_regular_expression(language_model):
+    """Against Python's `re`: exactly the tokens that can be completed to a match are allowed after a prefix."""
     pattern = r"(ab|cd){1,2}e?"
     every = {a + b + e for a in ("ab", "cd") for b in ("", "ab", "cd") for e in ("", "e")}
     grammar = Grammar.regex(language_model, pattern)
@@ -87,7 +87,7 @@ def test_masks_are_those_of_the_regular_expression(language_model):
     assert seen > 10
 
 
-def test_a_sentencepiece_model_begins_with_a_space():
+def test_grammars_allow_the_leading_space_of_a_sentencepiece_model():
     model = bestfirst.load()
     found = decode(model, ["Guten Morgen!"], nbest=2, allowed=Grammar.regex(model, r"(Good|Nice) [a-z]+!"))[0]
     assert found.text == "Good morning!"
@@ -96,8 +96,8 @@ def test_a_sentencepiece_model_begins_with_a_space():
 
 
 @pytest.mark.parametrize("start", ["start", "?start", "  start"])
-def test_a_grammar_may_call_its_start_again(start):
-    """No space comes in between: that is for the beginning alone."""
+def test_a_lark_grammar_may_refer_to_its_start_rule(start):
+    """The leading space of a text is not repeated at the recursion."""
     model = bestfirst.load()
     grammar = Grammar.lark(model, f'{start}: "Yes" | "No" start "."')
     texts = [each.text for each in decode(model, ["Nein. Ja."], allowed=grammar, nbest=6, beam=6, max_length=16)[0].hypotheses]
@@ -106,7 +106,7 @@ def test_a_grammar_may_call_its_start_again(start):
 
 
 class Twice(Constraint):
-    """Allows some tokens, in no order, and names them again."""
+    """Allows some tokens, unsorted and with duplicates."""
 
     signature = "twice"
 
@@ -120,34 +120,34 @@ class Twice(Constraint):
         return [np.array([4739, 0, 2, 2, 50, 696, 696]) for _ in states]
 
 
-def test_tokens_that_are_named_twice_are_allowed_once():
+def test_duplicate_allowed_tokens_count_once():
     model = bestfirst.load()
     answers = decode(model, ["Guten Morgen!"], allowed=Twice(), nbest=3)[0].hypotheses
     assert len({answer.tokens for answer in answers}) == 3
 
 
-def test_by_name(tmp_path):
+def test_allowed_takes_a_grammar_file_or_a_regex_by_name(tmp_path):
     model = bestfirst.load()
     (tmp_path / "answer.lark").write_text('start: "Yes." | "No."\n', encoding="utf-8")
     assert decode(model, ["Ja."], allowed=f"grammar:{tmp_path / 'answer.lark'}")[0].text == "Yes."
     assert decode(model, ["Ja."], allowed=r"regex:N\w+\.")[0].text == "No."
 
 
-def test_what_the_vocabulary_cannot_write_is_never_finished():
-    """The embedded model has no brace."""
+def test_a_grammar_that_the_vocabulary_cannot_write_gives_incomplete():
+    """The embedded model's vocabulary has no brace."""
     model = bestfirst.load()
     assert decode(model, ["Tom ist zwölf."], allowed=Grammar.json(model, SCHEMA), max_length=20)[0].status == "incomplete"
 
 
 @pytest.mark.parametrize("pattern", ["日本", "a{1000000}", r"[^\s\S]", "(((a{100}){100}){100}){100}"])
-def test_what_cannot_be_written_to_its_end_is_not_written_in_part(pattern):
-    """A matcher that fails, or comes to a limit, lets the end through; the output was "" or "a", and said to be exact."""
+def test_a_pattern_that_cannot_be_completed_gives_no_partial_answer(pattern):
+    """A matcher that fails or reaches a limit allows EOS; the output used to be "" or "a", marked exact."""
     model = bestfirst.load()
     (result,) = bestfirst.decode(model, ["Ja."], allowed=Grammar.regex(model, pattern), max_length=12)
     assert (result.status, result.hypotheses) == ("incomplete", [])
 
 
-def test_what_is_no_grammar(language_model, tmp_path):
+def test_invalid_grammars_are_refused(language_model, tmp_path):
     for wrong, message in (
         (lambda: Grammar.regex(language_model, "(a"), "cannot be read: unclosed group"),
         (lambda: Grammar.json(language_model, "{x"), "not a JSON object"),

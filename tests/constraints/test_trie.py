@@ -1,4 +1,4 @@
-"""Tries: what they hold, and that decoding under one is beam search over what it holds."""
+"""Tries: their items, and that decoding under a trie is beam search over its items."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from toys import KINDS, random_toy
 
 
 def random_items(rng: random.Random, vocabulary: int, n_max: int) -> list[tuple[int, ...]]:
-    """Some sequences without EOS, with room for it; a few of them twice."""
+    """Some sequences without EOS, shorter than n_max; a few of them twice."""
     every = [tokens for n in range(n_max) for tokens in product(range(1, vocabulary), repeat=n)]
     return rng.choices(every, k=rng.randint(1, 12))
 
 
 def masked(toy, items):
-    """The toy, with everything but the items made impossible: what a constraint means."""
+    """The toy with all outputs but the items made impossible: the definition of the constraint."""
     begun = {tokens[:n] for tokens in items for n in range(len(tokens) + 1)}
 
     def increments(prefix):
@@ -39,12 +39,12 @@ def masked(toy, items):
     return increments
 
 
-def brief(results):
+def answers_of(results):
     return [[(answer.tokens, answer.score) for answer in result.hypotheses] for result in results]
 
 
-def test_constrained_search_is_search_among_what_is_allowed(cases, tally):
-    """For every k the answers of beam search with everything else impossible; for a wide beam the best items there are."""
+def test_search_under_a_trie_equals_search_with_all_other_outputs_masked(cases, tally):
+    """For every k the answers of beam search on the masked toy; for a wide beam, the best of all items."""
     wrong = 0
     numbers = cases(400, full=10_000)
     for seed in numbers:
@@ -66,7 +66,7 @@ def test_constrained_search_is_search_among_what_is_allowed(cases, tally):
         trie = Trie(items)
         found = decode(FunctionModel(toy, EOS), [None], allowed=trie, **settings)
         expected = decode(FunctionModel(masked(toy, set(items)), EOS), [None], **settings)
-        wrong += brief(found) != brief(expected) or found[0].calls != expected[0].calls
+        wrong += answers_of(found) != answers_of(expected) or found[0].calls != expected[0].calls
         for answer in found[0].hypotheses:
             assert items[answer.item] == answer.tokens[:-1]
         if k == 64 and settings["finished"] == "leave" and "length_penalty" not in settings:
@@ -77,7 +77,7 @@ def test_constrained_search_is_search_among_what_is_allowed(cases, tally):
 
 
 def best_items(toy, items):
-    """Every item scored."""
+    """All items, scored and sorted."""
     scored = []
     for item in set(items):
         output = (*item, EOS)
@@ -88,7 +88,7 @@ def best_items(toy, items):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_holds_what_it_was_given(seed, tmp_path):
+def test_a_trie_holds_its_items(seed, tmp_path):
     rng = random.Random(seed)
     items = [tuple(rng.choices(range(6), k=rng.randint(0, 4))) for _ in range(rng.randint(1, 40))]
     trie = Trie(items)
@@ -101,12 +101,12 @@ def test_it_holds_what_it_was_given(seed, tmp_path):
         assert (7, 7) not in each
 
 
-def test_an_array_is_rows_of_tokens():
+def test_the_rows_of_an_array_are_items():
     rows = np.random.default_rng(0).integers(0, 50, (500, 3))
     assert list(Trie(rows)) == sorted(set(map(tuple, rows.tolist())))
 
 
-def test_what_is_no_trie(tmp_path):
+def test_invalid_items_files_and_tokens_are_refused(tmp_path):
     for wrong, message in (
         ([], "at least one sequence"),
         (["Hello"], "Trie.of_texts"),
@@ -133,7 +133,7 @@ def test_what_is_no_trie(tmp_path):
 DATA = Path(__file__).parents[1] / "data"
 
 
-def test_what_the_model_cannot_write_is_left_out_with_a_warning():
+def test_texts_that_the_model_cannot_write_are_left_out_with_a_warning():
     with pytest.warns(UserWarning, match=r"1 of 4 texts are left out: .* '{}'"):
         trie = Trie.of_texts(bestfirst.load(), ["", "Good morning!", "{}", "Good evening!"])
     assert sorted(trie.items[trie.items >= 0].tolist()) == [1, 3]
@@ -144,7 +144,7 @@ def test_what_the_model_cannot_write_is_left_out_with_a_warning():
 LINES = ("Good morning!", "Where is the station?", "I did not say that.", "Good evening!", "Where is the school?")
 
 
-def test_the_embedded_model_writes_only_what_is_allowed(tmp_path):
+def test_the_embedded_model_generates_only_allowed_lines(tmp_path):
     model = bestfirst.load()
     path = tmp_path / "lines.txt"
     path.write_text("\n".join(LINES) + "\n", encoding="utf-8")
@@ -158,11 +158,11 @@ def test_the_embedded_model_writes_only_what_is_allowed(tmp_path):
 
 
 @pytest.mark.parametrize("early_stopping", [False, "never"])
-def test_the_drop_in_gives_what_generate_gives_with_a_callback(early_stopping):
+def test_custom_generate_equals_generate_with_prefix_allowed_tokens_fn(early_stopping):
     """`allowed` against `prefix_allowed_tokens_fn` on the same trie.
 
-    Not with `early_stopping=True`: where fewer than k prefixes are allowed, Hugging Face counts impossible ones (at -1e9) as
-    finished, and stops on them.
+    Not with `early_stopping=True`: if fewer than k prefixes are allowed, Hugging Face counts impossible ones (at -1e9) as
+    finished, and they make it stop.
     """
     model = bestfirst.load()
     lines = (DATA / "tatoeba-200.en").read_text(encoding="utf-8").splitlines()
@@ -172,7 +172,7 @@ def test_the_drop_in_gives_what_generate_gives_with_a_callback(early_stopping):
     asked = {"num_beams": 4, "num_return_sequences": 2, "early_stopping": early_stopping, "max_new_tokens": 40}
     asked |= {"return_dict_in_generate": True, "output_scores": True}
 
-    def follow(_, ids):
+    def allowed_tokens(_, ids):
         node = trie.start()
         for token in ids[1:].tolist():
             if token in model.eos or token == model.tokenizer.pad_token_id:
@@ -180,7 +180,7 @@ def test_the_drop_in_gives_what_generate_gives_with_a_callback(early_stopping):
             node = trie.child(node, token)
         return trie.allowed([node], model.eos)[0].tolist()
 
-    theirs = model.model.generate(**inputs, **asked, prefix_allowed_tokens_fn=follow)
+    theirs = model.model.generate(**inputs, **asked, prefix_allowed_tokens_fn=allowed_tokens)
     ours = model.model.generate(**inputs, **asked, allowed=trie, custom_generate=bestfirst.generate)
     assert ours.sequences.tolist() == theirs.sequences.tolist()
     assert ours.sequences_scores.tolist() == pytest.approx(theirs.sequences_scores.tolist(), abs=1e-4)
@@ -188,7 +188,7 @@ def test_the_drop_in_gives_what_generate_gives_with_a_callback(early_stopping):
     assert set(texts) <= set(lines)
 
 
-def test_the_command_writes_lines_of_a_file(tmp_path):
+def test_the_translate_command_generates_only_lines_of_the_allowed_file(tmp_path):
     path = tmp_path / "lines.txt"
     path.write_text("\n".join(LINES), encoding="utf-8")
     done = command("translate", "--allowed", path, "--json", stdin=b"Guten Morgen!\nWo ist die Schule?\n")
@@ -198,14 +198,14 @@ def test_the_command_writes_lines_of_a_file(tmp_path):
     assert (missing.returncode, "none' of what is allowed" in only_line(missing.stderr)) == (2, True)
 
 
-def test_one_that_was_looked_into_can_be_sent_to_another_process():
+def test_a_trie_can_be_pickled_after_a_lookup():
     trie = Trie([[4, 7], [4, 8], [5]])
     assert trie.item([4, 8]) == 1
     again = pickle.loads(pickle.dumps(trie))
     assert (again.signature, again.item([4, 8]), [5] in again, [6] in again) == (trie.signature, 1, True, False)
 
 
-def test_an_end_inside_a_sequence_is_refused():
+def test_eos_inside_a_sequence_is_refused():
     model = bestfirst.load()
     (end,) = model.eos
     with pytest.raises(ValueError, match=f"token {end} ends an output, and a sequence of the trie has it; leave it out"):

@@ -1,4 +1,4 @@
-"""Duck: a small model of one's own, which is no `Model`, and the function that it is."""
+"""Duck: a small user model that does not derive from `Model`, and the same model as a function."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import numpy
 
 
 def bigram(source, prefix):
-    """Depends on the input and the last token."""
+    """Log-probabilities that depend on the input and the last token."""
     row = numpy.random.default_rng([source, *prefix[-1:]]).random(5)
     return numpy.log(row / row.sum())
 
 
 class Duck:
-    """No `Model`, but has what it takes."""
+    """Not a `Model`, but with the methods of one."""
 
     eos = 0
 

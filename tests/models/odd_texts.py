@@ -1,4 +1,4 @@
-"""Odd texts: what no tokenizer was trained on."""
+"""Odd texts, unlike the training data of any tokenizer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RANGES = [
 
 
 def odd_texts(n: int, lines: list[str], seed: int = 0) -> list[str]:
-    """`n` of them: pieces of real lines, words, spaces, special tokens and characters of every script, in any order."""
+    """`n` random texts of pieces of real lines, words, spaces, special tokens and characters of many scripts."""
     rng = random.Random(seed)
 
     def part() -> str:

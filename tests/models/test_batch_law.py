@@ -1,4 +1,4 @@
-"""The batch law: a model whose scores depend on what else is in the batch is found out."""
+"""The batch law: a model whose scores depend on the rest of the batch is detected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strict import no_warnings
 
 
 class Neighbourly(Duck):
-    """Its rows see how long the longest of them is, as without a mask."""
+    """Its scores depend on the longest prefix of the batch, as without a padding mask."""
 
     def score(self, batch):
         longest = max(len(prefix) for _, prefix in batch)
@@ -22,7 +22,7 @@ class Neighbourly(Duck):
         ]
 
 
-def test_a_model_whose_scores_depend_on_the_batch_is_found_out():
+def test_a_model_whose_scores_depend_on_the_batch_is_detected():
     with pytest.warns(RuntimeWarning, match=r"Neighbourly.score gives token \d after .* alone and .* in a batch of \d+: its .*"
                       r"exact=False; .*row_budget=1") as caught:  # fmt: skip
         results = decode(Neighbourly(), range(100), beam=4, max_length=8, row_budget=16)
@@ -34,7 +34,7 @@ def test_a_model_whose_scores_depend_on_the_batch_is_found_out():
     assert [result.hypotheses for result in alone] == [r.hypotheses for r in decode(Duck(), range(10), beam=4, max_length=8)]
 
 
-def test_a_model_that_obeys_is_asked_again_but_rarely():
+def test_a_batch_independent_model_is_rarely_checked_again():
     asked = []
 
     class Counted(Duck):
@@ -49,7 +49,7 @@ def test_a_model_that_obeys_is_asked_again_but_rarely():
     assert 1 <= sum(asked) - stats.rows <= 4 + numpy.log2(stats.steps) / 2
 
 
-def test_half_precision_may_differ_by_its_own_rounding():
+def test_rounding_of_half_precision_is_tolerated():
     class Half(Duck):
         def score(self, batch):
             noise = 1e-3 * (len(batch) > 1)
@@ -62,8 +62,8 @@ def test_half_precision_may_differ_by_its_own_rounding():
         assert all(result.exact for result in decode(Half(), range(30), beam=3, max_length=6))
 
 
-def test_a_state_that_is_overwritten_may_be_where_each_is_used_once():
-    """Greedy search asks about every state once; so does who checks it."""
+def test_states_may_be_overwritten_in_greedy_search():
+    """Greedy search uses every state once, so the spot check of the batch law does not score it again."""
 
     class InPlace(Duck):
         def start(self, source):

@@ -1,4 +1,4 @@
-"""Bring your own model: what the README promises to someone with any sequential predictor."""
+"""Bring your own model: the README's promises for any sequential predictor."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_several_tokens_may_end_a_hypothesis():
 @pytest.mark.parametrize("finished", RULES)
 @pytest.mark.parametrize("row_budget", [1, 3, 64])
 def test_decode_gives_every_input_its_own_result_in_order(finished, row_budget):
-    """The model depends on the input; neither the budget of rows nor who shares it changes a result."""
+    """The model depends on the input; neither the row budget nor the other inputs in a batch change a result."""
 
     class Seeded(FunctionModel):
         def start(self, source: int) -> int:
@@ -148,7 +148,7 @@ def test_additive_scores_that_rise_are_refused_by_best_first_search():
 
 @pytest.mark.parametrize("finished", RULES)
 def test_additive_costs_work_with_best_first_search(finished):
-    """Costs of an edit, of a parse, of anything: never positive when negated, so best-first search is exact."""
+    """Costs of an edit, a parse, and so on: never positive when negated, so best-first search is exact."""
 
     def costs(prefix: tuple[int, ...]) -> list[float]:
         return [-1.0 - sum(prefix) * 7 % 5, -2.0 - len(prefix) % 2, -1.5]
@@ -160,7 +160,7 @@ def test_additive_costs_work_with_best_first_search(finished):
     assert result.exact
 
 
-def test_the_best_of_all_is_found_without_a_beam():
+def test_unpruned_search_finds_the_best_of_all_outputs():
     def costs(prefix: tuple[int, ...]) -> list[float]:
         return [-3.0 / (1 + len(prefix)), -0.25 - (sum(prefix) % 3), -0.5]
 
@@ -232,7 +232,7 @@ def test_importing_bestfirst_loads_neither_torch_nor_numpy_and_decoding_a_functi
 
 
 def test_importing_bestfirst_takes_less_than_a_fifth_of_a_second():
-    """The whole process, the best of several runs, by the processor's time: what else the machine does is not measured."""
+    """CPU time of the whole process, the best of seven runs: other load of the machine is not measured."""
 
     def seconds() -> float:
         before = os.times()

@@ -1,4 +1,4 @@
-"""What a new user gets wrong first: a line that says what was given, what is expected, and the way out."""
+"""First mistakes of a new user: the error says what was given, what is expected, and what to do."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ def model(prefix):
 MODEL = FunctionModel(model, eos=0)
 
 
-def test_logits_for_log_probabilities_are_the_models_fault_not_the_scores():
+def test_logits_instead_of_log_probabilities_are_reported_as_an_error_of_the_model():
     with pytest.raises(BrokenLaw, match=r"gives token 2 after \[\] a score of 3; .*of logits return the log_softmax"):
         bestfirst.decode(FunctionModel(lambda prefix: [2.0, -1.0, 3.0], eos=0), [None])
 
 
 @pytest.mark.parametrize("kind", [list, np.array])
-def test_probabilities_for_log_probabilities_are_warned_of_where_scores_may_rise(kind):
+def test_probabilities_instead_of_log_probabilities_give_a_warning_in_beam_search(kind):
     given = FunctionModel(lambda prefix: kind([0.2, 0.5, 0.3]), eos=0)
     with pytest.warns(RuntimeWarning, match=r"scores after \[\] look like probabilities \(from 0 up, 1 together\); return their"):
         bestfirst.decode(given, [None], strategy="beam", max_length=4)
 
 
-def test_scores_that_are_none_are_not_warned_of():
+def test_log_probabilities_give_no_warning():
     with no_warnings():
         bestfirst.decode(MODEL, [None], beam=2)
-        bestfirst.decode(FunctionModel(lambda prefix: [0.0], eos=0), [None])  # one token, and certain
+        bestfirst.decode(FunctionModel(lambda prefix: [0.0], eos=0), [None])  # one token, p = 1
 
 
 class PerToken(Score):
-    """The most natural one: it divides by a length that must not be 0."""
+    """The simplest length normalisation: it divides by a length that must not be 0."""
 
     name = "per-token"
 
@@ -49,7 +49,7 @@ class PerToken(Score):
         return value / length
 
 
-def test_a_score_is_never_asked_for_a_length_of_nothing():
+def test_a_score_is_never_evaluated_at_length_0():
     check_score(PerToken())
     settings = {"beam": 3, "max_length": 6}
     ours = bestfirst.decode(MODEL, [None], score=PerToken(), **settings)[0]
@@ -112,13 +112,13 @@ class NoEos(bestfirst.Model):
         (lambda: bestfirst.decode(NoEos(), [None]), r"NoEos has no eos; set it to the token that ends a hypothesis"),
     ],
 )
-def test_a_line_says_what_to_do(asked, says):
+def test_errors_for_wrong_arguments_say_what_to_do(asked, says):
     with pytest.raises((TypeError, ValueError), match=says):
         asked()
 
 
 @pytest.mark.parametrize("ids", [[float("inf")], [1.7, 2.2]])
-def test_numbers_that_are_not_whole_are_no_token_ids(ids):
+def test_numbers_that_are_not_whole_are_refused_as_token_ids(ids):
     model = bestfirst.load()
     wrong, right = bestfirst.decode(model, [ids, "Ja."])
     assert (wrong.status, right.text) == ("error", "Yes.")
@@ -126,14 +126,14 @@ def test_numbers_that_are_not_whole_are_no_token_ids(ids):
 
 
 @pytest.mark.parametrize("limit", [lambda n: n if n > 2 else 1.5 * n, lambda n: 6 // (n - 2)])
-def test_a_limit_that_is_wrong_for_one_input_is_that_inputs_error(limit):
+def test_an_invalid_max_length_of_one_input_is_an_error_of_that_input(limit):
     wrong, right = bestfirst.decode(MODEL, ["ab", "abcd"], max_length=limit)
     assert (wrong.status, right.status) == ("error", "complete")
     assert "max_length" in wrong.message
 
 
-def test_results_are_told_apart_by_their_settings():
-    """By a score's parameters, a strategy's stop and a heuristic, which may all be objects."""
+def test_different_settings_have_different_signatures():
+    """By the parameters of a score, the stop of a strategy, and a heuristic, all of which may be objects."""
     names = [
         {"score": bestfirst.LengthNormalized(0.5)},
         {"score": bestfirst.LengthNormalized(1.0)},
@@ -144,7 +144,7 @@ def test_results_are_told_apart_by_their_settings():
     assert len({bestfirst.Decoding(**each).signature for each in names}) == len(names)
 
 
-def test_bytes_are_no_token_ids():
+def test_bytes_are_refused_as_an_input():
     (result,) = bestfirst.decode(bestfirst.load(), [b"Hallo Welt!"])
     assert (result.status, result.message) == (
         "error",

@@ -1,4 +1,4 @@
-"""What a Hugging Face model takes: languages, prefixes and prompts, speech; and what it is told to refuse."""
+"""Inputs of a Hugging Face model: languages, prefixes and prompts, speech; and invalid inputs and tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def embedded() -> Any:
 
 
 def m2m100_tokenizer(folder: Path) -> Any:
-    """M2M100's own, with the embedded model's pieces; M2M100 keeps its special tokens first."""
+    """An M2M100 tokenizer with the embedded model's pieces; M2M100 puts its special tokens first."""
     embedded = Path(embedded_folder())
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     pieces = [piece for piece in json.loads((embedded / "vocab.json").read_text()) if piece not in special]
@@ -54,7 +54,7 @@ def multilingual(folder: Path, name: str, tokenizer: Any) -> Path:
     ],
     ids=["M2M100", "NLLB", "mBART-50"],
 )
-def test_language_codes(tmp_path: Path, name: str, make: Any, source: str, target: str, token: str) -> None:
+def test_language_codes_set_the_start_tokens(tmp_path: Path, name: str, make: Any, source: str, target: str, token: str) -> None:
     folder = multilingual(tmp_path / "model", name, make(tmp_path))
     model = bestfirst.load(folder, source_lang=source, target_lang=target)
     code = model.tokenizer.convert_tokens_to_ids(token)
@@ -73,7 +73,7 @@ def test_language_codes(tmp_path: Path, name: str, make: Any, source: str, targe
 
 
 def test_a_word_is_not_a_language_code(embedded: Any) -> None:
-    assert embedded.tokenizer.convert_tokens_to_ids("en") != embedded.tokenizer.unk_token_id  # there is such a piece of a word
+    assert embedded.tokenizer.convert_tokens_to_ids("en") != embedded.tokenizer.unk_token_id  # "en" is a piece of a word
     with pytest.raises(ValueError, match="unknown target language 'en'"):
         bestfirst.wrap(embedded.model, embedded.tokenizer, target_lang="en")
 
@@ -110,7 +110,7 @@ def test_a_prefix_may_be_token_ids() -> None:
         model.read([5, 6, EOS], 7)  # type: ignore[arg-type]
 
 
-def test_decoder_only_prompts() -> None:
+def test_decoder_only_prompts_give_the_tokens_of_generate() -> None:
     architecture = ARCHITECTURES["llama"]
     model = bestfirst.wrap(architecture.build())
     source = model.read([5, 6, 7])
@@ -128,7 +128,7 @@ def test_decoder_only_prompts() -> None:
         assert list(result.hypotheses[0].tokens) == theirs[0, ids.shape[1] :].tolist()
 
 
-def test_an_empty_prompt_needs_a_beginning() -> None:
+def test_an_empty_prompt_needs_a_bos_token() -> None:
     inner = ARCHITECTURES["llama"].build()
     inner.config.bos_token_id = inner.generation_config.bos_token_id = None
     (result,) = bestfirst.decode(bestfirst.wrap(inner), [[]])
@@ -146,7 +146,7 @@ def test_an_empty_prompt_needs_a_beginning() -> None:
         ("llama", ["a"], None, "the input must be a text or token ids, got list"),
     ],
 )
-def test_what_cannot_be_decoded_is_told_and_the_rest_is_done(name: str, source: Any, prefix: Any, said: str) -> None:
+def test_an_invalid_input_gives_an_error_and_the_others_are_decoded(name: str, source: Any, prefix: Any, said: str) -> None:
     model = bestfirst.wrap(ARCHITECTURES[name].build())
     with pytest.raises(ValueError, match=said):
         model.read(source, prefix)
@@ -156,7 +156,7 @@ def test_what_cannot_be_decoded_is_told_and_the_rest_is_done(name: str, source: 
         assert (good.status, len(good.hypotheses)) == ("complete", 1)
 
 
-def test_outputs_end_where_the_models_positions_do() -> None:
+def test_outputs_end_at_the_models_last_position() -> None:
     inner = ARCHITECTURES["gpt2"].build(n_positions=12)
     inner.generation_config.bad_words_ids = [[PAD], [EOS]]
     model = bestfirst.wrap(inner)
@@ -169,7 +169,7 @@ def test_outputs_end_where_the_models_positions_do() -> None:
     [({}, 2 * 3 + 10), ({"max_new_tokens": 7}, 7), ({"max_length": 30}, 29), ({"max_length": 20}, 2 * 3 + 10)],
     ids=["2|x| + 10", "max_new_tokens", "max_length counts the start", "20 is nobody's choice"],
 )
-def test_default_lengths(settings: dict[str, int], expected: int) -> None:
+def test_default_max_length(settings: dict[str, int], expected: int) -> None:
     inner = ARCHITECTURES["bart"].build()
     for name, value in settings.items():
         setattr(inner.generation_config, name, value)
@@ -179,7 +179,7 @@ def test_default_lengths(settings: dict[str, int], expected: int) -> None:
 # -- speech ------------------------------------------------------------------------------------------------------------
 
 
-def test_whisper_takes_features() -> None:
+def test_whisper_takes_audio_features() -> None:
     architecture = ARCHITECTURES["whisper"]
     model = bestfirst.wrap(architecture.build())
     (features,) = architecture.inputs(1)
@@ -200,15 +200,15 @@ def test_whisper_takes_features() -> None:
         (torch.zeros(1, 8, 20), r"an array of shape \(1, 8, 20\)"),
     ],
 )
-def test_whisper_takes_nothing_else(raw: Any, got: str) -> None:
+def test_whisper_refuses_other_inputs(raw: Any, got: str) -> None:
     model = bestfirst.wrap(ARCHITECTURES["whisper"].build())
     with pytest.raises(ValueError, match=rf"takes audio features of shape \(8, 20\) \(mel bins, frames\), got {got}"):
         model.read(raw)
 
 
 @pytest.mark.parametrize("tokens", [[99_999_999], [-6100, 3], [2**40]])
-def test_tokens_that_a_config_forbids_and_the_model_does_not_have(tokens):
-    """They reached a compiled kernel, which wrote outside of its buffer."""
+def test_suppressed_tokens_outside_the_vocabulary_are_ignored(tokens):
+    """They used to reach a compiled kernel, which wrote outside its buffer."""
     model = ARCHITECTURES["marian"].build()
     expected = bestfirst.decode(bestfirst.wrap(model), [[5, 6, 7]], beam=3)[0].hypotheses
     model.generation_config.suppress_tokens = tokens
@@ -217,7 +217,7 @@ def test_tokens_that_a_config_forbids_and_the_model_does_not_have(tokens):
 
 
 @pytest.mark.parametrize("token", [-1, 10**6])
-def test_tokens_that_the_model_does_not_have_are_named(token):
+def test_input_and_start_tokens_outside_the_vocabulary_are_refused(token):
     model = ARCHITECTURES["marian"].build()
     (result,) = bestfirst.decode(bestfirst.wrap(model), [[5, token, 7]])
     assert result.status == "error"

@@ -1,4 +1,4 @@
-"""`bestfirst.testing`: each law passes what obeys it and names what breaks it."""
+"""`bestfirst.testing`: each law accepts models and scores that obey it, and names the violation of others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from toys import KINDS, random_toy
 
 
 class Counting(Model):
-    """A distribution over four tokens that depends on the sum of the tokens so far, which it keeps as its state."""
+    """A distribution over four tokens that depends on the sum of the tokens so far, which is its state."""
 
     eos = (0,)
 
@@ -41,13 +41,13 @@ class Counting(Model):
         return [Scored(self.row(total), total) for total in totals]
 
 
-def test_a_good_model_obeys_every_law():
+def test_a_correct_model_obeys_every_law():
     check_model(Counting())
     check_model(Counting(), [1, 2, 3], prefixes=50)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_toys_obey_the_laws_they_should(kind):
+def test_toy_models_obey_their_laws(kind):
     check_model(FunctionModel(random_toy(kind, 5, 1), eos=0), normalized=kind in ("peaked", "flat"))
 
 
@@ -81,7 +81,7 @@ def test_scores_that_rise_are_caught():
 
 
 class Contagious(Counting):
-    """Looks at its neighbours, as a careless batched softmax or an unmasked padding does."""
+    """Its scores depend on the rest of the batch, as with a wrong batched softmax or unmasked padding."""
 
     def score(self, batch: Sequence[Query]) -> list[Scored]:
         longest = max(len(query.prefix) for query in batch)
@@ -99,7 +99,7 @@ def test_scores_that_depend_on_the_batch_are_caught():
 
 
 class Mixed(Counting):
-    """Gives right scores, but a batch's states in the wrong order."""
+    """Returns correct scores, but the states of a batch in the wrong order."""
 
     def score(self, batch: Sequence[Query]) -> list[Scored]:
         answers = super().score(batch)
@@ -114,7 +114,7 @@ def test_states_that_depend_on_the_batch_are_caught():
 
 
 class Overwriting(Counting):
-    """Keeps its state in a list that it writes into, as a cache that is updated in place does."""
+    """Writes into the list that is its state, as a cache that is updated in place."""
 
     def start(self, source: object) -> list[int]:
         return []
@@ -144,7 +144,7 @@ class Forgetful(Counting):
         return [Scored(self.row(self.asked), None) for _ in batch]
 
 
-def test_a_model_that_changes_its_mind_is_caught():
+def test_a_model_that_is_not_deterministic_is_caught():
     with pytest.raises(AssertionError, match="consistent: "):
         check_model(Forgetful())
 
@@ -218,7 +218,7 @@ class Unbounded(LengthReward):
     name = "unbounded"
 
     def bound(self, value: float, length: int, context: Context) -> float:
-        return value + self.beta * (length + 1)  # forgets that there may be more tokens than one
+        return value + self.beta * (length + 1)  # ignores that more than one token may follow
 
 
 class Swinging(Score):

@@ -1,4 +1,4 @@
-"""An input on which a model of one's own fails costs itself alone."""
+"""An input on which a user's model fails does not affect the other inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from models.ducks import Duck
 
 
 class Moody(Duck):
-    """Does not like some inputs, each in its own way."""
+    """Fails on some inputs: in `start`, in `score`, or with NaN."""
 
     def start(self, source):
         if source % 100 == 13:
@@ -27,7 +27,7 @@ class Moody(Duck):
         return [(row * nan, state) if odd else (row, state) for (row, state), odd in zip(answers, broken, strict=True)]
 
 
-def test_inputs_on_which_a_model_raises_cost_themselves_alone():
+def test_an_exception_of_the_model_fails_only_its_own_input():
     with pytest.warns(
         RuntimeWarning, match=r"Moody.start raised KeyError: 13 \(test_model_failures.py, line \d+\); inputs on which"
     ):
@@ -46,8 +46,8 @@ def test_inputs_on_which_a_model_raises_cost_themselves_alone():
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("strategy", ["best-first", "beam"])
-def test_who_fails_does_not_depend_on_what_was_scored_ahead(strategy):
-    """A hypothesis on which the model raises matters only if it is needed."""
+def test_failed_inputs_do_not_depend_on_scoring_ahead(strategy):
+    """An exception for a hypothesis counts only if the hypothesis is needed."""
     results = {}
     for budget in (1, 2, 7, 64):
         found = decode(Moody(), range(40, 80), beam=4, max_length=6, row_budget=budget, strategy=strategy)
@@ -55,14 +55,14 @@ def test_who_fails_does_not_depend_on_what_was_scored_ahead(strategy):
     assert results[1] == results[2] == results[7] == results[64]
 
 
-def test_who_wants_exceptions_gets_them():
+def test_errors_raise_propagates_the_models_exception():
     with pytest.raises(KeyError, match="13"):
         decode(Moody(), range(20), errors="raise")
     with pytest.raises(ValueError, match="errors must be 'result' or 'raise', got 'ignore'"):
         decode(Moody(), range(20), errors="ignore")
 
 
-def test_an_input_that_cannot_be_measured_is_an_error_of_its_own():
+def test_an_exception_of_max_length_fails_only_its_own_input():
     class Measured(Duck):
         def max_length(self, source):
             return 10 // source
@@ -73,7 +73,7 @@ def test_an_input_that_cannot_be_measured_is_an_error_of_its_own():
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_ten_of_a_thousand_inputs_fail_and_the_others_are_as_without_them():
+def test_ten_of_a_thousand_inputs_fail_and_the_others_do_not_change():
     class TenFail(Duck):
         def score(self, batch):
             for state, prefix in batch:

@@ -1,4 +1,4 @@
-"""Whatever a model of one's own returns, it is added up in float64, and the best tokens are found in one go."""
+"""Scores of a user's model, of any type, are summed in float64, and the best tokens of all rows are found at once."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ FORMS = {
 
 
 def rounded(form: str, row: list[float]) -> list[float]:
-    """The numbers that a row really has."""
+    """The numbers of a row after conversion to this type."""
     made = FORMS[form](row)
     return made.detach().double().tolist() if isinstance(made, torch.Tensor) else [float(value) for value in made]
 
 
 def chain(prefix: tuple[int, ...], size: int = 600) -> list[float]:
-    """A peaked distribution over many tokens, which ends after some twenty."""
+    """A peaked distribution over many tokens, which ends after more than twenty."""
     weights = numpy.random.default_rng([7, *prefix[-2:]]).gumbel(size=size) * 2
     weights[0] = 30.0 if len(prefix) > 24 else -5.0
     return (weights - numpy.logaddexp.reduce(weights)).tolist()
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_rows_of_any_kind_are_added_up_in_float64(form):
-    """In half precision the sum of 26 numbers is another number, and then another answer is the best."""
+def test_rows_of_any_type_are_summed_in_float64(form):
+    """In half precision the sum of 26 numbers differs, so that another answer is the best."""
     (result,) = decode(FunctionModel(lambda prefix: FORMS[form](chain(prefix)), eos=0), [None], beam=4, nbest=2, max_length=30)
     plain = FunctionModel(lambda prefix: rounded(form, chain(prefix)), eos=0)
     assert result.hypotheses == decode(plain, [None], beam=4, nbest=2, max_length=30)[0].hypotheses
@@ -59,7 +59,7 @@ def test_scores_are_plain_floats(score):
     assert {type(number) for answer in result.hypotheses for number in (answer.score, answer.logprob)} == {float}
 
 
-def test_the_best_tokens_of_a_matrix_are_those_of_its_rows(cases):
+def test_top_k_of_a_matrix_equals_top_k_of_its_rows(cases):
     for case in cases(300, full=3000):
         rng = numpy.random.default_rng(case)
         rows, size, width = (int(rng.integers(1, most)) for most in (5, 400, 30))
@@ -72,7 +72,7 @@ def test_the_best_tokens_of_a_matrix_are_those_of_its_rows(cases):
         assert top_k_matrix(scores, width) == expected
 
 
-def test_rows_are_scored_in_one_batch_whatever_their_kind():
+def test_rows_of_any_type_are_scored_in_one_batch():
     for form in ("list", "float32", "bfloat16"):
         asked = []
 
@@ -93,7 +93,7 @@ def test_rows_are_scored_in_one_batch_whatever_their_kind():
         assert max(asked) >= 12
 
 
-def test_rows_of_one_array_are_looked_at_and_not_copied():
+def test_rows_of_one_array_are_stacked_without_a_copy():
     scores = numpy.arange(24.0).reshape(4, 6)
     for rows in ([*scores], [*scores.T], [*scores[::2]], [scores[1]] * 3):
         found = stack_alike(rows, "scores")
@@ -105,15 +105,15 @@ def test_rows_of_one_array_are_looked_at_and_not_copied():
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_many_rows_are_made_one_array_whatever_their_kind(form, monkeypatch):
-    """One by one, lists took three times as long as arrays, for the same model."""
+def test_many_rows_of_any_type_become_one_array(form, monkeypatch):
+    """Row by row, lists used to take three times as long as arrays, for the same model."""
     monkeypatch.setattr(score_arrays, "top_k_list", None)
     rows = [chain((i,), 100) for i in range(8)]
     found = top_k_rows([FORMS[form](row) for row in rows], [""] * 8, 5)
     assert found == [top_k_list(rounded(form, row), "", 5) for row in rows]
 
 
-def test_a_row_that_is_none_is_named_among_many():
+def test_an_invalid_row_is_named_among_many():
     rows = [[-1.0] * 100 for _ in range(8)]
     rows[5][3] = "x"
     with pytest.raises(ValueError, match="row 5 must be a row of numbers, got a list with 'x'"):

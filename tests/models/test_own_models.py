@@ -1,4 +1,4 @@
-"""Models that nobody here wrote: whatever form they have is read right, and every mistake of a first attempt is named."""
+"""User models: all supported forms are read correctly, and every mistake of a first attempt is named."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from bestfirst.testing import check_model
 from models.ducks import Duck, bigram
 
 
-def spread(rows):
+def stacked(rows):
     return numpy.stack(rows)
 
 
-def test_ducks_and_functions_are_models():
+def test_duck_typed_models_and_functions_are_models():
     expected = decode(FunctionModel(bigram, eos=0), [3, 5], beam=3, nbest=2)
     models = [
         Duck(),
         FunctionModel(bigram, eos=[0]),
         FunctionModel(lambda sources, prefixes: [bigram(s, p) for s, p in zip(sources, prefixes, strict=True)], 0, batched=True),
-        FunctionModel(lambda sources, prefixes: spread([*map(bigram, sources, prefixes)]), numpy.int64(0), batched=True),
+        FunctionModel(lambda sources, prefixes: stacked([*map(bigram, sources, prefixes)]), numpy.int64(0), batched=True),
     ]
     for model in models:
         check_model(model, 3)
@@ -42,15 +42,15 @@ def test_ducks_and_functions_are_models():
     stateless = Duck()
     stateless.stateful = False
     assert (as_model(Duck()).stateful, as_model(stateless).stateful) == (True, False)
-    one_argument = FunctionModel(lambda prefixes: spread([bigram(3, prefix) for prefix in prefixes]), 0, batched=True)
+    one_argument = FunctionModel(lambda prefixes: stacked([bigram(3, prefix) for prefix in prefixes]), 0, batched=True)
     assert decode(one_argument, [None], beam=3)[0].hypotheses == expected[0].hypotheses[:1]
 
 
-def test_answers_may_be_a_matrix_and_states():
+def test_score_may_return_a_matrix_and_a_list_of_states():
     class Matrix(Duck):
         def score(self, batch):
             states = [(state[0], prefix) for state, prefix in batch]
-            return torch.tensor(spread([bigram(state[0], prefix) for state, prefix in batch])), states
+            return torch.tensor(stacked([bigram(state[0], prefix) for state, prefix in batch])), states
 
     assert [y.tokens for y in decode(Matrix(), [3], beam=3)[0].hypotheses] == [
         y.tokens for y in decode(Duck(), [3], beam=3)[0].hypotheses
@@ -69,12 +69,12 @@ def test_answers_may_be_a_matrix_and_states():
         (type("Endless", (), {"score": lambda self, b: [], "start": lambda self, s: s})(), "Endless has no eos; set it to the"),
     ],
 )
-def test_what_is_no_model_is_told_how_to_become_one(given, message):
+def test_an_invalid_model_is_refused_with_what_it_lacks(given, message):
     with pytest.raises(TypeError, match=message):
         decode(given, [None])
 
 
-def test_a_hugging_face_model_is_to_be_wrapped():
+def test_an_unwrapped_hugging_face_model_is_refused():
     with pytest.raises(TypeError, match=r"MarianMTModel is a Hugging Face model; give bestfirst.wrap\(model, tokenizer\)"):
         decode(bestfirst.load().model, ["Guten Tag"])
 
@@ -82,7 +82,7 @@ def test_a_hugging_face_model_is_to_be_wrapped():
 # -- mistakes of a first attempt ---------------------------------------------------------------------------------------------
 
 
-def answering(given, eos=0):
+def model_returning(given, eos=0):
     return type("Mine", (Model,), {"eos": eos, "start": lambda self, s: s, "score": lambda self, batch: given(batch)})()
 
 
@@ -102,17 +102,17 @@ def answering(given, eos=0):
         (lambda batch: ([[-1.0] * 3], []), 0, "and returned"),
     ],
 )  # fmt: skip
-def test_a_wrong_answer_is_named_with_what_is_expected(given, eos, message):
+def test_an_invalid_answer_of_score_is_named_with_the_expected_form(given, eos, message):
     with pytest.raises(ValueError, match=message):
-        decode(answering(given, eos), [None], beam=2, max_length=4)
+        decode(model_returning(given, eos), [None], beam=2, max_length=4)
 
 
-def test_eos_must_be_tokens():
+def test_eos_must_be_token_ids():
     with pytest.raises(ValueError, match=r"FunctionModel.eos must be the token that ends a hypothesis, .* got '</s>'"):
         FunctionModel(lambda prefix: [0.0], eos="</s>")
 
 
-def test_nothing_that_is_possible_and_nothing_that_ends_are_told():
+def test_incomplete_results_say_why_nothing_finished():
     (nothing,) = decode(FunctionModel(lambda prefix: [-inf, -inf], eos=0), [None])
     assert (nothing.status, nothing.hypotheses) == ("incomplete", [])
     assert nothing.message == "the model's scores after [] are all -inf: FunctionModel allows no first token"
@@ -126,8 +126,8 @@ def test_nothing_that_is_possible_and_nothing_that_ends_are_told():
 
 @pytest.mark.parametrize("excess", [3e-8, 5e-5])
 @pytest.mark.parametrize("settings", [{}, {"length_penalty": 0.6}, {"score": "length-reward", "score_options": {"beta": 0.2}}])
-def test_what_check_model_lets_pass_decode_can_use(excess, settings):
-    """A softmax in single precision makes a certain token more than certain."""
+def test_decode_accepts_the_rounding_errors_that_check_model_accepts(excess, settings):
+    """A softmax in single precision can give a certain token a log-probability above 0."""
 
     def row(prefix):
         return [-inf, excess] if len(prefix) < 3 else [excess, -inf]
@@ -138,14 +138,14 @@ def test_what_check_model_lets_pass_decode_can_use(excess, settings):
     (result,) = decode(model, [None], beam=2, **settings)
     assert result.hypotheses[0].tokens == (1, 1, 1, 0)
     assert result.hypotheses[0].logprob == 0
-    (plain,) = decode(model, [None], strategy="beam", beam=2)  # any sign will do there, and nothing is changed
+    (plain,) = decode(model, [None], strategy="beam", beam=2)  # beam search accepts any sign and does not clamp
     assert plain.hypotheses[0].score == pytest.approx(4 * excess)
 
 
 # -- batches ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_inputs_are_started_together_and_that_time_is_the_models():
+def test_inputs_are_started_in_batches_and_this_counts_as_model_time():
     starts = []
 
     class Encoder(Duck):
@@ -167,7 +167,7 @@ def test_inputs_are_started_together_and_that_time_is_the_models():
         decode(Short(), range(3))
 
 
-def test_rows_of_a_step_can_be_grouped_by_length():
+def test_batch_key_groups_the_rows_of_a_step_by_length():
     lengths = []
 
     class Unmasked(Duck):
@@ -184,7 +184,7 @@ def test_rows_of_a_step_can_be_grouped_by_length():
 
 
 def test_the_row_budget_grows_where_many_rows_cost_little_more_than_one(monkeypatch):
-    """By a clock that the model moves: a call takes a time of its own, and one for each row."""
+    """With a clock that the model advances: a call takes a fixed time, and a time for each row."""
     now = [0.0]
     monkeypatch.setattr("bestfirst.engine.user_model.perf_counter", lambda: now[0])
 
@@ -204,7 +204,7 @@ def test_the_row_budget_grows_where_many_rows_cost_little_more_than_one(monkeypa
     assert rows_of(1e-2, 1e-4) > 100
 
 
-def test_memory_that_cycles_hold_is_collected_while_a_model_is_decoded():
+def test_reference_cycles_are_collected_during_decoding():
     alive: set[int] = set()
     most = 0
 
@@ -230,8 +230,8 @@ def test_memory_that_cycles_hold_is_collected_while_a_model_is_decoded():
     assert most < 50 * stats.steps / 2
 
 
-def test_garbage_is_collected_again_whichever_thread_is_done_first():
-    """One searches without asking a model; another asks its own; the first is done while the second asks."""
+def test_garbage_collection_is_on_again_whichever_thread_finishes_first():
+    """One thread is in a search without model calls; it finishes while the model of another thread runs."""
     asked, over, done = Event(), Event(), Event()
 
     def search():
@@ -258,7 +258,7 @@ def test_inputs_that_are_a_tokenizers_output_are_refused():
         decode(Duck(), {"input_ids": [[1]], "attention_mask": [[1]]})
 
 
-def test_a_probability_of_a_model_is_what_its_tokens_add_up_to():
+def test_a_wide_beam_finds_the_best_output_with_the_sum_of_its_log_probabilities():
     model = FunctionModel(bigram, eos=0)
     best = max(
         (
@@ -277,4 +277,4 @@ def test_a_text_that_begins_with_bos_does_not_get_a_second_one():
     once = model.read("the cat").payload.tokens
     assert once[0] == 2
     assert model.read("<s>the cat").payload.tokens == once
-    assert model.read("<s><s>the cat").payload.tokens == (2, *once)  # who asks for two gets two
+    assert model.read("<s><s>the cat").payload.tokens == (2, *once)  # two given, two kept

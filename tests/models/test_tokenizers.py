@@ -1,4 +1,4 @@
-"""Texts and tokens as transformers has them, without it: on odd texts, for every tokenizer of the compiled models."""
+"""Tokenizers without transformers: the same tokens and texts on odd texts, for every tokenizer of the compiled models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODEL = {"bart": "bart", "mbart": "mbart", "mbart50": "mbart", "nllb": "m2m_100"
 
 
 def charsmap() -> bytes:
-    """The embedded sentencepiece model's normalisation."""
+    """The normalisation table of the embedded SentencePiece model."""
     from transformers.convert_slow_tokenizer import import_protobuf
 
     proto = import_protobuf().ModelProto()
@@ -80,7 +80,7 @@ def build(kind: str) -> Any:
 
 @pytest.fixture(scope="module", params=["marian", "m2m100", "bart", "mbart", "mbart50", "nllb", "pegasus"])
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Any]:
-    """Ours and transformers', of the same folder."""
+    """Our tokenizer and that of transformers, from the same folder."""
     kind = request.param
     folder = tmp_path_factory.mktemp(kind)
     if kind == "marian":
@@ -92,42 +92,42 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         pieces = list(json.loads(Path(embedded_folder(), "vocab.json").read_text(encoding="utf-8")))
         names = ["<s>", "<pad>", "</s>", "<unk>", *(piece for piece in pieces if piece not in ("<s>", "<pad>", "</s>", "<unk>"))]
         (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(names)}))
-        its = transformers.M2M100Tokenizer(
+        reference = transformers.M2M100Tokenizer(
             str(folder / "vocab.json"), str(folder / "sentencepiece.bpe.model"), src_lang="de", tgt_lang="en"
         )
     else:
-        its = build(kind)
-    its.save_pretrained(folder)
+        reference = build(kind)
+    reference.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": MODEL[kind]}))
     return read_tokenizer(folder, MODEL[kind], None), transformers.AutoTokenizer.from_pretrained(folder)  # type: ignore[return-value]
 
 
-def test_odd_texts_are_the_same_tokens(both):
-    mine, its = both
+def test_tokens_of_odd_texts_equal_those_of_transformers(both):
+    ours, reference = both
     texts = odd_texts(TEXTS, LINES)
-    found, expected = mine.encode_batch(texts), [its(text).input_ids for text in texts]
+    found, expected = ours.encode_batch(texts), [reference(text).input_ids for text in texts]
     assert [(text, a, b) for text, a, b in zip(texts, found, expected, strict=True) if a != b][:3] == []
-    assert mine.encode_batch([]) == []
+    assert ours.encode_batch([]) == []
     for text in texts[:200]:
-        assert mine.encode_target(text) == its(text_target=text, add_special_tokens=False).input_ids
-        assert mine.encode_batch([text]) == [its(text).input_ids]
+        assert ours.encode_target(text) == reference(text_target=text, add_special_tokens=False).input_ids
+        assert ours.encode_batch([text]) == [reference(text).input_ids]
 
 
-def test_odd_tokens_are_the_same_texts(both):
-    mine, its = both
+def test_texts_of_odd_tokens_equal_those_of_transformers(both):
+    ours, reference = both
     rng = random.Random(1)
-    made = [[rng.randrange(len(its)) for _ in range(rng.randrange(9))] for _ in range(TEXTS // 2)]
-    batch = [[], *mine.encode_batch(odd_texts(TEXTS // 2, LINES, seed=2)), *made]
-    expected = [its.decode(ids, skip_special_tokens=True) for ids in batch]
-    found = mine.decode_batch(batch)
+    made = [[rng.randrange(len(reference)) for _ in range(rng.randrange(9))] for _ in range(TEXTS // 2)]
+    batch = [[], *ours.encode_batch(odd_texts(TEXTS // 2, LINES, seed=2)), *made]
+    expected = [reference.decode(ids, skip_special_tokens=True) for ids in batch]
+    found = ours.decode_batch(batch)
     assert [(ids, a, b) for ids, a, b in zip(batch, found, expected, strict=True) if a != b][:3] == []
-    assert mine.decode_batch([]) == []
+    assert ours.decode_batch([]) == []
 
 
 @pytest.mark.parametrize("rule", ["", "61 62\t78\n"], ids=["as it is", "changed when put together"])
 @pytest.mark.parametrize("suffix", [False, True])
-def test_texts_are_sentencepieces_own(rule, suffix, tmp_path):
-    """Bytes, control pieces, spaces behind a word, and a table that changes what was put together, across pieces too."""
+def test_texts_equal_those_of_sentencepiece(rule, suffix, tmp_path):
+    """Bytes, control pieces, spaces after a word, and a denormalisation table that also applies across pieces."""
     settings = {"byte_fallback": True, "hard_vocab_limit": False, "treat_whitespace_as_suffix": suffix, "minloglevel": 2}
     if rule:
         (tmp_path / "rule.tsv").write_text(rule)
@@ -140,58 +140,58 @@ def test_texts_are_sentencepieces_own(rule, suffix, tmp_path):
     )
     spm = SentencePieceProcessor(model_file=str(tmp_path / "own.model"))
     pieces = {spm.IdToPiece(i): i for i in range(spm.GetPieceSize())}
-    mine = SentencePieceTokenizer(spm, spm, pieces, pieces, [AddedToken("</s>", 2)], "<unk>", [], [2], spm)
+    ours = SentencePieceTokenizer(spm, spm, pieces, pieces, [AddedToken("</s>", 2)], "<unk>", [], [2], spm)
     rng = random.Random(1)
     batch = [
         [rng.choice([*range(8), *range(259, len(pieces)), 0xC3 + 3, 0xA9 + 3]) for _ in range(rng.randrange(9))]
         for _ in range(2000)
     ]
     shown = [[token for token in ids if token != 2] for ids in batch]
-    assert mine.decode_batch(batch) == [spm.decode(ids).strip() if ids else "" for ids in shown]
+    assert ours.decode_batch(batch) == [spm.decode(ids).strip() if ids else "" for ids in shown]
     assert any("x" in spm.decode(ids) for ids in shown) == bool(rule)
 
 
-def test_pieces_languages_and_the_unknown_token(both):
-    mine, its = both
-    theirs = TransformersTokenizer(its, encoder_decoder=True)
-    assert [mine.piece(token) for token in range(len(its))] == [theirs.piece(token) for token in range(len(its))]
+def test_pieces_languages_and_special_tokens_equal_those_of_transformers(both):
+    ours, reference = both
+    theirs = TransformersTokenizer(reference, encoder_decoder=True)
+    assert [ours.piece(token) for token in range(len(reference))] == [theirs.piece(token) for token in range(len(reference))]
     for code in ("de", "deu_Latn", "de_DE", "nosuch", "Tom"):
-        assert mine.language(code) == theirs.language(code)
-    for text in (*its.all_special_tokens, "</s>", "<unk>", "<mask>", "__de__", "de_DE", "Tom", "x", ""):
-        assert mine.special(text) == theirs.special(text), text
-    assert mine.unknown == theirs.unknown
+        assert ours.language(code) == theirs.language(code)
+    for text in (*reference.all_special_tokens, "</s>", "<unk>", "<mask>", "__de__", "de_DE", "Tom", "x", ""):
+        assert ours.special(text) == theirs.special(text), text
+    assert ours.unknown == theirs.unknown
 
 
-def test_transformers_tokenizers_are_asked_for_many_at_once_and_say_the_same(both):
-    _, its = both
-    theirs, texts = TransformersTokenizer(its, encoder_decoder=True), odd_texts(TEXTS // 4, LINES, seed=3)
-    tokens = [its(text).input_ids for text in texts]
+def test_batches_of_a_transformers_tokenizer_equal_single_calls(both):
+    _, reference = both
+    theirs, texts = TransformersTokenizer(reference, encoder_decoder=True), odd_texts(TEXTS // 4, LINES, seed=3)
+    tokens = [reference(text).input_ids for text in texts]
     assert theirs.encode_batch(texts) == tokens
-    assert theirs.decode_batch(tokens) == [its.decode(ids, skip_special_tokens=True) for ids in tokens]
+    assert theirs.decode_batch(tokens) == [reference.decode(ids, skip_special_tokens=True) for ids in tokens]
 
 
-def test_source_languages(tmp_path):
-    its = build("nllb")
-    its.save_pretrained(tmp_path)
-    mine = read_tokenizer(tmp_path, "m2m_100", "deu_Latn")
-    its.src_lang = "deu_Latn"
-    assert mine is not None
-    assert mine.encode_batch(["Guten Morgen!"]) == [its("Guten Morgen!").input_ids]
+def test_the_source_language_gives_the_tokens_of_transformers(tmp_path):
+    reference = build("nllb")
+    reference.save_pretrained(tmp_path)
+    ours = read_tokenizer(tmp_path, "m2m_100", "deu_Latn")
+    reference.src_lang = "deu_Latn"
+    assert ours is not None
+    assert ours.encode_batch(["Guten Morgen!"]) == [reference("Guten Morgen!").input_ids]
     with pytest.raises(ModelNotFound, match="unknown source language 'nosuch'"):
         read_tokenizer(tmp_path, "m2m_100", "nosuch")
 
 
-def test_added_tokens_are_cut_out_as_transformers_does_it():
+def test_added_tokens_are_split_off_as_in_transformers():
     rng = random.Random(0)
     for _ in range(2000):
         words = {f"<{''.join(rng.choices('ab', k=rng.randrange(4)))}>" for _ in range(rng.randrange(1, 5))}
         text = "".join(rng.choices("abcd<>", k=rng.randrange(12)))
-        mine = [
+        ours = [
             part if isinstance(part, str) else part.content for part in Splitter([AddedToken(w, 0) for w in sorted(words)])(text)
         ]
         trie = transformers.tokenization_python.Trie()
         trie.update(words)
-        assert mine == trie.split(text)
+        assert ours == trie.split(text)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_added_tokens_are_cut_out_as_transformers_does_it():
         ({"split_special_tokens": True}, "asks for what only transformers does"),
     ],
 )
-def test_what_is_not_known_here_is_left_to_transformers(change, said, tmp_path):
+def test_unsupported_tokenizers_need_transformers(change, said, tmp_path):
     build("bart").save_pretrained(tmp_path)
     path = tmp_path / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))

@@ -1,4 +1,4 @@
-"""Hugging Face models as `load` and `wrap` make them: what their files say, what they accept, and what they refuse."""
+"""Hugging Face models from `load` and `wrap`: their files and configs, what they accept, and what they refuse."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(tiny: Path, tmp_path: Path) -> Path:
-    """The same, to be damaged."""
+    """A copy of it, for tests that damage it."""
     return Path(shutil.copytree(tiny, tmp_path / "copy"))
 
 
@@ -59,7 +59,7 @@ def test_a_folder_without_a_tokenizer_takes_token_ids(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "dtype"), [(None, torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)])
-def test_dtypes(tiny: Path, name: str | None, dtype: torch.dtype) -> None:
+def test_load_takes_a_dtype_by_name_or_as_an_object(tiny: Path, name: str | None, dtype: torch.dtype) -> None:
     assert bestfirst.load(tiny, dtype=name).model.dtype == dtype
     assert bestfirst.load(tiny, dtype=dtype).model.dtype == dtype
 
@@ -109,7 +109,7 @@ def drop_tensors(folder: Path) -> None:
     ],
     ids=["no config", "no weights", "no JSON", "unknown kind", "no tokenizer files", "cut off", "tensors missing"],
 )
-def test_an_incomplete_folder_is_told_in_one_line(copy: Path, damage: Any, said: str) -> None:
+def test_an_incomplete_folder_gives_an_error_of_one_line(copy: Path, damage: Any, said: str) -> None:
     damage(copy)
     with pytest.raises(ModelNotFound, match=said) as caught:
         bestfirst.load(copy)
@@ -117,7 +117,7 @@ def test_an_incomplete_folder_is_told_in_one_line(copy: Path, damage: Any, said:
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_is_no_folder(tiny: Path) -> None:
+def test_a_file_instead_of_a_folder_is_refused(tiny: Path) -> None:
     with pytest.raises(ModelNotFound, match="is a file; a model is a folder"):
         bestfirst.load(tiny / "config.json")
 
@@ -125,17 +125,17 @@ def test_a_file_is_no_folder(tiny: Path) -> None:
 # -- wrap --------------------------------------------------------------------------------------------------------------
 
 
-def test_wrap_takes_a_model_as_it_is() -> None:
+def test_wrap_keeps_the_model_and_reads_its_config() -> None:
     inner = ARCHITECTURES["bart"].build()
     model = bestfirst.wrap(inner)
     assert model.model is inner
     assert model.name == "BartForConditionalGeneration"
     assert model.eos == {EOS}
     assert model.start_tokens == (START,)
-    check_model(model, [5, 6, EOS], normalized=False)  # a banned token's share is missing
+    check_model(model, [5, 6, EOS], normalized=False)  # the probability of banned tokens is missing
 
 
-def test_modes_are_restored_one_by_one_and_by_an_exception_too() -> None:
+def test_training_modes_are_restored_per_module_and_after_an_exception() -> None:
     model = ARCHITECTURES["bart"].build().train()
     model.get_encoder().eval()
     before = [module.training for module in model.modules()]
@@ -150,7 +150,7 @@ def test_modes_are_restored_one_by_one_and_by_an_exception_too() -> None:
     ("name", "setting", "said"),
     [("bart", "eos_token_id", "has no eos_token_id"), ("bart", "decoder_start_token_id", "has no decoder_start_token_id")],
 )
-def test_what_a_model_must_say_is_named(name: str, setting: str, said: str) -> None:
+def test_a_missing_eos_or_start_token_is_named(name: str, setting: str, said: str) -> None:
     inner = ARCHITECTURES[name].build()
     for config in (inner.config, inner.generation_config):
         for each in {setting, "bos_token_id"}:

@@ -1,9 +1,9 @@
-"""How often the paper's two methods for scores that are not monotonic miss beam search's answer, beside the exact method.
+"""Error rates of the paper's two methods for scores that are not monotonic, and of the exact method, against beam search.
 
     python tests/scoring/mismatches.py --cases 1000
 
-Random toy models without ties, the same for every method. Beam search runs to the end; its calls are those of `keep` until all
-are finished, of `leave` until nothing can beat the k-th answer.
+Random toy models without ties, the same for every method. Beam search runs to the end; its calls are counted under `keep` until
+all hypotheses are finished, under `leave` until nothing can precede the k-th answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bestfirst.search import (
 Toy = Callable[[tuple[int, ...]], Sequence[float]]
 N_MAX, SOURCE, VOCABULARY, EOS = 8, 5, 5, 0
 RULES: tuple[Finished, ...] = ("keep", "leave")
-NO_MODEL: Any = None  # the toys bring the language model's log-probabilities themselves
+NO_MODEL: Any = None  # `toy_model` generates the language model's log-probabilities
 SCORES = (
     ("length-reward beta=1", LengthReward(1.0)),
     ("length-reward beta=0.5", LengthReward(0.5)),
@@ -46,7 +46,7 @@ SCORES = (
 
 @dataclass
 class Mismatches:
-    """One line of the table: of so many cases, how many had another best answer than beam search, and the calls of all."""
+    """One line of the table: the number of cases, those whose best answer is not beam search's, and the total calls."""
 
     score: str
     finished: str
@@ -58,7 +58,7 @@ class Mismatches:
 
 
 def toy_model(seed: str, score: Score) -> Toy:
-    """Increments of `score` on a random model, and a random language model where it needs one."""
+    """Increments of `score` on a random model, with a random language model if it needs one."""
 
     def logprobs(kind: str, prefix: tuple[int, ...]) -> list[float]:
         rng = random.Random(f"{seed} {kind} {prefix}")
@@ -72,14 +72,14 @@ def toy_model(seed: str, score: Score) -> Toy:
             return logprobs("model", prefix)
         import numpy
 
-        beside = numpy.array(logprobs("language model", prefix))
-        return list(score.increment(numpy.array(logprobs("model", prefix)), beside))
+        lm = numpy.array(logprobs("language model", prefix))
+        return list(score.increment(numpy.array(logprobs("model", prefix)), lm))
 
     return increments
 
 
 def run(toy: Toy, strategy: Strategy, score: Score) -> tuple[tuple[int, ...] | None, int]:
-    """The best answer, and the calls that it took."""
+    """The best answer, and its calls."""
     search = AnyOrderSearch(strategy, score=score, eos={EOS}, context=Context(N_MAX, SOURCE))
     while batch := search.frontier(VOCABULARY):
         for y in batch:
@@ -110,7 +110,7 @@ def mismatch_rates(cases: int = 1000, seed: int = 0, beams: Sequence[int] = (2, 
 
 
 def table(lines: Sequence[Mismatches]) -> str:
-    """Wrong answers in percent and calls a case, one line for each score, rule and beam size."""
+    """Wrong answers in percent and calls per case, one line for each score, rule and beam size."""
     head = f"{'score':<44} {'finished':<8} {'k':>2}  {'beam':>5}" + "".join(f"  {method:>16}" for method in METHODS)
     rows = [head, "-" * len(head)]
     for line in lines:

@@ -1,4 +1,4 @@
-"""Step-synchronous beam search for any score, rule and stop, written to be read; and Hugging Face's, as its source has it.
+"""Simple step-synchronous beam search for any score, rule and stop; and Hugging Face's, transcribed from its source.
 
 Toys and items are those of `reference`: a toy maps a prefix to increments, token 0 is EOS.
 """
@@ -14,7 +14,7 @@ from bestfirst.scoring import Score
 from bestfirst.search import Context
 from reference import EOS, Item, Toy
 
-Stop = Callable[[list[Item], list[Item]], bool]  # asked with a level, in order of rank, and the answers so far, best first
+Stop = Callable[[list[Item], list[Item]], bool]  # called with a level, in order of rank, and the answers so far, best first
 
 
 class Outcome(NamedTuple):
@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
 
 
 def children(toy: Toy, y: Item) -> list[Item]:
-    """One-token extensions, sorted as unfinished ones are: by value, then tokens."""
+    """One-token extensions, which sort as unfinished hypotheses: by value, then tokens."""
     extended = [(token, y.value + increment) for token, increment in enumerate(toy(y.tokens)) if increment > -inf]
     return [Item(-value, y.length + 1, (*y.tokens, token), value) for token, value in extended]
 
@@ -42,8 +42,8 @@ def step_synchronous(
 ) -> Outcome:
     """Beam search, one level after another.
 
-    `optimal`: what the n-th answer precedes, at the best it can become, is not extended. `ending` is what finishing adds, by the
-    prefix that is extended by EOS.
+    `optimal`: hypotheses whose bound comes after the n-th answer are not extended. `ending` maps the prefix before EOS to the
+    score that finishing adds.
     """
 
     def worth(y: Item) -> Item:
@@ -74,7 +74,7 @@ def step_synchronous(
 
 
 def hugging_face(toy: Toy, *, k: int, n_max: int, n: int, alpha: float, early_stopping: bool | str) -> Outcome:
-    """`generate(num_beams=k, num_return_sequences=n, length_penalty=alpha)` of transformers 5, ties broken as everywhere here."""
+    """`generate(num_beams=k, num_return_sequences=n, length_penalty=alpha)` of transformers 5, with our tie-breaking."""
     running: list[Item] = [Item(0.0, 0, (), 0.0)]
     pool: list[Item] = []
     calls = 0
@@ -94,7 +94,7 @@ def hugging_face(toy: Toy, *, k: int, n_max: int, n: int, alpha: float, early_st
 
 
 def diverse(toy: Toy, *, k: int, groups: int, penalty: float, n_max: int) -> set[tuple[tuple[int, ...], float]]:
-    """Hugging Face's group beam search (transformers 4), run to the end, log-probability: all that any group accepted."""
+    """Hugging Face's group beam search (transformers 4) by log-probability, run to the end: the answers of all groups."""
     each = k // groups
     running = [[Item(0.0, 0, (), 0.0)] for _ in range(groups)]
     pools: list[list[Item]] = [[] for _ in range(groups)]

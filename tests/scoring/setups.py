@@ -1,4 +1,4 @@
-"""Random scores with toys to search: what a score needs, increments, coverage, and a driver in any order."""
+"""Random scores with toy models: the inputs that a score needs (language model, attention), and a driver for any order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SCORES: dict[str, Callable[[random.Random], Score]] = {
 
 @dataclass
 class Setup:
-    """One random case with a score: `toy` gives increments as the search sees them, `ending` what finishing adds."""
+    """One random case with a score: `toy` gives the increments of the search, `ending` what finishing adds."""
 
     case: Case
     score: Score
@@ -51,7 +51,7 @@ class Setup:
     def search(
         self, strategy: Strategy, n: int, *, rng: random.Random | None = None, ahead: int = 1, **settings: object
     ) -> AnyOrderSearch:
-        """Run it in strict order, `ahead` at a time, or (with `rng`) some of the frontier in any order."""
+        """Run a search: `ahead` at a time (1: strict order), or (with `rng`) a random part of the frontier in random order."""
         search = AnyOrderSearch(strategy, score=self.score, eos={EOS}, context=self.context, n=n, **settings)
         while batch := search.frontier(ahead):
             if rng is not None:
@@ -65,17 +65,17 @@ class Setup:
 def setup(case: Case, make: Callable[[random.Random], Score]) -> Setup:
     rng = random.Random(f"{case.seed} score")
     score, plain = make(rng), case.toy
-    beside = random_toy("ties" if case.kind == "ties" else "peaked", case.vocabulary, f"{case.seed} language model")
+    lm = random_toy("ties" if case.kind == "ties" else "peaked", case.vocabulary, f"{case.seed} language model")
 
     @cache
     def past(prefix: tuple[int, ...]) -> float:
-        return past(prefix[:-1]) + beside(prefix[:-1])[prefix[-1]] if prefix else 0.0
+        return past(prefix[:-1]) + lm(prefix[:-1])[prefix[-1]] if prefix else 0.0
 
     @cache
     def toy(prefix: tuple[int, ...]) -> list[float]:
         extra = {"past": numpy.array([past(prefix)])} if "language_model_past" in score.needs else {}
         with numpy.errstate(invalid="ignore"):  # where nothing may follow
-            return score.increment(numpy.array(plain(prefix)), numpy.array(beside(prefix)), **extra).tolist()
+            return score.increment(numpy.array(plain(prefix)), numpy.array(lm(prefix)), **extra).tolist()
 
     @cache
     def attention(prefix: tuple[int, ...]) -> numpy.ndarray:

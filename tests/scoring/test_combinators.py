@@ -1,4 +1,4 @@
-"""Models made of models: ensembles and shallow fusion."""
+"""Combinations of models: ensembles and shallow fusion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_an_ensemble_is_the_weighted_mean_of_probabilities():
     assert sum(exp(logprob) for logprob in logprobs) == pytest.approx(1.0)
 
 
-def test_states_of_all_models_go_along_and_search_stays_exact():
+def test_combined_models_keep_their_states_and_search_is_exact():
     for model in (
         Ensemble([Recurrent(ONE), Recurrent(TWO)]),
         ShallowFusion(Recurrent(ONE), Recurrent(TWO), 0.5),
@@ -37,7 +37,7 @@ def test_states_of_all_models_go_along_and_search_stays_exact():
             assert result.exact
 
 
-def test_one_model_twice_is_that_model():
+def test_an_ensemble_of_one_model_twice_equals_that_model():
     toy = random_toy("dead-ends", 6, 5)
     twice = decode(Ensemble([FunctionModel(toy, EOS)] * 2), [(1, 2)], nbest=3)[0]
     once = decode(FunctionModel(toy, EOS), [(1, 2)], nbest=3)[0]
@@ -45,15 +45,15 @@ def test_one_model_twice_is_that_model():
     assert [answer.score for answer in twice.hypotheses] == pytest.approx([answer.score for answer in once.hypotheses])
 
 
-def test_fusion_adds_the_language_models_log_probabilities():
+def test_shallow_fusion_adds_weighted_log_probabilities_of_the_language_model():
     answer = decode(ShallowFusion(Recurrent(ONE), Recurrent(TWO), 0.3), [None])[0].hypotheses[0]
     steps = [(ONE(answer.tokens[:i])[token], TWO(answer.tokens[:i])[token]) for i, token in enumerate(answer.tokens)]
-    assert answer.score == pytest.approx(sum(own + 0.3 * beside for own, beside in steps))
+    assert answer.score == pytest.approx(sum(own + 0.3 * lm for own, lm in steps))
     no_weight = ShallowFusion(FunctionModel(ONE, EOS), FunctionModel(lambda prefix: [-inf] * 5, EOS), 0.0)
     assert decode(no_weight, [None])[0].hypotheses == decode(FunctionModel(ONE, EOS), [None])[0].hypotheses
 
 
-def test_lengths_and_text_are_the_first_models():
+def test_lengths_and_text_come_from_the_first_model():
     class Spoken(FunctionModel):
         def text(self, source, tokens):
             return f"{source}: {list(tokens)}"
@@ -67,7 +67,7 @@ def test_lengths_and_text_are_the_first_models():
         assert decode(model, ["ab"])[0].text.startswith("ab: [")
 
 
-def test_hugging_face_models_combine_like_any_other():
+def test_hugging_face_models_can_be_combined():
     import bestfirst
 
     model = bestfirst.load()
@@ -89,13 +89,13 @@ def test_hugging_face_models_combine_like_any_other():
         (lambda a, b: ShallowFusion(a, FunctionModel(random_toy("flat", 9, 1), EOS), 0.5), "these have 5, 9 tokens"),
     ],
 )
-def test_models_that_do_not_go_together(make, message):
+def test_incompatible_models_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         decode(make(FunctionModel(ONE, EOS), FunctionModel(TWO, EOS)), [None])
 
 
-def test_text_is_the_first_ones_in_every_way():
-    """Words that must occur, names of tokens, written outputs. A prefix is refused: it was left out without a word."""
+def test_required_words_token_names_and_targets_come_from_the_first_model():
+    """For required words, token names and targets. A forced prefix is refused; it used to be ignored silently."""
     model = bestfirst.load()
     both = Ensemble([model, model])
     line = "Wo ist der Bahnhof?"

@@ -1,4 +1,4 @@
-"""CTranslate2's rules against CTranslate2 itself: the same output, on all 200 sentences."""
+"""`stop="ctranslate2"` against CTranslate2 itself: the same outputs on all 200 sentences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bestfirst.strategies import FirstFinished
 
 LINES = (Path(__file__).parents[1] / "data" / "tatoeba-200.de").read_text(encoding="utf-8").splitlines()
 LIMIT = 60
-GAP = 1e-3  # of scores: both add up float32, in another order and with other approximations of exponentials
+GAP = 1e-3  # of scores: both sum float32, in different orders and with different approximations of exponentials
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def answers(theirs, model, lines, **asked):
     ("alpha", "k", "n", "patience", "lines"),
     [(1.0, 5, 1, 1.0, 200), (0.0, 5, 1, 1.0, 200), (0.2, 4, 4, 1.0, 30), (0.0, 4, 3, 1.0, 30), (1.0, 3, 2, 1.5, 30)],
 )
-def test_outputs_are_ctranslate2s(theirs, alpha, k, n, patience, lines):
+def test_outputs_equal_those_of_ctranslate2(theirs, alpha, k, n, patience, lines):
     model = bestfirst.load()
     asked = {"beam_size": k, "num_hypotheses": n, "length_penalty": alpha, "patience": patience}
     expected = answers(theirs, model, LINES[:lines], **asked)
@@ -52,7 +52,7 @@ def test_outputs_are_ctranslate2s(theirs, alpha, k, n, patience, lines):
         assert [tokens for tokens, _ in found] == [tokens for tokens, _ in hypotheses], line
 
 
-def test_best_first_proves_what_the_first_beam_returns_and_prunes_the_rest():
+def test_one_best_is_exact_and_n_best_uses_ctranslate2s_stop():
     plain = Decoding(stop="ctranslate2")
     assert (plain.plan.stop.name, plain.plan.exact) == ("answered", True)
     lists = Decoding(stop="ctranslate2", nbest=2)

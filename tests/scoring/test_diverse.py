@@ -1,4 +1,4 @@
-"""Diverse beam search: groups of one beam, one after another, level by level."""
+"""Diverse beam search: the beam is split into groups, which are searched one after another at each level."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def best_of_each(found):
     return best
 
 
-def test_groups_are_hugging_faces_group_beam_search(cases, tally):
+def test_groups_equal_hugging_faces_group_beam_search(cases, tally):
     mismatches = 0
     numbers = cases(150, full=3000)
     for case in random_cases(numbers, title="diverse"):
@@ -55,7 +55,7 @@ def test_a_penalty_makes_first_tokens_differ_between_groups():
     assert len({answer.tokens[0] for answer in apart.hypotheses}) == len(apart.hypotheses) > 2
 
 
-def test_one_group_is_beam_search():
+def test_one_group_equals_beam_search():
     for score in (None, LengthNormalized(1.0)):
         grouped = decode(MODEL, [None], score=Diverse(1, 1.0, score), strategy="beam", nbest=3)[0]
         plain = decode(MODEL, [None], score=score or "logprob", strategy="beam", nbest=3)[0]
@@ -63,12 +63,12 @@ def test_one_group_is_beam_search():
         assert grouped.calls == plain.calls
 
 
-def test_a_budget_of_calls_holds_for_all_groups_together():
+def test_max_calls_limits_all_groups_together():
     result = decode(MODEL, [None], score=Diverse(2, 1.0), strategy="beam", beam=6, max_calls=5, row_budget=50)[0]
     assert (result.status, result.rows) == ("budget", 5)
 
 
-def test_nothing_within_the_limit_leaves_a_partial_hypothesis():
+def test_the_result_has_a_partial_hypothesis_when_nothing_finishes():
     endless = FunctionModel(lambda prefix: [float("-inf"), -1.0, -2.0], EOS)
     result = decode(endless, [None], score=Diverse(2, 1.0), strategy="beam", beam=4, max_length=3)[0]
     assert (result.status, result.partial.tokens) == ("incomplete", (1, 1, 1))
@@ -83,7 +83,7 @@ def test_nothing_within_the_limit_leaves_a_partial_hypothesis():
         (lambda: Diverse(2, -1.0), {}, "penalty must be a number of at least 0, got -1.0"),
     ],
 )
-def test_bad_groups(score, settings, message):
+def test_invalid_groups_and_penalties_are_refused(score, settings, message):
     with pytest.raises(ValueError, match=message):
         decode(MODEL, [None], score=score(), **settings)
 
@@ -104,8 +104,8 @@ class Alike(Model):
         return prefix[-1] if prefix[-1] > 8 else 0
 
 
-def test_groups_ask_for_as_many_successors_as_each_of_them():
-    """Where states are merged, any number of the best may be one."""
+def test_groups_request_enough_successors_where_states_merge():
+    """Any number of the best successors may merge into one state."""
     groups, alone = (
         decode(Alike(), [None], strategy="beam", max_length=2, nbest=2, **settings)[0]
         for settings in ({"beam": 4, "score": Diverse(2, 0.0)}, {"beam": 2})

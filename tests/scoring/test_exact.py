@@ -1,4 +1,4 @@
-"""Exact mode, the default: best-first search returns what step-synchronous beam search returns, for every score."""
+"""The default method, `exact`: best-first search returns the answers of step-synchronous beam search, for every score."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toys import RULES, random_cases
 @pytest.mark.parametrize("finished", RULES)
 @pytest.mark.parametrize("name", SCORES)
 def test_best_first_returns_beam_searchs_answers_for_every_score(name, finished, cases, tally):
-    """Top-1 and top-3, in strict order and in any; never more calls than beam search, optimally stopped."""
+    """1-best and 3-best, in strict and in any order; never more calls than optimally stopped beam search."""
     if name == "coverage" and finished == "keep":
         pytest.skip("a coverage penalty is for leave")
     searches = mismatches = excess = 0
@@ -39,7 +39,7 @@ def test_best_first_returns_beam_searchs_answers_for_every_score(name, finished,
 
 
 class Bumpy(Score):
-    """A length bonus that rises and falls: exact under leave, not under keep, and the default says so."""
+    """A length bonus that rises and falls: exact under `leave`, not under `keep`, and `exact` says so."""
 
     def final(self, value, length, context):
         return value + (0.0, 1.3, 0.2, 2.0, 0.7, 1.1)[length % 6]

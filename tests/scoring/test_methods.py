@@ -1,4 +1,4 @@
-"""The paper's two methods for scores that are not monotonic: there, labelled, and not exact."""
+"""The paper's two methods for scores that are not monotonic (section 5): `stopping` and `heuristic`, neither exact."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LANGUAGE_MODEL = FunctionModel(random_toy("peaked", 5, 4), EOS)
         (MutualInformation(LANGUAGE_MODEL, 0.05, 0.02), lambda length, c: -0.05 * log(0.02) * (c.n_max - length)),
     ],
 )
-def test_h_and_u_are_the_papers_equations(score, u, cases):
+def test_heuristic_h_equals_the_upper_bound_u_of_the_papers_equations(score, u, cases):
     for case in random_cases(cases(20, full=200), title="h"):
         made = setup(case, lambda rng: score)
         made.context = Context(n_max=case.n_max + 9, source_length=4)
@@ -52,7 +52,7 @@ def test_where_r_x_exceeds_n_max_the_bound_is_clamped():
 @pytest.mark.parametrize("finished", RULES)
 @pytest.mark.parametrize("method", ["stopping", "heuristic"])
 @pytest.mark.parametrize("score", [LengthReward(1.0), MutualInformation(LANGUAGE_MODEL, 0.3, 5e-4)])
-def test_the_papers_methods_make_no_claim_and_are_wrong_at_times(method, score, finished, cases):
+def test_the_papers_stopping_and_heuristic_methods_are_not_exact(method, score, finished, cases):
     wrong = 0
     for case in random_cases(cases(100, full=1000), title="paper", kinds=("peaked", "flat")):
         made = setup(case, lambda rng: score)
@@ -67,7 +67,7 @@ def test_the_papers_methods_make_no_claim_and_are_wrong_at_times(method, score, 
     assert wrong > 0
 
 
-def test_the_command_prints_the_rates_for_anyone_to_check():
+def test_the_mismatches_script_prints_the_error_rates():
     command = [sys.executable, mismatches.__file__, "--cases", "10"]
     lines = [json.loads(line) for line in subprocess.check_output([*command, "--json"], text=True).splitlines()]
     assert all(line["wrong"]["exact"] == 0 and line["calls"]["exact"] <= line["beam_calls"] for line in lines)
@@ -89,7 +89,7 @@ def test_for_a_monotonic_score_all_methods_are_algorithm_2():
             assert result.exact
 
 
-def test_methods_by_name():
+def test_unknown_and_conflicting_methods_are_refused():
     plan = by_method(best_first_beam(4), "heuristic", LengthReward(1.0))
     assert isinstance(plan.order, BestScore)
     with pytest.raises(ValueError, match="unknown method 'fast'; choose from exact, stopping, heuristic"):

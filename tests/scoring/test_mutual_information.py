@@ -1,4 +1,4 @@
-"""Mutual information: the transformation that makes it exact, its language model, and where it is not exact."""
+"""Mutual information (the paper, section 5): the transformation that makes it exact, its language model, inexact variants."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from scoring.setups import setup
 from toys import random_cases, random_toy
 
 
-def pointwise(model, language_model, tokens, weight, epsilon, whole_sequence=False):
+def pmi(model, language_model, tokens, weight, epsilon, whole_sequence=False):
     """The paper's Eq. 15, written out."""
     own = sum(model(tokens[:i])[token] for i, token in enumerate(tokens))
-    beside = [language_model(tokens[:i])[token] for i, token in enumerate(tokens)]
+    lm = [language_model(tokens[:i])[token] for i, token in enumerate(tokens)]
     floor = log(epsilon) if epsilon > 0 else -inf
-    clipped = max(sum(beside), floor) if whole_sequence else sum(max(logprob, floor) for logprob in beside)
+    clipped = max(sum(lm), floor) if whole_sequence else sum(max(logprob, floor) for logprob in lm)
     return own - weight * clipped
 
 
 class Recurrent(Model):
-    """A model whose state is the prefix it has read: a wrong state cannot go unnoticed."""
+    """A model whose state is the prefix that it has read, so that it can assert the state."""
 
     def __init__(self, toy):
         self.toy = toy
@@ -43,7 +43,7 @@ class Recurrent(Model):
 
 @pytest.mark.parametrize("whole_sequence", [False, True])
 @pytest.mark.parametrize("strategy", ["best-first", "beam"])
-def test_scores_are_the_papers_equation_whatever_is_summed_inside(strategy, whole_sequence, cases):
+def test_scores_equal_the_papers_equation_for_mutual_information(strategy, whole_sequence, cases):
     for case in random_cases(cases(60, full=500), title="pmi", kinds=("peaked", "flat")):
         language_model = random_toy("peaked", case.vocabulary, f"{case.seed} lm")
         score = MutualInformation(Recurrent(language_model), 0.4, 0.01, whole_sequence)
@@ -51,7 +51,7 @@ def test_scores_are_the_papers_equation_whatever_is_summed_inside(strategy, whol
             Recurrent(case.toy), [None], strategy=strategy, score=score, beam=case.k, nbest=3, max_length=case.n_max, row_budget=7
         )[0]
         for answer in result.hypotheses:
-            expected = pointwise(case.toy, language_model, answer.tokens, 0.4, 0.01, whole_sequence)
+            expected = pmi(case.toy, language_model, answer.tokens, 0.4, 0.01, whole_sequence)
             assert answer.score == pytest.approx(expected)
             assert answer.logprob == pytest.approx(sum(case.toy(answer.tokens[:i])[t] for i, t in enumerate(answer.tokens)))
         assert result.exact == (strategy == "beam" or not whole_sequence)
@@ -62,8 +62,8 @@ def test_decode_is_exact_with_any_model_as_language_model(cases, tally):
     numbers = cases(60, full=500)
     for case in random_cases(numbers, title="pmi decode"):
         made = setup(case, lambda rng: MutualInformation(FunctionModel(lambda prefix: [], EOS), 0.5, exp(-2)))
-        beside = random_toy("ties" if case.kind == "ties" else "peaked", case.vocabulary, f"{case.seed} language model")
-        score = MutualInformation(Recurrent(beside), 0.5, exp(-2))
+        lm = random_toy("ties" if case.kind == "ties" else "peaked", case.vocabulary, f"{case.seed} language model")
+        score = MutualInformation(Recurrent(lm), 0.5, exp(-2))
         settings = {"beam": case.k, "nbest": case.n, "max_length": case.n_max, "finished": case.finished}
         result = decode(Recurrent(case.toy), [None], score=score, **settings)[0]
         reference = step_synchronous(made.toy, score, Context(case.n_max), k=case.k, n=case.n, finished=case.finished)
@@ -73,18 +73,18 @@ def test_decode_is_exact_with_any_model_as_language_model(cases, tally):
     assert mismatches == 0
 
 
-def test_calls_of_the_language_model_are_counted_by_themselves():
+def test_calls_of_the_language_model_are_counted_separately():
     translator, language_model = Recurrent(random_toy("flat", 6, 1)), Recurrent(random_toy("flat", 6, 2))
     score = MutualInformation(language_model, 0.05, 0.02)
-    result = decode(translator, [None], score=score, row_budget=1)[0]  # with more, one is asked again to see that it is the same
+    result = decode(translator, [None], score=score, row_budget=1)[0]  # with more, a row is scored again as a check
     assert result.lm_calls == result.calls > 0
     assert translator.asked == language_model.asked == result.rows
     assert decode(translator, [None])[0].lm_calls == 0
     assert decode(translator, [None], score=Diverse(2, 1.0, score), strategy="beam", beam=4)[0].lm_calls > 0
 
 
-def test_the_whole_sequence_is_clipped_once_and_searched_in_strict_order():
-    """Its bound holds, but beams cannot be ranked by it: seldom wrong, no guarantee, nothing scored ahead."""
+def test_whole_sequence_clips_once_and_is_searched_in_strict_order():
+    """Its bound holds, but beams cannot be ranked by it: seldom wrong, not exact, nothing scored ahead."""
     wrong = 0
     for case in random_cases(range(150), title="whole", kinds=("peaked", "flat")):
         made = setup(case, lambda rng: MutualInformation(FunctionModel(lambda prefix: [], EOS), 1.0, 1e-3, whole_sequence=True))
@@ -101,17 +101,17 @@ def test_the_whole_sequence_is_clipped_once_and_searched_in_strict_order():
     assert wrong <= 2
 
 
-def test_without_clipping_there_is_beam_search_only():
+def test_only_beam_search_accepts_epsilon_0():
     model, language_model = random_toy("flat", 5, 1), random_toy("peaked", 5, 2)
     score = MutualInformation(FunctionModel(language_model, EOS), 0.3, 0.0)
     answer = decode(FunctionModel(model, EOS), [None], score=score, strategy="beam", finished="keep")[0].hypotheses[0]
-    assert answer.score == pytest.approx(pointwise(model, language_model, answer.tokens, 0.3, 0.0))
+    assert answer.score == pytest.approx(pmi(model, language_model, answer.tokens, 0.3, 0.0))
     for method in ("exact", "stopping", "heuristic"):
         with pytest.raises(ValueError, match="epsilon = 0 leaves mutual information without a bound; use strategy='beam'"):
             decode(FunctionModel(model, EOS), [None], score=score, method=method)
 
 
-def test_an_impossible_token_stays_impossible_whatever_the_language_model_says():
+def test_a_token_that_the_model_excludes_is_never_generated():
     model = FunctionModel(lambda prefix: [-0.5, -1.0, -inf], EOS)
     language_model = FunctionModel(lambda prefix: [-0.1, -2.0, -inf], EOS)
     for epsilon, strategy in ((0.01, "best-first"), (0.0, "beam")):
@@ -129,12 +129,12 @@ def test_an_impossible_token_stays_impossible_whatever_the_language_model_says()
         (FunctionModel(lambda prefix: [-1.0] * 5, 3), r"the language model ends sequences with \[3\], the model with \[0\]"),
     ],
 )
-def test_a_language_model_with_another_vocabulary_is_refused(language_model, message):
+def test_a_missing_or_incompatible_language_model_is_refused(language_model, message):
     with pytest.raises(ValueError, match=message):
         decode(FunctionModel(random_toy("flat", 5, 1), EOS), [None], score=MutualInformation(language_model, 0.1, 0.1))
 
 
-def test_what_the_language_model_excludes_has_no_score_without_clipping():
+def test_without_clipping_a_token_that_the_language_model_excludes_raises():
     model = FunctionModel(lambda prefix: [-0.5, -1.0], EOS)
     score = MutualInformation(FunctionModel(lambda prefix: [0.0, -inf], EOS), 1.0, 0.0)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Scores themselves: formulas, bounds, names, arrays and tensors alike, a user's own, and bad input."""
+"""Scores: formulas, bounds, names, arrays and tensors, user-defined scores, and invalid parameters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ALL = [
 ]
 
 
-def test_formulas():
+def test_final_scores_equal_their_formulas():
     context = Context(n_max=20, source_length=4)
     assert LogProbability().final(-6.0, 3, context) == -6.0
     assert LengthReward(0.5).final(-6.0, 3, context) == -4.5
@@ -56,7 +56,7 @@ def test_formulas():
 
 
 @pytest.mark.parametrize("score", ALL, ids=lambda score: f"{score.name} {vars(score)}"[:40])
-def test_bounds_in_closed_form_are_the_tightest_there_are(score):
+def test_closed_form_bounds_are_the_tightest(score):
     for n_max in (1, 5, 9):
         context = Context(n_max=n_max, source_length=4)
         for length in range(n_max):
@@ -83,7 +83,7 @@ def test_increments_are_the_same_for_arrays_and_tensors(score):
         assert numpy.allclose(score.ending(torch.from_numpy(coverage)).numpy(), score.ending(coverage))
 
 
-def test_a_temperature_divides_and_normalises_again():
+def test_a_temperature_divides_log_probabilities_and_normalises_again():
     logprobs = numpy.log(numpy.array([0.7, 0.2, 0.1]))
     cold = LogProbability(0.5).increment(logprobs)
     assert numpy.exp(cold).sum() == pytest.approx(1.0)
@@ -94,7 +94,7 @@ def test_a_temperature_divides_and_normalises_again():
     assert result.hypotheses[0].score != pytest.approx(own)
 
 
-# -- one's own ---------------------------------------------------------------------------------------------------------------
+# -- user-defined scores -----------------------------------------------------------------------------------------------------
 
 
 class UniformInformation(Score):
@@ -154,19 +154,19 @@ class Squared(LogProbability):
 
 
 @pytest.mark.parametrize("score", [Rising(), Gaining()], ids=["final rises", "increments are positive"])
-def test_a_score_that_breaks_monotonicity_while_claiming_it_is_caught_and_named(score):
+def test_a_score_that_wrongly_claims_monotonicity_raises_broken_law(score):
     with pytest.raises(BrokenLaw, match=r"the score of \[\d+(, \d+)*\] can reach .* above the bound .* of its prefix \["):
         decode(MODEL, [None], score=score)
     assert decode(MODEL, [None], score=score, strategy="beam")[0].status == "complete", "the way out that the message names"
 
 
-def test_a_subclass_of_log_probability_may_change_what_it_is_worth():
+def test_a_subclass_of_log_probability_may_override_final_and_bound():
     answer = decode(MODEL, [None], score=Squared())[0].hypotheses[0]
     assert answer.score == pytest.approx(-(answer.logprob**2))
 
 
 class FlatAtFirst(Score):
-    """Goes one way with length, but says nothing of the value before the third token."""
+    """Monotone in the length, but independent of the value before the third token."""
 
     name = "flat-at-first"
     one_way = True
@@ -176,7 +176,7 @@ class FlatAtFirst(Score):
 
 
 def test_a_score_that_goes_one_way_must_rise_strictly_with_the_value():
-    """Under `keep` beams rank by score: of two equal ones that with the lower value may win the slot, which no bound tells."""
+    """Under `keep` beams rank by score: of two equal scores the one of lower value may win the slot, which no bound shows."""
     with pytest.raises(
         AssertionError, match=r"it claims to go one way, so `final` must rise strictly .* at length 1 .* both worth -1000"
     ):
@@ -185,17 +185,17 @@ def test_a_score_that_goes_one_way_must_rise_strictly_with_the_value():
         BrokenLaw, match=r"of children of \[\] have the same score, -1000: .* use finished='leave' or strategy='beam'"
     ):
         decode(MODEL, [None], score=FlatAtFirst(), finished="keep", max_length=6)
-    for settings in ({"finished": "leave"}, {"finished": "keep", "strategy": "beam"}):  # the ways out that the message names
+    for settings in ({"finished": "leave"}, {"finished": "keep", "strategy": "beam"}):  # the alternatives in the message
         assert decode(MODEL, [None], score=FlatAtFirst(), max_length=6, **settings)[0].exact
 
 
-def test_a_length_penalty_is_a_score():
+def test_a_length_penalty_becomes_a_score():
     assert type(by_length_penalty(0.0)) is LogProbability
     assert type(by_length_penalty(0.6)) is LengthNormalized
     assert by_length_penalty(0.6).alpha == 0.6
 
 
-# -- names and bad input -----------------------------------------------------------------------------------------------------
+# -- names and invalid input -------------------------------------------------------------------------------------------------
 
 
 def test_every_name_makes_its_score():
@@ -241,7 +241,7 @@ def test_every_name_makes_its_score():
         (lambda: named_score(GNMT(0.6), alpha=1), "score 'gnmt' is an object already"),
     ],
 )
-def test_bad_parameters_are_named(make, message):
+def test_invalid_parameters_are_refused_and_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -258,8 +258,8 @@ def test_length_scores_need_no_numpy():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_length_reward_at_work():
-    """p(EOS) = 0.6 at every step: stopping at once costs -log 0.6, each further token -log 0.4 = 0.92, less beta."""
+def test_a_length_reward_above_the_cost_of_a_token_lengthens_the_output():
+    """p(EOS) = 0.6 at every step: stopping at once costs -log 0.6, each further token -log 0.4 - beta = 0.92 - beta."""
     model = FunctionModel(lambda prefix: [log(0.6), log(0.4)], EOS)
     lengths = [len(decode(model, [None], score=LengthReward(beta), max_length=6)[0].hypotheses[0].tokens) for beta in (0, 0.9, 1)]
     assert lengths == [1, 1, 6]

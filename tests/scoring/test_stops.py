@@ -1,4 +1,4 @@
-"""Baselines: every stopping rule of the field, on the one search, against step-synchronous references."""
+"""Baselines: every stopping rule of the field (those of the paper's Table 3 included) against step-synchronous references."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from scoring.references import hugging_face, step_synchronous
 from scoring.setups import SCORES, outcome, setup
 from toys import random_cases, random_toy
 
-LIVELY = ("ties", "peaked", "flat")  # Hugging Face fills a beam that has no hypotheses left with impossible ones
+WITHOUT_DEAD_ENDS = ("ties", "peaked", "flat")  # Hugging Face fills a beam without hypotheses with impossible ones
 
 
 def rules(made, k, n):
-    """Each rule as the field writes it, over a level in order of rank and the answers so far, best first."""
+    """Each rule by its published definition, on a level in order of rank and the answers so far, best first."""
 
     def best(level, what):
         y = next(y for y in level if not y.finished)
@@ -29,11 +29,11 @@ def rules(made, k, n):
         bound, final = made.score.bound, made.score.final
         return max(bound(value, length, context), final(value, length, context))
 
-    topped: list[bool] = []
+    best_was_finished: list[bool] = []
 
     def ctranslate2(level, answers):
-        topped.append(level[0].finished)
-        return len(answers) >= n and any(topped) if made.score.value_only else len(answers) >= k
+        best_was_finished.append(level[0].finished)
+        return len(answers) >= n and any(best_was_finished) if made.score.value_only else len(answers) >= k
 
     return {
         "exhausted": lambda level, answers: False,
@@ -49,8 +49,8 @@ def rules(made, k, n):
 
 
 @pytest.mark.parametrize("name", STOPS)
-def test_every_stop_of_the_field_is_a_choice_on_the_one_search(name, cases, tally):
-    """Same answers and calls as written out level by level, and the same for every row budget."""
+def test_every_stopping_rule_equals_its_step_synchronous_reference(name, cases, tally):
+    """The same answers and calls, for every row budget."""
     mismatches = searches = 0
     for case in random_cases(cases(120, full=2000), title=f"stop {name}"):
         rng = random.Random(case.seed)
@@ -64,7 +64,7 @@ def test_every_stop_of_the_field_is_a_choice_on_the_one_search(name, cases, tall
         for ahead in (1, 2, case.k):
             search = made.search(plan, n, ahead=ahead)
             searches += 1
-            # At equal scores two rules go on where the reference stops or the other way about, for the same answers.
+            # At equal scores two rules may stop at another step than the reference, with the same answers.
             tied = case.kind == "ties" and name in ("huang", "hf-never")
             mismatches += outcome(search) != reference.answers or (search.calls != reference.calls and not tied)
             assert search.result().exact == (name in ("exhausted", "huang", "hf-never"))
@@ -73,10 +73,10 @@ def test_every_stop_of_the_field_is_a_choice_on_the_one_search(name, cases, tall
 
 
 @pytest.mark.parametrize("early_stopping", [True, False, "never"])
-def test_level_by_level_with_hugging_faces_stops_is_hugging_faces_beam_search(early_stopping, cases, tally):
+def test_beam_search_with_hugging_faces_stops_equals_hugging_faces_beam_search(early_stopping, cases, tally):
     mismatches = 0
     numbers = cases(200, full=3000)
-    for case in random_cases(numbers, title=f"hf {early_stopping}", kinds=LIVELY):
+    for case in random_cases(numbers, title=f"hf {early_stopping}", kinds=WITHOUT_DEAD_ENDS):
         rng = random.Random(case.seed)
         alpha, n = rng.choice((-0.5, 0.0, 0.6, 1.0, 2.0)), rng.randint(1, case.k)
         made = setup(case, lambda _, alpha=alpha: LengthNormalized(alpha))
@@ -91,10 +91,10 @@ def test_level_by_level_with_hugging_faces_stops_is_hugging_faces_beam_search(ea
 
 @pytest.mark.parametrize("early_stopping", [False, "never"])
 def test_best_first_returns_hugging_faces_answers_with_fewer_calls(early_stopping, cases, tally):
-    """Its default (penalty 1, early_stopping=False) stops at a step, not at a bound; best-first finds it. Ties, n-best too."""
+    """The default (penalty 1, early_stopping=False) stops at a step, not at a bound; best-first finds it. Ties, n-best too."""
     mismatches = excess = calls = theirs_calls = 0
     numbers = cases(400, full=6000)
-    for case in random_cases(numbers, title=f"hf best-first {early_stopping}", kinds=LIVELY):
+    for case in random_cases(numbers, title=f"hf best-first {early_stopping}", kinds=WITHOUT_DEAD_ENDS):
         rng = random.Random(case.seed)
         alpha, n = rng.choice((-0.5, 0.0, 0.6, 1.0, 1.0, 2.0)), rng.choice((1, rng.randint(1, case.k)))
         made = setup(case, lambda _, alpha=alpha: LengthNormalized(alpha))
@@ -111,11 +111,11 @@ def test_best_first_returns_hugging_faces_answers_with_fewer_calls(early_stoppin
     assert calls < 0.9 * theirs_calls
 
 
-def test_early_stopping_leaves_a_level_once_the_rest_of_it_cannot_matter(cases, tally):
+def test_early_stopping_true_with_pruned_levels_returns_hugging_faces_answers(cases, tally):
     """Hugging Face's `early_stopping=True` goes level by level; the pruned order returns its answers with fewer calls."""
     mismatches = excess = 0
     numbers = cases(200, full=3000)
-    for case in random_cases(numbers, title="hf true pruned", kinds=LIVELY):
+    for case in random_cases(numbers, title="hf true pruned", kinds=WITHOUT_DEAD_ENDS):
         rng = random.Random(case.seed)
         alpha, n = rng.choice((-0.5, 0.0, 0.6, 1.0, 2.0)), rng.randint(1, case.k)
         made = setup(case, lambda _, alpha=alpha: LengthNormalized(alpha))
@@ -130,14 +130,14 @@ def test_early_stopping_leaves_a_level_once_the_rest_of_it_cannot_matter(cases, 
     assert (mismatches, excess) == (0, 0)
 
 
-def test_early_stopping_ends_when_bounds_tell_the_best_answers(cases):
-    """The pool of k is not full, but nothing unfinished can come before the best answer any more."""
+def test_early_stopping_true_ends_when_bounds_prove_the_best_answers(cases):
+    """The pool of k is not full, but no unfinished hypothesis can precede the best answer."""
     saved = 0
     for case in random_cases(cases(100, full=1000), title="hf true, known", kinds=("peaked",)):
         made = setup(case, lambda _: LengthNormalized(0.6))
         plan = stopping(beam(case.k), "hf-true").using(order=ShortestFirstPruned())
         ours = made.search(plan, 1, accept_truncated=True)
-        to_the_full = made.search(plan, case.k + 1, accept_truncated=True)  # of so many nothing is known before
+        to_the_full = made.search(plan, case.k + 1, accept_truncated=True)  # more than k answers are never proven earlier
         assert outcome(ours) == outcome(to_the_full)[:1]
         assert ours.calls <= to_the_full.calls
         saved += to_the_full.calls - ours.calls
@@ -145,7 +145,7 @@ def test_early_stopping_ends_when_bounds_tell_the_best_answers(cases):
 
 
 def test_results_do_not_depend_on_the_row_budget():
-    """Nor do calls; a rule that does not claim so has nothing scored ahead of its turn."""
+    """Nor do calls; under a rule that may depend on the order, nothing is scored ahead of its turn."""
     for seed in range(20):
         model = FunctionModel(random_toy("flat", 6, seed), EOS)
         for stop in ("hf-false", "hf-never", SecondAnswer()):
@@ -159,7 +159,7 @@ def test_results_do_not_depend_on_the_row_budget():
 
 
 class SecondAnswer:
-    """Content with any two answers: what it returns depends on who was scored first."""
+    """Stops at any two answers: the result depends on the order of scoring."""
 
     name = "second answer"
     exact = False
@@ -168,7 +168,7 @@ class SecondAnswer:
         return len(search.answers) >= 2
 
 
-def test_openNMTs_stop_returns_beam_searchs_best_for_log_probability(cases):  # noqa: N802
+def test_opennmts_stop_returns_beam_searchs_best_for_log_probability(cases):
     for case in random_cases(cases(200, full=2000), title="es"):
         made = setup(case, lambda rng: LogProbability())
         stopped = made.search(stopping(beam(case.k, case.finished), "opennmt"), 1, ahead=case.k)
@@ -197,6 +197,6 @@ def test_a_stop_that_goes_level_by_level_refuses_best_first_search(name):
         ({"finished": "shrink"}, "finished='shrink' goes level by level"),
     ],
 )
-def test_bad_stops(settings, message):
+def test_invalid_stops_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         decode(FunctionModel(lambda prefix: [-1.0, -1.0], EOS), [None], **settings)

@@ -1,7 +1,7 @@
-"""Beam search, its stops and its least calls, written again from their definitions: nothing here is from the package.
+"""Beam search, its stopping rules and its least calls, written from their definitions without code of the package.
 
-A world is a random tree of increments with a score on it. Everything is worked out from the full beams, level by level;
-`test_audit.py` holds every search of the package against it.
+A world is a random tree of increments with a score on it. Everything is computed from the full beams, level by level;
+`test_audit.py` compares every search of the package with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Node(NamedTuple):
 
 
 class World(NamedTuple):
-    """What is searched, and how: `increments` of a prefix by token, `score` of a value at a length, and the settings."""
+    """A search problem: `increments` of a prefix by token, `score` of a value at a length, and the settings."""
 
     increments: Callable[[Tokens], tuple[float, ...]]
     score: Callable[[float, int], float]
@@ -35,8 +35,8 @@ class World(NamedTuple):
     k: int
     n: int
     n_max: int
-    truncated: bool = False  # does what reaches n_max count as finished?
-    eos: int = 0  # where it is among the tokens decides equal scores
+    truncated: bool = False  # whether a hypothesis of length n_max counts as finished
+    eos: int = 0  # its place among the tokens decides ties
 
     def node(self, tokens: Tokens, value: float) -> Node:
         length = len(tokens)
@@ -63,7 +63,7 @@ def next_level(world: World, level: list[Node]) -> list[Node]:
 
 
 class Full(NamedTuple):
-    """All beams, as if nothing ever stopped, and all answers, best first."""
+    """All beams of a search that never stops, and all answers, best first."""
 
     beams: list[list[Node]]
     answers: list[Node]
@@ -85,21 +85,21 @@ def best(answers: list[Node], n: int) -> Answers:
 
 
 def least(world: World, whole: Full) -> set[Tokens]:
-    """The prefixes whose continuations could change the n best answers, if all that is certain of them is that values fall.
+    """The prefixes whose continuations could change the n best answers, if nothing is known of them but that values fall.
 
-    A continuation that costs nothing is at each length worth what `y` would be there. It goes on while fewer than k of those
-    that could be in its place are better, and is an answer where it holds that place to the end.
+    A continuation of `y` at no cost has at each length the score of the value of `y` there. It goes on while fewer than k
+    members of that beam are better, and is an answer where it holds its slot to the end.
     """
     nth = whole.answers[world.n - 1] if len(whole.answers) >= world.n else None
     needed = set()
     for y in (y for beam in whole.beams[: world.n_max] for y in beam if not y.done):
-        reached = kept_scores(world, whole, y) if world.keep else left_scores(world, whole, y)
+        reached = scores_under_keep(world, whole, y) if world.keep else scores_under_leave(world, whole, y)
         if any(nth is None or (-score, y.length, y.tokens) < nth[:3] for score in reached):
             needed.add(y.tokens)
     return needed
 
 
-def left_scores(world: World, whole: Full, y: Node) -> list[float]:
+def scores_under_leave(world: World, whole: Full, y: Node) -> list[float]:
     out = []
     for length in range(y.length + 1, world.n_max + 1):
         ahead = [z for z in whole.beams[length] if z.value > y.value]
@@ -110,7 +110,7 @@ def left_scores(world: World, whole: Full, y: Node) -> list[float]:
     return out
 
 
-def kept_scores(world: World, whole: Full, y: Node) -> list[float]:
+def scores_under_keep(world: World, whole: Full, y: Node) -> list[float]:
     def out_at(length: int, score: float) -> bool:
         return sum(z[:3] < (-score, y.length, y.tokens) for z in whole.beams[length]) >= world.k
 
@@ -124,8 +124,8 @@ def kept_scores(world: World, whole: Full, y: Node) -> list[float]:
     return scores
 
 
-def changes(world: World, whole: Full) -> set[Tokens]:
-    """The same by trial: prefixes below which one chain that costs nothing, and nothing else, gives other n best answers."""
+def least_by_trial(world: World, whole: Full) -> set[Tokens]:
+    """`least` by trial: prefixes below which a single chain at no cost, without siblings, changes the n best answers."""
     expected = best(whole.answers, world.n)
     other = 0 if world.eos else 1  # the token of such a chain
     found = set()
@@ -155,9 +155,9 @@ class Stopped(NamedTuple):
 
 
 def level_by_level(world: World, stop: Callable[[list[Node], list[Node], list[Node]], bool], shrinks: bool = False) -> Stopped:
-    """Beam search that asks `stop` before each level, with that, its unfinished and the answers so far, all best first.
+    """Beam search that calls `stop` before each level, with the level, its unfinished members and the answers, all best first.
 
-    `shrinks`: each answer makes the beams after it one narrower.
+    `shrinks`: each answer makes the later beams one narrower.
     """
     level, answers, calls = full(world._replace(n_max=0)).beams[0], [], 0
     for _ in range(world.n_max):
@@ -165,15 +165,15 @@ def level_by_level(world: World, stop: Callable[[list[Node], list[Node], list[No
         if not going or stop(level, going, answers):
             break
         calls += len(going)
-        # Where a finished one leaves a beam that is narrower for it, it held a slot, as under `keep`, until then.
+        # If a finished hypothesis narrows the later beams, it holds a slot of its own beam, as under `keep`.
         level = next_level(world._replace(k=world.k - len(answers), keep=True), going) if shrinks else next_level(world, level)
         done = [y for y in level if y.done]
         answers = sorted(done if world.keep else [*answers, *done])
     return Stopped(answers, calls)
 
 
-def hugging_faces(world: World, early_stopping: bool | str) -> Stopped:
-    """`generate`'s three stops; where more than k are asked for, as if its pool held that many."""
+def hugging_face_search(world: World, early_stopping: bool | str) -> Stopped:
+    """The three `early_stopping` rules of `generate`; for n > k, with a pool of n."""
     enough = max(world.k, world.n)
 
     def stop(level: list[Node], going: list[Node], answers: list[Node]) -> bool:
@@ -185,18 +185,18 @@ def hugging_faces(world: World, early_stopping: bool | str) -> Stopped:
     return level_by_level(world, stop)
 
 
-def patient(world: World, factor: float, shrinks: bool = False) -> Stopped:
-    """Until there are `factor` times k answers."""
+def patience_search(world: World, factor: float, shrinks: bool = False) -> Stopped:
+    """Stops at `factor` times k answers."""
     return level_by_level(world, lambda level, going, answers: len(answers) >= factor * world.k, shrinks)
 
 
-def open_nmts(world: World) -> Stopped:
-    """Until the n best of a beam are finished."""
+def opennmt_search(world: World) -> Stopped:
+    """Stops when the n best of a beam are finished."""
     return level_by_level(world, lambda level, going, answers: len(answers) >= world.n and all(y.done for y in level[: world.n]))
 
 
-def ctranslate2s(world: World, factor: float, plain: bool) -> Stopped:
-    """Until there are `factor` times k answers, rounded; by plain log-probability, n, and some beam's best was finished."""
+def ctranslate2_search(world: World, factor: float, plain: bool) -> Stopped:
+    """Stops at `factor` times k answers, rounded; for plain log-probability at n, once the best of some beam was finished."""
     finished = False
 
     def stop(level: list[Node], going: list[Node], answers: list[Node]) -> bool:
@@ -213,7 +213,7 @@ KINDS = ("ties", "peaked", "flat", "dead-ends")
 
 
 def random_increments(kind: str, vocabulary: int, seed: object) -> Callable[[Tokens], tuple[float, ...]]:
-    """As a model gives them: normalised, but for `ties`, small whole numbers."""
+    """Normalised log-probabilities; for `ties`, small whole numbers."""
 
     @cache
     def increments(prefix: Tokens) -> tuple[float, ...]:

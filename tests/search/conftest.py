@@ -1,4 +1,4 @@
-"""`for_all`: a claim about searches, tried on random cases."""
+"""`for_all`: checks a claim about searches on random cases."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from toys import KINDS, Case, random_cases
 
 @pytest.fixture
 def for_all(request, cases, tally) -> Callable[..., None]:
-    """`for_all(claim, normal=192, full=1280)` fails with the cases for which `claim(case)` is false, and counts them all.
+    """`for_all(claim, normal=192, full=1280)` fails if `claim(case)` is false for a case, and adds to the tally.
 
-    `searches`: how many searches a claim runs, for the count. Other settings go to `random_cases`.
+    The test's name seeds the cases. `searches`: searches per claim, for the tally. Other settings go to `random_cases`.
     """
 
     def check(claim: Callable[[Case], bool], *, normal: int, full: int, searches: int = 1, kinds=KINDS, small: bool = False):

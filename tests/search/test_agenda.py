@@ -1,4 +1,4 @@
-"""The agenda's costs (the paper, section 3.3): what a beam compares when a hypothesis comes."""
+"""The paper, section 3.3: the queue of beams, and the comparisons that an insertion costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ compared = 0
 
 
 class Counted(float):
-    """A number that counts how often it is put in order."""
+    """A number that counts its comparisons."""
 
     def __lt__(self, other: float) -> bool:
         global compared
@@ -42,7 +42,7 @@ def comparisons(beam: Beam, y: Hypothesis) -> int:
 
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("k", [1, 5, 100, 1000])
-def test_a_hypothesis_is_refused_by_a_full_beam_in_one_comparison(k, keep):
+def test_section_3_3_a_full_beam_refuses_a_hypothesis_in_one_comparison(k, keep):
     beam = Beam(1, k, keep)
     for number in range(k):
         beam.insert(hypothesis(number, number))
@@ -53,30 +53,30 @@ def test_a_hypothesis_is_refused_by_a_full_beam_in_one_comparison(k, keep):
 
 
 @pytest.mark.parametrize("k", [1, 5, 100, 1000])
-def test_a_hypothesis_enters_a_beam_in_log_k_comparisons(k):
+def test_section_3_3_a_hypothesis_enters_a_beam_in_log_k_comparisons(k):
     beam, rng = Beam(1, k, keep=True), random.Random(k)
     most = max(comparisons(beam, hypothesis(rng.random(), number)) for number in range(3 * k))
     assert most <= log2(k + 1) + 2
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_beam_is_the_best_of_all_that_came_in_whatever_order(keep):
+def test_members_of_a_beam_do_not_depend_on_the_order_of_insertion(keep):
     """keep: the k best; leave: the k best unfinished, and the finished ones of rank below k."""
     for seed in range(200):
         rng = random.Random(seed)
         k = rng.randint(1, 6)
-        came = [hypothesis(rng.choice((1, 2, 3)), number, finished=rng.random() < 0.4) for number in range(20)]
+        inserted = [hypothesis(rng.choice((1, 2, 3)), number, finished=rng.random() < 0.4) for number in range(20)]
         beam = Beam(1, k, keep)
-        for y in rng.sample(came, len(came)):
+        for y in rng.sample(inserted, len(inserted)):
             beam.insert(y)
-        ranked = sorted(came, key=lambda y: y.rank)
+        ranked = sorted(inserted, key=lambda y: y.rank)
         if not keep:
             unfinished = [y for y in ranked if not y.finished][:k]
             ranked = [y for i, y in enumerate(ranked) if y in unfinished or (y.finished and i < k)]
         assert beam.members == (ranked[:k] if keep else ranked)
 
 
-def test_the_agenda_hands_out_the_best_of_all_beams_first():
+def test_the_head_of_the_agenda_is_the_best_hypothesis_of_all_beams():
     rng, agenda = random.Random(0), Agenda()
     waiting = []
     agenda.beams += [Beam(length, 100, keep=False) for length in range(5)]

@@ -1,7 +1,7 @@
 """Every score, rule, stop, order, budget and n-best against `audit`, which shares no code with the package.
 
-A million searches at full scale, a few thousand otherwise.
-Nothing wrong, nothing called exact that is not, and no call above the least that any exact search can make.
+A million searches at full scale, a few thousand otherwise: no wrong answer, no false `exact`, and no more calls than the least
+of any exact search.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from search.audit import (
     Tokens,
     World,
     best,
-    changes,
-    ctranslate2s,
+    ctranslate2_search,
     full,
-    hugging_faces,
+    hugging_face_search,
     least,
+    least_by_trial,
     level_by_level,
-    open_nmts,
-    patient,
+    opennmt_search,
+    patience_search,
     random_increments,
 )
 
-SOURCE = 3  # |x|, for the score that asks
+SOURCE = 3  # |x|, for `BoundedLengthReward`
 Formula = Callable[[float, int], float]
 
 
@@ -57,7 +57,7 @@ def bounded(beta: float, ratio: float) -> tuple[Score, Formula]:
 
 
 def information(weight: float, clip: float) -> tuple[Score, Formula]:
-    """Each token's gain is clipped at `clip`; values are less by as much a token, so that they fall."""
+    """Each token's gain is at most `weight * clip`; values are lower by that much per token, so that they only fall."""
     score = MutualInformation(FunctionModel(lambda prefix: [], 0), weight, exp(-clip))
     return score, lambda v, t: v + weight * -log(exp(-clip)) * t
 
@@ -74,7 +74,7 @@ STOPS = ("proven", "hf-never", "hf-false", "hf-true", "patience", "ctranslate2",
 
 
 class Case:
-    """One random world, and the settings that its searches share."""
+    """One random world, and the settings of all its searches."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(f"audit {seed}")
@@ -85,21 +85,21 @@ class Case:
         n = rng.choice((1, 1, rng.randint(1, k), k if keep else k + 2))
         increments = random_increments(self.kind, vocabulary, seed)
         if self.name == "mutual information":
-            increments = self.informed(increments, random_increments(self.kind, vocabulary, f"{seed} beside"))
+            increments = self.with_lm(increments, random_increments(self.kind, vocabulary, f"{seed} beside"))
         self.world = World(increments, formula, keep, k, n, n_max, rng.random() < 0.3, rng.choice((0, vocabulary - 1)))
         self.whole: Full = full(self.world)
 
-    def informed(self, increments: Callable, beside: Callable) -> Callable[[Tokens], tuple[float, ...]]:
+    def with_lm(self, increments: Callable, lm: Callable) -> Callable[[Tokens], tuple[float, ...]]:
         @cache
         def both(prefix: Tokens) -> tuple[float, ...]:
             with numpy.errstate(invalid="ignore"):
-                found = self.score.increment(numpy.array(increments(prefix)), numpy.array(beside(prefix)))
+                found = self.score.increment(numpy.array(increments(prefix)), numpy.array(lm(prefix)))
             return tuple(found.tolist())
 
         return both
 
     def search(self, strategy: Strategy, rows: int | None, **settings: object) -> Search:
-        """Run one: so many at a time, or, without a number, any part of what may be scored, in any order."""
+        """Run a search: `rows` hypotheses at a time, or (None) a random part of the frontier in random order."""
         world = self.world
         context = Context(world.n_max, SOURCE)
         search = self.score.search(
@@ -120,8 +120,8 @@ class Case:
         return 1, self.world.k, None
 
 
-def wrong(case: Case, stop: str) -> tuple[int, list[str]]:
-    """How many searches were run with this stop, and what was wrong with them."""
+def compare_with_audit(case: Case, stop: str) -> tuple[int, list[str]]:
+    """The number of searches run with this stop, and a description of each fault."""
     world, found, searches = case.world, [], 0
     rule = "keep" if world.keep else "leave"
     first = best_first_beam(world.k, rule)
@@ -133,26 +133,26 @@ def wrong(case: Case, stop: str) -> tuple[int, list[str]]:
         plans = [(first if stop == "proven" else stopping(first, stop), {})]
         fewest = most = len(least(world, case.whole))
     elif stop == "hf-false":
-        theirs = hugging_faces(world, False)
+        theirs = hugging_face_search(world, False)
         expected, most = best(theirs.answers, world.n), theirs.calls
         plans = [(stopping(first, stop), {})]
     elif stop == "hf-true":
-        theirs = hugging_faces(world._replace(n=1), True)
+        theirs = hugging_face_search(world._replace(n=1), True)
         expected, most = best(theirs.answers, world.n), theirs.calls
         plans = [(stopping(beam(world.k), stop).using(order=order), {}) for order in (ShortestFirstPruned(),)]
     elif stop == "patience":
         factor = case.rng.choice((0.5, 1.0, 1.6))
-        theirs = patient(world, factor)
+        theirs = patience_search(world, factor)
         expected, most = best(theirs.answers, world.n), theirs.calls
         patience = stopping(beam(world.k), stop, factor=factor)
         plans = [(patience, {}), (patience.using(order=ShortestFirstPruned()), {})]
     elif stop == "ctranslate2":
         factor = case.rng.choice((0.5, 1.0, 1.6))
-        theirs = ctranslate2s(world, factor, case.score.value_only)
+        theirs = ctranslate2_search(world, factor, case.score.value_only)
         expected, most = best(theirs.answers, world.n), theirs.calls
         plans = [(as_ctranslate2(plan, case.score, world.n, factor), {}) for plan in (first, beam(world.k))]
     elif stop in ("opennmt", "shrinking"):
-        theirs = open_nmts(world) if stop == "opennmt" else patient(world, 1.0, shrinks=True)
+        theirs = opennmt_search(world) if stop == "opennmt" else patience_search(world, 1.0, shrinks=True)
         expected, most = best(theirs.answers, world.n), theirs.calls
         plans = [(stopping(beam(world.k, rule), stop), {})]
     elif stop == "by level":
@@ -185,29 +185,29 @@ def wrong(case: Case, stop: str) -> tuple[int, list[str]]:
 
 
 SHARDS = 20
-PER_CASE = 28  # searches that a case comes to, at least
+PER_CASE = 28  # searches per case, at least
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_a_million_searches(shard, cases, tally):
+def test_searches_agree_with_the_audit(shard, cases, tally):
     searches, faults = 0, []
     for seed in cases(10, full=1_000_000 // PER_CASE // SHARDS):
         case = Case(seed * SHARDS + shard)
         for stop in STOPS:
-            many, found = wrong(case, stop)
+            many, found = compare_with_audit(case, stop)
             searches += many
             faults += [f"case {seed * SHARDS + shard} ({case.name}, {case.kind}): {each}" for each in found]
     tally("audited searches", searches, len(faults))
     assert not faults, "\n".join(faults[:10])
 
 
-def test_the_least_is_what_no_search_can_do_without(cases, tally):
-    """By trial: below each prefix that must be scored, and below no other, there could be something that changes the answers."""
+def test_least_calls_are_the_prefixes_that_could_change_the_answers(cases, tally):
+    """By trial: a continuation can change the answers below each prefix that must be scored, and below no other."""
     tried = faults = 0
     for seed in cases(60, full=3000):
         case = Case(seed)
         if case.kind in ("peaked", "flat") and not case.world.truncated and case.world.n_max <= 5:
             tried += 1
-            faults += changes(case.world, case.whole) != least(case.world, case.whole)
+            faults += least_by_trial(case.world, case.whole) != least(case.world, case.whole)
     tally("least calls by trial", tried, faults)
     assert faults == 0

@@ -1,4 +1,4 @@
-"""Words that must occur: the search is beam search with a beam for every number of tokens that are missing."""
+"""Required words (`must_contain`): beam search with one beam, a bank, for every number of missing tokens."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def occurs(word, tokens):
 
 
 def missing(sets, tokens):
-    """By looking at the whole output: of each set that does not occur the fewest tokens, less the most that one has begun."""
-    absent = [some for some in sets if not any(occurs(word, tokens) for word in some)]
-    shortest = [min(map(len, some)) for some in absent]
+    """From the whole output: the shortest words of the absent sets, less the most that one has begun; whether none is absent."""
+    absent = [words for words in sets if not any(occurs(word, tokens) for word in words)]
+    shortest = [min(map(len, words)) for words in absent]
     begun = [0]
-    for some, least in zip(absent, shortest, strict=True):
-        begun += [least - len(w) + n for w in some for n in range(1, len(w)) if len(tokens) >= n and tokens[-n:] == w[:n]]
+    for words, least in zip(absent, shortest, strict=True):
+        begun += [least - len(w) + n for w in words for n in range(1, len(w)) if len(tokens) >= n and tokens[-n:] == w[:n]]
     return sum(shortest) - max(begun), not absent
 
 
@@ -36,7 +36,7 @@ def random_word(rng, vocabulary):
 
 
 def by_definition(toy, sets, k, n, n_max, final):
-    """Level by level: of every number of missing tokens the k best, of all children."""
+    """Level by level: of all children, the k best for every number of missing tokens."""
     level, answers = [(0.0, ())], []
     for length in range(1, n_max + 1):
         banks = {}
@@ -55,8 +55,8 @@ def by_definition(toy, sets, k, n, n_max, final):
     return [(y, pytest.approx(-score)) for score, _, y in sorted(answers)[:n]]
 
 
-def test_the_search_is_its_definition(cases, tally):
-    """Answers and scores, best first and level by level, with words that overlap, are alternatives or cannot all fit."""
+def test_search_with_required_words_equals_its_definition(cases, tally):
+    """Answers and scores, best-first and level by level; words may overlap, be alternatives, or not all fit."""
     numbers, wrong = cases(150, full=10_000), 0
     for seed in numbers:
         rng = random.Random(f"banked {seed}")
@@ -66,16 +66,16 @@ def test_the_search_is_its_definition(cases, tally):
         n, alpha = rng.randint(1, k), rng.choice((0, 0, 1.0))
         settings = {"beam": k, "nbest": n, "max_length": n_max, "row_budget": rng.choice((1, 3, 64))}
         settings["strategy"] = rng.choice(("best-first", "beam"))
-        asked = [some[0] if len(some) == 1 and rng.random() < 0.5 else some for some in sets]
+        asked = [words[0] if len(words) == 1 and rng.random() < 0.5 else words for words in sets]
         found = decode(FunctionModel(toy, EOS), [None], must_contain=asked, length_penalty=alpha, **settings)[0]
         expected = by_definition(toy, sets, k, n, n_max, lambda v, t, alpha=alpha: v / t**alpha)
         wrong += [(answer.tokens, answer.score) for answer in found.hypotheses] != expected
-        assert all(any(occurs(w, answer.tokens) for w in some) for answer in found.hypotheses for some in sets)
+        assert all(any(occurs(w, answer.tokens) for w in words) for answer in found.hypotheses for words in sets)
     tally("searches with words that must occur", len(numbers), wrong)
     assert wrong == 0
 
 
-def test_a_state_knows_what_the_whole_output_would_tell():
+def test_incremental_states_count_missing_tokens_as_whole_outputs_do():
     rng = random.Random(0)
     for _ in range(300):
         sets = [[tuple(rng.choices((1, 2), k=rng.randint(1, 4))) for _ in range(rng.randint(1, 2))] for _ in range(2)]
@@ -90,8 +90,8 @@ LINE = "Wo ist der Bahnhof?"
 
 
 @pytest.mark.parametrize("by_torch", [False, True])
-def test_the_embedded_model_uses_the_words(by_torch: bool):
-    """On the tree, where a word is far from the likeliest; the same by beam search."""
+def test_outputs_of_the_embedded_model_contain_the_required_words(by_torch: bool):
+    """Although the words are unlikely; with the same result by beam search."""
     model = bestfirst.load()
     model = bestfirst.wrap(model.model, model.tokenizer) if by_torch else model
     asked = ["please", ["evening", "night"]]
@@ -103,10 +103,10 @@ def test_the_embedded_model_uses_the_words(by_torch: bool):
     scores = [answer.score for answer in by_beam.hypotheses]
     assert [answer.score for answer in found.hypotheses] == pytest.approx(scores, abs=1e-4)
     usual = decode(model, [LINE], beam=4)[0]
-    assert decode(model, [LINE], beam=4, must_contain=["station"])[0].text == usual.text  # what is there anyway costs nothing
+    assert decode(model, [LINE], beam=4, must_contain=["station"])[0].text == usual.text  # "station" occurs anyway: no cost
 
 
-def test_by_the_command():
+def test_the_translate_command_takes_must_contain():
     done = command("translate", "--must-contain", "please", "--must-contain", "night|evening", stdin=f"{LINE}\n".encode())
     assert "please" in done.stdout.decode()
     wrong = command("translate", "--must-contain", "a", "--allowed", "regex:b", stdin=b"a\n")
@@ -114,14 +114,14 @@ def test_by_the_command():
 
 
 @pytest.mark.parametrize("strategy", ["best-first", "beam"])
-def test_scores_that_rise_are_refused(strategy):
-    """Bounds rely on it, level by level too: what is sure could be wrong, and was called exact."""
+def test_rising_scores_are_refused_with_required_words(strategy):
+    """Bounds rely on falling scores, level by level too; a wrong result would be called exact."""
     model = FunctionModel(lambda prefix: [-1.0, 0.5, -2.0], 0)
     with pytest.raises(BrokenLaw, match="log-probabilities are at most"):
         decode(model, [None], must_contain=[[2]], max_length=4, strategy=strategy)
 
 
-def test_what_does_not_go_with_it():
+def test_settings_that_required_words_exclude_are_refused():
     model = FunctionModel(lambda prefix: [-1.0, -1.0], 0)
     for settings, message in (
         ({"must_contain": "a"}, "is a list of words, got 'a'"),

@@ -1,4 +1,4 @@
-"""What a search costs: `calls`, exactly; and what scoring ahead changes: nothing but `rows` and `steps`."""
+"""The cost of a search: exact `calls`; scoring ahead changes only `rows` and `steps`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def best_first_run(case: Case, choose: Chooser | None = None):
 
 
 def test_calls_of_beam_search_are_those_of_algorithm_1(for_all):
-    """Level by level under `keep`; finished hypotheses do not count. It is the baseline of every ratio."""
+    """Level by level under `keep`; finished hypotheses do not count. This is the baseline of every reported ratio."""
 
     def claim(case: Case) -> bool:
         case = case._replace(finished="keep", n=min(case.n, case.k))

@@ -1,4 +1,4 @@
-"""Answers that are certified before the search is over are the first of its result."""
+"""Answers certified before the end of a search are the first answers of its result."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from toys import random_cases, successors
 SCORES = (LogProbability(), LengthNormalized(1.0), LengthReward(0.3), GNMT(0.6))
 
 
-def test_certified_answers_only_grow_and_are_the_results_own(cases, tally):
-    """Scored in order or ahead of it, under both rules; asking changes neither the result nor its calls."""
+def test_certified_answers_only_grow_and_begin_the_result(cases, tally):
+    """In strict order and scored ahead, under both rules; calling `certified` changes neither the result nor its calls."""
     wrong = early = searches = 0
     for case in random_cases(cases(320, full=6400), title="certified"):
         rng = random.Random(case.seed)
@@ -44,7 +44,7 @@ def test_certified_answers_only_grow_and_are_the_results_own(cases, tally):
 
 
 def run(strategy: Strategy, max_calls: int | None = None) -> Iterator[AnyOrderSearch]:
-    """A search, seen after each step."""
+    """Yields the search after each step."""
     settings = {"score": LogProbability(), "eos": {EOS}, "context": Context(n_max=6), "n": 3, "max_calls": max_calls}
     search = AnyOrderSearch(strategy, **settings)
     while (y := search.needed()) is not None:
@@ -52,10 +52,10 @@ def run(strategy: Strategy, max_calls: int | None = None) -> Iterator[AnyOrderSe
         yield search
 
 
-def test_none_is_certified_level_by_level():
+def test_no_answer_is_certified_level_by_level():
     assert all(certified(search) == [] for search in run(beam(3)))
 
 
-def test_none_is_certified_out_of_budget():
+def test_no_answer_is_certified_out_of_budget():
     *_, last = run(best_first_beam(3), max_calls=3)
     assert (last.result().status, certified(last)) == ("budget", [])

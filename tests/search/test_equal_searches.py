@@ -1,4 +1,4 @@
-"""The three searches (strict, any order, on a device) are one: the same answers, scores and calls, and those of beam search."""
+"""The three searches (strict, any order, on a device) give the same answers, scores and calls, and beam search's answers."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def best_first_run(case: Case, kind: type, choose: Chooser = one_at_a_time, **se
 
 
 def expected(case: Case, toy: Toy) -> tuple[list[tuple[tuple[int, ...], float]], set[tuple[int, ...]]]:
-    """Beam search's answers with their scores, and the prefixes that no exact method can do without."""
+    """Beam search's answers with their scores, and the certificate: the prefixes that any exact method must score."""
     answers = beam_search(toy, case.k, case.n_max, case.n, case.finished).answers
     return [(y.tokens, y.value) for y in answers], certificate(toy, case.k, case.n_max, case.n, case.finished)
 
 
 @each_search
 def test_calls_equal_the_certificate(kind, for_all):
-    """Beam search's answers; in strict order exactly those prefixes are scored, each once, that it cannot do without."""
+    """Beam search's answers; strict order scores exactly the prefixes of the certificate, each once."""
 
     def claim(case: Case) -> bool:
         done, (answers, needed) = best_first_run(case, kind), expected(case, case.toy)
@@ -69,7 +69,7 @@ def test_any_order_of_scoring_gives_the_same_answers_and_calls(kind, for_all):
 
 @each_search
 def test_a_frontier_of_k_takes_exactly_the_steps_of_optimally_stopped_beam_search(kind, for_all):
-    """With k rows a step, or more, one input needs as few forward passes as beam search that knows when to stop."""
+    """With k or more rows per step, one input needs as few forward passes as optimally stopped beam search."""
 
     def claim(case: Case) -> bool:
         steps = len(beam_search(case.toy, case.k, case.n_max, case.n, case.finished).beams) - 1
@@ -108,8 +108,8 @@ def test_strict_and_any_order_give_the_same_result_and_score_the_same_in_the_sam
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, whose interpreter runs the kernels without a GPU")
-def test_the_search_on_a_device_gives_the_same(cases, tally):
-    """`tests/device/test_search.py` has more: every width of a step, inputs that take turns, nodes that run out."""
+def test_the_device_search_gives_beam_searchs_answers_and_the_certificates_calls(cases, tally):
+    """`tests/device/test_search.py` also tests all step widths, inputs that take turns, and nodes that run out."""
     if "triton" in sys.modules and "device.interpreter" not in sys.modules:
         pytest.skip("Triton was imported before its interpreter could be switched on; run this file by itself")
     from device.test_search import Toys, decode
@@ -124,7 +124,7 @@ def test_the_search_on_a_device_gives_the_same(cases, tally):
         toys = Toys([case.toy])
 
         def rounded(prefix: tuple[int, ...], toys: Toys = toys, size: int = case.vocabulary) -> list[float]:
-            """The toy as the device reads it: 32 bits, normalised again."""
+            """The toy with the numbers of the device: 32 bits, normalised again."""
             found = toys.successors(0, prefix, size)
             values = dict(zip(found.tokens, found.values, strict=True))
             return [values.get(token, -inf) for token in range(size)]
@@ -132,12 +132,12 @@ def test_the_search_on_a_device_gives_the_same(cases, tally):
         (result,) = decode(toys, case.vocabulary, case.k, case.n, case.n_max)[0].values()
         answers, needed = expected(case, rounded)
         wrong += [(each.tokens, each.score) for each in result.hypotheses] != answers
-        wrong += result.calls != len(needed) and kind != "ties"  # at equal scores it may stop a call earlier
+        wrong += result.calls != len(needed) and kind != "ties"  # at equal scores the device may stop a call earlier
     tally("searches on the device", len(numbers), wrong)
     assert wrong == 0
 
 
-# -- which of them runs when -----------------------------------------------------------------------------------------------
+# -- which search class is used --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_the_search_on_a_device_gives_the_same(cases, tally):
         ({"strategy": beam(3, "keep").using(stop=Patience())}, AnyOrderSearch),
     ],
 )
-def test_a_score_begins_the_strict_search_for_the_common_case_alone(wish, kind):
+def test_a_score_chooses_the_strict_search_only_in_the_plain_case(wish, kind):
     usual = {"strategy": best_first_beam(3), "score": LogProbability(), "eos": {EOS}, "context": Context(n_max=5)}
     settings = usual | wish
     strategy = settings.pop("strategy")
@@ -168,6 +168,6 @@ def test_a_score_begins_the_strict_search_for_the_common_case_alone(wish, kind):
 
 
 @each_search
-def test_a_score_that_rises_is_caught_and_named(kind):
+def test_a_rising_score_raises_broken_law_and_names_the_token(kind):
     with pytest.raises(BrokenLaw, match=r"the model gives token 3 after \[\] a score of 1; log-probabilities are at most 0"):
         run(lambda prefix: [-inf, -inf, -inf, 1.0], best_first_beam(2), 5, kind=kind)

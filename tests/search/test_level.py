@@ -1,4 +1,4 @@
-"""`LevelSearch`: the answers of `AnyOrderSearch` level by level, from no more calls. `test_audit.py` has their definitions."""
+"""`LevelSearch`: the answers of level-by-level `AnyOrderSearch` with no more calls. `test_audit.py` tests their definitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLANS: dict[str, Callable[[int, float, Setup, int], Strategy]] = {
 }
 
 
-def searched(kind: Callable[..., Search], plan: Strategy, made: Setup, n: int, truncated: bool, choose: Chooser) -> Search:
+def run_plan(kind: Callable[..., Search], plan: Strategy, made: Setup, n: int, truncated: bool, choose: Chooser) -> Search:
     search = kind(plan, score=made.score, eos={EOS}, context=made.context, n=n, accept_truncated=truncated)
     while batch := choose(search):
         for y in batch:
@@ -31,17 +31,17 @@ def searched(kind: Callable[..., Search], plan: Strategy, made: Setup, n: int, t
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_results_are_those_of_any_order_from_no_more_calls(name, cases, tally):
-    """With every score, n-best, ties, dead ends and outputs cut off; calls do not depend on what is scored when."""
+def test_level_search_equals_any_order_search_with_no_more_calls(name, cases, tally):
+    """For every score, with n-best, ties, dead ends and truncated outputs; calls do not depend on the order of scoring."""
     numbers, faults, saved = cases(160, full=8000), 0, 0
     for case in random_cases(numbers, title=f"level {name}"):
         rng = random.Random(case.seed)
         made = setup(case, SCORES[rng.choice(list(SCORES))])
         n, truncated = rng.choice((1, 1, case.n)), rng.random() < 0.5
         plan = PLANS[name](case.k, rng.choice((0.5, 1.0, 1.6)), made, n)
-        theirs = searched(AnyOrderSearch, plan, made, n, truncated, one_at_a_time).result()
+        theirs = run_plan(AnyOrderSearch, plan, made, n, truncated, one_at_a_time).result()
         choosers = (one_at_a_time, lambda search, k=case.k: search.frontier(k), random_subsets(rng), late_answers(rng))
-        found = [searched(LevelSearch, plan, made, n, truncated, choose).result() for choose in choosers]
+        found = [run_plan(LevelSearch, plan, made, n, truncated, choose).result() for choose in choosers]
         calls = {each.calls for each in found}
         saved += theirs.calls - max(calls)
         faults += len(calls) > 1 or found[0].rows != found[0].calls or max(calls) > theirs.calls
@@ -53,8 +53,8 @@ def test_results_are_those_of_any_order_from_no_more_calls(name, cases, tally):
     assert saved > 0 if plan.order.relies_on_bound else saved == 0
 
 
-def test_what_is_left_of_the_last_level_is_scored_only_if_it_can_finish_among_the_best():
-    """k = 2: [1] and [2] are on the beam; [1, EOS] is an answer, one is enough, and [2, EOS] could only come after it."""
+def test_the_rest_of_the_last_level_is_scored_only_if_it_can_finish_among_the_n_best():
+    """k = 2: [1] and [2] are on the beam; [1, EOS] is the one answer needed, and [2, EOS] could only come after it."""
     tree = {(): (-9.0, -0.1, -3.0), (1,): (-0.1, -2.0, -4.0)}
     scored = []
 
@@ -73,7 +73,7 @@ def test_what_is_left_of_the_last_level_is_scored_only_if_it_can_finish_among_th
     assert run(AnyOrderSearch, 1).result().calls == run(LevelSearch, 2).result().calls == 3
 
 
-def test_a_score_that_rises_is_caught_and_named():
+def test_a_rising_score_raises_broken_law_and_names_the_token():
     plan = beam(2).using(stop=Patience(), order=ShortestFirstPruned())
     search = LevelSearch(plan, score=LengthNormalized(1.0), eos={EOS}, context=Context(n_max=5))
     with pytest.raises(BrokenLaw, match=r"the model gives token 1 after \[\] a score of 1; log-probabilities are at most 0"):

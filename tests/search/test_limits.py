@@ -1,4 +1,4 @@
-"""Where a search ends: n_max, nothing finished, out of budget; and how ties are broken."""
+"""The ends of a search (n_max, nothing finished, out of budget), ties, and broken laws."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from reference import EOS, Toy, beam_keep, beam_leave
 from toys import RULES, Case, run
 
 
-def both(case: Case) -> list[Strategy]:
+def both_strategies(case: Case) -> list[Strategy]:
     return [best_first_beam(case.k, case.finished), beam(case.k, case.finished)]
 
 
 def test_no_answer_is_longer_than_n_max_and_nothing_that_long_is_scored(for_all):
     def claim(case: Case) -> bool:
-        for strategy in both(case):
+        for strategy in both_strategies(case):
             done = run(case.toy, strategy, case.n_max, n=case.n)
             if any(len(tokens) > case.n_max or tokens.index(EOS) != len(tokens) - 1 for tokens, _ in done.answers):
                 return False
@@ -29,7 +29,7 @@ def test_no_answer_is_longer_than_n_max_and_nothing_that_long_is_scored(for_all)
 
 
 def test_truncated_hypotheses_of_rank_below_k_are_answers_where_that_is_asked(for_all):
-    """What Hugging Face does at max_length."""
+    """As Hugging Face does at `max_length`; with `accept_truncated=True`."""
 
     def claim(case: Case) -> bool:
         reference = beam_leave(case.toy, case.k, case.n_max, case.n, accept_truncated=True)
@@ -42,15 +42,15 @@ def test_truncated_hypotheses_of_rank_below_k_are_answers_where_that_is_asked(fo
 # -- nothing finished ----------------------------------------------------------------------------------------------------
 
 
-def without_end(toy: Toy) -> Toy:
+def without_eos(toy: Toy) -> Toy:
     return lambda prefix: (-inf, *toy(prefix)[1:])
 
 
 def test_nothing_finished_is_incomplete_and_the_partial_is_what_algorithm_1_returns(for_all):
     def claim(case: Case) -> bool:
-        toy = without_end(case.toy)
+        toy = without_eos(case.toy)
         best = next(level[0] for level in reversed(beam_keep(toy, case.k, case.n_max).beams) if level)
-        for strategy in both(case):
+        for strategy in both_strategies(case):
             result = run(toy, strategy, case.n_max, n=case.n).result
             if result.status != "incomplete" or result.hypotheses or result.text is not None or result.partial is None:
                 return False
@@ -76,10 +76,10 @@ def test_a_complete_result_has_no_partial():
 
 
 def test_max_calls_gives_up_in_time_and_only_then(for_all):
-    """With what it needs, or more, a search is not disturbed; with less it scores that much, and says `budget`."""
+    """A budget of at least its calls does not change a search; with less it makes exactly `max_calls` calls, status `budget`."""
 
     def claim(case: Case) -> bool:
-        for strategy in both(case):
+        for strategy in both_strategies(case):
             free = run(case.toy, strategy, case.n_max, n=case.n)
             for max_calls in {1, free.result.calls - 1, free.result.calls, free.result.calls + 1} - {0}:
                 done = run(case.toy, strategy, case.n_max, n=case.n, max_calls=max_calls)
@@ -105,9 +105,9 @@ def test_an_unpruned_search_stays_within_its_budget():
 @pytest.mark.parametrize("finished", RULES)
 @pytest.mark.parametrize("make", [beam, best_first_beam])
 def test_ties_go_to_the_shorter_then_to_the_smaller_tokens(make, finished):
-    """Every token is certain (p = 1), so that only the rule for ties decides."""
+    """Every token has p = 1, so that only the rule for ties decides."""
     answers = run(lambda prefix: [0.0, 0.0, 0.0], make(4, finished), 4, n=4).answers
-    expected = {  # keep: `0` holds one of four slots; leave: of each length the first four, `0` among them
+    expected = {  # keep: `0` holds one of four slots; leave: the first four of each length, `0` included
         "keep": [(0,), (1, 0), (1, 1, 0), (1, 1, 1, 0)],
         "leave": [(0,), (1, 0), (2, 0), (1, 1, 0)],
     }[finished]
@@ -116,7 +116,7 @@ def test_ties_go_to_the_shorter_then_to_the_smaller_tokens(make, finished):
 
 def test_the_same_search_twice_is_the_same_search(for_all):
     def claim(case: Case) -> bool:
-        for strategy in both(case):
+        for strategy in both_strategies(case):
             one, two = (run(case.toy, strategy, case.n_max, n=case.n) for _ in range(2))
             if (one.answers, one.prefixes) != (two.answers, two.prefixes):
                 return False
@@ -132,13 +132,13 @@ def rising(prefix: tuple[int, ...]) -> list[float]:
     return [-1.0, 0.25, -0.5]
 
 
-def test_a_score_that_rises_is_caught_and_named_under_best_first():
+def test_a_rising_score_raises_broken_law_under_best_first_search():
     message = r"the model gives token 1 after \[\] a score of 0\.25; log-probabilities are at most 0.*use strategy='beam'"
     with pytest.raises(BrokenLaw, match=message):
         run(rising, best_first_beam(2), 3)
 
 
 @pytest.mark.parametrize("finished", RULES)
-def test_beam_search_takes_a_score_that_rises(finished):
+def test_beam_search_accepts_a_rising_score(finished):
     reference = beam_keep(rising, 2, 4) if finished == "keep" else beam_leave(rising, 2, 4, n=100)
     assert run(rising, beam(2, finished), 4).answers == [(y.tokens, y.value) for y in reference.answers[:1]]

@@ -1,4 +1,4 @@
-"""Hypotheses with equal states are merged: Viterbi's answer for taggers, and the same for best-first and beam search."""
+"""Merging of hypotheses with equal states: Viterbi's answer for taggers, the same by best-first and by beam search."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bestfirst import Model, Scored, decode
 
 
 class Tagger(Model):
-    """A chain: a tag's score depends on the word and on the tag before it. Tags are 1 to `tags`, EOS is 0."""
+    """A linear chain: a tag's score depends on the word and on the previous tag. Tags are 1 to `tags`, EOS is 0."""
 
     eos = 0
 
@@ -58,7 +58,7 @@ def viterbi(model: Tagger, words: list[int]) -> tuple[float, tuple[int, ...]]:
 
 
 def backward(model: Tagger, words: list[int]) -> list[dict[int, float]]:
-    """By position and the tag before it: the best that the rest can add."""
+    """By position and previous tag: the best score of the remaining tags."""
     ahead = [dict.fromkeys(range(model.tags + 1), 0.0)]
     for word in reversed(words):
         rest = ahead[0]
@@ -68,7 +68,7 @@ def backward(model: Tagger, words: list[int]) -> list[dict[int, float]]:
 
 
 class Backward:
-    """The heuristic that knows: for A*, which then goes straight to the best tags."""
+    """The perfect heuristic, from `backward`: A* then expands only the best path."""
 
     admissible = True
 
@@ -89,7 +89,7 @@ def sentences(cases: range, longest: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("strategy", ["best-first", "beam", "best-first-unpruned"])
 @pytest.mark.parametrize("finished", ["leave", "keep"])
-def test_a_beam_as_wide_as_there_are_tags_finds_viterbis_answer(strategy, finished):
+def test_merging_with_one_slot_per_tag_finds_the_viterbi_answer(strategy, finished):
     if strategy == "best-first-unpruned" and finished == "keep":
         pytest.skip("nothing is pruned")
     model = Tagger(4)
@@ -102,11 +102,11 @@ def test_a_beam_as_wide_as_there_are_tags_finds_viterbis_answer(strategy, finish
         assert result.calls <= 4 * len(words) + 2
     plain = decode(Tagger(4, merging=False), texts, beam=4)
     missed = sum(one.hypotheses[0].tokens != other.hypotheses[0].tokens for one, other in zip(results, plain, strict=True))
-    assert missed > 0  # what merging is for
+    assert missed > 0  # without merging some answers are missed
 
 
 def test_best_first_search_merges_as_beam_search_does(cases, tally):
-    """Whatever the beam, the budget of rows and the number of answers."""
+    """For any beam, row budget and number of answers."""
     wrong = searches = 0
     for case in cases(150, full=2000):
         rng = random.Random(case)
@@ -126,7 +126,7 @@ def test_best_first_search_merges_as_beam_search_does(cases, tally):
 
 
 def reference(model: Tagger, words: list[int], k: int) -> list[tuple[float, tuple[int, ...]]]:
-    """Beam search level by level: of the candidates with one last tag the best, and of these the k best."""
+    """Beam search level by level: the best candidate for each last tag, and of these the k best."""
     beam: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     for word in words:
         best: dict[int, tuple[float, tuple[int, ...]]] = {}
@@ -140,8 +140,8 @@ def reference(model: Tagger, words: list[int], k: int) -> list[tuple[float, tupl
     return beam
 
 
-def test_a_star_with_a_backward_heuristic_needs_one_call_a_token():
-    """200 of 200 optimal: the heuristic sees the input, and knows the best that is to come."""
+def test_a_star_with_a_backward_heuristic_needs_one_call_per_token():
+    """200 of 200 optimal: the heuristic reads the input and returns the best remaining score."""
     model = Tagger(5, merging=False)
     texts = sentences(range(200), 10)
     results = decode(model, texts, strategy="a-star", heuristic=Backward(model))
@@ -154,7 +154,7 @@ def test_a_star_with_a_backward_heuristic_needs_one_call_a_token():
     assert optimal == 200
 
 
-def test_the_best_of_all_is_found_where_brute_force_can_say_so():
+def test_merging_finds_the_best_of_all_taggings():
     model = Tagger(3)
     for words in sentences(range(40), 5):
         best = max(
@@ -166,8 +166,8 @@ def test_the_best_of_all_is_found_where_brute_force_can_say_so():
 
 
 @pytest.mark.parametrize("strategy", ["best-first", "beam", "best-first-unpruned", "breadth-first"])
-def test_a_trace_tells_who_is_out_for_another_of_its_state(strategy):
-    """No beam is ever full here: there are fewer states."""
+def test_a_trace_names_hypotheses_dropped_by_merging(strategy):
+    """No beam is full here: there are fewer states than slots."""
     texts = sentences(range(5), 6)
     plain, traced = (decode(Tagger(4), texts, strategy=strategy, beam=5, trace=trace) for trace in (False, True))
     assert [(each.hypotheses, each.calls) for each in traced] == [(each.hypotheses, each.calls) for each in plain]

@@ -1,4 +1,4 @@
-"""The steps of the proofs in docs/algorithm.md and docs/scores.md, as they are written there, on random trees with ties."""
+"""The steps of the proofs in docs/algorithm.md and docs/scores.md, on random trees with ties."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import chain
 from math import inf
 from pathlib import Path
 
-from search.audit import KINDS, Node, Tokens, World, best, by_value, full, next_level, patient, random_increments
+from search.audit import KINDS, Node, Tokens, World, best, by_value, full, next_level, patience_search, random_increments
 
 Beams = list[list[Node]]
 Concern = Callable[[Node, Node], bool]
@@ -32,20 +32,20 @@ def random_world(seed: int, score: Callable[[float, int], float] | None = None) 
 
 
 def beams_of(world: World, scored: set[Tokens]) -> Beams:
-    """B: the beams that these hypotheses make; of the others no children are known."""
+    """B: the beams if these hypotheses are scored, and the children of all others are unknown."""
     known = world._replace(increments=lambda prefix: world.increments(prefix) if prefix in scored else ())
     return full(known).beams
 
 
-def open_of(beams: Beams, scored: set[Tokens]) -> list[Node]:
+def open_members(beams: Beams, scored: set[Tokens]) -> list[Node]:
     return [y for beam in beams[:-1] for y in beam if not y.done and y.tokens not in scored]
 
 
-def growing(rng: random.Random, world: World) -> Iterator[tuple[set[Tokens], Beams, list[Node]]]:
-    """What is scored, the beams and who is open, as one after another is scored: the best, the longest, or any."""
+def growing_searches(rng: random.Random, world: World) -> Iterator[tuple[set[Tokens], Beams, list[Node]]]:
+    """The scored set, the beams and the open members of a growing search that scores the best, the longest, or any next."""
     scored: set[Tokens] = set()
     order = rng.choice((partial(bound, world), lambda y: -y.length, lambda y: rng.random()))
-    while waiting := open_of(beams := beams_of(world, scored), scored):
+    while waiting := open_members(beams := beams_of(world, scored), scored):
         yield scored, beams, waiting
         scored.add(min(waiting, key=order if rng.random() < 0.9 else by_value).tokens)
     yield scored, beams, waiting
@@ -61,7 +61,7 @@ def falls_off(world: World, beams: Beams, y: Node) -> int:
 
 
 def shadow_scores(world: World, beams: Beams, y: Node) -> Iterator[tuple[int, float]]:
-    """Each length, and the best that a continuation of `y` can be worth on its beam: by value (*leave*), by score (*keep*)."""
+    """σ(y, u) for each length u: the best that a continuation of `y` can have there, a value (*leave*) or a score (*keep*)."""
     if not world.keep:
         yield from ((u, y.value) for u in range(y.length + 1, falls_off(world, beams, y)))
         return
@@ -78,12 +78,12 @@ def shadow_scores(world: World, beams: Beams, y: Node) -> Iterator[tuple[int, fl
 
 
 def test_beams_are_equal_outside_the_shadows(cases, tally):
-    """Those of many open ones included, of which one is shorter than another, comes after it, and falls off in between."""
+    """Including open members of which one is shorter than another, ranks behind it, and falls off at a length in between."""
     looked = faults = between = 0
     for seed in cases(220, full=10_000):
         rng, world = random_world(seed)
         whole = full(world).beams
-        for _, beams, waiting in growing(rng, world):
+        for _, beams, waiting in growing_searches(rng, world):
             highest = [-inf] * (world.n_max + 1)
             for u, reached in chain.from_iterable(shadow_scores(world, beams, y) for y in waiting):
                 highest[u] = max(highest[u], reached)
@@ -103,26 +103,26 @@ def test_beams_are_equal_outside_the_shadows(cases, tally):
     assert between > 0
 
 
-# -- docs/scores.md: what is of concern is the same ---------------------------------------------------------------------------
+# -- docs/scores.md: hypotheses of concern are the same -----------------------------------------------------------------------
 
 
 def bound(world: World, y: Node) -> tuple[float, int, Tokens]:
     return -max(world.score(y.value, u) for u in range(y.length + 1, world.n_max + 1)), y.length, y.tokens
 
 
-def in_order(y: Node, a: Node) -> bool:
+def not_after(y: Node, a: Node) -> bool:
     return y[:3] <= a[:3]
 
 
-def by_score(y: Node, a: Node) -> bool:
+def scores_no_less(y: Node, a: Node) -> bool:
     return y.cost <= a.cost
 
 
 def differences(seed: int, concern: Concern, score: Callable[[float, int], float] | None = None) -> tuple[int, bool]:
-    """Of one search in any order, when it may stop: beams of which what is of concern differs from beam search's; and answers."""
+    """Of one search when it may stop: beams whose hypotheses of concern differ from beam search's; whether answers differ."""
     rng, world = random_world(seed, score)
     whole = full(world)
-    for _, beams, waiting in growing(rng, world):
+    for _, beams, waiting in growing_searches(rng, world):
         found = beams[-1] if world.keep else chain.from_iterable(beams)
         answers = sorted(y for y in found if y.done)
         if len(answers) < world.n or any(bound(world, y) < answers[world.n - 1][:3] for y in waiting):
@@ -142,48 +142,48 @@ def total(cases: range, counted: Callable[[int], tuple[int, bool]]) -> tuple[int
     return sum(differ for differ, _ in found), sum(answers for _, answers in found)
 
 
-def test_what_is_of_concern_is_the_same(cases, tally):
-    """An answer that does not come after the n-th in the order. Of those that score no less, some are not found: ties."""
+def test_hypotheses_of_concern_equal_those_of_beam_search(cases, tally):
+    """Of concern: answers not after the n-th in the order. Not all answers with at least its score: some ties are not found."""
     tried = cases(300, full=20_000)
-    faults = total(tried, partial(differences, concern=in_order))
+    faults = total(tried, partial(differences, concern=not_after))
     tally("searches of which what is of concern was compared", len(tried), sum(faults))
     assert faults == (0, 0)
-    differ, answers = total(tried, partial(differences, concern=by_score))
+    differ, answers = total(tried, partial(differences, concern=scores_no_less))
     assert differ > 0
     assert answers == 0
 
 
-def test_a_score_that_does_not_rise_strictly_is_another_matter():
-    """Flat in the value at short lengths: the proof's step for `keep` fails, and answers do. Three of 2,500 that were tried."""
+def test_the_proof_for_keep_fails_for_a_score_that_does_not_rise_strictly():
+    """Constant at short lengths: the proof's step for `keep` fails, and answers differ. Three of 2,500 seeds that were tried."""
 
     def flat(v: float, t: int) -> float:
         return -1000.0 if t < 4 else v / t
 
     for seed in (447, 666, 877):
-        differ, answers = differences(seed, in_order, flat)
+        differ, answers = differences(seed, not_after, flat)
         assert differ > 0
         assert answers
 
 
-def test_beams_that_shrink_are_neither_rule(cases):
-    """Marian's: a finished hypothesis makes the beams narrower; it neither holds a slot while good enough nor leaves one."""
+def test_shrinking_beams_are_neither_keep_nor_leave(cases):
+    """Marian's: a finished hypothesis narrows the beams; it neither holds a slot while good enough nor leaves it free."""
     other = {True: 0, False: 0}
     for seed in cases(100, full=100):
         _, world = random_world(seed)
-        shrunk = best(patient(world._replace(keep=False), 1.0, shrinks=True).answers, world.n)
+        shrunk = best(patience_search(world._replace(keep=False), 1.0, shrinks=True).answers, world.n)
         other[world.keep] += shrunk != best(full(world).answers, world.n)
     assert min(other.values()) > 0
 
 
-def test_a_level_after_a_level_is_the_full_beams():
-    """`beams_of` with all scored is what `next_level` makes."""
+def test_beams_with_everything_scored_are_the_full_beams():
+    """`beams_of` and `next_level` agree."""
     _, world = random_world(3)
     whole = full(world).beams
     assert beams_of(world, {y.tokens for beam in whole for y in beam}) == whole
     assert next_level(world, whole[0]) == whole[1]
 
 
-def test_the_proofs_say_so():
+def test_the_docs_state_the_tested_steps_of_the_proofs():
     docs = Path(__file__).parents[2] / "docs"
     algorithm, scores = (" ".join((docs / name).read_text(encoding="utf-8").split()) for name in ("algorithm.md", "scores.md"))
     assert "nor is a shorter one behind another whose own D lies between" in algorithm

@@ -1,4 +1,4 @@
-"""Section 4 of the paper, statement by statement, as properties of `AnyOrderSearch` in strict order."""
+"""Section 4 of the paper: each lemma, corollary and theorem, as a property of `AnyOrderSearch` in strict order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def best_first_run(case: Case, **settings: object) -> Run:
 
 
 def run_to_the_end(case: Case):
-    """Beam search that never stops early: Algorithm 1, or the pool that collects to n_max."""
+    """Beam search without early stopping: Algorithm 1 (`keep`), or a pool that collects until n_max (`leave`)."""
     if case.finished == "keep":
         return beam_keep(case.toy, case.k, case.n_max)
     return beam_leave(case.toy, case.k, case.n_max, n=case.n_max * (case.k + 1))
@@ -55,7 +55,7 @@ def test_lemma_4_3_beam_search_pops_whatever_best_first_pops(for_all):
 
 
 def test_corollary_4_3_1_best_first_never_pops_more_than_beam_search(for_all):
-    """Nor more than beam search that stops as soon as its n answers are certain."""
+    """Nor more than optimally stopped beam search, which stops as soon as its n answers are certain."""
 
     def claim(case: Case) -> bool:
         calls = best_first_run(case).result.calls
@@ -67,13 +67,13 @@ def test_corollary_4_3_1_best_first_never_pops_more_than_beam_search(for_all):
 
 
 def test_theorem_4_4_after_k_pops_of_a_length_nothing_shorter_is_popped(for_all):
-    """Under `keep`, the rule for which the paper states it: a finished hypothesis is popped at every length from its own on."""
+    """Under `keep`, the paper's rule: a finished hypothesis counts as popped at its own and every greater length."""
 
     def claim(case: Case) -> bool:
         case = case._replace(finished="keep", n=min(case.n, case.k))
         pops, floor, done = Counter(), -1, set()
 
-        def strictly(search: AnyOrderSearch):
+        def in_strict_order(search: AnyOrderSearch):
             nonlocal floor
             y = search.needed()
             if y is None:
@@ -88,14 +88,14 @@ def test_theorem_4_4_after_k_pops_of_a_length_nothing_shorter_is_popped(for_all)
             return [y]
 
         shorter: list[bool] = []
-        best_first_run(case, choose=strictly)
+        best_first_run(case, choose=in_strict_order)
         return not any(shorter)
 
     for_all(claim, normal=192, full=1920)
 
 
 def test_theorem_4_4_what_is_pruned_did_not_need_to_be_popped(for_all):
-    """Popping it all the same, under either rule, gives the same answers, and `calls` does not count it."""
+    """A search that pops it nevertheless, under either rule, gives the same answers and the same `calls`."""
 
     def claim(case: Case) -> bool:
         def unpruned(search: AnyOrderSearch):
@@ -142,22 +142,22 @@ def test_theorem_4_5_has_no_small_counterexample(finished, data):
 
 
 def test_theorem_4_6_what_can_be_counted_of_the_runtime(for_all):
-    """At most n_max * k pops and |V| children of each; at most k (`leave`: unfinished) on a beam, n_max * k in the queue."""
+    """At most n_max * k pops with |V| children each; at most k members (`leave`: unfinished) per beam, n_max * k in the queue."""
 
     def claim(case: Case) -> bool:
-        within = []
+        within_limits = []
 
-        def strictly(search: AnyOrderSearch):
-            within.append(search.agenda.queued() <= case.n_max * case.k)
+        def in_strict_order(search: AnyOrderSearch):
+            within_limits.append(search.agenda.queued() <= case.n_max * case.k)
             for level in search.agenda.beams:
-                within.append((len(level.members) if case.finished == "keep" else level.unfinished) <= case.k)
-                within.append(len(level.members) < 2 * case.k or case.k == 1)
+                within_limits.append((len(level.members) if case.finished == "keep" else level.unfinished) <= case.k)
+                within_limits.append(len(level.members) < 2 * case.k or case.k == 1)
             y = search.needed()
             return [] if y is None else [y]
 
-        done = best_first_run(case, choose=strictly)
+        done = best_first_run(case, choose=in_strict_order)
         made = [len(y.children) for y in done.scored]
-        return all(within) and len(done.scored) <= case.n_max * case.k and max(made) <= case.vocabulary
+        return all(within_limits) and len(done.scored) <= case.n_max * case.k and max(made) <= case.vocabulary
 
     for_all(claim, normal=192, full=1920)
 

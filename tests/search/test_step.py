@@ -1,4 +1,4 @@
-"""`StepSearch`: Hugging Face's `early_stopping=False` in strict order, without what cannot be among the n best (`audit`)."""
+"""`StepSearch`: Hugging Face's `early_stopping=False` in strict order, without hypotheses that cannot be among the n best."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from bestfirst.scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, Score
 from bestfirst.search import AnyOrderSearch, Context, Search, StepSearch, Successors, best_first_beam
 from bestfirst.strategies import HuggingFaceStep
-from search.audit import KINDS, Tokens, World, best, full, hugging_faces, random_increments
+from search.audit import KINDS, Tokens, World, best, full, hugging_face_search, random_increments
 
 SOURCE = 4
 SCORES: list[Score] = [LengthNormalized(1.0), LengthNormalized(2.0), GNMT(0.6), LengthReward(0.5), BoundedLengthReward(1.0, 1.5)]
 
 
 def random_world(seed: int) -> tuple[str, Score, World]:
-    """With ends that come late and lengths at which tokens cost little, so that scores fall and recover."""
+    """With late EOS and lengths at which tokens cost little, so that scores fall and recover."""
     rng = random.Random(f"step {seed}")
     score, kind, k, n_max = rng.choice(SCORES), rng.choice(KINDS), rng.randint(1, 5), rng.randint(4, 14)
     vocabulary = rng.randint(2, 5)
@@ -37,7 +37,7 @@ def random_world(seed: int) -> tuple[str, Score, World]:
 
 
 def run(search: Search, world: World, rows: int | None, rng: random.Random) -> Search:
-    """So many at a time, or any of what may be scored, in any order."""
+    """Score `rows` hypotheses at a time, or (None) a random part of the frontier in random order."""
     while ready := search.frontier(rows or rng.choice((1, 3, 100))):
         for y in ready if rows else rng.sample(ready, rng.randint(1, len(ready))):
             found = world.increments(y.tokens)
@@ -46,7 +46,7 @@ def run(search: Search, world: World, rows: int | None, rng: random.Random) -> S
     return search
 
 
-def searched(kind: Callable[..., Search], score: Score, world: World, rows: int | None, seed: int) -> Search:
+def run_plan(kind: Callable[..., Search], score: Score, world: World, rows: int | None, seed: int) -> Search:
     plan = best_first_beam(world.k).using(stop=HuggingFaceStep())
     context = Context(world.n_max, SOURCE)
     search = kind(plan, score=score, eos={world.eos}, context=context, n=world.n, accept_truncated=world.truncated)
@@ -57,15 +57,15 @@ def answers(search: Search) -> list[tuple[Tokens, float]]:
     return [(each.tokens, each.score) for each in search.result().hypotheses]
 
 
-def test_answers_are_hugging_faces_from_no_more_calls_than_precede_its_step(cases, tally):
-    """Nor from more than beam search makes, ties included. Calls do not depend on the order."""
+def test_step_search_gives_hugging_faces_answers_with_no_more_calls(cases, tally):
+    """No more than `AnyOrderSearch`, which scores all that precedes the step, or beam search; ties included, in any order."""
     searches = faults = saved = 0
     for seed in cases(300, full=20_000):
         _, score, world = random_world(seed)
-        theirs = hugging_faces(world, False)
+        theirs = hugging_face_search(world, False)
         expected = best(theirs.answers, world.n)
-        found = [searched(StepSearch, score, world, rows, seed) for rows in (1, world.k, None)]
-        before = searched(AnyOrderSearch, score, world, 1, seed)
+        found = [run_plan(StepSearch, score, world, rows, seed) for rows in (1, world.k, None)]
+        before = run_plan(AnyOrderSearch, score, world, 1, seed)
         calls = {search.result().calls for search in found}
         searches += len(found)
         faults += sum(answers(search) != expected for search in (*found, before))
@@ -79,26 +79,26 @@ def test_answers_are_hugging_faces_from_no_more_calls_than_precede_its_step(case
 
 @pytest.mark.parametrize("eos", [0, 1])
 @pytest.mark.parametrize(("kind", "score"), [(StepSearch, LengthNormalized(1.0)), (AnyOrderSearch, LogProbability())])
-def test_equal_scores_settle_the_step(kind, score, eos):
-    """Two tokens at one half each, both answers wanted: no more calls than beam search, although all have one score."""
+def test_equal_scores_decide_the_step(kind, score, eos):
+    """Two tokens of probability 1/2, n = 2: as many calls as beam search, although all scores are equal."""
     world = World(lambda prefix: (log(0.5), log(0.5)), lambda v, t: score.final(v, t, Context(5)), False, 2, 2, 5, eos=eos)
-    theirs = hugging_faces(world, False)
-    search = searched(kind, score, world, 1, 0)
+    theirs = hugging_face_search(world, False)
+    search = run_plan(kind, score, world, 1, 0)
     assert answers(search) == best(theirs.answers, 2)
     assert search.result().calls == theirs.calls == 2
 
 
-def test_where_nothing_finishes_the_best_unfinished_one_has_its_score():
+def test_the_partial_hypothesis_has_its_final_score_when_nothing_finishes():
     world = World(lambda prefix: (-inf, -0.6, -1.1), lambda v, t: v / t, False, 2, 1, 3)
-    partials = [searched(kind, LengthNormalized(1.0), world, 1, 0).result().partial for kind in (StepSearch, AnyOrderSearch)]
+    partials = [run_plan(kind, LengthNormalized(1.0), world, 1, 0).result().partial for kind in (StepSearch, AnyOrderSearch)]
     assert partials[0] == partials[1]
     assert partials[0].score == pytest.approx(-0.6)
 
 
 def recovering(ends: bool) -> World:
-    """The best of all is found long after the k answers that make Hugging Face stop, if `ends`; what is left out is one of them.
+    """If `ends`, the best of all comes long after the k answers at which Hugging Face stops, one of which is left out.
 
-    k = 2: an answer worth -1; [2], which can only become one worth -1.5; and a path whose score falls to -1.6 and rises to -0.64.
+    k = 2: an answer of score -1; [2], which can only become one of -1.5; and a path whose score falls to -1.6 and rises to -0.64.
     """
     tree = {
         (): (-1.0, -0.1, -3.0),
@@ -117,23 +117,23 @@ def recovering(ends: bool) -> World:
 
 @pytest.mark.parametrize("ends", [True, False])
 @pytest.mark.parametrize("rows", [1, 2, None])
-def test_what_is_left_out_is_made_good_where_it_could_have_been_the_stop(ends, rows):
+def test_the_search_restarts_if_a_hypothesis_left_out_could_decide_the_stop(ends, rows):
     world = recovering(ends)
-    expected = best(hugging_faces(world, False).answers, 1)
+    expected = best(hugging_face_search(world, False).answers, 1)
     assert expected[0][1] == (-1.0 if ends else -16.0 / 25)
-    search = searched(StepSearch, LengthNormalized(1.0), world, rows, 0)
+    search = run_plan(StepSearch, LengthNormalized(1.0), world, rows, 0)
     assert answers(search) == expected
     assert search.children[search.root, 2].successors is not None
 
 
-def test_what_one_chain_could_change_is_scored(cases, tally):
-    """A bound from below: prefixes below which one chain that costs nothing, ending somewhere or nowhere, gives other answers."""
+def test_every_prefix_below_which_a_chain_changes_the_answers_is_scored(cases, tally):
+    """A lower bound: prefixes below which one chain at no cost, of any length or without EOS, changes the answers."""
     tried = faults = needed = scored = 0
     for seed in cases(40, full=1000):
         kind, score, world = random_world(seed)
         if kind not in ("peaked", "flat") or world.truncated or world.n_max > 8 or world.k > 3:
             continue
-        search = searched(StepSearch, score, world, 1, seed)
+        search = run_plan(StepSearch, score, world, 1, seed)
         expected = answers(search)
         tried += 1
         for y in (y for level in full(world).beams[: world.n_max] for y in level if not y.done):
@@ -141,9 +141,12 @@ def test_what_one_chain_could_change_is_scored(cases, tally):
                 (*y.tokens, *[1 - min(world.eos, 1)] * (end - y.length - 1), world.eos)
                 for end in range(y.length + 1, world.n_max + 2)
             ]
-            if any(best(hugging_faces(chained(world, chain, y.length), False).answers, world.n) != expected for chain in chains):
+            if any(
+                best(hugging_face_search(with_chain(world, chain, y.length), False).answers, world.n) != expected
+                for chain in chains
+            ):
                 needed += 1
-                faults += not called(search, y.tokens)
+                faults += not was_on_a_beam(search, y.tokens)
         scored += search.result().calls
     tally("prefixes that Hugging Face's stop needs", needed, faults)
     assert tried > 0
@@ -151,8 +154,8 @@ def test_what_one_chain_could_change_is_scored(cases, tally):
     assert needed <= scored
 
 
-def chained(world: World, chain: Tokens, at: int) -> World:
-    """This world with one chain below a prefix, and nothing else there."""
+def with_chain(world: World, chain: Tokens, at: int) -> World:
+    """This world with nothing but one chain below the prefix of length `at`."""
 
     def increments(prefix: Tokens) -> tuple[float, ...]:
         if prefix[:at] != chain[:at]:
@@ -164,8 +167,8 @@ def chained(world: World, chain: Tokens, at: int) -> World:
     return world._replace(increments=increments)
 
 
-def called(search: StepSearch, tokens: Tokens) -> bool:
-    """Whether this prefix had its turn."""
+def was_on_a_beam(search: StepSearch, tokens: Tokens) -> bool:
+    """Whether this prefix was on a beam of the search."""
     y = search.root
     for token in tokens:
         if y.successors is None or token not in y.successors.tokens:

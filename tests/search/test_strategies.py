@@ -1,4 +1,4 @@
-"""Table 1: what each strategy finds, and what each of them claims."""
+"""Table 1 of the paper (every search strategy), section 3.1, and "A Note on Heuristics": answers and claims of exactness."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from toys import RULES, Case, random_cases, run
 TIE_FREE = ("peaked", "flat")
 
 
-def best_rest(toy: Toy, n_max: int) -> Heuristic:
-    """The perfect heuristic: what the best completion of a hypothesis adds to its score."""
+def perfect_heuristic(toy: Toy, n_max: int) -> Heuristic:
+    """The perfect heuristic: the score that the best completion of a hypothesis adds."""
 
     @cache
     def rest(prefix: tuple[int, ...]) -> float:
@@ -84,7 +84,7 @@ def test_unpruned_best_first_and_breadth_first_find_what_exhaustive_search_finds
 @pytest.mark.parametrize("slack", [0.0, 0.5, 2.0])
 def test_a_star_with_an_admissible_heuristic_finds_what_exhaustive_search_finds(for_all, slack):
     def claim(case: Case) -> bool:
-        perfect = best_rest(case.toy, case.n_max)
+        perfect = perfect_heuristic(case.toy, case.n_max)
 
         def h(y: Hypothesis, context: Context) -> float:
             return min(0.0, perfect(y, context) + slack * (1 + sum(y.tokens) % 3))
@@ -98,7 +98,7 @@ def test_a_star_with_an_admissible_heuristic_finds_what_exhaustive_search_finds(
 
 def test_a_star_with_a_perfect_heuristic_expands_only_the_answers_path(for_all):
     def claim(case: Case) -> bool:
-        done = run(case.toy, a_star(best_rest(case.toy, case.n_max)), case.n_max)
+        done = run(case.toy, a_star(perfect_heuristic(case.toy, case.n_max)), case.n_max)
         answer = done.result.hypotheses[0].tokens
         return done.prefixes == [answer[:length] for length in range(len(answer))]
 
@@ -107,7 +107,7 @@ def test_a_star_with_a_perfect_heuristic_expands_only_the_answers_path(for_all):
 
 def test_a_star_with_a_perfect_heuristic_expands_only_paths_to_a_best_answer_where_several_tie(for_all):
     def claim(case: Case) -> bool:
-        h = best_rest(case.toy, case.n_max)
+        h = perfect_heuristic(case.toy, case.n_max)
         done = run(case.toy, a_star(h), case.n_max)
         best = done.result.hypotheses[0].score
         return all(y.value + h(y, Context(case.n_max)) == best for y in done.scored)
@@ -129,36 +129,36 @@ def test_a_star_beam_without_a_heuristic_is_best_first_beam_search(for_all):
 
 @pytest.mark.parametrize("finished", RULES)
 def test_note_on_heuristics_an_admissible_heuristic_can_push_beam_searchs_result_off_the_beam(finished):
-    """By hand, k = 1. Beam search follows `1`; a heuristic that grossly overestimates `2` makes `2` take the only slot."""
+    """By hand, k = 1. Beam search extends `1`; a heuristic that grossly overestimates `2` gives it the only slot."""
     table = {(): [-9.0, -1.0, -1.5], (1,): [-1.0, -8.0, -8.0], (2,): [-5.0, -8.0, -8.0]}
 
     def toy(prefix: tuple[int, ...]) -> list[float]:
         return table.get(prefix, [-1.0, -9.0, -9.0])
 
     def h(y: Hypothesis, context: Context) -> float:
-        return 0.0 if y.tokens == (2,) else -1.0 if y.tokens else 0.0  # never below what is to come: -5 after 2, -1 after 1
+        return 0.0 if y.tokens == (2,) else -1.0 if y.tokens else 0.0  # admissible: the best rest is -5 after 2, -1 after 1
 
     h.admissible = True
     assert run(toy, beam(1, finished), 3).answers == [((1, 0), -2.0)]
-    astray = run(toy, a_star_beam(1, h, finished), 3)
-    assert astray.answers == [((2, 0), -6.5)]
-    assert not astray.result.exact  # and says so
+    by_a_star_beam = run(toy, a_star_beam(1, h, finished), 3)
+    assert by_a_star_beam.answers == [((2, 0), -6.5)]
+    assert not by_a_star_beam.result.exact  # and the result says so
     assert run(toy, a_star(h), 3).answers == [((1, 0), -2.0)]  # without pruning the same heuristic does no harm
 
 
 def test_note_on_heuristics_a_star_beam_differs_from_beam_search_and_never_claims_otherwise(cases):
-    """Even a perfect heuristic changes the result (here for the better): k-optimality is beam search's, not the model's."""
+    """Even a perfect heuristic changes the result (here for the better): k-optimality refers to beam search, not the model."""
     differ = 0
     for case in random_cases(cases(128, full=1280), title="note on heuristics", kinds=TIE_FREE, small=True):
-        astray = run(case.toy, a_star_beam(case.k, best_rest(case.toy, case.n_max), case.finished), case.n_max)
+        by_a_star_beam = run(case.toy, a_star_beam(case.k, perfect_heuristic(case.toy, case.n_max), case.finished), case.n_max)
         best = beam_keep(case.toy, case.k, case.n_max).answers[:1]
-        differ += astray.answers != expected(best)
-        assert not astray.result.exact
+        differ += by_a_star_beam.answers != expected(best)
+        assert not by_a_star_beam.result.exact
     assert differ > 0
 
 
-def test_children_are_cut_by_what_ranks_them():
-    """k = 1: the two best tokens lead nowhere, which the heuristic knows: Algorithm 2 asks it of every child."""
+def test_children_are_pruned_by_score_plus_heuristic():
+    """k = 1: the two best tokens are dead ends for the heuristic, which Algorithm 2 evaluates for every child."""
     table = {(): [-9.0, -0.5, -1.0, -3.0], (3,): [-0.1, -9.0, -9.0, -9.0]}
 
     def h(y: Hypothesis, context: Context) -> float:
@@ -170,13 +170,13 @@ def test_children_are_cut_by_what_ranks_them():
     assert not result.exact
 
 
-# -- what a strategy may be made of ---------------------------------------------------------------------------------------
+# -- invalid strategies and settings --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("k", "message"), [(0, "at least 1, got 0"), (-1, "at least 1, got -1"), (2.5, r"a whole number, got 2\.5"), (nan, "got nan")]
 )
-def test_a_beam_that_is_no_whole_number_of_at_least_1_is_refused(k, message):
+def test_a_beam_that_is_not_a_whole_number_of_at_least_1_is_refused(k, message):
     with pytest.raises(ValueError, match=f"beam must be .*{message}; use strategy='best-first-unpruned' for no limit"):
         best_first_beam(k)
 
@@ -186,7 +186,7 @@ def test_an_unknown_rule_for_finished_hypotheses_is_refused():
         best_first_beam(2, "drop")
 
 
-def test_a_queue_that_holds_nothing_is_refused():
+def test_a_queue_capacity_of_0_is_refused():
     with pytest.raises(ValueError, match="queue_capacity must be at least 1, got 0"):
         best_first_beam(2, queue_capacity=0)
 
@@ -203,7 +203,7 @@ def test_a_queue_that_holds_nothing_is_refused():
         (best_first_beam(2), {"context": Context(n_max=0)}, "max_length must be at least 1, got 0"),
     ],
 )
-def test_a_search_for_nothing_is_refused(strategy: Strategy, settings, message):
+def test_invalid_nbest_max_calls_and_max_length_are_refused(strategy: Strategy, settings, message):
     settings = {"eos": {EOS}, "context": Context(n_max=3), **settings}
     for score in (LogProbability(), LengthNormalized(1.0), Diverse(1, 0.5)):
         plan = beam(strategy.k, strategy.finished) if isinstance(score, Diverse) else strategy
@@ -214,8 +214,8 @@ def test_a_search_for_nothing_is_refused(strategy: Strategy, settings, message):
 @pytest.mark.parametrize(
     ("contradicting", "own"), [({"beam": 7}, "3"), ({"finished": "keep"}, "'leave'"), ({"heuristic": len}, "None")]
 )
-def test_what_contradicts_a_strategy_that_is_an_object_is_refused(contradicting, own):
-    """It was dropped without a word."""
+def test_settings_that_contradict_a_strategy_object_are_refused(contradicting, own):
+    """It used to be ignored silently."""
     with pytest.raises(ValueError, match=f"is not the strategy's own, which is {own}; leave it out"):
         Decoding(best_first_beam(3), **contradicting)
     assert Decoding(best_first_beam(3), beam=3).plan.k == 3

@@ -1,4 +1,4 @@
-"""The trace: every event of a search, from which the search can be told again."""
+"""The trace: every event of a search, from which the search can be reconstructed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def traced(case: Case, **settings: object):
 
 
 def prefixes(events: list[dict]) -> dict[int, tuple[int, ...]]:
-    """The search tree, told by `push` lines alone: from a number to all tokens of that hypothesis."""
+    """The search tree from the `push` lines alone: from an id to the tokens of its hypothesis."""
     tree: dict[int, tuple[int, ...]] = {}
     for line in events:
         if line["event"] == "push" and line["id"] not in tree:
@@ -32,11 +32,11 @@ def test_a_trace_tells_the_tree_the_pops_and_the_answers(for_all):
         done, events = traced(case)
         tree = prefixes(events)
         popped = [tree[line["id"]] for line in events if line["event"] == "pop"]
-        standing = {}
+        is_answer = {}
         for line in events:
             if line["event"] in ("finish", "prune", "evict"):
-                standing[tree[line["id"]]] = line["event"] == "finish"
-        finished = [tokens for tokens, stands in standing.items() if stands]
+                is_answer[tree[line["id"]]] = line["event"] == "finish"
+        finished = [tokens for tokens, accepted in is_answer.items() if accepted]
         return (
             len(set(tree.values())) == len(tree)
             and popped == done.prefixes
@@ -70,7 +70,7 @@ def test_all_events_occur():
     assert events == EVENTS
 
 
-def test_labels_are_on_every_event():
+def test_the_labels_of_a_trace_are_on_every_event():
     case = Case("flat", 5, 1, k=3, n_max=6, n=2, finished="leave")
     trace = Trace(input=7)
     run(case.toy, best_first_beam(3), 6, n=2, trace=trace)
@@ -88,8 +88,8 @@ def test_a_trace_changes_nothing_and_is_off_by_default(for_all):
     for_all(claim, normal=64, full=320, searches=2)
 
 
-def test_a_trace_of_scoring_ahead_tells_the_same_answers():
-    """Ahead of turn more is popped, and what was popped may be pruned; each hypothesis keeps its number."""
+def test_a_trace_of_scoring_ahead_has_the_same_answers():
+    """Scoring ahead pops more, and a popped hypothesis may be pruned later; each hypothesis keeps its id."""
     rng = random.Random(0)
     for seed in range(30):
         case = Case("peaked", 5, seed, k=4, n_max=6, n=2, finished=rng.choice(("keep", "leave")))
