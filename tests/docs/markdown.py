@@ -62,7 +62,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def other_shell_blocks(page: Path) -> list[str]:
-    """Shell and Python blocks whose language is spelled so that they would not be run."""
+    """Languages of shell and Python blocks that would not be run, since they are not called bash or python."""
     languages = [match["language"] for match in BLOCK.finditer(page.read_text(encoding="utf-8"))]
     return [language for language in languages if language in ("sh", "shell", "console", "py")]
 
