@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A search, seen and explained
 #
-# Beam search keeps the k best hypotheses of each length and goes on length by length. Best-first search looks at the same beams, but always
+# Beam search keeps the k best hypotheses of each length and proceeds length by length. Best-first search has the same beams, but always
 # expands the best hypothesis first, and stops as soon as the best finished one cannot be beaten.
 # %%
 import bestfirst
@@ -11,17 +11,17 @@ text = "Wie melkt man eine Kuh?"
 fast, beam = (bestfirst.decode(model, [text], beam=3, strategy=s, trace=True)[0] for s in ("best-first", "beam"))
 print(fast.calls, beam.calls)
 # %% [markdown]
-# Here is what it did. Press play, or the arrow keys; click a hypothesis to know why it lives or died.
+# The page below replays both searches. Press play, or the arrow keys; click a hypothesis to see why it was kept or pruned.
 # %%
 bestfirst.view(fast, beam)
 # %% [markdown]
-# The same as a list of events: what was pushed, popped, pruned and returned.
+# The same search as a list of events: which hypotheses were pushed, popped, pruned and returned.
 # %%
 from collections import Counter
 
 print(Counter(event["event"] for event in fast.trace.events))
 # %% [markdown]
-# Greedy search gives another answer here. `explain` says where it lost the good one, and the smallest beam that keeps it.
+# Greedy search has another output here. `explain` tells where it lost the better one, and the smallest beam that keeps it.
 # %%
 print(bestfirst.decode(model, [text], strategy="greedy")[0].text)
 why = bestfirst.explain(model, text, "How do you milk a cow?", beam=1)

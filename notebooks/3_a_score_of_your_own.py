@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A score of your own
 #
-# Log-probability prefers short outputs. Suppose that you want outputs about as long as their input: take something off for every token of difference.
-# A score is one class. `final` makes it of the sum of log-probabilities and the length.
+# Log-probability prefers short outputs. Suppose that outputs should be about as long as their input: subtract a penalty for every token of difference.
+# A score is one class. Its method `final` computes it from the sum of log-probabilities and the length.
 # %%
 import bestfirst
 
@@ -22,8 +22,8 @@ class NearLength(bestfirst.Score):
 
 bestfirst.testing.check_score(NearLength(0.5))
 # %% [markdown]
-# The last line checked the laws under which best-first search is exact: no output that is longer scores above the bound, which is found here by asking
-# `final` for every length. Now it runs on a real model, beside beam search with the same score:
+# The last line checked the conditions under which best-first search is exact: no longer output scores above the bound, which is computed here by calling
+# `final` for every length. Now it runs on a real model, and beam search with the same score for comparison:
 # %%
 model = bestfirst.load()
 sources = ["Das habe ich nicht gesagt.", "Sie hat ihm gestern ein Buch gegeben.", "Komm!"]
@@ -35,7 +35,7 @@ for strategy in ("best-first", "beam"):
 
 
 # %% [markdown]
-# A wrong bound is found out, with the numbers that show it:
+# A wrong bound is detected, with the numbers that prove it:
 # %%
 class Wrong(NearLength):
     def bound(self, value, length, context):

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A model of your own
 #
-# The search needs scores of the next token and nothing else. Here a table of letter pairs, counted in a few names, becomes a model that writes likely names.
+# The search needs only the scores of the next token. Here a table of letter pairs, counted in a few names, becomes a model that generates likely names.
 # %%
 from collections import Counter
 from math import inf, log
@@ -27,9 +27,9 @@ print(result.calls, "calls, exact:", result.exact)
 
 
 # %% [markdown]
-# With an input or a state, write a class with two methods. `start` gives the state before the first token, `score` answers a whole batch: so a neural
-# network is run once for all. Here the input is letters, each to be used once; the state is those that are left. A query has the state of the prefix
-# without its last token, and the prefix.
+# For an input or a state, write a class with two methods. `start` returns the state before the first token, `score` scores a whole batch, so that a neural
+# network runs once for all queries. Here the input is letters, each to be used once, and the state is the letters left. A query holds the prefix, and
+# the state of the prefix without its last token.
 # %%
 class Anagrams(bestfirst.Model):
     eos = 0

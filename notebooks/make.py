@@ -1,4 +1,4 @@
-"""Writes the notebooks from the cells below and runs them, so that what they show is what they print: python notebooks/make.py"""
+"""Builds the notebooks from the scripts beside them and runs them, so that their outputs are real: python notebooks/make.py"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CELL = re.compile(r"^# %%(?: \[(markdown)\])?\n", re.MULTILINE)
 
 
 def read(source: Path) -> Any:
-    """A notebook of a file in which `# %%` begins a cell, and `# %% [markdown]` one of comments."""
+    """A notebook from a script in which `# %%` begins a cell of code, and `# %% [markdown]` one of text in comments."""
     _, *parts = CELL.split(source.read_text(encoding="utf-8"))
     cells = []
     for number, (kind, text) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
@@ -30,11 +30,11 @@ def read(source: Path) -> Any:
 
 
 def run(notebook: Any) -> Any:
-    """The same, with its outputs."""
+    """The notebook, executed, with its outputs."""
     patience = {"timeout": 1200, "startup_timeout": 240, "iopub_timeout": 240}  # seconds: the machine may be busy
     NotebookClient(notebook, kernel_name="python3", record_timing=False, **patience).execute()
     for cell in notebook.cells:
-        if cell.cell_type == "code":  # warnings are this machine's own
+        if cell.cell_type == "code":  # standard error has warnings of this machine
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"]}
     return notebook

@@ -1,6 +1,6 @@
-"""Follows one sentence through the package, on the CPU and on a GPU, and draws what was called.
+"""Traces one sentence through the package, on the CPU and on a GPU, and draws which files were entered.
 
-Makes `architecture.json`, two pictures, and the list in `docs/architecture.md`.
+Writes `architecture.json`, two pictures, and the list in `docs/architecture.md`.
 
 python docs/figures/architecture.py               trace again, draw, and write the list (a minute)
 python docs/figures/architecture.py --draw        draw again from architecture.json
@@ -53,32 +53,32 @@ class Flow:
         return [each.file for each in self.entered]
 
 
-# -- following a run -----------------------------------------------------------------------------------------------------
+# -- tracing a run -------------------------------------------------------------------------------------------------------
 
 
 def follow(run: Callable[[], Any], package: str = "bestfirst") -> Flow:
-    """Run it, and see which functions of the package are called, by which."""
+    """Run it, and record which functions of the package are called, and from which files."""
     root = f"{Path(str(import_module(package).__file__)).parent}{os.sep}"
     functions: dict[str, dict[str, None]] = {}
     calls: Counter[tuple[str, str]] = Counter()
 
-    def home(frame: FrameType) -> str | None:
+    def package_file(frame: FrameType) -> str | None:
         code = frame.f_code
-        of_others = code.co_name in NO_FUNCTIONS or "__qualname__" in code.co_names  # this, in the body of a class
-        return None if of_others or not code.co_filename.startswith(root) else code.co_filename.removeprefix(root)
+        no_function = code.co_name in NO_FUNCTIONS or "__qualname__" in code.co_names  # stored by the body of a class
+        return None if no_function or not code.co_filename.startswith(root) else code.co_filename.removeprefix(root)
 
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or (file := home(frame)) is None:
+    def record_call(frame: FrameType, event: str, _: Any) -> None:
+        if event != "call" or (file := package_file(frame)) is None:
             return
         name = getattr(frame.f_code, "co_qualname", frame.f_code.co_name).split(".<")[0]
         functions.setdefault(file, {}).setdefault(name)
-        above = frame.f_back or sys._getframe(1)  # compiled functions do not know who called them
-        while above is not None and (home(above) or file) == file:
+        above = frame.f_back or sys._getframe(1)  # a compiled function has no caller's frame
+        while above is not None and (package_file(above) or file) == file:
             above = above.f_back
         if above is not None:
-            calls[str(home(above)), file] += 1
+            calls[str(package_file(above)), file] += 1
 
-    sys.setprofile(note)
+    sys.setprofile(record_call)
     try:
         run()
     except SystemExit:
@@ -92,7 +92,7 @@ def follow(run: Callable[[], Any], package: str = "bestfirst") -> Flow:
 
 
 def most_frequent(files: list[str], calls: Counter[tuple[str, str]]) -> dict[str, str]:
-    """The caller of each file that called it most often; where that goes round in a circle, the next."""
+    """For each file the one that called it most often; where that would close a cycle, the next."""
     callers: dict[str, str] = {}
     for (above, file), _ in calls.most_common():
         if file in callers or file == files[0]:
@@ -105,7 +105,7 @@ def most_frequent(files: list[str], calls: Counter[tuple[str, str]]) -> dict[str
     return callers
 
 
-# -- what is followed ----------------------------------------------------------------------------------------------------
+# -- the traced runs -----------------------------------------------------------------------------------------------------
 
 
 def cpu() -> Flow:
@@ -118,7 +118,7 @@ def cpu() -> Flow:
 
 
 def first() -> Flow:
-    """The first translation with a model: which step runs it, and how many rows suit it, is found out; kernels are read in."""
+    """The first translation with a model, which chooses its step and number of rows, and loads kernels."""
     import bestfirst
 
     model = bestfirst.load()
@@ -152,7 +152,7 @@ FLOWS = {"cpu": cpu, "gpu": gpu, "first": first, "command": command}
 
 @contextmanager
 def piped(text: str) -> Iterator[None]:
-    """Standard input holds this, standard output is not shown."""
+    """Standard input contains this text, standard output is discarded."""
     reader, writer = os.pipe()
     os.write(writer, text.encode())
     os.close(writer)
@@ -166,7 +166,7 @@ def piped(text: str) -> Iterator[None]:
 
 
 def trace(name: str) -> Flow:
-    """One flow, in a process of its own: what was imported or found out before is not missing in it."""
+    """One flow, traced in a process of its own, where nothing was imported or determined before."""
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     line = [sys.executable, __file__, "--trace", name]
     done = subprocess.run(line, capture_output=True, text=True, check=False, env=one_thread)
@@ -188,7 +188,7 @@ def read() -> dict[str, Flow]:
 
 
 def generated(flows: dict[str, Flow]) -> str:
-    """The page's list: how many files each run enters, and which on a CPU."""
+    """The list for the page: how many files each run enters, and which ones on a CPU."""
     rows = {
         "`bestfirst.decode` of one sentence, CPU": "cpu",
         "the same, the first with this model": "first",
@@ -205,7 +205,7 @@ def generated(flows: dict[str, Flow]) -> str:
 
 
 def shown() -> str:
-    """What the page has of it."""
+    """The list that the page contains."""
     text = PAGE.read_text(encoding="utf-8")
     return text[text.index(BEGIN) : text.index(END) + len(END)]
 
@@ -225,12 +225,12 @@ ROW, WIDTH = 22, 900
 
 
 def kind(file: str) -> int:
-    """Which colour a file has."""
+    """The index of a file's colour."""
     return next(i for i, folder in enumerate(COLOURS) if not folder or file.startswith(f"{folder}/"))
 
 
 def draw(flow: Flow, title: str) -> str:
-    """A row a file, under the one that called it, with the functions that were called."""
+    """One row per file, under the one that called it, with the functions that were called."""
     below: dict[str | None, list[Entered]] = {}
     for each in flow.entered:
         below.setdefault(each.caller, []).append(each)
@@ -272,7 +272,7 @@ def draw(flow: Flow, title: str) -> str:
 
 
 def names(each: Entered) -> str:
-    """The first few of its functions, as long as there is room."""
+    """The first of its functions, as many as there is room for."""
     out = ""
     for name in each.functions:
         if len(out) + len(name) > 62:

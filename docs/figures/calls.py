@@ -19,7 +19,7 @@ RULES = ("leave", "keep")
 
 @dataclass(frozen=True)
 class Row:
-    """Calls per sentence with beam size k, and how many outputs are the same."""
+    """Calls per sentence with beam size k, and how many outputs equal those of beam search."""
 
     finished: str
     k: int
@@ -54,7 +54,7 @@ def measure_all() -> list[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    """The README's table. Increase: (old - new) / new, as the paper has it."""
+    """The README's table. Increase: (old - new) / new, as in the paper."""
     lines = [
         "| finished | k | beam search | its best stop | best-first | increase | same output |",
         "| --- | --: | --: | --: | --: | --: | --: |",
@@ -83,7 +83,7 @@ STYLE = """
 
 
 def draw(rows: list[Row]) -> str:
-    """Two bars for each k, to one scale, under the default rule."""
+    """Two bars for each k, on one scale, for the default rule of finished hypotheses."""
     rows = [row for row in rows if row.finished == "leave"]
     left, right, top, bar, gap = 150, 90, 84, 20, 26
     width, height = 760, top + len(rows) * (2 * bar + gap) + 4

@@ -1,4 +1,4 @@
-"""The picture of the playground in docs/serve.md: a real server, a real Chromium. `python docs/figures/playground.py`"""
+"""Takes the screenshot of the playground in docs/serve.md, from a real server in Chromium. `python docs/figures/playground.py`"""
 
 from __future__ import annotations
 

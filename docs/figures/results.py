@@ -1,10 +1,10 @@
-"""Runs the commands of docs/results.md and puts what they print in its place.
+"""Runs the commands of docs/results.md and writes their output into the page.
 
 python docs/figures/results.py            every command that a `<!-- printed -->` follows, and every plot
 python docs/figures/results.py results    only commands that contain this word
 
-Rows that are in build/ already are not made again: with them it takes minutes, without them hours on a CPU. Commands are run
-from the repository's root, with what the page says before each of them.
+Rows that are already in build/ are not measured again: with them it takes minutes, without them hours on a CPU. Commands run in
+the repository's root, as the page shows them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DRAWN = re.compile(r"```bash\n(?P<command>bestfirst bench plot [^`]*?)```\n\n!\[
 
 
 def run(command: str) -> str:
-    """What a command prints. Commands run in this process, which has loaded all that they need."""
+    """The output of a command, which runs in this process, where its imports are loaded."""
     print(command.strip(), file=sys.stderr, flush=True)
     name, *arguments = shlex.split(command.replace("\\\n", " "))
     with redirect_stdout(StringIO()) as printed:
@@ -39,7 +39,7 @@ def run(command: str) -> str:
 
 
 def without_repeats(printed: str, seen: set[str]) -> str:
-    """What explains a table is said once on the page; titles, tables and signatures are always there."""
+    """Drop explanations that the page already has. Titles, tables and signatures stay."""
     kept = []
     for paragraph in printed.strip().split("\n\n"):
         if paragraph.startswith(("**", "| ", "BLEU:", "chrF:")) or paragraph not in seen:
@@ -50,18 +50,18 @@ def without_repeats(printed: str, seen: set[str]) -> str:
 
 def main() -> None:
     os.chdir(ROOT)
-    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    selected = sys.argv[1] if len(sys.argv) > 1 else ""
     seen: set[str] = set()
     page = PAGE.read_text(encoding="utf-8")
     at = 0
     while match := PRINTED.search(page, at):
-        output = run(match["command"]) if word in match["command"] else match["output"]
+        output = run(match["command"]) if selected in match["command"] else match["output"]
         filled = f"{match['head']}\n{without_repeats(output, seen)}\n\n{match['end']}"
         page = page[: match.start()] + filled + page[match.end() :]
         at = match.start() + len(filled)
-        PAGE.write_text(page, encoding="utf-8")  # what is done is done
+        PAGE.write_text(page, encoding="utf-8")  # kept if a later command fails
     for match in DRAWN.finditer(page):
-        if word in match["command"]:
+        if selected in match["command"]:
             run(match["command"])
 
 

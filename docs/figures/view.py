@@ -17,7 +17,7 @@ WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 
 
 def main() -> None:
-    """Make the page with the command that README shows, and take its pictures."""
+    """Make the page with the command of the README, and take its screenshots."""
     from PIL import Image
     from playwright.sync_api import sync_playwright
 

@@ -1,9 +1,9 @@
-"""Reads the code blocks of a markdown page, and the comments that say what is to be done with them.
+"""Reads the code blocks of a Markdown page, and the comments that say how to treat them.
 
 <!-- not run: REASON -->      before a block: why it is not executed
-<!-- continues -->            before a Python block: it goes on where the Python block before it ended
+<!-- continues -->            before a Python block: it runs after the Python block before it
 <!-- output -->               before a text block: exactly what the block before it prints
-<!-- output: times vary -->   likewise, but for times: numbers with one decimal
+<!-- output: times vary -->   likewise, except for times: numbers with one decimal
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TIME = re.compile(r"(?<![\d.])\d+\.\d(?!\d)")
 
 @dataclass
 class Block:
-    """One fenced block that is to be run, or has a reason not to be."""
+    """A fenced block that is run, or has a reason not to be."""
 
     page: Path
     line: int
@@ -30,11 +30,11 @@ class Block:
     times_vary: bool = False
 
     def prints(self, output: str) -> bool:
-        """Whether this output is the one that the page shows."""
+        """Whether this output equals the one that the page shows."""
         assert self.output is not None
-        return self._plain(output) == self._plain(self.output)
+        return self._normalised(output) == self._normalised(self.output)
 
-    def _plain(self, text: str) -> str:
+    def _normalised(self, text: str) -> str:
         lines = "\n".join(line.rstrip() for line in text.strip().splitlines())
         if self.times_vary:  # and with them the width of columns and rules
             lines = re.sub(r"[ ─━-]+", " ", TIME.sub("#", lines))
@@ -42,7 +42,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The page's bash and Python blocks; those of other languages only as the output of one before."""
+    """The page's bash and Python blocks; blocks of other languages count only as the output of the block before."""
     text = page.read_text(encoding="utf-8")
     found: list[Block] = []
     for match in BLOCK.finditer(text):
@@ -62,7 +62,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def other_shell_blocks(page: Path) -> list[str]:
-    """Languages under which a command would escape being run."""
+    """Languages of shell and Python blocks that would not be run, since they are not called bash or python."""
     languages = [match["language"] for match in BLOCK.finditer(page.read_text(encoding="utf-8"))]
     return [language for language in languages if language in ("sh", "shell", "console", "py")]
 

@@ -11,18 +11,18 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MOST_FILES = 30  # that a translation on a CPU may enter
+MAX_FILES = 30  # files that a translation on a CPU may enter
 
 
 @pytest.fixture(scope="module")
 def architecture() -> ModuleType:
     spec = importlib.util.spec_from_file_location("architecture", ROOT / "docs" / "figures" / "architecture.py")
-    module = sys.modules["architecture"] = importlib.util.module_from_spec(spec)  # dataclasses look themselves up
+    module = sys.modules["architecture"] = importlib.util.module_from_spec(spec)  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_page_and_its_pictures_are_those_of_the_trace(architecture):
+def test_the_page_and_its_pictures_show_the_saved_trace(architecture):
     flows = architecture.read()
     assert architecture.shown() == architecture.generated(flows)
     for name, title in architecture.TITLES.items():
@@ -32,7 +32,7 @@ def test_the_page_and_its_pictures_are_those_of_the_trace(architecture):
 
 @pytest.mark.parametrize(("name", "needs"), [("cpu", "numba"), ("gpu", "triton")])
 def test_a_translation_enters_the_files_that_the_page_names(architecture, name, needs):
-    """If not: python docs/figures/architecture.py"""
+    """To update the page: python docs/figures/architecture.py"""
     if find_spec(needs) is None:
         pytest.skip(f"needs {needs}")
     assert sorted(architecture.trace(name).files) == sorted(architecture.read()[name].files)
@@ -40,11 +40,11 @@ def test_a_translation_enters_the_files_that_the_page_names(architecture, name, 
 
 def test_a_translation_enters_few_files(architecture):
     files = architecture.read()["cpu"].files
-    assert len(files) <= MOST_FILES, files
+    assert len(files) <= MAX_FILES, files
 
 
-def test_running_a_module_or_a_class_body_does_not_count(architecture, tmp_path, monkeypatch):
-    """Functions do, whoever calls them; a file is drawn under the one that called it most."""
+def test_running_a_module_or_a_class_body_does_not_enter_a_file(architecture, tmp_path, monkeypatch):
+    """Functions count, whatever calls them; a file is drawn under the one that called it most."""
     package = tmp_path / "followed"
     package.mkdir()
     (package / "__init__.py").write_text("")

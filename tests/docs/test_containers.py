@@ -1,4 +1,4 @@
-"""The Dockerfile's steps, run as a script where there is no container runtime; what compose.yaml names is there."""
+"""The Dockerfile's steps, run as a script where there is no container runtime; the files that compose.yaml mounts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEP = re.compile(r"^(FROM|COPY|RUN|WORKDIR|ENV|USER|HEALTHCHECK|ENTRYPOINT|CMD|
 
 
 def stages() -> dict[str, list[tuple[str, str]]]:
-    """The steps of each stage, those of the stages that it builds on first."""
+    """The steps of each stage, after those of the stages that it builds on."""
     found: dict[str, list[tuple[str, str]]] = {}
     here: list[tuple[str, str]] = []
     for step, rest in STEP.findall((ROOT / "Dockerfile").read_text(encoding="utf-8")):
@@ -36,7 +36,7 @@ def stages() -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def test_it_ends_as_a_user_without_rights_and_says_whether_it_is_well():
+def test_images_run_as_an_unprivileged_user_and_have_a_health_check():
     for name in ("cpu", "cuda"):
         steps = dict(stages()[name])
         assert steps["USER"] == "bestfirst"
@@ -45,13 +45,13 @@ def test_it_ends_as_a_user_without_rights_and_says_whether_it_is_well():
         assert json.loads(steps["CMD"])[0] == "serve"
 
 
-def test_its_steps_build_a_server_that_is_well(tmp_path: Path):
-    """In a folder in place of /, with what it depends on borrowed from this environment (full scale: installed)."""
+def test_the_steps_of_the_dockerfile_build_a_healthy_server(tmp_path: Path):
+    """In a folder in place of /, with dependencies borrowed from this environment (full scale: installed)."""
     source, home = tmp_path / "source", tmp_path / "opt" / "bestfirst"
     source.mkdir()
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     if not FULL:
-        env |= {"PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}  # pip reads the latter as it is written on the command line
+        env |= {"PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}  # for pip, 0 in the latter means --no-build-isolation
     for step, rest in stages()["build"]:
         if step == "COPY":
             *names, target = shlex.split(rest)
@@ -67,7 +67,7 @@ def test_its_steps_build_a_server_that_is_well(tmp_path: Path):
             assert done.returncode == 0, done.stdout + done.stderr
             site = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
             if not FULL:
-                for old in site.glob("setuptools*"):  # which a virtual environment of Python 3.11 begins with
+                for old in site.glob("setuptools*"):  # which a new environment of Python 3.11 contains
                     shutil.rmtree(old)
                 (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     steps = dict(stages()["cpu"])
@@ -91,7 +91,7 @@ def test_its_steps_build_a_server_that_is_well(tmp_path: Path):
             server.wait(60)
 
 
-def test_compose_mounts_files_that_are_there_and_the_dashboard_asks_for_metrics_that_are():
+def test_compose_mounts_existing_files_and_the_dashboard_queries_existing_metrics():
     services = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
     mounted = [volume.split(":")[0] for service in services.values() for volume in service.get("volumes", [])]
     assert len(mounted) == 4
@@ -113,7 +113,7 @@ def test_compose_mounts_files_that_are_there_and_the_dashboard_asks_for_metrics_
     assert len(board["panels"]) == 8
 
 
-def test_workflows_and_templates_can_be_read():
+def test_workflows_templates_and_citation_can_be_parsed():
     files = sorted((ROOT / ".github").rglob("*.yml"))
     assert len(files) == 6
     for file in files:

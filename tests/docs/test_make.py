@@ -1,4 +1,4 @@
-"""What a stranger types first."""
+"""The first commands of a new user: `make demo`, and `make` alone."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def make(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_demo_translates_and_shows_the_saving():
-    """In the environment that runs this test; whether it is up to date is not this test's business (`-o`)."""
+    """In the environment that runs this test, which is taken as up to date (`-o`)."""
     done = make("demo", f"VENV={sys.prefix}", "-o", f"{sys.prefix}/.base")
     assert done.returncode == 0, done.stderr
     assert "Where is the station?" in done.stdout
-    assert "out of budget" in done.stdout  # of the strategies compared, breadth-first
+    assert "out of budget" in done.stdout  # breadth-first, one of the strategies compared
     assert "bestfirst|best-first|k:10|" in done.stderr
     assert done.stderr.count("saved ") == 1  # beam search saves nothing against itself
     assert "bestfirst view 'Wie melkt man eine Kuh?' -o search.html" in done.stdout
@@ -27,14 +27,14 @@ def test_demo_translates_and_shows_the_saving():
     assert same >= 198  # near-ties
 
 
-def test_make_alone_lists_the_targets():
+def test_make_without_a_target_lists_the_targets():
     done = make()
     assert done.returncode == 0
     for target in ("demo", "test", "test-base", "test-full", "lint", "format", "kernels", "figures", "docs", "clean"):
         assert f"make {target} " in done.stdout
 
 
-def test_an_interpreter_that_is_not_there_is_named(tmp_path):
+def test_a_missing_interpreter_is_named_in_the_error(tmp_path):
     done = make("install", f"VENV={tmp_path / 'venv'}", "PYTHON=python-of-nowhere")
     assert done.returncode == 2
     assert "no 'python-of-nowhere' on PATH; choose an interpreter: make PYTHON=python3.12" in done.stderr

@@ -1,4 +1,4 @@
-"""Every notebook runs, and shows what it prints."""
+"""Every notebook runs, and its saved outputs are those that it prints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make() -> Any:
 
 
 def printed(notebook: Any) -> list[str]:
-    """What cells print or show; of a page, that there is one."""
+    """What cells print or show; for an HTML page, only that there is one."""
     cells = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
     outputs = [output for cell in cells for output in cell]
     # a kernel may send what a cell prints in one piece or in several
@@ -31,13 +31,13 @@ def printed(notebook: Any) -> list[str]:
     return shown + ["a page" for output in outputs if "text/html" in output.get("data", {})]
 
 
-def test_there_are_four():
+def test_there_are_four_notebooks():
     assert len(SOURCES) == 4
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_shows_what_it_prints(source: Path, make: Any):
-    """If not: python notebooks/make.py"""
+def test_a_notebook_runs_and_prints_its_saved_outputs(source: Path, make: Any):
+    """To update the outputs: python notebooks/make.py"""
     saved = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
     fresh = make.read(source)
     assert [(cell.cell_type, cell.source) for cell in saved.cells] == [(cell.cell_type, cell.source) for cell in fresh.cells]

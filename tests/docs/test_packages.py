@@ -1,6 +1,6 @@
-"""Wheel and sdist, each: built, installed where nothing of this repository is, the demo's commands run, uninstalled.
+"""Wheel and sdist are each built, installed away from this repository, run with the demo's commands, and uninstalled.
 
-What they depend on is borrowed from the environment of this test; with BESTFIRST_TEST_SCALE=full it is installed as a user would.
+Dependencies are borrowed from the environment of this test; with BESTFIRST_TEST_SCALE=full they are installed as by a user.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def packages(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.mark.xdist_group("packages")
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
-def test_it_installs_works_and_goes_without_a_trace(kind: str, packages: dict[str, Path], tmp_path: Path):
+def test_a_package_installs_works_and_uninstalls_completely(kind: str, packages: dict[str, Path], tmp_path: Path):
     home = tmp_path / "venv"
     venv.create(home, with_pip=FULL, symlinks=os.name != "nt")
     python = home / "bin" / "python"
     pip = [python, "-m", "pip"] if FULL else [sys.executable, "-m", "pip", "--python", python]
     borrowed = [] if FULL else ["--no-deps", "--no-build-isolation"]
-    if not FULL:  # its .pth files are not read from there, so that this repository's own stay out
+    if not FULL:  # .pth files in that folder are not processed, so this repository's own have no effect
         site = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
         (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     constraints = ["-c", ROOT / "constraints.txt"] if FULL else []

@@ -1,4 +1,4 @@
-"""Every command and snippet that README and docs show is run, every link leads somewhere, every output shown is the real one."""
+"""Every command and snippet in README and docs is run, every link has a target, every output shown is the real one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def title(block: Block) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder that looks like the repository's root, where commands may leave files behind."""
+    """A folder like the repository's root, in which commands may leave files."""
     for entry in ROOT.iterdir():
         if not entry.name.startswith("."):
             (tmp_path / entry.name).symlink_to(entry)
@@ -41,16 +41,16 @@ def test_block_runs_and_prints_what_the_page_shows(block: Block, checkout: Path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere_and_no_command_escapes(page: Path):
+def test_links_have_a_target_and_no_block_escapes_being_run(page: Path):
     made = "gallery/"  # searches that are drawn when the site is built; test_site.py looks for them
     assert [link for link in links(page) if not (page.parent / link).exists() and not link.startswith(made)] == []
     assert other_shell_blocks(page) == []
 
 
-def test_every_page_is_listed():
+def test_every_page_is_listed_in_the_table_of_contents():
     listed = set(links(ROOT / "docs" / "README.md"))
     assert [page.name for page in ROOT.glob("docs/*.md") if page.name not in listed | {"README.md"}] == []
 
 
-def test_whatever_is_not_run_has_a_reason():
+def test_every_block_that_is_not_run_has_a_reason():
     assert [title(block) for block in BLOCKS if block.not_run is not None and len(block.not_run) < 10] == []

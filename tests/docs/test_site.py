@@ -1,4 +1,4 @@
-"""The site builds without a warning, every public name has an entry and an example that runs, and no link inside is dead."""
+"""The site builds without a warning, every public name has an entry and an example that runs, and no internal link is dead."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.xdist_group("site")
-def test_every_public_name_has_an_entry(site: Path):
+def test_every_public_name_has_an_entry_in_the_reference(site: Path):
     found = anchors(site / "reference" / "index.html")
     assert [name for name in NAMES if f"bestfirst.{name}" not in found] == []
 
 
 @pytest.mark.xdist_group("site")
-def test_no_link_inside_is_dead(site: Path):
+def test_no_internal_link_is_dead(site: Path):
     dead = []
     for page in site.rglob("*.html"):
         if page.name == "404.html" or ("gallery" in page.parts and page.name != "index.html"):
@@ -65,7 +65,7 @@ def test_no_link_inside_is_dead(site: Path):
 
 
 @pytest.mark.xdist_group("site")
-def test_columns_of_a_docstring_are_lists_and_the_gallery_has_searches(site: Path):
+def test_docstring_columns_become_lists_and_the_gallery_has_searches(site: Path):
     reference = (site / "reference" / "index.html").read_text(encoding="utf-8")
     assert re.search(r"<li><code>beam</code>: hypotheses of each length to keep</li>", reference)
     assert "<!-- output" not in (site / "own-model" / "index.html").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The steps of the workflows, run as scripts: the quick ones here, those that install in full scale (`make test-full`)."""
+"""The steps of the workflows, run as scripts: the quick ones always, those that install at full scale (`make test-full`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
 def run(command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """As the runner does: a shell that ends at the first failure."""
+    """Run it as the runner does: in a shell that ends at the first failure."""
     env = {**os.environ, **environment}
     bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", command]
     return subprocess.run(bash, cwd=cwd, env=env, capture_output=True, text=True, check=False)
@@ -35,19 +35,19 @@ def commands(workflow: str, job: str) -> list[str]:
     return [step["run"] for step in WORKFLOWS[workflow]["jobs"][job]["steps"] if "run" in step]
 
 
-def test_actions_name_their_version_and_jobs_what_they_may_do():
+def test_actions_have_a_version_and_workflows_declare_permissions():
     assert [step["uses"] for step in STEPS if "uses" in step and not re.search(r"@(v\d+|release/v\d+)$", step["uses"])] == []
     assert all("permissions" in flow for flow in WORKFLOWS.values())
 
 
-def test_every_python_that_is_promised_is_tried_on_every_system():
+def test_every_supported_python_and_system_is_in_the_matrix():
     matrix = WORKFLOWS["tests"]["jobs"]["test"]["strategy"]["matrix"]
     assert matrix["python"] == re.findall(r'"Programming Language :: Python :: ([\d.]+)"', PROJECT)
     systems = {*matrix["os"], *(each["os"] for each in matrix["include"])}
     assert systems == {"ubuntu-latest", "macos-latest", "windows-latest"}
 
 
-def test_extras_and_tests_that_steps_name_are_there():
+def test_extras_and_tests_named_in_steps_exist():
     extras = {extra for command in COMMANDS for group in re.findall(r'"\.\[([\w,]+)\]"', command) for extra in group.split(",")}
     known = set(re.findall(r"^(\w+) = \[", PROJECT.partition("[project.optional-dependencies]")[2], re.MULTILINE))
     assert extras <= known
@@ -56,19 +56,19 @@ def test_extras_and_tests_that_steps_name_are_there():
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_the_step_that_checks_style_passes():
+def test_the_style_step_passes():
     (step,) = [command for command in COMMANDS if command.startswith("ruff")]
     done = run(step.replace(" && mypy", ""), ROOT, PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert done.returncode == 0, done.stdout + done.stderr  # mypy takes long, and `make lint` has it
 
 
 @pytest.mark.parametrize(("tag", "code"), [(f"v{bestfirst.__version__}", 0), ("v0", 1), (bestfirst.__version__, 1)])
-def test_only_the_versions_own_tag_is_released(tag: str, code: int):
+def test_only_the_tag_of_this_version_is_released(tag: str, code: int):
     (step,) = [command for command in COMMANDS if "GITHUB_REF_NAME" in command]
     assert run(step, ROOT, GITHUB_REF_NAME=tag).returncode == code
 
 
-def test_a_release_names_the_repository_it_is_made_in(tmp_path: Path):
+def test_a_release_links_to_the_repository_it_is_made_in(tmp_path: Path):
     (step,) = [command for command in COMMANDS if "GITHUB_REPOSITORY" in command]
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     assert run(step, tmp_path, **REPOSITORY).returncode == 0
@@ -79,7 +79,7 @@ def test_a_release_names_the_repository_it_is_made_in(tmp_path: Path):
 
 @pytest.mark.skipif(not FULL, reason="installs what the release and the site need: BESTFIRST_TEST_SCALE=full")
 @pytest.mark.parametrize(("workflow", "job"), [("release", "build"), ("docs", "site")])
-def test_all_steps_in_a_clean_copy(workflow: str, job: str, tmp_path: Path):
+def test_all_steps_pass_in_a_clean_copy(workflow: str, job: str, tmp_path: Path):
     copy, home = tmp_path / "copy", tmp_path / "python"
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
     for name in tracked:

@@ -1,4 +1,4 @@
-"""A real Chromium, and what a page did in it that it should not have."""
+"""A real Chromium, and the pages opened in it, with their errors and network requests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-PATIENCE = 240.0  # seconds; on a busy machine everything takes its time
+PATIENCE = 240.0  # seconds; on a busy machine everything takes longer
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine; on Debian: apt install chromium")
 
 
 @dataclass
 class Opened:
-    """A page that is open, and all that it complained of or asked the network for."""
+    """An open page, with all console messages, errors, dialogs and requests that it caused."""
 
     page: Any
     path: Path
@@ -32,15 +32,15 @@ class Opened:
     def texts(self, selector: str) -> list[str]:
         return self.page.locator(selector).all_inner_texts()
 
-    def until(self, expression: str, seconds: float = PATIENCE) -> None:
-        """Wait until this is true in the page, which lets no script be made of a string, Playwright's own included."""
+    def wait_until(self, expression: str, seconds: float = PATIENCE) -> None:
+        """Wait until an expression is true. The page forbids scripts made of strings, also those of Playwright."""
         end = time.monotonic() + seconds
         while not self.page.evaluate(expression):
             assert time.monotonic() < end, expression
             self.page.wait_for_timeout(20)
 
     def counts(self, panel: int) -> dict[str, int]:
-        """The numbers of one panel: its calls, and how many hypotheses met each fate."""
+        """The numbers shown in one panel: its calls, and the hypotheses of each fate."""
         panels = self.page.locator(".bf-panel").nth(panel)
         numbers = {"calls": int(panels.locator(".bf-calls").inner_text().split()[0])}
         for fate in ("expanded", "pending", "pruned", "evicted", "finished", "returned"):
@@ -62,7 +62,7 @@ def browser() -> Iterator[Any]:
 
 @contextmanager
 def opened(chromium: Any, path: Path, **settings: Any) -> Iterator[Opened]:
-    """Open a file; at the end nothing may have gone wrong, and nothing been loaded but the file."""
+    """Open a file. At the end the page must have caused no message, and no request but for the file."""
     context = chromium.new_context(viewport=settings.pop("viewport", {"width": 1280, "height": 800}), **settings)
     context.set_default_timeout(1000 * PATIENCE)
     one = Opened(context.new_page(), path)

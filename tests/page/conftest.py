@@ -1,4 +1,4 @@
-"""One browser, one model, and the searches that the tests look at, recorded once."""
+"""The model of these tests, and the recorded searches and pages, each made once."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def model() -> Any:
 @pytest.fixture(scope="session")
 def searched(model: Any) -> Callable[..., Result]:
     """`searched(5, "beam")`: the result of that search, with its trace; the same object every time."""
-    known: dict[object, Result] = {}
+    cache: dict[object, Result] = {}
 
     def search(k: int, strategy: str = "best-first", **settings: Any) -> Result:
         key = (k, strategy, *sorted(settings.items()))
-        if key not in known:
-            (known[key],) = bestfirst.decode(
+        if key not in cache:
+            (cache[key],) = bestfirst.decode(
                 model, [TEXT], beam=k, strategy=strategy, trace=True, **{"row_budget": 1, **settings}
             )
-        return known[key]
+        return cache[key]
 
     return search
 

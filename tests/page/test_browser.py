@@ -1,4 +1,4 @@
-"""The page in a real Chromium: what it shows, what it does when it is used, and that it does nothing else."""
+"""The page in a real Chromium: what it shows, how it reacts, and that it does nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [needs_browser, pytest.mark.xdist_group("browser")]
 
 
 @pytest.mark.parametrize("k", [5, 100])
-def test_the_counts_shown_are_the_results(chromium, page_of, searched, k):
+def test_the_counts_shown_are_those_of_the_results(chromium, page_of, searched, k):
     with opened(chromium, page_of(k)) as one:
         for panel, strategy in enumerate(("best-first", "beam")):
             result = searched(k, strategy)
@@ -33,13 +33,13 @@ def test_the_counts_shown_are_the_results(chromium, page_of, searched, k):
 def first_paint(chromium, path) -> float:
     """Milliseconds."""
     with opened(chromium, path) as one:
-        one.until("performance.getEntriesByName('first-contentful-paint').length > 0")
+        one.wait_until("performance.getEntriesByName('first-contentful-paint').length > 0")
         return one.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
 
 
 def test_first_paint_of_a_beam_of_100_takes_less_than_a_second(chromium, page_of):
-    """On an idle machine less than half of that; on a busy one the best of a few tries counts, and on one on which a page of
-    nearly nothing takes long, a few times of that."""
+    """On an idle machine it takes less than half of that. On a busy one the best of a few tries counts; where a nearly empty page
+    takes long too, a few times its time is allowed."""
     large, small = [], []
     while not large or (min(large) >= 1000 and min(large) >= 5 * min(small) and len(large) < 30):
         large.append(first_paint(chromium, page_of(100)))
@@ -47,7 +47,7 @@ def test_first_paint_of_a_beam_of_100_takes_less_than_a_second(chromium, page_of
     assert min(large) < max(1000, 5 * min(small)), (large, small)
 
 
-def test_only_what_is_seen_is_in_the_document(chromium, page_of, searched):
+def test_only_visible_hypotheses_are_in_the_document(chromium, page_of, searched):
     recording = RecordedTree(searched(100, "beam").trace.events)
     assert len(recording.nodes) > 2000
     with opened(chromium, page_of(100)) as one:
@@ -72,7 +72,7 @@ def test_only_what_is_seen_is_in_the_document(chromium, page_of, searched):
         assert worst < 1000  # usually a few milliseconds
 
 
-def test_steps_tell_the_search_pop_by_pop(chromium, page_of, searched):
+def test_steps_replay_the_search_pop_by_pop(chromium, page_of, searched):
     events = searched(5).trace.events
     popped = [event["id"] for event in events if event["event"] == "pop"]
     with opened(chromium, page_of(5)) as one:
@@ -89,7 +89,7 @@ def test_steps_tell_the_search_pop_by_pop(chromium, page_of, searched):
             assert current.locator(".bf-order").inner_text() == str(step)
             nearest = page.locator(".bf-panel").first.locator(".bf-next .bf-number").inner_text()
             pending = [e for e in events if e["event"] == "push" and e["id"] == popped[step]]
-            assert nearest == f"{pending[0]['score']:.2f}".replace("-", "−")  # first on the agenda is what is popped next
+            assert nearest == f"{pending[0]['score']:.2f}".replace("-", "−")  # the first of the agenda is popped next
         page.locator(".bf-back").click()
         assert one.counts(0)["calls"] == 4
         page.locator(".bf-slider").fill("14")
@@ -102,7 +102,7 @@ def test_play_runs_to_the_end_and_can_be_paused(chromium, page_of):
     with opened(chromium, page_of(5)) as one:
         page = one.page
         page.clock.install(time=0)
-        page.clock.pause_at(10**9)  # from here on, time passes in the page as it is told to
+        page.clock.pause_at(10**9)  # from here on, only `run_for` advances the page's clock
         page.locator(".bf-play").click()
         page.clock.run_for(12_000 / 41 * 5.5)  # a replay takes 12 seconds
         assert one.text(".bf-step") == "pop 5 of 41"
@@ -116,19 +116,19 @@ def test_play_runs_to_the_end_and_can_be_paused(chromium, page_of):
         assert page.locator(".bf-play").get_attribute("aria-pressed") == "false"
 
 
-def test_hovering_tells_score_log_probability_and_pop_order(chromium, page_of, searched):
+def test_hovering_shows_score_log_probability_and_pop_order(chromium, page_of, searched):
     recording = RecordedTree(searched(5).trace.events)
     seventh = next(y for y in recording.nodes.values() if y.popped == 7)
     with opened(chromium, page_of(5)) as one:
         one.page.locator(f".bf-panel >> nth=0 >> .bf-node[data-id='{seventh.id}']").hover()
-        told = one.text(".bf-tooltip")
-        assert "How do you" in told
-        assert "expanded, popped as number 7" in told
+        tooltip = one.text(".bf-tooltip")
+        assert "How do you" in tooltip
+        assert "expanded, popped as number 7" in tooltip
         for value in (seventh.score, seventh.logprob):
-            assert f"{value:.4f}".replace("-", "−") in told
+            assert f"{value:.4f}".replace("-", "−") in tooltip
 
 
-def test_a_click_tells_why(chromium, page_of, searched):
+def test_a_click_shows_why_a_hypothesis_has_its_fate(chromium, page_of, searched):
     recording = RecordedTree(searched(5, "beam").trace.events)
     fallen = max((y for y in recording.nodes.values() if y.why.get("why") == "full"), key=lambda y: y.length)
     with opened(chromium, page_of(5)) as one:
@@ -151,7 +151,7 @@ def test_a_click_tells_why(chromium, page_of, searched):
         assert "was full: 5 better" in one.text(".bf-why")
 
 
-def test_tokens_are_found(chromium, page_of, searched):
+def test_the_search_field_finds_tokens(chromium, page_of, searched):
     nodes = [y for s in ("best-first", "beam") for y in RecordedTree(searched(5, s).trace.events).nodes.values()]
     milk = [y for y in nodes if "milk" in y.piece]
     with opened(chromium, page_of(5)) as one:
@@ -168,7 +168,7 @@ def test_tokens_are_found(chromium, page_of, searched):
         assert page.locator(".bf-found").count() == 0
 
 
-def test_a_keyboard_is_enough(chromium, page_of):
+def test_the_page_can_be_used_with_the_keyboard_alone(chromium, page_of):
     with opened(chromium, page_of(5)) as one:
         page = one.page
         page.locator(".bf-node >> nth=0").focus()
@@ -184,7 +184,7 @@ def test_a_keyboard_is_enough(chromium, page_of):
 
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_a_phone_and_both_themes(chromium, page_of, width, scheme):
+def test_the_page_fits_a_phone_and_both_themes(chromium, page_of, width, scheme):
     with opened(chromium, page_of(5), viewport={"width": 1280, "height": 800}, color_scheme=scheme) as one:
         page = one.page
         page.set_viewport_size({"width": width, "height": 844})
@@ -212,7 +212,7 @@ def test_every_fate_has_a_shape_of_its_own(chromium, page_of):
         assert len(shapes) == len(set(shapes)) == 6
 
 
-# -- what others put on it ---------------------------------------------------------------------------------------------------
+# -- hostile input, embedding, other input ------------------------------------------------------------------------------------
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -229,7 +229,7 @@ HOSTILE = [
 
 
 def hostile_model() -> bestfirst.FunctionModel:
-    """A model whose tokens are called like that."""
+    """A model whose tokens are the hostile strings."""
     model = bestfirst.FunctionModel(
         lambda prefix: [-3.0 if len(prefix) < 2 else -0.1, *[-float(i + 1) for i in range(len(HOSTILE))]], eos=0
     )
@@ -245,7 +245,7 @@ def test_hostile_text_is_shown_as_text(chromium, tmp_path):
         page = one.page
         assert page.evaluate("document.scripts.length") == 3
         assert page.evaluate("document.images.length") == 0
-        page.locator(".bf-source").click()  # it is long: the whole comes on request
+        page.locator(".bf-source").click()  # it is long: shown in full on request
         assert page.locator(".bf-source-whole").text_content() == source.replace("\x00", "\x00")
         tokens = page.locator(".bf-node .bf-token").all_text_contents()
         assert "<script>alert(1)</script>" in tokens
@@ -257,7 +257,7 @@ def test_hostile_text_is_shown_as_text(chromium, tmp_path):
         assert page.locator(".bf-details-text").text_content()
 
 
-def test_a_page_of_ones_own_can_show_a_trace(chromium, searched, tmp_path):
+def test_another_page_can_embed_a_trace(chromium, searched, tmp_path):
     """The contract of `bestfirst.page`: a style, a script, and events as a server sends them."""
     events = json.loads(json.dumps(searched(5).trace.events))
     path = tmp_path / "own.html"
@@ -274,12 +274,12 @@ def test_a_page_of_ones_own_can_show_a_trace(chromium, searched, tmp_path):
         assert one.page.evaluate("getComputedStyle(document.querySelector('.bf')).backgroundColor") == "rgb(15, 18, 24)"
         assert (
             one.page.evaluate("getComputedStyle(document.querySelector('h1')).fontSize") == "32px"
-        )  # what is outside is left alone
+        )  # nothing outside is restyled
         one.page.evaluate("shown.remove()")
         assert one.page.locator(".bf").count() == 0
 
 
-def test_trouble_is_told_on_the_page(chromium, searched, tmp_path):
+def test_problems_of_a_trace_file_are_shown_on_the_page(chromium, searched, tmp_path):
     lines = [json.dumps(event) for event in searched(5).trace.events]
     trace = tmp_path / "trace.jsonl"
     trace.write_text("\n".join([json.dumps(HEADER), *lines[:39]])[:-9], encoding="utf-8")

@@ -13,15 +13,15 @@ from bestfirst.explaining import explain
 from bestfirst.search import best_first_beam
 from toys import Case, random_cases, run
 
-MOST = 12  # beams tried on toys
+WIDEST = 12  # the largest beam tried on toys
 
 
 def toy_model(case: Case) -> bestfirst.FunctionModel:
     return bestfirst.FunctionModel(lambda prefix: list(case.toy(tuple(prefix))), eos=0)
 
 
-def some_output(case: Case, rng: random.Random) -> tuple[int, ...] | None:
-    """A random output that the toy can write, without its end, or None where it ran into a dead end."""
+def random_output(case: Case, rng: random.Random) -> tuple[int, ...] | None:
+    """A random output of the toy, without its end token, or None at a dead end."""
     tokens: list[int] = []
     for _ in range(rng.randint(1, max(1, case.n_max - 1))):
         possible = [t for t, value in enumerate(case.toy(tuple(tokens))) if value > -inf and t != 0]
@@ -34,54 +34,56 @@ def some_output(case: Case, rng: random.Random) -> tuple[int, ...] | None:
 
 
 def answers(case: Case, k: int) -> list[tuple[int, ...]]:
-    """All answers of beam search with this beam, in order: as many as it can have."""
+    """All answers of beam search with beam k, in order: as many as it can have."""
     n = k if case.finished == "keep" else 10**6
     return [tokens for tokens, _ in run(case.toy, best_first_beam(k, case.finished), case.n_max, n=n).answers]
 
 
-def test_claims_are_what_searches_return(cases, tally):
-    """Lost or kept, its place, and the smallest beam: every beam up to that one is really searched."""
+def test_claims_agree_with_searches(cases, tally):
+    """Lost or kept, its place, and the smallest beam that keeps it: every beam up to `WIDEST` is searched."""
     numbers = cases(120, full=2000)
     lost = kept = 0
     for case in random_cases(numbers, title="explain"):
-        wanted = some_output(case, random.Random(case.seed))
+        wanted = random_output(case, random.Random(case.seed))
         if wanted is None:
             continue
-        told = explain(toy_model(case), None, wanted, beam=case.k, finished=case.finished, max_length=case.n_max, max_beam=MOST)
+        claim = explain(
+            toy_model(case), None, wanted, beam=case.k, finished=case.finished, max_length=case.n_max, max_beam=WIDEST
+        )
         found = answers(case, case.k)
-        assert told.tokens == (*wanted, 0)
-        assert (told.lost is None) == (told.tokens in found), case
-        if told.lost is None:
-            assert found[told.place - 1] == told.tokens
+        assert claim.tokens == (*wanted, 0)
+        assert (claim.lost is None) == (claim.tokens in found), case
+        if claim.lost is None:
+            assert found[claim.place - 1] == claim.tokens
             kept += 1
         else:
-            assert told.rank > case.k
+            assert claim.rank > case.k
             lost += 1
-        holders = [k for k in range(1, MOST + 1) if told.tokens in answers(case, k)]
-        assert told.smallest == (holders[0] if holders else None), case
-        if holders:
-            assert answers(case, holders[0])[told.smallest_place - 1] == told.tokens
-        assert [answer.tokens for answer in told.answers] == found[:1]
+        keeping = [k for k in range(1, WIDEST + 1) if claim.tokens in answers(case, k)]
+        assert claim.smallest == (keeping[0] if keeping else None), case
+        if keeping:
+            assert answers(case, keeping[0])[claim.smallest_place - 1] == claim.tokens
+        assert [answer.tokens for answer in claim.answers] == found[:1]
     tally("outputs explained", lost + kept, 0)
     assert lost > 10
     assert kept > 10
 
 
 def test_ranks_are_counted_among_all_candidates(cases):
-    """Against the beams written down by hand: candidates are the children of what was kept, each in its place."""
+    """Compared with a plain beam search: the candidates of a length are the sorted children of the kept hypotheses."""
     for case in random_cases(cases(60, full=600), title="ranks"):
-        wanted = some_output(case, random.Random(case.seed))
+        wanted = random_output(case, random.Random(case.seed))
         if wanted is None or case.finished == "keep":
             continue
-        told = explain(toy_model(case), None, wanted, beam=case.k, max_length=case.n_max, max_beam=1)
+        claim = explain(toy_model(case), None, wanted, beam=case.k, max_length=case.n_max, max_beam=1)
         kept = [((), 0.0)]
-        for length, step in enumerate(told.steps, 1):
+        for length, step in enumerate(claim.steps, 1):
             children = [((*y, t), value + add) for y, value in kept for t, add in enumerate(case.toy(y)) if add > -inf]
             children.sort(key=lambda child: (-child[1], child[0]))
             unfinished = [child for child in children if child[0][-1] != 0]
             rivals = children if step.token == 0 else unfinished
-            assert step.rank == 1 + [tokens for tokens, _ in rivals].index(told.tokens[:length])
-            if length == told.lost:
+            assert step.rank == 1 + [tokens for tokens, _ in rivals].index(claim.tokens[:length])
+            if length == claim.lost:
                 assert step.rank > case.k
                 break
             kept = unfinished[: case.k]
@@ -97,33 +99,33 @@ def test_ranks_are_counted_among_all_candidates(cases):
     ],
 )
 def test_the_smallest_beam_is_verified_on_the_embedded_model(model, source, wanted, beam, finished):
-    told = explain(model, source, wanted, beam=beam, finished=finished, max_beam=40)
-    assert told.text == wanted
-    assert told.lost is not None
-    assert told.rank > beam
-    assert told.smallest is not None
-    (result,) = bestfirst.decode(model, [source], beam=told.smallest, finished=finished, nbest=told.smallest_place)
+    claim = explain(model, source, wanted, beam=beam, finished=finished, max_beam=40)
+    assert claim.text == wanted
+    assert claim.lost is not None
+    assert claim.rank > beam
+    assert claim.smallest is not None
+    (result,) = bestfirst.decode(model, [source], beam=claim.smallest, finished=finished, nbest=claim.smallest_place)
     assert result.exact
-    assert result.hypotheses[-1].tokens == told.tokens
-    assert result.hypotheses[-1].score == pytest.approx(told.score, abs=1e-4)
-    for k in range(1, told.smallest):
+    assert result.hypotheses[-1].tokens == claim.tokens
+    assert result.hypotheses[-1].score == pytest.approx(claim.score, abs=1e-4)
+    for k in range(1, claim.smallest):
         n = k if finished == "keep" else 60
         (result,) = bestfirst.decode(model, [source], beam=k, finished=finished, nbest=n)
-        assert told.tokens not in [answer.tokens for answer in result.hypotheses]
+        assert claim.tokens not in [answer.tokens for answer in result.hypotheses]
 
 
-def test_scores_other_than_log_probability(model):
+def test_outputs_are_explained_under_other_scores_than_log_probability(model):
     settings = {"score": "length-normalized", "score_options": {"alpha": 1.0}}
-    told = explain(model, "Wo ist der Bahnhof?", "Where is the train station?", beam=5, max_beam=5, **settings)
+    claim = explain(model, "Wo ist der Bahnhof?", "Where is the train station?", beam=5, max_beam=5, **settings)
     short = bestfirst.Decoding(length_penalty=1.0, max_length="9x")
-    assert explain(model, "Wo ist der Bahnhof?", "Where is the train station?", short, max_beam=5).score == told.score
-    assert told.lost is None
-    (result,) = bestfirst.decode(model, ["Wo ist der Bahnhof?"], beam=5, nbest=told.place, **settings)
-    assert result.hypotheses[-1].tokens == told.tokens
-    assert told.score == pytest.approx(told.logprob / len(told.tokens))
+    assert explain(model, "Wo ist der Bahnhof?", "Where is the train station?", short, max_beam=5).score == claim.score
+    assert claim.lost is None
+    (result,) = bestfirst.decode(model, ["Wo ist der Bahnhof?"], beam=5, nbest=claim.place, **settings)
+    assert result.hypotheses[-1].tokens == claim.tokens
+    assert claim.score == pytest.approx(claim.logprob / len(claim.tokens))
 
 
-def test_what_cannot_be_explained_says_why(model):
+def test_outputs_and_settings_that_cannot_be_explained_are_refused(model):
     with pytest.raises(ValueError, match="the wanted output is empty"):
         explain(model, "Ja.", " ")
     with pytest.raises(ValueError, match="cannot write '東京': '東京' is not in its vocabulary"):

@@ -1,4 +1,4 @@
-"""A recording tells what the search did: every fate and every reason, checked against the search itself."""
+"""The tree of a trace agrees with the search that was recorded: every fate and every reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bestfirst.search import Trace, beam, best_first_beam
 from toys import Case, random_cases, run
 
 
-def recorded(case: Case, strategy, **settings):
+def run_and_record(case: Case, strategy, **settings):
     trace = Trace()
     done = run(case.toy, strategy, case.n_max, n=case.n, trace=trace, **settings)
     return done, RecordedTree(trace.events)
@@ -25,17 +25,17 @@ def tokens_of(y) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("ahead", [1, 4])
 @pytest.mark.parametrize("level_by_level", [False, True])
-def test_fates_are_the_searchs_own(cases, tally, level_by_level, ahead):
+def test_fates_agree_with_the_search(cases, tally, level_by_level, ahead):
     numbers = cases(40, full=800)
     for case in random_cases(numbers, title=f"fates {level_by_level} {ahead}"):
         strategy = (beam if level_by_level else best_first_beam)(case.k, case.finished)
-        done, told = recorded(case, strategy, choose=lambda search: search.frontier(ahead))
+        done, tree = run_and_record(case, strategy, choose=lambda search: search.frontier(ahead))
         search, result = done.search, done.result
         members = {z.tokens: z for each in search.agenda.beams for z in each.members}
-        assert (told.calls, told.rows) == (result.calls, result.rows)
-        assert [tokens_of(y) for y in told.answers] == [answer.tokens for answer in result.hypotheses]
-        assert sum(told.counts().values()) == len(told.nodes)
-        for y in told.nodes.values():
+        assert (tree.calls, tree.rows) == (result.calls, result.rows)
+        assert [tokens_of(y) for y in tree.answers] == [answer.tokens for answer in result.hypotheses]
+        assert sum(tree.counts().values()) == len(tree.nodes)
+        for y in tree.nodes.values():
             tokens = tokens_of(y)
             z = members.get(tokens)
             if y.fate == "returned":
@@ -56,12 +56,12 @@ def test_fates_are_the_searchs_own(cases, tally, level_by_level, ahead):
     tally("fates told", len(numbers), 0)
 
 
-def test_what_was_full_held_as_many_better_ones(cases, tally):
-    """ "length 7 was full: 10 better": there were so many, and they were better."""
+def test_a_full_length_has_as_many_better_hypotheses_as_stated(cases, tally):
+    """For the reason "length 7 was full: 10 better", there were as many, and they were better."""
     numbers = cases(60, full=800)
     for case in random_cases(numbers, title="why"):
-        done, told = recorded(case, best_first_beam(case.k, case.finished))
-        for y in told.nodes.values():
+        done, tree = run_and_record(case, best_first_beam(case.k, case.finished))
+        for y in tree.nodes.values():
             if y.why.get("why") != "full":
                 continue
             assert y.why["better"] == case.k
@@ -73,27 +73,27 @@ def test_what_was_full_held_as_many_better_ones(cases, tally):
     tally("reasons told", len(numbers), 0)
 
 
-def test_called_names_the_certificate_when_more_was_scored():
+def test_called_lists_the_prefixes_of_strict_order_when_more_rows_were_scored():
     rng = random.Random(1)
     more = 0
     for seed in range(40):
         case = Case("peaked", 6, seed, k=4, n_max=8, n=1, finished=rng.choice(("keep", "leave")))
         strict = run(case.toy, best_first_beam(case.k, case.finished), case.n_max)
-        _, told = recorded(case, best_first_beam(case.k, case.finished), choose=lambda search: search.frontier(4))
-        called = {tokens_of(told.nodes[number]) for number in told.result["called"]}
+        _, tree = run_and_record(case, best_first_beam(case.k, case.finished), choose=lambda search: search.frontier(4))
+        called = {tokens_of(tree.nodes[number]) for number in tree.result["called"]}
         assert called == set(strict.prefixes)
-        more += told.rows > told.calls
+        more += tree.rows > tree.calls
     assert more > 10
 
 
-def test_a_trace_records_all_that_waits(searched):
-    """The paper's agenda: a trace is not lazy, and has every child that a beam let in."""
-    told = RecordedTree(searched(5).trace.events)
-    first = [y for y in told.nodes.values() if y.length == 1]
+def test_a_trace_records_the_whole_agenda(searched):
+    """The paper's agenda: tracing is not lazy, and records every child that a beam admitted."""
+    tree = RecordedTree(searched(5).trace.events)
+    first = [y for y in tree.nodes.values() if y.length == 1]
     assert len([y for y in first if y.fate != "pruned"]) == 5
-    assert told.about["source"] == "Wie melkt man eine Kuh?"
-    assert [answer.text for answer in searched(5).hypotheses] == told.texts
-    assert told.answers[0].text == searched(5).text
+    assert tree.about["source"] == "Wie melkt man eine Kuh?"
+    assert [answer.text for answer in searched(5).hypotheses] == tree.texts
+    assert tree.answers[0].text == searched(5).text
 
 
 def test_tracing_changes_no_result(searched, model):
@@ -105,15 +105,15 @@ def test_tracing_changes_no_result(searched, model):
             assert searched(5, strategy, **settings) == plain
 
 
-def test_eviction_is_told(searched):
-    told = RecordedTree(searched(5, queue_capacity=4).trace.events)
-    evicted = [y for y in told.nodes.values() if y.fate == "evicted"]
+def test_evicted_hypotheses_are_recorded_with_the_capacity(searched):
+    tree = RecordedTree(searched(5, queue_capacity=4).trace.events)
+    evicted = [y for y in tree.nodes.values() if y.fate == "evicted"]
     assert evicted
     assert all(y.why == {"capacity": 4} for y in evicted)
-    assert tuple(told.counts()) == FATES
+    assert tuple(tree.counts()) == FATES
 
 
-def test_guessed_rows_are_marked(tmp_path):
+def test_drafted_rows_are_marked(tmp_path):
     earlier = bestfirst.EarlierOutputs()
     for _ in range(2):
         (result,) = bestfirst.decode(bestfirst.load(), ["Guten Morgen!"], draft=earlier, row_budget=32, trace=True)

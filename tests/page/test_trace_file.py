@@ -1,4 +1,4 @@
-"""Traces that are read back: whole, of other versions, cut off, damaged."""
+"""Trace files that are read back: whole, of other versions, truncated, damaged."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def toy_trace(seed: int = 0, **labels: object) -> Trace:
     return trace
 
 
-def test_what_was_written_is_read_back():
+def test_a_written_trace_is_read_back_unchanged():
     trace = toy_trace()
     found = read_lines(lines_of(trace), "it")
     assert (found.trouble, list(found.searches)) == ([], [None])
     assert found.searches[None] == [trace.events]
 
 
-def test_inputs_that_share_a_file_are_told_apart_however_they_are_mixed():
+def test_interleaved_inputs_of_a_file_are_separated():
     first, second = toy_trace(1, line=3).events, toy_trace(2, line=8).events
     mixed = [event for pair in zip(first, second, strict=False) for event in pair]
     mixed += first[len(second) :] + second[len(first) :]
@@ -41,14 +41,14 @@ def test_inputs_that_share_a_file_are_told_apart_however_they_are_mixed():
     assert (found.searches[3], found.searches[8], found.trouble) == ([first], [second], [])
 
 
-def test_a_file_without_its_first_line_is_named_and_shown():
+def test_a_file_without_a_header_is_read_with_a_warning():
     events = toy_trace().events
     found = read_lines([json.dumps(event) for event in events], "'headless'")
     assert found.trouble == ["'headless' has no format version in its first line; what can be read is shown"]
     assert found.searches[None] == [events]
 
 
-def test_a_newer_version_is_named_and_what_is_known_of_it_shown():
+def test_a_newer_version_is_read_as_far_as_known_with_a_warning():
     lines = lines_of(toy_trace())
     lines[0] = json.dumps({**HEADER, "version": 3})
     lines.insert(3, json.dumps({"event": "entangle", "id": 1}))
@@ -57,7 +57,7 @@ def test_a_newer_version_is_named_and_what_is_known_of_it_shown():
     assert found.searches[None] == [toy_trace().events]
 
 
-def test_a_file_cut_off_anywhere_is_shown_as_far_as_it_goes(tmp_path):
+def test_a_truncated_file_is_read_up_to_its_end_with_a_warning(tmp_path):
     whole = "".join(lines_of(toy_trace(5)))
     path = tmp_path / "cut.jsonl"
     for end in range(300, len(whole) - 300, 97):
@@ -65,11 +65,11 @@ def test_a_file_cut_off_anywhere_is_shown_as_far_as_it_goes(tmp_path):
         found = read(path)
         (said,) = found.trouble
         assert "ends in the middle of line" in said or "has no end" in said
-        told = RecordedTree(found.searches[None][0])
-        assert told.rows == whole[:end].count('"pop", "id": ') - (whole[:end].endswith('"pop", "id": '))  # or fewer digits
+        tree = RecordedTree(found.searches[None][0])
+        assert tree.rows == whole[:end].count('"pop", "id": ') - (whole[:end].endswith('"pop", "id": '))  # or fewer digits
 
 
-def test_damage_in_the_middle_costs_only_what_it_hit():
+def test_damaged_lines_alone_are_skipped_and_counted():
     lines = lines_of(toy_trace(5))
     lines[4] = "{not json\n"
     lines[6] = '["a list"]\n'
@@ -83,7 +83,7 @@ def test_damage_in_the_middle_costs_only_what_it_hit():
     assert RecordedTree(found.searches[None][0]).nodes
 
 
-BORN = {"parent": None, "length": 0, "score": 0.0, "logprob": 0.0}
+ROOT_NODE = {"parent": None, "length": 0, "score": 0.0, "logprob": 0.0}
 RESULT = {"event": "result", "answers": [0], "calls": 1, "rows": 1}
 
 
@@ -93,14 +93,14 @@ RESULT = {"event": "result", "answers": [0], "calls": 1, "rows": 1}
         {**RESULT, "answers": [{}]},
         {**RESULT, "answers": [], "called": 5},
         {**RESULT, "called": [[]]},
-        {"event": "push", "line": {}, "id": 1, **BORN},
+        {"event": "push", "line": {}, "id": 1, **ROOT_NODE},
         {"event": "pop", "id": 0, "texts": 5},
         {"event": "text", "texts": [7]},
         {"event": "text", "texts": ["so"], "drafted": "x"},
     ],
 )
-def test_an_event_whose_parts_are_of_another_type_is_left_out(damaged):
-    sound = [{"event": "begin", "strategy": "beam"}, {"event": "push", "id": 0, **BORN}, RESULT]
+def test_an_event_with_a_field_of_another_type_is_skipped(damaged):
+    sound = [{"event": "begin", "strategy": "beam"}, {"event": "push", "id": 0, **ROOT_NODE}, RESULT]
     where = 4 if damaged["event"] == "text" else 3
     lines = [json.dumps(event) for event in [HEADER, *sound]]
     found = read_lines([*lines[:where], json.dumps(damaged), *lines[where:]], "'it'")
@@ -109,8 +109,8 @@ def test_an_event_whose_parts_are_of_another_type_is_left_out(damaged):
     draw([RecordedTree(sound)])
 
 
-def test_only_what_enters_a_beam_or_is_refused_introduces_a_hypothesis():
-    sound = [{"event": "begin", "strategy": "beam"}, {"event": "push", "id": 0, **BORN}, RESULT]
+def test_only_push_and_refuse_events_introduce_a_hypothesis():
+    sound = [{"event": "begin", "strategy": "beam"}, {"event": "push", "id": 0, **ROOT_NODE}, RESULT]
     lines = [json.dumps(event) for event in [HEADER, *sound]]
     lines[3:3] = ['{"event": "pop", "id": 9, "parent": 0}', '{"event": "pop", "id": 9, "parent": []}']
     found = read_lines(lines, "it")
@@ -127,7 +127,7 @@ def test_a_file_without_a_search_is_an_error_in_one_line(tmp_path, content):
     assert "\n" not in str(raised.value)
 
 
-def test_diverse_groups_are_searches_of_their_own():
+def test_diverse_groups_are_split_into_searches_of_their_own():
     model = bestfirst.FunctionModel(lambda prefix: [-1.0, -1.5, -2.0, -2.5], eos=0)
     from bestfirst.scoring import Diverse
 
@@ -135,10 +135,10 @@ def test_diverse_groups_are_searches_of_their_own():
     parts = split(result.trace.events)
     assert len(parts) == 2
     assert all(RecordedTree(events).result is not None for events in parts)
-    assert sum(RecordedTree(events).rows for events in parts) == result.rows + 1  # the empty output counts once, for both
+    assert sum(RecordedTree(events).rows for events in parts) == result.rows + 1  # the empty hypothesis counts once, for both
 
 
-def test_what_cannot_be_viewed_says_so(tmp_path: Path):
+def test_results_without_a_trace_and_missing_files_cannot_be_viewed(tmp_path: Path):
     model = bestfirst.FunctionModel(lambda prefix: [-1.0, -1.5], eos=0)
     (result,) = bestfirst.decode(model, [None])
     assert result.trace is None
@@ -152,7 +152,7 @@ def test_what_cannot_be_viewed_says_so(tmp_path: Path):
         bestfirst.view(tmp_path / "nowhere")
 
 
-def test_random_traces_survive_the_way_through_a_file(cases, tally):
+def test_random_traces_survive_being_written_and_read(cases, tally):
     numbers = cases(24, full=400)
     for case in random_cases(numbers, title="reading"):
         trace = Trace(input=1)

@@ -1,4 +1,4 @@
-"""One server for all tests that only ask it things, one with narrow limits for those that go beyond them."""
+"""Servers shared by the tests: one with ordinary limits, one with a small queue, one with few files and a short deadline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GERMAN = Path(__file__).parents[1] / "data" / "tatoeba-200.de"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents:  # one worker, so that each server is started once
+        if Path(__file__).parent in item.path.parents:  # one xdist worker, so that each server starts once
             item.add_marker(pytest.mark.xdist_group("serve"))
 
 
@@ -28,7 +28,7 @@ def server() -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def narrow() -> Iterator[Served]:
-    """Slow, for it scores a row at a time, and soon full, of texts but not of their tokens."""
+    """Slow: it scores one row at a time. Its queue holds 6 texts, its cache the tokens of all. Requests need a token."""
     limits = ["--row-budget", 1, "--max-queue", 6, "--max-items", 6, "--deadline", 600, "--max-cache-tokens", 10_000_000]
     served = Served(*limits, BESTFIRST_TOKEN="open sesame")
     yield served
@@ -37,7 +37,7 @@ def narrow() -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def frail() -> Iterator[Served]:
-    """As slow, with few files and little time."""
+    """As slow as `narrow`, with 128 open files and a deadline of 3 seconds."""
     limits = ["--row-budget", 1, "--deadline", 3, "--max-cache-tokens", 10_000_000, "--allowed-host", "translate.example"]
     served = Served(*limits, files=128)
     yield served

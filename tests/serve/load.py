@@ -1,21 +1,21 @@
-"""Load: many clients against a running server, to see what it takes and whether all answers are right.
+"""Load test: many clients against a running server. Measures throughput and latency, and checks every answer.
 
     bestfirst serve &
     python tests/serve/load.py http://127.0.0.1:8000 tests/data/tatoeba-200.de --clients 64 --seconds 60
 
-Each client sends one line after another and waits for its answer. First one client alone, then all; what one client got is what
-all must get (or an answer as good, to 1e-4: the shape of a batch changes the last bits of a model's scores). With `--expected`,
-the answers are held against those of `bestfirst translate --json` instead.
+Each client sends one line after another and waits for its answer. One client runs alone first, then all. A line must always get
+the same answer (or one as good, to 1e-4: the shape of a batch changes the last bits of a model's scores). With `--expected`,
+answers are compared with those of `bestfirst translate --json` instead.
 
     python tests/serve/load.py URL FILE --clients 200 --greedy 10 --unread 20 --seconds 120 --pid $!
 
-Beside these honest clients there may be greedy ones, which send as many texts as they may at a time, with a wide beam and a score
-that makes every search long, and such that ask for much and never read the answer. Then all honest clients run first by
-themselves, and what the others cost them is told; with `--pid`, also the most memory that the server took.
+Besides these honest clients there can be greedy ones, which send the largest requests allowed, with a wide beam and a score that
+makes every search long, and clients that request much and never read the response. The honest clients then run without them
+first, and the report says how much slower they become; with `--pid`, also the peak memory of the server.
 
     OMP_NUM_THREADS=1 python tests/serve/load.py URL FILE --alone 20 --decode
 
-With `--decode` every sentence of the one client is decoded in this process too, in turn: what is between is the way to a server.
+With `--decode` each sentence of the one client is also decoded in this process, in turn: the difference is the server's overhead.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NEAR_TIE = 1e-4
 
 @dataclass
 class Load:
-    """What to send, and what came of it."""
+    """The requests to send, and their outcome: latencies, answers, and what was refused, wrong or lost."""
 
     url: str
     lines: list[str]
@@ -54,7 +54,7 @@ class Load:
     lost: list[str] = field(default_factory=list)
 
     def run(self, clients: int, seconds: float) -> float:
-        """So many clients for so long; returns the requests answered a second."""
+        """Run this many clients for this many seconds; returns the answered requests per second."""
         numbers, begun = count(), perf_counter()
         threads = [Thread(target=self._client, args=(numbers, begun + seconds), daemon=True) for _ in range(clients)]
         for thread in threads:
@@ -67,7 +67,7 @@ class Load:
         server = urlsplit(self.url)
         connection = http.client.HTTPConnection(server.hostname, server.port, timeout=300)
         begun = -inf
-        while begun < end:  # at least once, however late it came to be
+        while begun < end:  # at least once, however late the thread started
             line = self.lines[next(numbers) % len(self.lines)]
             begun = perf_counter()
             self.sent += 1
@@ -77,7 +77,7 @@ class Load:
                 self.lost.append(f"{type(error).__name__}: {line}")
                 connection.close()
                 if isinstance(error, ConnectionRefusedError):
-                    return  # nobody is there
+                    return  # the server is gone
                 continue
             if status == 429:
                 self.refused += 1
@@ -101,11 +101,11 @@ class Load:
             self.wrong.append(f"{line!r}: {best['text']!r} ({best['score']:.5f}), not {text!r} ({score:.5f})")
 
     def percentile(self, share: float) -> float:
-        """Milliseconds that this share of the requests took at most."""
+        """The latency in milliseconds that this share of the requests did not exceed."""
         return percentile(self.seconds, share)
 
-    def beside_decode(self, seconds: float) -> str:
-        """One line: a client that keeps its connection, and `decode` in this process, of the same sentences in turn."""
+    def compare_with_decode(self, seconds: float) -> str:
+        """Alternate between one kept connection and `decode` in this process, sentence by sentence; returns one line."""
         import bestfirst
 
         model, end, inside = bestfirst.load(), perf_counter() + seconds, []
@@ -128,15 +128,15 @@ class Load:
         return f"{len(inside)} sentences one by one, p50: {took}; of the differences {more:.1f} ms"
 
     def report(self, clients: int, rate: float) -> str:
-        """One line."""
+        """The outcome, in one line."""
         took = ", ".join(f"p{100 * share:.0f} {self.percentile(share):.0f} ms" for share in (0.5, 0.95, 0.99))
         trouble = f"{len(self.wrong)} wrong, {len(self.lost)} lost, {self.refused} refused (429)"
         return f"{clients:4} clients: {len(self.seconds)} of {self.sent} answered, {rate:.1f} a second; {took}; {trouble}"
 
 
 @dataclass
-class Crowd:
-    """Clients that think of nobody else, until they are told to stop."""
+class UnfairClients:
+    """Greedy clients, and clients that do not read their responses, until `stop`."""
 
     url: str
     lines: list[str]
@@ -153,12 +153,12 @@ class Crowd:
         return {"text": texts, "beam": 50, "nbest": 50, "score": {"name": "length-reward", "beta": 5.0}, "max_length": 40}
 
     def start(self, greedy: int, unread: int) -> None:
-        """Let them come."""
+        """Start this many clients of each kind."""
         for client in [self._greedy] * greedy + [self._unread] * unread:
             Thread(target=client, daemon=True).start()
 
     def stop(self) -> None:
-        """Send them away."""
+        """Stop all clients and close their connections."""
         self.stopped.set()
         for connection in self.connections:
             if connection.sock is not None:
@@ -175,7 +175,7 @@ class Crowd:
         connection.request("POST", "/translate", json.dumps({**self.request, **more}), headers)
 
     def _greedy(self) -> None:
-        """Sends as much as it may, again and again."""
+        """Send the largest request allowed, again and again."""
         while not self.stopped.is_set():
             connection = self._connect()
             try:
@@ -191,7 +191,7 @@ class Crowd:
             sleep(0.2)
 
     def _unread(self) -> None:
-        """Asks for much, and does not read any of it."""
+        """Request much as a stream, and read none of it."""
         while not self.stopped.is_set():
             connection = self._connect()
             try:
@@ -206,18 +206,18 @@ class Crowd:
 
 
 def percentile(seconds: list[float], share: float) -> float:
-    """Milliseconds that this share of them is at most."""
+    """The milliseconds that this share of the values does not exceed."""
     return 1000 * sorted(seconds)[min(len(seconds) - 1, int(share * len(seconds)))] if seconds else float("nan")
 
 
 def peak_memory(pid: int) -> float:
-    """The most that a process has taken so far, in GB (Linux)."""
+    """The peak resident memory of a process so far, in GB (Linux)."""
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1e6
 
 
 def expected(path: Path, lines: list[str]) -> dict[str, tuple[str, float]]:
-    """The answers that `bestfirst translate --json` gave to the same lines."""
+    """Text and score that `bestfirst translate --json` gave each of these lines."""
     given = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return {line: (each["text"], each["hypotheses"][0]["score"]) for line, each in zip(lines, given, strict=True) if line.strip()}
 
@@ -243,11 +243,11 @@ def main() -> int:
     given = (options.url, lines, {"beam": options.beam}, os.environ.get("BESTFIRST_TOKEN"))
     one, many = Load(*given, answers=answers), Load(*given, answers=answers)
     if options.decode:
-        print(one.beside_decode(options.alone))
+        print(one.compare_with_decode(options.alone))
         return 0
     alone = one.run(1, options.alone)
     print(one.report(1, alone), flush=True)
-    crowd = Crowd(options.url, lines, given[3], options.texts)
+    unfair = UnfairClients(options.url, lines, given[3], options.texts)
     loads = [one, many]
     if options.greedy or options.unread:
         quiet = Load(*given, answers=answers)
@@ -255,12 +255,12 @@ def main() -> int:
         if options.pid:
             print(f"the server took {peak_memory(options.pid):.2f} GB at most", flush=True)
         loads.append(quiet)
-        crowd.start(options.greedy, options.unread)
+        unfair.start(options.greedy, options.unread)
     together = many.run(options.clients, options.seconds)
-    crowd.stop()
+    unfair.stop()
     print(many.report(options.clients, together))
     if options.greedy or options.unread:
-        others = f"beside {options.greedy} greedy clients ({crowd.answered} answered, {crowd.refused} refused)"
+        others = f"beside {options.greedy} greedy clients ({unfair.answered} answered, {unfair.refused} refused)"
         times = many.percentile(0.99) / quiet.percentile(0.99)
         print(f"{others} and {options.unread} that do not read: p99 is {times:.2f} times that without them")
         if options.pid:

@@ -1,4 +1,4 @@
-"""Requests that allow only certain outputs get what `decode` finds under the same constraint."""
+"""Requests with `allowed` get the outputs that `decode` finds under the same constraint."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from starlette.exceptions import HTTPException
 import bestfirst
 from bestfirst.serve.allowed import ServedConstraints
 from cli.process import run
-from serve.served import Served, in_a_loop
+from serve.served import Served, run_async
 
 ITEMS = ["Good morning!", "Good evening!", "Where is the station?", "Where is the school?"]
-SCHEMA = {"type": "boolean"}  # the embedded model has no braces
+SCHEMA = {"type": "boolean"}  # not an object: the embedded model's vocabulary has no braces
 STATION = "Wo ist der Bahnhof?"
 
 
@@ -28,14 +28,14 @@ def constrained(tmp_path_factory) -> Iterator[Served]:
     served.stop()
 
 
-def asked(served: Served, path: str = "/translate", **fields: object) -> tuple[int, dict]:
+def post_json(served: Served, path: str = "/translate", **fields: object) -> tuple[int, dict]:
     answer = served.post(path, fields)
     return answer.status, answer.json
 
 
 @pytest.mark.parametrize("allowed", ["items", {"outputs": ITEMS}])
-def test_one_of_a_list_with_its_number(constrained, model, allowed):
-    code, found = asked(constrained, text=STATION, beam=4, nbest=4, allowed=allowed)
+def test_answers_from_a_list_and_their_item_numbers_equal_decode(constrained, model, allowed):
+    code, found = post_json(constrained, text=STATION, beam=4, nbest=4, allowed=allowed)
     trie = bestfirst.Trie.of_texts(model, ITEMS)
     (result,) = bestfirst.decode(model, [STATION], beam=4, nbest=4, allowed=trie)
     assert code == 200
@@ -43,26 +43,26 @@ def test_one_of_a_list_with_its_number(constrained, model, allowed):
     assert shown == [(each.item, each.text, pytest.approx(each.score)) for each in result.hypotheses]
 
 
-def test_a_form_by_its_name_and_in_a_request(constrained):
-    _, named = asked(constrained, text="Guten Morgen!", allowed="greeting")
-    _, given = asked(constrained, text="Guten Morgen!", allowed={"regex": "(Good|Nice) [a-z]+!"})
+def test_a_regex_by_name_and_in_the_request_give_the_same_output(constrained):
+    _, named = post_json(constrained, text="Guten Morgen!", allowed="greeting")
+    _, given = post_json(constrained, text="Guten Morgen!", allowed={"regex": "(Good|Nice) [a-z]+!"})
     assert named["results"][0]["text"] == given["results"][0]["text"] == "Good morning!"
 
 
-def test_json_of_a_schema_also_as_openai_s_clients_ask_for_it(constrained):
-    _, found = asked(constrained, text="Ja.", max_length=60, allowed={"json_schema": SCHEMA})
+def test_json_schema_in_allowed_and_in_openai_response_format(constrained):
+    _, found = post_json(constrained, text="Ja.", max_length=60, allowed={"json_schema": SCHEMA})
     assert json.loads(found["results"][0]["text"]) in (True, False)
     wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
-    code, found = asked(constrained, "/v1/completions", prompt="Ja.", max_tokens=60, response_format=wanted)
+    code, found = post_json(constrained, "/v1/completions", prompt="Ja.", max_tokens=60, response_format=wanted)
     assert code == 200
     assert json.loads(found["choices"][0]["text"]) in (True, False)
 
 
-def test_requests_side_by_side_are_each_held_to_their_own(constrained):
+def test_a_constraint_holds_for_every_text_of_its_request_and_for_no_other_request(constrained):
     only = {"outputs": ["Where is the school?"]}
     lines = constrained.post("/translate", {"text": [STATION] * 3, "allowed": only, "stream": True}).lines
     assert {line["text"] for line in lines if line.get("text")} == {"Where is the school?"}
-    assert asked(constrained, text=STATION)[1]["results"][0]["text"] == "Where is the station?"
+    assert post_json(constrained, text=STATION)[1]["results"][0]["text"] == "Where is the station?"
 
 
 @pytest.mark.parametrize(
@@ -77,30 +77,30 @@ def test_requests_side_by_side_are_each_held_to_their_own(constrained):
         (422, 7, "must be a name, or an object"),
     ],
 )
-def test_what_cannot_be_had_is_said(constrained, status, allowed, said):
-    code, found = asked(constrained, text=STATION, allowed=allowed)
+def test_unknown_or_invalid_constraints_are_refused_with_the_reason(constrained, status, allowed, said):
+    code, found = post_json(constrained, text=STATION, allowed=allowed)
     assert (code, said in found["detail"]) == (status, True), found
 
 
-def test_a_server_without_them_says_so(server):
-    code, found = asked(server, text=STATION, allowed={"regex": "a"})
+def test_a_server_started_without_constraints_refuses_them(server):
+    code, found = post_json(server, text=STATION, allowed={"regex": "a"})
     assert (code, found["detail"]) == (404, "allowed: this server takes no regex; it would have to be started with --grammars")
-    assert asked(server, text=STATION, allowed="items")[0] == 404
+    assert post_json(server, text=STATION, allowed="items")[0] == 404
 
 
 @pytest.mark.parametrize(("value", "said"), [("items", "write NAME=FILE"), ("a=/nowhere/x", "there is no file '/nowhere/x'")])
-def test_what_a_server_cannot_be_started_with(value, said):
+def test_an_invalid_allowed_option_ends_the_start_with_the_reason(value, said):
     ended = run("serve", "--port", "0", "--allowed", value)
     assert ended.returncode == 2
     assert said in ended.stderr.decode()
 
 
-def test_a_stop_within_what_is_allowed_is_refused():
-    """It would end an output that is none of those; what `decode` says of it, a request hears too."""
+def test_a_stop_string_within_the_allowed_outputs_is_refused():
+    """It would end an output that is not allowed. The request gets the message of `decode`."""
     model = bestfirst.FunctionModel(lambda prefix: [-1.0] * 4, 0)
     model.special_token = {"<stop>": 2}.get
     constraints = ServedConstraints(model, {"items": bestfirst.Trie([[1, 2, 3]])})
     with pytest.raises(HTTPException, match="allowed: token 2 ends an output") as refused:
-        in_a_loop(constraints.using(bestfirst.Decoding(stop_strings=("<stop>",)), "items"))
+        run_async(constraints.using(bestfirst.Decoding(stop_strings=("<stop>",)), "items"))
     assert refused.value.status_code == 422
-    assert in_a_loop(constraints.using(bestfirst.Decoding(), "items")).allowed is not None
+    assert run_async(constraints.using(bestfirst.Decoding(), "items")).allowed is not None

@@ -1,4 +1,4 @@
-"""Clients that do not do their part: half-sent requests, bodies without end, responses that nobody reads, names not ours."""
+"""Misbehaving clients: half-sent requests, endless bodies, unread responses, foreign Host headers."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from bestfirst.serve.middleware import CheckRequests, Hosts
 from bestfirst.serve.request_queue import MOST_UNREAD, DeadlinePassed, QueueFull, RequestQueue, TooMuch
 from bestfirst.serve.schemas import Limits
 from bestfirst.serve.server import listen
-from serve.served import ENVIRONMENT, PATIENCE, SLOW, Served, in_a_loop, until
+from serve.served import ENVIRONMENT, PATIENCE, SLOW, Served, run_async, wait_until
 from serve.test_engine import Letters
 
 USUAL = Decoding(beam=4)
 
 
-def raw(server: Served, text: str) -> socket.socket:
+def send_raw(server: Served, text: str) -> socket.socket:
     connection = socket.create_connection((server.host, server.port), timeout=PATIENCE)
     connection.sendall(text.encode())
     return connection
 
 
-def refuses(server: Served) -> bool:
-    """Whether it has stopped listening."""
+def refuses_connections(server: Served) -> bool:
+    """Whether connections are refused."""
     try:
         socket.create_connection((server.host, server.port), timeout=PATIENCE).close()
     except ConnectionError:
@@ -44,19 +44,19 @@ def refuses(server: Served) -> bool:
     return False
 
 
-def rest(connection: socket.socket) -> str:
-    """What comes until the server closes it."""
+def read_to_end(connection: socket.socket) -> str:
+    """All that the server sends until it closes the connection."""
     parts = []
     while part := connection.recv(65536):
         parts.append(part)
     return b"".join(parts).decode()
 
 
-# -- names -------------------------------------------------------------------------------------------------------------------
+# -- host names --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/docs", "/health", "/"])
-def test_a_name_that_is_not_ours_is_refused(frail, path):
+def test_an_unknown_host_header_is_refused(frail, path):
     answer = frail.get(path, Host="attacker.example")
     assert answer.status == 400
     assert "does not answer to 'attacker.example'" in answer.json["detail"]
@@ -64,7 +64,7 @@ def test_a_name_that_is_not_ours_is_refused(frail, path):
         assert frail.get(path, Host=host).status == 200
 
 
-def test_hosts_by_what_is_bound():
+def test_allowed_hosts_follow_from_the_bound_address():
     assert "attacker.example" not in Hosts("0.0.0.0")
     assert "192.168.1.2:8000" in Hosts("0.0.0.0")
     assert socket.gethostname() in Hosts("::")
@@ -75,7 +75,7 @@ def test_hosts_by_what_is_bound():
 
 
 @pytest.mark.parametrize(("options", "environment"), [([], {"BESTFIRST_TOKEN": ""}), (["--token", " "], {})])
-def test_an_empty_token_is_no_token(options, environment):
+def test_an_empty_token_is_refused_at_the_start(options, environment):
     line = [sys.executable, "-m", "bestfirst", "serve", "--port", "0", *options]
     done = subprocess.run(line, env={**ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 2
@@ -85,8 +85,8 @@ def test_an_empty_token_is_no_token(options, environment):
 # -- time and size -----------------------------------------------------------------------------------------------------------
 
 
-def test_responses_are_not_held_back():
-    """Nagle's algorithm, with a client that acknowledges late, costs 40 ms a response."""
+def test_accepted_connections_have_tcp_nodelay():
+    """Nagle's algorithm with delayed acknowledgements costs 40 ms a response."""
 
     async def serve_one() -> int:
         found = asyncio.get_running_loop().create_future()
@@ -104,38 +104,38 @@ def test_responses_are_not_held_back():
             server.close()
         return value
 
-    assert in_a_loop(serve_one()) != 0
+    assert run_async(serve_one()) != 0
 
 
 @pytest.mark.parametrize("sent", ["", "POST /translate HTTP/1.1\r\nHost: localhost\r\nConte"])
-def test_a_request_that_does_not_arrive_is_not_waited_for(frail, sent):
+def test_an_incomplete_request_head_times_out(frail, sent):
     begun = perf_counter()
-    said = rest(raw(frail, sent))
-    assert "408 Request Timeout" in said
+    response = read_to_end(send_raw(frail, sent))
+    assert "408 Request Timeout" in response
     assert perf_counter() - begun > 1
 
 
-def test_a_body_that_does_not_arrive_is_not_waited_for(frail):
+def test_an_incomplete_body_times_out(frail):
     head = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
-    assert "the body did not arrive within 3 seconds" in rest(raw(frail, head))
+    assert "the body did not arrive within 3 seconds" in read_to_end(send_raw(frail, head))
 
 
-def test_half_sent_requests_do_not_use_up_the_files(frail):
-    """More of them than the server has files: it drops the oldest, and whoever has something to ask is served."""
-    open_ones = [raw(frail, "POST /translate HT") for _ in range(200)]
+def test_half_sent_requests_do_not_exhaust_open_files(frail):
+    """More of them than the server may open files: it drops the oldest, and complete requests are served."""
+    half_sent = [send_raw(frail, "POST /translate HT") for _ in range(200)]
     assert frail.translate("Ja.").json["results"][0]["text"] == "Yes."
-    for connection in open_ones:
+    for connection in half_sent:
         connection.close()
 
 
-def test_a_body_that_is_declared_too_large_is_refused_before_it_comes(frail):
-    connection = raw(frail, "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10000000000\r\n\r\n{")
-    said = connection.recv(65536).decode()
-    assert "413" in said.splitlines()[0]
+def test_a_too_large_content_length_is_refused_before_the_body_arrives(frail):
+    connection = send_raw(frail, "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10000000000\r\n\r\n{")
+    response = connection.recv(65536).decode()
+    assert "413" in response.splitlines()[0]
     connection.close()
 
 
-def test_a_body_that_is_too_large_is_refused_before_more_of_it_is_read():
+def test_status_413_is_sent_before_a_too_large_body_is_read():
     happened: list[str] = []
 
     async def receive():
@@ -145,19 +145,19 @@ def test_a_body_that_is_too_large_is_refused_before_more_of_it_is_read():
     async def send(message):
         happened.append(f"sent {message.get('status') or message['type']}")
 
-    checked = CheckRequests(None, Hosts("127.0.0.1"), None, frozenset(), max_bytes=10, seconds=1.0)
+    middleware = CheckRequests(None, Hosts("127.0.0.1"), None, frozenset(), max_bytes=10, seconds=1.0)
     headers = [(b"host", b"localhost"), (b"content-length", b"11")]
-    in_a_loop(checked({"type": "http", "path": "/translate", "headers": headers}, receive, send))
+    run_async(middleware({"type": "http", "path": "/translate", "headers": headers}, receive, send))
     assert happened == ["sent 413", "sent http.response.body", "read", "sent http.response.body"]
 
 
-def test_a_body_of_no_declared_length_ends_somewhere(frail):
+def test_a_chunked_body_is_limited_in_size(frail):
     chunk = f"{1 << 20:x}\r\n" + "a" * (1 << 20) + "\r\n"
     head = "POST /translate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-    assert "413" in raw(frail, head + chunk + chunk).recv(65536).decode().splitlines()[0]
+    assert "413" in send_raw(frail, head + chunk + chunk).recv(65536).decode().splitlines()[0]
 
 
-def test_a_form_is_told_which_header_it_needs(frail):
+def test_the_refusal_of_a_form_names_the_header_it_needs(frail):
     kinds = {"Content-Type": "application/x-www-form-urlencoded"}
     answer = frail.ask("POST", "/translate", b'{"text": "Ja."}', **kinds)
     assert answer.status == 422
@@ -165,56 +165,56 @@ def test_a_form_is_told_which_header_it_needs(frail):
     assert "-H 'Content-Type: application/json'" in answer.json["detail"]
 
 
-def test_what_is_sent_is_always_json():
+def test_infinities_and_nan_are_written_as_null():
     assert json_line({"a": inf, "b": [-inf, nan], "c": "é"}) == '{"a":null,"b":[null,null],"c":"é"}\n'.encode()
 
 
-# -- clients that close their half ---------------------------------------------------------------------------------------------
+# -- half-closed connections --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize("more", ["", ', "stream": true'])
-def test_a_client_that_closes_its_half_gets_every_response(server, version, more):
-    """As `printf ... | nc -N` does; and after a second request that was sent with the first."""
+def test_a_half_closed_connection_gets_every_response(server, version, more):
+    """As `printf ... | nc -N` leaves it; also with a second, pipelined request."""
     body = '{"text": ["Ja.", "Nein."], "strategy": "beam", "beam": 40' + more + "}"
     head = f"POST /translate HTTP/{version}\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     requests = 2 if version == "1.1" else 1
-    connection = raw(server, f"{head}Content-Length: {len(body)}\r\n\r\n{body}" * requests)
+    connection = send_raw(server, f"{head}Content-Length: {len(body)}\r\n\r\n{body}" * requests)
     connection.shutdown(socket.SHUT_WR)
-    said = rest(connection)
-    assert said.count("HTTP/1.1 200 OK") == requests
-    assert said.count("Yes.") >= requests
-    assert ("100 Continue" in said) <= (version == "1.1")
+    response = read_to_end(connection)
+    assert response.count("HTTP/1.1 200 OK") == requests
+    assert response.count("Yes.") >= requests
+    assert ("100 Continue" in response) <= (version == "1.1")
 
 
-# -- responses that nobody reads -----------------------------------------------------------------------------------------------
+# -- unread responses ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_response_that_is_not_read_ends_at_the_deadline(frail, lines):
-    """And its places are free as soon as the engine is done."""
+def test_an_unread_response_ends_at_the_deadline(frail, lines):
+    """Its places in the queue are free as soon as the engine is done."""
     asked = json.dumps({"text": lines[:60], "beam": 20, "nbest": 20, "stream": True})
     waiting = [frail.connect() for _ in range(4)]
     for connection in waiting:
         connection.connect()
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         connection.request("POST", "/translate", asked, {"Content-Type": "application/json"})
-    until(lambda: frail.health["queue"] == frail.health["in_flight"] == 0)
+    wait_until(lambda: frail.health["queue"] == frail.health["in_flight"] == 0)
     assert frail.translate("Ja.").status == 200
     ports = {connection.sock.getsockname()[1] for connection in waiting}
-    until(lambda: not ports & held(frail))
+    wait_until(lambda: not ports & open_client_ports(frail))
     for connection in waiting:
         connection.close()
 
 
-def held(server: Served) -> set[int]:
-    """The ports of clients whose connections some process holds at the server's end, on Linux."""
+def open_client_ports(server: Served) -> set[int]:
+    """Ports of the clients whose connections a process still holds open at the server's end (Linux)."""
     table = Path("/proc/net/tcp")
     rows = [line.split() for line in table.read_text().splitlines()[1:]] if table.exists() else []
     return {int(row[2][-4:], 16) for row in rows if int(row[1][-4:], 16) == server.port and row[9] != "0"}
 
 
-def test_places_are_given_back_when_the_engine_is_done_and_at_the_deadline():
-    """Whether or not anybody reads."""
+def test_queue_places_are_freed_when_the_engine_is_done_and_at_the_deadline():
+    """Whether or not the response is read."""
 
     async def scenario() -> None:
         model = Letters()
@@ -239,35 +239,35 @@ def test_places_are_given_back_when_the_engine_is_done_and_at_the_deadline():
             model.go.set()
             queue.engine.stop()
 
-    in_a_loop(scenario())
+    run_async(scenario())
 
 
-def test_a_stream_that_is_not_read_is_given_up_when_too_much_waits():
+def test_an_unread_stream_ends_when_too_many_events_wait():
     async def scenario() -> None:
         model = Letters()
         limits = Limits(max_beam=8, max_queue=4096, max_items=4096, deadline=PATIENCE)
         queue = RequestQueue(EngineThread(model, limits), limits)
         queue.open()
         try:
-            # Two events each. If the engine is so quick that they come all at once, it waits at the slow one for them to be seen.
+            # Two events each. An engine that emits all of them before the loop runs is held at "slow" until they are seen.
             texts = ["a"] * 1400 + ["slow"] + ["a"] * 600
-            behind = queue.submit([(text, Decoding(beam=2)) for text in texts], client="one", stream=True)
-            while queue.queued and not (model.begun.is_set() and len(behind._events) > MOST_UNREAD):
+            submission = queue.submit([(text, Decoding(beam=2)) for text in texts], client="one", stream=True)
+            while queue.queued and not (model.begun.is_set() and len(submission._events) > MOST_UNREAD):
                 await asyncio.sleep(0.01)
             model.go.set()
             while queue.queued:
                 await asyncio.sleep(0.01)
-            assert len(behind._events) < 2 * MOST_UNREAD
+            assert len(submission._events) < 2 * MOST_UNREAD
             with pytest.raises(DeadlinePassed, match="waiting to be read"):
-                [event async for event in behind.events()]
+                [event async for event in submission.events()]
         finally:
             model.go.set()
             queue.engine.stop()
 
-    in_a_loop(scenario())
+    run_async(scenario())
 
 
-def test_large_requests_leave_half_of_the_queue_and_none_asks_for_everything():
+def test_large_requests_get_half_of_the_queue_and_each_request_is_bounded_in_hypotheses():
     async def scenario() -> None:
         model = Letters()
         queue = RequestQueue(EngineThread(model, Limits(max_beam=8)), Limits(max_beam=8, max_rows=100_000))
@@ -288,16 +288,16 @@ def test_large_requests_leave_half_of_the_queue_and_none_asks_for_everything():
             model.go.set()
             queue.engine.stop()
 
-    in_a_loop(scenario())
+    run_async(scenario())
 
 
-def test_a_second_signal_ends_at_once():
+def test_a_second_sigterm_ends_the_server_at_once():
     server = Served("--row-budget", 1, "--deadline", 600, "--drain", 600)
     try:
         waiting = server.send(SLOW)
-        until(lambda: server.health["in_flight"] >= 1)
+        wait_until(lambda: server.health["in_flight"] >= 1)
         server.process.send_signal(signal.SIGTERM)
-        until(lambda: refuses(server))
+        wait_until(lambda: refuses_connections(server))
         assert server.process.poll() is None
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(PATIENCE) == 128 + signal.SIGTERM
@@ -307,5 +307,5 @@ def test_a_second_signal_ends_at_once():
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux tells of another process")
-def test_the_server_has_as_few_files_as_was_said(frail):
+def test_the_limit_on_open_files_is_in_force(frail):
     assert resource.prlimit(frail.process.pid, resource.RLIMIT_NOFILE)[0] == 128

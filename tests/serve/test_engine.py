@@ -1,4 +1,4 @@
-"""The engine's thread on small models: what fails, what is cancelled, and who is told."""
+"""The engine's thread on small models: failures, cancellation, and the events that each request gets."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from bestfirst import Decoding
 from bestfirst.serve.engine_thread import GC_THRESHOLD, JOBS_PER_TURN, EngineThread
 from bestfirst.serve.schemas import Limits
 from bestfirst.serve.work import Certified, Done, EngineStopped, Event, Work
-from serve.served import PATIENCE, until
+from serve.served import PATIENCE, wait_until
 
 
 class Letters(bestfirst.Model):
-    """Repeats its input, mostly; cannot read "unreadable", breaks in the middle of "poison", and lets "slow" wait for `go`."""
+    """Mostly repeats its input. It cannot read "unreadable", fails in the middle of "poison", and blocks on "slow" until `go`."""
 
     eos = frozenset({0})
     name = "letters"
@@ -82,26 +82,26 @@ def results(events: SimpleQueue[Event], count: int) -> dict[int, bestfirst.Resul
     return found
 
 
-def test_the_one_that_breaks_a_forward_pass_is_found_and_the_others_are_done(engine):
+def test_a_text_that_breaks_a_forward_pass_fails_alone(engine):
     _, first = submit(engine, "hello", "poison", "world")
     _, second = submit(engine, "abc", "poison", " ")
     one, two = results(first, 3), results(second, 3)
     assert [one[0].text, one[2].text, two[0].text] == ["hello", "world", "abc"]
     assert [result.status for result in (one[1], two[1], two[2])] == ["error", "error", "complete"]
     assert one[1].message == "the model failed: RuntimeError"
-    _, after = submit(engine, "still", "here")  # and all share the forward passes again
+    _, after = submit(engine, "still", "here")  # forward passes are shared again
     assert [result.text for _, result in sorted(results(after, 2).items())] == ["still", "here"]
     assert engine.in_flight == 0
 
 
-def test_a_text_that_cannot_be_read_is_told_so(engine):
+def test_a_text_that_cannot_be_read_gets_an_error_result(engine):
     _, events = submit(engine, "unreadable", "fine")
     found = results(events, 2)
     assert (found[0].status, found[0].message) == ("error", "the input cannot be read; write it otherwise")
     assert found[1].text == "fine"
 
 
-def test_a_stream_tells_every_answer_once_also_when_a_neighbour_breaks_the_step(engine):
+def test_a_stream_emits_every_answer_once_even_if_another_request_breaks_the_step(engine):
     _, events = submit(engine, "abcdef", decoding=Decoding(beam=8, nbest=6), stream=True)
     submit(engine, "poison")
     ranks = []
@@ -112,7 +112,7 @@ def test_a_stream_tells_every_answer_once_also_when_a_neighbour_breaks_the_step(
     assert ranks[0] == (1, "abcdef")
 
 
-def test_what_is_cancelled_is_dropped_and_tells_nothing(engine):
+def test_a_cancelled_request_is_dropped_and_emits_nothing(engine):
     given_up, events = submit(engine, "slow", "more")
     assert engine.model.begun.wait(PATIENCE)
     engine.cancel(given_up)  # in the middle of a forward pass
@@ -124,19 +124,19 @@ def test_what_is_cancelled_is_dropped_and_tells_nothing(engine):
     assert engine.in_flight == 0
 
 
-def test_when_it_is_stopped_those_who_wait_are_told(engine):
+def test_stopping_the_engine_ends_pending_requests_with_an_event(engine):
     _, events = submit(engine, "slow")
     assert engine.model.begun.wait(PATIENCE)
     stopping = threading.Thread(target=engine.stop)
     stopping.start()
-    until(lambda: not engine._inbox.empty())
+    wait_until(lambda: not engine._inbox.empty())
     engine.model.go.set()
     assert isinstance(events.get(timeout=PATIENCE), EngineStopped)
     stopping.join()
     assert not engine.alive
 
 
-def test_an_engine_that_fails_tells_every_request_also_those_that_it_has_not_taken(monkeypatch):
+def test_a_failing_engine_ends_every_request_also_those_still_in_its_inbox(monkeypatch):
     """A failure of the engine itself, not of a step of its model."""
     engine, events = EngineThread(Letters(), Limits(max_beam=8)), []
     submit = lambda: engine.submit(Work("someone", texts=[("hello", USUAL)] * 2, emit=events.append))  # noqa: E731
@@ -154,13 +154,13 @@ def test_an_engine_that_fails_tells_every_request_also_those_that_it_has_not_tak
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         engine._run()
     assert [type(event) for event in events] == [EngineStopped] * 2
-    submit()  # after its end, by someone who has not heard of it
+    submit()  # after its end, by a client that does not know yet
     assert [type(event) for event in events] == [EngineStopped] * 3
     assert flushed[-1] == 3
 
 
-def test_the_story_of_a_search_is_that_of_strict_order(engine):
-    """Whatever was scored ahead of its turn, and with whom."""
+def test_a_recorded_trace_is_that_of_strict_order(engine):
+    """Whichever rows were scored ahead of their turn, and in whichever batch."""
     for strategy in ("best-first", "beam"):
         decoding = Decoding(strategy=strategy, beam=4, nbest=3)
         _, events = submit(engine, "abcd", "hello", decoding=decoding, recorded=True)
@@ -168,11 +168,11 @@ def test_the_story_of_a_search_is_that_of_strict_order(engine):
             done = events.get(timeout=PATIENCE)
             text = ("abcd", "hello")[done.index]
             (alone,) = bestfirst.decode(Letters(), [text], strategy=strategy, beam=4, nbest=3, row_budget=1, trace=True)
-            assert told(done.trace) == told(alone.trace)
+            assert key_fields(done.trace) == key_fields(alone.trace)
             assert (done.result.text, done.result.calls) == (alone.text, alone.calls)
 
 
-def test_a_story_that_the_model_cannot_tell_is_an_error_of_its_text_alone(engine, monkeypatch):
+def test_a_failure_to_record_a_trace_is_an_error_of_the_recorded_texts_alone(engine, monkeypatch):
     def piece(token: int) -> str:
         raise RuntimeError("no such piece")
 
@@ -184,13 +184,13 @@ def test_a_story_that_the_model_cannot_tell_is_an_error_of_its_text_alone(engine
     assert results(events, 1)[0].status == "complete"
 
 
-def told(trace) -> list[tuple[object, ...]]:
+def key_fields(trace) -> list[tuple[object, ...]]:
     names = ("event", "parent", "token", "score", "why")
     return [tuple(event.get(name) for name in names) for event in trace.events if event["event"] not in ("result", "text")]
 
 
-class Together:
-    """A reader that reads many at once, unless "odd" is among them."""
+class BatchReader:
+    """A reader that tokenises a batch of texts at once, and fails as a whole if "odd" is among them."""
 
     def __init__(self, one):
         self.one, self.read = one, []
@@ -209,8 +209,8 @@ class Together:
 
 
 @pytest.mark.parametrize("second", ["unreadable", "odd"])
-def test_texts_of_a_request_are_read_together(engine, second):
-    reader = Together(engine._read.read)
+def test_texts_of_a_request_are_tokenised_in_one_batch(engine, second):
+    reader = BatchReader(engine._read.read)
     engine._read.read_batch = reader.batch
     texts = ["ab", second, "", "ba"]
     done = results(submit(engine, *texts)[1], len(texts))
@@ -220,8 +220,8 @@ def test_texts_of_a_request_are_read_together(engine, second):
     assert [done[i].text for i in (0, 3)] == ["ab", "ba"]
 
 
-class ByItself:
-    """An engine whose searches run by themselves; it takes whatever it is given, and wants no more than so much."""
+class FakeDeviceEngine:
+    """In place of the engine of a device, whose searches run without pauses: it accepts every job, and wants 16 at a time."""
 
     pauses, slots, in_flight, wants = False, 2048, (), 16
 
@@ -233,10 +233,10 @@ class ByItself:
         self.submits += 1
 
 
-def test_an_engine_that_runs_by_itself_is_given_what_it_wants_and_what_fits(model):
-    """Wide searches that find no room do not keep a small one of somebody else's from it."""
+def test_a_device_engine_gets_as_many_jobs_as_it_wants_and_as_fit(model):
+    """Wide searches that do not fit do not block the small ones of another client."""
     thread = EngineThread(model, Limits())
-    given = thread._engine = ByItself()
+    given = thread._engine = FakeDeviceEngine()
     thread._share.rows, thread._share.pauses = 100, False
     wide, narrow = (Decoding(beam=60, strategy=name) for name in ("beam", "best-first"))
     for n in range(3):
@@ -250,31 +250,31 @@ def test_an_engine_that_runs_by_itself_is_given_what_it_wants_and_what_fits(mode
     assert before < len(given.jobs) <= before + given.wants
 
 
-def test_an_engine_that_runs_by_itself_is_given_a_turn_of_a_request_at_once(model):
-    """Blank texts and those that cannot be read are told at once, and do not end the turn."""
-    thread, told = EngineThread(model, Limits()), []
-    given = thread._engine = ByItself()
+def test_a_device_engine_gets_the_jobs_of_a_turn_in_one_call(model):
+    """Blank and unreadable texts get their results immediately, and do not end the turn."""
+    thread, events = EngineThread(model, Limits()), []
+    given = thread._engine = FakeDeviceEngine()
     thread._share.rows, thread._share.pauses = 100, False
     texts = ["ab", " ", "ba\ud800", *(f"a {n}" for n in range(30))]
     for client in ("one", "two"):
-        thread._enter(Work(client, texts=[(text, USUAL) for text in texts], emit=told.append))
+        thread._enter(Work(client, texts=[(text, USUAL) for text in texts], emit=events.append))
     given.wants = 2 * JOBS_PER_TURN
     thread._feed()
     assert given.submits == 2
     assert [job.index for job in given.jobs] == [0, *range(3, JOBS_PER_TURN)] * 2
-    assert [(event.index, event.result.status) for event in told] == [(1, "complete"), (2, "error")] * 2
+    assert [(event.index, event.result.status) for event in events] == [(1, "complete"), (2, "error")] * 2
     assert all(thread._work[job].running[job].rows == 1 for job in given.jobs)
 
 
-def test_garbage_is_looked_for_seldom_where_searches_run_by_themselves_and_as_usual_elsewhere(model):
+def test_garbage_collection_is_rarer_with_a_device_engine_and_unchanged_otherwise(model):
     before = gc.get_threshold()
     try:
-        for engine, most in ((None, before[0]), (ByItself(), GC_THRESHOLD)):
+        for engine, threshold in ((None, before[0]), (FakeDeviceEngine(), GC_THRESHOLD)):
             thread = EngineThread(model, Limits())
             thread._engine = engine or thread._engine
             thread.start()
             thread.stop()
-            assert gc.get_threshold() == (most, *before[1:])
+            assert gc.get_threshold() == (threshold, *before[1:])
             assert gc.isenabled()
     finally:
         gc.set_threshold(*before)

@@ -1,4 +1,4 @@
-"""The engine in a process of its own: what comes back is what its thread tells, and nobody waits for ever when it has ended."""
+"""The engine in a process of its own: its events equal those of the engine thread, and no request waits after its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bestfirst.serve.request_queue import RequestQueue
 from bestfirst.serve.schemas import Limits
 from bestfirst.serve.work import Certified, EngineStopped, Work
 
-from .served import ENVIRONMENT, PATIENCE, SENTENCE, Served, in_a_loop
+from .served import ENVIRONMENT, PATIENCE, SENTENCE, Served, run_async
 
 LIMITS = Limits(max_beam=50)
 TEXTS = ["Guten Morgen!", "Wo ist der Bahnhof?", SENTENCE, " ", "Das habe ich nicht gesagt."]
@@ -38,7 +38,7 @@ def load():
     return load_transformers(embedded_folder()), bestfirst.Decoding()
 
 
-def refuse():
+def load_nothing():
     raise Unusable("there is no such model")
 
 
@@ -52,19 +52,19 @@ def load_gpt2():
     return bestfirst.wrap(transformers.GPT2LMHeadModel(config).eval()), bestfirst.Decoding()
 
 
-def load_for_ever():
+def load_forever():
     sleep(PATIENCE)
 
 
-def load_what_fails():
-    """An engine whose thread fails, not a step of its model."""
+def load_failing_engine():
+    """An engine that fails itself, not in a step of its model."""
     EngineThread._feed = None
     return load()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _importable() -> Iterator[None]:
-    """The new process imports this module, for `load`."""
+    """The engine process imports this module, to call `load`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parents[2]))
         yield
@@ -80,33 +80,35 @@ def engine(_importable) -> Iterator[EngineProcess]:
     assert made._process.exitcode == 0
 
 
-def told(engine: EngineProcess | EngineThread, texts: list[tuple[object, bestfirst.Decoding]], **how: bool) -> list[object]:
+def events_of(
+    engine: EngineProcess | EngineThread, texts: list[tuple[object, bestfirst.Decoding]], **flags: bool
+) -> list[object]:
     """All events of one request."""
     events: list[object] = []
-    engine.submit(Work("somebody", texts=texts, emit=events.append, **how))
+    engine.submit(Work("somebody", texts=texts, emit=events.append, **flags))
     wait_for(lambda: sum(not isinstance(event, Certified) for event in events) >= len(texts) or not engine.alive)
     assert not any(isinstance(event, EngineStopped) for event in events)
     return events
 
 
-def wait_for(holds) -> None:
+def wait_for(condition) -> None:
     begun = monotonic()
-    while not holds():
+    while not condition():
         assert monotonic() < begun + PATIENCE
         sleep(0.005)
 
 
-def test_what_is_told_is_what_the_thread_tells(engine):
+def test_events_equal_those_of_the_engine_thread(engine):
     thread = EngineThread(load()[0], LIMITS)
     thread.start()
     ways = [bestfirst.Decoding(beam=5, nbest=3), bestfirst.Decoding(beam=4, length_penalty=1.0), bestfirst.Decoding(max_length=2)]
-    for how in ({}, {"stream": True}, {"recorded": True}, {"blanks": True}):
+    for flags in ({}, {"stream": True}, {"recorded": True}, {"blanks": True}):
         for decoding in ways:
             pairs = [(text, decoding) for text in TEXTS]
-            here, there = (told(each, pairs, **how) for each in (thread, engine))
-            assert len(here) == len(there)
-            for event in here:
-                other = next(each for each in there if same_place(each, event))
+            from_thread, from_process = (events_of(each, pairs, **flags) for each in (thread, engine))
+            assert len(from_thread) == len(from_process)
+            for event in from_thread:
+                other = next(each for each in from_process if same_position(each, event))
                 if isinstance(event, Certified):
                     assert other.answer.tokens == event.answer.tokens
                     continue
@@ -121,11 +123,11 @@ def test_what_is_told_is_what_the_thread_tells(engine):
     thread.stop()
 
 
-def same_place(a, b) -> bool:
+def same_position(a, b) -> bool:
     return type(a) is type(b) and a.index == b.index and getattr(a, "rank", 0) == getattr(b, "rank", 0)
 
 
-def test_its_model_reads_and_writes_as_the_one_with_weights(engine):
+def test_the_model_without_weights_reads_and_writes_text_like_the_loaded_one(engine):
     model = load()[0]
     assert engine.model.read(SENTENCE) == model.read(SENTENCE)
     assert engine.model.text(None, model.target("Good morning!")) == "Good morning!"
@@ -134,33 +136,33 @@ def test_its_model_reads_and_writes_as_the_one_with_weights(engine):
     assert not hasattr(engine.model.model, "parameters")
 
 
-def test_what_is_allowed_is_sent_once_and_found_again(engine, monkeypatch):
+def test_a_constraint_is_sent_to_the_process_once_and_reused(engine, monkeypatch):
     sent = []
     send = engine._send
     monkeypatch.setattr(engine, "_send", lambda *message: (sent.append(message[0]), send(*message)))
     trie = bestfirst.Trie.of_texts(engine.model, ["Good morning!", "Good evening!"])
     for _ in range(2):
         decoding = bestfirst.Decoding(allowed=trie).read(engine.model)
-        (done,) = told(engine, [("Guten Morgen!", decoding)])
+        (done,) = events_of(engine, [("Guten Morgen!", decoding)])
         assert (done.result.text, done.result.hypotheses[0].item) == ("Good morning!", 0)
-    assert sent == ["know", "know", "submit", "know", "submit"]  # the trie, and twice its settings
+    assert sent == ["know", "know", "submit", "know", "submit"]  # the trie once, and settings for each request
     others = [bestfirst.Decoding(beam=1, max_length=1 + i % 20) for i in range(MOST_KNOWN[bestfirst.Decoding] + 20)]
-    told(engine, [("Guten Morgen!", each) for each in others])
+    events_of(engine, [("Guten Morgen!", each) for each in others])
     sent.clear()
-    told(engine, [("Guten Morgen!", bestfirst.Decoding(allowed=trie).read(engine.model))])
-    assert sent[:2] == ["know", "submit"]  # its settings alone
+    events_of(engine, [("Guten Morgen!", bestfirst.Decoding(allowed=trie).read(engine.model))])
+    assert sent[:2] == ["know", "submit"]  # the settings alone
 
 
-def test_more_settings_than_are_known_at_a_time(engine):
+def test_the_number_of_remembered_settings_is_bounded(engine):
     several = [bestfirst.Decoding(beam=1, max_length=1 + i % 20) for i in range(MOST_KNOWN[bestfirst.Decoding] + 20)]
-    first = told(engine, [("Guten Morgen!", several[0])])
-    events = told(engine, [("Guten Morgen!", each) for each in several])
+    first = events_of(engine, [("Guten Morgen!", several[0])])
+    events = events_of(engine, [("Guten Morgen!", each) for each in several])
     assert len(engine._known[bestfirst.Decoding]) == MOST_KNOWN[bestfirst.Decoding]
     assert next(each for each in events if each.index == 0).result.partial == first[0].result.partial
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_request_that_is_cancelled_is_told_nothing_more(engine, begun):
+def test_a_cancelled_request_gets_no_more_events(engine, begun):
     events: list[object] = []
     work = Work("somebody", texts=[(SENTENCE, bestfirst.Decoding(beam=50))] * 50, emit=events.append)
     engine.submit(work)
@@ -169,7 +171,7 @@ def test_a_request_that_is_cancelled_is_told_nothing_more(engine, begun):
     engine.cancel(work)
     engine.cancel(work)
     before = len(events)
-    assert len(told(engine, [("Guten Morgen!", bestfirst.Decoding())])) == 1
+    assert len(events_of(engine, [("Guten Morgen!", bestfirst.Decoding())])) == 1
     assert len(events) == before
     assert not engine._works
     assert not engine._numbers
@@ -177,26 +179,26 @@ def test_a_request_that_is_cancelled_is_told_nothing_more(engine, begun):
     assert engine.stats.rows > 0
 
 
-def test_a_tokenizer_that_fails_here_leaves_texts_to_the_engine(engine, monkeypatch):
-    (expected,) = told(engine, [(SENTENCE, bestfirst.Decoding())])
+def test_a_tokenizer_that_fails_here_leaves_texts_to_the_engine_process(engine, monkeypatch):
+    (expected,) = events_of(engine, [(SENTENCE, bestfirst.Decoding())])
 
     def fails(_texts):
         raise RuntimeError("a tokenizer failed")
 
     monkeypatch.setattr(engine._read, "tokenised", fails)
-    assert told(engine, [(SENTENCE, bestfirst.Decoding())]) == [expected]
+    assert events_of(engine, [(SENTENCE, bestfirst.Decoding())]) == [expected]
 
 
-def test_settings_that_cannot_be_sent_are_refused(engine):
+def test_settings_that_cannot_be_pickled_are_refused(engine):
     events: list[object] = []
     decoding = bestfirst.Decoding().using(max_length=lambda length: 5)
     engine.submit(Work("somebody", texts=[("Guten Morgen!", decoding)], emit=events.append))
     wait_for(lambda: events)
     assert isinstance(events[0], EngineStopped)
-    assert len(told(engine, [("Guten Morgen!", bestfirst.Decoding())])) == 1
+    assert len(events_of(engine, [("Guten Morgen!", bestfirst.Decoding())])) == 1
 
 
-def test_who_waits_hears_of_a_process_that_was_killed():
+def test_pending_and_new_requests_fail_when_the_engine_process_is_killed():
     engine = EngineProcess(load, LIMITS)
 
     async def ask() -> None:
@@ -209,16 +211,16 @@ def test_who_waits_hears_of_a_process_that_was_killed():
         with pytest.raises(EngineStopped, match="start the server again"):
             queue.submit([("Guten Morgen!", bestfirst.Decoding())], client="somebody")
 
-    in_a_loop(ask())
+    run_async(ask())
     engine.stop()
 
 
-def test_a_model_that_cannot_be_loaded_is_an_error_here():
+def test_an_error_of_loading_is_raised_in_this_process():
     with pytest.raises(Unusable, match="there is no such model"):
-        EngineProcess(refuse, LIMITS)
+        EngineProcess(load_nothing, LIMITS)
 
 
-def test_a_process_that_is_killed_while_it_loads(monkeypatch):
+def test_a_process_killed_while_loading_is_an_error(monkeypatch):
     others, received = {*multiprocessing.active_children()}, Connection.recv_bytes
 
     def killed(connection):
@@ -228,11 +230,11 @@ def test_a_process_that_is_killed_while_it_loads(monkeypatch):
 
     monkeypatch.setattr(Connection, "recv_bytes", killed)
     with pytest.raises(Stopped, match="enough memory"):
-        EngineProcess(load_for_ever, LIMITS)
+        EngineProcess(load_forever, LIMITS)
 
 
-def test_an_engine_that_fails_is_heard_of():
-    engine = EngineProcess(load_what_fails, LIMITS)
+def test_a_failing_engine_ends_pending_and_later_requests():
+    engine = EngineProcess(load_failing_engine, LIMITS)
     engine.start()
     events: list[object] = []
     engine.submit(Work("somebody", texts=[("Guten Morgen!", bestfirst.Decoding())], emit=events.append))
@@ -244,7 +246,7 @@ def test_an_engine_that_fails_is_heard_of():
     engine.stop()
 
 
-def test_whoever_asks_when_it_stops_is_told():
+def test_stopping_ends_every_request_once_and_later_ones_at_once():
     engine = EngineProcess(load, LIMITS)
     engine.start()
     events: list[list[object]] = [[] for _ in range(20)]
@@ -257,7 +259,7 @@ def test_whoever_asks_when_it_stops_is_told():
     assert [type(event) for event in late] == [EngineStopped]
 
 
-def test_a_process_that_is_killed_ends_every_request_once():
+def test_killing_the_process_ends_every_request_once():
     engine = EngineProcess(load, LIMITS)
     engine.start()
     events: list[list[object]] = [[] for _ in range(40)]
@@ -270,36 +272,36 @@ def test_a_process_that_is_killed_ends_every_request_once():
     assert [sum(isinstance(event, EngineStopped) for event in each) for each in events] == [1] * 40
 
 
-def test_neither_a_model_nor_a_trace_takes_the_weights_along():
+def test_pickled_models_and_traces_contain_no_weights():
     engine = EngineProcess(load_gpt2, LIMITS)
     model = load_gpt2()[0]
-    bestfirst.decode(model, [[5, 6]], max_length=3)  # after which it may have a step that holds the whole model
+    bestfirst.decode(model, [[5, 6]], max_length=3)  # after this it may have a step that refers to the whole model
     assert len(dumps(model.without_weights())) < 100_000 > len(dumps(engine.model))
     engine.start()
-    (done,) = told(engine, [([5, 6], bestfirst.Decoding(max_length=5))], recorded=True)
+    (done,) = events_of(engine, [([5, 6], bestfirst.Decoding(max_length=5))], recorded=True)
     assert len(dumps(done)) < 100_000
-    (refused,) = told(engine, [((5, 60), bestfirst.Decoding())])
+    (refused,) = events_of(engine, [((5, 60), bestfirst.Decoding())])
     assert "tokens include 60" in refused.result.message
     engine.stop()
 
 
-# -- the command: on a device its engine has a process of its own, and a device called cpu:0 is to be had everywhere
+# -- the command: on a device the engine has a process of its own, and every machine has a device cpu:0
 
 
-def engine_of(server: Served) -> int:
-    """The process of its engine."""
+def engine_pid(server: Served) -> int:
+    """The id of the engine process."""
     children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
     (found,) = (pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
     return int(found)
 
 
-def runs(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     status = Path(f"/proc/{pid}/status")
     return status.exists() and "Z (zombie)" not in status.read_text()
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are looked up in /proc")
-def test_the_command_stops_it_and_hears_of_its_end():
+def test_the_command_stops_its_engine_process_and_notices_its_end():
     server = Served("--device", "cpu:0")
     texts = ["Guten Morgen!", "  ", "Wo ist der Bahnhof?"]
     expected = [result.text or "" for result in bestfirst.decode(load()[0], texts, beam=5, nbest=2)]
@@ -307,32 +309,32 @@ def test_the_command_stops_it_and_hears_of_its_end():
     assert [each["text"] for each in found] == [expected[0], "", expected[2]]
     assert server.post("/v1/completions", {"prompt": "Guten Morgen!"}).json["usage"]["prompt_tokens"] == 5
     assert len(server.post("/search", {"text": "Guten Morgen!"}).json["searches"]) == 2
-    engine = engine_of(server)
+    engine = engine_pid(server)
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(PATIENCE) == 0
-    assert not runs(engine)
+    assert not is_running(engine)
 
-    for whom, stays in (("engine", True), ("server", False)):
+    for killed_process, stays in (("engine", True), ("server", False)):
         server = Served("--device", "cpu:0")
-        engine = engine_of(server)
-        os.kill(engine if whom == "engine" else server.process.pid, signal.SIGKILL)
+        engine = engine_pid(server)
+        os.kill(engine if killed_process == "engine" else server.process.pid, signal.SIGKILL)
         if stays:
             wait_for(lambda server=server: server.get("/health").status == 503)
             answer = server.translate("Guten Morgen!")
             assert (answer.status, "start the server again" in answer.json["detail"]) == (503, True)
         else:
-            wait_for(lambda engine=engine: not runs(engine))
+            wait_for(lambda engine=engine: not is_running(engine))
         server.stop()
 
 
-def test_a_model_that_is_not_there_is_said_once(tmp_path):
+def test_a_missing_model_is_reported_in_one_line(tmp_path):
     line = [sys.executable, "-m", "bestfirst", "serve", "--port", "0", "--device", "cpu:0", "--model", str(tmp_path / "none")]
     ended = subprocess.run(line, capture_output=True, text=True, env=ENVIRONMENT, timeout=PATIENCE, check=False)
     assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1), ended.stderr
     assert "none" in ended.stderr
 
 
-def test_what_is_wrong_with_what_is_allowed_ends_the_command(tmp_path):
+def test_an_unreadable_file_of_allowed_outputs_ends_the_command(tmp_path):
     (tmp_path / "odd.txt").write_bytes(b"\xff\xfe\n")
     line = [
         sys.executable,
@@ -350,7 +352,7 @@ def test_what_is_wrong_with_what_is_allowed_ends_the_command(tmp_path):
     assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1), ended.stderr
 
 
-def test_a_grammar_is_served_by_a_thread():
+def test_a_grammar_is_served_on_a_device():
     server = Served("--device", "cpu:0", "--allowed", "number=regex:[0-9]+")
     assert server.translate("Ich habe drei Kinder.", allowed="number").json["results"][0]["text"].isdigit()
     server.stop()

@@ -1,4 +1,4 @@
-"""Fair share: what one request costs the others, counted in forward passes and tokens, so that nothing depends on the machine."""
+"""Fair share: what one request costs the others, counted in forward passes and tokens, independent of the machine's speed."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ USUAL = Decoding(beam=4)
 LONG = Decoding(beam=8, nbest=8, score="length-reward", score_options={"beta": 5.0}, max_length=60)
 
 
-def engine_of(**limits: int) -> EngineThread:
-    """With as many rows in a step as by default; these would grow where a clock says that they cost little."""
+def make_engine(**limits: int) -> EngineThread:
+    """With 16 rows in a step, as by default, but fixed: the default grows where timings show that rows cost little."""
     return EngineThread(Letters(), Limits(**limits), row_budget=16)
 
 
 def drive(engine: EngineThread, until: Callable[[], bool]) -> None:
-    """The thread's loop, here."""
+    """Run the loop of the engine's thread in this one."""
     while not until():
         engine._receive()
         engine._step()
 
 
 def submit(engine: EngineThread, texts: list[str], decoding: Decoding, client: str = "one") -> list[int]:
-    """Returns the list that its steps go into: after how many forward passes each text was done."""
+    """Returns a list that grows with each finished text, by the number of forward passes until then."""
     begun, done = engine.stats.steps, []
     emit = lambda event: done.append(engine.stats.steps - begun) if isinstance(event, Done) else None  # noqa: E731
     engine.submit(Work(client, texts=[(text, decoding) for text in texts], emit=emit))
     return done
 
 
-def test_a_small_request_is_not_held_up_by_large_ones_that_came_before():
-    alone = engine_of(max_beam=8)
+def test_a_small_request_is_not_delayed_by_earlier_large_ones():
+    alone = make_engine(max_beam=8)
     small = submit(alone, ["hello"], USUAL)
     drive(alone, lambda: bool(small))
 
-    crowded = engine_of(max_beam=8)
+    crowded = make_engine(max_beam=8)
     large = [submit(crowded, ["abcdefgh" + "abcdefgh"[i:] for i in range(8)] * 8, LONG) for _ in range(4)]
     drive(crowded, lambda: crowded.stats.steps >= 40)
     taken = []
@@ -49,12 +49,12 @@ def test_a_small_request_is_not_held_up_by_large_ones_that_came_before():
         done = submit(crowded, ["hello"], USUAL)
         drive(crowded, lambda done=done: bool(done))
         taken += done
-    assert not any(large)  # they take long, and are still at it
+    assert not any(large)  # they take long, and are still running
     assert max(taken) <= 3 * small[0] + 2, (small, taken)
 
 
-def test_large_requests_are_done_too_while_small_ones_keep_coming():
-    engine = engine_of(max_beam=8)
+def test_large_requests_finish_while_small_ones_keep_arriving():
+    engine = make_engine(max_beam=8)
     large = submit(engine, ["abcdefgh"] * 4, Decoding(beam=8, score="length-reward", score_options={"beta": 5.0}, max_length=12))
     small: list[list[int]] = []
     while len(large) < 4:
@@ -63,8 +63,8 @@ def test_large_requests_are_done_too_while_small_ones_keep_coming():
         assert len(small) < 500
 
 
-def test_a_request_alone_has_all_there_is():
-    engine = engine_of(max_beam=8)
+def test_a_lone_request_gets_every_slot():
+    engine = make_engine(max_beam=8)
     done = submit(engine, ["hello", "world", "alone", "there"] * 4, USUAL)
     drive(engine, lambda: engine.stats.steps >= 2)
     assert engine.in_flight == 16 == engine._engine.slots
@@ -72,9 +72,9 @@ def test_a_request_alone_has_all_there_is():
     assert engine._share.flows == []
 
 
-def test_what_is_held_stays_within_its_bound_and_every_text_is_done():
-    """Large requests make room for others, begin again when there is more, and get the same answers."""
-    engine = engine_of(max_beam=8, max_cache_tokens=600)
+def test_cached_tokens_stay_within_their_limit_and_every_text_finishes():
+    """Texts of large requests are evicted for others, start again when there is room, and get the same answers."""
+    engine = make_engine(max_beam=8, max_cache_tokens=600)
     decoding = Decoding(beam=8, nbest=3, score="length-reward", score_options={"beta": 5.0}, max_length=12)
     found: dict[tuple[int, int], bestfirst.Result] = {}
     for number in range(3):
@@ -85,20 +85,20 @@ def test_what_is_held_stays_within_its_bound_and_every_text_is_done():
     evict = engine._evict
     engine._evict = lambda *given: (evicted.append(given), evict(*given))  # type: ignore[method-assign]
 
-    def held() -> bool:
+    def all_done() -> bool:
         nonlocal most
         most = max(most, sum(flow.tokens for flow in engine._share.flows))
         return len(found) == 24
 
-    drive(engine, held)
+    drive(engine, all_done)
     (expected,) = bestfirst.decode(Letters(), ["abcdefgh"], decoding)
     assert {result.text for result in found.values()} == {expected.text}
     assert evicted
-    assert most <= 600 + engine._engine.slots  # what a pass adds is looked at after it
+    assert most <= 600 + engine._engine.slots  # what a pass adds is counted after it
 
 
-def test_a_text_that_needs_more_memory_than_there_is_says_so():
-    engine = engine_of(max_beam=8, max_cache_tokens=100)
+def test_a_text_beyond_the_limit_on_cached_tokens_gets_an_error():
+    engine = make_engine(max_beam=8, max_cache_tokens=100)
     found: list[bestfirst.Result] = []
     engine.submit(Work("one", texts=[("abcdefgh", LONG), ("hello", USUAL)], emit=lambda event: found.append(event.result)))
     drive(engine, lambda: len(found) == 2)
@@ -107,7 +107,7 @@ def test_a_text_that_needs_more_memory_than_there_is_says_so():
     assert failed.message.startswith("this text needs more than the 100 tokens of memory that the server has; ask for a smaller")
 
 
-def test_clients_share_alike_however_many_requests_they_have():
+def test_clients_get_equal_shares_however_many_requests_they_have():
     share: FairShare[Flow] = FairShare(rows=4, tokens=10_000)
     many = [Flow("many") for _ in range(9)]
     one = Flow("one")
@@ -128,8 +128,8 @@ def test_clients_share_alike_however_many_requests_they_have():
     assert all(abs(had[flow] - 2000 / 9) <= 25 for flow in many)
 
 
-def test_where_searches_run_by_themselves_it_says_who_starts_and_no_more():
-    """Nobody is paused, and no memory is counted; who has had less comes first, as long as there are rows."""
+def test_without_pauses_only_the_order_of_starts_is_decided():
+    """No job is paused, no memory is counted; the flow that has had fewer rows starts first, while rows are free."""
     share: FairShare[Flow] = FairShare(rows=6, tokens=10)
     share.pauses = False
     first, second = Flow("first"), Flow("second")
@@ -159,9 +159,9 @@ def test_where_searches_run_by_themselves_it_says_who_starts_and_no_more():
     assert not any(job.paused for flow in (first, second) for job in flow.running)
 
 
-def test_a_wide_search_is_started_while_small_ones_keep_coming():
-    """It needs a level's rows at a time, which are never free by themselves: those that come after it wait for once."""
-    engine = engine_of(max_beam=16)
+def test_a_wide_search_starts_while_small_ones_keep_arriving():
+    """It needs the rows of a level at once, which never become free together unless later requests wait for it."""
+    engine = make_engine(max_beam=16)
     small = [submit(engine, ["hello"], USUAL) for _ in range(20)]
     drive(engine, lambda: engine.stats.steps >= 5)
     wide = submit(engine, ["abc"], Decoding(strategy="beam", beam=16))

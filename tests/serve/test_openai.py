@@ -1,4 +1,4 @@
-"""OpenAI's own client against the server, with a small chat model: what it gets is what `decode` finds."""
+"""OpenAI's own client against the server, with a small chat model: it gets the results of `decode`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(folder) -> Iterator[Served]:
-    limits = ["--max-chars", 60, "--max-items", 3]  # so that all of it fits into the model
+    limits = ["--max-chars", 60, "--max-items", 3]  # so that every request fits into the model's context
     served = Served("--model", folder, *limits, "--deadline", 600)
     yield served
     served.stop()
@@ -48,7 +48,7 @@ def expected(model, source, **settings):
     return result
 
 
-def test_a_completion(client, model):
+def test_a_completion_equals_decode_with_its_token_counts(client, model):
     found = client.completions.create(model="chat", prompt=PROMPT, max_tokens=12, extra_body={"beam_width": 4})
     result = expected(model, PROMPT, beam=4, max_length=12)
     assert found.object == "text_completion"
@@ -61,7 +61,7 @@ def test_a_completion(client, model):
     assert found.usage.prompt_tokens == sum(len(model.read(each).payload.tokens) for each in prompts)
 
 
-def test_several_prompts_with_their_n_best(client, model):
+def test_n_best_lists_of_several_prompts_equal_decode(client, model):
     prompts = [PROMPT, "the cat", "what is"]
     found = client.completions.create(model="chat", prompt=prompts, n=3, best_of=6, max_tokens=8, stop=["th", "o"])
     results = [expected(model, each, beam=6, nbest=3, max_length=8, stop_strings=("th", "o")) for each in prompts]
@@ -69,7 +69,7 @@ def test_several_prompts_with_their_n_best(client, model):
     assert [choice.index for choice in found.choices] == list(range(9))
 
 
-def test_a_conversation(client, model):
+def test_a_chat_completion_equals_decode(client, model):
     found = client.chat.completions.create(model="chat", messages=TALK, n=3, max_tokens=10, temperature=0)
     result = expected(model, TALK, beam=5, nbest=3, max_length=10)
     assert [choice.message.content for choice in found.choices] == [answer.text for answer in result.hypotheses]
@@ -79,14 +79,14 @@ def test_a_conversation(client, model):
 
 
 @pytest.mark.parametrize("prompt", ["\n", ["the cat", "  "]])
-def test_blanks_are_prompts_as_others_are(client, model, prompt):
+def test_blank_prompts_are_decoded_like_others(client, model, prompt):
     found = client.completions.create(model="chat", prompt=prompt, n=2, max_tokens=8)
     results = [expected(model, each, beam=5, nbest=2, max_length=8) for each in ([prompt] if isinstance(prompt, str) else prompt)]
     assert [choice.text for choice in found.choices] == [answer.text for result in results for answer in result.hypotheses]
     assert [choice.index for choice in found.choices] == list(range(2 * len(results)))
 
 
-def test_streams(client, model):
+def test_streamed_chunks_equal_decode(client, model):
     whole = expected(model, TALK, beam=5, nbest=3, max_length=10)
     chunks = [*client.chat.completions.create(model="chat", messages=TALK, n=3, max_tokens=10, stream=True)]
     assert [chunk.choices[0].index for chunk in chunks] == [0, 1, 2]
@@ -96,7 +96,7 @@ def test_streams(client, model):
     assert texts == [expected(model, PROMPT, max_length=6).text]
 
 
-def test_the_model_has_a_name(client):
+def test_the_model_is_listed_by_its_name(client):
     assert [each.id for each in client.models.list()] == ["chat"]
 
 
@@ -120,13 +120,13 @@ def test_the_model_has_a_name(client):
         ({"extra_body": {"beams": 4}}, openai.UnprocessableEntityError, "beams: there is no such field"),
     ],
 )
-def test_errors_are_those_of_the_client(client, asked, error, said):
+def test_invalid_requests_raise_the_errors_of_the_client(client, asked, error, said):
     with pytest.raises(error) as caught:
         client.completions.create(**{"model": "chat", "prompt": PROMPT, **asked})
     assert said in caught.value.body["message"]
 
 
-def test_a_translator_has_no_conversations(server):
+def test_a_translation_model_serves_completions_and_no_chats(server):
     assert server.post("/v1/chat/completions", {"messages": TALK}).status == 404
     found = server.post("/v1/completions", {"prompt": "Guten Morgen!", "max_tokens": 20}).json
     assert found["choices"][0]["text"] == "Good morning."

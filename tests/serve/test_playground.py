@@ -1,4 +1,4 @@
-"""The playground in a real browser: translate, see the tree, an error shown as an error."""
+"""The playground in a real browser: translations, search trees, errors."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ SLOW = 200_000  # milliseconds: a busy machine
 
 @contextmanager
 def playground(chromium: Any, server: Served, complains: bool = False) -> Iterator[Any]:
-    """The page; nothing may be asked of anyone but the server, and nothing be complained of unless that is expected."""
+    """The page. It may request nothing but the server, and log nothing to the console unless `complains`."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(SLOW)
     page = context.new_page()
     complaints: list[str] = []
-    asked: list[str] = []
+    requested: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("request", lambda request: requested.append(request.url))
     page.goto(server.url)
     yield page
     context.close()
-    assert [url for url in asked if not url.startswith((server.url, "data:"))] == []
+    assert [url for url in requested if not url.startswith((server.url, "data:"))] == []
     if not complains:
         assert complaints == []
 
@@ -41,13 +41,13 @@ def translate(page: Any, text: str) -> str:
     return page.inner_text("#status")
 
 
-def test_translations_calls_and_the_tree(chromium, server):
+def test_translations_calls_and_trees_are_those_of_the_search(chromium, server):
     with playground(chromium, server) as page:
         page.select_option("#beam", "10")
-        said = translate(page, "Wie melkt man eine Kuh?")
+        status = translate(page, "Wie melkt man eine Kuh?")
         both = server.post("/search", {"text": "Wie melkt man eine Kuh?", "beam": 10, "nbest": 3}).json
-        assert said.startswith(f"{both['best_first']['calls']} calls beside beam search's {both['beam']['calls']}: ")
-        assert "proven to be beam search's answer" in said
+        assert status.startswith(f"{both['best_first']['calls']} calls beside beam search's {both['beam']['calls']}: ")
+        assert "proven to be beam search's answer" in status
         answers = page.locator(".bf-answer-text").all_inner_texts()
         assert answers == [each["text"] for each in both["best_first"]["hypotheses"]]
         assert f"{both['best_first']['hypotheses'][0]['score']:.2f}"[1:] in page.inner_text(".bf-answers")
@@ -58,15 +58,15 @@ def test_translations_calls_and_the_tree(chromium, server):
 
 def test_an_error_is_shown_as_an_error_and_the_next_search_works(chromium, server):
     with playground(chromium, server) as page:
-        said = translate(page, "wort " * 700)
-        assert "more than the model's 512 positions; split it" in said
+        status = translate(page, "wort " * 700)
+        assert "more than the model's 512 positions; split it" in status
         assert page.get_attribute("#status", "role") == "alert"
         assert page.locator(".bf-panel").count() == 0
         assert "calls beside" in translate(page, "Ja.")
         assert page.get_attribute("#status", "role") == "status"
 
 
-def test_what_the_server_refuses_is_told_and_hostile_text_stays_text(chromium, server):
+def test_refusals_are_shown_and_hostile_text_stays_text(chromium, server):
     with playground(chromium, server, complains=True) as page:  # browsers log every 4xx
         assert "string should have at most 4000 characters" in translate(page, "a" * 4001)
         page.on("dialog", lambda dialog: pytest.fail("a script ran"))

@@ -1,4 +1,4 @@
-"""The request queue without an engine: what is told in steps, by hand, and who hears of it when."""
+"""The request queue on a fake engine, whose events the tests emit step by step."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bestfirst.serve.metrics import Metrics
 from bestfirst.serve.request_queue import RequestQueue
 from bestfirst.serve.schemas import Limits
 from bestfirst.serve.work import Certified, Done, EngineStopped, Work
-from serve.served import in_a_loop
+from serve.served import run_async
 
 USUAL = Decoding(beam=4)
 BY_LEVEL = Decoding(beam=4, strategy="beam")
 
 
-class ByHand:
-    """In place of the engine's thread."""
+class FakeEngine:
+    """In place of the engine's thread: its events are emitted by `step`."""
 
     alive, in_flight, stats = True, 0, Stats()
 
@@ -40,18 +40,18 @@ class ByHand:
     def cancel(self, work: Work) -> None:
         self.cancelled.append(work)
 
-    async def step(self, *told: tuple[Any, Any]) -> None:
-        """Tell these events, and let whoever waits for them go on."""
-        for submission, event in told:
+    async def step(self, *events: tuple[Any, Any]) -> None:
+        """Emit these events, and let the tasks that wait for them run."""
+        for submission, event in events:
             submission.work.emit(event)
         self.flush()
         for _ in range(5):
             await asyncio.sleep(0)
 
 
-def queue_by_hand() -> tuple[RequestQueue, ByHand, list[list[int]]]:
-    """And what `on_results` was told: the calls of each result, a list for each time."""
-    engine, counted = ByHand(), []
+def make_queue() -> tuple[RequestQueue, FakeEngine, list[list[int]]]:
+    """A queue, its engine, and what `on_results` gets: for each time the calls of the results."""
+    engine, counted = FakeEngine(), []
     queue = RequestQueue(engine, Limits())
     queue.on_results = lambda done: counted.append([result.calls for result, _ in done])
     queue.open()
@@ -62,9 +62,9 @@ def done(index: int, calls: int = 0) -> Done:
     return Done(index, Result(status="complete", calls=calls))
 
 
-def test_a_step_is_counted_once_and_results_come_in_order_when_all_are_there():
+def test_results_are_counted_once_per_step_and_returned_in_order_when_complete():
     async def scenario() -> None:
-        queue, engine, counted = queue_by_hand()
+        queue, engine, counted = make_queue()
         one, two = (queue.submit([("a", USUAL)] * 3, client="one") for _ in range(2))
         waiting = [asyncio.ensure_future(each.results(asyncio.Event().wait())) for each in (one, two)]
         await engine.step((one, done(2, 1)), (two, done(1, 2)), (one, done(0, 3)))
@@ -78,12 +78,12 @@ def test_a_step_is_counted_once_and_results_come_in_order_when_all_are_there():
         assert (queue.queued, queue.queued_by_large, counted[1:]) == (0, 0, [[4], [5, 6]])
         assert not engine.cancelled
 
-    in_a_loop(scenario())
+    run_async(scenario())
 
 
-def test_what_is_made_of_a_text_is_made_when_it_is_done_and_comes_in_order():
+def test_results_are_written_when_each_text_is_done_and_returned_in_order():
     async def scenario() -> None:
-        queue, engine, _ = queue_by_hand()
+        queue, engine, _ = make_queue()
         made: list[int] = []
         submission = queue.submit([("a", USUAL)] * 3, client="one", write=lambda result: made.append(result.calls) or str(made))
         waiting = asyncio.ensure_future(submission.results(asyncio.Event().wait()))
@@ -93,12 +93,12 @@ def test_what_is_made_of_a_text_is_made_when_it_is_done_and_comes_in_order():
         await engine.step((submission, done(1, 3)))
         assert waiting.result() == ["[1, 2]", "[1, 2, 3]", "[1]"]
 
-    in_a_loop(scenario())
+    run_async(scenario())
 
 
-def test_what_cannot_be_written_ends_its_own_request_alone():
+def test_a_result_that_cannot_be_written_fails_its_own_request_alone():
     async def scenario() -> None:
-        queue, engine, counted = queue_by_hand()
+        queue, engine, counted = make_queue()
         both = [queue.submit([("a", USUAL)], client="one", write=write) for write in (lambda result: 1 / 0, lambda result: b"b")]
         waiting = [asyncio.ensure_future(each.results(asyncio.Event().wait())) for each in both]
         await engine.step(*((each, done(0)) for each in both))
@@ -106,12 +106,12 @@ def test_what_cannot_be_written_ends_its_own_request_alone():
             waiting[0].result()
         assert (waiting[1].result(), queue.queued, counted) == ([b"b"], 0, [[0]])
 
-    in_a_loop(scenario())
+    run_async(scenario())
 
 
-def test_a_request_that_is_over_leaves_nothing_to_the_garbage_collector():
+def test_a_finished_request_leaves_no_reference_cycle():
     async def scenario() -> ref[Work]:
-        queue, engine, _ = queue_by_hand()
+        queue, engine, _ = make_queue()
         submission = queue.submit([("a", USUAL)], client="one")
         waiting = asyncio.ensure_future(submission.results(asyncio.Event().wait()))
         await engine.step((submission, done(0)))
@@ -121,69 +121,69 @@ def test_a_request_that_is_over_leaves_nothing_to_the_garbage_collector():
     gc.collect()
     gc.disable()
     try:
-        assert in_a_loop(scenario())() is None
+        assert run_async(scenario())() is None
     finally:
         gc.enable()
 
 
-def test_an_engine_that_stops_in_the_middle_of_a_step_ends_what_is_not_done():
+def test_an_engine_that_stops_within_a_step_fails_the_unfinished_requests():
     async def scenario() -> None:
-        queue, engine, counted = queue_by_hand()
-        over, cut, stream = (queue.submit([("a", USUAL)] * 2, client="one", stream=i == 2) for i in range(3))
-        waiting = [asyncio.ensure_future(each.results(asyncio.Event().wait())) for each in (over, cut)]
+        queue, engine, counted = make_queue()
+        whole, cut, stream = (queue.submit([("a", USUAL)] * 2, client="one", stream=i == 2) for i in range(3))
+        waiting = [asyncio.ensure_future(each.results(asyncio.Event().wait())) for each in (whole, cut)]
         stopped, answer = EngineStopped("the server is stopping"), Answer((1,), -1.0, -1.0)
         ends = [(each, stopped) for each in (cut, stream)]
-        await engine.step((over, done(1, 1)), (over, done(0, 2)), (cut, done(0, 3)), (stream, Certified(0, 1, answer)), *ends)
+        await engine.step((whole, done(1, 1)), (whole, done(0, 2)), (cut, done(0, 3)), (stream, Certified(0, 1, answer)), *ends)
         assert [event.index for event in waiting[0].result()] == [0, 1]
         with pytest.raises(EngineStopped):
             waiting[1].result()
-        heard = stream.events()
-        assert await anext(heard) == (0, 1, answer)
+        received = stream.events()
+        assert await anext(received) == (0, 1, answer)
         with pytest.raises(EngineStopped):
-            await anext(heard)
+            await anext(received)
         assert (queue.queued, counted, engine.cancelled) == (0, [[1, 2, 3]], [cut.work, stream.work])
 
-    in_a_loop(scenario())
+    run_async(scenario())
 
 
-def test_what_is_told_of_a_request_that_was_given_up_is_not_counted():
+def test_events_of_a_closed_request_are_not_counted():
     async def scenario() -> None:
-        queue, engine, counted = queue_by_hand()
-        gone, here = (queue.submit([("a", USUAL)] * 2, client="one") for _ in range(2))
-        gone.close()
-        await engine.step((gone, done(0, 1)), (here, done(0, 2)))
-        await engine.step((gone, done(1, 3)))
+        queue, engine, counted = make_queue()
+        closed, open_one = (queue.submit([("a", USUAL)] * 2, client="one") for _ in range(2))
+        closed.close()
+        await engine.step((closed, done(0, 1)), (open_one, done(0, 2)))
+        await engine.step((closed, done(1, 3)))
         assert (queue.queued, counted) == (1, [[2]])
 
-    in_a_loop(scenario())
+    run_async(scenario())
 
 
-def test_a_stream_hears_every_step_as_it_comes():
+def test_a_stream_gets_the_events_of_each_step_as_they_are_emitted():
     async def scenario() -> None:
-        queue, engine, _ = queue_by_hand()
+        queue, engine, _ = make_queue()
         stream = queue.submit([("a", USUAL)] * 2, client="one", stream=True)
-        heard = []
+        received = []
 
         async def listen() -> None:
             async for event in stream.events():
-                heard.append(event.index)
+                received.append(event.index)
 
         listening = asyncio.ensure_future(listen())
         for index in (1, 0):
             await engine.step((stream, Certified(index, 1, Answer((1,), -1.0, -1.0))))
             await engine.step((stream, done(index)))
-            assert heard == [1, 1, 0, 0][: 2 if index else 4]
+            assert received == [1, 1, 0, 0][: 2 if index else 4]
         assert listening.done()
 
-    in_a_loop(scenario())
+    run_async(scenario())
 
 
 @pytest.mark.parametrize("after", ["http.response.start", "http.response.body", None])
-def test_a_stream_whose_client_leaves_at_any_time_is_given_up(after):
-    """Also while its head is being sent (None): then nobody has asked for its first line."""
+def test_a_stream_is_cancelled_whenever_its_client_disconnects(after):
+    """Also while its head is being sent (None): then its first line has not been requested yet."""
 
     async def scenario() -> None:
-        queue, engine, _ = queue_by_hand()
+        queue, engine, _ = make_queue()
         stream = queue.submit([("a", USUAL)] * 2, client="one", stream=True)
         left = asyncio.Event()
 
@@ -204,14 +204,14 @@ def test_a_stream_whose_client_leaves_at_any_time_is_given_up(after):
         await asyncio.wait_for(answering, 60)
         assert (queue.queued, engine.cancelled) == (0, [stream.work])
 
-    in_a_loop(scenario())
+    run_async(scenario())
 
 
-def test_metrics_of_a_step_are_those_of_its_texts():
-    metrics = Metrics(RequestQueue(ByHand(), Limits()), frozenset())
+def test_metrics_of_a_step_are_the_sums_over_its_texts():
+    metrics = Metrics(RequestQueue(FakeEngine(), Limits()), frozenset())
     found = [Answer((1, 2, 3), -1.0, -1.0)]  # beam search scores 1 + 4 * 2 hypotheses for it
     results = [Result(found, calls=calls, status="complete") for calls in (5, 20)]
     metrics.count_results([*((each, USUAL) for each in results), (results[0], BY_LEVEL), (Result(calls=1), USUAL)])
-    told = {name: metrics.registry.get_sample_value(f"bestfirst_{name}_total") for name in ("calls", "calls_saved")}
+    totals = {name: metrics.registry.get_sample_value(f"bestfirst_{name}_total") for name in ("calls", "calls_saved")}
     ended = [metrics.registry.get_sample_value("bestfirst_texts_total", {"status": each}) for each in ("complete", "error")]
-    assert (told, ended) == ({"calls": 31, "calls_saved": 4}, [3, 1])
+    assert (totals, ended) == ({"calls": 31, "calls_saved": 4}, [3, 1])

@@ -1,4 +1,4 @@
-"""What a request asks for is what it gets: the answers of `decode`, one by one or as a stream; and errors that say what to do."""
+"""Requests get the answers of `decode`, as one response or as a stream; errors say what to do."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import bestfirst
 from bestfirst.corpus.worker import beam_calls
 from bestfirst.search import OptimalStop
 from bestfirst.serve.schemas import StreamLine
-from serve.served import until
+from serve.served import wait_until
 
 NEAR_TIE = 1e-4
 
-ASKED = [
+REQUESTS = [
     ({"beam": 5}, {"beam": 5}),
     ({"beam": 10, "nbest": 4}, {"beam": 10, "nbest": 4}),
     ({"strategy": "beam", "beam": 3, "nbest": 2}, {"strategy": "beam", "beam": 3, "nbest": 2}),
@@ -32,8 +32,8 @@ ASKED = [
 ]
 
 
-def same(result, expected) -> bool:
-    """Equal but for near-ties."""
+def equal_result(result, expected) -> bool:
+    """Whether texts, scores, calls and exactness are equal, but for near-ties."""
     pairs = list(zip(result["hypotheses"], expected.hypotheses, strict=True))
     texts = all(ours["text"] == answer.text for ours, answer in pairs)
     scores = all(abs(ours["score"] - answer.score) < NEAR_TIE for ours, answer in pairs)
@@ -46,18 +46,18 @@ def same(result, expected) -> bool:
     )
 
 
-def test_answers_are_those_of_decode(server, model, lines):
+def test_answers_equal_those_of_decode(server, model, lines):
     """Requests of different beams, scores and n-best at the same time."""
     texts = lines[:6]
-    waiting = [(server.send({"text": texts, **asked}), settings) for asked, settings in ASKED]
+    waiting = [(server.send({"text": texts, **asked}), settings) for asked, settings in REQUESTS]
     for connection, settings in waiting:
         results = json.loads(connection.getresponse().read())["results"]
         expected = bestfirst.decode(model, texts, **settings)
-        assert all(same(ours, theirs) for ours, theirs in zip(results, expected, strict=True)), settings
+        assert all(equal_result(ours, theirs) for ours, theirs in zip(results, expected, strict=True)), settings
 
 
-def test_the_bytes_are_those_of_the_answer_as_a_whole(server):
-    """Though each text is written by itself; and whether the body is plain JSON or of another kind that FastAPI reads."""
+def test_the_body_has_the_bytes_of_the_whole_answer_serialised_at_once(server):
+    """Though each text is serialised by itself; and for plain JSON as for other bodies, which FastAPI parses."""
     body = json.dumps({"text": ["Ja.", " ", "Wie geht es dir, sagte \u201eer\u201c?"], "nbest": 2}).encode()
     answer = server.ask("POST", "/translate", body)
     assert [each["text"] for each in answer.json["results"]][:2] == ["Yes.", ""]
@@ -66,7 +66,7 @@ def test_the_bytes_are_those_of_the_answer_as_a_whole(server):
         assert server.ask("POST", "/translate", same, **{"Content-Type": kind}).json["results"][0]["text"] == "Yes."
 
 
-def test_a_refusal_is_the_same_whether_fastapi_reads_the_body_or_not(server):
+def test_a_refusal_is_the_same_whether_or_not_fastapi_parses_the_body(server):
     refused = {
         ("/translate", '{"text": "a", "allowed": "nothing"}'): 404,
         ("/translate", '{"text": ["a", "a\\u0000b"]}'): 422,
@@ -79,10 +79,12 @@ def test_a_refusal_is_the_same_whether_fastapi_reads_the_body_or_not(server):
         one, other = (server.ask("POST", path, body.encode(), **{"Content-Type": kind}) for kind in kinds)
         assert one.status == other.status == status
         assert one.body == other.body
-    assert server.ask("POST", "/translate", b'{"text": "Ja \\\\u0000"}').json["results"][0]["status"] == "complete"  # no NUL
+    assert (
+        server.ask("POST", "/translate", b'{"text": "Ja \\\\u0000"}').json["results"][0]["status"] == "complete"
+    )  # a backslash, no NUL
 
 
-def test_one_text_is_a_list_of_one(server):
+def test_a_single_text_gets_a_list_of_one_result(server):
     answer = server.translate("Guten Morgen!")
     assert answer.status == 200
     (result,) = answer.json["results"]
@@ -90,7 +92,7 @@ def test_one_text_is_a_list_of_one(server):
     assert result["hypotheses"][0]["text"] == result["text"]
 
 
-def test_a_blank_text_stays_blank_and_one_that_is_too_long_says_so(server):
+def test_a_blank_text_stays_blank_and_a_too_long_one_is_an_error(server):
     blank, long, fine = server.translate([" \t", "wort " * 700, "Ja."]).json["results"]
     assert (blank["text"], blank["hypotheses"], blank["calls"], blank["status"]) == ("", [], 0, "complete")
     assert (long["status"], long["hypotheses"]) == ("error", [])
@@ -98,7 +100,7 @@ def test_a_blank_text_stays_blank_and_one_that_is_too_long_says_so(server):
     assert fine["text"] == "Yes."
 
 
-def test_a_stream_brings_each_answer_once_in_order_and_as_soon_as_it_is_certain(server, lines):
+def test_a_stream_has_each_answer_of_the_plain_response_once_and_in_order(server, lines):
     texts = [*lines[:3], " "]
     plain = server.translate(texts, nbest=5, beam=5).json["results"]
     answer = server.translate(texts, nbest=5, beam=5, stream=True)
@@ -110,11 +112,11 @@ def test_a_stream_brings_each_answer_once_in_order_and_as_soon_as_it_is_certain(
         assert [line["text"] for line in found] == [each["text"] for each in result["hypotheses"]]
         assert [last[name] for name in ("status", "exact", "calls")] == [result[name] for name in ("status", "exact", "calls")]
         assert [line.keys() - {"index", "rank"} for line in found] == [each.keys() for each in result["hypotheses"]]
-        assert all(line.keys() <= StreamLine.model_fields.keys() for line in mine)  # what the OpenAPI document knows
+        assert all(line.keys() <= StreamLine.model_fields.keys() for line in mine)  # as in the OpenAPI document
 
 
-def test_answers_come_before_the_search_is_over(server):
-    """The first of many is there while the others are still searched for; in one of a few tries, for that takes a moment only."""
+def test_a_stream_sends_its_first_answer_before_the_search_is_over(server):
+    """The first of 50 arrives during the search for the others; in one of a few tries, since that takes a moment only."""
 
     def before() -> bool:
         with closing(server.send({"text": "Wie melkt man eine Kuh?", "beam": 50, "nbest": 50, "stream": True})) as connection:
@@ -122,10 +124,10 @@ def test_answers_come_before_the_search_is_over(server):
             assert (first["rank"], first["text"]) == (1, "How do you milk a cow?")
             return server.health["queue"] == 1
 
-    until(before)
+    wait_until(before)
 
 
-def test_search_tells_both_searches_with_their_events(server):
+def test_search_returns_both_searches_with_their_events(server):
     found = server.post("/search", {"text": "Guten Morgen!", "beam": 5, "nbest": 2}).json
     assert found["best_first"]["text"] == found["beam"]["text"] == "Good morning."
     assert found["best_first"]["calls"] < found["beam"]["calls"]
@@ -134,9 +136,9 @@ def test_search_tells_both_searches_with_their_events(server):
         assert sum(event["event"] == "pop" for event in events) == result["calls"]  # in strict order, nothing scored ahead
 
 
-# -- what is wrong -----------------------------------------------------------------------------------------------------------
+# -- invalid requests --------------------------------------------------------------------------------------------------------
 
-WRONG = {
+INVALID = {
     '{"text": "Ja.", "beam"': (422, "the body is not JSON"),
     "": (422, "the body is missing; send a JSON object"),
     "[]": (422, "valid dictionary or object"),
@@ -167,9 +169,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("body", WRONG, ids=lambda body: body[:40])
-def test_a_hostile_body_gets_a_clear_line_and_the_server_goes_on(server, body):
-    status, said = WRONG[body]
+@pytest.mark.parametrize("body", INVALID, ids=lambda body: body[:40])
+def test_an_invalid_body_gets_a_clear_line_and_the_server_goes_on(server, body):
+    status, said = INVALID[body]
     answer = server.ask("POST", "/translate", body.encode("utf-8", "surrogatepass"))
     assert answer.status == status
     detail = answer.json["detail"]
@@ -180,7 +182,7 @@ def test_a_hostile_body_gets_a_clear_line_and_the_server_goes_on(server, body):
 
 
 @pytest.mark.parametrize("body", [b"\x00\x00", b"\xff\xfe{}", b'{"text": "\xe4"}'])
-def test_bytes_that_are_no_text_are_refused(server, body):
+def test_binary_bodies_are_refused(server, body):
     assert server.ask("POST", "/translate", body).status in (400, 422)
 
 
@@ -189,21 +191,21 @@ def test_another_content_type_is_refused(server):
     assert answer.status == 422
 
 
-def test_unknown_paths_and_methods(server):
+def test_unknown_paths_get_404_and_wrong_methods_405(server):
     assert server.get("/nothing").status == 404
     assert server.get("/translate").status == 405
     assert server.get("/../../etc/passwd").status == 404
 
 
-# -- what it says of itself --------------------------------------------------------------------------------------------------
+# -- metrics, health, OpenAPI ------------------------------------------------------------------------------------------------
 
 
-def test_metrics_count_what_was_done(server):
+def test_metrics_count_calls_rows_steps_and_requests(server):
     def read() -> dict[str, float]:
         samples = (line.rsplit(" ", 1) for line in server.get("/metrics").body.decode().splitlines() if line[0] != "#")
         return {name: float(value) for name, value in samples}
 
-    until(lambda: server.health["queue"] == server.health["in_flight"] == 0)  # what was given up before has ended
+    wait_until(lambda: server.health["queue"] == server.health["in_flight"] == 0)  # requests cancelled before have ended
     before = read()
     result = server.translate("Wie melkt man eine Kuh?", beam=10).json["results"][0]
     server.translate("Ja.", beam=0)
@@ -218,7 +220,7 @@ def test_metrics_count_what_was_done(server):
     assert (after["bestfirst_queue"], after["bestfirst_in_flight"]) == (0, 0)
 
 
-def test_what_is_called_saved_is_never_more_than_what_is(model, lines):
+def test_the_baseline_of_saved_calls_is_at_most_beam_search_with_optimal_stop(model, lines):
     for beam in (2, 5):
         stop = {"strategy": "beam", "stop": OptimalStop()}
         for nbest in (1, beam):
@@ -226,7 +228,7 @@ def test_what_is_called_saved_is_never_more_than_what_is(model, lines):
             assert all(beam_calls(result, beam) <= result.calls for result in optimal)
 
 
-def test_health_and_openapi(server):
+def test_health_openapi_and_docs_are_served(server):
     assert server.health["status"] == "ok"
     assert server.health["model"] == "tatoeba-de-en"
     schema = server.get("/openapi.json").json

@@ -1,4 +1,4 @@
-"""schemathesis: requests made up from the OpenAPI document, valid and not. None may get an answer that it does not announce."""
+"""Schemathesis: requests generated from the OpenAPI document, valid and invalid, get only responses that it announces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOO_LONG = """
 include-name = "POST /v1/completions"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "3xx", "401", "403", "404", "409", "422", "429", "5xx"]
 """
-"""How many tokens a prompt has is the tokenizer's to say: no schema can, and OpenAI's clients expect an error."""
+"""Only the tokenizer knows how many tokens a prompt has: no schema can, and OpenAI's clients expect an error."""
 
 
 def test_schemathesis_finds_nothing(server, tmp_path):
@@ -35,14 +35,14 @@ def test_schemathesis_finds_nothing(server, tmp_path):
 
 
 def test_the_documentation_names_every_field_of_translate():
-    told = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
-    table = told.split("What `/translate` takes:")[1].split("No other field")[0]
+    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    table = page.split("What `/translate` takes:")[1].split("No other field")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(TranslateRequest.model_fields)
-    answer = told.split("The answer has one entry")[1].split("**")[0]
+    answer = page.split("The answer has one entry")[1].split("**")[0]
     assert set(Translation.model_fields) <= set(re.findall(r"\w+", answer))
 
 
-def test_what_is_written_out_has_every_field_of_its_schema_in_order():
+def test_a_serialised_result_has_every_field_of_its_schema_in_order():
     for found in ([], [Answer((5, 0), -1.5, -2.5, "yes", True, 3), Answer((0,), -3.0, -3.0)]):
         result = bestfirst.Result(found, calls=7, rows=9, steps=2, exact=True, status="complete", message="none")
         written = text_result(result)
@@ -57,8 +57,8 @@ def test_what_is_written_out_has_every_field_of_its_schema_in_order():
         }
 
 
-def test_a_result_is_written_as_its_fields_are():
-    """Whatever numbers and characters there are; what did not finish is no translation, and a model may give no text."""
+def test_the_json_of_a_result_is_that_of_its_fields():
+    """For all numbers and characters. An unfinished output is no translation, and a model may give no text."""
     numbers = (-1.5, -1e-7, 1e16, 1e22, 5e-324, -0.0, inf, -inf, nan, -3)
     odd = [Answer((1, 2, 0), n, n, text) for n in numbers for text in ('a "b" \\ \n \0 \x7f \u2028 é 😀', "", None)]
     results = [
@@ -76,7 +76,7 @@ def test_a_result_is_written_as_its_fields_are():
         )
 
 
-def test_requests_that_ask_alike_have_the_same_settings_and_others_do_not():
+def test_equal_requests_share_one_settings_object_and_others_do_not():
     body = TranslateRequest.within(Limits())
     asked = [{}, {"beam": 6}, {"nbest": 2}, {"max_length": 9}, {"length_penalty": 0.5}, {"length_penalty": 1}]
     asked += [{"score": {"name": name, "alpha": alpha}} for name in ("gnmt", "length-normalized") for alpha in (0.5, 1)]
@@ -88,10 +88,10 @@ def test_requests_that_ask_alike_have_the_same_settings_and_others_do_not():
     assert made[-2] == bestfirst.Decoding(score=asked[-1]["score"]["name"], score_options={"alpha": 1.0})
 
 
-def test_prompts_that_ask_alike_have_the_same_settings_and_others_do_not():
+def test_equal_completion_requests_share_one_settings_object_and_others_do_not():
     asked = [{}, {"n": 6}, {"beam_width": 7}, {"max_tokens": 9}, {"min_tokens": 2}, {"length_penalty": 0.5}, {"stop": "a"}]
     made, again = ([CompletionRequest(prompt=text, **each).decoding(900) for each in asked] for text in "ab")
     assert all(one is other for one, other in zip(made, again, strict=True))
     assert len({id(each) for each in made}) == len(made)
     assert CompletionRequest(prompt="a", stop=["a"]).decoding(900) is made[-1]
-    assert CompletionRequest(prompt="a", max_tokens=90).decoding(100).max_length == 20  # hypotheses of 5 beams
+    assert CompletionRequest(prompt="a", max_tokens=90).decoding(100).max_length == 20  # 100 hypotheses in a beam of 5

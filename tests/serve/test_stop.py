@@ -1,4 +1,4 @@
-"""The end: SIGTERM finishes what was accepted; and a start that goes wrong says why."""
+"""SIGTERM finishes the accepted requests; a start that fails says why."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import socket
 import pytest
 
 from cli.process import only_line, run
-from serve.served import PATIENCE, Served, until
+from serve.served import PATIENCE, Served, wait_until
 
 LONG = {"beam": 5, "score": {"name": "length-reward", "beta": 100}, "max_length": 40}
 
 
-def test_sigterm_finishes_what_was_accepted_and_takes_no_more(lines):
+def test_sigterm_finishes_accepted_requests_and_refuses_new_ones(lines):
     server = Served("--row-budget", 1, "--deadline", 600, "--drain", 600)
     try:
-        asked = [*lines[:12]]  # seconds of work, so that none is done before the last is accepted
+        asked = [*lines[:12]]  # seconds of work: none is done before the last is accepted
         waiting = [server.send({"text": text, **LONG}) for text in asked]
-        until(lambda: server.health["queue"] == len(asked))
+        wait_until(lambda: server.health["queue"] == len(asked))
         server.process.send_signal(signal.SIGTERM)
         found = [json.loads(connection.getresponse().read())["results"][0] for connection in waiting]
         assert [result["status"] for result in found] == ["complete"] * len(asked)
         assert server.process.wait(PATIENCE) == 0
         with pytest.raises(ConnectionRefusedError):
             server.get("/health")
-        assert [line for line in server.said if "Traceback" in line] == []
+        assert [line for line in server.stderr_lines if "Traceback" in line] == []
     finally:
         server.stop()
 
 
-def test_an_address_that_is_taken_is_named():
+def test_an_address_in_use_ends_the_start_with_one_line():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -50,7 +50,7 @@ def test_an_address_that_is_taken_is_named():
         (["--host", "nowhere.invalid"], "cannot listen on nowhere.invalid:8000"),
     ],
 )
-def test_usage(options, said):
+def test_invalid_options_end_the_start_with_one_line(options, said):
     done = run("serve", *options)
     assert done.returncode == 2
     assert said in only_line(done.stderr)

@@ -1,1 +1,1 @@
-"""A soak: kills, damaged files, hostile requests and bad neighbours, as many as asked for. `make soak`; see `__main__`."""
+"""Soak tests: kills, damaged files, hostile requests and unfair clients, as many as requested. `make soak`; see `__main__`."""

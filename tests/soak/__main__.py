@@ -1,10 +1,10 @@
-"""A soak that anyone can run: what it did and what came of it, a line for each part; exit code 1 where anything was wrong.
+"""Soak tests: one line for each part, with what it did and the outcome; exit code 1 if anything was wrong.
 
     make soak                                          a few minutes
     make soak SOAK='--kills 1000 --damage 10000 --requests 100000 --load 120 --ray 5'
-    make soak SOAK='--seed 7 --kills 50 --only kills'   the same again
+    make soak SOAK='--seed 7 --kills 50 --only kills'   one part of a run again
 
-It runs in a folder of its own, on the loopback address only, and stops by itself.
+It runs in temporary folders, on the loopback address only, and ends by itself.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 
 from serve.served import Served
 
-from .damage import damaged
+from .damage import damage_files
 from .forks import GERMAN
-from .kills import killed
-from .ray_faults import faulted
-from .requests import asked
+from .kills import kill_jobs
+from .ray_faults import kill_ray_processes
+from .requests import send_requests
 
 BAD = ("wrong", "unclean", "5xx", "unanswered", "tracebacks", "crashes")
 LOAD = Path(__file__).parents[1] / "serve" / "load.py"
@@ -45,52 +45,52 @@ def main() -> int:
     print(f"seed {options.seed}", flush=True)
     wrong = 0
     parts: dict[str, Callable[[Path], Iterable[Counter[str]]]] = {
-        "kills": lambda folder: killed(folder, options.seed, options.kills),
-        "damage": lambda folder: damaged(folder, options.seed, options.damage),
-        "ray": lambda folder: faulted(folder, options.seed, options.ray),
-        "requests": lambda _: _requests(options.seed, options.requests),
+        "kills": lambda folder: kill_jobs(folder, options.seed, options.kills),
+        "damage": lambda folder: damage_files(folder, options.seed, options.damage),
+        "ray": lambda folder: kill_ray_processes(folder, options.seed, options.ray),
+        "requests": lambda _: _run_requests(options.seed, options.requests),
     }
     for name, part in parts.items():
         if options.only in (None, name) and getattr(options, name):
             folder = tempfile.mkdtemp(prefix=f"soak-{name}-")
-            wrong += _told(name, part(Path(folder)))
+            wrong += _report(name, part(Path(folder)))
     if options.only in (None, "load") and options.load:
-        wrong += _load(options.load)
+        wrong += _run_load(options.load)
     print("nothing was wrong" if not wrong else f"{wrong} parts found something wrong", flush=True)
     return 1 if wrong else 0
 
 
-def _told(name: str, counts: Iterable[Counter[str]]) -> bool:
-    """Print what a part counts, now and then, and at its end what was wrong."""
-    begun = said = time.monotonic()
+def _report(name: str, counts: Iterable[Counter[str]]) -> bool:
+    """Print the counts of a part, every 30 seconds and at its end, and what was wrong; returns whether anything was."""
+    begun = reported = time.monotonic()
     count: Counter[str] = Counter()
     for count in counts:
-        if time.monotonic() - said > 30:
-            said = time.monotonic()
-            print(f"  {name}: {_line(count)}", file=sys.stderr, flush=True)
-    print(f"{name}: {_line(count)}, {time.monotonic() - begun:.0f} s", flush=True)
+        if time.monotonic() - reported > 30:
+            reported = time.monotonic()
+            print(f"  {name}: {_format(count)}", file=sys.stderr, flush=True)
+    print(f"{name}: {_format(count)}, {time.monotonic() - begun:.0f} s", flush=True)
     for what in [what for what in count if ": " in what][:20]:
         print(f"  {count[what]} x {what}", flush=True)
     return any(count[bad] for bad in BAD)
 
 
-def _line(count: Counter[str]) -> str:
+def _format(count: Counter[str]) -> str:
     plain = {what: times for what, times in count.items() if ": " not in what}
     return ", ".join(f"{times} {what}" for what, times in {**dict.fromkeys(BAD[:1], 0), **plain}.items())
 
 
-def _requests(seed: int, times: int) -> Iterable[Counter[str]]:
-    served = Served("--deadline", 600)  # a machine that sleeps meanwhile is not what is tried here
+def _run_requests(seed: int, times: int) -> Iterable[Counter[str]]:
+    served = Served("--deadline", 600)  # so that a machine that sleeps meanwhile causes no failure
     try:
-        yield from asked(served, seed, times)
+        yield from send_requests(served, seed, times)
     finally:
         served.stop()
 
 
-def _load(seconds: float) -> bool:
+def _run_load(seconds: float) -> bool:
     served = Served()
     try:
-        asked_for = [
+        options = [
             "--clients",
             "200",
             "--greedy",
@@ -102,7 +102,7 @@ def _load(seconds: float) -> bool:
             "--pid",
             str(served.process.pid),
         ]
-        return subprocess.run([sys.executable, str(LOAD), served.url, str(GERMAN), *asked_for], check=False).returncode != 0
+        return subprocess.run([sys.executable, str(LOAD), served.url, str(GERMAN), *options], check=False).returncode != 0
     finally:
         served.stop()
 

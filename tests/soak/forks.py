@@ -1,4 +1,4 @@
-"""The real command in a process forked from this one, in which everything is loaded: a thousand take minutes."""
+"""Runs the real command in a process forked from this one, in which everything is loaded: a thousand runs take minutes."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ GERMAN = Path(__file__).parents[1] / "data" / "tatoeba-200.de"
 
 
 class Ended(NamedTuple):
-    """How a command ended: its exit code, or the number of the signal that ended it below 0; and what it said."""
+    """How a command ended: its exit code, below 0 the signal that killed it, and its standard error."""
 
     code: int
-    said: str
+    errors: str
 
     @property
     def clean(self) -> bool:
-        """Neither a crash nor a traceback; and where nothing was done, a line that says why."""
-        lines = [line for line in self.said.splitlines() if not line.startswith("bestfirst: warning: ")]
-        told = self.code == 0 or any(line.startswith("bestfirst: ") for line in lines)
-        return self.code in (0, 1, 2) and "Traceback" not in self.said and told
+        """Whether there was no crash and no traceback, and after a failure a line that says why."""
+        lines = [line for line in self.errors.splitlines() if not line.startswith("bestfirst: warning: ")]
+        explained = self.code == 0 or any(line.startswith("bestfirst: ") for line in lines)
+        return self.code in (0, 1, 2) and "Traceback" not in self.errors and explained
 
 
 @cache
 def prepare() -> None:
-    """Load what every command needs; a model folder that was loaded before is not read again."""
+    """Load everything that commands need, once; the embedded model is loaded once for each way of loading it."""
     import pyarrow.parquet  # noqa: F401
     import typer.main
 
@@ -42,29 +42,29 @@ def prepare() -> None:
 
     loaded, load = {}, ModelChoice.load
 
-    def once(self, decoding):
+    def load_once(self, decoding):
         if self.model is not None:
             return load(self, decoding)
         if self not in loaded:
             loaded[self] = load(self, decoding)[0]
         return loaded[self], decoding
 
-    ModelChoice.load = once
+    ModelChoice.load = load_once
     typer.main.get_command = cache(typer.main.get_command)
-    with tempfile.TemporaryDirectory() as folder:  # whatever a command loads when it is first called
+    with tempfile.TemporaryDirectory() as folder:  # loads what a command imports when it is first called
         text = Path(folder, "text")
         text.write_text("Guten Morgen!\n", encoding="utf-8")
         assert run(["translate", str(text), "-o", f"{folder}/out", "--beam", "2"]) == 0
-    load_transformers(embedded_folder())  # whose modules a damaged folder needs
+    load_transformers(embedded_folder())  # imports the modules that a damaged model folder needs
 
 
 def command(*arguments: object, before: Callable[[], None] | None = None, kill_after: float | None = None) -> Ended:
-    """Run it to its end, or kill it after so many seconds. `before` is called in the new process."""
+    """Run it to its end, or kill it after this many seconds. `before` is called in the new process."""
     prepare()
-    with tempfile.TemporaryFile() as heard:
+    with tempfile.TemporaryFile() as stderr_file:
         child = os.fork()
         if child == 0:
-            os.dup2(heard.fileno(), 2)
+            os.dup2(stderr_file.fileno(), 2)
             code = 70
             try:
                 if before is not None:
@@ -80,8 +80,8 @@ def command(*arguments: object, before: Callable[[], None] | None = None, kill_a
                 sys.stderr.flush()
                 os._exit(code)
         status = _wait(child, kill_after)
-        heard.seek(0)
-        return Ended(os.waitstatus_to_exitcode(status), heard.read().decode(errors="replace"))
+        stderr_file.seek(0)
+        return Ended(os.waitstatus_to_exitcode(status), stderr_file.read().decode(errors="replace"))
 
 
 def _wait(child: int, kill_after: float | None) -> int:

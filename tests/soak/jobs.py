@@ -1,4 +1,4 @@
-"""Corpus jobs of every format, small enough to be done a thousand times."""
+"""Corpus jobs of every format, small enough to run a thousand times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .forks import GERMAN, command
 
-LINES, SHARD = 8, 2  # few, and short: what is tried is the files, not the model
+LINES, SHARD = 8, 2  # few, and short: the files are under test, not the model
 OPTIONS: dict[str, list[str]] = {
     "out.txt": [],
     "out.txt.gz": [],
@@ -21,15 +21,15 @@ OPTIONS: dict[str, list[str]] = {
     "out.parquet": [],
     "nbest.txt": ["--nbest", "2"],
 }
-"""By the name of the output: what else is asked for."""
+"""Further options of the command, by the name of the output."""
 
 
 @dataclass
 class Job:
-    """One command from file to file, its input, and what it must write."""
+    """A command from file to file, its input, and its expected output."""
 
     name: str
-    folder: Path  # where it was done without any trouble
+    folder: Path  # where it ran undisturbed
     seconds: float
     expected: bytes = field(repr=False)
 
@@ -51,23 +51,23 @@ class Job:
         ]
 
     def begin(self, folder: Path) -> None:
-        """A folder with the input, and nothing else."""
+        """Make a folder that contains the input alone."""
         folder.mkdir()
         shutil.copy(self.folder / self.source, folder)
 
     def right(self, folder: Path) -> bool:
-        """Whether the output is there, with every line, once, to the byte."""
+        """Whether the output exists and has exactly the expected bytes."""
         path = folder / self.name
         return path.exists() and content(path) == self.expected
 
 
 def content(path: Path) -> bytes:
-    """What is in a file; of one that is compressed, what was compressed: its head may hold the time."""
+    """The bytes of a file; those of a .gz file are decompressed, since its header may hold the time."""
     return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
 def jobs(folder: Path, rng: random.Random) -> list[Job]:
-    """Every format's job, done once."""
+    """A job of every format, run once for its expected output."""
     every = sorted(GERMAN.read_text(encoding="utf-8").splitlines(), key=len)[:100]
     lines = [*rng.sample(every, LINES - 2), "", "Haus " * 600]  # one is empty, one cannot be translated
     rng.shuffle(lines)
@@ -85,7 +85,7 @@ def jobs(folder: Path, rng: random.Random) -> list[Job]:
         begun = time.monotonic()
         ended = command(*job.arguments(where))
         job.seconds = time.monotonic() - begun
-        assert ended.code == 1, ended  # the one line
+        assert ended.code == 1, ended  # because of the one line
         job.expected = content(where / name)
         out.append(job)
     return out

@@ -1,4 +1,4 @@
-"""Jobs of all formats, killed at random moments and before chosen operations of theirs on the disk, until they are through."""
+"""Jobs of all formats, killed at random moments and before random file operations; run again, they must finish correctly."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .forks import command
 from .jobs import jobs
 
 OPERATIONS = {"fsync": 20, "replace": 8, "open": 8, "unlink": 5, "ftruncate": 5, "rmdir": 1, "mkdir": 1}
-"""Of each, how many a job does that nobody disturbs."""
+"""How many of each an undisturbed job does."""
 
 
-def killed(folder: Path, seed: int, kills: int) -> Iterator[Counter[str]]:
-    """Yields what has been counted so far, kill by kill."""
+def kill_jobs(folder: Path, seed: int, kills: int) -> Iterator[Counter[str]]:
+    """Yields the counts after each job."""
     rng = random.Random(seed)
     every = jobs(folder, rng)
     count: Counter[str] = Counter()
@@ -31,7 +31,7 @@ def killed(folder: Path, seed: int, kills: int) -> Iterator[Counter[str]]:
         for _ in range(rng.randint(1, 4)):
             if rng.random() < 0.5:
                 name = rng.choice(list(OPERATIONS))
-                ended = command(*job.arguments(where), before=_ending_before(name, rng.randint(1, OPERATIONS[name])))
+                ended = command(*job.arguments(where), before=_killing_before(name, rng.randint(1, OPERATIONS[name])))
             else:
                 ended = command(*job.arguments(where), kill_after=rng.uniform(0, job.seconds))
             if ended.code != -signal.SIGKILL:
@@ -42,14 +42,14 @@ def killed(folder: Path, seed: int, kills: int) -> Iterator[Counter[str]]:
         count["jobs"] += 1
         count["wrong"] += not (job.right(where) and ended.clean)
         if not (job.right(where) and ended.clean):
-            count[f"wrong: {job.name} in {where}: {ended.said.strip()[-200:]}"] += 1
+            count[f"wrong: {job.name} in {where}: {ended.errors.strip()[-200:]}"] += 1
         else:
             shutil.rmtree(where)
         yield count
 
 
-def _ending_before(name: str, times: int) -> Callable[[], None]:
-    """The process kills itself before it does this for the n-th time."""
+def _killing_before(name: str, times: int) -> Callable[[], None]:
+    """A function that makes its process kill itself before the n-th call of this function of `os`."""
 
     def prepare() -> None:
         left, real = [times], getattr(os, name)

@@ -1,4 +1,4 @@
-"""Jobs on a real Ray cluster on this machine, of which a worker, the raylet or the GCS is killed; the same command goes on."""
+"""Jobs on a real Ray cluster on this machine: a worker, the raylet or the GCS is killed; the same command resumes the job."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pathlib import Path
 from .forks import command
 from .jobs import jobs
 
-MARK = "BESTFIRST_SOAK"  # in the environment of all that belongs to a job: other clusters on this machine are not touched
+MARK = "BESTFIRST_SOAK"  # in the environment of all processes of a job: other clusters on this machine are not touched
 VICTIMS = ("ray::ShardActor", "raylet/raylet", "gcs_server")
 
 
-def faulted(folder: Path, seed: int, times: int) -> Iterator[Counter[str]]:
-    """Yields what has been counted so far, job by job."""
+def kill_ray_processes(folder: Path, seed: int, times: int) -> Iterator[Counter[str]]:
+    """Yields the counts after each job."""
     rng = random.Random(seed)
     job = next(job for job in jobs(folder, rng) if job.name == "out.json")
     count: Counter[str] = Counter()
@@ -33,27 +33,27 @@ def faulted(folder: Path, seed: int, times: int) -> Iterator[Counter[str]]:
         with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=env) as process:
             count["kills"] += _kill_one(victim, process, where, rng)
             try:
-                said = process.communicate(timeout=300)[1]
+                errors = process.communicate(timeout=300)[1]
             except subprocess.TimeoutExpired:
                 process.kill()
-                said = "it did not end"
-        for left in _of(where):
+                errors = "it did not end"
+        for left in _processes_of(where):
             with suppress(ProcessLookupError):
                 os.kill(int(left.name), signal.SIGKILL)
         ended = command(*job.arguments(where))
-        right = job.right(where) and ended.clean and "Traceback" not in said
+        right = job.right(where) and ended.clean and "Traceback" not in errors
         count["jobs"] += 1
         count["wrong"] += not right
         if not right:
-            count[f"wrong: {victim} killed, in {where}: {said.strip()[-300:]} / {ended.said.strip()[-200:]}"] += 1
+            count[f"wrong: {victim} killed, in {where}: {errors.strip()[-300:]} / {ended.errors.strip()[-200:]}"] += 1
         yield count
 
 
 def _kill_one(victim: str, process: subprocess.Popen[str], where: Path, rng: random.Random) -> bool:
-    """Kill one of them as soon as it is there and has done something."""
+    """Kill one such process as soon as it runs and a part of the output is written."""
     end = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < end:
-        found = [int(path.name) for path in _of(where) if victim in _read(path / "cmdline")]
+        found = [int(path.name) for path in _processes_of(where) if victim in _read(path / "cmdline")]
         if found and list(where.glob("*.parts/0*")):
             os.kill(rng.choice(found), signal.SIGKILL)
             return True
@@ -61,14 +61,14 @@ def _kill_one(victim: str, process: subprocess.Popen[str], where: Path, rng: ran
     return False
 
 
-def _of(where: Path) -> list[Path]:
-    """The processes of this job's cluster: those with the mark, and their children, which write their names over it."""
+def _processes_of(where: Path) -> list[Path]:
+    """The processes of this job's cluster: those with the mark, and their children, which overwrite it with their names."""
     every = list(Path("/proc").glob("[0-9]*"))
     marked = {path.name for path in every if f"{MARK}={where} " in _read(path / "environ")}
-    return [path for path in every if path.name in marked or _parent(path) in marked]
+    return [path for path in every if path.name in marked or _parent_id(path) in marked]
 
 
-def _parent(process: Path) -> str:
+def _parent_id(process: Path) -> str:
     found = _read(process / "stat").rpartition(")")[2].split()
     return found[1] if found else ""
 

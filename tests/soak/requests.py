@@ -1,4 +1,4 @@
-"""Requests of every kind to a real server: right ones, odd ones, broken ones, such that are never finished."""
+"""Random requests to a real server: valid, odd, broken and unfinished ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FIELDS = {
     ),
     "/v1/chat/completions": ("messages", "n", "beam_width", "max_tokens", "length_penalty", "stop", "stream", "seed", "user"),
 }
-"""Where work is asked for: what can be said there."""
+"""The fields of each path that decodes, the input first."""
 ODD: tuple[Any, ...] = (
     None,
     True,
@@ -69,15 +69,15 @@ ODD: tuple[Any, ...] = (
 )
 
 
-def asked(served: Served, seed: int, times: int, clients: int = 8) -> Iterator[Counter[str]]:
-    """Yields what has been counted so far, a thousand requests at a time."""
+def send_requests(served: Served, seed: int, times: int, clients: int = 8) -> Iterator[Counter[str]]:
+    """Yields the counts so far, every thousand requests."""
     lines = GERMAN.read_text(encoding="utf-8").splitlines()
     done: Queue[Counter[str]] = Queue()
 
     def client(number: int) -> None:
         rng = random.Random(f"{seed} {number}")
         for _ in range(number, times, clients):
-            done.put(_one(served, rng, lines))
+            done.put(_send_one(served, rng, lines))
         done.put(Counter())
 
     for number in range(clients):
@@ -90,14 +90,14 @@ def asked(served: Served, seed: int, times: int, clients: int = 8) -> Iterator[C
         count += found
         if found and count["requests"] % 1000 == 0:
             yield count
-    count["tracebacks"] = sum("Traceback" in line for line in served.said)
+    count["tracebacks"] = sum("Traceback" in line for line in served.stderr_lines)
     count["crashes"] = int(served.process.poll() is not None)
     yield count
 
 
-def _one(served: Served, rng: random.Random, lines: list[str]) -> Counter[str]:
-    """One request, raw, and what came back."""
-    data, complete = _request(rng, lines, served.port)
+def _send_one(served: Served, rng: random.Random, lines: list[str]) -> Counter[str]:
+    """Send one random request as raw bytes, and count its outcome."""
+    data, complete = _random_request(rng, lines, served.port)
     count = Counter(requests=1)
     try:
         with socket.create_connection((served.host, served.port), timeout=300) as connection:
@@ -132,13 +132,13 @@ def _one(served: Served, rng: random.Random, lines: list[str]) -> Counter[str]:
     return count
 
 
-def _request(rng: random.Random, lines: list[str], port: int) -> tuple[bytes, bool]:
-    """The bytes of a request, and whether it is a whole one."""
+def _random_request(rng: random.Random, lines: list[str], port: int) -> tuple[bytes, bool]:
+    """The bytes of a random request, and whether it is complete."""
     kind = rng.random()
     if kind < 0.06:
-        return b"GET " + rng.randbytes(rng.randrange(1, 300)) + b"\r\n\r\n", False  # whatever that is
+        return b"GET " + rng.randbytes(rng.randrange(1, 300)) + b"\r\n\r\n", False  # random bytes
     work = "/translate" if rng.random() < 0.7 else rng.choice(list(FIELDS))
-    body = _body(rng, lines, work)
+    body = _random_body(rng, lines, work)
     method = "POST" if rng.random() < 0.85 else rng.choice(("GET", "PUT", "DELETE", "HEAD", "OPTIONS", "BREW"))
     path = work if rng.random() < 0.7 else rng.choice(PATHS)
     headers = {
@@ -147,7 +147,7 @@ def _request(rng: random.Random, lines: list[str], port: int) -> tuple[bytes, bo
         "Content-Length": str(len(body)),
         "Connection": "close",
     }
-    framed = True  # whether it says where it ends
+    framed = True  # whether it declares where it ends
     if rng.random() < 0.1:
         name = rng.choice(("Host", "Content-Type", "Content-Length", "Transfer-Encoding", "Authorization", "Expect", "X" * 2000))
         headers[name] = rng.choice(("", "attacker.example", "chunked", "-1", "99999999999", "text/plain", "\u00e4", "x" * 9000))
@@ -159,7 +159,7 @@ def _request(rng: random.Random, lines: list[str], port: int) -> tuple[bytes, bo
     return data, framed
 
 
-def _body(rng: random.Random, lines: list[str], path: str) -> bytes:
+def _random_body(rng: random.Random, lines: list[str], path: str) -> bytes:
     text: Any = rng.choice(lines)
     if rng.random() < 0.2:
         text = rng.sample(lines, rng.randint(1, 4))
