@@ -19,7 +19,7 @@ LINES = 6
 
 @pytest.fixture(scope="session")
 def rows_file(tmp_path_factory) -> Path:
-    """Beam search, early stopping, best-first and memory-reduced search with two beams; two temperatures; some lines decoded alone."""
+    """Beam search, early stopping, best-first and memory-reduced search with two beams; two temperatures; lines decoded alone."""
     file = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     paper = ["bench", "paper", GERMAN, ENGLISH, "--limit", LINES, "--rows", file]
     assert call(*paper, "--table", "results,stopping,memory", "--beam", "5,10") == 0

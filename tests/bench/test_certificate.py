@@ -32,7 +32,7 @@ from search.test_audit import Case
 def test_the_certificate_equals_the_reference(cases, tally):
     """Random models, ties included, every score and both finished rules, n-best: two independent counts."""
     numbers = cases(300, full=8000)
-    wrong = []
+    differing = []
     for seed in numbers:
         case = Case(seed)
         world, followed = case.world, FullBeams()
@@ -42,9 +42,9 @@ def test_the_certificate_equals_the_reference(cases, tally):
         stopped = FullBeams()  # stops as soon as the answers are certain
         case.search(stopping(beam(world.k, rule), "huang"), 1, trace=stopped)
         if not followed.least() == stopped.least() == len(least(world, case.whole)):
-            wrong.append(seed)
-    tally("certificates of bench", len(numbers), len(wrong))
-    assert not wrong, f"{len(wrong)} of {len(numbers)}, such as {wrong[:3]}"
+            differing.append(seed)
+    tally("certificates of bench", len(numbers), len(differing))
+    assert not differing, f"{len(differing)} of {len(numbers)}, such as {differing[:3]}"
 
 
 STOPS = {
@@ -65,7 +65,7 @@ def with_stop(plan: Strategy, stop: str, case: Case) -> Strategy:
 
 
 def worlds_that_differ_below(world: World, y: Tokens) -> Iterator[World]:
-    """Worlds that differ only below `y`: it ends or continues by a chain of cost 0, alone or beside what is there."""
+    """Worlds that differ only below `y`: nothing is there, or a chain of cost 0, alone or beside what was there."""
     for length in range(len(y), world.n_max + 1):
         chain = (*y, *[NEW] * (length - len(y) - 1), world.eos) if length > len(y) else y
         for beside in (False, True):

@@ -54,10 +54,10 @@ def test_an_interrupt_reports_the_rows_saved(tmp_path):
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=240)
     assert process.returncode == 130
-    said = only_line(stderr)
-    assert said.startswith("interrupted; ")
-    assert said.endswith(f"rows were made and are in {str(file)!r}: the same command goes on from there")
-    assert int(said.split()[1]) == len(keys(file))
+    message = only_line(stderr)
+    assert message.startswith("interrupted; ")
+    assert message.endswith(f"rows were made and are in {str(file)!r}: the same command goes on from there")
+    assert int(message.split()[1]) == len(keys(file))
 
 
 def test_every_combination_gives_a_row_per_line_and_a_rerun_makes_none(tmp_path, capsys):
@@ -144,7 +144,7 @@ def test_usage_errors_are_reported_in_one_line(arguments, said, capsys, tmp_path
 def test_rows_of_another_model_are_refused(rows_file, other_model, capsys):
     saved = rows_file.read_bytes()
     assert call("bench", "run", GERMAN, ENGLISH, "--limit", "1", "--model", other_model, "--rows", rows_file) == 2
-    said = only_line(capsys.readouterr().err)
-    assert "has results of the model tatoeba-de-en@" in said
-    assert said.endswith("name another file with --rows")
+    message = only_line(capsys.readouterr().err)
+    assert "has results of the model tatoeba-de-en@" in message
+    assert message.endswith("name another file with --rows")
     assert rows_file.read_bytes() == saved

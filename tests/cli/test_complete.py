@@ -96,25 +96,25 @@ def test_best_first_search_with_stop_strings_equals_beam_search(model):
 
 
 def test_conversations_are_encoded_with_the_chat_template(model):
-    talk = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "the cat"}]
+    conversation = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "the cat"}]
     expected = prompt_ids("the cat", True)[0].tolist()
-    assert model.read([talk[1]]).payload.tokens == tuple(expected)
-    (result,) = bestfirst.decode(model, [talk], beam=2, max_length=5, accept_truncated=True)
+    assert model.read([conversation[1]]).payload.tokens == tuple(expected)
+    (result,) = bestfirst.decode(model, [conversation], beam=2, max_length=5, accept_truncated=True)
     assert result.text is not None
     plain = bestfirst.load()
-    assert bestfirst.decode(plain, [talk])[0].message == (
+    assert bestfirst.decode(plain, [conversation])[0].message == (
         f"model {plain.name!r} has no chat template; give it the text that it is to go on with"
     )
 
 
 def test_json_lines_may_hold_conversations(folder, tmp_path, call):
-    talk = [{"role": "user", "content": "the cat"}]
-    lines = [json.dumps({"id": 1, "messages": talk}), json.dumps({"id": 2, "messages": "the cat"})]
+    conversation = [{"role": "user", "content": "the cat"}]
+    lines = [json.dumps({"id": 1, "messages": conversation}), json.dumps({"id": 2, "messages": "the cat"})]
     (tmp_path / "talks.jsonl").write_text("\n".join(lines) + "\n")
     arguments = ["--model", folder, "--chat", "--input-field", "messages", "--max-length", 6, "-o", tmp_path / "out.jsonl"]
     assert run_command("complete", tmp_path / "talks.jsonl", *arguments) == 0
     first, second = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
-    assert first["messages"] == talk
+    assert first["messages"] == conversation
     assert first["completion"] == second["completion"]
 
 

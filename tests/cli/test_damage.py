@@ -78,15 +78,15 @@ NAN = "the scores after [] are not finite: check the model's weights and dtype"
 def test_a_model_that_computes_nan_fails_every_line_of_a_stream(nan: Path):
     process = run("translate", "--model", nan, stdin=b"Guten Morgen!\n\nIch liebe dich.\n")
     assert (process.returncode, process.stdout) == (1, b"\n\n\n")
-    said = [line for line in process.stderr.decode().splitlines() if not line.startswith("bestfirst: warning: ")]
-    assert said == [f"bestfirst: line {number}: {NAN}" for number in (1, 3)]
+    messages = [line for line in process.stderr.decode().splitlines() if not line.startswith("bestfirst: warning: ")]
+    assert messages == [f"bestfirst: line {number}: {NAN}" for number in (1, 3)]
 
 
 def test_a_model_that_computes_nan_stops_a_job_on_files(nan: Path, call):
     ended = call("translate", "--model", nan, text="Guten Morgen!\n\nIch liebe dich.\n")
-    said = [line for line in ended.stderr.splitlines() if not line.startswith("bestfirst: warning: ")]
+    messages = [line for line in ended.stderr.splitlines() if not line.startswith("bestfirst: warning: ")]
     kept = "0 lines are kept: the same command goes on from there"
-    assert said == [f"bestfirst: the model fails on everything ({NAN}); {kept}"]
+    assert messages == [f"bestfirst: the model fails on everything ({NAN}); {kept}"]
     assert (ended.code, ended.out) == (1, "")
 
 

@@ -100,7 +100,7 @@ def test_an_invalid_generation_config_is_reported_with_its_field(call, folder: P
 
 
 def test_position_tables_are_only_as_long_as_needed(call, folder: Path):
-    """A table of ten million positions exhausted the memory."""
+    """A table of ten million took all memory there was."""
     set_config(max_position_embeddings=10**7)(folder)
     ended = call("translate", "--model", folder, text="Ja.\n")
     assert (ended.code, ended.out) == (0, "Yes.\n")
@@ -124,8 +124,8 @@ def test_code_of_a_model_folder_runs_only_when_trusted(folder: Path, kind: str, 
     process = run("translate", "--model", folder, stdin=b"Hallo.\n1\n")
     assert not ran.exists()
     if kind == "own":
-        said = "it needs Python files that come with it; read them, and if you trust them, load it with --trust-remote-code"
-        assert only_line(process.stderr) == f"cannot load a model from '{folder}': {said}"
+        message = "it needs Python files that come with it; read them, and if you trust them, load it with --trust-remote-code"
+        assert only_line(process.stderr) == f"cannot load a model from '{folder}': {message}"
         assert (process.returncode, process.stdout) == (2, b"")
         run("translate", "--model", folder, "--trust-remote-code", stdin=b"Hallo.\n1\n")
         assert ran.exists()

@@ -157,8 +157,8 @@ def test_answers_found_within_max_calls_are_written_and_reported_as_unproven(cal
     ended = call(*asked, text="Guten Tag.\n")
     assert (ended.code, ended.out) == (1, "Good day\n")
     assert only_line(ended.stderr).startswith("line 1: the calls allowed did not suffice; what had finished by then is written")
-    content = call(*asked, "--partial", text="Guten Tag.\n")
-    assert (content.code, content.out, content.stderr) == (0, "Good day\n", "")
+    with_partial = call(*asked, "--partial", text="Guten Tag.\n")
+    assert (with_partial.code, with_partial.out, with_partial.stderr) == (0, "Good day\n", "")
 
 
 @pytest.mark.parametrize(

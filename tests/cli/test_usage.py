@@ -157,8 +157,8 @@ def test_alpha_and_length_penalty_can_be_zero(call):
 
 
 def test_max_length_can_be_a_multiple_of_the_input_length(call):
-    begun = [json.loads(call("view", "--json", "--max-length", asked, "Ja.").out.splitlines()[1]) for asked in ("1x", "2.5x")]
-    assert [event["max_length"] for event in begun] == [2, 5]
+    events = [json.loads(call("view", "--json", "--max-length", asked, "Ja.").out.splitlines()[1]) for asked in ("1x", "2.5x")]
+    assert [event["max_length"] for event in events] == [2, 5]
 
 
 def test_length_penalty_is_the_length_normalized_score(call):
@@ -176,8 +176,8 @@ def test_a_prefix_outside_the_vocabulary_is_reported(call):
 def test_only_the_line_with_a_lone_surrogate_fails(tmp_path, capsys):
     (tmp_path / "text.jsonl").write_text('{"text": "Ja \\ud800"}\n{"text": "Ja."}\n')
     assert command(["translate", str(tmp_path / "text.jsonl"), "-o", str(tmp_path / "out")]) == 1
-    said = capsys.readouterr().err.splitlines()[0]
-    assert said.startswith("bestfirst: line 1: the input has '\\ud800' at position 4, which is no character; replace it")
+    message = capsys.readouterr().err.splitlines()[0]
+    assert message.startswith("bestfirst: line 1: the input has '\\ud800' at position 4, which is no character; replace it")
     assert (tmp_path / "out").read_text() == "\nYes.\n"
 
 
@@ -193,8 +193,8 @@ def test_an_existing_field_conflicts_only_with_an_output_field_of_that_name(tmp_
 @pytest.mark.parametrize("host", ["", "*", "http://x"])
 def test_an_invalid_allowed_host_is_rejected(host):
     process = run("serve", "--port", 0, "--allowed-host", host)
-    said = f"bestfirst: --allowed-host takes a name or an address, without scheme, port or path, got {host!r}\n"
-    assert (process.returncode, process.stderr.decode()) == (2, said)
+    message = f"bestfirst: --allowed-host takes a name or an address, without scheme, port or path, got {host!r}\n"
+    assert (process.returncode, process.stderr.decode()) == (2, message)
 
 
 def test_help_has_examples_and_loads_no_torch():
@@ -219,10 +219,10 @@ def test_the_overview_lists_the_existing_commands():
     from bestfirst.cli import OVERVIEW
     from bestfirst.cli.commands import commands_for
 
-    told = OVERVIEW.partition("Commands\n")[2].partition("\n\n")[0].splitlines()
+    lines = OVERVIEW.partition("Commands\n")[2].partition("\n\n")[0].splitlines()
     found = {each.callback.__name__: each.callback.__doc__ for each in commands_for("nothing").registered_commands}
-    assert [line.split()[0] for line in told] == list(found)
-    for line in told:
+    assert [line.split()[0] for line in lines] == list(found)
+    for line in lines:
         name, _, about = line.strip().partition(" ")
         assert found[name].startswith(about.strip().rstrip("."))
 

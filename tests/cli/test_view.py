@@ -26,8 +26,8 @@ def test_a_page_is_self_contained_and_has_both_searches(call):
     assert (fast[0]["strategy"], beam[0]["strategy"]) == ("best-first", "beam")
     for events, strategy in ((fast, "best-first"), (beam, "beam")):
         (result,) = bestfirst.decode(bestfirst.load(), [TEXT], strategy=strategy)
-        told = next(event for event in events if event["event"] == "result")
-        assert (told["calls"], told["exact"]) == (result.calls, True)
+        result_event = next(event for event in events if event["event"] == "result")
+        assert (result_event["calls"], result_event["exact"]) == (result.calls, True)
         assert events[-1]["texts"] == [result.text]
 
 
@@ -127,8 +127,8 @@ def test_the_trace_is_never_overwritten(call, tmp_path, capsys):
     (tmp_path / "link").hardlink_to(trace)
     for name in ("trace.jsonl", "link"):
         assert run(["view", "--trace", str(trace), "-o", str(tmp_path / name)]) == 2
-        said = only_line(capsys.readouterr().err)
-        assert said == f"'{tmp_path / name}' is a file that this command reads or writes already; name another"
+        message = only_line(capsys.readouterr().err)
+        assert message == f"'{tmp_path / name}' is a file that this command reads or writes already; name another"
         assert trace.read_text(encoding="utf-8") == recorded
 
 
@@ -158,9 +158,9 @@ def test_explain_reports_where_and_why_an_output_was_lost_and_the_smallest_beam(
     beam, place = int(smallest[1]), int(smallest[2])
     (result,) = bestfirst.decode(bestfirst.load(), [TEXT], beam=beam, nbest=place)
     assert result.hypotheses[-1].text == "What do you milk a cow?"
-    told = json.loads(call("explain", TEXT, "--want", "What do you milk a cow?", "--beam", 2, "--json").out)
-    assert (told["smallest"], told["smallest_place"], told["text"], told["beam"]) == (beam, place, TEXT, 2)
-    assert told["steps"][told["lost"] - 1]["rank"] == told["rank"] > 2
+    explained = json.loads(call("explain", TEXT, "--want", "What do you milk a cow?", "--beam", 2, "--json").out)
+    assert (explained["smallest"], explained["smallest_place"], explained["text"], explained["beam"]) == (beam, place, TEXT, 2)
+    assert explained["steps"][explained["lost"] - 1]["rank"] == explained["rank"] > 2
 
 
 def test_explain_of_an_answer_and_of_a_runner_up(call):

@@ -83,9 +83,9 @@ def test_deeply_nested_json_reaches_the_workers(cluster, text: Path, capsys):
     assert out.read_text() == (line[:-1] + ', "translation": "Good morning."}\n') * 3
     out = text.with_name("deep.parquet")
     assert run(["translate", str(source), "-o", str(out), "--ray", "--workers", "1"]) == 1
-    said = capsys.readouterr().err
-    assert "line 3: field 'deep' does not fit into Parquet: nested more than 50 deep" in said
-    assert "Traceback" not in said
+    messages = capsys.readouterr().err
+    assert "line 3: field 'deep' does not fit into Parquet: nested more than 50 deep" in messages
+    assert "Traceback" not in messages
 
 
 def test_decode_dataset_keeps_the_rows_and_adds_their_translations(cluster, text: Path):

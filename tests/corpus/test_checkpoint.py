@@ -226,8 +226,8 @@ def test_a_job_that_would_overwrite_its_input_is_refused(tmp_path: Path, capsys,
     source.parent.mkdir(exist_ok=True)
     source.write_text("Guten Morgen!\n")
     assert run(["translate", str(source), "-o", str(tmp_path / "out"), *options]) == 2
-    said = only_line(capsys.readouterr().err)
-    assert said == f"'{source}' is a file that this command reads or writes already; name another"
+    message = only_line(capsys.readouterr().err)
+    assert message == f"'{source}' is a file that this command reads or writes already; name another"
     assert source.read_text() == "Guten Morgen!\n"
 
 

@@ -147,9 +147,9 @@ def test_the_command_reports_a_failing_model_and_resumes(tmp_path: Path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(models.TextModel, "reader", reader)
         assert run(command) == 1
-    said = capsys.readouterr().err.splitlines()
+    messages = capsys.readouterr().err.splitlines()
     kept = "40 lines are kept: the same command goes on from there"
-    assert said == [f"bestfirst: the model fails on everything (CUDA error: unspecified launch failure); {kept}"]
+    assert messages == [f"bestfirst: the model fails on everything (CUDA error: unspecified launch failure); {kept}"]
     assert not (tmp_path / "out").exists()
     assert run(command) == 0
     assert (tmp_path / "out").read_text().splitlines() == ["Good morning.", "Where is the station?"] * 100

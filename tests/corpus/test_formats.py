@@ -63,9 +63,9 @@ def test_an_invalid_json_line_is_reported_and_fails_alone(do, tmp_path: Path):
     store = do(write(tmp_path / "rows.jsonl", "\n".join([*lines, '{"text": "last"}']).encode()), tmp_path / "out.jsonl")
     found = [json.loads(line) for line in read(tmp_path / "out.jsonl").splitlines()]
     assert [row["translation"] for row in found] == ["ONE", None, None, None, None, None, "", None, "LAST"]
-    said = dict(store.manifest.complete.failures)
-    assert said.pop(2).startswith("invalid JSON: ")
-    assert said == {
+    messages = dict(store.manifest.complete.failures)
+    assert messages.pop(2).startswith("invalid JSON: ")
+    assert messages == {
         3: "an object is expected, with a field 'text'; this is a number",
         4: "no field 'text' among 'txt'; name the input field",
         5: "field 'text' is a number, not a text",
@@ -128,13 +128,13 @@ def test_a_damaged_input_is_reported_before_the_job_begins(do, tmp_path: Path, n
 
 
 def test_columns_are_checked_before_the_job_begins(do, tmp_path: Path):
-    for table, said in (
+    for table, message in (
         ({"id": [1]}, "has no column 'text' but 'id'; name the input field"),
         ({"text": [1]}, "column 'text' of .* is int64, not text"),
         ({"text": ["a"], "translation": ["b"]}, "has a column 'translation' already; name another output field"),
     ):
         pq.write_table(pa.table(table), tmp_path / "rows.parquet")
-        with pytest.raises(Unusable, match=said):
+        with pytest.raises(Unusable, match=message):
             do(tmp_path / "rows.parquet", tmp_path / "out")
 
 

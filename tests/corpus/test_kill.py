@@ -69,9 +69,9 @@ def test_an_interrupt_reports_the_lines_kept(tmp_path: Path):
         while process.poll() is None and not (tmp_path / "out.parts" / "00000000").exists():
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        said = only_line(process.stderr.read())
+        message = only_line(process.stderr.read())
         assert process.wait() == 130
-    assert re.fullmatch(r"interrupted; \d+ lines are kept: the same command goes on from there", said)
+    assert re.fullmatch(r"interrupted; \d+ lines are kept: the same command goes on from there", message)
     assert not (tmp_path / "out").exists()
 
 
@@ -104,13 +104,13 @@ def test_a_job_stopped_by_a_full_disk_resumes_when_there_is_room(uninterrupted, 
     process = subprocess.run(line, capture_output=True, text=True, env=ENVIRONMENT, check=False)
     if process.returncode in (1, 77) and "code" not in process.stderr:
         pytest.skip(f"cannot mount a file system here: {process.stderr}")
-    said = process.stderr.splitlines()
-    assert said[0].startswith(f"bestfirst: cannot write to '{disk}/out"), process.stderr
-    assert "No space left on device; " in said[0]
-    assert said[0].endswith(" lines are kept: the same command goes on from there")
-    assert said[1] == "code 1"
-    assert said[2].startswith("bestfirst: going on: ")
-    assert said[4:] == ["code 0"]
+    messages = process.stderr.splitlines()
+    assert messages[0].startswith(f"bestfirst: cannot write to '{disk}/out"), process.stderr
+    assert "No space left on device; " in messages[0]
+    assert messages[0].endswith(" lines are kept: the same command goes on from there")
+    assert messages[1] == "code 1"
+    assert messages[2].startswith("bestfirst: going on: ")
+    assert messages[4:] == ["code 0"]
     assert (tmp_path / "out").read_bytes() == (before / "out").read_bytes()
 
 

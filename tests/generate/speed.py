@@ -73,9 +73,9 @@ def times(run: Callable[[], Any], other: Callable[[], Any]) -> float:
     for turn in range(TURNS):
         took = {}
         for each in (run, other) if turn % 2 else (other, run):
-            begun = process_time()
+            began = process_time()
             each()
-            took[each] = process_time() - begun
+            took[each] = process_time() - began
         found.append(took[run] / took[other])
     return median(found)
 

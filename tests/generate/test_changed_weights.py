@@ -13,7 +13,7 @@ from bestfirst.engine.steps.checksum import Checksum, WrittenPages, whole_pages
 from engine.builders import ARCHITECTURES
 from generate.differences import padded
 
-ASKED = {"num_beams": 3, "max_new_tokens": 8, "return_dict_in_generate": True, "output_scores": True}
+SETTINGS = {"num_beams": 3, "max_new_tokens": 8, "return_dict_in_generate": True, "output_scores": True}
 
 
 def flip(model):
@@ -50,7 +50,7 @@ def test_the_next_call_uses_the_changed_weights(name, change):
     batch = padded(architecture, architecture.inputs(3, seed=1))
 
     def ours(**own):
-        return model.generate(**batch, **ASKED, custom_generate=bestfirst.generate, **own)
+        return model.generate(**batch, **SETTINGS, custom_generate=bestfirst.generate, **own)
 
     before = ours()
     try:
@@ -58,7 +58,7 @@ def test_the_next_call_uses_the_changed_weights(name, change):
     except AttributeError:
         pytest.skip("no such part")
     for own in ({}, {"trace": lambda i: bestfirst.Trace()}, {}):
-        after, theirs = ours(**own), model.generate(**batch, **ASKED)
+        after, theirs = ours(**own), model.generate(**batch, **SETTINGS)
         assert torch.equal(after.sequences, theirs.sequences)
         assert torch.allclose(after.sequences_scores, theirs.sequences_scores, atol=1e-4)
     assert not torch.equal(before.scores[0], after.scores[0])
@@ -68,7 +68,7 @@ def test_the_decoder_step_is_reused_while_weights_are_unchanged(small):
     architecture, model = ARCHITECTURES["marian"], small("marian")
     batch, steps = padded(architecture, architecture.inputs(2, seed=1)), []
     for _ in range(3):
-        model.generate(**batch, **ASKED, custom_generate=bestfirst.generate)
+        model.generate(**batch, **SETTINGS, custom_generate=bestfirst.generate)
         steps.append(record_of(bestfirst.wrap(model)).step[1])
     assert steps[0] is steps[1] is steps[2]
 

@@ -31,9 +31,7 @@ def test_the_measured_ratio_decides_what_runs(name, k, times, engine, monkeypatc
 
     monkeypatch.setattr(crossover, "measure", measure)
     monkeypatch.setattr(crossover, "LARGE", float("inf"))
-    monkeypatch.setattr(
-        FusedT5, "takes", staticmethod(lambda model: False)
-    )  # a model with a step of the engine's own is not measured
+    monkeypatch.setattr(FusedT5, "takes", staticmethod(lambda model: False))  # models with a compiled step are not measured
     batch = padded(architecture, architecture.inputs(3, seed=1))
     asked = {"num_beams": k, "num_return_sequences": k, "max_new_tokens": 9, "return_dict_in_generate": True}
     asked["output_scores"] = True
@@ -87,14 +85,14 @@ def test_the_measurement_has_the_same_settings_and_calls_no_user_code(what, time
         measured.append(what)
         return times
 
-    def noted(found):
+    def counted_call(found):
         user_calls.append(1)
         return found
 
     user_code = {
-        "logits_processor": [lambda ids, scores: noted(scores)],
-        "prefix_allowed_tokens_fn": lambda i, ids: noted(list(range(1, 40))),
-        "stopping_criteria": [lambda ids, scores, **_: noted(torch.zeros(len(ids), dtype=torch.bool))],
+        "logits_processor": [lambda ids, scores: counted_call(scores)],
+        "prefix_allowed_tokens_fn": lambda i, ids: counted_call(list(range(1, 40))),
+        "stopping_criteria": [lambda ids, scores, **_: counted_call(torch.zeros(len(ids), dtype=torch.bool))],
     }
     monkeypatch.setattr(crossover, "measure", measure)
     monkeypatch.setattr(crossover, "LARGE", float("inf"))
@@ -120,7 +118,7 @@ def test_the_measurement_has_the_same_settings_and_calls_no_user_code(what, time
         ((4.0, 1.0, 4.0, 1.0), 1, 4.0),
     ],
 )
-def test_the_clock(seconds, longest, expected, monkeypatch):
+def test_speed_ratio_is_the_smaller_of_the_whole_call_and_of_later_tokens(seconds, longest, expected, monkeypatch):
     clock, many = [0.0], min(8, longest)
     took = dict(zip([("theirs", 1), ("ours", 1), ("theirs", many), ("ours", many)], seconds, strict=True))
     turns = []

@@ -22,12 +22,12 @@ from engine.builders import ARCHITECTURES, peaked
 from generate.differences import both, compare, padded
 
 LLAMA, MARIAN = ARCHITECTURES["llama"], ARCHITECTURES["marian"]
-ASKED = {"num_beams": 3, "max_new_tokens": 6}
+SETTINGS = {"num_beams": 3, "max_new_tokens": 6}
 
 
 def check_own_loop_runs(model, batch, why, **asked):
     stats = Stats()
-    asked = {**ASKED, **asked}
+    asked = {**SETTINGS, **asked}
     torch.manual_seed(0)
     theirs = model.generate(**copy.deepcopy(batch), **asked)
     torch.manual_seed(0)
@@ -94,11 +94,11 @@ def test_own_loop_runs_only_the_call_under_autocast(name, small):
     """The engine runs the calls before and after."""
     architecture, model = ARCHITECTURES[name], small(name)
     batch = padded(architecture, architecture.inputs(2, seed=1))
-    before = model.generate(**batch, **ASKED, custom_generate=bestfirst.generate)
+    before = model.generate(**batch, **SETTINGS, custom_generate=bestfirst.generate)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         check_own_loop_runs(model, batch, "torch.autocast")
     stats = Stats()
-    assert torch.equal(model.generate(**batch, **ASKED, custom_generate=bestfirst.generate, stats=stats), before)
+    assert torch.equal(model.generate(**batch, **SETTINGS, custom_generate=bestfirst.generate, stats=stats), before)
     assert stats.engine == "host"
 
 
@@ -133,7 +133,7 @@ def test_virtual_tokens_of_an_encoder_equal_generate(kind, name):
     settings = getattr(peft, kind)(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3, **sizes)
     model = peft.get_peft_model(architecture.build(), settings).eval()
     batch = padded(architecture, architecture.inputs(2, seed=1))
-    asked = {**ASKED, "return_dict_in_generate": True, "output_scores": True}
+    asked = {**SETTINGS, "return_dict_in_generate": True, "output_scores": True}
     theirs, without = model.generate(**batch, **asked), model.get_base_model().generate(**batch, **asked)
     ours = model.generate(**batch, **asked, custom_generate=bestfirst.generate)
     assert torch.equal(ours.sequences, theirs.sequences)
@@ -192,11 +192,11 @@ def test_own_loop_runs_decoders_that_count_padding_as_positions(kind, why):
     check_own_loop_runs(model, batch, why)
 
 
-def test_what_needs_the_own_loop_is_an_error_with_a_strategy():
+def test_inputs_for_the_own_loop_are_errors_with_an_explicit_strategy():
     model = LLAMA.build()
     batch = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 0]]), "attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0]])}
     with pytest.raises(ValueError, match="padding is not on the left alone"):
-        model.generate(**batch, **ASKED, custom_generate=bestfirst.generate, strategy="best-first")
+        model.generate(**batch, **SETTINGS, custom_generate=bestfirst.generate, strategy="best-first")
 
 
 @pytest.mark.parametrize(
@@ -222,28 +222,28 @@ def test_allowed_tokens_that_are_forbidden_too_equal_generate(forbids, k, small)
 
 @pytest.mark.parametrize("name", ["marian", "t5", "gpt2"])
 def test_own_loop_runs_dropout_in_training_mode(name):
-    """Of functions, known to the config only, and of modules; in `eval` the engine runs."""
+    """Of functions, known to the config only, and of modules; the engine runs after `eval()`."""
     architecture = ARCHITECTURES[name]
     rates = {"dropout": 0.4, "dropout_rate": 0.4, "resid_pdrop": 0.4}
     known = architecture.config().to_dict()
     model = architecture.build(**{rate: value for rate, value in rates.items() if rate in known})
     batch, stats = padded(architecture, architecture.inputs(2, seed=1)), Stats()
     check_own_loop_runs(model.train(), batch, "training mode")
-    model.eval().generate(**batch, **ASKED, custom_generate=bestfirst.generate, stats=stats)
+    model.eval().generate(**batch, **SETTINGS, custom_generate=bestfirst.generate, stats=stats)
     assert stats.engine == "host"
 
 
 def test_the_engine_runs_training_mode_without_dropout():
     model, stats = LLAMA.build().train(), Stats()
     batch = padded(LLAMA, LLAMA.inputs(2, seed=1))
-    ours = model.generate(**batch, **ASKED, custom_generate=bestfirst.generate, stats=stats)
-    assert_equal(ours, model.generate(**batch, **ASKED))
+    ours = model.generate(**batch, **SETTINGS, custom_generate=bestfirst.generate, stats=stats)
+    assert_equal(ours, model.generate(**batch, **SETTINGS))
     assert stats.engine == "host"
     assert model.training
 
 
 def test_own_loop_runs_padding_that_has_a_position_of_its_own(small):
-    """M2M100's decoder computes positions from tokens and does not count padding: the own loop runs prompts and outputs with it."""
+    """M2M100's decoder computes positions from tokens, without padding: the own loop runs prompts and outputs that have it."""
     model = copy.deepcopy(small("m2m100"))
     pad = model.config.pad_token_id
     model.generation_config.forced_bos_token_id = model.generation_config.suppress_tokens = None

@@ -45,7 +45,7 @@ def whisper():
 
 
 TIMESTAMPS = {"return_timestamps": True}
-ASKED_OF_WHISPER = [
+WHISPER_SETTINGS = [
     {},
     {"num_beams": 1},
     TIMESTAMPS,
@@ -58,7 +58,7 @@ ASKED_OF_WHISPER = [
 @pytest.mark.parametrize(
     ("frames", "asked"),
     # Beyond one window of 20 frames Whisper calls generate several times, and needs timestamps.
-    [*((20, asked) for asked in ASKED_OF_WHISPER), *((50, asked) for asked in ASKED_OF_WHISPER[2:])],
+    [*((20, asked) for asked in WHISPER_SETTINGS), *((50, asked) for asked in WHISPER_SETTINGS[2:])],
     ids=lambda asked: asked if isinstance(asked, int) else ",".join(asked) or "defaults",
 )
 def test_whispers_own_generate_gives_the_same_outputs(frames, asked, whisper):
@@ -301,7 +301,7 @@ def test_the_model_is_left_unchanged(small):
     architecture = ARCHITECTURES["t5"]
     batch = padded(architecture, architecture.inputs(2, seed=4))
 
-    def raise_midway(ids, scores):
+    def failing(ids, scores):
         if ids.shape[1] == 4:
             raise RuntimeError("in the middle")
         return scores
@@ -312,7 +312,7 @@ def test_the_model_is_left_unchanged(small):
             num_beams=2,
             max_new_tokens=9,
             min_length=9,
-            logits_processor=[raise_midway],
+            logits_processor=[failing],
             custom_generate=bestfirst.generate,
         )
     after = {name: (sorted(vars(module)), len(module._forward_hooks), module.training) for name, module in model.named_modules()}
