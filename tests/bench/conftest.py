@@ -1,4 +1,4 @@
-"""Rows of a few sentences, made once by the real command, and models to make more of."""
+"""Rows of a few sentences, made once by the real command, and models to make more rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINES = 6
 
 @pytest.fixture(scope="session")
 def rows_file(tmp_path_factory) -> Path:
-    """Beam search, early stopping, best-first and memory-reduced search with two beams; two temperatures; some lines alone."""
+    """Beam search, early stopping, best-first and memory-reduced search with two beams; two temperatures; lines decoded alone."""
     file = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     paper = ["bench", "paper", GERMAN, ENGLISH, "--limit", LINES, "--rows", file]
     assert call(*paper, "--table", "results,stopping,memory", "--beam", "5,10") == 0
@@ -30,7 +30,7 @@ def rows_file(tmp_path_factory) -> Path:
 
 
 def call(*arguments: object) -> int:
-    """The command, in this process."""
+    """Run the command in this process."""
     return run([*map(str, arguments)])
 
 

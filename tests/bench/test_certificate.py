@@ -1,4 +1,4 @@
-"""The certificate from beam search's beams is that of the search's own tests; best-first search meets it on a real model."""
+"""The certificate from beam search's beams equals `search/audit.py`'s; best-first search attains it on a real model."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from search.audit import (
 from search.test_audit import Case
 
 
-def test_it_is_the_references(cases, tally):
-    """Random models, ties included, every score and both rules, for the n best: two independent countings."""
+def test_the_certificate_equals_the_reference(cases, tally):
+    """Random models, ties included, every score and both finished rules, n-best: two independent counts."""
     numbers = cases(300, full=8000)
-    wrong = []
+    differing = []
     for seed in numbers:
         case = Case(seed)
         world, followed = case.world, FullBeams()
         rule = "keep" if world.keep else "leave"
         plan = beam(world.k, rule) if world.n <= world.k else stopping(beam(world.k, rule), "exhausted")
         case.search(plan, 1, trace=followed)
-        stopped = FullBeams()  # as soon as the answers are certain
+        stopped = FullBeams()  # stops as soon as the answers are certain
         case.search(stopping(beam(world.k, rule), "huang"), 1, trace=stopped)
         if not followed.least() == stopped.least() == len(least(world, case.whole)):
-            wrong.append(seed)
-    tally("certificates of bench", len(numbers), len(wrong))
-    assert not wrong, f"{len(wrong)} of {len(numbers)}, such as {wrong[:3]}"
+            differing.append(seed)
+    tally("certificates of bench", len(numbers), len(differing))
+    assert not differing, f"{len(differing)} of {len(numbers)}, such as {differing[:3]}"
 
 
 STOPS = {
@@ -64,8 +64,8 @@ def with_stop(plan: Strategy, stop: str, case: Case) -> Strategy:
     return stopping(plan, stop, **({"factor": 1.6} if stop == "patience" else {}))
 
 
-def otherwise(world: World, y: Tokens) -> Iterator[World]:
-    """Worlds that differ below `y` alone: nothing is there; or a chain that costs nothing, by itself or beside what is there."""
+def worlds_that_differ_below(world: World, y: Tokens) -> Iterator[World]:
+    """Worlds that differ only below `y`: nothing is there, or a chain of cost 0, alone or beside what was there."""
     for length in range(len(y), world.n_max + 1):
         chain = (*y, *[NEW] * (length - len(y) - 1), world.eos) if length > len(y) else y
         for beside in (False, True):
@@ -83,14 +83,14 @@ def otherwise(world: World, y: Tokens) -> Iterator[World]:
             yield world._replace(increments=increments)
 
 
-NEW = 9  # a token that no model has
+NEW = 9  # a token that no world has
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_under_a_stop_it_is_a_bound_from_below(stop, cases, tally):
-    """Below each prefix that counts there could be something that changes the answers, so whoever knows them has scored it.
+def test_the_certificate_under_a_stop_is_a_lower_bound(stop, cases, tally):
+    """Below each counted prefix, some continuations would change the answers, so every exact search must score it.
 
-    With ties no search makes fewer calls, either.
+    With ties, still no search makes fewer calls.
     """
     counted = faults = met = 0
     numbers = cases(60, full=4000)
@@ -110,7 +110,9 @@ def test_under_a_stop_it_is_a_bound_from_below(stop, cases, tally):
         if case.kind == "ties" or world.n_max > 5:
             continue
         for y in needed:
-            changed: Iterator[Stopped] = (STOPS[stop](other, case.score.value_only) for other in otherwise(world, y.tokens))
+            changed: Iterator[Stopped] = (
+                STOPS[stop](other, case.score.value_only) for other in worlds_that_differ_below(world, y.tokens)
+            )
             faults += all(best(each.answers, world.n) == answers for each in changed)
     tally(f"prefixes that {stop} needs", counted, faults)
     assert faults == 0
@@ -118,7 +120,7 @@ def test_under_a_stop_it_is_a_bound_from_below(stop, cases, tally):
     assert met > 0
 
 
-def test_which_stops_only_a_bound_is_known_of():
+def test_which_stops_have_an_exact_certificate_and_which_a_lower_bound():
     plain, rises = LogProbability(), LengthNormalized(1.0)
     proven = {"hf-false": (plain,), "opennmt": (plain,), "hf-never": (plain, rises), "huang": (plain, rises)}
     for stop in ("hf-never", "huang", "exhausted", "hf-false", "hf-true", "opennmt", "patience", "shrinking"):
@@ -128,7 +130,7 @@ def test_which_stops_only_a_bound_is_known_of():
     assert certificate_for(best_first_beam(3), plain, 1) is None
 
 
-def test_every_line_of_the_table_of_stops_has_it(tmp_path, capsys):
+def test_every_line_of_the_stops_table_has_a_certificate(tmp_path, capsys):
     command = ["bench", "paper", GERMAN, ENGLISH, "--table", "stops", "--beam", "3", "--limit", "3"]
     assert call(*command, "--rows", tmp_path / "rows.jsonl", "--json") == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -141,7 +143,7 @@ def test_every_line_of_the_table_of_stops_has_it(tmp_path, capsys):
     assert " <= " in printed
 
 
-def test_best_first_search_makes_no_call_more_on_the_embedded_model(rows_file):
+def test_best_first_search_attains_the_certificate_on_the_embedded_model(rows_file):
     rows = [Row.load(line) for line in rows_file.read_text(encoding="utf-8").splitlines()]
     plain = [row for row in rows if not row.setting.alone and not row.setting.decoding.score_options]
     least = {(row.setting.beam, row.line): row.least for row in plain if row.setting.search == "beam"}
@@ -150,8 +152,8 @@ def test_best_first_search_makes_no_call_more_on_the_embedded_model(rows_file):
     assert ours == least
 
 
-def test_hugging_faces_default_takes_no_call_more():
-    """Lines of which members were scored that an answer, found later, precedes: 3, 1, 6 and 3 of them."""
+def test_calls_equal_the_certificate_under_hugging_faces_default_stop():
+    """Lines of which 3, 1, 6 and 3 members used to be scored that an answer found later precedes."""
     model, text = bestfirst.load(), GERMAN.read_text(encoding="utf-8").splitlines()
     lines = [text[i] for i in (5, 13, 29, 33)]
     settings = {"beam": 5, "length_penalty": 1.0, "stop": "hf-false", "max_length": lambda length: 2 * length + 10}
@@ -162,7 +164,7 @@ def test_hugging_faces_default_takes_no_call_more():
     assert [result.calls for result in ours] == [each.least() for each in followed]
 
 
-def test_it_is_saved_where_it_is_known_only(rows_file):
+def test_rows_hold_the_certificate_only_where_it_is_known(rows_file):
     for line in rows_file.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         of_beam = row["setting"]["search"] in ("beam", "es", "shrinking", "early")

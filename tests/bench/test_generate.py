@@ -33,7 +33,7 @@ def test_every_setting_gives_the_same_sequences():
     assert {(line["engine"], line["clock"], line["batch"]) for line in found} == {("host", "CPU", 3)}
 
 
-def test_a_setting_of_ones_own_is_the_only_one_and_a_table_is_printed(capsys):
+def test_given_settings_replace_the_defaults_and_a_table_is_printed(capsys):
     settings = ["--length-penalty", 0.6, "--early-stopping", "never", "--no-repeat-ngram-size", 3, "--max-new-tokens", 12]
     assert call("bench", "generate", GERMAN, "--limit", 3, "--num-beams", "2,3", "--repeat", 1, *settings) == 0
     printed = capsys.readouterr().out
@@ -43,7 +43,7 @@ def test_a_setting_of_ones_own_is_the_only_one_and_a_table_is_printed(capsys):
 
 def test_prompts_of_a_decoder_only_model_are_padded_on_the_left():
     class Digits:
-        """A text is its token ids."""
+        """A tokenizer whose texts are token ids."""
 
         def __call__(self, text):
             each = [[int(token) for token in one.split()] for one in ([text] if isinstance(text, str) else text)]
@@ -55,7 +55,7 @@ def test_prompts_of_a_decoder_only_model_are_padded_on_the_left():
     assert row.stats.engine in ("host", "generate")  # whichever was measured to be faster
 
 
-def test_the_batch_size_doubles_until_it_gets_slower_or_memory_ends():
+def test_the_batch_size_doubles_until_it_is_slower_or_out_of_memory():
     import torch
 
     def timed(seconds):
@@ -75,7 +75,7 @@ def test_the_batch_size_doubles_until_it_gets_slower_or_memory_ends():
         fastest_batch(timed({}), 5000)
 
 
-def test_bad_input_is_one_clear_line(tmp_path, capsys):
+def test_invalid_input_is_reported_in_one_line(tmp_path, capsys):
     empty = tmp_path / "empty.de"
     empty.touch()
     asked = {
@@ -90,7 +90,7 @@ def test_bad_input_is_one_clear_line(tmp_path, capsys):
         assert message in only_line(capsys.readouterr().err)
 
 
-def test_a_model_in_eight_bits_is_searched_in_them():
+def test_a_model_set_to_eight_bits_is_decoded_in_eight_bits():
     model = wrap(ARCHITECTURES["marian"].build())
     model.eight_bits = True
     next(compare_generate(model, [[5, 6, 1]], [2], {"defaults": {}}, repeat=1, max_new_tokens=4))

@@ -1,4 +1,4 @@
-"""What models of one's own cost is measured on models that find the same, whatever their scores are given as."""
+"""The cost of user-defined models is measured on one LSTM, with the same results for all forms of scores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import bestfirst
 from bestfirst_bench import own_models
 
 
-def test_the_same_lstm_is_compared():
+def test_the_lstm_gives_the_same_results_for_all_forms_of_scores():
     found = [bestfirst.decode(own_models.Lstm(form), range(4), beam=3, max_length=5, accept_truncated=True, row_budget=8)
              for form in own_models.FORMS.values()]  # fmt: skip
     outputs = [[([(y.tokens, y.score) for y in result.hypotheses], result.calls) for result in results] for results in found]

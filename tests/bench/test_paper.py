@@ -12,8 +12,8 @@ from bestfirst_bench.paper import DATASETS, EXPERIMENTS, TABLES
 from cli.process import only_line
 
 
-def test_increases_are_those_of_the_calls_beside_them():
-    """(old - new) / new, to the rounding of the calls, but for one: of 5673 and 3942 that is 44 %, and the paper prints 59 %."""
+def test_published_increases_follow_from_the_published_calls():
+    """(old - new) / new, up to the rounding of the calls, but for one: 5673 and 3942 give 44 %, the paper prints 59 %."""
     for dataset, lines in TABLES["results"].items():
         beam = {line.k: line.calls for line in lines if line.method == "beam"}
         for line in lines:
@@ -24,7 +24,7 @@ def test_increases_are_those_of_the_calls_beside_them():
                 assert line.method == "beam" if line.increase is None else abs(computed - line.increase) < 1.1
 
 
-def test_every_table_of_the_paper_can_be_run_and_every_cited_line_has_its_place():
+def test_every_table_of_the_paper_can_be_run_with_every_published_line():
     for name, datasets in TABLES.items():
         for dataset, lines in datasets.items():
             planned = EXPERIMENTS[name].plan(dataset, sorted({line.k for line in lines}))
@@ -44,7 +44,7 @@ def test_without_a_text_the_papers_numbers_are_printed(capsys):
     assert "10,gamma=2,97.3,+165 %,36.6 %,29.5 (+0.2)" in printed
 
 
-def test_ours_stand_beside_the_papers(rows_file, capsys):
+def test_our_numbers_are_printed_beside_the_papers(rows_file, capsys):
     assert call("bench", "table", rows_file, "--table", "results", "--json") == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line.get("beam"), line.get("search"), line["published"]["calls"]) for line in lines] == [
@@ -61,7 +61,7 @@ def test_ours_stand_beside_the_papers(rows_file, capsys):
         assert (line["against"]["different"], line["against"]["lower"], line["against"]["higher"]) == (0, 0, 0)
 
 
-def test_increase_is_signed_and_over_beam_search(rows_file, capsys):
+def test_increase_is_signed_and_relative_to_beam_search(rows_file, capsys):
     assert call("bench", "table", rows_file, "--table", "memory", "--json", "--beam", "10") == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()][:4]
     assert [line["search"] for line in lines] == ["beam", "gamma=2", "gamma=5", "best-first"]
@@ -69,7 +69,7 @@ def test_increase_is_signed_and_over_beam_search(rows_file, capsys):
         assert line["against"]["increase"] == pytest.approx(100 * (lines[0]["calls"] - line["calls"]) / line["calls"])
 
 
-def test_lengths_of_a_part_are_told_and_the_validation_set_is_for_memory(tmp_path, capsys):
+def test_source_lengths_are_reported_and_the_memory_table_wants_a_validation_set(tmp_path, capsys):
     rows = tmp_path / "rows.jsonl"
     texts = [GERMAN, ENGLISH, "--validation", GERMAN.parent / "tatoeba-200.de", ENGLISH]
     assert call("bench", "paper", *texts, "--table", "memory", "--beam", "2", "--limit", "2", "--rows", rows) == 0
@@ -95,7 +95,7 @@ def test_lengths_of_a_part_are_told_and_the_validation_set_is_for_memory(tmp_pat
         ([GERMAN, ENGLISH, "--lm", "/no/such/folder"], "no model folder at '/no/such/folder'"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(arguments, said, capsys, tmp_path, monkeypatch):
+def test_usage_errors_are_reported_in_one_line(arguments, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert call("bench", "paper", *arguments) == 2
     assert said in only_line(capsys.readouterr().err)

@@ -1,4 +1,4 @@
-"""bench profile: the real command on a few sentences; its parts are all of the time."""
+"""bench profile: the real command on a few sentences; its parts sum to the total time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def profile(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
 
 
-def test_the_parts_are_all_of_the_time_and_the_products_above_the_floor():
-    for _ in range(5):  # the floor is timed by itself: where the machine was slower then than before, once more
+def test_the_parts_sum_to_the_time_and_the_products_are_above_the_floor():
+    for _ in range(5):  # the floor is timed separately: if the machine was slower then, try again
         done = profile("--beam", "3", "--json")
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)

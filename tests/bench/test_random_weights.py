@@ -1,4 +1,4 @@
-"""Timing language models, and architectures whose weights are not at hand."""
+"""Timing of language models and of architectures with random weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def model(tmp_path_factory):
     return random_model(file)
 
 
-def test_prompts(model):
+def test_prompts_are_token_ids_or_text(model):
     found = prompts(LINES, model)
     assert found[:4] == [[5, 6, 7], list(b"Hello"), list(b"abc"), [8, 9]]
     assert found[4] == list(b"[no array")
@@ -34,7 +34,7 @@ def test_prompts(model):
         prompts(["[5]", '{"id": 3}'], model)
 
 
-def test_both_benches_time_a_language_model(model):
+def test_both_benchmarks_time_a_language_model(model):
     inputs = prompts(LINES, model)
     rows = list(speed(model, "", inputs, [2], repeat=1, max_length=4, peers=[BestFirstPeer, HuggingFacePeer]))
     assert [row.agreement.same for row in rows] == [5, 5]

@@ -1,4 +1,4 @@
-"""bench run: rows are saved as they are done, none is made twice, and whatever is wrong is one line."""
+"""bench run: rows are saved as they are finished, none is made twice, and errors are one line."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def keys(file) -> list[tuple[str, int]]:
     return [(row["signature"], row["line"]) for row in rows]
 
 
-def test_killed_in_the_middle_it_goes_on_where_it_was_and_ends_with_the_same_table(tmp_path):
+def test_a_killed_run_resumes_and_prints_the_same_table(tmp_path):
     killed, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
     command = ["bench", "run", GERMAN, ENGLISH, *SETTINGS, "--metrics", "bleu"]
-    for _ in range(5):  # it may be done before it is killed
+    for _ in range(5):  # it may finish before it is killed
         killed.unlink(missing_ok=True)
         with running(*command, "--rows", killed) as process:
             while process.poll() is None and not (killed.exists() and killed.read_bytes().count(b"\n") >= 10):
@@ -45,7 +45,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was_and_ends_with_the_same_tab
     assert uninterrupted.stdout.count(b"\n") > 6
 
 
-def test_interrupted_it_says_what_is_saved(tmp_path):
+def test_an_interrupt_reports_the_rows_saved(tmp_path):
     file = tmp_path / "rows.jsonl"
     with running("bench", "run", GERMAN, *SETTINGS[:-1], "200", "--rows", file) as process:
         while not (file.exists() and file.read_bytes().count(b"\n") >= 5):
@@ -54,13 +54,13 @@ def test_interrupted_it_says_what_is_saved(tmp_path):
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=240)
     assert process.returncode == 130
-    said = only_line(stderr)
-    assert said.startswith("interrupted; ")
-    assert said.endswith(f"rows were made and are in {str(file)!r}: the same command goes on from there")
-    assert int(said.split()[1]) == len(keys(file))
+    message = only_line(stderr)
+    assert message.startswith("interrupted; ")
+    assert message.endswith(f"rows were made and are in {str(file)!r}: the same command goes on from there")
+    assert int(message.split()[1]) == len(keys(file))
 
 
-def test_every_combination_is_a_row_a_line_and_a_rerun_makes_none(tmp_path, capsys):
+def test_every_combination_gives_a_row_per_line_and_a_rerun_makes_none(tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     asked = [
         "--strategy",
@@ -90,7 +90,7 @@ def test_every_combination_is_a_row_a_line_and_a_rerun_makes_none(tmp_path, caps
     assert file.read_bytes() == saved
 
 
-def test_a_larger_sample_contains_a_smaller_one_and_a_part_is_reused(tmp_path, capsys):
+def test_a_larger_sample_contains_a_smaller_one_and_reuses_its_rows(tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     command = ["bench", "run", GERMAN, "--strategy", "greedy", "--beam", "1", "--seed", "3", "--rows", file]
     assert call(*command, "--sample", "4") == 0
@@ -100,7 +100,7 @@ def test_a_larger_sample_contains_a_smaller_one_and_a_part_is_reused(tmp_path, c
     assert len({line for _, line in keys(file)}) > 7
 
 
-def test_lines_that_cannot_be_decoded_are_named_and_the_others_done(tmp_path, capsys):
+def test_lines_that_cannot_be_decoded_are_reported_and_the_others_decoded(tmp_path, capsys):
     source, file = tmp_path / "text", tmp_path / "rows.jsonl"
     source.write_text("Ja.\n\n" + "sehr " * 600 + "\nNein.\n", encoding="utf-8")
     assert call("bench", "run", source, "--beam", "2", "--rows", file) == 1
@@ -133,7 +133,7 @@ def test_lines_that_cannot_be_decoded_are_named_and_the_others_done(tmp_path, ca
         ([GERMAN, "--limit", "1", "--rows", "/proc/rows"], "cannot keep rows in '/proc/rows'"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(arguments, said, capsys, tmp_path, monkeypatch):
+def test_usage_errors_are_reported_in_one_line(arguments, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = GERMAN.read_bytes()
     assert call("bench", "run", *arguments) == 2
@@ -144,7 +144,7 @@ def test_what_is_wrong_is_said_in_one_line(arguments, said, capsys, tmp_path, mo
 def test_rows_of_another_model_are_refused(rows_file, other_model, capsys):
     saved = rows_file.read_bytes()
     assert call("bench", "run", GERMAN, ENGLISH, "--limit", "1", "--model", other_model, "--rows", rows_file) == 2
-    said = only_line(capsys.readouterr().err)
-    assert "has results of the model tatoeba-de-en@" in said
-    assert said.endswith("name another file with --rows")
+    message = only_line(capsys.readouterr().err)
+    assert "has results of the model tatoeba-de-en@" in message
+    assert message.endswith("name another file with --rows")
     assert rows_file.read_bytes() == saved

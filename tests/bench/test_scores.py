@@ -25,7 +25,7 @@ def measured(language_model, tmp_path_factory) -> list[dict]:
     return [line for line in lines if line.get("beam") == 5]
 
 
-def test_every_line_of_the_papers_tables_and_exact_search_beside(measured):
+def test_the_tables_have_every_line_of_the_papers_and_exact_search(measured):
     assert [(line["table"], line["score"], line["search"]) for line in measured] == [
         ("length", "no reward", "beam"),
         *(("length", "beta 0.8, b = |x|", search) for search in ("beam", "heuristic", "best-first")),
@@ -46,13 +46,13 @@ def test_exact_search_returns_beam_searchs_answers_with_no_more_calls(measured):
         assert against["increase"] >= 0
 
 
-def test_every_beam_search_and_what_returns_the_same_has_its_least_calls(measured):
-    """At epsilon 0 nothing is bounded, so whatever is on a beam has to be scored."""
+def test_beam_search_and_exact_search_have_a_certificate_that_exact_search_attains(measured):
+    """At epsilon 0 nothing is bounded, so every member of a beam has to be scored."""
     assert all((line["over_least"] is not None) == (line["search"] in ("beam", "best-first")) for line in measured)
     assert all(line["over_least"] == 1 for line in measured if line["search"] == "best-first" or line["score"] == "epsilon 0")
 
 
-def test_numbers_are_those_of_decode(measured):
+def test_numbers_equal_those_of_decode(measured):
     sources = GERMAN.read_text(encoding="utf-8").splitlines()[:6]
     score = bestfirst.scoring.LengthReward(0.5)
     n_max = {"max_length": lambda n: max(2 * n, 1), "finished": "keep"}
@@ -64,12 +64,12 @@ def test_numbers_are_those_of_decode(measured):
     assert line["unfinished"] == sum(not result.hypotheses for result in ours)
 
 
-def test_language_model_is_asked_for_mutual_information_only(measured):
+def test_the_language_model_is_called_for_mutual_information_only(measured):
     for line in measured:
         assert (line["lm_calls"] > 0) == (line["table"] == "mutual-information")
 
 
-def test_the_papers_search_error_is_against_nothing_clipped(measured):
+def test_the_papers_search_error_is_relative_to_epsilon_0(measured):
     clipped = [line for line in measured if line["table"] == "mutual-information" and line["score"] != "epsilon 0"]
     assert len(clipped) == 6
     assert all(line["unlike_zero"] is not None for line in clipped)
@@ -84,6 +84,6 @@ def test_command_without_language_model_prints_the_length_table(capsys, tmp_path
     assert "tok:none" in printed
 
 
-def test_hyperparameters_are_the_papers_own(capsys):
+def test_beam_sizes_without_the_papers_hyperparameters_are_rejected(capsys):
     assert call("bench", "scores", GERMAN, ENGLISH, "--beam", "5,7") == 2
     assert "has parameters for k = 5, 10, not for 7" in only_line(capsys.readouterr().err)

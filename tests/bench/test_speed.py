@@ -1,4 +1,4 @@
-"""bench speed: the real command on a few sentences, every peer that is installed beside best-first search."""
+"""bench speed: the real command on a few sentences, every installed peer beside best-first search."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_peer_is_timed_on_the_same_sentences_and_agrees(report):
         assert by_name[name]["seconds"] > 0
 
 
-def test_what_is_counted_is_in_order(report):
+def test_counts_of_the_peers_are_consistent(report):
     ours, beam, hugging_face = report["results"][:3]
     assert ours["ratio"] == 1
     assert ours["calls"] <= ours["rows"]
@@ -61,11 +61,11 @@ def test_drafts_take_fewer_steps_for_the_same_output():
     plain, drafts = json.loads(bench(str(LINES), *settings, "--json").stdout)["results"]
     assert (plain["peer"], drafts["peer"]) == ("best-first", "best-first, drafts")
     assert (drafts["same"], drafts["calls"]) == (6, plain["calls"])
-    assert drafts["steps_a_token"] < plain["steps_a_token"]  # the second time it knows what is coming
+    assert drafts["steps_a_token"] < plain["steps_a_token"]  # the second pass drafts the outputs of the first
     assert 0 < drafts["accepted_share"] <= 1
 
 
-def test_one_by_one_each_sentence_takes_the_steps_of_optimally_stopped_beam_search():
+def test_one_by_one_best_first_takes_no_more_steps_than_beam_search():
     done = bench(str(LINES), "--limit", "3", "--beam", "3", "--repeat", "1", "--peers", "beam,Hugging", "--one-by-one", "--json")
     assert done.returncode == 0, done.stderr
     ours, beam, hugging_face = json.loads(done.stdout)["results"]
@@ -73,7 +73,7 @@ def test_one_by_one_each_sentence_takes_the_steps_of_optimally_stopped_beam_sear
     assert ours["steps"] <= beam["steps"]
 
 
-def test_with_a_length_penalty_and_ctranslate2s_stop_all_outputs_are_its_own():
+def test_outputs_equal_ctranslate2s_with_its_stop_and_a_length_penalty():
     settings = ["--length-penalty", "1", "--stop", "ctranslate2", "--one-by-one"]
     done = bench(
         str(LINES), "--limit", "4", "--beam", "3", "--repeat", "2", "--peers", "beam,CTranslate2 fp32", *settings, "--json"
@@ -97,20 +97,20 @@ def test_with_a_length_penalty_and_ctranslate2s_stop_all_outputs_are_its_own():
         ([str(LINES), "--dtype", "fp8"], "'fp8' is not one of fp32, fp16, bf16, int8"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
+def test_usage_errors_give_a_message_and_exit_code_2(arguments, message):
     done = bench(*arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_peak_memory_is_what_a_block_needed():
-    with peak_memory() as peak, mmap(-1, 64 * 2**20) as fresh:  # of malloc, memory that was freed before might do
+def test_peak_memory_is_that_of_the_block():
+    with peak_memory() as peak, mmap(-1, 64 * 2**20) as fresh:  # malloc could reuse freed memory
         fresh[::4096] = bytes(len(fresh) // 4096)
     assert 60 < peak.mib < 200
 
 
-def test_in_the_words_of_generate_the_drop_in_is_timed_beside_it():
+def test_with_options_of_generate_the_drop_in_is_timed_beside_it():
     settings = ["--length-penalty", "1", "--early-stopping", "true", "--no-repeat-ngram-size", "2"]
     done = bench(str(LINES), "--limit", "3", "--beam", "3", "--repeat", "1", *settings, "--json")
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The file of rows: what was finished is there, whatever ended the run; what is not ours is left alone."""
+"""The file of rows: finished rows survive any end of the run; foreign files are left unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def row(line: int, **changes: object) -> Row:
     return Row(**{**fields, **changes})
 
 
-def test_rows_come_back_as_they_were(tmp_path):
+def test_rows_survive_a_round_trip(tmp_path):
     file = tmp_path / "new" / "rows.jsonl"
     setting = Setting.of("gamma=2", 7, **read_score("length-reward:beta=0.5"), finished="keep", row_budget=1, alone=True)
     odd = row(2, setting=setting, output=None, score=None)
@@ -30,7 +30,7 @@ def test_rows_come_back_as_they_were(tmp_path):
         assert row(3).key not in store
 
 
-def test_a_torn_last_line_is_no_row_and_is_cut_off(tmp_path):
+def test_a_torn_last_line_is_no_row_and_is_removed(tmp_path):
     file = tmp_path / "rows.jsonl"
     whole = row(1).dump().encode()
     for length in (1, 30, len(row(2).dump().encode()) - 1):
@@ -43,7 +43,7 @@ def test_a_torn_last_line_is_no_row_and_is_cut_off(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"my notes", b"my notes\n", b'{"kind": "other"}\n', b"[1]\n", b"\xff\n", b"\n"])
-def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path, content):
+def test_a_foreign_file_is_refused_and_left_unchanged(tmp_path, content):
     file = tmp_path / "notes.txt"
     file.write_bytes(content)
     with pytest.raises(ValueError, match="line 1: not a row that bestfirst bench wrote"), Store(Row, file, "m@1"):
@@ -58,7 +58,7 @@ def test_rows_of_another_model_are_refused(tmp_path):
         pass
 
 
-def test_one_run_at_a_time_writes_to_a_file(tmp_path):
+def test_only_one_run_at_a_time_may_write_to_a_file(tmp_path):
     file = tmp_path / "rows.jsonl"
     with (
         Store(Row, file, "m@1"),

@@ -1,4 +1,4 @@
-"""bench table and bench plot: saved rows in every format, and nothing but saved rows."""
+"""bench table and bench plot: they read nothing but saved rows, in every format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cli.process import only_line
 TABLE = Table("A_title", ["k", "search"], [["5", "a|b & 100 %"], ["10", "γ"]], frozenset({"search"}), frozenset({1}), ["Why."])
 
 
-def test_markdown():
+def test_markdown_is_escaped():
     assert markdown(TABLE) == "**A_title**\n\n| k | search |\n| --: | --- |\n| 5 | a\\|b & 100 % |\n| 10 | γ |\n\nWhy.\n"
 
 
@@ -28,7 +28,7 @@ def test_latex_is_escaped():
     assert printed.count(r"\begin") == printed.count(r"\end") == 2
 
 
-def test_all_settings_in_one_table_in_every_format(rows_file, capsys):
+def test_every_format_has_all_settings_in_one_table(rows_file, capsys):
     def printed(form: str) -> str:
         assert call("bench", "table", rows_file, "--format", form, "--metrics", "bleu") == 0
         return capsys.readouterr().out
@@ -43,7 +43,7 @@ def test_all_settings_in_one_table_in_every_format(rows_file, capsys):
         assert "tok:none" in out
 
 
-def test_a_table_of_several_models_and_texts_is_one_for_each(rows_file, tmp_path, capsys):
+def test_each_model_has_a_table_of_its_own(rows_file, tmp_path, capsys):
     other = tmp_path / "other.jsonl"
     lines = rows_file.read_text(encoding="utf-8").replace("tatoeba-de-en@", "another-model@")
     other.write_text(lines, encoding="utf-8")
@@ -98,7 +98,7 @@ def test_growth_is_measured_once_and_drawn(tmp_path, capsys):
         (["growth", GERMAN, "--lines", "100,1000"], "has 200 lines of text, 1000 were asked for"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(arguments, said, rows_file, capsys, tmp_path, monkeypatch):
+def test_usage_errors_are_reported_in_one_line(arguments, said, rows_file, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "EMPTY").touch()
     assert call("bench", *[rows_file if argument == "ROWS" else argument for argument in arguments]) == 2

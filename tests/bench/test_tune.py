@@ -1,4 +1,4 @@
-"""bestfirst tune: settings share what was scored, none is judged by chance, and what is recommended can be typed."""
+"""bestfirst tune: settings share scored rows, gains are tested statistically, and recommended commands can be run."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def references():
 # -- one tree for all settings -------------------------------------------------------------------------------------------
 
 
-def test_settings_that_share_a_tree_find_what_each_finds_alone(model, sources, monkeypatch):
-    """Outputs, scores and calls; and the model is run on fewer rows than for each by itself."""
+def test_settings_that_share_a_tree_equal_separate_searches(model, sources, monkeypatch):
+    """Outputs, scores and calls; the model runs on fewer rows than in separate searches."""
     scorers: list[SharedScorer] = []
     begin = SharedScorer.__init__
 
-    def noted(self, *args):
+    def recorded(self, *args):
         scorers.append(self)
         begin(self, *args)
 
-    monkeypatch.setattr(SharedScorer, "__init__", noted)
+    monkeypatch.setattr(SharedScorer, "__init__", recorded)
     settings = [each.decoding for each in grid([1, 2, 5], [0.0, 1.0], [0.5], ["hf-false", "hf-true"], 1.0)]
     assert len(settings) == 9
     together = {(i, j): result for i, j, result in decode_shared(model, sources[:12], settings)}
@@ -66,25 +66,25 @@ def test_settings_that_share_a_tree_find_what_each_finds_alone(model, sources, m
             rows += alone.calls
     (scorer,) = scorers
     assert scorer.scored < 0.6 * rows
-    assert not scorer._roots  # all trees were given back
+    assert not scorer._roots  # all trees were released
     assert not scorer._open_searches
 
 
-def test_a_line_that_cannot_be_read_is_an_error_and_disturbs_no_other(model):
+def test_an_unreadable_line_is_an_error_and_affects_no_other(model):
     settings = [bestfirst.Decoding(beam=k) for k in (1, 2)]
     found = list(decode_shared(model, ["Ja.", "sehr " * 600, "Nein."], settings))
     assert sorted((i, j) for i, j, result in found if result.status == "complete") == [(0, 0), (0, 1), (2, 0), (2, 1)]
     assert [(i, result.status) for i, _, result in found if i == 1] == [(1, "error")]
 
 
-def test_any_model_can_be_shared():
+def test_settings_can_share_a_tree_of_any_model():
     toy = bestfirst.FunctionModel(lambda prefix: [-1.0, -0.5, -2.0] if len(prefix) < 4 else [0.0, -9.0, -9.0], eos=0)
     settings = [bestfirst.Decoding(beam=k, max_length=8) for k in (1, 2, 3)]
     for _, j, result in decode_shared(toy, [None], settings):
         assert result.hypotheses[0].tokens == bestfirst.decode(toy, [None], settings[j])[0].hypotheses[0].tokens
 
 
-# -- chance --------------------------------------------------------------------------------------------------------------
+# -- statistics ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def outputs(model, sources):
 
 
 @pytest.mark.parametrize(("name", "theirs"), [("bleu", BLEU(force=True)), ("chrf", CHRF())])
-def test_the_metric_of_sums_is_sacrebleus(name, theirs, outputs, sources, references):
+def test_the_metric_from_sums_over_lines_equals_sacrebleus(name, theirs, outputs, sources, references):
     (metric,), missing = line_metrics([name], "13a")
     found = Bootstrap(metric, sources[:60], references[:60])
     assert missing == []
@@ -108,38 +108,38 @@ def test_the_metric_of_sums_is_sacrebleus(name, theirs, outputs, sources, refere
     assert (same.value, same.low, same.high, same.noise) == (0, 0, 0, True)
 
 
-def of_numbers(lines: int) -> Bootstrap:
-    """Outputs are numbers, and the metric their mean."""
+def bootstrap_of_means(lines: int) -> Bootstrap:
+    """A bootstrap of outputs that are numbers, with their mean as metric."""
     metric = LineMetric("bleu", "", lambda _, outputs, __: [[float(o), 1.0] for o in outputs], lambda sums: sums[0] / sums[1])
     return Bootstrap(metric, [""] * lines, [""] * lines, samples=400)
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say():
+def test_confidence_intervals_have_about_their_nominal_coverage():
     rng, held = random.Random(0), 0
     for _ in range(100):
         numbers = [str(rng.gauss(1, 2)) for _ in range(50)]
-        found = of_numbers(50).interval(numbers)
+        found = bootstrap_of_means(50).interval(numbers)
         held += found.low <= 1 <= found.high
     assert 88 <= held <= 99
 
 
-def test_picking_the_best_of_many_equals_promises_nothing_elsewhere():
-    """On the lines it was picked on, the best of 20 random systems looks good; judged on others it does not."""
+def test_the_best_of_many_equal_systems_has_no_gain_on_other_lines():
+    """The best of 20 random systems looks good on the lines it was picked on, and not on others."""
     rng = random.Random(1)
     baseline = [str(rng.gauss(0, 1)) for _ in range(60)]
     candidates = [[str(rng.gauss(0, 1)) for _ in range(60)] for _ in range(20)]
-    found = of_numbers(60)
+    found = bootstrap_of_means(60)
     best = max(candidates, key=found.value)
     shown, elsewhere = found.interval(best, baseline), found.picked([*candidates, baseline], baseline)
     assert elsewhere.value < shown.value
     assert elsewhere.noise
 
 
-def test_a_clear_gain_goes_one_way_and_noise_none():
+def test_a_clear_gain_is_found_in_one_direction_and_noise_in_none():
     rng = random.Random(2)
     plain = [rng.gauss(0, 1) for _ in range(50)]
     systems = [[str(x) for x in plain], [str(x + 1) for x in plain], [str(x + rng.gauss(0, 1)) for x in plain]]
-    clear = of_numbers(50).clear_gains(systems)
+    clear = bootstrap_of_means(50).clear_gains(systems)
     assert clear[1, 0]
     assert not clear[0, 1]
     assert not clear[0, 2]
@@ -147,8 +147,8 @@ def test_a_clear_gain_goes_one_way_and_noise_none():
     assert not np.diag(clear).any()
 
 
-def test_comet_is_asked_with_sources(monkeypatch):
-    """A stand-in for unbabel-comet, which needs a model of 2 GB: that it is called as its documentation says."""
+def test_comet_is_called_with_sources(monkeypatch):
+    """A stand-in for unbabel-comet, which needs a model of 2 GB, checks that calls follow its documentation."""
     comet = ModuleType("comet")
     comet.__spec__ = SimpleNamespace(name="comet")
     comet.download_model = lambda name: f"/models/{name}"
@@ -191,18 +191,18 @@ def test_every_combination_is_compared_once():
         ({"num_beams": 1}, "best-first|k:5|score:length-normalized(length_penalty=1.0)|finished:leave|stop:hf-false"),
     ],
 )
-def test_the_default_is_what_the_models_files_say(files, signature):
+def test_the_defaults_are_those_of_the_models_files(files, signature):
     assert defaults_of(SimpleNamespace(setting=files.get)).decoding.signature.startswith(signature)
 
 
-def test_the_length_to_expect_is_the_references(model):
+def test_the_length_ratio_is_that_of_the_references(model):
     text = ParallelText.of("t", ["Ja.", "Guten Morgen!"], ["Yes.", "Good morning!"])
     tokens = [(model.source_length(pair.source), len(model.target(pair.reference))) for pair in text.pairs]
     assert length_ratio(model, text) == round(sum(b for _, b in tokens) / sum(a for a, _ in tokens), 2)
     assert length_ratio(model, ParallelText.of("t", ["Ja."])) == 1
 
 
-def test_parts_double_and_end_with_all():
+def test_parts_double_and_end_with_all_lines():
     assert list(parts(200)) == [10, 20, 40, 80, 200]
     assert list(parts(7)) == [7]
     assert list(parts(20)) == [10, 20]
@@ -218,7 +218,7 @@ def tuned(tmp_path_factory):
     return file
 
 
-def test_it_shows_a_front_three_commands_and_a_rerun_makes_nothing(tuned, capsys, tmp_path):
+def test_tune_reports_the_pareto_front_and_three_commands_and_a_rerun_makes_nothing(tuned, capsys, tmp_path):
     saved = tuned.read_bytes()
     command = ["tune", GERMAN, ENGLISH, "--limit", LINES, *GRID, "--rows", tuned]
     assert call(*command, "--json", "--plot", tmp_path / "front.svg") == 0
@@ -246,7 +246,7 @@ def test_it_shows_a_front_three_commands_and_a_rerun_makes_nothing(tuned, capsys
     assert found["metrics"][0].startswith("chrF: ")
 
 
-def test_what_it_recommends_is_a_command_that_gives_what_was_measured(tuned, capsys, tmp_path):
+def test_the_recommended_command_gives_the_outputs_that_were_measured(tuned, capsys, tmp_path):
     assert call("tune", GERMAN, ENGLISH, "--limit", LINES, *GRID, "--rows", tuned, "--json") == 0
     advice = json.loads(capsys.readouterr().out)["advice"]
     saved = [json.loads(line) for line in tuned.read_text(encoding="utf-8").splitlines()]
@@ -264,7 +264,7 @@ def test_what_it_recommends_is_a_command_that_gives_what_was_measured(tuned, cap
     assert max(by_signature.values()) == LINES
 
 
-def test_tables_say_what_was_stopped_and_why(tuned, capsys):
+def test_tables_list_the_settings_that_were_stopped_and_why(tuned, capsys):
     assert call("tune", GERMAN, ENGLISH, "--limit", LINES, *GRID, "--rows", tuned, "--all", "--budget", "0.0001ms") == 0
     out = capsys.readouterr().out
     assert "k 5, α 1, hf-false (defaults)" in out
@@ -274,7 +274,7 @@ def test_tables_say_what_was_stopped_and_why(tuned, capsys):
     assert "chrF: nrefs:1" in out
 
 
-def test_a_longer_text_goes_on_from_a_shorter_one_and_no_reference_is_needed(tmp_path, capsys):
+def test_a_longer_text_reuses_the_results_of_a_shorter_one_without_references(tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     command = ["tune", GERMAN, "--beam", "1,2", "--length-penalty", "0", "--length-reward", "", "--repeat", "1", "--rows", file]
     assert call(*command, "--limit", 3) == 0
@@ -301,13 +301,13 @@ def test_a_longer_text_goes_on_from_a_shorter_one_and_no_reference_is_needed(tmp
         ([GERMAN, ENGLISH, "--plot", "front.txt"], "a plot is written to a file that ends in .png, .svg, .pdf, not 'front.txt'"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(arguments, said, capsys, tmp_path, monkeypatch):
+def test_usage_errors_are_reported_in_one_line(arguments, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert call("tune", *arguments) == 2
     assert said in only_line(capsys.readouterr().err)
 
 
-def test_a_budget_is_of_time_or_of_calls():
+def test_a_budget_limits_time_or_calls():
     point = SimpleNamespace(cost=3.0, calls=20.0)
     assert CostLimit(5, "ms").cost(point) == 3
     assert CostLimit(5, "calls").cost(point) == 20

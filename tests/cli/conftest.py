@@ -1,4 +1,4 @@
-"""The command in the process of the tests, which has torch loaded already."""
+"""Runs the command in the process of the tests, where torch is loaded already."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bestfirst.cli import run
 
 
 class Ended(NamedTuple):
-    """How a command ended: its exit code, what it wrote to its output file, what it said, and the summary of a job."""
+    """Exit code of a command, content of its output file, stderr without the summary of a job, and that summary."""
 
     code: int
     out: str
-    said: str
+    stderr: str
     summary: str = ""
 
 
@@ -26,16 +26,16 @@ def call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., En
 
     def call(command: str, *arguments: object, text: bytes | str | None = None) -> Ended:
         source, out = tmp_path / "text", tmp_path / "out"
-        for left in tmp_path.glob("out*"):
-            left.unlink()
+        for old in tmp_path.glob("out*"):
+            old.unlink()
         if text is not None:
             source.write_bytes(text.encode() if isinstance(text, str) else text)
             arguments = (source, *arguments)
         code = run([command, *map(str, arguments), "-o", str(out)])
-        said, summary = capsys.readouterr().err, ""
-        if said.endswith(f"; written to '{out}'\n"):
-            *lines, summary = said.splitlines(keepends=True)
-            said = "".join(lines)
-        return Ended(code, out.read_text(encoding="utf-8") if out.exists() else "", said, summary)
+        stderr, summary = capsys.readouterr().err, ""
+        if stderr.endswith(f"; written to '{out}'\n"):
+            *lines, summary = stderr.splitlines(keepends=True)
+            stderr = "".join(lines)
+        return Ended(code, out.read_text(encoding="utf-8") if out.exists() else "", stderr, summary)
 
     return call

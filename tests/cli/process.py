@@ -1,4 +1,4 @@
-"""The real command: as a process of its own, or, where that would only cost time, in this one."""
+"""Runs the real command as a process of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from subprocess import PIPE, CompletedProcess, Popen
 
 COMMAND = [sys.executable, "-m", "bestfirst"]
-COLOURED = ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS")  # with one of these, help is in colours wherever it is written to
+COLOURED = ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS")  # any of these colours the help even outside a terminal
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in COLOURED}
 ENVIRONMENT |= {"OMP_NUM_THREADS": "1", "LC_ALL": "C", "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
 GERMAN = Path(__file__).parents[1] / "data" / "tatoeba-200.de"
@@ -26,11 +26,11 @@ def run(*arguments: object, stdin: bytes = b"", stdout: object = PIPE, command: 
 
 @contextmanager
 def running(*arguments: object) -> Iterator[Popen[bytes]]:
-    """The command while it runs, with pipes at both ends."""
+    """The command while it runs, with pipes for its standard streams."""
     line = [*COMMAND, *map(str, arguments)]
-    # Whoever runs the tests in the background may have made SIGINT ignored, and children inherit that.
-    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
-    with Popen(line, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=ENVIRONMENT, **heard) as process:
+    # Tests that a shell runs in the background ignore SIGINT, and child processes inherit that.
+    options = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    with Popen(line, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=ENVIRONMENT, **options) as process:
         try:
             yield process
         finally:
@@ -38,7 +38,7 @@ def running(*arguments: object) -> Iterator[Popen[bytes]]:
 
 
 def only_line(stderr: bytes | str) -> str:
-    """What the command said, which must be one line and no traceback."""
+    """The message on stderr, which must be one line and no traceback."""
     text = stderr if isinstance(stderr, str) else stderr.decode()
     assert text.startswith("bestfirst: "), text
     assert text.endswith("\n"), text

@@ -7,12 +7,12 @@ import json
 from bestfirst.strategies import STRATEGIES
 from cli.process import only_line
 
-TEXT = "Ich habe [bold]keine[/bold] Ahnung."  # not to be read as markup
+TEXT = "Ich habe [bold]keine[/bold] Ahnung."  # must not be read as markup
 
 
 def test_json_has_every_strategy(call):
     ended = call("compare", "--json", "--max-calls", 5, "--beam", 4, "Guten Morgen!", TEXT)
-    assert (ended.code, ended.said) == (0, "")
+    assert (ended.code, ended.stderr) == (0, "")
     first, second = map(json.loads, ended.out.splitlines())
     assert (first["text"], second["text"]) == ("Guten Morgen!", TEXT)
     rows = {row["strategy"]: row for row in first["strategies"]}
@@ -25,9 +25,9 @@ def test_json_has_every_strategy(call):
     assert all(row["milliseconds"] > 0 for row in rows.values())
 
 
-def test_the_table_says_who_is_out_of_budget(call):
+def test_the_table_marks_strategies_out_of_budget(call):
     ended = call("compare", "--max-calls", 5, TEXT)
-    assert (ended.code, ended.said) == (0, "")
+    assert (ended.code, ended.stderr) == (0, "")
     title, _, heading, _, *rows = ended.out.splitlines()
     assert title.strip() == TEXT
     assert heading.split() == ["strategy", "output", "score", "calls", "ms", "equals"]
@@ -38,9 +38,9 @@ def test_the_table_says_who_is_out_of_budget(call):
     assert "\x1b" not in ended.out
 
 
-def test_a_text_that_fails_is_named_once_and_the_others_are_compared(call):
+def test_a_failing_text_is_reported_once_and_the_others_are_compared(call):
     ended = call("compare", "--json", "--max-calls", 5, "Haus " * 600, "Guten Morgen!")
     assert ended.code == 1
-    assert only_line(ended.said).startswith("text 1: the input has 601 tokens")
+    assert only_line(ended.stderr).startswith("text 1: the input has 601 tokens")
     statuses = [{row["status"] for row in json.loads(line)["strategies"]} for line in ended.out.splitlines()]
     assert statuses == [{"error"}, {"complete", "budget"}]

@@ -1,4 +1,4 @@
-"""`bestfirst complete`: what it writes is what `generate` writes with the same settings, up to what ends it."""
+"""`bestfirst complete` writes what `generate` writes with the same settings, up to the stop string."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bestfirst.engine.engine import Job, text_before
 
 WORDS = chat_models.TEXT.replace(".", "").replace(",", "").replace("!", "").replace("?", "").split()
 PROMPTS = [" ".join(random.Random(seed).choices(WORDS, k=1 + seed % 6)) for seed in range(50)]
-STRINGS = ["th", "o", " w", "ad"]  # in no name of a special token, at which Hugging Face looks too
+STRINGS = ["th", "o", " w", "ad"]  # in no special token's name, where Hugging Face would find them too
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def model(folder):
 
 
 def generated(ids: torch.Tensor, **settings: object) -> list[int]:
-    """What Hugging Face writes after these tokens: beam search by log-probability, as far as it has to go."""
+    """What Hugging Face generates after these tokens: beam search by log-probability, without early stopping."""
     model, tokenizer = chat_models.language_model(), chat_models.tokenizer()
     usual = {"num_beams": 4, "length_penalty": 0.0, "early_stopping": "never", "do_sample": False, "max_new_tokens": 14}
     with torch.no_grad():
@@ -55,12 +55,12 @@ def prompt_ids(prompt: str, chat: bool) -> torch.Tensor:
         (["--length-penalty", 0.7], {"length_penalty": 0.7}, False),
     ],
 )
-def test_fifty_prompts_are_completed_as_generate_does(call, folder, arguments, settings, chat):
-    """Hugging Face looks at 2k candidates a step: where more than k of them end at once it goes on with fewer. Not here."""
+def test_completions_of_fifty_prompts_equal_those_of_generate(call, folder, arguments, settings, chat):
+    """Of 2k candidates per step, Hugging Face goes on with fewer than k if more than k end at once; bestfirst with k."""
     prompts = PROMPTS[: 50 if not settings or "stop_strings" in settings else 20]
     asked = ["--model", folder, "-k", 4, "--max-length", 14, "--json", *arguments]
     done = call("complete", *asked, text="\n".join(prompts) + "\n")
-    assert done.code == 0, done.said
+    assert done.code == 0, done.stderr
     strings = settings.get("stop_strings", [])
     endings = set()
     for prompt, line in zip(prompts, done.out.splitlines(), strict=True):
@@ -78,14 +78,14 @@ def test_fifty_prompts_are_completed_as_generate_does(call, folder, arguments, s
     assert ("string" in endings) is bool(strings)
 
 
-def test_special_tokens_can_stop_too(model):
-    """`<|user|>` has no text of its own: it is a token that ends."""
+def test_a_special_token_as_stop_string_becomes_an_eos_token(model):
+    """`<|user|>` has no text of its own: it ends a hypothesis as a token."""
     user = chat_models.tokenizer().convert_tokens_to_ids("<|user|>")
     decoding = bestfirst.Decoding(stop_strings=["<|user|>", "x"]).read(model)
     assert (decoding.eos, decoding.stop_strings) == ((1, user), ("x",))
 
 
-def test_what_best_first_search_finds_with_stop_strings_is_beam_searchs(model):
+def test_best_first_search_with_stop_strings_equals_beam_search(model):
     settings = {"beam": 4, "nbest": 3, "max_length": 12, "stop_strings": STRINGS, "min_length": 3, "accept_truncated": True}
     ours = bestfirst.decode(model, PROMPTS[:20], **settings)
     theirs = bestfirst.decode(model, PROMPTS[:20], strategy="beam", **settings)
@@ -95,30 +95,30 @@ def test_what_best_first_search_finds_with_stop_strings_is_beam_searchs(model):
     assert all(one.exact for one in ours)
 
 
-def test_conversations_are_read_as_such(model):
-    talk = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "the cat"}]
+def test_conversations_are_encoded_with_the_chat_template(model):
+    conversation = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "the cat"}]
     expected = prompt_ids("the cat", True)[0].tolist()
-    assert model.read([talk[1]]).payload.tokens == tuple(expected)
-    (result,) = bestfirst.decode(model, [talk], beam=2, max_length=5, accept_truncated=True)
+    assert model.read([conversation[1]]).payload.tokens == tuple(expected)
+    (result,) = bestfirst.decode(model, [conversation], beam=2, max_length=5, accept_truncated=True)
     assert result.text is not None
     plain = bestfirst.load()
-    assert bestfirst.decode(plain, [talk])[0].message == (
+    assert bestfirst.decode(plain, [conversation])[0].message == (
         f"model {plain.name!r} has no chat template; give it the text that it is to go on with"
     )
 
 
 def test_json_lines_may_hold_conversations(folder, tmp_path, call):
-    talk = [{"role": "user", "content": "the cat"}]
-    lines = [json.dumps({"id": 1, "messages": talk}), json.dumps({"id": 2, "messages": "the cat"})]
+    conversation = [{"role": "user", "content": "the cat"}]
+    lines = [json.dumps({"id": 1, "messages": conversation}), json.dumps({"id": 2, "messages": "the cat"})]
     (tmp_path / "talks.jsonl").write_text("\n".join(lines) + "\n")
     arguments = ["--model", folder, "--chat", "--input-field", "messages", "--max-length", 6, "-o", tmp_path / "out.jsonl"]
-    assert bestfirst_run("complete", tmp_path / "talks.jsonl", *arguments) == 0
+    assert run_command("complete", tmp_path / "talks.jsonl", *arguments) == 0
     first, second = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
-    assert first["messages"] == talk
+    assert first["messages"] == conversation
     assert first["completion"] == second["completion"]
 
 
-def bestfirst_run(*arguments: object) -> int:
+def run_command(*arguments: object) -> int:
     from bestfirst.cli import run
 
     return run([str(argument) for argument in arguments])
@@ -133,15 +133,15 @@ def bestfirst_run(*arguments: object) -> int:
         (["--stop", ""], "--stop must be texts that are not empty"),
     ],
 )
-def test_usage(call, folder, arguments, said):
+def test_usage_errors_are_reported(call, folder, arguments, said):
     if "--stop" in arguments:
         arguments = ["--model", folder, *arguments]
     done = call("complete", *arguments, text="the cat\n")
     assert done.code == 2
-    assert said in done.said
+    assert said in done.stderr
 
 
-def test_a_text_that_is_cut_off_is_a_text_with_a_flag(model):
+def test_a_truncated_output_has_its_text_and_a_flag(model):
     (result,) = bestfirst.decode(model, ["the cat"], beam=3, max_length=2)
     assert (result.status, result.hypotheses, result.truncated) == ("incomplete", [], True)
     assert result.text == chat_models.tokenizer().decode(result.partial.tokens)
@@ -158,17 +158,17 @@ def test_a_text_that_is_cut_off_is_a_text_with_a_flag(model):
         ({"eos": "x"}, "Decoding.eos must be the token that ends a hypothesis, or several of them, got 'x'"),
     ],
 )
-def test_settings_that_contradict_themselves(settings, message):
+def test_invalid_settings_are_rejected(settings, message):
     with pytest.raises(ValueError, match=message):
         bestfirst.Decoding(**settings)
 
 
-def test_a_model_without_text_has_no_stop_strings():
+def test_stop_strings_need_a_model_with_text():
     with pytest.raises(ValueError, match="stop_strings need a model that gives text; name tokens instead, with eos"):
         bestfirst.decode(bestfirst.FunctionModel(lambda prefix: [-1.0, -2.0], eos=0), [None], stop_strings="x")
 
 
-def test_eos_can_be_another_and_minimum_lengths_hold_for_any_model():
+def test_eos_and_min_length_can_be_set_for_any_model():
     toy = bestfirst.FunctionModel(lambda prefix: [-1.0, -1.5, -0.7], eos=0)
     (result,) = bestfirst.decode(toy, [None], beam=3, eos=1, max_length=4)
     assert result.hypotheses[0].tokens == (1,)
@@ -178,7 +178,7 @@ def test_eos_can_be_another_and_minimum_lengths_hold_for_any_model():
     assert bestfirst.Decoding(**bestfirst.Decoding(eos=3, stop_strings="x").json()) == bestfirst.Decoding(eos=3, stop_strings="x")
 
 
-def test_a_stop_string_is_not_made_of_a_prefix_and_what_comes_long_after():
+def test_a_stop_string_does_not_match_across_distant_tokens():
     model = bestfirst.load()
     job = Job(0, model.reader("The")("Wo ist der Bahnhof?"), bestfirst.Decoding(beam=1, stop_strings=["The station"]))
     ends = job.search(model.eos, lambda source, tokens: model.text(source.payload, tokens)).ends

@@ -1,4 +1,4 @@
-"""What goes wrong while the command works, or with its model: one line, the right exit code, and what is written stays."""
+"""Failures of the command or its model: one line on stderr, the right exit code, and what is written stays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
         (TOKENIZER, "the model folder {!r} has no tokenizer, so it takes no text; add its tokenizer's files"),
     ],
 )
-def test_a_missing_or_incomplete_model_folder(folder: Path, missing: tuple[str, ...], said: str):
+def test_a_missing_or_incomplete_model_folder_is_reported(folder: Path, missing: tuple[str, ...], said: str):
     for name in missing:
         shutil.rmtree(folder) if name == "." else (folder / name).unlink()
     for arguments in (["translate"], ["compare", "Guten Morgen!"]):
@@ -39,7 +39,7 @@ def test_a_missing_or_incomplete_model_folder(folder: Path, missing: tuple[str, 
         assert (process.returncode, process.stdout) == (2, b"")
 
 
-def test_a_model_that_is_nowhere_is_told_at_once():
+def test_an_unknown_model_is_reported_without_the_hub():
     process = run("translate", "--model", "nothing-of-that-name")
     assert only_line(process.stderr).startswith(
         "no model folder at 'nothing-of-that-name', and the hub, where it may be, cannot be reached: "
@@ -48,20 +48,20 @@ def test_a_model_that_is_nowhere_is_told_at_once():
 
 
 @pytest.mark.parametrize("damage", ["weights", "tokenizer", "config"])
-def test_a_damaged_model_folder(folder: Path, call, damage: str):
+def test_a_damaged_model_folder_is_reported(folder: Path, call, damage: str):
     if damage == "tokenizer":
         (folder / "source.spm").unlink()
     else:
         file = folder / ("config.json" if damage == "config" else "model.safetensors")
         file.write_bytes(file.read_bytes()[:500])
     ended = call("translate", "--model", folder, text="Guten Morgen!\n")
-    assert only_line(ended.said).startswith(f"cannot load a model from '{folder}': ")
+    assert only_line(ended.stderr).startswith(f"cannot load a model from '{folder}': ")
     assert ended.code == 2
 
 
 @pytest.fixture
 def nan(folder: Path) -> Path:
-    """A model that computes no number."""
+    """A model whose scores are NaN."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -75,18 +75,18 @@ def nan(folder: Path) -> Path:
 NAN = "the scores after [] are not finite: check the model's weights and dtype"
 
 
-def test_a_model_that_computes_nan_fails_every_line_and_says_so(nan: Path):
+def test_a_model_that_computes_nan_fails_every_line_of_a_stream(nan: Path):
     process = run("translate", "--model", nan, stdin=b"Guten Morgen!\n\nIch liebe dich.\n")
     assert (process.returncode, process.stdout) == (1, b"\n\n\n")
-    said = [line for line in process.stderr.decode().splitlines() if not line.startswith("bestfirst: warning: ")]
-    assert said == [f"bestfirst: line {number}: {NAN}" for number in (1, 3)]
+    messages = [line for line in process.stderr.decode().splitlines() if not line.startswith("bestfirst: warning: ")]
+    assert messages == [f"bestfirst: line {number}: {NAN}" for number in (1, 3)]
 
 
-def test_a_model_that_computes_nan_completes_no_file(nan: Path, call):
+def test_a_model_that_computes_nan_stops_a_job_on_files(nan: Path, call):
     ended = call("translate", "--model", nan, text="Guten Morgen!\n\nIch liebe dich.\n")
-    said = [line for line in ended.said.splitlines() if not line.startswith("bestfirst: warning: ")]
+    messages = [line for line in ended.stderr.splitlines() if not line.startswith("bestfirst: warning: ")]
     kept = "0 lines are kept: the same command goes on from there"
-    assert said == [f"bestfirst: the model fails on everything ({NAN}); {kept}"]
+    assert messages == [f"bestfirst: the model fails on everything ({NAN}); {kept}"]
     assert (ended.code, ended.out) == (1, "")
 
 
@@ -94,10 +94,10 @@ def test_a_model_that_computes_nan_completes_no_file(nan: Path, call):
 def test_an_unusable_device_is_named(call, device: str):
     ended = call("translate", "--device", device, text="Guten Morgen!\n")
     assert ended.code == 2
-    assert only_line(ended.said).startswith(f"cannot use device '{device}': ")
+    assert only_line(ended.stderr).startswith(f"cannot use device '{device}': ")
 
 
-def test_a_full_disk_is_named():
+def test_a_full_disk_behind_standard_output_is_reported():
     with Path("/dev/full").open("wb") as full:
         process = run("translate", stdin=b"Guten Morgen!\n", stdout=full)
     assert only_line(process.stderr) == "cannot write to standard output: No space left on device"
@@ -105,7 +105,7 @@ def test_a_full_disk_is_named():
 
 
 @pytest.mark.parametrize("option", ["-o", "--trace"])
-def test_a_full_disk_is_named_by_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str):
+def test_a_full_disk_is_reported_with_the_file_name(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str):
     from bestfirst.cli import run
 
     (tmp_path / "text").write_text("Guten Morgen!\n")
@@ -114,7 +114,7 @@ def test_a_full_disk_is_named_by_its_file(tmp_path: Path, capsys: pytest.Capture
     assert only_line(capsys.readouterr().err) == "cannot write to '/dev/full': No space left on device"
 
 
-def test_what_was_translated_stays_written_when_interrupted(tmp_path: Path):
+def test_translated_lines_stay_written_after_an_interrupt(tmp_path: Path):
     text = tmp_path / "text"
     text.write_bytes(GERMAN.read_bytes() * 20)
     with running("translate", text, "--json", "--row-budget", 4) as process:

@@ -1,4 +1,4 @@
-"""Model folders that are damaged or bring code along: one line that names the file or field, and nothing is run."""
+"""Model folders that are damaged or contain code: one line names the file or field, and no code runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(str(files("bestfirst") / "data" / "tatoeba-de-en"), tmp_path / "model"))
 
 
-def configured(**fields: object) -> Callable[[Path], None]:
+def set_config(**fields: object) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, **fields}))
@@ -31,7 +31,7 @@ def configured(**fields: object) -> Callable[[Path], None]:
     return change
 
 
-def generating(**fields: object) -> Callable[[Path], None]:
+def set_generation_config(**fields: object) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         config = json.loads((folder / "generation_config.json").read_text())
         (folder / "generation_config.json").write_text(json.dumps({**config, **fields}))
@@ -53,11 +53,14 @@ def pickled(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (configured(d_model=64), r"its weights and config.json differ: .* is \(256,\), config.json makes it \(64,\)"),
-        (configured(decoder_layers="six"), r"config.json: Field 'decoder_layers' expected int, got str \(value: 'six'\)"),
-        (configured(decoder_layers=2), "its weights and config.json differ: there are 3 layers in the decoder, not 2"),
-        (configured(encoder_layers=10**6), "its weights and config.json differ: there are 3 layers in the encoder, not 1000000"),
-        (configured(decoder_attention_heads=-4), "decoder_attention_heads in config.json must be at least 1, got -4"),
+        (set_config(d_model=64), r"its weights and config.json differ: .* is \(256,\), config.json makes it \(64,\)"),
+        (set_config(decoder_layers="six"), r"config.json: Field 'decoder_layers' expected int, got str \(value: 'six'\)"),
+        (set_config(decoder_layers=2), "its weights and config.json differ: there are 3 layers in the decoder, not 2"),
+        (
+            set_config(encoder_layers=10**6),
+            "its weights and config.json differ: there are 3 layers in the encoder, not 1000000",
+        ),
+        (set_config(decoder_attention_heads=-4), "decoder_attention_heads in config.json must be at least 1, got -4"),
         (retyped, r"its weight 'model.decoder.layers.0.fc1.weight' is of type I8, not F32, F16 or BF16"),
         (lambda folder: (folder / "config.json").write_text("[1]"), "config.json must be a JSON object, and is a list"),
         (lambda folder: (folder / "vocab.json").write_text("{"), "vocab.json is no JSON: .*"),
@@ -68,10 +71,10 @@ def pickled(folder: Path) -> None:
         (pickled, "pytorch_model.bin is damaged, or holds more than weights; have model.safetensors instead"),
     ],
 )
-def test_damage_is_named_by_its_file_or_field(call, folder: Path, change: Callable[[Path], None], said: str):
+def test_damage_is_reported_with_its_file_or_field(call, folder: Path, change: Callable[[Path], None], said: str):
     change(folder)
     ended = call("translate", "--model", folder, text="Ja.\n")
-    line = only_line(ended.said)
+    line = only_line(ended.stderr)
     assert line.startswith(f"cannot load a model from '{folder}': ")
     assert re.fullmatch(said, line.partition("': ")[2])
     assert ended.code == 2
@@ -89,16 +92,16 @@ def test_damage_is_named_by_its_file_or_field(call, folder: Path, change: Callab
         ({"max_length": "12"}, "max_length in its files must be a whole number, got '12'"),
     ],
 )
-def test_a_generation_config_is_named_by_its_field(call, folder: Path, fields: dict[str, object], said: str):
-    generating(**fields)(folder)
+def test_an_invalid_generation_config_is_reported_with_its_field(call, folder: Path, fields: dict[str, object], said: str):
+    set_generation_config(**fields)(folder)
     ended = call("translate", "--model", folder, text="Ja.\n")
-    assert only_line(ended.said) == f"model 'model': {said}"
+    assert only_line(ended.stderr) == f"model 'model': {said}"
     assert ended.code == 2
 
 
-def test_positions_are_made_as_far_as_they_are_used(call, folder: Path):
+def test_position_tables_are_only_as_long_as_needed(call, folder: Path):
     """A table of ten million took all memory there was."""
-    configured(max_position_embeddings=10**7)(folder)
+    set_config(max_position_embeddings=10**7)(folder)
     ended = call("translate", "--model", folder, text="Ja.\n")
     assert (ended.code, ended.out) == (0, "Yes.\n")
 
@@ -113,16 +116,16 @@ class OwnConfig(MarianConfig):
 
 
 @pytest.mark.parametrize("kind", ["own", "marian"])
-def test_code_of_a_model_folder_runs_only_when_it_is_trusted(folder: Path, kind: str, tmp_path: Path):
-    """An answer to transformers' question on standard input must not be read from the text."""
+def test_code_of_a_model_folder_runs_only_when_trusted(folder: Path, kind: str, tmp_path: Path):
+    """The text on standard input must not answer transformers' question whether to trust the code."""
     ran = tmp_path / "ran"
     (folder / "own.py").write_text(CODE.format(ran=str(ran)))
-    configured(model_type=kind, auto_map={"AutoConfig": "own.OwnConfig"})(folder)
+    set_config(model_type=kind, auto_map={"AutoConfig": "own.OwnConfig"})(folder)
     process = run("translate", "--model", folder, stdin=b"Hallo.\n1\n")
     assert not ran.exists()
     if kind == "own":
-        said = "it needs Python files that come with it; read them, and if you trust them, load it with --trust-remote-code"
-        assert only_line(process.stderr) == f"cannot load a model from '{folder}': {said}"
+        message = "it needs Python files that come with it; read them, and if you trust them, load it with --trust-remote-code"
+        assert only_line(process.stderr) == f"cannot load a model from '{folder}': {message}"
         assert (process.returncode, process.stdout) == (2, b"")
         run("translate", "--model", folder, "--trust-remote-code", stdin=b"Hallo.\n1\n")
         assert ran.exists()

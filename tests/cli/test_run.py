@@ -1,4 +1,4 @@
-"""The parts of `translate` on a model of a few lines: batches of lines, order, and one bad line among good ones."""
+"""The parts of `translate` on a toy model: batches of lines, order, and one bad line among good ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bestfirst.search import Answer, Result
 
 
 class Upper(Model):
-    """Spells its input in capitals, one token a character; some texts it cannot bear."""
+    """Upper-cases its input, one token per character; raises if it contains `broken`."""
 
     eos = (0,)
 
@@ -46,7 +46,7 @@ class Upper(Model):
 
 @pytest.fixture
 def translated(tmp_path: Path):
-    """`translated([b"one", ...])`: what a run writes, its events, and the run."""
+    """`translated([b"one", ...])`: the output lines, the trace's lines, and the `Stream`."""
 
     def translated(raw: list[bytes]):
         out, events = Output(str(tmp_path / "out")), Output(str(tmp_path / "events"))
@@ -58,7 +58,7 @@ def translated(tmp_path: Path):
     return translated
 
 
-def test_a_failure_of_the_models_own_code_costs_its_line_only(translated, capsys):
+def test_an_exception_in_the_models_code_fails_only_its_line(translated, capsys):
     lines = [b"line %d" % number for number in range(1, 40)]
     lines[6] = lines[30] = b"broken"
     out, events, run = translated(lines)
@@ -67,23 +67,23 @@ def test_a_failure_of_the_models_own_code_costs_its_line_only(translated, capsys
     assert out == expected
     assert run.summary.tally.failed == 2
     assert capsys.readouterr().err.splitlines() == [f"bestfirst: line {n}: ZeroDivisionError: no such text" for n in (7, 31)]
-    pushed = [json.loads(event) for event in events[1:]]  # the first line names the format
+    pushed = [json.loads(event) for event in events[1:]]  # after the header
     roots = [event["line"] for event in pushed if event["event"] == "push" and event["parent"] is None]
-    assert roots == list(range(1, 40))  # every search once, also those that were begun in company of a broken one
+    assert roots == list(range(1, 40))  # every search once, also those batched with a broken line
 
 
-def test_lines_without_text_are_not_given_to_the_model(translated, capsys):
+def test_lines_without_text_do_not_reach_the_model(translated, capsys):
     out, _, run = translated([b"", b"  ", b"\xff", b"\t\r"])
     assert (out, run.worker.model.batches, run.summary.tally.failed) == (["", "", "", ""], [], 1)
     assert capsys.readouterr().err.startswith("bestfirst: line 3: invalid UTF-8: byte 0xff at position 1")
 
 
-def test_a_line_end_in_an_output_does_not_end_its_line(translated):
+def test_line_breaks_in_an_output_become_spaces(translated):
     out, _, _ = translated([b"a\rb\x0bc"])
     assert out == ["A B C"]
 
 
-def test_results_are_written_in_order_as_soon_as_they_can_be(tmp_path: Path):
+def test_results_are_written_in_order_as_early_as_possible(tmp_path: Path):
     out = Output(str(tmp_path / "out"))
     run = Stream(Worker(Upper(), Decoding()), out, None, Bar(lambda: None, hidden=True))
     for number, after in ((2, []), (1, [1, 2]), (4, [1, 2]), (5, [1, 2]), (3, [1, 2, 3, 4, 5])):
@@ -91,7 +91,7 @@ def test_results_are_written_in_order_as_soon_as_they_can_be(tmp_path: Path):
         assert (tmp_path / "out").read_text().split() == [str(n) for n in after]
 
 
-def test_lines_are_cut_at_line_feeds_alone_whatever_the_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_only_line_feeds_end_a_line_for_any_block_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     text = "a\r\n\nb\u2028c\x85d\r\rä\n\nlast"
     (tmp_path / "text").write_bytes(text.encode())
     expected = ["a", "", "b\u2028c\x85d\r\rä", "", "last"]
@@ -102,7 +102,7 @@ def test_lines_are_cut_at_line_feeds_alone_whatever_the_blocks(tmp_path: Path, m
         assert [(line.number, line.text) for line in lines] == list(enumerate(expected, 1))
 
 
-def test_a_long_file_is_read_as_it_is_used(tmp_path: Path):
+def test_a_long_file_is_read_lazily(tmp_path: Path):
     (tmp_path / "text").write_bytes(b"eine Zeile\n" * 200_000)
     with io.FileIO(str(tmp_path / "text")) as stream:
         first = next(batches(stream))
@@ -117,7 +117,7 @@ def test_a_byte_order_mark_is_dropped_at_the_start_only():
 
 
 @pytest.mark.parametrize("hidden", [False, True])
-def test_a_bar_counts_lines_where_stderr_is_a_terminal(monkeypatch: pytest.MonkeyPatch, hidden: bool):
+def test_the_progress_bar_counts_lines_if_stderr_is_a_terminal(monkeypatch: pytest.MonkeyPatch, hidden: bool):
     ours, theirs = os.openpty()
     with open(theirs, "w") as terminal:
         monkeypatch.setattr("sys.stderr", terminal)
@@ -136,16 +136,16 @@ def test_a_bar_counts_lines_where_stderr_is_a_terminal(monkeypatch: pytest.Monke
     assert (drawn == "end") is hidden
 
 
-def test_what_beam_search_costs_itself_is_not_said_to_be_saved():
-    """Level by level it was "saved 0% of beam search's calls at least, of 1.0 a sentence"."""
+def test_no_savings_are_reported_if_beam_search_needs_fewer_calls():
+    """Level by level it printed "saved 0% of beam search's calls at least, of 1.0 a sentence"."""
     table = CostSummary(Tally(lines=2, sentences=2, calls=30, beam_calls=20)).table("signature")
     assert "saved     nothing: beam search needs 10.0 a sentence at least" in table.splitlines()
     table = CostSummary(Tally(lines=2, sentences=2, calls=10, beam_calls=20)).table("signature")
     assert "saved     50% of beam search's calls at least, of 10.0 a sentence" in table.splitlines()
 
 
-def test_only_warnings_for_users_are_said(capsys, monkeypatch: pytest.MonkeyPatch):
-    """Not that a file was left open by whoever: that is told while our code runs, and would stand for us."""
+def test_only_user_warnings_are_printed(capsys, monkeypatch: pytest.MonkeyPatch):
+    """A file left open by other code gives a warning while ours runs, which would seem to be the cause."""
     with warnings.catch_warnings():
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
         silence_libraries()

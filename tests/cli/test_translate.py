@@ -1,4 +1,4 @@
-"""`bestfirst translate` on text of every kind: what comes out, line for line, and what is said about it."""
+"""`bestfirst translate` on all kinds of text: its output, line by line, and its messages."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MIXED = b"\n".join(
         b"Das ist \xff kein Text.",
         b"Haus " * 600,
         b" \t\r",
-        "Ich liebe dich.\u2028Sehr.".encode(),  # a line break of Unicode's, which does not end a line
-        "Müde bin ich.".encode(),  # without a line end
+        "Ich liebe dich.\u2028Sehr.".encode(),  # a Unicode line separator, which does not end a line
+        "Müde bin ich.".encode(),  # without a final line feed
     ]
 )
 TOO_LONG = "the input has 601 tokens, more than the model's 512 positions; split it"
@@ -32,7 +32,7 @@ def mixed() -> CompletedProcess[bytes]:
     return run("translate", "--json", stdin=MIXED)
 
 
-def test_every_line_has_its_object(mixed):
+def test_json_output_has_one_object_per_line(mixed):
     objects = [json.loads(line) for line in mixed.stdout.decode().split("\n")[:-1]]
     assert [o["line"] for o in objects] == [1, 2, 3, 4, 5, 6, 7]
     assert [o["status"] for o in objects] == ["complete", "complete", "error", "error", "complete", "complete", "complete"]
@@ -47,14 +47,14 @@ def test_every_line_has_its_object(mixed):
     assert objects[1]["hypotheses"] == []
 
 
-def test_bad_lines_are_named_and_the_exit_code_is_1(mixed):
+def test_bad_lines_are_reported_and_the_exit_code_is_1(mixed):
     assert mixed.returncode == 1
     assert mixed.stderr.decode().splitlines() == [f"bestfirst: line 3: {NO_TEXT}", f"bestfirst: line 4: {TOO_LONG}"]
 
 
 @pytest.fixture(scope="module")
 def translated(tmp_path_factory: pytest.TempPathFactory) -> tuple[CompletedProcess[bytes], Path]:
-    """Sixty lines from one file to another, whose old content goes, with everything on the side."""
+    """Sixty lines from one file into another, which is overwritten, with statistics and a trace."""
     folder = tmp_path_factory.mktemp("translated")
     with GERMAN.open("rb") as german:
         (folder / "text").write_bytes(b"".join(islice(german, 60)))
@@ -64,7 +64,7 @@ def translated(tmp_path_factory: pytest.TempPathFactory) -> tuple[CompletedProce
     return process, folder
 
 
-def test_text_is_what_decode_returns_in_order(translated):
+def test_output_lines_are_the_texts_of_decode_in_order(translated):
     process, folder = translated
     assert process.returncode == 0, process.stderr
     assert process.stdout == b""
@@ -92,7 +92,7 @@ def test_stats_are_printed_to_stderr(translated):
     assert "bestfirst|best-first|k:5|score:logprob|finished:leave|model:tatoeba-de-en|dtype:float32|v:" in lines[8]
 
 
-def test_the_trace_names_line_and_event(translated):
+def test_the_trace_has_events_of_every_line_in_order(translated):
     _, folder = translated
     header, *events = [json.loads(line) for line in (folder / "trace").read_text().splitlines()]
     assert header == {"format": "bestfirst-trace", "version": 2}
@@ -104,7 +104,7 @@ def test_the_trace_names_line_and_event(translated):
     assert (begin["source"], begin["beam"]) == ((folder / "text").read_text(encoding="utf-8").splitlines()[0], 5)
 
 
-def test_lines_are_answered_as_they_come_and_a_closed_pipe_ends_it_quietly():
+def test_lines_are_answered_at_once_and_a_closed_pipe_ends_the_command_silently():
     with running("translate") as process:
         process.stdin.write(b"Guten Morgen!\n")
         process.stdin.flush()
@@ -116,9 +116,9 @@ def test_lines_are_answered_as_they_come_and_a_closed_pipe_ends_it_quietly():
         assert process.wait() == 141  # what a shell reports for SIGPIPE
 
 
-def test_nbest_lists_name_their_line(call):
+def test_nbest_entries_have_their_line_number(call):
     ended = call("translate", "--nbest", 3, "--beam", 4, "--finished", "keep", text=b"Guten Morgen!\n\n\xff\n")
-    assert only_line(ended.said).startswith("line 3: invalid UTF-8")
+    assert only_line(ended.stderr).startswith("line 3: invalid UTF-8")
     assert ended.code == 1
     rows = [line.split(" ||| ") for line in ended.out.splitlines()]
     assert [number for number, _, _ in rows] == ["0", "0", "0", "1", "2"]
@@ -130,35 +130,35 @@ def test_nbest_lists_name_their_line(call):
 
 def test_a_prefix_starts_every_output(call):
     ended = call("translate", "--prefix", "Have a", "--nbest", 2, text="Guten Morgen!\n")
-    assert (ended.code, ended.said) == (0, "")
+    assert (ended.code, ended.stderr) == (0, "")
     assert [line.split(" ||| ")[1][:7] for line in ended.out.splitlines()] == ["Have a ", "Have a "]
 
 
-def test_what_did_not_finish_is_named_or_printed_as_far_as_it_came(call):
+def test_unfinished_outputs_are_reported_or_printed_with_partial(call):
     without = call("translate", "--max-length", 2, text="Guten Morgen!\n")
     assert (without.code, without.out) == (1, "\n")
-    assert only_line(without.said).startswith("line 1: nothing finished within the maximum length; raise --max-length")
+    assert only_line(without.stderr).startswith("line 1: nothing finished within the maximum length; raise --max-length")
     with_partial = call("translate", "--max-length", 2, "--partial", "--json", text="Guten Morgen!\n")
     found = json.loads(with_partial.out)
-    assert (with_partial.code, with_partial.said) == (0, "")
+    assert (with_partial.code, with_partial.stderr) == (0, "")
     assert (found["status"], found["text"], found["hypotheses"]) == ("incomplete", "Good morning", [])
     assert found["partial"]["text"] == "Good morning"
 
 
-def test_a_budget_of_calls_ends_a_search_that_prunes_nothing(call):
+def test_max_calls_ends_a_search_without_pruning(call):
     ended = call("translate", "--strategy", "breadth-first", "--max-calls", 5, "--json", text="Guten Morgen!\n")
     found = json.loads(ended.out)
     assert (found["status"], found["calls"], found["exact"]) == ("budget", 5, False)
     assert ended.code == 1
 
 
-def test_what_was_found_before_the_calls_ran_out_is_written_and_said_not_to_be_proven(call):
+def test_answers_found_within_max_calls_are_written_and_reported_as_unproven(call):
     asked = ["translate", "--strategy", "a-star", "--max-calls", 3]
     ended = call(*asked, text="Guten Tag.\n")
     assert (ended.code, ended.out) == (1, "Good day\n")
-    assert only_line(ended.said).startswith("line 1: the calls allowed did not suffice; what had finished by then is written")
-    content = call(*asked, "--partial", text="Guten Tag.\n")
-    assert (content.code, content.out, content.said) == (0, "Good day\n", "")
+    assert only_line(ended.stderr).startswith("line 1: the calls allowed did not suffice; what had finished by then is written")
+    with_partial = call(*asked, "--partial", text="Guten Tag.\n")
+    assert (with_partial.code, with_partial.out, with_partial.stderr) == (0, "Good day\n", "")
 
 
 @pytest.mark.parametrize(
@@ -173,10 +173,10 @@ def test_what_was_found_before_the_calls_ran_out_is_written_and_said_not_to_be_p
         (["--queue-capacity", 1, "--row-budget", 3, "--beam", 8], False),
     ],
 )
-def test_scores_methods_stops_and_capacity_reach_the_search(call, arguments, exact):
+def test_scores_methods_stops_and_queue_capacity_reach_the_search(call, arguments, exact):
     ended = call("translate", "--json", "--max-length", 6, *arguments, text="Guten Morgen!\n")
     found = json.loads(ended.out)
-    assert (ended.code, ended.said) == (0, "")
+    assert (ended.code, ended.stderr) == (0, "")
     assert (found["status"], found["exact"]) == ("complete", exact)
 
 
@@ -191,16 +191,16 @@ def test_mutual_information_needs_a_language_model_of_the_same_vocabulary(call, 
     capsys.readouterr()  # the progress bars of saving
     score = ["--score", "mutual-information", "--weight", 0.05, "--epsilon", 0.02, "--max-length", 6, "--json"]
     ended = call("translate", *score, "--lm", tmp_path / "6001", text="Guten Morgen!\n")
-    assert (ended.code, ended.said) == (0, "")
+    assert (ended.code, ended.stderr) == (0, "")
     found = json.loads(ended.out)
     assert (found["text"], found["exact"]) == ("Good morning.", True)
     assert found["hypotheses"][0]["score"] > found["hypotheses"][0]["logprob"]
     ended = call("translate", *score, "--lm", tmp_path / "50", text="Guten Morgen!\n")
-    assert only_line(ended.said).startswith("the language model '50' has 50 tokens, the model 'tatoeba-de-en' 6001: ")
+    assert only_line(ended.stderr).startswith("the language model '50' has 50 tokens, the model 'tatoeba-de-en' 6001: ")
     assert ended.code == 2
 
 
 def test_an_empty_file_gives_an_empty_file(call):
     ended = call("translate", "--stats", text="")
     assert (ended.code, ended.out) == (0, "")
-    assert ended.said.startswith("sentences 0\n")
+    assert ended.stderr.startswith("sentences 0\n")

@@ -1,4 +1,4 @@
-"""What is wrong with a command line, an input or an output is said in one line, before a model is loaded; exit code 2."""
+"""Errors in the command line, an input or an output: one line before a model is loaded, and exit code 2."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ from cli.process import COMMAND, ENVIRONMENT, only_line, run
         (["transcribe"], "No such command 'transcribe'"),
     ],
 )
-def test_a_wrong_command_line_is_named_in_one_line(arguments: list[str], said: str):
+def test_command_line_errors_are_reported_in_one_line(arguments: list[str], said: str):
     process = run(*arguments)
     assert only_line(process.stderr).startswith(said)
     assert process.returncode == 2
@@ -99,14 +99,14 @@ def test_a_wrong_command_line_is_named_in_one_line(arguments: list[str], said: s
         ({"draft": "x"}, "--draft must be one of 'source', 'outputs', 'model:FOLDER', 'none', got 'x'"),
     ],
 )
-def test_settings_are_spelt_as_options(settings, said):
+def test_messages_about_settings_name_the_options(settings, said):
     with pytest.raises(CommandError) as caught:
         decoding_from(**settings)
     assert str(caught.value).startswith(said)
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_the_help_says_which_stops_go_level_by_level(stop):
+def test_the_help_lists_the_stops_that_need_strategy_beam(stop):
     about = next(each.metadata["about"]["help"] for each in fields(AllSearchOptions) if each.name == "stop")
     if stop in about.partition(". ")[2].partition(" go with --strategy beam")[0].replace(" and", ",").split(", "):
         with pytest.raises(CommandError, match="use --strategy beam"):
@@ -123,13 +123,13 @@ def test_the_input_is_never_overwritten(tmp_path: Path):
         process = run("translate", *arguments)
         assert only_line(process.stderr) == f"'{text}' is a file that this command reads or writes already; name another"
         assert process.returncode == 2
-    with text.open("ab") as appended:  # like cat, which would read for ever what it writes
+    with text.open("ab") as appended:  # refused as by `cat`: it would read its own output for ever
         process = run("translate", text, stdout=appended)
     assert only_line(process.stderr).startswith("standard output is a file that this command reads or writes already")
     assert text.read_text() == "Guten Morgen!\n"
 
 
-def test_an_unreadable_or_unwritable_file_is_named(tmp_path: Path):
+def test_an_unreadable_or_unwritable_file_is_reported(tmp_path: Path):
     locked = tmp_path / "locked"
     locked.touch(mode=0o000)
     try:
@@ -149,39 +149,39 @@ def test_without_a_command_the_help_is_shown():
     assert b"translate" in process.stdout
 
 
-def test_zero_is_an_answer(call):
+def test_alpha_and_length_penalty_can_be_zero(call):
     ended = call("translate", "--json", "--score", "gnmt", "--alpha", 0, text="Ja.\n")
     plain = call("translate", "--json", "--length-penalty", 0, text="Ja.\n")
-    assert (ended.code, ended.said, plain.code) == (0, "", 0)
+    assert (ended.code, ended.stderr, plain.code) == (0, "", 0)
     assert ended.out == plain.out
 
 
-def test_lengths_may_depend_on_the_input(call):
-    begun = [json.loads(call("view", "--json", "--max-length", asked, "Ja.").out.splitlines()[1]) for asked in ("1x", "2.5x")]
-    assert [event["max_length"] for event in begun] == [2, 5]
+def test_max_length_can_be_a_multiple_of_the_input_length(call):
+    events = [json.loads(call("view", "--json", "--max-length", asked, "Ja.").out.splitlines()[1]) for asked in ("1x", "2.5x")]
+    assert [event["max_length"] for event in events] == [2, 5]
 
 
-def test_a_length_penalty_is_the_score_that_divides_by_length(call):
+def test_length_penalty_is_the_length_normalized_score(call):
     named = call("translate", "--json", "--score", "length-normalized", "--alpha", 0.6, text="Ja.\n")
     short = call("translate", "--json", "--length-penalty", 0.6, text="Ja.\n")
     assert (short.code, short.out) == (0, named.out)
 
 
-def test_a_prefix_that_the_model_cannot_write_is_named(call):
+def test_a_prefix_outside_the_vocabulary_is_reported(call):
     ended = call("translate", "--prefix", "東京", text="Ja.\n")
-    assert only_line(ended.said) == "model 'tatoeba-de-en' cannot write '東京': '東京' is not in its vocabulary"
+    assert only_line(ended.stderr) == "model 'tatoeba-de-en' cannot write '東京': '東京' is not in its vocabulary"
     assert (ended.code, ended.out) == (2, "")
 
 
-def test_a_line_with_half_a_surrogate_pair_fails_alone(tmp_path, capsys):
+def test_only_the_line_with_a_lone_surrogate_fails(tmp_path, capsys):
     (tmp_path / "text.jsonl").write_text('{"text": "Ja \\ud800"}\n{"text": "Ja."}\n')
     assert command(["translate", str(tmp_path / "text.jsonl"), "-o", str(tmp_path / "out")]) == 1
-    said = capsys.readouterr().err.splitlines()[0]
-    assert said.startswith("bestfirst: line 1: the input has '\\ud800' at position 4, which is no character; replace it")
+    message = capsys.readouterr().err.splitlines()[0]
+    assert message.startswith("bestfirst: line 1: the input has '\\ud800' at position 4, which is no character; replace it")
     assert (tmp_path / "out").read_text() == "\nYes.\n"
 
 
-def test_a_field_of_the_outputs_name_matters_where_that_field_is_written_alone(tmp_path, capsys):
+def test_an_existing_field_conflicts_only_with_an_output_field_of_that_name(tmp_path, capsys):
     (tmp_path / "rows.jsonl").write_text('{"text": "Ja.", "translation": "no"}\n')
     assert run("translate", tmp_path / "rows.jsonl").stdout == b"Yes.\n"
     assert command(["translate", str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / "out.txt")]) == 0
@@ -191,13 +191,13 @@ def test_a_field_of_the_outputs_name_matters_where_that_field_is_written_alone(t
 
 
 @pytest.mark.parametrize("host", ["", "*", "http://x"])
-def test_a_host_that_no_request_can_name_is_refused(host):
+def test_an_invalid_allowed_host_is_rejected(host):
     process = run("serve", "--port", 0, "--allowed-host", host)
-    said = f"bestfirst: --allowed-host takes a name or an address, without scheme, port or path, got {host!r}\n"
-    assert (process.returncode, process.stderr.decode()) == (2, said)
+    message = f"bestfirst: --allowed-host takes a name or an address, without scheme, port or path, got {host!r}\n"
+    assert (process.returncode, process.stderr.decode()) == (2, message)
 
 
-def test_help_teaches_and_loads_no_torch():
+def test_help_has_examples_and_loads_no_torch():
     for arguments, words in (
         ([], ["translate", "compare"]),
         (["translate"], ["Examples:", "Exit codes:", "130", "--nbest", "|||", "--row-budget", "status"]),
@@ -215,26 +215,26 @@ def test_help_teaches_and_loads_no_torch():
         assert all(word in process.stdout.decode() for word in words)
 
 
-def test_the_overview_is_of_the_commands_there_are():
+def test_the_overview_lists_the_existing_commands():
     from bestfirst.cli import OVERVIEW
     from bestfirst.cli.commands import commands_for
 
-    told = OVERVIEW.partition("Commands\n")[2].partition("\n\n")[0].splitlines()
+    lines = OVERVIEW.partition("Commands\n")[2].partition("\n\n")[0].splitlines()
     found = {each.callback.__name__: each.callback.__doc__ for each in commands_for("nothing").registered_commands}
-    assert [line.split()[0] for line in told] == list(found)
-    for line in told:
+    assert [line.split()[0] for line in lines] == list(found)
+    for line in lines:
         name, _, about = line.strip().partition(" ")
         assert found[name].startswith(about.strip().rstrip("."))
 
 
-def test_a_command_loads_no_other():
+def test_a_command_does_not_import_other_commands():
     others = "sys.exit('bestfirst.cli.serve' in sys.modules)"
     script = f"import sys; from bestfirst.cli import run; run(['view', '--help']); {others}"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
 
 
-def test_what_tune_needs_and_is_not_installed_is_named(monkeypatch, capsys, tmp_path):
-    import bestfirst_bench.growth  # noqa: F401 - it has the function by its name, and is not to have the one below for ever
+def test_a_missing_dependency_of_tune_is_named(monkeypatch, capsys, tmp_path):
+    import bestfirst_bench.growth  # noqa: F401 - imported before the patch, so that it does not keep the patched function
 
     (tmp_path / "text").write_text("Ja.\n", encoding="utf-8")
     monkeypatch.setattr("bestfirst_bench.row.identity", lambda model: __import__("torch_of_nowhere"))
@@ -242,13 +242,13 @@ def test_what_tune_needs_and_is_not_installed_is_named(monkeypatch, capsys, tmp_
     assert only_line(capsys.readouterr().err) == "bestfirst tune needs torch_of_nowhere: pip install 'bestfirst[bench]'"
 
 
-def test_benchmarks_that_are_not_installed_are_said_to_be_so(monkeypatch, capsys):
+def test_missing_benchmarks_are_reported(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "bestfirst_bench.cli", None)
     assert command(["bench", "run", "--beam", "3"]) == 2
     assert only_line(capsys.readouterr().err).startswith("the benchmarks are not installed; install bestfirst again: pip install")
 
 
-def test_both_ways_to_start_it_print_the_version():
+def test_module_and_script_print_the_same_version():
     script = [str(Path(sys.executable).parent / "bestfirst")]
     outputs = [run("--version", command=command).stdout for command in (COMMAND, script)]
     assert outputs[0] == outputs[1]
@@ -263,7 +263,7 @@ def test_both_ways_to_start_it_print_the_version():
         ("translate --help >/dev/full", "No space left on device", 1),
     ],
 )
-def test_standard_streams_may_be_closed_or_useless(line: str, said: str, code: int):
+def test_closed_or_full_standard_streams_are_reported(line: str, said: str, code: int):
     shell = ["sh", "-c", f'exec "$0" -m bestfirst {line}', sys.executable]
     process = subprocess.run(shell, capture_output=True, env=ENVIRONMENT, check=False)
     assert only_line(process.stderr) == said

@@ -1,4 +1,4 @@
-"""A real Ray cluster of two workers: results are those of one machine, also when a worker is killed."""
+"""A real Ray cluster of two workers gives the results of one machine, also when a worker is killed."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ LINES = 200 if FULL else 120
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    quiet: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
-    quiet["_system_config"] = {"memory_monitor_refresh_ms": 0}  # no worker is ended for what others on this machine take
-    for tries in range(4, -1, -1):  # it waits half a minute for its parts, which is not enough on a busy machine
+    settings: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
+    settings["_system_config"] = {"memory_monitor_refresh_ms": 0}  # no worker is killed for the memory of other processes
+    for tries in range(4, -1, -1):  # Ray waits 30 s for its processes to start, too short on a busy machine
         try:
-            ray.init(num_cpus=2, object_store_memory=128 << 20, **quiet)
+            ray.init(num_cpus=2, object_store_memory=128 << 20, **settings)
             break
-        except Exception:  # as Ray's versions have it
+        except Exception:  # its class depends on the version of Ray
             ray.shutdown()
             if not tries:
                 raise
@@ -49,35 +49,33 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(text: Path) -> bytes:
-    """What one process makes of it, with scores and counts."""
+    """The output of one process, with scores and counts."""
     out = text.with_name("alone")
     assert run(["translate", str(text), "-o", str(out), "--json", "--shard-lines", "20"]) == 1
     return out.read_bytes()
 
 
-def test_a_killed_worker_is_replaced_and_the_output_is_the_same_to_the_last_bit(
-    cluster, text: Path, alone: bytes, capsys, monkeypatch
-):
+def test_output_is_byte_identical_when_a_killed_worker_is_replaced(cluster, text: Path, alone: bytes, capsys, monkeypatch):
     out = text.with_name("out")
     killed: list[int] = []
     commit = Checkpoint.commit
 
     def kill_one(self: Checkpoint, result: ShardResult) -> None:
-        """As soon as a shard is kept, while the workers are at others."""
+        """Kill a worker when the first shard is committed, while others are decoded."""
         commit(self, result)
         if not killed:
-            killed.append(children("ray::ShardActor")[0])
+            killed.append(worker_pids("ray::ShardActor")[0])
             os.kill(killed[0], signal.SIGKILL)
 
     monkeypatch.setattr(Checkpoint, "commit", kill_one)
     asked = ["--json", "--shard-lines", "20", "--ray", "--workers", "2"]
-    assert run(["translate", str(text), "-o", str(out), *asked]) == 1  # the line that is too long
+    assert run(["translate", str(text), "-o", str(out), *asked]) == 1  # one line is too long
     assert len(killed) == 1
     assert out.read_bytes() == alone
     assert f"line {LINES + 2}: the input has 601 tokens" in capsys.readouterr().err
 
 
-def test_deep_nesting_is_sent_to_a_worker_too(cluster, text: Path, capsys):
+def test_deeply_nested_json_reaches_the_workers(cluster, text: Path, capsys):
     source, out = text.with_name("deep.jsonl"), text.with_name("deep.out.jsonl")
     line = '{"text": "Guten Morgen!", "deep": ' + "[" * 500 + "]" * 500 + "}"
     source.write_text(f"{line}\n" * 3)
@@ -85,12 +83,12 @@ def test_deep_nesting_is_sent_to_a_worker_too(cluster, text: Path, capsys):
     assert out.read_text() == (line[:-1] + ', "translation": "Good morning."}\n') * 3
     out = text.with_name("deep.parquet")
     assert run(["translate", str(source), "-o", str(out), "--ray", "--workers", "1"]) == 1
-    said = capsys.readouterr().err
-    assert "line 3: field 'deep' does not fit into Parquet: nested more than 50 deep" in said
-    assert "Traceback" not in said
+    messages = capsys.readouterr().err
+    assert "line 3: field 'deep' does not fit into Parquet: nested more than 50 deep" in messages
+    assert "Traceback" not in messages
 
 
-def test_a_dataset_keeps_its_rows_and_gets_their_translations(cluster, text: Path):
+def test_decode_dataset_keeps_the_rows_and_adds_their_translations(cluster, text: Path):
     from bestfirst.cluster import decode_dataset
 
     lines = [*text.read_text(encoding="utf-8").split("\n"), None]
@@ -108,7 +106,7 @@ def test_a_dataset_keeps_its_rows_and_gets_their_translations(cluster, text: Pat
     assert rows[-2]["message"].startswith("the input has 601 tokens")
 
 
-def test_what_is_wrong_there_is_said_here_in_one_line(cluster, text: Path, capsys):
+def test_errors_on_a_worker_are_reported_in_one_line(cluster, text: Path, capsys):
     out = text.with_name("never")
     code = run(["translate", str(text), "-o", str(out), "--ray", "--workers", "1", "--target-lang", "xx_Yyyy"])
     assert only_line(capsys.readouterr().err).startswith("unknown target language 'xx_Yyyy'")
@@ -116,7 +114,7 @@ def test_what_is_wrong_there_is_said_here_in_one_line(cluster, text: Path, capsy
     assert not list(out.parent.glob("never*"))
 
 
-def test_a_cluster_that_is_not_there_is_named(text: Path, capsys):
+def test_an_unreachable_cluster_is_reported_with_its_address(text: Path, capsys):
     if ray.is_initialized():
         ray.shutdown()
     code = run(["translate", str(text), "-o", f"{text}.out", "--ray", "127.0.0.1:1"])
@@ -124,29 +122,29 @@ def test_a_cluster_that_is_not_there_is_named(text: Path, capsys):
     assert code == 2
 
 
-def test_ray_goes_from_file_to_file(capsys):
+def test_ray_needs_an_output_file(capsys):
     assert run(["translate", str(GERMAN), "--ray"]) == 2
     assert only_line(capsys.readouterr().err).startswith("--ray goes from file to file")
 
 
-def test_the_address_may_be_left_out():
+def test_the_ray_address_is_optional():
     assert with_values(["translate", "--ray", "a.de", "-o", "b"]) == ["translate", "--ray", "local", "a.de", "-o", "b"]
     assert with_values(["translate", "a.de", "--ray"]) == ["translate", "a.de", "--ray", "local"]
     for address in ("auto", "10.0.0.1:6379", "ray://head:10001"):
         assert with_values(["translate", "--ray", address]) == ["translate", "--ray", address]
 
 
-def parent(process: str) -> str:
+def parent_pid(process: str) -> str:
     return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[1]
 
 
-def children(name: str) -> list[int]:
-    """Processes of this name whose parent's parent is this one: workers of the cluster that was started here."""
+def worker_pids(name: str) -> list[int]:
+    """PIDs of the grandchildren of this process with this name: the workers of the cluster started here."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_bytes().decode(errors="replace")
-            grandparent = parent(parent(folder.name))
+            grandparent = parent_pid(parent_pid(folder.name))
         except (OSError, IndexError):
             continue
         if command.startswith(name) and grandparent == str(os.getpid()):

@@ -1,4 +1,4 @@
-"""Jobs on a model of a few lines, in this process."""
+"""Corpus jobs on a toy model, in this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from corpus.models import Upper
 
 @pytest.fixture
 def do() -> Callable[..., Checkpoint]:
-    """`do(source, output)`: the job from one file to another, three lines a shard; returns its checkpoint."""
+    """`do(source, output)`: run the job from file to file, three lines per shard; returns its checkpoint."""
 
     def do(
         source: Path,

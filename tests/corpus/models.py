@@ -1,4 +1,4 @@
-"""A model of a few lines for jobs of many: it answers with its input in capitals, one token a character."""
+"""A toy model for corpus jobs: it upper-cases its input, one token per character."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bestfirst import Model, Scored
 
 
 class Upper(Model):
-    """Some texts it cannot bear."""
+    """Raises on texts that contain `broken`."""
 
     eos = (0,)
     budget = None

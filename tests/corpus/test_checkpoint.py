@@ -1,4 +1,4 @@
-"""What is there already decides: go on, begin, nothing to do, or a refusal."""
+"""The files of earlier jobs decide whether a job resumes, begins, is complete or is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_complete_job_is_not_done_again(do, text: Path):
+def test_a_complete_job_is_not_repeated(do, text: Path):
     done = []
     out = text.with_name("out")
     for _ in range(2):
@@ -31,20 +31,20 @@ def test_a_complete_job_is_not_done_again(do, text: Path):
     assert not Path(f"{out}.parts").exists()
     do(text, out, overwrite=True, notice=done.append)
     assert len(done) == 8
-    out.unlink()  # whoever removes it wants it again
+    out.unlink()  # a removed output is made again
     do(text, out, notice=done.append)
     assert len(done) == 12
     assert out.exists()
 
 
-def test_the_content_is_what_matters_not_the_name(do, text: Path, tmp_path: Path):
+def test_an_input_is_identified_by_content_not_by_name(do, text: Path, tmp_path: Path):
     done = []
     do(text, tmp_path / "out", notice=done.append)
     do(text.rename(tmp_path / "moved"), tmp_path / "out", notice=done.append)
     assert len(done) == 4
 
 
-def test_another_job_is_refused_and_overwrites_on_request(do, text: Path):
+def test_the_output_of_another_job_is_overwritten_only_on_request(do, text: Path):
     out = text.with_name("out")
     out.write_text("mine\n")
     with pytest.raises(Conflict, match="exists, and is of another job"):
@@ -59,7 +59,7 @@ def test_another_job_is_refused_and_overwrites_on_request(do, text: Path):
     assert len(out.read_text().splitlines()) == 10
 
 
-def test_an_output_that_was_changed_is_not_taken_for_complete(do, text: Path):
+def test_an_output_changed_after_its_job_is_an_error(do, text: Path):
     out = text.with_name("out")
     do(text, out)
     out.write_text(out.read_text().replace("LINE 3", "LINE E"))
@@ -67,22 +67,22 @@ def test_an_output_that_was_changed_is_not_taken_for_complete(do, text: Path):
         do(text, out)
 
 
-def test_an_empty_output_that_exists_is_no_job(do, text: Path):
+def test_an_existing_empty_output_is_replaced(do, text: Path):
     text.with_name("out").touch()
     do(text, text.with_name("out"))
     assert text.with_name("out").read_text().startswith("LINE 1\n")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 99}', '{"format": 1}'])
-def test_what_is_no_manifest_is_named(do, text: Path, content: str):
+def test_an_invalid_manifest_is_reported(do, text: Path, content: str):
     Path(f"{text}.out.manifest.json").write_text(content)
     with pytest.raises(Unusable, match="is not a manifest"):
         do(text, Path(f"{text}.out"))
     do(text, Path(f"{text}.out"), overwrite=True)
 
 
-def test_a_damaged_shard_is_done_again(do, text: Path):
-    """Also one whose size is right."""
+def test_a_damaged_shard_is_decoded_again(do, text: Path):
+    """Even if its size is right."""
     out, done = text.with_name("out"), []
 
     def stop_at_third(finished):
@@ -102,13 +102,13 @@ def test_a_damaged_shard_is_done_again(do, text: Path):
     assert out.read_text().splitlines() == [f"LINE {number}" for number in range(1, 11)]
 
 
-def test_one_process_at_a_time(text: Path, tmp_path: Path):
+def test_only_one_process_at_a_time_may_write_an_output(text: Path, tmp_path: Path):
     with Checkpoint(str(tmp_path / "out"), {}, Target()), pytest.raises(Unusable, match="another process is at work on"):
         Checkpoint(str(tmp_path / "out"), {}, Target()).__enter__()
     assert not (tmp_path / "out.parts").exists()
 
 
-def test_an_input_that_changes_meanwhile_is_noticed(do, text: Path):
+def test_an_input_that_grows_during_the_job_is_an_error(do, text: Path):
     def change(finished):
         if finished.index == 1:
             with text.open("a") as more:
@@ -119,7 +119,7 @@ def test_an_input_that_changes_meanwhile_is_noticed(do, text: Path):
     assert not text.with_name("out").exists()
 
 
-def test_a_link_is_followed(do, text: Path, tmp_path: Path):
+def test_a_symbolic_link_as_output_is_followed(do, text: Path, tmp_path: Path):
     (tmp_path / "far").mkdir()
     (tmp_path / "out").symlink_to(tmp_path / "far" / "away")
     do(text, tmp_path / "out")
@@ -127,7 +127,7 @@ def test_a_link_is_followed(do, text: Path, tmp_path: Path):
     assert (tmp_path / "far" / "away").read_text().startswith("LINE 1\n")
 
 
-def test_the_manifest_says_what_the_job_is_and_what_came_of_it(do, tmp_path: Path):
+def test_the_manifest_records_the_job_and_its_outcome(do, tmp_path: Path):
     (tmp_path / "text").write_text("fine\nbroken\n")
     do(tmp_path / "text", tmp_path / "out")
     manifest = json.loads((tmp_path / "out.manifest.json").read_text())
@@ -137,7 +137,7 @@ def test_the_manifest_says_what_the_job_is_and_what_came_of_it(do, tmp_path: Pat
     assert manifest["complete"]["tally"]["failed"] == 1
 
 
-def test_shards_are_read_as_they_are_used(tmp_path: Path):
+def test_shards_are_read_lazily(tmp_path: Path):
     (tmp_path / "text").write_bytes(b"eine Zeile\n" * 200_000)
     source = Input(str(tmp_path / "text"))
     taken = []
@@ -157,8 +157,8 @@ def test_shards_are_read_as_they_are_used(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["text", "rows.jsonl", "rows.parquet"])
-def test_an_input_that_is_rewritten_meanwhile_is_noticed(do, tmp_path: Path, name: str):
-    """With as many lines as before. When it is put back, what was made of other lines is not used."""
+def test_an_input_that_is_rewritten_during_the_job_is_an_error(do, tmp_path: Path, name: str):
+    """The new content has as many lines. When the old is restored, shards of the new are not used."""
 
     def content(line: str) -> bytes:
         if name.endswith("parquet"):
@@ -176,7 +176,7 @@ def test_an_input_that_is_rewritten_meanwhile_is_noticed(do, tmp_path: Path, nam
             source.write_bytes(content("LIME"))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bestfirst.corpus.records.BLOCK", 16)  # it is read as the work goes on
+        patch.setattr("bestfirst.corpus.records.BLOCK", 16)  # so that it is read during the job
         with pytest.raises(Stopped, match="was changed while it was read"):
             do(source, out, notice=rewrite)
     assert not out.exists()
@@ -187,7 +187,7 @@ def test_an_input_that_is_rewritten_meanwhile_is_noticed(do, tmp_path: Path, nam
     assert out.read_text().splitlines() == [f"LINE {number}" for number in range(1, 11)]
 
 
-def test_files_of_others_are_not_touched(do, text: Path):
+def test_foreign_files_in_the_parts_folder_are_kept(do, text: Path):
     out, parts = text.with_name("out"), text.with_name("out.parts")
     parts.mkdir()
     (parts / "thesis.txt").write_text("years of work")
@@ -199,7 +199,7 @@ def test_files_of_others_are_not_touched(do, text: Path):
 
 @pytest.mark.parametrize("name", ["00000000", "output", "journal.jsonl"])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_files_of_others_that_have_our_names_are_in_the_way(do, text: Path, name: str, overwrite: bool):
+def test_foreign_files_named_like_ours_are_kept_and_an_error(do, text: Path, name: str, overwrite: bool):
     out, parts = text.with_name("out"), text.with_name("out.parts")
     parts.mkdir()
     (parts / name).write_text("years of work")
@@ -208,7 +208,7 @@ def test_files_of_others_that_have_our_names_are_in_the_way(do, text: Path, name
     assert [(path.name, path.read_text()) for path in parts.iterdir()] == [(name, "years of work")]
 
 
-def test_what_is_no_manifest_is_kept_under_another_name(do, text: Path):
+def test_an_invalid_manifest_is_kept_under_another_name(do, text: Path):
     manifest = text.with_name("out.manifest.json")
     for content in ("mine", "mine too"):
         manifest.write_text(content)
@@ -219,20 +219,20 @@ def test_what_is_no_manifest_is_kept_under_another_name(do, text: Path):
 
 @pytest.mark.parametrize("name", ["out", "out.manifest.json", "out.parts/00000000"])
 @pytest.mark.parametrize("options", [[], ["--overwrite"]])
-def test_an_input_that_the_job_would_write_over_is_left_as_it_is(tmp_path: Path, capsys, name: str, options: list[str]):
+def test_a_job_that_would_overwrite_its_input_is_refused(tmp_path: Path, capsys, name: str, options: list[str]):
     from bestfirst.cli import run
 
     source = tmp_path / name
     source.parent.mkdir(exist_ok=True)
     source.write_text("Guten Morgen!\n")
     assert run(["translate", str(source), "-o", str(tmp_path / "out"), *options]) == 2
-    said = only_line(capsys.readouterr().err)
-    assert said == f"'{source}' is a file that this command reads or writes already; name another"
+    message = only_line(capsys.readouterr().err)
+    assert message == f"'{source}' is a file that this command reads or writes already; name another"
     assert source.read_text() == "Guten Morgen!\n"
 
 
-def broken_off(do, text: Path, shards: int) -> Path:
-    """A job that has done so many shards."""
+def interrupted_job(do, text: Path, shards: int) -> Path:
+    """The output of a job interrupted after so many shards."""
     done = []
 
     def stop(result):
@@ -258,8 +258,8 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_manifest_does_not_cost_the_shards(do, text: Path, damage):
-    out, redone = broken_off(do, text, 3), []
+def test_finished_shards_survive_a_damaged_manifest(do, text: Path, damage):
+    out, redone = interrupted_job(do, text, 3), []
     manifest = Path(f"{out}.manifest.json")
     manifest.write_text(damage(manifest.read_text()))
     do(text, out, notice=lambda result: redone.append(result.index))
@@ -268,7 +268,7 @@ def test_a_damaged_manifest_does_not_cost_the_shards(do, text: Path, damage):
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_manifest_of_a_complete_job_is_named(do, text: Path, damage):
+def test_a_damaged_manifest_of_a_complete_job_is_reported(do, text: Path, damage):
     out = text.with_name("out")
     do(text, out)
     manifest = Path(f"{out}.manifest.json")
@@ -286,8 +286,8 @@ def test_a_damaged_manifest_of_a_complete_job_is_named(do, text: Path, damage):
     ],
     ids=str,
 )  # fmt: skip
-def test_a_damaged_journal_costs_the_shard_at_fault(do, text: Path, change: dict):
-    out, redone = broken_off(do, text, 3), []
+def test_only_the_shard_of_a_damaged_journal_line_is_decoded_again(do, text: Path, change: dict):
+    out, redone = interrupted_job(do, text, 3), []
     journal = Path(f"{out}.parts") / "journal.jsonl"
     lines = journal.read_text().splitlines()
     lines[1] = json.dumps({**json.loads(lines[1]), **change})
@@ -299,8 +299,8 @@ def test_a_damaged_journal_costs_the_shard_at_fault(do, text: Path, change: dict
 
 
 @pytest.mark.parametrize("lines", [2, 4, -1, "many", 3.5, True])
-def test_a_wrong_count_in_the_journal_is_no_dead_end(do, text: Path, lines: object):
-    out, redone = broken_off(do, text, 2), []
+def test_a_wrong_line_count_in_the_journal_is_recovered_from(do, text: Path, lines: object):
+    out, redone = interrupted_job(do, text, 2), []
     journal = Path(f"{out}.parts") / "journal.jsonl"
     first, second = map(json.loads, journal.read_text().splitlines())
     second["tally"]["lines"] = lines
@@ -310,7 +310,7 @@ def test_a_wrong_count_in_the_journal_is_no_dead_end(do, text: Path, lines: obje
     assert checkpoint.manifest.complete.tally.lines == 10
 
 
-def test_shards_are_verified_when_they_are_put_together(do, text: Path):
+def test_shards_are_verified_when_the_output_is_assembled(do, text: Path):
     out, done = text.with_name("out"), []
 
     def damage(result):
@@ -324,7 +324,7 @@ def test_shards_are_verified_when_they_are_put_together(do, text: Path):
     assert out.read_text().splitlines() == [f"LINE {number}" for number in range(1, 11)]
 
 
-def test_a_disk_that_changes_what_is_written_ends_the_job(do, text: Path):
+def test_a_disk_that_corrupts_shards_repeatedly_ends_the_job(do, text: Path):
     def damage(result):
         (text.with_name("out.parts") / f"{result.index:08d}").write_text("nothing of that kind")
 

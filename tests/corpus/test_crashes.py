@@ -1,7 +1,7 @@
-"""A job that is broken off anywhere goes on when it is given again, and its output is that of a job that was not.
+"""A job that crashes at any point resumes when it is run again, and its output is that of an uninterrupted job.
 
-Here the process ends, without any tidying up, before each single thing that it does to the disk, one after another; after a power
-failure, what was not brought to the disk is gone too. `test_kill.py` does it to the real command with SIGKILL.
+Here the process ends, without cleanup, before each of its operations on the disk, one after another; after a simulated power
+failure, data not yet `fsync`ed is lost too. `test_kill.py` kills the real command with SIGKILL.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ OPERATIONS = ("fsync", "replace", "unlink", "rmdir", "mkdir", "write")
 
 
 class Disk:
-    """Counts what is done to the disk, and ends the process at the n-th time. It knows what a power failure would leave."""
+    """Counts operations on the disk and ends the process before the `last`-th, as by a power failure if `power`."""
 
     def __init__(self, last: int, folder: Path, power: bool) -> None:
         self.left = last
         self.folder = folder
         self.power = power
         there = [path.stat() for path in folder.rglob("*") if path.is_file()]
-        self.safe = {status.st_ino: status.st_size for status in there}  # by inode, how much of a file is on the disk
+        self.safe = {status.st_ino: status.st_size for status in there}  # by inode, the bytes certain to be on the disk
 
     def watch(self, module: object, name: str) -> None:
         real = getattr(module, name)
@@ -47,12 +47,12 @@ class Disk:
             if path.is_file() and path.name != "text":
                 status = path.stat()
                 safe = self.safe.get(status.st_ino, 0)
-                os.truncate(path, (safe + status.st_size) // 2)  # what came after may be there in part
+                os.truncate(path, (safe + status.st_size) // 2)  # the rest may be on the disk in part
         os._exit(9)
 
 
-def broken_off(do: Callable, folder: Path, last: int, power: bool) -> bool:
-    """Run the job in a process that ends before its `last`-th operation; False if it came to its end before."""
+def crashed(do: Callable, folder: Path, last: int, power: bool) -> bool:
+    """Run the job in a process that ends before its `last`-th operation; False if the job finishes first."""
     child = os.fork()
     if child == 0:
         disk = Disk(last, folder, power)
@@ -66,7 +66,7 @@ def broken_off(do: Callable, folder: Path, last: int, power: bool) -> bool:
 
 
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "power failure"])
-def test_broken_off_before_any_operation_it_goes_on(do, tmp_path: Path, power: bool):
+def test_a_job_resumes_after_a_crash_before_any_disk_operation(do, tmp_path: Path, power: bool):
     (tmp_path / "text").write_text(LINES)
     do(tmp_path / "text", tmp_path / "expected")
     expected = (tmp_path / "expected").read_bytes()
@@ -77,7 +77,7 @@ def test_broken_off_before_any_operation_it_goes_on(do, tmp_path: Path, power: b
         folder = tmp_path / f"{last}"
         folder.mkdir()
         shutil.copy(tmp_path / "text", folder)
-        if not broken_off(do, folder, last, power):
+        if not crashed(do, folder, last, power):
             break
         assert not (folder / "out").exists() or (folder / "out").read_bytes() == expected  # whole, or not at all
         redone = []
@@ -85,15 +85,15 @@ def test_broken_off_before_any_operation_it_goes_on(do, tmp_path: Path, power: b
         assert (folder / "out").read_bytes() == expected
         assert sorted(path.name for path in folder.iterdir()) == ["out", "out.manifest.json", "text"]
         kept += len(redone) < 5
-    assert last > 35  # operations that there were to break it off before: a job of five shards makes 38
-    assert kept > 20  # and what was done was not done again
+    assert last > 35  # crashes tried: a job of five shards makes 38 operations
+    assert kept > 20  # and finished shards were not decoded again
 
 
-def test_broken_off_again_and_again_it_comes_to_its_end(do, tmp_path: Path):
+def test_a_job_that_crashes_repeatedly_finishes(do, tmp_path: Path):
     (tmp_path / "text").write_text(LINES)
     do(tmp_path / "text", tmp_path / "expected")
     times = 0
-    while broken_off(do, tmp_path, 17, power=True):
+    while crashed(do, tmp_path, 17, power=True):
         times += 1
     assert times > 2
     assert (tmp_path / "out").read_bytes() == (tmp_path / "expected").read_bytes()

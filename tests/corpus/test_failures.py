@@ -1,4 +1,4 @@
-"""A line that fails costs itself; a model that fails on everything ends the job, and what is done is kept."""
+"""A failing line fails alone; a model that fails on every line ends the job, and finished shards are kept."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from corpus.models import Upper
 LINES = [f"line {number}" for number in range(1, 21)]
 
 
-class Mortal(Upper):
-    """Decodes so many texts, and then nothing any more, as a model does whose device is lost."""
+class FailsAfter(Upper):
+    """Decodes so many texts and then always raises, like a model whose device is lost."""
 
     def __init__(self, texts: int) -> None:
         self.left = texts
@@ -32,15 +32,15 @@ class Mortal(Upper):
 
 @pytest.mark.parametrize("texts", [0, 1, 2, 7, 19])
 @pytest.mark.parametrize("name", ["out", "out.jsonl", "out.parquet", "out.gz"])
-def test_a_model_that_dies_ends_the_job_and_the_next_goes_on(do, tmp_path: Path, texts: int, name: str):
+def test_a_model_that_always_fails_ends_the_job_and_the_next_run_resumes(do, tmp_path: Path, texts: int, name: str):
     (tmp_path / "text").write_text("\n".join(LINES))
     do(tmp_path / "text", tmp_path / f"expected.{name}")
     kept = []
     with pytest.raises(Stopped, match=r"the model fails on everything \(CUDA error: device-side assert triggered\)"):
-        do(tmp_path / "text", tmp_path / name, model=Mortal(texts), notice=kept.append)
+        do(tmp_path / "text", tmp_path / name, model=FailsAfter(texts), notice=kept.append)
     assert not (tmp_path / name).exists()
     assert all(not result.failures for result in kept)
-    assert len(kept) == texts // 3  # shards that were done before it died
+    assert len(kept) == texts // 3  # shards finished before the model failed
     redone = []
     checkpoint = do(tmp_path / "text", tmp_path / name, notice=redone.append)
     assert len(kept) + len(redone) == 7
@@ -48,7 +48,7 @@ def test_a_model_that_dies_ends_the_job_and_the_next_goes_on(do, tmp_path: Path,
     assert (tmp_path / name).read_bytes() == (tmp_path / f"expected.{name}").read_bytes()
 
 
-def test_a_model_that_runs_out_of_memory_once_costs_nothing(do, tmp_path: Path):
+def test_occasional_out_of_memory_errors_fail_no_line(do, tmp_path: Path):
     class Once(Upper):
         calls = 0
 
@@ -64,15 +64,15 @@ def test_a_model_that_runs_out_of_memory_once_costs_nothing(do, tmp_path: Path):
     assert checkpoint.tally.failed == 0
 
 
-def test_lines_that_fail_alone_do_so_however_many(do, tmp_path: Path):
+def test_many_lines_that_fail_alone_do_not_end_the_job(do, tmp_path: Path):
     (tmp_path / "text").write_text("broken\n" * 7 + "fine\n" + "broken\n" * 4)
     checkpoint = do(tmp_path / "text", tmp_path / "out")
     assert (tmp_path / "out").read_text().splitlines() == [""] * 7 + ["FINE"] + [""] * 4
     assert checkpoint.manifest.complete.tally.failed == 11
 
 
-class Cured(Upper):
-    """Bears all texts."""
+class AcceptsAll(Upper):
+    """Accepts all texts."""
 
     def start(self, source):
         return source.upper()
@@ -80,14 +80,14 @@ class Cured(Upper):
 
 @pytest.mark.parametrize("name", ["out", "out.gz", "out.zst", "out.jsonl", "out.parquet"])
 @pytest.mark.parametrize("broken_off", [False, True])
-def test_failed_lines_are_done_again_on_request_and_the_others_are_not(do, tmp_path: Path, name: str, broken_off: bool):
+def test_retry_failed_decodes_only_the_shards_with_failed_lines(do, tmp_path: Path, name: str, broken_off: bool):
     lines = [*LINES[:4], "broken 1", *LINES[5:15], "broken 2", *LINES[16:]]
     (tmp_path / "text").write_text("\n".join(lines))
-    do(tmp_path / "text", tmp_path / f"expected.{name}", model=Cured())
+    do(tmp_path / "text", tmp_path / f"expected.{name}", model=AcceptsAll())
     do(tmp_path / "text", tmp_path / name)
     before = (tmp_path / name).read_bytes()
     redone = []
-    do(tmp_path / "text", tmp_path / name, notice=redone.append, model=Cured())
+    do(tmp_path / "text", tmp_path / name, notice=redone.append, model=AcceptsAll())
     assert redone == []
     assert (tmp_path / name).read_bytes() == before
 
@@ -98,18 +98,18 @@ def test_failed_lines_are_done_again_on_request_and_the_others_are_not(do, tmp_p
 
     if broken_off:
         with pytest.raises(KeyboardInterrupt):
-            do(tmp_path / "text", tmp_path / name, notice=stop, model=Cured(), retry_failed=True)
-        assert (tmp_path / name).read_bytes() == before  # until there is a better one
-        do(tmp_path / "text", tmp_path / name, notice=redone.append, model=Cured())
+            do(tmp_path / "text", tmp_path / name, notice=stop, model=AcceptsAll(), retry_failed=True)
+        assert (tmp_path / name).read_bytes() == before  # until the new output is complete
+        do(tmp_path / "text", tmp_path / name, notice=redone.append, model=AcceptsAll())
     else:
-        do(tmp_path / "text", tmp_path / name, notice=stop, model=Cured(), retry_failed=True)
+        do(tmp_path / "text", tmp_path / name, notice=stop, model=AcceptsAll(), retry_failed=True)
     assert [result.index for result in redone] == [1, 5]
     assert (tmp_path / name).read_bytes() == (tmp_path / f"expected.{name}").read_bytes()
     assert do(tmp_path / "text", tmp_path / name, retry_failed=True).manifest.complete.tally.failed == 0
     assert sorted(path.name for path in tmp_path.glob(f"{name}*")) == [name, f"{name}.manifest.json"]
 
 
-def test_failed_lines_of_a_job_that_is_not_done_are_done_again_too(do, tmp_path: Path):
+def test_retry_failed_also_works_on_an_unfinished_job(do, tmp_path: Path):
     (tmp_path / "text").write_text("a\nbroken\nc\n" * 3)
 
     def stop(result):
@@ -119,13 +119,13 @@ def test_failed_lines_of_a_job_that_is_not_done_are_done_again_too(do, tmp_path:
     with pytest.raises(KeyboardInterrupt):
         do(tmp_path / "text", tmp_path / "out", notice=stop)
     redone = []
-    do(tmp_path / "text", tmp_path / "out", notice=redone.append, model=Cured(), retry_failed=True)
+    do(tmp_path / "text", tmp_path / "out", notice=redone.append, model=AcceptsAll(), retry_failed=True)
     assert [result.index for result in redone] == [0, 1, 2]
     assert (tmp_path / "out").read_text() == "A\nBROKEN\nC\n" * 3
 
 
-def test_the_command_stops_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
-    """200 lines, and from the 50th on the model raises on every input."""
+def test_the_command_reports_a_failing_model_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    """200 lines; after the 50th input the model raises on every one."""
     import bestfirst.models.text_model as models
     from bestfirst.cli import run
 
@@ -147,16 +147,16 @@ def test_the_command_stops_says_so_and_goes_on(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(models.TextModel, "reader", reader)
         assert run(command) == 1
-    said = capsys.readouterr().err.splitlines()
+    messages = capsys.readouterr().err.splitlines()
     kept = "40 lines are kept: the same command goes on from there"
-    assert said == [f"bestfirst: the model fails on everything (CUDA error: unspecified launch failure); {kept}"]
+    assert messages == [f"bestfirst: the model fails on everything (CUDA error: unspecified launch failure); {kept}"]
     assert not (tmp_path / "out").exists()
     assert run(command) == 0
     assert (tmp_path / "out").read_text().splitlines() == ["Good morning.", "Where is the station?"] * 100
 
 
-def test_what_ran_out_of_memory_is_not_held_while_less_is_tried(do, tmp_path: Path):
-    """A failed step's own memory has to be free for the next: here, two steps never fit beside each other."""
+def test_memory_of_a_failed_step_is_released_before_a_smaller_one(do, tmp_path: Path):
+    """The memory of a failed step must be free for the next: here two steps never fit together."""
 
     class Room:
         taken = 0
@@ -182,10 +182,10 @@ def test_what_ran_out_of_memory_is_not_held_while_less_is_tried(do, tmp_path: Pa
     assert checkpoint.tally.failed == 0
 
 
-def test_a_model_that_dies_ends_a_stream_too():
-    """What was decoded before is handed on; no line is given up for the model's sake."""
+def test_a_model_that_always_fails_ends_a_stream():
+    """Lines decoded before are passed on; no line is reported as failed."""
     done = []
-    worker = Worker(Mortal(7), Decoding())
+    worker = Worker(FailsAfter(7), Decoding())
     worker.decode([Record(number, line) for number, line in enumerate(LINES[:5], 1)], lambda *each: done.append(each))
     with pytest.raises(Stopped, match="the model fails on everything"):
         worker.decode([Record(number, line) for number, line in enumerate(LINES[5:], 6)], lambda *each: done.append(each))

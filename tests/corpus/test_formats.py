@@ -1,4 +1,4 @@
-"""Every form of input and output: text, JSON lines and Parquet, plain and compressed, with whatever is wrong in them."""
+"""All formats of input and output: text, JSON lines and Parquet, plain and compressed, valid and invalid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINES = [f"line {number}" for number in range(1, 9)]
 def write(path: Path, data: bytes) -> Path:
     if path.suffix == ".gz":
         half = len(data) // 2
-        data = gzip.compress(data[:half]) + gzip.compress(data[half:])  # members one after another, as `cat` makes them
+        data = gzip.compress(data[:half]) + gzip.compress(data[half:])  # two members, as `cat` of two files gives
     elif path.suffix == ".zst":
         half = len(data) // 2
         data = zstandard.compress(data[:half]) + zstandard.compress(data[half:])
@@ -42,7 +42,7 @@ def read(path: Path) -> str:
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
-def test_text(do, tmp_path: Path, ending: str):
+def test_text_files(do, tmp_path: Path, ending: str):
     do(write(tmp_path / f"text{ending}", "\n".join(LINES).encode()), tmp_path / f"out{ending}")
     assert read(tmp_path / f"out{ending}").splitlines() == [line.upper() for line in LINES]
 
@@ -58,14 +58,14 @@ def test_json_lines_keep_their_fields(do, tmp_path: Path, ending: str):
     assert read(tmp_path / "out.txt").splitlines() == [line.upper() for line in LINES]
 
 
-def test_what_is_wrong_with_a_json_line_is_named_and_costs_that_line_only(do, tmp_path: Path):
+def test_an_invalid_json_line_is_reported_and_fails_alone(do, tmp_path: Path):
     lines = ['{"text": "one"}', "{", "3", '{"txt": "x"}', '{"text": 3}', '{"text": null}', "", '{"text": "x", "translation": ""}']
     store = do(write(tmp_path / "rows.jsonl", "\n".join([*lines, '{"text": "last"}']).encode()), tmp_path / "out.jsonl")
     found = [json.loads(line) for line in read(tmp_path / "out.jsonl").splitlines()]
     assert [row["translation"] for row in found] == ["ONE", None, None, None, None, None, "", None, "LAST"]
-    said = dict(store.manifest.complete.failures)
-    assert said.pop(2).startswith("invalid JSON: ")
-    assert said == {
+    messages = dict(store.manifest.complete.failures)
+    assert messages.pop(2).startswith("invalid JSON: ")
+    assert messages == {
         3: "an object is expected, with a field 'text'; this is a number",
         4: "no field 'text' among 'txt'; name the input field",
         5: "field 'text' is a number, not a text",
@@ -92,7 +92,7 @@ def test_parquet_keeps_its_columns_and_their_types(do, tmp_path: Path):
     assert json.loads(read(tmp_path / "out.jsonl").splitlines()[0])["when"] == "1970-01-01"
 
 
-def test_other_inputs_become_parquet_too(do, tmp_path: Path):
+def test_json_lines_and_text_can_be_written_to_parquet(do, tmp_path: Path):
     rows = [{"text": "one"}, {"text": "two"}, {"text": "three"}, {"text": "four", "more": 1}, {"text": None}]  # in two shards
     do(write(tmp_path / "rows.jsonl", "\n".join(map(json.dumps, rows)).encode()), tmp_path / "a.parquet")
     found = pq.read_table(tmp_path / "a.parquet").to_pylist()
@@ -116,7 +116,7 @@ def test_an_empty_input_gives_a_valid_output(do, tmp_path: Path, name: str):
     ("name", "said"),
     [("text.gz", "Compressed file ended"), ("text.zst", ""), ("rows.parquet", ""), ("nothing", "No such file or directory")],
 )
-def test_a_damaged_input_is_named_before_anything_is_done(do, tmp_path: Path, name: str, said: str):
+def test_a_damaged_input_is_reported_before_the_job_begins(do, tmp_path: Path, name: str, said: str):
     if name == "rows.parquet":
         (tmp_path / name).write_bytes(b"PAR1 and no more")
     elif name != "nothing":
@@ -127,18 +127,18 @@ def test_a_damaged_input_is_named_before_anything_is_done(do, tmp_path: Path, na
     assert not list(tmp_path.glob("out*"))
 
 
-def test_columns_are_checked_before_anything_is_done(do, tmp_path: Path):
-    for table, said in (
+def test_columns_are_checked_before_the_job_begins(do, tmp_path: Path):
+    for table, message in (
         ({"id": [1]}, "has no column 'text' but 'id'; name the input field"),
         ({"text": [1]}, "column 'text' of .* is int64, not text"),
         ({"text": ["a"], "translation": ["b"]}, "has a column 'translation' already; name another output field"),
     ):
         pq.write_table(pa.table(table), tmp_path / "rows.parquet")
-        with pytest.raises(Unusable, match=said):
+        with pytest.raises(Unusable, match=message):
             do(tmp_path / "rows.parquet", tmp_path / "out")
 
 
-def test_nbest_lists_in_records(do, tmp_path: Path):
+def test_records_can_hold_nbest_lists(do, tmp_path: Path):
     write(tmp_path / "rows.jsonl", b'{"text": "ab"}\n')
     do(tmp_path / "rows.jsonl", tmp_path / "out.jsonl", Target("jsonl", nbest=2))
     assert json.loads(read(tmp_path / "out.jsonl"))["translation"] == ["AB"]
@@ -146,27 +146,27 @@ def test_nbest_lists_in_records(do, tmp_path: Path):
     assert pq.read_table(tmp_path / "out.parquet").column("translation").to_pylist() == [["AB"]]
 
 
-def test_an_nbest_entry_for_what_has_no_hypotheses():
+def test_a_result_without_hypotheses_has_one_nbest_entry():
     target, record = Target("nbest"), Record(3, "")
     assert target.line(record, Result(status="complete")) == "2 |||  ||| 0.000000\n"
     assert target.line(record, Result(status="error")) == "2 |||  ||| -inf\n"
 
 
-def test_a_line_without_end_is_not_read_whole():
+def test_overlong_lines_are_cut_while_they_are_read():
     pieces = [b"short\n", *[b"x" * 1000] * 5000, b"\nlast"]
     lines = [line for chunk in whole_lines(pieces) for line in chunk]
     assert [len(line) <= LONGEST + 1000 for line in lines] == [True, True, True]
     assert [read_line(n, line).error for n, line in enumerate(lines, 1)] == [None, f"longer than {LONGEST} bytes; split it", None]
 
 
-def test_compression_does_not_change_what_an_input_is(tmp_path: Path):
+def test_compression_does_not_change_an_inputs_identity(tmp_path: Path):
     surveys = {Input(str(write(tmp_path / f"text{ending}", b"a\nb"))).survey() for ending in ("", ".gz", ".zst")}
     assert len(surveys) == 1
     assert surveys.pop().lines == 2
 
 
-def test_json_lines_become_columns_that_hold_all_of_them(do, tmp_path: Path):
-    """Fields that the first record lacks, and kinds that differ from record to record and from shard to shard."""
+def test_parquet_columns_hold_the_fields_of_all_json_lines(do, tmp_path: Path):
+    """Fields that the first record lacks, and types that differ between records and between shards."""
     rows = [
         {"text": "a"},
         {"text": "b", "n": 1, "tags": ["x"], "of": {"p": 1}},
@@ -203,7 +203,7 @@ ODD = [
 
 @pytest.mark.parametrize(("odd", "said"), ODD, ids=range(len(ODD)))
 @pytest.mark.parametrize("first", [True, False])
-def test_an_odd_record_fails_alone_on_its_way_into_parquet(do, tmp_path: Path, odd: str, said: str, first: bool):
+def test_a_record_that_does_not_fit_into_parquet_fails_alone(do, tmp_path: Path, odd: str, said: str, first: bool):
     good = ['{"text": "one", "n": 1}', '{"text": "two", "n": 2}']
     lines = [odd, *good] if first else [*good, odd]
     store = do(write(tmp_path / "rows.jsonl", "\n".join(lines).encode()), tmp_path / "out.parquet")
@@ -214,15 +214,15 @@ def test_an_odd_record_fails_alone_on_its_way_into_parquet(do, tmp_path: Path, o
 
 
 @pytest.mark.parametrize("between", [0, 3])
-def test_a_number_that_a_column_would_change_ends_the_job(do, tmp_path: Path, between: int):
-    """In one shard, and in two that are put together."""
+def test_an_integer_that_a_float_column_would_round_ends_the_job(do, tmp_path: Path, between: int):
+    """In one shard, and in two that are merged."""
     lines = [b'{"text": "one", "n": 9007199254740993}', *[b'{"text": "two", "n": 2}'] * between, b'{"text": "end", "n": 0.5}']
     with pytest.raises(Stopped, match="9007199254740993 would be 9007199254740992 in a column that has fractions, too"):
         do(write(tmp_path / "rows.jsonl", b"\n".join(lines)), tmp_path / "out.parquet")
     assert not (tmp_path / "out.parquet").exists()
 
 
-def test_json_out_is_json_and_what_came_in_comes_out(do, tmp_path: Path):
+def test_json_output_is_valid_and_keeps_the_input_fields(do, tmp_path: Path):
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
 
@@ -249,7 +249,7 @@ def test_json_out_is_json_and_what_came_in_comes_out(do, tmp_path: Path):
 
 @pytest.mark.parametrize("depth", [790, 810, *range(960, 1000, 3), 5000])
 @pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
-def test_json_of_any_depth_is_written_or_named(do, tmp_path: Path, depth: int, name: str):
+def test_json_of_any_depth_is_written_or_reported(do, tmp_path: Path, depth: int, name: str):
     nested = "[" * depth + "]" * depth
     lines = ['{"text": "a", "d": %s}', '{"text": null, "d": %s}', '{"text": "c", "translation": 1, "d": %s}', '{"d": %s}']
     store = do(write(tmp_path / "rows.jsonl", "\n".join(line % nested for line in lines).encode()), tmp_path / name)
@@ -261,7 +261,7 @@ def test_json_of_any_depth_is_written_or_named(do, tmp_path: Path, depth: int, n
 def test_scores_that_are_not_finite_are_null_in_json():
     result = Result([Answer((1,), float("-inf"), float("nan"), "half \ud800")], status="complete")
     line = Target("json").line(Record(1, "x"), result)
-    assert line.encode()  # as UTF-8
+    assert line.encode()  # valid UTF-8
     assert "Infinity" not in line
     assert "NaN" not in line
     assert json.loads(line)["hypotheses"][0] == {"tokens": [1], "score": None, "logprob": None, "text": "half \ud800"}

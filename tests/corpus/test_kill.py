@@ -1,4 +1,4 @@
-"""The real command, killed with SIGKILL at random moments: the same command goes on, and the output is the same to the byte."""
+"""The real command, killed with SIGKILL at random moments: the same command resumes, and the output is byte-identical."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ import pytest
 from cli.process import COMMAND, ENVIRONMENT, GERMAN, only_line, run, running
 from scale import FULL
 
-pytestmark = pytest.mark.xdist_group("kill")  # one worker, so that the job is done in one go once
+pytestmark = pytest.mark.xdist_group("kill")  # one worker, so that the uninterrupted job runs once
 
 LINES, SHARD, TRIALS = (5000, 500, 20) if FULL else (100, 10, 1)
 
 
 def translate(folder: Path) -> list[str]:
-    """With scores and counts, which tell apart what text may not."""
+    """With scores and counts, which can differ where texts are equal."""
     return ["translate", str(folder / "text"), "-o", str(folder / "out"), "--json", "--shard-lines", str(SHARD)]
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
-    """The job in one go, and how long it takes."""
+    """The uninterrupted job and its seconds."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     lines = GERMAN.read_bytes().splitlines(keepends=True)
     (folder / "text").write_bytes(b"".join(lines[number % len(lines)] for number in range(LINES)))
@@ -42,7 +42,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float
 
 
 @pytest.mark.parametrize("trial", range(TRIALS))
-def test_killed_at_a_random_moment_it_goes_on(uninterrupted, tmp_path: Path, trial: int, tally):
+def test_a_job_killed_at_a_random_moment_resumes(uninterrupted, tmp_path: Path, trial: int, tally):
     before, seconds = uninterrupted
     shutil.copy(before / "text", tmp_path)
     moment = random.Random(trial).uniform(0, seconds)
@@ -63,19 +63,19 @@ def test_killed_at_a_random_moment_it_goes_on(uninterrupted, tmp_path: Path, tri
     assert only_line(run(*translate(tmp_path)).stderr) == f"'{tmp_path / 'out'}' is complete: {LINES} lines; nothing to do"
 
 
-def test_interrupted_it_says_what_is_kept(tmp_path: Path):
-    (tmp_path / "text").write_bytes(GERMAN.read_bytes() * 50)  # minutes, of which a moment is waited for
+def test_an_interrupt_reports_the_lines_kept(tmp_path: Path):
+    (tmp_path / "text").write_bytes(GERMAN.read_bytes() * 50)  # minutes of work, interrupted after one shard
     with running(*translate(tmp_path)) as process:
         while process.poll() is None and not (tmp_path / "out.parts" / "00000000").exists():
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        said = only_line(process.stderr.read())
+        message = only_line(process.stderr.read())
         assert process.wait() == 130
-    assert re.fullmatch(r"interrupted; \d+ lines are kept: the same command goes on from there", said)
+    assert re.fullmatch(r"interrupted; \d+ lines are kept: the same command goes on from there", message)
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_to_do_takes_no_model(uninterrupted):
+def test_a_complete_job_does_not_import_torch(uninterrupted):
     folder, _ = uninterrupted
     script = "import sys; from bestfirst.cli import run; code = run(sys.argv[1:]); sys.exit(code or 'torch' in sys.modules)"
     process = run(*translate(folder), command=[sys.executable, "-c", script])
@@ -83,8 +83,8 @@ def test_nothing_to_do_takes_no_model(uninterrupted):
     assert only_line(process.stderr).endswith("nothing to do")
 
 
-def test_a_full_disk_stops_it_and_room_lets_it_go_on(uninterrupted, tmp_path: Path):
-    """On a small file system of its own, which is then made larger."""
+def test_a_job_stopped_by_a_full_disk_resumes_when_there_is_room(uninterrupted, tmp_path: Path):
+    """On a small file system of its own, which is then enlarged."""
     before, _ = uninterrupted
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -104,17 +104,17 @@ def test_a_full_disk_stops_it_and_room_lets_it_go_on(uninterrupted, tmp_path: Pa
     process = subprocess.run(line, capture_output=True, text=True, env=ENVIRONMENT, check=False)
     if process.returncode in (1, 77) and "code" not in process.stderr:
         pytest.skip(f"cannot mount a file system here: {process.stderr}")
-    said = process.stderr.splitlines()
-    assert said[0].startswith(f"bestfirst: cannot write to '{disk}/out"), process.stderr
-    assert "No space left on device; " in said[0]
-    assert said[0].endswith(" lines are kept: the same command goes on from there")
-    assert said[1] == "code 1"
-    assert said[2].startswith("bestfirst: going on: ")
-    assert said[4:] == ["code 0"]
+    messages = process.stderr.splitlines()
+    assert messages[0].startswith(f"bestfirst: cannot write to '{disk}/out"), process.stderr
+    assert "No space left on device; " in messages[0]
+    assert messages[0].endswith(" lines are kept: the same command goes on from there")
+    assert messages[1] == "code 1"
+    assert messages[2].startswith("bestfirst: going on: ")
+    assert messages[4:] == ["code 0"]
     assert (tmp_path / "out").read_bytes() == (before / "out").read_bytes()
 
 
-def test_another_job_is_refused_until_it_is_told_to_overwrite(uninterrupted):
+def test_another_job_is_refused_without_overwrite(uninterrupted):
     folder, _ = uninterrupted
     process = run(*translate(folder), "--beam", 3)
     assert only_line(process.stderr) == (
@@ -127,7 +127,7 @@ def test_another_job_is_refused_until_it_is_told_to_overwrite(uninterrupted):
 
 
 @pytest.mark.skipif(not FULL, reason="minutes; docs/corpus.md has the figures")
-def test_memory_of_the_command_does_not_grow(tmp_path: Path):
+def test_memory_of_the_command_does_not_grow_with_the_input(tmp_path: Path):
     lines = GERMAN.read_bytes().splitlines(keepends=True)
     peaks = []
     for count in (1000, 10_000):

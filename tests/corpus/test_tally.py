@@ -1,4 +1,4 @@
-"""What is said to be saved is saved: beam search makes at least so many calls, however well it is stopped."""
+"""Reported savings are real: beam search makes at least `beam_calls` calls, however well it is stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from corpus.models import Upper
 @pytest.mark.parametrize(
     ("k", "settings"), [(3, {}), (8, {"nbest": 4}), (5, {"score": "length-normalized", "score_options": {"alpha": 1.0}})]
 )
-def test_beam_search_makes_at_least_so_many_calls(k: int, settings: dict):
+def test_beam_calls_is_a_lower_bound_on_beam_searchs_calls(k: int, settings: dict):
     model = bestfirst.load()
     lines = GERMAN.read_text(encoding="utf-8").splitlines()[:12]
     best_first = bestfirst.decode(model, lines, beam=k, **settings)
@@ -46,8 +46,8 @@ def test_memory_does_not_grow_with_the_input(tmp_path):
     assert peaks[1] <= 1.2 * peaks[0]
 
 
-def test_lines_on_which_nothing_finishes_are_counted_alike_on_both_sides():
-    """They cost what they cost, and nothing is said to be saved or wasted on them."""
+def test_lines_without_finished_outputs_count_the_same_for_both_searches():
+    """Nothing is reported as saved or wasted on them."""
     model = bestfirst.load()
     results = bestfirst.decode(model, ["Guten Morgen!", "Ich habe heute leider keine Zeit."], beam=4, max_length=3)
     assert {result.status for result in results} == {"incomplete"}
@@ -62,14 +62,14 @@ def test_lines_on_which_nothing_finishes_are_counted_alike_on_both_sides():
     assert tally.calls == tally.beam_calls > 0
 
 
-def test_a_count_beyond_all_bounds_is_not_one():
+def test_counts_above_the_maximum_are_rejected():
     numbers = {**asdict(Tally()), "calls": 10**400}
     with pytest.raises(ValueError, match="a count is not a number from 0 up"):
         Tally.load(numbers)
 
 
-def test_nothing_is_said_to_be_saved_where_beams_are_not_full():
-    """Of what is allowed there may be less than a beam has room for."""
+def test_no_savings_are_computed_under_constraints_that_may_leave_beams_unfilled():
+    """A trie may allow fewer hypotheses than fill a beam."""
     model = bestfirst.load()
     decoding = bestfirst.Decoding(allowed=bestfirst.Trie.of_texts(model, ["Good morning!"]))
     assert (Worker(model, bestfirst.Decoding()).beam, Worker(model, decoding).beam) == (5, 0)

@@ -1,4 +1,4 @@
-"""Every class that transformers can generate with, through `generate` and through the drop-in: the same, or why not.
+"""Compares the drop-in with `generate` for every class that transformers can generate with: the same, or why not.
 
 python tests/generate/compatibility.py                                   # all of them, some minutes
 python tests/generate/compatibility.py --write docs/from-transformers.md # and its table
@@ -34,21 +34,21 @@ SETTINGS: list[dict[str, Any]] = [
     {"num_beams": 4, "max_new_tokens": 6, "length_penalty": 0.0, "early_stopping": "never"},
 ]
 LARGEST = 20_000_000
-"""Parameters: a class whose sizes could not be found is left out."""
+"""Parameters: larger models, whose sizes could not all be made small, are left out."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one class. `outcome`: same, near-tie, different, refused, or not built, where nothing can be compared."""
+    """The result for one class. `outcome`: same, near-tie, different, refused, or (not compared) not built, generate fails."""
 
     name: str
     outcome: str
-    engine: str = ""  # who ran it: host, or generate
+    engine: str = ""  # what ran it: host, or generate
     why: str = ""
 
 
 def verdict(name: str) -> Verdict:
-    """Build it, run it both ways, compare."""
+    """Build the class, run both ways, compare."""
     try:
         model = tiny(name)
         batch = inputs(model)
@@ -66,7 +66,7 @@ def verdict(name: str) -> Verdict:
             theirs = _generate(model, given, asked)
         except Exception as error:
             if number:
-                continue  # it cannot do this one
+                continue  # the class does not support these settings
             return Verdict(name, "generate fails", why=_line(error))
         ran.append(bestfirst.Stats())
         try:
@@ -94,7 +94,7 @@ def _outcome(model: Any, batch: dict[str, torch.Tensor], asked: dict[str, Any], 
     exact = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in batch.items()}
     try:
         theirs, ours = (_generate(double, exact, {**asked, **own}) for own in ({}, {"custom_generate": bestfirst.generate}))
-    except RuntimeError:  # parts of it are in single precision whatever one does
+    except RuntimeError:  # parts of the model stay in single precision
         return "different"
     same = torch.equal(theirs.sequences, ours.sequences) and _close(theirs.sequences_scores, ours.sequences_scores)
     return "near-tie" if same else "different"
@@ -105,7 +105,7 @@ def _close(theirs: torch.Tensor, ours: torch.Tensor) -> bool:
 
 
 def _padded(model: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The second prompt three tokens shorter, where prompts can be padded."""
+    """The batch with its second prompt padded by three, if prompts can be padded."""
     if not takes_padding(model):
         return batch
     padded = {name: tensor.clone() for name, tensor in batch.items()}
@@ -119,7 +119,7 @@ def _line(error: BaseException) -> str:
 
 
 def table(verdicts: list[Verdict]) -> str:
-    """For the docs: classes by outcome and by who ran them, those that are not the same by name."""
+    """For the docs: counts by outcome and by what ran the class, and every class by name."""
     counts = Counter((each.outcome, each.engine) for each in verdicts)
     compared = sum(n for (outcome, _), n in counts.items() if outcome in ("same", "near-tie", "different", "refused"))
     today = datetime.datetime.now(datetime.UTC).date()
@@ -150,14 +150,14 @@ def table(verdicts: list[Verdict]) -> str:
 
 
 def replace_table(page: Path, maker: str, table: str) -> None:
-    """What stands on a page between the marks of the script that made it."""
+    """Replace what stands on a page between the marks of its script."""
     text, begin, end = page.read_text(encoding="utf-8"), f"<!-- made by tests/generate/{maker} -->", "<!-- end -->"
     before, _, rest = text.partition(begin)
     page.write_text(f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}", encoding="utf-8")
 
 
 def main() -> None:
-    """Go through the classes, say what came of each, and write the table."""
+    """Compare all classes, print each result, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("classes", nargs="*", help="all of them by default")
     parser.add_argument("--write", type=Path, help="the page that has the table")
@@ -165,7 +165,7 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    crossover.measure = lambda *_: 2.0  # no clock decides who runs these, which are smaller than any model
+    crossover.measure = lambda *_: 2.0  # nothing is timed: these are smaller than any real model
     verdicts = []
     for name in asked.classes or generation_classes():
         verdicts.append(verdict(name))

@@ -30,7 +30,7 @@ def embedded() -> Any:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """One thread, and no remarks of transformers on settings that are odd on purpose."""
+    """One thread, and no warnings of transformers about deliberately odd settings."""
     level, threads = transformers.logging.get_verbosity(), torch.get_num_threads()
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
@@ -43,5 +43,5 @@ def quiet() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def never_slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No clock decides who runs a call."""
+    """Nothing is timed: the engine runs."""
     monkeypatch.setattr(crossover, "measure", lambda *_: 2.0)

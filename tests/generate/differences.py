@@ -17,7 +17,7 @@ IMPOSSIBLE = -1e8  # Hugging Face fills its beams with hypotheses that score bel
 
 @dataclass
 class Comparison:
-    """What was compared, and what was found to differ."""
+    """How much was compared, and the differences found."""
 
     hypotheses: int = 0
     near_ties: int = 0
@@ -25,7 +25,7 @@ class Comparison:
 
 
 def padded(architecture: Architecture, inputs: list[Any]) -> dict[str, torch.Tensor]:
-    """A batch as a tokenizer makes it: padded on the right for an encoder, on the left for a decoder alone."""
+    """A batch as a tokenizer makes it: padded on the right for an encoder, on the left for a decoder-only model."""
     if architecture.speech:
         return {"inputs": torch.stack(inputs)}
     longest = max(map(len, inputs))
@@ -40,9 +40,9 @@ def padded(architecture: Architecture, inputs: list[Any]) -> dict[str, torch.Ten
 
 
 def both(model: Any, batch: dict[str, torch.Tensor], make: Any, **own: Any) -> tuple[Any, Any]:
-    """Hugging Face's output and ours. `make()` returns the settings, anew for each: some processors keep a state.
+    """Hugging Face's output and ours. `make()` returns new settings for each call: some processors keep state.
 
-    Whisper's own `generate` has its tests elsewhere; here it is asked like any other model.
+    Whisper's own `generate` is tested elsewhere; here it is called like any other model.
     """
     theirs = GenerationMixin.generate(model, **batch, **make())
     ours = GenerationMixin.generate(model, **batch, **make(), custom_generate=bestfirst.generate, **own)
@@ -56,7 +56,7 @@ def compare(model: Any, theirs: Any, ours: Any, n: int) -> Comparison:
         if theirs.sequences.tolist() != ours.sequences.tolist():
             found.differences.append(f"greedy: {theirs.sequences.tolist()} is not {ours.sequences.tolist()}")
         else:
-            inside = torch.stack([step.any(1) for step in ours.scores], 1)  # beyond an output's end ours are 0
+            inside = torch.stack([step.any(1) for step in ours.scores], 1)  # beyond an output's end our scores are 0
             _compare_steps(
                 found, *(model.compute_transition_scores(each.sequences, each.scores)[inside] for each in (theirs, ours))
             )
@@ -80,7 +80,7 @@ def _compare_steps(found: Comparison, theirs: torch.Tensor, ours: torch.Tensor) 
 def _compare_row(found: Comparison, theirs: Any, ours: Any, row: int, prompt: int, n: int) -> None:
     want, got = (float(output.sequences_scores[row]) for output in (theirs, ours))
     if want < IMPOSSIBLE:
-        return  # not a hypothesis; what we return there has a test of its own
+        return  # not a hypothesis; test_outputs.py tests what we return instead
     tokens = [_generated(output, row, prompt) for output in (theirs, ours)]
     if abs(want - got) > NEAR:
         found.differences.append(f"input {row // n}, {row % n + 1}-best: {tokens[0]} {want:.6f} is not {tokens[1]} {got:.6f}")

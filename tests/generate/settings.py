@@ -1,4 +1,4 @@
-"""Settings of `generate` to be tried: a sample in which every two values of two factors meet, and random combinations beyond."""
+"""Settings of `generate` to compare: a pairwise sample of all factors, and random combinations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEW_TOKENS = 12
 
 
 class Even(LogitsProcessor):
-    """Halves the probability of odd tokens after an even one: a processor of the user's own that lowers scores."""
+    """Halves the probability of odd tokens after an even one: a custom processor that lowers scores."""
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         odd = torch.arange(scores.shape[1]) % 2 == 1
@@ -27,7 +27,7 @@ class Even(LogitsProcessor):
 
 
 class Lift(LogitsProcessor):
-    """Lifts a few tokens above certainty, from the third step on: a processor of the user's own that breaks monotonicity."""
+    """Lifts a few tokens above log-probability 0 at every fourth length: a custom processor that breaks monotonicity."""
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         lifted = scores.clone()
@@ -47,7 +47,7 @@ class EndsIn(StoppingCriteria):
 
 
 def allowed(i: int, ids: torch.Tensor) -> list[int]:
-    """A constraint that leaves more than enough continuations, others for each input."""
+    """A constraint that differs by input and leaves more than enough continuations."""
     return [token for token in range(1, VOCABULARY) if token == EOS or (token + int(ids[-1]) + i) % 3 != 0]
 
 
@@ -82,9 +82,9 @@ PROCESSORS: dict[str, Callable[[], dict[str, Any]]] = {
     "several": lambda: {"min_length": 5, "no_repeat_ngram_size": 3, "forced_eos_token_id": EOS, "repetition_penalty": 1.2},
 }
 if version.parse(transformers.__version__) < version.parse("5.22"):
-    del PROCESSORS["encoder_repetition_penalty"]  # Hugging Face's reaches the first rows of a batch only
+    del PROCESSORS["encoder_repetition_penalty"]  # Hugging Face's affects the first rows of a batch only
 RISING = {"sequence_bias above", "exponential_decay_length_penalty", "watermarking_config", "custom processor above"}
-"""Those that lift log-probabilities above 0."""
+"""Processors that can lift log-probabilities above 0."""
 
 FACTORS: dict[str, list[Any]] = {
     "architecture": list(ARCHITECTURES),
@@ -99,15 +99,15 @@ Setting = dict[str, Any]
 
 
 def pairwise(seed: int) -> list[Setting]:
-    """A small sample in which every two values of two factors meet."""
-    dice = random.Random(seed)
+    """A small sample with every pair of values of two factors."""
+    rng = random.Random(seed)
     missing = {
         ((a, x), (b, y)) for a, b in combinations(FACTORS, 2) for x, y in product(range(len(FACTORS[a])), range(len(FACTORS[b])))
     }
     sample = []
     while missing:
-        (a, x), (b, y) = dice.choice(sorted(missing))
-        tries = [{name: dice.randrange(len(values)) for name, values in FACTORS.items()} | {a: x, b: y} for _ in range(30)]
+        (a, x), (b, y) = rng.choice(sorted(missing))
+        tries = [{name: rng.randrange(len(values)) for name, values in FACTORS.items()} | {a: x, b: y} for _ in range(30)]
         best = max(tries, key=lambda choice: len(missing & _pairs(choice)))
         missing -= _pairs(best)
         sample.append({name: FACTORS[name][place] for name, place in best.items()})
@@ -119,9 +119,9 @@ def _pairs(choice: dict[str, int]) -> set[Any]:
 
 
 def at_random(seed: int, n: int) -> Iterator[Setting]:
-    """So many combinations, drawn evenly."""
-    dice = random.Random(seed)
-    return ({name: dice.choice(values) for name, values in FACTORS.items()} for _ in range(n))
+    """`n` combinations, drawn uniformly."""
+    rng = random.Random(seed)
+    return ({name: rng.choice(values) for name, values in FACTORS.items()} for _ in range(n))
 
 
 def arguments(setting: Setting) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""CPU time of `generate` over that of the drop-in, by model and setting: small models, where Python takes most of it.
+"""CPU time of `generate` over that of the drop-in, by model and setting: small models, where Python takes most of the time.
 
 python tests/generate/speed.py                                   # all, some minutes
 python tests/generate/speed.py --write docs/from-transformers.md # and its table
@@ -65,37 +65,37 @@ TURNS = 9
 
 
 def times(run: Callable[[], Any], other: Callable[[], Any]) -> float:
-    """The CPU time of the first over that of the second: the median of turns, in which they come first by turns.
+    """The CPU time of the first over that of the second: the median of turns; they alternate in running first.
 
-    What a machine does beside them changes from second to second; both of a turn meet about the same of it.
+    Other load on the machine changes from second to second; both runs of a turn meet about the same.
     """
     found = []
     for turn in range(TURNS):
         took = {}
         for each in (run, other) if turn % 2 else (other, run):
-            begun = process_time()
+            began = process_time()
             each()
-            took[each] = process_time() - begun
+            took[each] = process_time() - began
         found.append(took[run] / took[other])
     return median(found)
 
 
 def ratio(name: str, setting: dict[str, Any], window: int = 512) -> tuple[float, str]:
-    """`generate`'s time over the drop-in's, and who ran it."""
+    """`generate`'s time over the drop-in's, and what ran it."""
     sizes = dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx"), 512)
     model = tiny(name, **sizes, **dict.fromkeys(("sliding_window", "attention_chunk_size"), window))
     ids = torch.randint(4, 60, (INPUTS, PROMPT), generator=torch.Generator().manual_seed(0))
     asked = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "num_beams": K, "max_new_tokens": NEW, **setting}
     stats = bestfirst.Stats()
     own = {**asked, "custom_generate": bestfirst.generate, "stats": stats}
-    for _ in range(2):  # what is done once a model
+    for _ in range(2):  # warm up: some work is done once per model
         model.generate(**own)
         model.generate(**asked)
     return times(lambda: model.generate(**asked), lambda: model.generate(**own)), stats.engine
 
 
 def main() -> None:
-    """Go through models and settings, and write the table."""
+    """Measure all models and settings, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("classes", nargs="*", help="all of them by default")
     parser.add_argument("--windows", action="store_true", help="models that read a window or a chunk of their context")

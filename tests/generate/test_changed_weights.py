@@ -1,4 +1,4 @@
-"""Weights that change between two calls, also where torch does not count it: the next call is the new model's."""
+"""Weights that change between two calls, also without a new torch version counter: the next call uses them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bestfirst.engine.steps.checksum import Checksum, WrittenPages, whole_pages
 from engine.builders import ARCHITECTURES
 from generate.differences import padded
 
-ASKED = {"num_beams": 3, "max_new_tokens": 8, "return_dict_in_generate": True, "output_scores": True}
+SETTINGS = {"num_beams": 3, "max_new_tokens": 8, "return_dict_in_generate": True, "output_scores": True}
 
 
 def flip(model):
@@ -44,13 +44,13 @@ def counted(model):
 
 @pytest.mark.parametrize("change", [flip, one_row, swap_rows, one_number_by_numpy, the_encoder, counted])
 @pytest.mark.parametrize("name", ["marian", "llama", "t5"])
-def test_the_next_call_is_the_new_models(name, change):
+def test_the_next_call_uses_the_changed_weights(name, change):
     architecture = ARCHITECTURES[name]
     model = architecture.build()
     batch = padded(architecture, architecture.inputs(3, seed=1))
 
     def ours(**own):
-        return model.generate(**batch, **ASKED, custom_generate=bestfirst.generate, **own)
+        return model.generate(**batch, **SETTINGS, custom_generate=bestfirst.generate, **own)
 
     before = ours()
     try:
@@ -58,23 +58,23 @@ def test_the_next_call_is_the_new_models(name, change):
     except AttributeError:
         pytest.skip("no such part")
     for own in ({}, {"trace": lambda i: bestfirst.Trace()}, {}):
-        after, theirs = ours(**own), model.generate(**batch, **ASKED)
+        after, theirs = ours(**own), model.generate(**batch, **SETTINGS)
         assert torch.equal(after.sequences, theirs.sequences)
         assert torch.allclose(after.sequences_scores, theirs.sequences_scores, atol=1e-4)
     assert not torch.equal(before.scores[0], after.scores[0])
 
 
-def test_nothing_is_made_anew_while_nothing_changes(small):
+def test_the_decoder_step_is_reused_while_weights_are_unchanged(small):
     architecture, model = ARCHITECTURES["marian"], small("marian")
     batch, steps = padded(architecture, architecture.inputs(2, seed=1)), []
     for _ in range(3):
-        model.generate(**batch, **ASKED, custom_generate=bestfirst.generate)
+        model.generate(**batch, **SETTINGS, custom_generate=bestfirst.generate)
         steps.append(record_of(bestfirst.wrap(model)).step[1])
     assert steps[0] is steps[1] is steps[2]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8])
-def test_every_number_counts_and_its_place(dtype):
+def test_the_checksum_depends_on_every_number_and_its_place(dtype):
     weights = [torch.randn(7, 5).mul(20).to(dtype), torch.randn(3).mul(20).to(dtype), torch.empty(0, dtype=dtype)]
     summed = Checksum(weights)
     assert summed.still_holds()
@@ -91,8 +91,8 @@ def test_every_number_counts_and_its_place(dtype):
 
 @pytest.mark.parametrize("watched", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_number_of_a_large_parameter(dtype, watched, monkeypatch):
-    """As the kernel counts what is written, where it can; and by reading all of it."""
+def test_a_changed_number_of_a_large_parameter_is_noticed(dtype, watched, monkeypatch):
+    """By the kernel's record of written pages, where it has one; and by reading everything."""
     if not watched:
         monkeypatch.setattr(checksum, "WrittenPages", _refused)
     weights = [torch.randn(300, 500).to(dtype), torch.randn(64, 2000).to(dtype).t(), torch.randn(7).to(dtype)]
@@ -117,13 +117,13 @@ def _refused(arrays):
     raise OSError
 
 
-def paged(numbers):
+def whole_pages_of(numbers):
     array = np.zeros(numbers, np.int32) if isinstance(numbers, int) else numbers
     return array[whole_pages(array)]
 
 
-def test_only_what_was_written_is_read():
-    arrays = [paged(300_000) for _ in range(3)]
+def test_written_pages_names_only_the_arrays_written_to():
+    arrays = [whole_pages_of(300_000) for _ in range(3)]
     try:
         pages = WrittenPages(arrays)
     except OSError as error:
@@ -132,15 +132,15 @@ def test_only_what_was_written_is_read():
     arrays[1][50_000] = 1
     assert pages.written() == {1}
     assert not pages.written()
-    for i in range(0, 290_000, 2048):  # every other page: more regions than a scan lists
+    for i in range(0, 290_000, 2048):  # every other page: more regions than one scan returns
         arrays[2][i] = 1
     arrays[0][70_000] = 1
     assert pages.written() == {0, 2}
     assert not pages.written()
 
 
-def test_a_child_of_the_process_reads_everything():
-    arrays = [paged(100_000)]
+def test_in_a_child_process_all_arrays_count_as_written():
+    arrays = [whole_pages_of(100_000)]
     try:
         pages = WrittenPages(arrays)
     except OSError as error:
@@ -150,6 +150,6 @@ def test_a_child_of_the_process_reads_everything():
 
 
 def test_shared_memory_is_not_watched():
-    """Another process may write to it, which no page of this one shows."""
+    """Writes of another process do not show in the pages of this one."""
     with pytest.raises(OSError, match="shared memory"):
-        WrittenPages([paged(torch.zeros(100_000, dtype=torch.int32).share_memory_().numpy())])
+        WrittenPages([whole_pages_of(torch.zeros(100_000, dtype=torch.int32).share_memory_().numpy())])

@@ -64,7 +64,7 @@ SAMPLE = [
 
 
 @pytest.mark.parametrize("name", generation_classes() if FULL else SAMPLE)
-def test_the_same_as_without(name):
+def test_the_drop_in_equals_generate(name):
     if not hasattr(transformers, name):
         pytest.skip(f"transformers {transformers.__version__} has no {name}")
     found = verdict(name)

@@ -1,4 +1,4 @@
-"""Which of the two runs a small model: what was measured once decides, and the output is the same either way."""
+"""Engine or `generate`'s own loop for a small model: one measurement decides; the output is the same either way."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from generate.differences import padded
 @pytest.mark.parametrize("name", ["t5", "gpt2", "mt5"])
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize(("times", "engine"), [(0.8, "generate"), (1.05, "generate"), (1.2, "host")])
-def test_what_was_measured_decides(name, k, times, engine, monkeypatch):
-    """Both are run by the measure, and the call's own cache is left empty for it."""
+def test_the_measured_ratio_decides_what_runs(name, k, times, engine, monkeypatch):
+    """The measurement runs both, and leaves the cache of the call itself empty."""
     architecture = ARCHITECTURES[name]
     model, ran = architecture.build(), []
 
@@ -31,7 +31,7 @@ def test_what_was_measured_decides(name, k, times, engine, monkeypatch):
 
     monkeypatch.setattr(crossover, "measure", measure)
     monkeypatch.setattr(crossover, "LARGE", float("inf"))
-    monkeypatch.setattr(FusedT5, "takes", staticmethod(lambda model: False))  # what has a step of its own is not measured
+    monkeypatch.setattr(FusedT5, "takes", staticmethod(lambda model: False))  # models with a compiled step are not measured
     batch = padded(architecture, architecture.inputs(3, seed=1))
     asked = {"num_beams": k, "num_return_sequences": k, "max_new_tokens": 9, "return_dict_in_generate": True}
     asked["output_scores"] = True
@@ -74,31 +74,31 @@ SETTINGS = {
 
 @pytest.mark.parametrize("what", SETTINGS)
 @pytest.mark.parametrize(("times", "engine"), [(0.8, "generate"), (1.2, "host")])
-def test_the_same_settings_are_measured_and_nothing_of_the_users_is_asked_for_it(what, times, engine, monkeypatch):
-    asked_of_the_user, measured = [], []
+def test_the_measurement_has_the_same_settings_and_calls_no_user_code(what, times, engine, monkeypatch):
+    user_calls, measured = [], []
 
     def measure(theirs, ours, longest):
-        before = len(asked_of_the_user)
+        before = len(user_calls)
         theirs(3)
         ours(3)
-        assert len(asked_of_the_user) == before
+        assert len(user_calls) == before
         measured.append(what)
         return times
 
-    def noted(found):
-        asked_of_the_user.append(1)
+    def counted_call(found):
+        user_calls.append(1)
         return found
 
-    mine = {
-        "logits_processor": [lambda ids, scores: noted(scores)],
-        "prefix_allowed_tokens_fn": lambda i, ids: noted(list(range(1, 40))),
-        "stopping_criteria": [lambda ids, scores, **_: noted(torch.zeros(len(ids), dtype=torch.bool))],
+    user_code = {
+        "logits_processor": [lambda ids, scores: counted_call(scores)],
+        "prefix_allowed_tokens_fn": lambda i, ids: counted_call(list(range(1, 40))),
+        "stopping_criteria": [lambda ids, scores, **_: counted_call(torch.zeros(len(ids), dtype=torch.bool))],
     }
     monkeypatch.setattr(crossover, "measure", measure)
     monkeypatch.setattr(crossover, "LARGE", float("inf"))
     architecture = ARCHITECTURES["gpt2"]
     model, batch = architecture.build(), padded(architecture, architecture.inputs(2, seed=1))
-    asked = {"num_beams": 3, "max_new_tokens": 6} | {name: mine.get(name, value) for name, value in SETTINGS[what].items()}
+    asked = {"num_beams": 3, "max_new_tokens": 6} | {name: user_code.get(name, value) for name, value in SETTINGS[what].items()}
     for _ in range(2):
         stats = bestfirst.Stats()
         ours = model.generate(**batch, **asked, custom_generate=bestfirst.generate, stats=stats)
@@ -111,22 +111,22 @@ def test_the_same_settings_are_measured_and_nothing_of_the_users_is_asked_for_it
 @pytest.mark.parametrize(
     ("seconds", "longest", "expected"),
     [
-        # the first token, then eight, by generate and here; three turns, of which the second is the best
-        ((4.0, 1.0, 11.0, 8.0), 8, 1.0),  # a long prompt says nothing of the tokens behind it
-        ((4.0, 4.0, 11.0, 7.5), 8, 11 / 7.5),  # nor does a short one, which costs both the same, of the whole
+        # of the first token, then of eight tokens, by generate and here; the second of three turns is the best
+        ((4.0, 1.0, 11.0, 8.0), 8, 1.0),  # gain from a long prompt alone: the later tokens decide
+        ((4.0, 4.0, 11.0, 7.5), 8, 11 / 7.5),  # gain from later tokens, prompt equal: the whole decides
         ((4.0, 4.0, 11.0, 7.5), 701, 704 / 354),
         ((4.0, 1.0, 4.0, 1.0), 1, 4.0),
     ],
 )
-def test_the_clock(seconds, longest, expected, monkeypatch):
+def test_speed_ratio_is_the_smaller_of_the_whole_call_and_of_later_tokens(seconds, longest, expected, monkeypatch):
     clock, many = [0.0], min(8, longest)
     took = dict(zip([("theirs", 1), ("ours", 1), ("theirs", many), ("ours", many)], seconds, strict=True))
     turns = []
 
-    def generate(who):
+    def generate(engine):
         def run(tokens):
-            turns.append((who, tokens))
-            clock[0] += took[who, tokens] * (1 if turns.count((who, tokens)) == 2 else 1.7)
+            turns.append((engine, tokens))
+            clock[0] += took[engine, tokens] * (1 if turns.count((engine, tokens)) == 2 else 1.7)
 
         return run
 
@@ -136,7 +136,7 @@ def test_the_clock(seconds, longest, expected, monkeypatch):
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_a_penalty_that_knows_the_padding_of_more_inputs_than_are_measured(k, monkeypatch):
+def test_a_repetition_penalty_for_more_inputs_than_are_measured(k, monkeypatch):
     architecture, ran = ARCHITECTURES["gpt2"], []
 
     def measure(theirs, ours, _):

@@ -1,4 +1,4 @@
-"""`assistant_model` and `prompt_lookup_num_tokens` with a beam: sequences and scores are those without, from fewer steps."""
+"""`assistant_model` and `prompt_lookup_num_tokens` with a beam: the same sequences and scores in fewer steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDER = {"custom_generate": hub_folder(), "trust_remote_code": True}
 
 
 @pytest.mark.parametrize("name", ["llama", "marian", "t5", "gpt2"])
-def test_outputs_are_those_without(name, small):
+def test_drafts_do_not_change_the_outputs(name, small):
     architecture, model = ARCHITECTURES[name], small(name)
     batch = padded(architecture, architecture.inputs(3, seed=2))
     asked = {"num_beams": 3, "max_new_tokens": 8, "return_dict_in_generate": True, "output_scores": True, **batch}
@@ -27,7 +27,7 @@ def test_outputs_are_those_without(name, small):
         assert stats.engine == "host"
         assert stats.drafted >= stats.accepted
         if "assistant_model" in draft:
-            assert stats.accepted > 0  # it is the model itself
+            assert stats.accepted > 0  # the assistant is the model itself
 
 
 def test_an_assistant_that_agrees_saves_steps(small):
@@ -44,13 +44,13 @@ def test_an_assistant_that_agrees_saves_steps(small):
         assert steps[False] <= 0.6 * steps[True]
 
 
-def test_sampling_has_no_drafts_here(small):
+def test_drafts_are_rejected_when_sampling(small):
     batch = padded(ARCHITECTURES["llama"], ARCHITECTURES["llama"].inputs(1, seed=3))
     with pytest.raises(ValueError, match=r"cannot honour .* or a draft here: do_sample=True: it samples"):
         small("llama").generate(**batch, do_sample=True, prompt_lookup_num_tokens=2, custom_generate=bestfirst.generate)
 
 
-def test_an_assistant_is_a_model(small):
+def test_assistant_model_must_be_a_model(small):
     batch = padded(ARCHITECTURES["llama"], ARCHITECTURES["llama"].inputs(1, seed=3))
     with pytest.raises(ValueError, match="assistant_model must be a model of transformers, got str"):
         small("llama").generate(**batch, num_beams=2, assistant_model="gpt2", custom_generate=bestfirst.generate)

@@ -1,4 +1,4 @@
-"""What `generate` returns: tensors and fields as Hugging Face has them, and what is in those that only a beam search fills."""
+"""The output of `generate`: tensors and fields as Hugging Face has them, and what best-first search puts into beam fields."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def batch_of(name, n=3, seed=11):
 
 @pytest.mark.parametrize("name", ["marian", "t5", "llama"])
 @pytest.mark.parametrize("k", [1, 4])
-def test_without_a_dict_it_is_a_tensor_like_hugging_faces(name, k, small):
+def test_without_return_dict_the_output_is_a_tensor_like_hugging_faces(name, k, small):
     theirs, ours = both(small(name), batch_of(name), lambda: {"num_beams": k, "max_new_tokens": 9})
     assert ours.dtype == theirs.dtype
     assert torch.equal(ours, theirs)
@@ -29,7 +29,7 @@ def test_without_a_dict_it_is_a_tensor_like_hugging_faces(name, k, small):
 
 @pytest.mark.parametrize("name", ["marian", "llama"])
 @pytest.mark.parametrize("k", [1, 3])
-def test_with_a_dict_it_is_hugging_faces_class(name, k, small):
+def test_with_return_dict_the_output_is_of_hugging_faces_class(name, k, small):
     settings = {"num_beams": k, "max_new_tokens": 9, "return_dict_in_generate": True, "output_scores": True}
     theirs, ours = both(small(name), batch_of(name), lambda: settings)
     assert type(ours) is type(theirs)
@@ -51,8 +51,8 @@ def test_transition_scores_sum_up_to_the_sequences_scores(small):
     assert torch.isfinite(normalized).all()
 
 
-def test_a_step_of_scores_holds_the_whole_row_of_every_prefix_that_was_returned(small):
-    """The rest of a beam is -inf: best-first search never looked at it, or found it wanting."""
+def test_scores_hold_the_whole_row_of_every_prefix_of_a_returned_sequence(small):
+    """The rest of a beam is -inf: best-first search never scored it, or discarded it."""
     model = small("marian")
     batch = batch_of("marian", 2)
     asked = {"num_beams": 4, "num_return_sequences": 2, "max_new_tokens": 9, "output_scores": True, "bad_words_ids": None}
@@ -75,7 +75,7 @@ def test_a_step_of_scores_holds_the_whole_row_of_every_prefix_that_was_returned(
     "processor", [{"bad_words_ids": None}, {"forced_bos_token_id": 9, "bad_words_ids": None}, {"repetition_penalty": 1.3}]
 )
 @pytest.mark.parametrize("name", ["marian", "mbart", "t5"])
-def test_greedy_scores_are_the_models_own_and_zero_beyond_the_end(name, processor, small):
+def test_greedy_scores_equal_hugging_faces_and_are_zero_beyond_the_end(name, processor, small):
     asked = {"num_beams": 1, "max_new_tokens": 12, "return_dict_in_generate": True, "output_scores": True, **processor}
     theirs, ours = both(small(name), batch_of(name, 5), lambda: asked)
     assert len(theirs.scores) == len(ours.scores)
@@ -89,7 +89,7 @@ def test_greedy_scores_are_the_models_own_and_zero_beyond_the_end(name, processo
                 assert not got[row].any()
 
 
-def test_sequences_scores_come_without_output_scores_too(small):
+def test_sequences_scores_do_not_need_output_scores(small):
     ours = small("marian").generate(
         **batch_of("marian"), num_beams=3, max_new_tokens=8, return_dict_in_generate=True, custom_generate=bestfirst.generate
     )
@@ -100,8 +100,8 @@ def test_sequences_scores_come_without_output_scores_too(small):
 # -- fewer answers than asked for ------------------------------------------------------------------------------------------
 
 
-def only(*outputs):
-    """A constraint to these outputs: after each prefix, what goes on to one of them."""
+def allow_only(*outputs):
+    """A constraint to these outputs: after each prefix, the tokens that lead to one."""
 
     def allowed(i, ids):
         prefix = tuple(ids.tolist()[1:])
@@ -114,7 +114,7 @@ def only(*outputs):
 
 @pytest.mark.parametrize("early_stopping", [True, False, "never"])
 def test_constraints_with_fewer_continuations_than_beams_give_each_output_once(early_stopping, small):
-    """Hugging Face fills its beams with copies that score -1e9; here what does not exist is padding that scores -inf."""
+    """Hugging Face fills its beams with copies that score -1e9; here missing outputs are padding that scores -inf."""
     outputs = {(5, 6, EOS), (5, 9, 12, EOS), (8, EOS)}
     asked = {
         "num_beams": 5,
@@ -126,7 +126,7 @@ def test_constraints_with_fewer_continuations_than_beams_give_each_output_once(e
     ours = small("marian").generate(
         **batch_of("marian", 2),
         **asked,
-        prefix_allowed_tokens_fn=only(*outputs),
+        prefix_allowed_tokens_fn=allow_only(*outputs),
         return_dict_in_generate=True,
         custom_generate=bestfirst.generate,
     )
@@ -141,19 +141,19 @@ def test_constraints_with_fewer_continuations_than_beams_give_each_output_once(e
 
 
 @pytest.mark.parametrize("early_stopping", [False, "never"])
-def test_under_a_tight_constraint_hugging_faces_real_outputs_are_ours(early_stopping, small, cases, tally):
-    """Random lists of allowed outputs, often fewer than beams: whatever Hugging Face does not make up comes in the same order."""
+def test_under_a_tight_constraint_hugging_faces_real_outputs_are_returned(early_stopping, small, cases, tally):
+    """Random lists of allowed outputs, often fewer than beams: Hugging Face's real outputs are the same, in order."""
     model, hypotheses, differences = small("marian"), 0, []
     for case in cases(15, full=150):
-        dice = random.Random(case)
-        outputs = {(*(dice.choice((5, 6, 9, 12)) for _ in range(dice.randint(1, 5))), EOS) for _ in range(dice.randint(1, 9))}
+        rng = random.Random(case)
+        outputs = {(*(rng.choice((5, 6, 9, 12)) for _ in range(rng.randint(1, 5))), EOS) for _ in range(rng.randint(1, 9))}
         asked = {
             "num_beams": 4,
             "num_return_sequences": 4,
             "max_new_tokens": 8,
-            "length_penalty": dice.choice((0.0, 1.0)),
+            "length_penalty": rng.choice((0.0, 1.0)),
             "early_stopping": early_stopping,
-            "prefix_allowed_tokens_fn": only(*outputs),
+            "prefix_allowed_tokens_fn": allow_only(*outputs),
             "return_dict_in_generate": True,
             "output_scores": True,
         }
@@ -172,7 +172,7 @@ def test_under_a_tight_constraint_hugging_faces_real_outputs_are_ours(early_stop
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_a_function_of_allowed_tokens_is_asked_once_about_each_hypothesis(small, k):
+def test_prefix_allowed_tokens_fn_is_called_once_for_each_hypothesis(small, k):
     asked = []
 
     def allowed(i, ids):
@@ -189,7 +189,7 @@ def test_a_function_of_allowed_tokens_is_asked_once_about_each_hypothesis(small,
     assert len(set(asked)) == len(asked) > 0
 
 
-def test_a_constraint_that_allows_nothing_is_named(small):
+def test_a_constraint_that_allows_nothing_is_an_error(small):
     with pytest.raises(ValueError, match=r"prefix_allowed_tokens_fn allows nothing after \[2, \d+\] of input 0"):
         small("marian").generate(
             **batch_of("marian", 1),
@@ -200,8 +200,8 @@ def test_a_constraint_that_allows_nothing_is_named(small):
         )
 
 
-def test_a_constraint_sees_its_own_input(small):
-    """Batched, in any order of scoring, the function is asked with the number of the input that the prefix belongs to."""
+def test_a_constraint_gets_the_index_of_its_input(small):
+    """Batched, in any order of scoring, the function gets the index of the input that the prefix belongs to."""
     asked_with = set()
 
     def allowed(i, ids):
@@ -220,10 +220,10 @@ def test_a_constraint_sees_its_own_input(small):
     assert all(set(ids) <= {START, 4 + i} for i, ids in asked_with)
 
 
-# -- settings that fit no table ----------------------------------------------------------------------------------------------
+# -- other settings --------------------------------------------------------------------------------------------------------
 
 
-def test_a_processor_of_the_users_own_goes_level_by_level_unless_best_first_is_asked_for(small):
+def test_a_custom_processor_runs_level_by_level_unless_best_first_is_requested(small):
     model, batch, stats = small("marian"), batch_of("marian"), bestfirst.Stats()
     asked = {"num_beams": 3, "max_new_tokens": 9, "custom_generate": bestfirst.generate, "stats": stats}
     model.generate(**batch, **asked, logits_processor=LogitsProcessorList([lambda ids, scores: scores - 0.1]))
@@ -238,7 +238,7 @@ def test_a_processor_of_the_users_own_goes_level_by_level_unless_best_first_is_a
         )
 
 
-def test_max_length_beyond_the_models_positions_ends_where_they_end(small):
+def test_max_length_is_limited_by_the_models_positions(small):
     model = small("bart")
     ours = model.generate(
         **batch_of("bart"), num_beams=2, max_length=500, suppress_tokens=[EOS], custom_generate=bestfirst.generate

@@ -1,4 +1,4 @@
-"""Arguments that `generate` gets from us: score, strategy, dtype, row_budget, trace, stats."""
+"""The drop-in's own arguments: score, strategy, dtype, row_budget, trace, stats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(small):
 
 
 @pytest.mark.parametrize("score", [LengthReward(0.7), BoundedLengthReward(0.5, 1.2), LengthNormalized(0.3), "logprob"])
-def test_score_takes_the_place_of_length_penalty(score, run, small):
+def test_score_replaces_length_penalty(score, run, small):
     """The same as `decode` with this score."""
     ours = run(score=score, num_return_sequences=2, return_dict_in_generate=True, length_penalty=2.0)
     model = bestfirst.wrap(small("marian"))
@@ -57,13 +57,13 @@ def test_a_strategy_may_be_an_object(run):
     assert torch.equal(run(strategy=best_first_beam(4), early_stopping="never"), run(early_stopping="never"))
 
 
-def test_a_strategy_that_is_an_object_has_its_own_beam(run):
-    """`num_beams` may be what the model's config says, or transformers' default: nobody has to repeat the strategy's there."""
+def test_a_strategy_object_has_its_own_beam_size(run):
+    """`num_beams` may be what the model's config says, or transformers' default: the strategy's counts."""
     expected = run(early_stopping="never", num_beams=3)
     assert all(torch.equal(run(strategy=best_first_beam(3), num_beams=k), expected) for k in (1, 3, 4, 5))
 
 
-def test_early_stopping_goes_level_by_level_and_best_first_leaves_out_what_cannot_matter(run):
+def test_under_early_stopping_best_first_equals_beam_with_fewer_calls(run):
     stats = {"best-first": Stats(), "beam": Stats()}
     found = [run(strategy=name, early_stopping=True, stats=stats[name]) for name in stats]
     assert torch.equal(*found)
@@ -71,8 +71,8 @@ def test_early_stopping_goes_level_by_level_and_best_first_leaves_out_what_canno
     assert stats["best-first"].calls < stats["beam"].calls
 
 
-def test_diverse_groups_take_the_place_of_group_beam_search(run):
-    """Each group's best starts otherwise if the penalty is high enough."""
+def test_diverse_groups_replace_group_beam_search(run):
+    """With a high penalty each group's best starts with another token."""
     diverse = Diverse(groups=4, penalty=100.0, score=LengthNormalized(1.0))
     ours = run(score=diverse, strategy="beam", num_return_sequences=4).view(4, 4, -1)
     assert all(len({row[1] for row in each}) == 4 for each in ours.tolist())
@@ -89,7 +89,7 @@ def test_results_and_calls_do_not_depend_on_the_row_budget(rows, run):
     assert stats.steps >= stats.rows / rows
 
 
-def test_stats_tell_what_it_cost(run):
+def test_stats_report_calls_rows_steps_and_seconds(run):
     stats, total = Stats(), Stats()
     run(stats=stats, num_return_sequences=2)
     run(stats=total, num_return_sequences=2)
@@ -100,8 +100,8 @@ def test_stats_tell_what_it_cost(run):
     assert (total.rows, total.steps) == (stats.rows, stats.steps)
 
 
-def test_stats_add_up_over_calls_as_those_of_decode_do(run):
-    """`search` and `results` are the last call's; what `generate`'s own loop costs is not known."""
+def test_stats_add_up_over_calls(run):
+    """`search` and `results` are the last call's; the cost of `generate`'s own loop is unknown."""
     stats = Stats()
     run(stats=stats)
     once = stats.calls
@@ -130,19 +130,19 @@ def test_trace_records_each_inputs_search(run):
         ({"row_budget": 0}, "row_budget must be at least 1, got 0"),
     ],
 )
-def test_bad_values(asked, message, run):
+def test_invalid_values_are_rejected(asked, message, run):
     with pytest.raises(ValueError, match=message):
         run(**asked)
 
 
-def test_ends_with_eos_or_is_full_length(run):
+def test_outputs_end_with_eos_or_have_full_length(run):
     for row in run().tolist():
         assert EOS in row or len(row) == 11
 
 
 @pytest.mark.skipif(HERE.eight is None, reason="this CPU has neither VNNI nor AVX2")
-def test_in_eight_bits_it_is_beam_search_of_that_model(run):
-    """Its scores are near the model's own, and are not those."""
+def test_int8_best_first_search_equals_int8_beam_search(run):
+    """Its scores are near the float model's, and not equal."""
     asked = {"num_return_sequences": 3, "return_dict_in_generate": True, "early_stopping": "never"}
     ours, beam, own = run(dtype="int8", **asked), run(dtype="int8", strategy="beam", **asked), run(**asked)
     assert torch.equal(ours.sequences, beam.sequences)
@@ -150,7 +150,7 @@ def test_in_eight_bits_it_is_beam_search_of_that_model(run):
     assert 0 < (ours.sequences_scores - own.sequences_scores).abs().max() < 0.1
 
 
-def test_what_cannot_be_computed_in_eight_bits_is_said(run, small):
+def test_unsupported_dtypes_are_errors(run, small):
     with pytest.raises(ValueError, match="dtype must be 'int8' or None, got 'fp16': otherwise it is what the model"):
         run(dtype="fp16")
     given = padded(ARCHITECTURES["t5"], ARCHITECTURES["t5"].inputs(2, seed=1))

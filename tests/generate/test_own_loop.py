@@ -1,4 +1,4 @@
-"""What reaches a model on a way that only `generate`'s own loop goes: that loop runs, and its output is what comes out."""
+"""Inputs, models and settings that only `generate`'s own loop supports: it runs, and its output is returned."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from engine.builders import ARCHITECTURES, peaked
 from generate.differences import both, compare, padded
 
 LLAMA, MARIAN = ARCHITECTURES["llama"], ARCHITECTURES["marian"]
-ASKED = {"num_beams": 3, "max_new_tokens": 6}
+SETTINGS = {"num_beams": 3, "max_new_tokens": 6}
 
 
-def same_by_its_own_loop(model, batch, why, **asked):
+def check_own_loop_runs(model, batch, why, **asked):
     stats = Stats()
-    asked = {**ASKED, **asked}
+    asked = {**SETTINGS, **asked}
     torch.manual_seed(0)
     theirs = model.generate(**copy.deepcopy(batch), **asked)
     torch.manual_seed(0)
     ours = model.generate(**copy.deepcopy(batch), **asked, custom_generate=bestfirst.generate, stats=stats)
-    equal(ours, theirs)
+    assert_equal(ours, theirs)
     assert stats.engine == "generate"
     assert why in stats.search
 
 
-def equal(ours, theirs):
-    """Tensors, and whatever holds them."""
+def assert_equal(ours, theirs):
+    """For tensors and their containers."""
     if isinstance(theirs, torch.Tensor):
         assert torch.equal(ours, theirs)
     elif isinstance(theirs, (tuple, list)):
         for each in zip(ours, theirs, strict=True):
-            equal(*each)
+            assert_equal(*each)
     elif hasattr(theirs, "keys"):
         assert ours.keys() == theirs.keys()
         for name in theirs:
-            equal(ours[name], theirs[name])
+            assert_equal(ours[name], theirs[name])
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -63,77 +63,77 @@ def equal(ours, theirs):
         ({"position_ids": torch.arange(5, 13).expand(2, -1)}, "position_ids"),
     ],
 )
-def test_settings_that_only_its_own_loop_honours(asked, why, k, small):
+def test_own_loop_runs_settings_that_only_it_supports(asked, why, k, small):
     for name in ("llama",) if "position_ids" in asked or "guidance_scale" in asked else ("llama", "marian"):
         batch = {"input_ids": torch.arange(4, 20).view(2, 8), "attention_mask": torch.ones(2, 8, dtype=torch.long)}
         model = copy.deepcopy(small(name))
         model.config._attn_implementation = "eager"
-        same_by_its_own_loop(model, batch, why, num_beams=k, **asked, return_dict_in_generate=True)
+        check_own_loop_runs(model, batch, why, num_beams=k, **asked, return_dict_in_generate=True)
 
 
-def test_embeddings_instead_of_tokens(small):
-    dice = torch.Generator().manual_seed(0)
-    batch = {"inputs_embeds": torch.randn(2, 5, 32, generator=dice), "attention_mask": torch.tensor([[0, 0, 1, 1, 1], [1] * 5])}
-    same_by_its_own_loop(small("llama"), batch, "the decoder takes inputs_embeds beside token ids")
+def test_own_loop_runs_input_embeddings(small):
+    rng = torch.Generator().manual_seed(0)
+    batch = {"inputs_embeds": torch.randn(2, 5, 32, generator=rng), "attention_mask": torch.tensor([[0, 0, 1, 1, 1], [1] * 5])}
+    check_own_loop_runs(small("llama"), batch, "the decoder takes inputs_embeds beside token ids")
 
 
-def test_padded_decoder_prompts_of_an_encoder_decoder(small):
+def test_own_loop_runs_padded_decoder_prompts(small):
     prompt = {"decoder_input_ids": torch.tensor([[2, 5], [2, 6]]), "decoder_attention_mask": torch.tensor([[0, 1], [1, 1]])}
     batch = {**padded(MARIAN, MARIAN.inputs(2, seed=1)), **prompt}
-    same_by_its_own_loop(small("marian"), batch, "decoder_attention_mask has zeros")
+    check_own_loop_runs(small("marian"), batch, "decoder_attention_mask has zeros")
 
 
 @pytest.mark.parametrize("name", ["llama", "marian"])
-def test_an_input_that_is_all_padding(name, small):
+def test_own_loop_runs_an_input_that_is_all_padding(name, small):
     batch = {"input_ids": torch.tensor([[5, 6], [4, 4]]), "attention_mask": torch.tensor([[1, 1], [0, 0]])}
-    same_by_its_own_loop(small(name), batch, "the attention_mask of an input is all zeros")
+    check_own_loop_runs(small(name), batch, "the attention_mask of an input is all zeros")
 
 
 @pytest.mark.parametrize("name", ["llama", "t5", "marian"])
-def test_a_call_under_autocast_after_one_without(name, small):
-    """And one without again: nothing of it stays."""
+def test_own_loop_runs_only_the_call_under_autocast(name, small):
+    """The engine runs the calls before and after."""
     architecture, model = ARCHITECTURES[name], small(name)
     batch = padded(architecture, architecture.inputs(2, seed=1))
-    before = model.generate(**batch, **ASKED, custom_generate=bestfirst.generate)
+    before = model.generate(**batch, **SETTINGS, custom_generate=bestfirst.generate)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        same_by_its_own_loop(model, batch, "torch.autocast")
+        check_own_loop_runs(model, batch, "torch.autocast")
     stats = Stats()
-    assert torch.equal(model.generate(**batch, **ASKED, custom_generate=bestfirst.generate, stats=stats), before)
+    assert torch.equal(model.generate(**batch, **SETTINGS, custom_generate=bestfirst.generate, stats=stats), before)
     assert stats.engine == "host"
 
 
-def test_weights_on_disk(tmp_path):
+def test_own_loop_runs_weights_offloaded_to_disk(tmp_path):
     offload = pytest.importorskip("accelerate").disk_offload
     model = LLAMA.build()
     offload(model, tmp_path, execution_device=torch.device("cpu"))
-    same_by_its_own_loop(model, padded(LLAMA, LLAMA.inputs(2, seed=1)), "not in memory")
+    check_own_loop_runs(model, padded(LLAMA, LLAMA.inputs(2, seed=1)), "not in memory")
 
 
 @pytest.mark.parametrize("kind", ["PromptTuningConfig", "PrefixTuningConfig", "PromptEncoderConfig"])
-def test_virtual_tokens(kind):
+def test_own_loop_runs_virtual_tokens_of_peft(kind):
     peft = pytest.importorskip("peft")
     sizes = {} if kind == "PromptTuningConfig" else {"encoder_hidden_size": 32}
     model = peft.get_peft_model(LLAMA.build(), getattr(peft, kind)(task_type="CAUSAL_LM", num_virtual_tokens=3, **sizes)).eval()
-    same_by_its_own_loop(model, padded(LLAMA, LLAMA.inputs(2, seed=1)), "")
+    check_own_loop_runs(model, padded(LLAMA, LLAMA.inputs(2, seed=1)), "")
 
 
-def test_a_prefix_of_an_encoder_decoder():
+def test_own_loop_runs_prefix_tuning_of_an_encoder_decoder():
     peft, t5 = pytest.importorskip("peft"), ARCHITECTURES["t5"]
     settings = peft.PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3, encoder_hidden_size=32)
     model = peft.get_peft_model(t5.build(), settings).eval()
-    same_by_its_own_loop(model, padded(t5, t5.inputs(2, seed=1)), "prepare_inputs_for_generation is not the model's own")
+    check_own_loop_runs(model, padded(t5, t5.inputs(2, seed=1)), "prepare_inputs_for_generation is not the model's own")
 
 
 @pytest.mark.parametrize("kind", ["PromptTuningConfig", "PromptEncoderConfig"])
 @pytest.mark.parametrize("name", ["t5", "bart"])
-def test_virtual_tokens_of_an_encoder(kind, name):
-    """PEFT runs `generate` of the model within, with embeddings for its encoder."""
+def test_virtual_tokens_of_an_encoder_equal_generate(kind, name):
+    """PEFT calls `generate` of the base model with embeddings for its encoder."""
     peft, architecture = pytest.importorskip("peft"), ARCHITECTURES[name]
     sizes = {} if kind == "PromptTuningConfig" else {"encoder_hidden_size": 32}
     settings = getattr(peft, kind)(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3, **sizes)
     model = peft.get_peft_model(architecture.build(), settings).eval()
     batch = padded(architecture, architecture.inputs(2, seed=1))
-    asked = {**ASKED, "return_dict_in_generate": True, "output_scores": True}
+    asked = {**SETTINGS, "return_dict_in_generate": True, "output_scores": True}
     theirs, without = model.generate(**batch, **asked), model.get_base_model().generate(**batch, **asked)
     ours = model.generate(**batch, **asked, custom_generate=bestfirst.generate)
     assert torch.equal(ours.sequences, theirs.sequences)
@@ -142,23 +142,23 @@ def test_virtual_tokens_of_an_encoder(kind, name):
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_every_process_runs_as_often_as_the_others(k, small, monkeypatch):
+def test_own_loop_runs_synced_gpus(k, small, monkeypatch):
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_, **__: None)
-    same_by_its_own_loop(small("llama"), padded(LLAMA, LLAMA.inputs(2, seed=1)), "synced_gpus", num_beams=k, synced_gpus=True)
+    check_own_loop_runs(small("llama"), padded(LLAMA, LLAMA.inputs(2, seed=1)), "synced_gpus", num_beams=k, synced_gpus=True)
 
 
-def test_a_prefix_in_the_cache():
+def test_own_loop_runs_a_cache_that_holds_a_prefix():
     model = LLAMA.build()
     ids = torch.tensor([[5, 6, 7, 8], [9, 5, 6, 7]])
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
         model(input_ids=ids[:, :-1].repeat_interleave(3, 0), past_key_values=cache, use_cache=True)
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "past_key_values": cache}
-    same_by_its_own_loop(model, batch, "past_key_values holds a prefix")
+    check_own_loop_runs(model, batch, "past_key_values holds a prefix")
 
 
-def test_inputs_that_are_prepared_in_another_way():
-    """As PEFT's prompt tuning does, and a user's own class may."""
+def test_own_loop_runs_overridden_prepare_inputs_for_generation():
+    """As PEFT's prompt tuning does, and user-defined classes may."""
     model = LLAMA.build()
 
     class Shifted(type(model)):
@@ -167,19 +167,19 @@ def test_inputs_that_are_prepared_in_another_way():
             return {**given, "input_ids": (given["input_ids"] + 1) % 40}
 
     model.__class__ = Shifted
-    same_by_its_own_loop(model, padded(LLAMA, LLAMA.inputs(2, seed=1)), "prepare_inputs_for_generation")
+    check_own_loop_runs(model, padded(LLAMA, LLAMA.inputs(2, seed=1)), "prepare_inputs_for_generation")
 
 
-def test_padding_on_the_right():
+def test_own_loop_runs_padding_on_the_right():
     model = LLAMA.build()
     batch = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 0]]), "attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0]])}
-    same_by_its_own_loop(model, batch, "padding is not on the left alone")
+    check_own_loop_runs(model, batch, "padding is not on the left alone")
 
 
 @pytest.mark.parametrize(
     ("kind", "why"), [("bart", "counts padding as positions"), ("roberta", "positions of its own for padding")]
 )
-def test_decoders_that_count_padding(kind, why):
+def test_own_loop_runs_decoders_that_count_padding_as_positions(kind, why):
     sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     if kind == "bart":
         config = BartConfig(
@@ -189,14 +189,14 @@ def test_decoders_that_count_padding(kind, why):
     else:
         model = peaked(RobertaForCausalLM(RobertaConfig(**sizes, is_decoder=True, pad_token_id=1)), seed=0, eos=1.5).eval()
     batch = {"input_ids": torch.tensor([[5, 6, 7], [1, 8, 9]]), "attention_mask": torch.tensor([[1, 1, 1], [0, 1, 1]])}
-    same_by_its_own_loop(model, batch, why)
+    check_own_loop_runs(model, batch, why)
 
 
-def test_with_a_strategy_of_ones_own_that_is_an_error():
+def test_inputs_for_the_own_loop_are_errors_with_an_explicit_strategy():
     model = LLAMA.build()
     batch = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 0]]), "attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0]])}
     with pytest.raises(ValueError, match="padding is not on the left alone"):
-        model.generate(**batch, **ASKED, custom_generate=bestfirst.generate, strategy="best-first")
+        model.generate(**batch, **SETTINGS, custom_generate=bestfirst.generate, strategy="best-first")
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_with_a_strategy_of_ones_own_that_is_an_error():
     [{"min_new_tokens": 4}, {"no_repeat_ngram_size": 1}, {"bad_words_ids": [[5, 6], [6, 5], [9, 9]]}, {"suppress_tokens": [1]}],
 )
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_what_is_allowed_and_forbidden(forbids, k, small):
+def test_allowed_tokens_that_are_forbidden_too_equal_generate(forbids, k, small):
     """Where no beam survives, Hugging Face forces what `prefix_allowed_tokens_fn` allows."""
 
     def allowed(i, ids):
@@ -221,29 +221,29 @@ def test_what_is_allowed_and_forbidden(forbids, k, small):
 
 
 @pytest.mark.parametrize("name", ["marian", "t5", "gpt2"])
-def test_dropout_of_a_model_in_training_mode(name):
-    """Of functions, which only a config knows of, and of modules; it ends with the mode."""
+def test_own_loop_runs_dropout_in_training_mode(name):
+    """Of functions, known to the config only, and of modules; the engine runs after `eval()`."""
     architecture = ARCHITECTURES[name]
     rates = {"dropout": 0.4, "dropout_rate": 0.4, "resid_pdrop": 0.4}
     known = architecture.config().to_dict()
     model = architecture.build(**{rate: value for rate, value in rates.items() if rate in known})
     batch, stats = padded(architecture, architecture.inputs(2, seed=1)), Stats()
-    same_by_its_own_loop(model.train(), batch, "training mode")
-    model.eval().generate(**batch, **ASKED, custom_generate=bestfirst.generate, stats=stats)
+    check_own_loop_runs(model.train(), batch, "training mode")
+    model.eval().generate(**batch, **SETTINGS, custom_generate=bestfirst.generate, stats=stats)
     assert stats.engine == "host"
 
 
-def test_training_mode_without_dropout_changes_nothing():
+def test_the_engine_runs_training_mode_without_dropout():
     model, stats = LLAMA.build().train(), Stats()
     batch = padded(LLAMA, LLAMA.inputs(2, seed=1))
-    ours = model.generate(**batch, **ASKED, custom_generate=bestfirst.generate, stats=stats)
-    equal(ours, model.generate(**batch, **ASKED))
+    ours = model.generate(**batch, **SETTINGS, custom_generate=bestfirst.generate, stats=stats)
+    assert_equal(ours, model.generate(**batch, **SETTINGS))
     assert stats.engine == "host"
     assert model.training
 
 
-def test_padding_that_has_a_position_of_its_own(small):
-    """M2M100's decoder looks at its tokens: padding stands nowhere. Such a prompt, and such an output, is the own loop's."""
+def test_own_loop_runs_padding_that_has_a_position_of_its_own(small):
+    """M2M100's decoder computes positions from tokens, without padding: the own loop runs prompts and outputs that have it."""
     model = copy.deepcopy(small("m2m100"))
     pad = model.config.pad_token_id
     model.generation_config.forced_bos_token_id = model.generation_config.suppress_tokens = None
@@ -251,10 +251,10 @@ def test_padding_that_has_a_position_of_its_own(small):
     batch = padded(ARCHITECTURES["m2m100"], ARCHITECTURES["m2m100"].inputs(2, seed=1))
     why = "the decoder gives padding a position of its own"
     prompt = torch.tensor([[model.config.decoder_start_token_id, pad, 5]] * 2)
-    same_by_its_own_loop(model, {**batch, "decoder_input_ids": prompt}, why)
+    check_own_loop_runs(model, {**batch, "decoder_input_ids": prompt}, why)
     others = [token for token in range(model.config.vocab_size) if token not in (pad, model.config.eos_token_id)]
     allowed = {"prefix_allowed_tokens_fn": lambda _, ids: [pad] if len(ids) == 3 else others}
-    same_by_its_own_loop(model, batch, why, **allowed, return_dict_in_generate=True, output_scores=True)
+    check_own_loop_runs(model, batch, why, **allowed, return_dict_in_generate=True, output_scores=True)
 
 
 class Ends(StoppingCriteria):
@@ -262,9 +262,9 @@ class Ends(StoppingCriteria):
         return input_ids[:, -1] % 3 == 0
 
 
-def test_greedily_without_an_eos_what_a_criterion_has_ended_goes_on(small):
+def test_own_loop_runs_greedy_search_with_a_criterion_but_no_eos(small):
     model = copy.deepcopy(small("llama"))
     model.generation_config.eos_token_id = None
     batch = {"input_ids": torch.arange(4, 20).view(2, 8)}
     asked = {"num_beams": 1, "stopping_criteria": [Ends()], "pad_token_id": 0, "max_new_tokens": 12}
-    same_by_its_own_loop(model, batch, "without an EOS", **asked)
+    check_own_loop_runs(model, batch, "without an EOS", **asked)

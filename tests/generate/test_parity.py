@@ -17,19 +17,19 @@ from scale import FULL
 
 @cache
 def sample():
-    """Every pair of values once in a normal run; at full scale a thousand random combinations more."""
+    """Every pair of values at least once; at full scale a thousand random combinations more."""
     return [*pairwise(seed=5), *(at_random(seed=6, n=1000) if FULL else ())]
 
 
-def test_the_sample_has_every_pair_of_values():
+def test_the_sample_has_every_value_of_every_factor():
     assert len(sample()) >= len(FACTORS["architecture"]) * len(PROCESSORS)
     for a, values in FACTORS.items():
         assert {setting[a] for setting in sample()} == set(values)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_generate_with_and_without(name, small, tally):
-    """Sequences, scores and transition scores, n-best, but for near-ties: within 1e-4, or decided by the last bits of a float."""
+def test_the_drop_in_equals_generate(name, small, tally):
+    """Sequences, scores and transition scores, n-best, except near-ties: within 1e-4, or decided by the last bits of a float."""
     architecture, model = ARCHITECTURES[name], small(name)
     differences, hypotheses, ties = [], 0, 0
     for number, setting in enumerate(sample()):
@@ -40,7 +40,7 @@ def test_generate_with_and_without(name, small, tally):
         batch = padded(architecture, architecture.inputs(setting["batch"], seed=number))
         found = compare(model, *both(model, batch, make, stats=stats), n)
         hypotheses, ties = hypotheses + found.hypotheses, ties + found.near_ties
-        if found.differences and by_last_bits(model, batch, make, n):
+        if found.differences and equal_in_double_precision(model, batch, make, n):
             ties += 1
         else:
             differences += [f"{setting}: {difference}" for difference in found.differences]
@@ -51,7 +51,7 @@ def test_generate_with_and_without(name, small, tally):
     assert differences == []
 
 
-def by_last_bits(model, batch, make, n):
+def equal_in_double_precision(model, batch, make, n):
     """Whether the two agree in double precision: then a near-tie at a beam's edge made them differ."""
     double = copy.deepcopy(model).double()
     exact = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in batch.items()}
@@ -66,7 +66,7 @@ def expected_search(setting):
     return "level by level" if setting["processor"] in ("custom processor", "stopping_criteria") else "best-first"
 
 
-def test_the_embedded_model(embedded, tally):
+def test_the_drop_in_equals_generate_on_the_embedded_model(embedded, tally):
     """Real text, a real vocabulary: top and 4-best, the defaults and the exact setting."""
     lines = (Path(__file__).parents[1] / "data" / "tatoeba-200.de").read_text(encoding="utf-8").splitlines()
     lines = lines if FULL else lines[:40]

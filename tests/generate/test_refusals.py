@@ -1,4 +1,4 @@
-"""What asks for another algorithm is an error that names the argument; so is what transformers swallows."""
+"""Arguments that ask for another algorithm, or that transformers swallows, are errors that name them."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ FOLDER = {"custom_generate": hub_folder(), "trust_remote_code": True}
         ({"constraints": ["any"]}, r"constraints=\['any'\]"),
     ],
 )
-def test_each_is_named(asked, name, small):
-    """With a callable, and by the folder."""
+def test_each_unsupported_argument_is_named(asked, name, small):
+    """With a callable, and with the folder."""
     settings = {"num_beams": 4, "max_new_tokens": 4, "return_dict_in_generate": True, **BATCH, **asked}
     for route in ({"custom_generate": bestfirst.generate}, FOLDER):
         with pytest.raises(ValueError, match=f"bestfirst.generate cannot honour {name}"):
             small("llama").generate(**settings, **route)
 
 
-def test_a_processor_that_wants_more_than_scores(small):
+def test_a_processor_with_more_arguments_is_an_error(small):
     class Wants:
         def __call__(self, input_ids, scores, more):
             return scores
@@ -52,18 +52,18 @@ def test_a_processor_that_wants_more_than_scores(small):
         )
 
 
-def test_the_folder_route_sees_a_paged_cache(small):
+def test_a_paged_cache_is_an_error_with_the_folder(small):
     with pytest.raises(ValueError, match=r"cannot honour cache_implementation='paged': .*; leave it out"):
         small("llama").generate(**BATCH, num_beams=2, **FOLDER, cache_implementation="paged")
 
 
-def test_called_by_itself(small):
+def test_calling_the_drop_in_directly_is_an_error(small):
     with pytest.raises(TypeError, match=r"use model.generate\(..., custom_generate=bestfirst.generate\)"):
         bestfirst.generate(small("llama"), BATCH["input_ids"], num_beams=2)
 
 
-def test_a_model_whose_scores_depend_on_its_batch():
-    """FSMT, given the encoder's output and no cache, looks at what follows a token: no decoder of the engine gives its scores."""
+def test_own_loop_runs_a_decoder_that_attends_to_later_tokens():
+    """FSMT, given the encoder's output and no cache, attends to later tokens: no decoder of the engine gives its scores."""
     settings = {name: value for name, value in BART.items() if name != "vocab_size"}
     config = FSMTConfig(**settings, src_vocab_size=VOCABULARY, tgt_vocab_size=VOCABULARY, langs=["de", "en"])
     model = peaked(FSMTForConditionalGeneration(config), seed=0, eos=1.5).eval()
@@ -90,6 +90,6 @@ def test_a_model_whose_scores_depend_on_its_batch():
         ({"score": "length-reward", "score_options": {"beta": None}}, "beta must be a number of at least 0, got None"),
     ],
 )
-def test_arguments_of_our_own_that_cannot_be_meant(asked, said, small):
+def test_invalid_values_of_our_own_arguments_are_errors(asked, said, small):
     with pytest.raises((ValueError, TypeError), match=said):
         small("llama").generate(**BATCH, num_beams=2, max_new_tokens=4, custom_generate=bestfirst.generate, **asked)

@@ -1,4 +1,4 @@
-"""Ways to get there: Whisper's own generate, pipelines, a folder after the Hub's convention, inputs in their various forms."""
+"""Ways to the drop-in: Whisper's own generate, pipelines, a folder after the Hub's convention, and all forms of inputs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def whisper():
 
 
 TIMESTAMPS = {"return_timestamps": True}
-ASKED_OF_WHISPER = [
+WHISPER_SETTINGS = [
     {},
     {"num_beams": 1},
     TIMESTAMPS,
@@ -58,10 +58,10 @@ ASKED_OF_WHISPER = [
 @pytest.mark.parametrize(
     ("frames", "asked"),
     # Beyond one window of 20 frames Whisper calls generate several times, and needs timestamps.
-    [*((20, asked) for asked in ASKED_OF_WHISPER), *((50, asked) for asked in ASKED_OF_WHISPER[2:])],
+    [*((20, asked) for asked in WHISPER_SETTINGS), *((50, asked) for asked in WHISPER_SETTINGS[2:])],
     ids=lambda asked: asked if isinstance(asked, int) else ",".join(asked) or "defaults",
 )
-def test_whispers_own_generate(frames, asked, whisper):
+def test_whispers_own_generate_gives_the_same_outputs(frames, asked, whisper):
     features = torch.randn(2, 8, frames, generator=torch.Generator().manual_seed(1))
     settings = {"num_beams": 3, "max_new_tokens": 9, "attention_mask": torch.ones(2, frames).long(), **asked}
     theirs = whisper.generate(features, **settings)
@@ -89,14 +89,14 @@ def multilingual():
     [{}, {"language": "de", "task": "translate"}, {"language": ["en", "fr"]}, {"language": "de", "num_return_sequences": 3}],
     ids=lambda asked: ",".join(asked) or "detect",
 )
-def test_whispers_forced_and_suppressed_tokens(timestamps, asked, multilingual):
+def test_whispers_forced_and_suppressed_tokens_give_the_same_outputs(timestamps, asked, multilingual):
     features = torch.randn(2, 8, 20, generator=torch.Generator().manual_seed(3))
     settings = {"num_beams": 4, "max_new_tokens": 12, "return_timestamps": timestamps, **asked}
     theirs = multilingual.generate(features, **settings)
     assert torch.equal(theirs, multilingual.generate(features, **settings, custom_generate=bestfirst.generate))
 
 
-def test_whispers_fallback_to_sampling(whisper):
+def test_whispers_fallback_to_sampling_gives_the_same_outputs(whisper):
     features = torch.randn(1, 8, 20, generator=torch.Generator().manual_seed(3))
     asked = {"temperature": (0.0, 0.5), "logprob_threshold": -0.001, "return_timestamps": True, "num_beams": 2}
     outputs = []
@@ -106,7 +106,7 @@ def test_whispers_fallback_to_sampling(whisper):
     assert torch.equal(*outputs)
 
 
-def test_whispers_token_timestamps(whisper):
+def test_whispers_token_timestamps_are_the_same(whisper):
     features = torch.randn(2, 8, 20, generator=torch.Generator().manual_seed(4))
     whisper.generation_config.alignment_heads = [[0, 0], [1, 1]]
     asked = {"return_token_timestamps": True, "num_beams": 2, "max_new_tokens": 5}
@@ -116,7 +116,7 @@ def test_whispers_token_timestamps(whisper):
     assert torch.equal(theirs["token_timestamps"], ours["token_timestamps"])
 
 
-def test_whispers_outputs_as_a_dict(whisper):
+def test_whispers_outputs_as_a_dict_are_the_same(whisper):
     features = torch.randn(2, 8, 20, generator=torch.Generator().manual_seed(2))
     settings = {"num_beams": 3, "max_new_tokens": 9, "return_dict_in_generate": True, "output_scores": True}
     theirs = whisper.generate(features, **settings)
@@ -128,7 +128,7 @@ def test_whispers_outputs_as_a_dict(whisper):
 # -- pipelines ---------------------------------------------------------------------------------------------------------------
 
 
-def test_text_generation_pipeline(small, letters):
+def test_the_text_generation_pipeline_gives_the_same_texts(small, letters):
     pipe = transformers.pipeline("text-generation", model=small("llama"), tokenizer=letters)
     asked = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 8, "do_sample": False}
     texts = ["hello wor", "my name", "so"]
@@ -142,7 +142,7 @@ def test_text_generation_pipeline(small, letters):
     assert sampled[0] == sampled[1]
 
 
-def test_speech_recognition_pipeline(multilingual):
+def test_the_speech_recognition_pipeline_gives_the_same_text(multilingual):
     letters = {string.printable[10:90][i]: i for i in range(80)}
     tokenizer = transformers.WhisperTokenizer(vocab=letters, merges=[])
     extractor = transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=1, sampling_rate=1600, hop_length=80, n_fft=160)
@@ -161,7 +161,7 @@ def test_speech_recognition_pipeline(multilingual):
 
 
 @pytest.mark.parametrize("name", ["marian", "llama"])
-def test_folder_route(name, small):
+def test_the_hub_folder_gives_the_same_outputs(name, small):
     architecture = ARCHITECTURES[name]
     batch, asked, stats = padded(architecture, architecture.inputs(3, seed=4)), {"num_beams": 3, "max_new_tokens": 9}, Stats()
     theirs = small(name).generate(**batch, **asked)
@@ -169,8 +169,8 @@ def test_folder_route(name, small):
     assert stats.search == "best-first"
 
 
-def test_stop_strings(small, letters):
-    """With a callable, transformers drops the tokenizer: give the criterion, or take the folder route."""
+def test_stop_strings_give_the_same_outputs(small, letters):
+    """With a callable, transformers drops the tokenizer: give the criterion, or use the folder."""
     model, asked = small("llama"), {"num_beams": 3, "max_new_tokens": 8}
     batch = letters(["hello wor", "my name"], return_tensors="pt", padding=True, return_token_type_ids=False)
     text = letters.batch_decode(model.generate(**batch, **asked), skip_special_tokens=True)[1]
@@ -185,8 +185,8 @@ def test_stop_strings(small, letters):
     assert config.stop_strings == strings
 
 
-def test_a_stop_string_beside_a_criterion_of_its_kind(small, letters):
-    """`generate` takes the criterion alone; beside another it takes both."""
+def test_stop_strings_beside_a_stopping_criterion_give_the_same_outputs(small, letters):
+    """With a `StopStringCriteria`, `generate` ignores `stop_strings`; with another it uses both."""
     model, asked = small("llama"), {"num_beams": 3, "max_new_tokens": 8}
     batch = letters(["hello wor", "my name"], return_tensors="pt", padding=True, return_token_type_ids=False)
     texts = letters.batch_decode(model.generate(**batch, **asked), skip_special_tokens=True)
@@ -209,11 +209,11 @@ def test_max_time_ends_all_outputs_after_the_step_that_exceeds_it(small):
     assert ours.shape == (2, 2)
 
 
-# -- inputs in other forms ---------------------------------------------------------------------------------------------------
+# -- forms of inputs --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["encoder_outputs", "inputs_embeds", "decoder_input_ids", "no mask", "left padding"])
-def test_forms_of_encoder_decoder_inputs(form, small):
+def test_all_forms_of_encoder_decoder_inputs_give_the_same_outputs(form, small):
     model, ids = small("marian"), torch.tensor([[5, 6, 7, 1], [9, 8, 1, 0]])
     mask = (ids != 0).long()
 
@@ -249,7 +249,7 @@ def test_a_cache_that_holds_the_prompts_beginning_changes_nothing(name, small):
     assert torch.equal(ours, model.generate(ids, attention_mask=torch.ones_like(ids), **asked))
 
 
-def test_a_generation_config_object(small):
+def test_a_generation_config_object_gives_the_same_outputs(small):
     architecture = ARCHITECTURES["t5"]
     batch = padded(architecture, architecture.inputs(3, seed=4))
     config = transformers.GenerationConfig(num_beams=4, max_new_tokens=9, length_penalty=0.5, decoder_start_token_id=2)
@@ -258,8 +258,8 @@ def test_a_generation_config_object(small):
 
 
 @pytest.mark.parametrize("name", ["marian", "t5", "llama"])
-def test_a_model_is_free_when_nobody_holds_it(name):
-    """Decoders are kept from call to call, but only while the model is there."""
+def test_a_model_without_references_is_freed(name):
+    """Decoders are kept from call to call, but only while the model exists."""
     model = ARCHITECTURES[name].build()
     batch = padded(ARCHITECTURES[name], ARCHITECTURES[name].inputs(2, seed=4))
     for _ in range(2):
@@ -271,7 +271,7 @@ def test_a_model_is_free_when_nobody_holds_it(name):
 
 
 @pytest.mark.parametrize("name", ["marian", "llama"])
-def test_weights_that_change_between_calls_count(name):
+def test_weights_that_change_between_calls_are_used(name):
     model, architecture = ARCHITECTURES[name].build(), ARCHITECTURES[name]
     batch, asked = padded(architecture, architecture.inputs(2, seed=4)), {"num_beams": 3, "max_new_tokens": 8}
     before = model.generate(**batch, **asked, custom_generate=bestfirst.generate)
@@ -294,21 +294,26 @@ def test_threads_share_a_model(name, small):
     assert all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True))
 
 
-def test_the_model_is_left_as_it_was(small):
-    """No hooks, no attributes, the same mode, also when a processor raises in the middle."""
+def test_the_model_is_left_unchanged(small):
+    """No hooks, no attributes, the same mode, also when a processor raises midway."""
     model = small("t5")
     before = {name: (sorted(vars(module)), len(module._forward_hooks), module.training) for name, module in model.named_modules()}
     architecture = ARCHITECTURES["t5"]
     batch = padded(architecture, architecture.inputs(2, seed=4))
 
-    def breaks(ids, scores):
+    def failing(ids, scores):
         if ids.shape[1] == 4:
             raise RuntimeError("in the middle")
         return scores
 
     with pytest.raises(RuntimeError, match="in the middle"):
         model.generate(
-            **batch, num_beams=2, max_new_tokens=9, min_length=9, logits_processor=[breaks], custom_generate=bestfirst.generate
+            **batch,
+            num_beams=2,
+            max_new_tokens=9,
+            min_length=9,
+            logits_processor=[failing],
+            custom_generate=bestfirst.generate,
         )
     after = {name: (sorted(vars(module)), len(module._forward_hooks), module.training) for name, module in model.named_modules()}
     assert before == after

@@ -1,4 +1,4 @@
-"""Streamers, which `generate` does not hand to a callable: they get the output, and always their end."""
+"""Streamers, which `generate` does not pass to a callable, get the output and always `end()`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER = {"custom_generate": hub_folder(), "trust_remote_code": True}
 
 
 class Listener:
-    """What a streamer gets."""
+    """Records what a streamer gets."""
 
     def __init__(self):
         self.got, self.ended = [], 0
@@ -29,8 +29,8 @@ class Listener:
 
 
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (3, 1), (3, 2)])
-def test_the_best_output_arrives_and_ends(k, n, small):
-    """By the folder with the prompt once; with a callable, `generate` hands a prompt for each row of the beam before we run."""
+def test_a_streamer_gets_the_best_output_and_its_end(k, n, small):
+    """With the folder, the prompt once; with a callable, `generate` streams it for each row of the beam before we run."""
     asked = {"num_beams": k, "num_return_sequences": n, "max_new_tokens": 5}
     output = small("llama").generate(**BATCH, **asked)
     for route, prompts in (({"custom_generate": bestfirst.generate}, k), (FOLDER, 1)):
@@ -42,7 +42,7 @@ def test_the_best_output_arrives_and_ends(k, n, small):
 
 
 def test_greedy_search_streams_token_by_token(small):
-    """Each before the next is known: `generate`'s own loop."""
+    """`generate`'s own loop streams each as it is found."""
     stats = bestfirst.Stats()
     small("llama").generate(
         **BATCH, num_beams=1, max_new_tokens=5, streamer=Listener(), custom_generate=bestfirst.generate, stats=stats
@@ -51,7 +51,7 @@ def test_greedy_search_streams_token_by_token(small):
     assert "as soon as it is known" in stats.search
 
 
-def test_by_its_own_loop_too(small):
+def test_the_own_loop_streams_too(small):
     listener = Listener()
     asked = {"num_beams": 2, "max_new_tokens": 5, "output_logits": True, "return_dict_in_generate": True}
     output = small("llama").generate(**BATCH, **asked, streamer=listener, custom_generate=bestfirst.generate)

@@ -14,7 +14,7 @@ pytest.importorskip("accelerate")
 
 
 class Pairs(Dataset):
-    """Four inputs of one length, with what is to come out."""
+    """Four inputs of one length, with their labels."""
 
     def __len__(self):
         return 4
@@ -24,8 +24,8 @@ class Pairs(Dataset):
         return {"input_ids": ids, "attention_mask": [1] * 4, "labels": ids[::-1]}
 
 
-def test_a_trainer_that_evaluates_by_generating(tmp_path):
-    """It passes `labels`, which Hugging Face ignores. After a training step the weights are others, and so are the outputs."""
+def test_seq2seq_trainer_evaluates_with_the_drop_in(tmp_path):
+    """It passes `labels`, which Hugging Face ignores. A training step changes the weights and thus the outputs."""
     asked = {"max_new_tokens": 6, "num_beams": 3}
     arguments = Seq2SeqTrainingArguments(
         tmp_path, predict_with_generate=True, max_steps=1, learning_rate=0.5, use_cpu=True, report_to=[], disable_tqdm=True

@@ -1,4 +1,4 @@
-"""The encoder of `generate`: put off where the engine has compiled one, run all the same wherever that could be told."""
+"""The model's encoder is not run by `generate` if the engine has a compiled one, unless the difference could be noticed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import bestfirst
 from engine.builders import ARCHITECTURES
 from generate.differences import padded
 
-ASKED = {"num_beams": 3, "max_new_tokens": 10}
+SETTINGS = {"num_beams": 3, "max_new_tokens": 10}
 
 
 @pytest.fixture
@@ -26,11 +26,11 @@ def runs(monkeypatch):
         forward = kind.forward
 
         @wraps(forward)
-        def noted(self, *given, **named):
+        def counting_forward(self, *given, **named):
             counted.append(kind)
             return forward(self, *given, **named)
 
-        monkeypatch.setattr(kind, "forward", noted)
+        monkeypatch.setattr(kind, "forward", counting_forward)
         return counted
 
     return count
@@ -38,20 +38,20 @@ def runs(monkeypatch):
 
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart", "m2m100", "pegasus"])
 @pytest.mark.parametrize("asked", [{}, {"num_return_sequences": 2}, {"num_beams": 1}, {"decoder_input_ids": [[2, 5, 6]] * 3}])
-def test_it_does_not_run(name, asked, small, runs):
+def test_the_models_encoder_does_not_run(name, asked, small, runs):
     architecture, model = ARCHITECTURES[name], small(name)
-    batch, asked = padded(architecture, architecture.inputs(3, seed=2)), {**ASKED, **asked}
+    batch, asked = padded(architecture, architecture.inputs(3, seed=2)), {**SETTINGS, **asked}
     if "decoder_input_ids" in asked:
         batch["decoder_input_ids"] = torch.tensor(asked.pop("decoder_input_ids"))
     theirs = model.generate(**batch, **asked)
-    model.generate(**batch, **asked, custom_generate=bestfirst.generate)  # the first time it is compared with the compiled one
+    model.generate(**batch, **asked, custom_generate=bestfirst.generate)  # the first call compares it with the compiled one
     counted = runs(model)
     assert torch.equal(model.generate(**batch, **asked, custom_generate=bestfirst.generate), theirs)
     assert not counted
 
 
 @pytest.mark.parametrize("form", ["padding in it", "no mask", "left padding", "zeros between"])
-def test_it_reads_what_is_not_plain_tokens(form, small, runs):
+def test_the_models_encoder_runs_for_irregular_padding(form, small, runs):
     model, ids = small("m2m100"), torch.tensor([[5, 6, 7, 9, 1], [9, 8, 1, 0, 0]])
     mask = (ids != 0).long()
     batch = {
@@ -60,36 +60,36 @@ def test_it_reads_what_is_not_plain_tokens(form, small, runs):
         "left padding": {"input_ids": ids.flip(1), "attention_mask": mask.flip(1)},
         "zeros between": {"input_ids": ids, "attention_mask": mask * (ids != 6)},
     }[form]
-    theirs = model.generate(**batch, **ASKED)
+    theirs = model.generate(**batch, **SETTINGS)
     counted = runs(model)
-    assert torch.equal(model.generate(**batch, **ASKED, custom_generate=bestfirst.generate), theirs)
+    assert torch.equal(model.generate(**batch, **SETTINGS, custom_generate=bestfirst.generate), theirs)
     assert counted
 
 
-def test_who_looks_at_it_sees_it_run(small):
+def test_forward_hooks_of_the_encoder_see_it_run(small):
     model, seen = copy.deepcopy(small("marian")), []
     model.get_encoder().register_forward_hook(lambda *_: seen.append(1))
     batch = {"input_ids": torch.tensor([[5, 6, 7, 1], [9, 8, 1, 0]]), "attention_mask": torch.tensor([[1] * 4, [1, 1, 1, 0]])}
-    model.generate(**batch, **ASKED, custom_generate=bestfirst.generate)
+    model.generate(**batch, **SETTINGS, custom_generate=bestfirst.generate)
     seen.clear()
-    model.generate(**batch, **ASKED, custom_generate=bestfirst.generate)
+    model.generate(**batch, **SETTINGS, custom_generate=bestfirst.generate)
     assert len(seen) == 1
 
 
 @pytest.mark.parametrize("more", [{"num_beams": 1, "num_return_sequences": 2}, {"num_return_sequences": 3}])
-def test_its_own_loop_gets_it(more, small):
+def test_the_own_loop_gets_the_encoder_output(more, small):
     model, batch = small("marian"), {"input_ids": torch.tensor([[5, 6, 7, 1], [9, 8, 4, 1]])}
     found = []
     for own in ({}, {"custom_generate": bestfirst.generate}):
         torch.manual_seed(0)
-        found.append(model.generate(**batch, **ASKED | more, do_sample=True, **own))
+        found.append(model.generate(**batch, **SETTINGS | more, do_sample=True, **own))
     assert torch.equal(*found)
 
 
-def test_in_eight_bits_it_is_the_one_of_that_model(small):
+def test_int8_generation_uses_the_int8_encoder(small):
     architecture, model = ARCHITECTURES["marian"], small("marian")
     inputs = architecture.inputs(3, seed=5)
-    asked = {**ASKED, "length_penalty": 0.0, "early_stopping": "never", "dtype": "int8"}
+    asked = {**SETTINGS, "length_penalty": 0.0, "early_stopping": "never", "dtype": "int8"}
     ours = model.generate(**padded(architecture, inputs), **asked, custom_generate=bestfirst.generate)
     eight = bestfirst.wrap(model)
     eight.eight_bits = True
@@ -98,7 +98,7 @@ def test_in_eight_bits_it_is_the_one_of_that_model(small):
         assert row[1 : 1 + len(tokens)].tolist() == list(tokens)
 
 
-def test_the_function_is_what_it_was():
+def test_generate_can_be_inspected_pickled_and_copied():
     assert inspect.signature(bestfirst.generate).parameters["dtype"].default is None
     assert pickle.loads(pickle.dumps(bestfirst.generate)) is bestfirst.generate
     assert copy.deepcopy(bestfirst.generate) is bestfirst.generate

@@ -1,4 +1,4 @@
-"""Models whose layers read a window or a chunk of their context: on the tree, beyond their windows, as `generate` does."""
+"""Models with sliding windows or chunked attention: the engine runs them beyond their windows as `generate` does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLASSES = [
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_none_recomputes(name):
+def test_windowed_models_run_on_the_engine_and_equal_generate(name):
     """Prompts of 9 tokens and 12 new ones; one prompt is padded."""
     mixed = {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]}
     model = tiny(name, sliding_window=WINDOW, **(mixed if name == "Qwen2ForCausalLM" else {}))

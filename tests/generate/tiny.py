@@ -1,6 +1,6 @@
-"""Tiny models of whatever class transformers can generate with: its default config with every size in it made small.
+"""Tiny models of every class that transformers can generate with: its default config with every size made small.
 
-Nothing is downloaded. Which classes there are is asked of transformers' own tables for its Auto classes.
+Nothing is downloaded. The classes are those in transformers' own tables for its Auto classes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PAD, EOS, START = 0, 1, 2
 LAYERS = 2
 
 SIZES: list[tuple[str, int]] = [
-    # what a field's name says, the first that fits; names that are none of these keep what is the default
+    # by field name, the first that matches; all other fields keep their defaults
     (r"(.*_)?vocab_size|.*vocabulary_size|codebook_size|num_tokens", VOCABULARY),
     (r".*(kv|key_value)_heads|num_key_value_heads.*|multi_query_group_num|num_query_groups|num_kv_groups", 2),
     (r"(.*_)?(num_|n_)?(.*_)?heads|n_head|num_head|.*attention_heads.*", 4),
@@ -46,7 +46,7 @@ SIZES: list[tuple[str, int]] = [
     (r"projection_dim", 32),
 ]
 LISTS: dict[str, list[Any]] = {
-    # sizes by stage of an image's encoder
+    # sizes by stage of an image encoder
     "depths": [1, 1],
     "num_heads": [2, 2],
     "embed_dim": [16, 32],
@@ -82,7 +82,7 @@ def _generates(kind: Any) -> bool:
 
 
 def tiny(name: str, seed: int = 0, **changes: Any) -> Any:
-    """A model of this class with random weights, small, its distributions peaked; `changes` are for its text config."""
+    """A small model of this class with random weights and peaked distributions; `changes` are for its (text) config."""
     kind = getattr(transformers, name)
     config = shrink(default_config(kind.config_class))
     for part in (config, config.get_text_config(decoder=True)):
@@ -101,7 +101,7 @@ def tiny(name: str, seed: int = 0, **changes: Any) -> Any:
 
 
 def made_of(encoder: Any, decoder: Any, seed: int = 0) -> Any:
-    """A small model of an encoder and a decoder of these configs: of text, of an image or of speech."""
+    """A small model of an encoder and a decoder of these configs, for text, images or speech."""
     kinds = {"vit": "VisionEncoderDecoder", "wav2vec2": "SpeechEncoderDecoder"}
     kind = kinds.get(encoder.model_type, "EncoderDecoder")
     config = shrink(getattr(transformers, f"{kind}Config").from_encoder_decoder_configs(encoder(), decoder()))
@@ -112,7 +112,7 @@ def made_of(encoder: Any, decoder: Any, seed: int = 0) -> Any:
 
 
 def default_config(kind: Any) -> Any:
-    """A class's default config. What is made of two models has none before transformers 5.18: there, that of later releases."""
+    """A class's default config. Composed models have none before transformers 5.18: they get that of later releases."""
     if not getattr(kind, "has_no_defaults_at_init", False):
         return kind()
     encoder = {"encoder-decoder": "bert", "vision-encoder-decoder": "vit", "speech-encoder-decoder": "wav2vec2"}[kind.model_type]
@@ -120,7 +120,7 @@ def default_config(kind: Any) -> Any:
 
 
 def shrink(config: Any, token: int = VOCABULARY) -> Any:
-    """The same config with small sizes, and those of the configs in it."""
+    """The config with small sizes, also in the configs that it holds."""
     before = getattr(config, "num_hidden_layers", None)
     for field, value in list(vars(config).items()):
         if field.startswith("_"):
@@ -142,7 +142,7 @@ def shrink(config: Any, token: int = VOCABULARY) -> Any:
             setattr(config, field, LISTS[field])
         elif isinstance(value, list) and len(value) == before and len(value) > LAYERS:
             setattr(config, field, _kinds(value))
-    if config.model_type == "moonshine":  # its queries are cut into as many heads as its keys
+    if config.model_type == "moonshine":  # it splits queries into as many heads as keys
         config.encoder_num_key_value_heads = config.decoder_num_key_value_heads = config.decoder_num_attention_heads
     if hasattr(config, "kv_lora_rank") and getattr(config, "num_key_value_heads", None):
         config.num_key_value_heads = config.num_attention_heads
@@ -153,7 +153,7 @@ def shrink(config: Any, token: int = VOCABULARY) -> Any:
 
 
 def _kinds(layers: list[Any]) -> list[Any]:
-    """As many layers as there are to be, of different kinds where there are some."""
+    """The kinds of `LAYERS` layers, different ones if there are several."""
     kinds = sorted(set(map(str, layers)), key=lambda kind: list(map(str, layers)).index(kind))
     picked = [next(layer for layer in layers if str(layer) == kind) for kind in kinds[-LAYERS:]]
     return (picked * LAYERS)[:LAYERS]
@@ -161,45 +161,45 @@ def _kinds(layers: list[Any]) -> list[Any]:
 
 @torch.no_grad()
 def peaked(model: Any, seed: int, logits: float = 4.0) -> Any:
-    """Matrices random as wide as keeps numbers of the same size; vectors (norms, biases) as the class makes them."""
-    dice = torch.Generator().manual_seed(seed)
+    """Random matrices, scaled to keep magnitudes; vectors (norms, biases) as the class initializes them."""
+    rng = torch.Generator().manual_seed(seed)
     head = model.get_output_embeddings()
     for name, parameter in model.named_parameters():
         layer = model.get_submodule(name.rpartition(".")[0])
         if head is not None and parameter is getattr(head, "weight", None):
-            parameter.normal_(0, logits / sqrt(parameter.shape[1]), generator=dice)
+            parameter.normal_(0, logits / sqrt(parameter.shape[1]), generator=rng)
             parameter[EOS] *= 1.5
         elif isinstance(layer, torch.nn.Embedding):
-            parameter.normal_(0, 1, generator=dice)
+            parameter.normal_(0, 1, generator=rng)
         elif isinstance(layer, torch.nn.Linear) and parameter.dim() == 2:
-            parameter.normal_(0, 1 / sqrt(parameter.shape[1]), generator=dice)
+            parameter.normal_(0, 1 / sqrt(parameter.shape[1]), generator=rng)
     return model
 
 
 def inputs(model: Any, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Two inputs as the class takes them: token ids, features of sound, or images."""
-    dice = torch.Generator().manual_seed(seed)
+    """Two inputs as the class takes them: token ids, audio features, or images."""
+    rng = torch.Generator().manual_seed(seed)
     main, config = model.main_input_name, model.config
     if not config.is_encoder_decoder or main == "input_ids":
-        ids = torch.randint(4, VOCABULARY - 12, (2, 9), generator=dice)
+        ids = torch.randint(4, VOCABULARY - 12, (2, 9), generator=rng)
         given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         needed = inspect.signature(type(model).generate).parameters
         if "pixel_values" in needed and needed["pixel_values"].default is inspect.Parameter.empty:
-            given["pixel_values"] = torch.randn(2, 3, 16, 16, generator=dice)
+            given["pixel_values"] = torch.randn(2, 3, 16, 16, generator=rng)
         return given
     if main == "input_features":
         frames = 2 * getattr(config, "max_source_positions", 8)
         bins = getattr(config, "num_mel_bins", getattr(config, "input_feat_per_channel", 8))
-        return {main: torch.randn(2, *((bins, frames) if "Whisper" in type(model).__name__ else (frames, bins)), generator=dice)}
+        return {main: torch.randn(2, *((bins, frames) if "Whisper" in type(model).__name__ else (frames, bins)), generator=rng)}
     if main in ("input_values", "inputs"):
-        return {main: torch.randn(2, 1600, generator=dice)}
-    if main == "flattened_patches":  # each with its row and column before it
-        patches = torch.randn(2, 6, config.vision_config.patch_embed_hidden_size, generator=dice)
+        return {main: torch.randn(2, 1600, generator=rng)}
+    if main == "flattened_patches":  # each after its row and column
+        patches = torch.randn(2, 6, config.vision_config.patch_embed_hidden_size, generator=rng)
         return {main: torch.cat([torch.tensor([(1.0, 1 + i) for i in range(6)]).expand(2, -1, -1), patches], -1)}
     if main == "pixel_values":
         vision = getattr(config, "vision_config", getattr(config, "encoder", config))
         size = getattr(vision, "image_size", 16)
-        return {main: torch.randn(2, 3, *(size if isinstance(size, (list, tuple)) else (size, size)), generator=dice)}
+        return {main: torch.randn(2, 3, *(size if isinstance(size, (list, tuple)) else (size, size)), generator=rng)}
     raise ValueError(f"inputs of {main} are not known here")
 
 

@@ -1,4 +1,4 @@
-"""Recipes for models of other kinds: each runs as its README says, on data or weights of its own, in under 60 lines."""
+"""The recipes for other kinds of models: each has under 60 lines and runs as its README says, on its own data or weights."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 SCRIPTS = sorted(path for path in RECIPES.glob("*/*.py") if path.parent.name != "tatoeba-de-en")
 
 
-def named(name: str) -> dict:
-    """What a recipe's file defines."""
+def definitions(name: str) -> dict:
+    """The global names that a recipe's script defines."""
     return runpy.run_path(str(next(path for path in SCRIPTS if path.stem == name)))
 
 
 def output(name: str, *arguments: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What a recipe prints."""
+    """The lines that a recipe prints."""
     path = next(path for path in SCRIPTS if path.stem == name)
     monkeypatch.setattr(sys, "argv", [str(path), *map(str, arguments)])
     runpy.run_path(str(path), run_name="__main__")
@@ -33,24 +33,24 @@ def output(name: str, *arguments: object, capsys: pytest.CaptureFixture[str], mo
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.parent.name)
-def test_a_recipe_is_short_and_says_how_it_is_run(path):
+def test_a_recipe_has_under_60_lines_and_its_readme_names_the_command(path):
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     assert len(lines) < 60
     assert f"python recipes/{path.parent.name}/{path.name}" in (path.parent / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_tagger_finds_the_best_tags_with_a_call_a_word(capsys, monkeypatch):
+def test_the_tagger_finds_the_best_tags_with_one_call_per_word(capsys, monkeypatch):
     lines = output("tagger", capsys=capsys, monkeypatch=monkeypatch)
     assert lines[0] == "the/D old/N man/V the/D boats/N   6 calls, exact: True"
-    recipe = named("tagger")
+    recipe = definitions("tagger")
     tagger, words = recipe["Tagger"](), ["the", "old", "man", "flies"]
     check_model(tagger, words, normalized=False)
-    best = max(product(range(1, 6), repeat=4), key=lambda y: sum(tagger.row(*each)[tag] for each, tag in pairs(words, y)))
+    best = max(product(range(1, 6), repeat=4), key=lambda y: sum(tagger.row(*each)[tag] for each, tag in steps_of(words, y)))
     (result,) = bestfirst.decode(tagger, [words], strategy="a-star", heuristic=recipe["BestRest"](tagger))
     assert result.hypotheses[0].tokens == (*best, 0)
 
 
-def pairs(words: list[str], tags: tuple[int, ...]) -> list[tuple[tuple[str, int], int]]:
+def steps_of(words: list[str], tags: tuple[int, ...]) -> list[tuple[tuple[str, int], int]]:
     return [((word, before), tag) for word, before, tag in zip(words, (0, *tags), tags, strict=False)]
 
 
@@ -58,24 +58,24 @@ def test_the_parser_finds_better_trees_with_wider_beams(capsys, monkeypatch):
     lines = output("parser", capsys=capsys, monkeypatch=monkeypatch)
     scores = [float(line.split(": ")[1].split(",")[0]) for line in lines]
     assert scores == sorted(scores)
-    parser = named("parser")["Parser"]()
+    parser = definitions("parser")["Parser"]()
     words = [("a", "D"), ("dog", "N"), ("saw", "V")]
     check_model(parser, words)
     (wide,) = bestfirst.decode(parser, [words], beam=50)
-    (all_of_them,) = bestfirst.decode(parser, [words], strategy="best-first-unpruned")
-    assert wide.hypotheses == all_of_them.hypotheses
+    (unpruned,) = bestfirst.decode(parser, [words], strategy="best-first-unpruned")
+    assert wide.hypotheses == unpruned.hypotheses
 
 
-def test_the_speller_spells(capsys, monkeypatch):
+def test_the_speller_corrects_its_examples(capsys, monkeypatch):
     lines = output("speller", capsys=capsys, monkeypatch=monkeypatch)
     assert [line.split(": ")[1].split()[0] for line in lines] == ["search", "answer", "letter", "the", "spelling"]
-    check_model(named("speller")["Speller"](), "lettr", normalized=False)
+    check_model(definitions("speller")["Speller"](), "lettr", normalized=False)
 
 
-def test_grapheme_to_phoneme_learns_something_in_a_second(capsys, monkeypatch):
+def test_grapheme_to_phoneme_trains_and_decodes_exactly(capsys, monkeypatch):
     (line,) = output("g2p", 3, capsys=capsys, monkeypatch=monkeypatch)
     assert "of 100 words right" in line
-    recipe = named("g2p")
+    recipe = definitions("g2p")
     model = recipe["G2P"](16)
     model.train_on(2, random.Random(1), batch=4)
     check_model(model, "chavo")
@@ -90,13 +90,13 @@ def test_the_ensemble_and_the_wrapper_translate(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_a_language_model_completes(chat, capsys, monkeypatch, tmp_path):
+def test_the_language_model_completes_a_prompt(chat, capsys, monkeypatch, tmp_path):
     folder = chat_models.save(tmp_path)
     lines = output("language_model", folder, "the cat", *["--chat"] * chat, capsys=capsys, monkeypatch=monkeypatch)
     assert len(lines) == 3
 
 
-def test_speech_through_onnx_runtime_is_beam_search_of_it(capsys, monkeypatch):
+def test_the_speech_recipe_is_exact_through_onnx_runtime(capsys, monkeypatch):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     lines = output("speech", capsys=capsys, monkeypatch=monkeypatch)
@@ -104,10 +104,10 @@ def test_speech_through_onnx_runtime_is_beam_search_of_it(capsys, monkeypatch):
     assert all(line.endswith("exact: True") for line in lines)
 
 
-def test_speech_through_onnx_runtime_keeps_the_laws(tmp_path):
+def test_the_onnx_speech_model_passes_check_model_and_equals_beam_search(tmp_path):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    recipe = named("speech")
+    recipe = definitions("speech")
     recipe["export"](tmp_path)
     model = recipe["Speech"](tmp_path)
     sounds = [numpy.random.default_rng(i).normal(size=(9 + i, recipe["MELS"])).astype(numpy.float32) for i in range(3)]
@@ -119,7 +119,7 @@ def test_speech_through_onnx_runtime_keeps_the_laws(tmp_path):
         assert [each.tokens for each in ours.hypotheses] == [each.tokens for each in theirs.hypotheses]
 
 
-def test_a_drafter_is_made_and_drafts(tmp_path, capsys, monkeypatch):
+def test_a_distilled_drafter_drafts_and_changes_neither_output_nor_calls(tmp_path, capsys, monkeypatch):
     text, folder = tmp_path / "lines.de", tmp_path / "small"
     text.write_text("Guten Morgen!\nWie geht es dir?\n" * 10, encoding="utf-8")
     asked = (text, folder, "--layers", 2, "--minutes", 0)

@@ -1,4 +1,4 @@
-"""The retrieval recipe finds what it looks for, and says that this is proven."""
+"""The retrieval recipe ranks the right items first and reports exact results."""
 
 from __future__ import annotations
 

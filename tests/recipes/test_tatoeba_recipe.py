@@ -1,4 +1,4 @@
-"""The recipe of the embedded model, at a size that takes seconds: it runs, it repeats itself, and what it makes can be loaded."""
+"""The recipe of the embedded model, at a size that takes seconds: it runs reproducibly, and its model can be loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import bestfirst
 
-pytestmark = pytest.mark.xdist_group("recipe")  # one worker, so that the models are made once
+pytestmark = pytest.mark.xdist_group("recipe")  # one worker, so that the models are trained once
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "tatoeba-de-en"
@@ -46,17 +46,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_valid_and_test_have_nothing_in_common(made):
+def test_valid_and_test_sets_are_disjoint(made):
     valid, test = ((made / "data" / f"{part}.en").read_text(encoding="utf-8").splitlines() for part in ("valid", "test"))
     assert len({*valid, *test}) == 40
 
 
-def test_the_same_command_makes_the_same_model(made):
+def test_the_same_command_gives_byte_identical_weights(made):
     first, second = ((made / name / "model.safetensors").read_bytes() for name in ("first", "second"))
     assert first == second
 
 
-def test_what_it_makes_can_be_loaded_and_decoded(made):
+def test_the_trained_model_can_be_loaded_and_decoded(made):
     model = bestfirst.load(made / "first")
     result = bestfirst.decode(model, ["Guten Morgen!"], beam=2, max_length=20)[0]
     assert result.status in ("complete", "incomplete")
