@@ -20,7 +20,7 @@ __all__ = [
 
 
 class LogProbability(Score):
-    """The sum of log-probabilities (the paper's Eq. 4): monotonic, for no log-probability is positive.
+    """The sum of log-probabilities (the paper's Eq. 5): monotonic, for no log-probability is positive.
 
     A temperature other than 1 divides them before they are normalised again; `Answer.logprob` stays the model's own.
     """
@@ -85,7 +85,7 @@ class GNMT(LengthNormalized):
 
 
 class LengthReward(Score):
-    """log p(y|x) + beta * N (He et al. 2016; the paper's Eq. 12). The bound: all tokens up to n_max at no cost."""
+    """log p(y|x) + beta * N (He et al. 2016; the paper's Eq. 8). The bound: all tokens up to n_max at no cost."""
 
     name = "length-reward"
     one_way = True
@@ -102,7 +102,7 @@ class LengthReward(Score):
 
 
 class BoundedLengthReward(LengthReward):
-    """log p(y|x) + beta * min(r|x|, N) (Huang et al. 2017; the paper's Eq. 11): a reward only up to the expected length r|x|.
+    """log p(y|x) + beta * min(r|x|, N) (Huang et al. 2017; the paper's Eq. 7): a reward only up to the expected length r|x|.
 
     The paper requires r|x| < n_max; otherwise no output reaches r|x| and n_max takes its place.
     """
@@ -124,7 +124,7 @@ def by_length_penalty(alpha: float) -> Score:
 
 
 class MutualInformation(Score):
-    """log p(y|x) - weight * log max(p(y), epsilon), clipped at every step (Li et al. 2016; the paper's Eq. 15).
+    """log p(y|x) - weight * log max(p(y), epsilon), clipped at every step (Li et al. 2016; the paper's Eq. 12).
 
     A token can add at most u = weight * log(1/epsilon). The value is kept without that: increments are lower by u, so that none
     is positive, and `final` adds u per token. This is a length reward with beta = u, and exact like one.

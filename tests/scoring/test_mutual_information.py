@@ -16,7 +16,7 @@ from toys import random_cases, random_toy
 
 
 def pmi(model, language_model, tokens, weight, epsilon, whole_sequence=False):
-    """The paper's Eq. 15, written out."""
+    """The paper's Eq. 12, written out."""
     own = sum(model(tokens[:i])[token] for i, token in enumerate(tokens))
     lm = [language_model(tokens[:i])[token] for i, token in enumerate(tokens)]
     floor = log(epsilon) if epsilon > 0 else -inf

@@ -54,7 +54,7 @@ class Exhausted:
 
 
 class Unreachable:
-    """No open hypothesis can reach the n-th answer: the paper's criterion for scores that are not monotonic (Eq. 7, with U).
+    """No open hypothesis can reach the n-th answer: the paper's criterion for scores that are not monotonic (Eq. 6, with U).
 
     The paper pairs it with the order of the scores themselves (`BestScore`); that is not exact (`docs/scores.md`).
     """

@@ -205,7 +205,7 @@ METHODS = ("exact", "stopping", "heuristic")
 def by_method(plan: Strategy, method: str, score: Score) -> Strategy:
     """This best-first strategy, with one of `METHODS` for a score that is not monotonic.
 
-    "stopping" is the paper's section 4.1 (Eq. 7): best score first, until the bound U of no open hypothesis reaches the n-th
+    "stopping" is the paper's section 4.1 (Eq. 6): best score first, until the bound U of no open hypothesis reaches the n-th
     answer. "heuristic" is section 5: U is added to the score of every unfinished hypothesis. Neither is exact, and results say
     so. For a monotonic score U is 0, and all three methods are Algorithm 2.
     """
@@ -225,7 +225,7 @@ def by_method(plan: Strategy, method: str, score: Score) -> Strategy:
 
 
 def paper_heuristic(y: Hypothesis, context: Context) -> float:
-    """h = U, how much the score of `y` can still rise (the paper's Eq. 13 and 16); 0 at n_max, where nothing can follow."""
+    """h = U, how much the score of `y` can still rise (the paper's Eq. 9 and 13); 0 at n_max, where nothing can follow."""
     return y.bound - y.worth if y.length < context.n_max else 0.0
 
 
