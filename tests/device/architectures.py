@@ -1,7 +1,7 @@
-"""Tiny models of all architectures on a GPU in fp32, `generate` beside the drop-in: prompts of mixed lengths, all three
-`early_stopping`. A line for each: who ran it, how many outputs are equal, the gaps of those that are not, what was warned of.
+"""Compares `generate` with the drop-in on a GPU in fp32, for tiny models of all architectures: prompts of mixed lengths, all
+three `early_stopping`. A line for each: its engine, how many outputs are equal, the score gaps of the others, its warnings.
 
-python tests/device/architectures.py              # all, under two minutes on a GPU; on a CPU it is the host's engine
+python tests/device/architectures.py              # all, under two minutes on a GPU; on a CPU, by the host's engine
 python tests/device/architectures.py Whisper T5
 """
 
@@ -35,7 +35,7 @@ STOPS: list[dict[str, Any]] = [
 
 
 def report(name: str, device: str, n: int, asked: dict[str, Any]) -> tuple[str, bool]:
-    """What came of an architecture, and whether all outputs are `generate`'s or near-ties with them."""
+    """An architecture's line, and whether all outputs are `generate`'s or near-ties with them."""
     model = build(name).to(device)
     given = inputs(model, n, seed=1, shortest=3)
     equal, gaps, engines = 0, [], set()
@@ -59,19 +59,19 @@ def report(name: str, device: str, n: int, asked: dict[str, Any]) -> tuple[str, 
 
 
 def trimmed(tokens: list[int]) -> list[int]:
-    """Without padding at the end, whatever a batch was padded to."""
+    """Without the padding at the end, which depends on the batch."""
     while tokens and tokens[-1] == PAD:
         tokens = tokens[:-1]
     return tokens
 
 
 def score(model: Any, given: dict[str, torch.Tensor], i: int, tokens: list[int], penalty: float) -> float:
-    """What an output is worth by the model in double precision."""
+    """The score of an output by the model in double precision."""
     double = copy.deepcopy(model).double().eval()
     mine = {name: each[i : i + 1] for name, each in given.items()}
     tokens = trimmed(tokens)
     if model.config.is_encoder_decoder:
-        tokens = tokens if tokens[0] == START else [START, *tokens]  # Whisper takes it off
+        tokens = tokens if tokens[0] == START else [START, *tokens]  # Whisper removes it
         whole, first = torch.tensor([tokens], device=model.device), 1
         mine = {name: each.double() if each.is_floating_point() else each for name, each in mine.items()}
         more = {"decoder_input_ids": whole[:, :-1]}
@@ -97,7 +97,7 @@ def main() -> None:
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    crossover.measure = lambda *_: 2.0  # on a CPU, no clock decides who runs these
+    crossover.measure = lambda *_: 2.0  # on a CPU, no time measurement decides between the engine and `generate`
     print(f"{device}, torch {torch.__version__}, transformers {transformers.__version__}", flush=True)
     begun, verdicts = perf_counter(), []
     for name in given.names or [*EVERYTHING, *FUSED]:

@@ -1,16 +1,16 @@
-"""Every door on one device, side by side: seconds, and how they compare; in turns, for a machine is not always as fast.
+"""Times every door (way in) on one device, and compares them; in turns, since a machine's speed varies.
 
     python tests/device/doors.py [--lines FILE] [--limit 2000] [--turns 10] [--beam 5]
         [--only doors,http,one,batch,python,prompts]
 
 doors    tokens and texts through `decode`, a corpus job, the server's engine (16 requests at a time, without HTTP)
 http     texts through `decode`, and through `bestfirst serve` in a process of its own, 16 requests at a time, to the last byte
-one      one sentence at a time: `generate`, the drop-in, what of it is `generate`'s preparations, `decode`
+one      one sentence at a time: `generate`, the drop-in, the part of it that is `generate`'s preparations, `decode`
 batch    all sentences: `generate` in batches of 512, the drop-in in one call, preparations, `decode` of the same tokens
-python   64 sentences: `prefix_allowed_tokens_fn`, a processor of one's own and `output_scores`, by `generate` and by the drop-in
+python   64 sentences: `prefix_allowed_tokens_fn`, a user's processor and `output_scores`, by `generate` and by the drop-in
 prompts  8 prompts of a Llama with random weights: `repetition_penalty` and `no_repeat_ngram_size`, beams and greedily
 
-Without a GPU it runs on the host, for a try: then numbers say nothing of a device.
+Without a GPU it runs on the host, as a smoke test: its numbers then say nothing about a device.
 """
 
 import argparse
@@ -61,7 +61,7 @@ ways: dict[str, Callable[[], object]] = {}
 
 
 def compare(title: str, turns: int, by: str, warm: int = 2) -> None:
-    """Time all ways in turns; ratios are over the one named, of the best of each."""
+    """Times all ways in turns; ratios compare the best time of each with that of the way `by`."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(warm + turns):
         for name, way in ways.items():
@@ -78,7 +78,7 @@ def compare(title: str, turns: int, by: str, warm: int = 2) -> None:
 
 
 def generate(batch: dict[str, torch.Tensor], own: bool, **settings: object) -> object:
-    """By `generate`, or by the drop-in; says so where the drop-in is not on the device."""
+    """Runs `generate` or the drop-in; prints why if the drop-in is not on the device."""
     if not own:
         return network.generate(**batch, **settings)
     stats = bestfirst.Stats()
@@ -89,7 +89,7 @@ def generate(batch: dict[str, torch.Tensor], own: bool, **settings: object) -> o
 
 
 def preparations(batch: dict[str, torch.Tensor], **settings: object) -> object:
-    """What `generate` does before it calls the drop-in, its encoder put off."""
+    """What `generate` does before it calls the drop-in, with its encoder deferred."""
     return network.generate(**batch, **settings, custom_generate=nothing)
 
 
@@ -98,7 +98,7 @@ def read(texts: list[str]) -> dict[str, torch.Tensor]:
 
 
 class Nothing(type(bestfirst.generate)):  # type: ignore[misc]
-    """As the drop-in, to `generate`; it searches for nothing."""
+    """Treated by `generate` like the drop-in, but searches nothing."""
 
     def __call__(self, model, input_ids, *_, **__):
         return input_ids
@@ -115,7 +115,7 @@ if "doors" in asked.only:
     number = iter(range(1 << 30))
 
     def corpus() -> None:
-        """As `translate in.txt -o out.txt`, its model loaded."""
+        """Like `translate in.txt -o out.txt`, with the model already loaded."""
         source, target = Input(str(folder / "in.txt")), Target()
         job = {"input": vars(source.survey()), "number": next(number)}
         with Checkpoint(str(folder / f"{job['number']}.txt"), job, target) as checkpoint:
@@ -158,11 +158,11 @@ if "http" in asked.only:
     bodies = [json.dumps({"text": lines[i : i + share], **given}).encode() for i in range(0, len(lines), share)]
     head = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
     requests = [head.format(len(body)).encode() + body for body in bodies]
-    same = [a.text for a in bestfirst.decode(model, lines, settings)]  # compiles kernels, for which no connection waits
+    same = [a.text for a in bestfirst.decode(model, lines, settings)]  # compiles kernels before any connection waits
     connections = [socket.create_connection((served.host, served.port)) for _ in requests]
 
     def ask() -> list[bytes]:
-        """All requests at once; their responses. What a client makes of the bytes is not the server's time."""
+        """Sends all requests at once; returns their responses. Parsing them is the client's time, not the server's."""
         for connection, request in zip(connections, requests, strict=True):
             connection.sendall(request)
         return [response(connection) for connection in connections]

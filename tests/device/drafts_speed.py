@@ -1,10 +1,10 @@
-"""What a draft saves on a GPU: one input at a time, with and without, in turns, and `generate` beside them.
+"""The time that drafts save on a GPU: one input at a time, with and without drafts, beside `generate`.
 
     python tests/device/drafts_speed.py [--agreement 0.8] [--depth 2,3,4,6] [--beam 5,10] [--layers 16] [--tokens 48]
 
 The model is a Llama of 1.2 billion random weights whose last norm is scaled so that the best next token has a probability of a
-half; the smaller one is its first layers (`--small`, 2) and its head. What the other layers add is scaled until both agree on the
-best next token of so many positions: a trained pair's agreement, and a trained model's cost.
+half; the smaller one is its first layers (`--small`, 2) and its head. The output of the other layers is scaled until both agree
+on the best next token at the share `--agreement` of positions: a trained pair's agreement, and a trained model's cost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ asked = parser.parse_args()
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def made(layers):
+def random_llama(layers):
     config = transformers.LlamaConfig(
         vocab_size=asked.vocabulary, hidden_size=asked.width, intermediate_size=4 * asked.width, num_hidden_layers=layers,
         num_attention_heads=asked.width // 64, num_key_value_heads=max(1, asked.width // 256), tie_word_embeddings=True,
@@ -44,7 +44,7 @@ def made(layers):
         return transformers.LlamaForCausalLM._from_config(config, dtype=getattr(torch, asked.dtype)).eval()
 
 
-large, small = made(asked.layers), made(asked.small)
+large, small = random_llama(asked.layers), random_llama(asked.small)
 own = [(layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight) for layer in large.model.layers]
 small.load_state_dict(large.state_dict(), strict=False)
 usual = [[weight.clone() for weight in both] for both in own]
@@ -52,7 +52,7 @@ usual = [[weight.clone() for weight in both] for both in own]
 
 @torch.inference_mode()
 def scale(later, spread):
-    """What later layers add times so much, and logits so far apart."""
+    """Multiplies the output of later layers by `later`, and the logits by `spread`."""
     for both, before in list(zip(own, usual, strict=True))[asked.small :]:
         for weight, old in zip(both, before, strict=True):
             weight.copy_(old * later)
@@ -66,28 +66,28 @@ probe = torch.randint(3, asked.vocabulary, (8, 64), device=DEVICE)
 
 
 @torch.inference_mode()
-def looked_at():
-    """On how many positions both agree, and how sure the model is."""
+def agreement_and_confidence():
+    """The share of positions where both agree, and the mean probability of the model's best token."""
     a, b = large(input_ids=probe).logits.float(), small(input_ids=probe).logits.float()
     return float((a.argmax(-1) == b.argmax(-1)).float().mean()), float(a.softmax(-1).amax(-1).mean())
 
 
-def found(low, high, good):
+def bisect(low, high, good):
     for _ in range(12):
         middle = (low * high) ** 0.5
         low, high = (middle, high) if good(middle) else (low, middle)
     return low
 
 
-def sure(later, spread):
+def measured_at(later, spread):
     scale(later, spread)
-    return looked_at()
+    return agreement_and_confidence()
 
 
-later = found(1e-4, 10.0, lambda x: sure(x, 1.0)[0] > asked.agreement)
-spread = found(0.01, 100.0, lambda x: sure(later, x)[1] < 0.5)
+later = bisect(1e-4, 10.0, lambda x: measured_at(x, 1.0)[0] > asked.agreement)
+spread = bisect(0.01, 100.0, lambda x: measured_at(later, x)[1] < 0.5)
 scale(later, spread)
-agreement, top = looked_at()
+agreement, top = agreement_and_confidence()
 print(f"agree on {agreement:.3f} of the best next tokens; their mean probability {top:.2f}", flush=True)
 
 

@@ -1,9 +1,9 @@
-"""Half precision on a GPU: how many outputs are `generate`'s, beside how many `generate` gives again at another batch size; and
+"""Half precision on a GPU: how many outputs equal `generate`'s, beside how many `generate` repeats at another batch size; and
 where the first bits differ, module by module.
 
     python tests/device/half_precision.py [--seconds 45] [--dtype bfloat16] [--prompts 128] [--batches 4,32,128]
 
-A GPT-2 of 3.2 million parameters is trained for so long on the bytes of this repository's pages and sources.
+A GPT-2 of 3.2 million parameters is trained for `--seconds` on the bytes of this repository's pages and sources.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def text() -> torch.Tensor:
 
 
 def trained(seconds: float) -> Any:
-    """A small GPT-2 after so many seconds."""
+    """A small GPT-2, trained for this many seconds."""
     torch.manual_seed(0)
     config = transformers.GPT2Config(
         vocab_size=256, n_embd=256, n_layer=4, n_head=4, n_positions=256, bos_token_id=EOS, eos_token_id=EOS, pad_token_id=PAD,
@@ -72,7 +72,7 @@ def padded(prompts: list[list[int]]) -> dict[str, torch.Tensor]:
 
 
 def outputs(model: Any, prompts: list[list[int]], batch: int, **asked: Any) -> list[list[int]]:
-    """What is generated after each prompt, without padding."""
+    """The tokens generated after each prompt, without padding."""
     found = []
     for i in range(0, len(prompts), batch):
         given = padded(prompts[i : i + batch])
@@ -101,8 +101,8 @@ def bits(mine: torch.Tensor, its: torch.Tensor) -> float:
     return float((mine != its).float().mean())
 
 
-class Notes:
-    """What each module gave, by name."""
+class ModuleOutputs:
+    """Records the output of each module, by name."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -125,7 +125,7 @@ class Notes:
 
 @torch.inference_mode()
 def theirs_by_module(model: Any, prompts: list[list[int]], path: list[int], copies: int) -> dict[str, torch.Tensor]:
-    """The last token of each prompt and path, as `generate` runs it: a cache, padding, `copies` of each row."""
+    """Outputs for the last token of each prompt and path, as `generate` runs it: a cache, padding, `copies` of each row."""
     rows = [prompt for prompt in prompts for _ in range(copies)]
     given, cache = padded(rows), transformers.DynamicCache()
     mask = given["attention_mask"]
@@ -134,10 +134,10 @@ def theirs_by_module(model: Any, prompts: list[list[int]], path: list[int], copi
     for t, token in enumerate(path):
         mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)
         ids, positions = torch.full((len(rows), 1), token, device=DEVICE), mask.sum(-1, keepdim=True) - 1
-        notes = Notes(model) if t == len(path) - 1 else None
+        recorded = ModuleOutputs(model) if t == len(path) - 1 else None
         out = model(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True)
-    assert notes is not None
-    return {**{name: each[::copies] for name, each in notes.close().items()}, "logits": out.logits[::copies, -1]}
+    assert recorded is not None
+    return {**{name: each[::copies] for name, each in recorded.close().items()}, "logits": out.logits[::copies, -1]}
 
 
 @torch.inference_mode()
@@ -148,12 +148,12 @@ def ours_by_module(model: Any, prompts: list[list[int]], path: list[int]) -> dic
     at = [(0, -1)] * len(prompts)
     found: dict[str, torch.Tensor] = {}
     for t, token in enumerate([None, *path]):
-        notes = Notes(model) if t == len(path) else None
+        recorded = ModuleOutputs(model) if t == len(path) else None
         rows = [(i, *at[i], prompt[-1] if token is None else token) for i, prompt in enumerate(prompts)]
         asked = trial._logits_after(rows)
         at = [(node, length) for node, length, _ in asked]
-        if notes is not None:
-            found = {**notes.close(), "logits": torch.stack([logits for *_, logits in asked])}
+        if recorded is not None:
+            found = {**recorded.close(), "logits": torch.stack([logits for *_, logits in asked])}
     return found
 
 
@@ -176,7 +176,7 @@ def by_module(model: Any, prompts: list[list[int]]) -> None:
 
 @torch.inference_mode()
 def attention() -> None:
-    """One query beside 40 keys: torch's own attention, by backend, beside weights that are rounded and such that are not."""
+    """One query and 40 keys: torch's own attention, by backend, compared with rounded and with unrounded weights."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     torch.manual_seed(0)

@@ -1,11 +1,11 @@
-"""Where a step's time goes on a GPU, for shapes with random weights: kernels by name, launches and microseconds a step,
+"""Profiles a step on a GPU, for model shapes with random weights: kernels by name, launches and microseconds per step,
 beside `generate`.
 
     python tests/device/step_times.py [--shape 135m,1.2b,7.5b,gpt2,t5-base,whisper-small] [--inputs 1,8] [--beams 5,10]
         [--prompt 20,60] [--kernels 0] [--without sums] [--fixed]
 
-`--without` leaves out shortcuts, to see what each is worth: joined (products of one input), sums (taken by norms), all.
-`--fixed`: instead, 64 inputs together and one by one, with and without `deterministic=True`: bits and seconds.
+`--without` disables fused modules, to see what each saves: joined (matmuls of one input), sums (fused into norms), all.
+`--fixed` instead compares 64 inputs together and one by one, with and without `deterministic=True`: bits and seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {"never": {"length_penalty": 0.0, "early_s
 
 
 def build(shape: str, dtype: torch.dtype) -> Any:
-    """A model of random weights, its logits as far apart as a trained model's."""
+    """A model of random weights, with the logit spread of a trained model."""
     ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     wide = {"d_model": 768, "vocab_size": 51865, "max_target_positions": 448}
     layers = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in WHISPER.items()}
@@ -162,7 +162,7 @@ def decoded(model: Any, parts: list[list[Any]], asked: dict[str, Any]) -> list[b
 
 
 def fixed(model: Any, shape: str, prompts: dict[str, torch.Tensor]) -> None:
-    """64 inputs together and one by one: how many have the same five answers with the same scores, to the last bit."""
+    """Decodes 64 inputs together and one by one: how many have the same five answers with bit-identical scores."""
     wrapped = bestfirst.wrap(model)
     inputs = [ids[mask == 1].tolist() for ids, mask in zip(*prompts.values(), strict=True)]
     for deterministic in (True, False):
