@@ -45,7 +45,7 @@ def test_compare_view_and_explain(tmp_path):
     assert "Good morning" in run("explain", "Guten Morgen!", "--want", "Good morning!")
 
 
-def test_a_corpus_job(tmp_path):
+def test_a_corpus_job_translates_every_line(tmp_path):
     (tmp_path / "in").write_text("\n".join(LINES.read_text(encoding="utf-8").splitlines()[:20]) + "\n", encoding="utf-8")
     run("translate", tmp_path / "in", "-o", tmp_path / "out", "--stats")
     assert len((tmp_path / "out").read_text(encoding="utf-8").splitlines()) == 20

@@ -49,14 +49,14 @@ parser.add_argument("--turns", type=int, default=10)
 parser.add_argument("--beam", type=int, default=5)
 parser.add_argument("--most", type=int, default=100, help="tokens of an output")
 parser.add_argument("--only", default="doors,http,one,batch,python,prompts")
-asked = parser.parse_args()
+args = parser.parse_args()
 transformers.logging.set_verbosity_error()
 device = "cuda" if torch.cuda.is_available() else "cpu"
 wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else lambda: None
 model = load_transformers(embedded_folder(), device=device)
 network, tokenizer = model.model, model.tokenizer
-given = Path(asked.lines).read_text(encoding="utf-8").splitlines()
-lines = (given * -(-asked.limit // len(given)))[: asked.limit]
+given = Path(args.lines).read_text(encoding="utf-8").splitlines()
+lines = (given * -(-args.limit // len(given)))[: args.limit]
 ways: dict[str, Callable[[], object]] = {}
 
 
@@ -105,10 +105,10 @@ class Nothing(type(bestfirst.generate)):  # type: ignore[misc]
 
 
 nothing = Nothing(lambda model, input_ids, inputs_tensor=None, **more: input_ids)
-usual = {"num_beams": asked.beam, "max_new_tokens": asked.most}
-settings = bestfirst.Decoding(beam=asked.beam, max_length=asked.most)
+usual = {"num_beams": args.beam, "max_new_tokens": args.most}
+settings = bestfirst.Decoding(beam=args.beam, max_length=args.most)
 
-if "doors" in asked.only:
+if "doors" in args.only:
     folder = Path(tempfile.mkdtemp())
     (folder / "in.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     tokens = [model.read(line).payload.source for line in lines]
@@ -146,15 +146,15 @@ if "doors" in asked.only:
     ways["decode, tokens"] = lambda: bestfirst.decode(model, tokens, settings)
     ways["a corpus job"] = corpus
     ways["the server's engine"] = server
-    compare(f"{len(lines)} sentences, k = {asked.beam}, length penalty 0", asked.turns, "decode, texts")
+    compare(f"{len(lines)} sentences, k = {args.beam}, length penalty 0", args.turns, "decode, texts")
     engine.stop()
 
-if "http" in asked.only:
+if "http" in args.only:
     share = -(-len(lines) // 16)
     wide = {"--max-items": share, "--max-queue": 2 * len(lines), "--max-rows": 1 << 24, "--device": device}
     served = Served(*(word for pair in wide.items() for word in pair))
     atexit.register(served.stop)
-    given = {"beam": asked.beam, "max_length": asked.most}
+    given = {"beam": args.beam, "max_length": args.most}
     bodies = [json.dumps({"text": lines[i : i + share], **given}).encode() for i in range(0, len(lines), share)]
     head = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
     requests = [head.format(len(body)).encode() + body for body in bodies]
@@ -168,11 +168,11 @@ if "http" in asked.only:
         return [response(connection) for connection in connections]
 
     def response(connection: socket.socket) -> bytes:
-        said = bytearray()
-        while b"\r\n\r\n" not in said:
-            said += connection.recv(1 << 20)
-        head, _, body = said.partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200"), said
+        received = bytearray()
+        while b"\r\n\r\n" not in received:
+            received += connection.recv(1 << 20)
+        head, _, body = received.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), received
         length = int(next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))[15:])
         while len(body) < length:
             body += connection.recv(1 << 20)
@@ -182,9 +182,9 @@ if "http" in asked.only:
     print(f"over HTTP {sum(map(str.__eq__, same, found))} of {len(lines)} texts are decode's")
     ways["decode, texts"] = lambda: bestfirst.decode(model, lines, settings)
     ways["bestfirst serve"] = ask
-    compare(f"{len(lines)} sentences over HTTP, k = {asked.beam}, length penalty 0", asked.turns, "decode, texts")
+    compare(f"{len(lines)} sentences over HTTP, k = {args.beam}, length penalty 0", args.turns, "decode, texts")
 
-if "one" in asked.only:
+if "one" in args.only:
     few = [read([line]) for line in lines[:50]]
     texts = [[line] for line in lines[:50]]
     like = settings.using(length_penalty=1.0, stop="hf-false", accept_truncated=True)
@@ -192,18 +192,18 @@ if "one" in asked.only:
     ways["the drop-in"] = lambda: [generate(each, True, **usual) for each in few]
     ways["its preparations"] = lambda: [preparations(each, **usual) for each in few]
     ways["decode"] = lambda: [bestfirst.decode(model, each, like) for each in texts]
-    compare("50 sentences one at a time, the defaults", max(2, asked.turns // 3), "generate", 1)
+    compare("50 sentences one at a time, the defaults", max(2, args.turns // 3), "generate", 1)
 
-if "batch" in asked.only:
+if "batch" in args.only:
     whole, parts = read(lines), [read(lines[i : i + 512]) for i in range(0, len(lines), 512)]
     for alpha, early in ((0.0, "never"), (1.0, False)):
         more = {**usual, "length_penalty": alpha, "early_stopping": early}
         ways["generate"] = lambda more=more: [generate(each, False, **more) for each in parts]
         ways["the drop-in"] = lambda more=more: generate(whole, True, **more)
         ways["its preparations"] = lambda more=more: preparations(whole, **more)
-        compare(f"{len(lines)} sentences, length_penalty {alpha}, early_stopping {early!r}", max(2, asked.turns // 2), "generate")
+        compare(f"{len(lines)} sentences, length_penalty {alpha}, early_stopping {early!r}", max(2, args.turns // 2), "generate")
 
-if "python" in asked.only:
+if "python" in args.only:
     some = read(lines[:64])
 
     class Mine(LogitsProcessor):
@@ -223,7 +223,7 @@ if "python" in asked.only:
         ways["the drop-in"] = lambda extra=extra: generate(some, True, **usual, **extra)
         compare(f"64 sentences, {name}", 3, "generate", 1)
 
-if "prompts" in asked.only:
+if "prompts" in args.only:
     torch.manual_seed(0)
     layers = 30 if device == "cuda" else 2
     config = transformers.LlamaConfig(
@@ -236,7 +236,7 @@ if "prompts" in asked.only:
     mask[1, :11] = 0
     prompts = {"input_ids": ids.where(mask == 1, 2), "attention_mask": mask}
     processed = {"max_new_tokens": 48, "repetition_penalty": 1.2, "no_repeat_ngram_size": 3}
-    for k in (asked.beam, 1):
+    for k in (args.beam, 1):
         ways["generate"] = lambda k=k: generate(prompts, False, num_beams=k, **processed)
         ways["the drop-in"] = lambda k=k: generate(prompts, True, num_beams=k, **processed)
         compare(f"8 prompts of a Llama of {layers} layers, processed, num_beams {k}", 3, "generate", 1)

@@ -29,22 +29,22 @@ parser.add_argument("--tokens", type=int, default=48)
 parser.add_argument("--inputs", type=int, default=4)
 parser.add_argument("--dtype", default="bfloat16")
 parser.add_argument("--profile", action="store_true", help="kernels by time, of one decode with the last draft")
-asked = parser.parse_args()
+args = parser.parse_args()
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def random_llama(layers):
     config = transformers.LlamaConfig(
-        vocab_size=asked.vocabulary, hidden_size=asked.width, intermediate_size=4 * asked.width, num_hidden_layers=layers,
-        num_attention_heads=asked.width // 64, num_key_value_heads=max(1, asked.width // 256), tie_word_embeddings=True,
+        vocab_size=args.vocabulary, hidden_size=args.width, intermediate_size=4 * args.width, num_hidden_layers=layers,
+        num_attention_heads=args.width // 64, num_key_value_heads=max(1, args.width // 256), tie_word_embeddings=True,
         bos_token_id=1, eos_token_id=2, pad_token_id=0, max_position_embeddings=4096,
     )  # fmt: skip
     torch.manual_seed(0)
     with torch.device(DEVICE):
-        return transformers.LlamaForCausalLM._from_config(config, dtype=getattr(torch, asked.dtype)).eval()
+        return transformers.LlamaForCausalLM._from_config(config, dtype=getattr(torch, args.dtype)).eval()
 
 
-large, small = random_llama(asked.layers), random_llama(asked.small)
+large, small = random_llama(args.layers), random_llama(args.small)
 own = [(layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight) for layer in large.model.layers]
 small.load_state_dict(large.state_dict(), strict=False)
 usual = [[weight.clone() for weight in both] for both in own]
@@ -53,7 +53,7 @@ usual = [[weight.clone() for weight in both] for both in own]
 @torch.inference_mode()
 def scale(later, spread):
     """Multiplies the output of later layers by `later`, and the logits by `spread`."""
-    for both, before in list(zip(own, usual, strict=True))[asked.small :]:
+    for both, before in list(zip(own, usual, strict=True))[args.small :]:
         for weight, old in zip(both, before, strict=True):
             weight.copy_(old * later)
     for model in (large, small):
@@ -61,8 +61,8 @@ def scale(later, spread):
 
 
 torch.manual_seed(1)
-prompts = [torch.randint(3, asked.vocabulary, (n,)).tolist() for n in range(20, 20 + 8 * asked.inputs, 8)]
-probe = torch.randint(3, asked.vocabulary, (8, 64), device=DEVICE)
+prompts = [torch.randint(3, args.vocabulary, (n,)).tolist() for n in range(20, 20 + 8 * args.inputs, 8)]
+probe = torch.randint(3, args.vocabulary, (8, 64), device=DEVICE)
 
 
 @torch.inference_mode()
@@ -84,7 +84,7 @@ def measured_at(later, spread):
     return agreement_and_confidence()
 
 
-later = bisect(1e-4, 10.0, lambda x: measured_at(x, 1.0)[0] > asked.agreement)
+later = bisect(1e-4, 10.0, lambda x: measured_at(x, 1.0)[0] > args.agreement)
 spread = bisect(0.01, 100.0, lambda x: measured_at(later, x)[1] < 0.5)
 scale(later, spread)
 agreement, top = agreement_and_confidence()
@@ -117,22 +117,22 @@ SETTINGS = {
     "alpha 0, never": {"accept_truncated": True},
     "defaults": {"length_penalty": 1.0, "stop": "hf-false", "accept_truncated": True},
 }
-for k in map(int, asked.beam.split(",")):
+for k in map(int, args.beam.split(",")):
     for name, settings in SETTINGS.items():
-        settings = {"beam": k, "max_length": asked.tokens, **settings}
+        settings = {"beam": k, "max_length": args.tokens, **settings}
         plain, (stats, expected) = timed(decoded, None, **settings)
         print(f"k = {k}, {name}: {plain:.4f} s, {stats.steps} steps, by the {stats.engine}", flush=True)
-        for depth in map(int, asked.depth.split(",")):
+        for depth in map(int, args.depth.split(",")):
             seconds, (stats, answers) = timed(decoded, bestfirst.SmallerModel(helper, depth=depth), **settings)
             same = sum(a == b for a, b in zip(answers, expected, strict=True))
             print(
                 f"  depth {depth}: {seconds:.4f} s, {seconds / plain:.3f} of the time, steps over length "
-                f"{stats.steps / (len(prompts) * asked.tokens):.2f}, drafted {stats.drafted}, accepted {stats.accepted}, "
+                f"{stats.steps / (len(prompts) * args.tokens):.2f}, drafted {stats.drafted}, accepted {stats.accepted}, "
                 f"{same} of {len(expected)} the same, by the {stats.engine}",
                 flush=True,
             )
-    print(f"  generate, defaults: {timed(generated, num_beams=k, max_new_tokens=asked.tokens)[0]:.4f} s", flush=True)
-if asked.profile:
+    print(f"  generate, defaults: {timed(generated, num_beams=k, max_new_tokens=args.tokens)[0]:.4f} s", flush=True)
+if args.profile:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         decoded(bestfirst.SmallerModel(helper, depth=depth), **settings)
     print(profile.key_averages().table(sort_by="cuda_time_total", row_limit=28, max_name_column_width=60))

@@ -71,13 +71,13 @@ def padded(prompts: list[list[int]]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def outputs(model: Any, prompts: list[list[int]], batch: int, **asked: Any) -> list[list[int]]:
+def outputs(model: Any, prompts: list[list[int]], batch: int, **options: Any) -> list[list[int]]:
     """The tokens generated after each prompt, without padding."""
     found = []
     for i in range(0, len(prompts), batch):
         given = padded(prompts[i : i + batch])
         with torch.no_grad():
-            made = model.generate(**given, num_beams=5, max_new_tokens=32, do_sample=False, **asked)
+            made = model.generate(**given, num_beams=5, max_new_tokens=32, do_sample=False, **options)
         for row in made[:, given["input_ids"].shape[1] :].tolist():
             while row and row[-1] == PAD:
                 row.pop()
@@ -150,10 +150,10 @@ def ours_by_module(model: Any, prompts: list[list[int]], path: list[int]) -> dic
     for t, token in enumerate([None, *path]):
         recorded = ModuleOutputs(model) if t == len(path) else None
         rows = [(i, *at[i], prompt[-1] if token is None else token) for i, prompt in enumerate(prompts)]
-        asked = trial._logits_after(rows)
-        at = [(node, length) for node, length, _ in asked]
+        options = trial._logits_after(rows)
+        at = [(node, length) for node, length, _ in options]
         if recorded is not None:
-            found = {**recorded.close(), "logits": torch.stack([logits for *_, logits in asked])}
+            found = {**recorded.close(), "logits": torch.stack([logits for *_, logits in options])}
     return found
 
 
@@ -190,7 +190,7 @@ def attention() -> None:
         "not rounded": (weights @ v.float() / total).bfloat16(),
     }
     masks = {"no mask": None, "a mask": torch.ones(64, 1, 1, 40, dtype=torch.bool, device=DEVICE)}
-    for said, mask in masks.items():
+    for label, mask in masks.items():
         for backend in (None, *map(SDPBackend, (0, 1, 2, 3))):
             try:
                 if backend is None:
@@ -201,7 +201,7 @@ def attention() -> None:
             except RuntimeError:
                 continue
             found = ", ".join(f"{name} {bits(out, each):.4f}" for name, each in variants.items())
-            print(f"  {said}, {'the default' if backend is None else backend.name}: bits differ: {found}")
+            print(f"  {label}, {'the default' if backend is None else backend.name}: bits differ: {found}")
 
 
 def main() -> None:
@@ -210,13 +210,13 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--prompts", type=int, default=128)
     parser.add_argument("--batches", default="4,32,128")
-    given = parser.parse_args()
+    args = parser.parse_args()
     transformers.logging.set_verbosity_error()
     attention()
-    model = trained(given.seconds)
-    model.to(getattr(torch, given.dtype))
+    model = trained(args.seconds)
+    model.to(getattr(torch, args.dtype))
     by_module(model, prompts_of(4))
-    shares(model, prompts_of(given.prompts), [*map(int, given.batches.split(","))])
+    shares(model, prompts_of(args.prompts), [*map(int, args.batches.split(","))])
 
 
 if __name__ == "__main__":

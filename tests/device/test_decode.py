@@ -39,7 +39,7 @@ def summary(results):
     ]
 
 
-def test_the_embedded_model(on_device):
+def test_the_embedded_model_equals_the_host(on_device):
     model = load_transformers(embedded_folder(), device=DEVICE)
     settings = {"beam": 3, "nbest": 2, "max_length": 5, "accept_truncated": True}
     expected = bestfirst.decode(model, LINES[3:5], **settings)
@@ -56,7 +56,7 @@ def test_the_embedded_model(on_device):
 
 
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
-def test_architectures(on_device, name):
+def test_architectures_equal_the_host(on_device, name):
     """Pre-norm and post-norm layers, scaled embeddings, a forced first token, a banned token."""
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build().to(DEVICE))

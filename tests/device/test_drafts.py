@@ -65,12 +65,12 @@ def test_answers_scores_and_calls_equal_those_without_drafts(settings, drafter):
         assert stats.accepted > stats.calls / 2
 
 
-def test_generate_with_an_assistant():
+def test_generate_with_an_assistant_drafts_on_the_device():
     """`generate` refuses an assistant with beams; the drop-in accepts it."""
     model, small = build("Llama", seed=1).to(DEVICE), build("Llama", seed=2).to(DEVICE)
-    given, asked, stats = inputs(model, 2, seed=3, longest=6), {"num_beams": 2, "max_new_tokens": 4}, Stats()
-    expected = model.generate(**given, **asked)
-    mine = model.generate(**given, **asked, assistant_model=small, custom_generate=bestfirst.generate, stats=stats)
+    batch, options, stats = inputs(model, 2, seed=3, longest=6), {"num_beams": 2, "max_new_tokens": 4}, Stats()
+    expected = model.generate(**batch, **options)
+    mine = model.generate(**batch, **options, assistant_model=small, custom_generate=bestfirst.generate, stats=stats)
     assert (stats.engine, stats.drafted > 0) == ("device", True)
     assert mine.tolist() == expected.tolist()
 

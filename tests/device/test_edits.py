@@ -202,21 +202,21 @@ def test_searches_with_edits_equal_those_of_the_host(cases, tally, stop):
         k, n_max, rows, score = rng.choice((2, 3, 5)), rng.randint(3, 6), rng.choice((3, 16)), rng.choice(PLAIN)
         kind = rng.choice(("ties", "peaked"))
         n, truncated, vocabulary = rng.randint(1, k), rng.random() < 0.6, 6
-        ids, each, told = torch.tensor([[vocabulary]]), [], []
+        ids, each, encoded = torch.tensor([[vocabulary]]), [], []
         for index in range(3):
             mine, theirs = random_processors(rng) if index else ([], [])
             own = Processors(theirs, ids, lambda y: 0, 2, False)
-            told += as_edits(mine, ids, vocabulary, own, 1)
+            encoded += as_edits(mine, ids, vocabulary, own, 1)
             each.append(SimpleNamespace(process=lambda i, *rest, own=own: own.one(0, *rest)))
         toys = EditedToys([random_toy(kind, vocabulary, f"edits {number} {seed}") for seed in range(3)], each)
-        room = {"code": max(len(edits.code) for edits in told) // 4, "given": max(len(edits.given) for edits in told) + 1}
+        room = {"code": max(len(edits.code) for edits in encoded) // 4, "given": max(len(edits.given) for edits in encoded) + 1}
         session = session_of(toys, vocabulary, k, n, n_max, 3, 2000, **room)
         session._rows_for = lambda active, rows=rows: rows
         session.weights.numbers = [0, 1, 2]
         rules = {"strategy": STOPS[stop](k), "score": SCORES[score]}
         jobs = [job(index, n_max, nbest=n, accept_truncated=truncated, **rules) for index in range(3)]
         for index in range(1, 3):
-            jobs[index].edits = told[index]
+            jobs[index].edits = encoded[index]
         found = {done.index: result for done, result in run(session, jobs)}
         for index in range(3):
             assert_same_result(found[index], reference(toys, index, k, n, n_max, min(k + 1, vocabulary), truncated, rules))

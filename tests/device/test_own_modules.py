@@ -34,12 +34,12 @@ def on_device(monkeypatch):
     monkeypatch.setattr(model_check, "fused", lambda model: False)
 
 
-def outputs(model, given, **settings):
+def outputs(model, batch, **settings):
     """Sequences of the drop-in on the device, and of `generate`."""
     with torch.no_grad():
-        theirs = model.generate(**given, **settings)
+        theirs = model.generate(**batch, **settings)
         stats = Stats()
-        mine = model.generate(**given, **settings, custom_generate=bestfirst.generate, stats=stats)
+        mine = model.generate(**batch, **settings, custom_generate=bestfirst.generate, stats=stats)
     assert stats.engine == "device", stats.search
     return mine.tolist(), theirs.tolist()
 
@@ -48,22 +48,22 @@ STOPS = [{"early_stopping": False}, {"early_stopping": True}, {"early_stopping":
 
 
 @pytest.mark.parametrize(("name", "stop"), [(name, STOPS[i % 3]) for i, name in enumerate(EVERYTHING)], ids=list(EVERYTHING))
-def test_architectures(name, stop):
+def test_architectures_on_the_device_equal_generate(name, stop):
     model = build(name).to(DEVICE)
     mine, theirs = outputs(model, inputs(model, 2, seed=1, shortest=3, longest=9), num_beams=2, max_new_tokens=3, **stop)
     assert mine == theirs
 
 
 @pytest.mark.parametrize("name", [*EVERYTHING, *FUSED])
-def test_architectures_on_the_host(monkeypatch, name):
+def test_architectures_on_the_host_equal_generate(monkeypatch, name):
     monkeypatch.setattr(TransformersModel, "on_gpu", False)
     monkeypatch.setattr(crossover, "measure", lambda *_: 2.0)  # independent of measured times
     model = build(name)
-    given = inputs(model, 3, seed=1, shortest=3, longest=9)
+    batch = inputs(model, 3, seed=1, shortest=3, longest=9)
     for stop in STOPS:
         stats = Stats()
-        asked = {**given, "num_beams": 3, "max_new_tokens": 6, **stop}
-        assert torch.equal(model.generate(**asked, custom_generate=bestfirst.generate, stats=stats), model.generate(**asked))
+        options = {**batch, "num_beams": 3, "max_new_tokens": 6, **stop}
+        assert torch.equal(model.generate(**options, custom_generate=bestfirst.generate, stats=stats), model.generate(**options))
         assert stats.engine == ("generate" if name == "LED" else "host")  # LED's decoder takes no mask
 
 
@@ -123,8 +123,8 @@ def test_a_session_has_room_for_all_waiting_inputs():
 @pytest.mark.parametrize("where", ["a step", "prompts"])
 def test_out_of_memory_reduces_the_inputs_in_flight(monkeypatch, where):
     model = build("Llama").to(DEVICE)
-    given = inputs(model, 4)
-    expected = model.generate(**given, num_beams=2, max_new_tokens=2)
+    batch = inputs(model, 4)
+    expected = model.generate(**batch, num_beams=2, max_new_tokens=2)
     step, read = CapturedStep.__call__, OwnModules.read_prompts
 
     def refuse(self, rows):
@@ -132,17 +132,17 @@ def test_out_of_memory_reduces_the_inputs_in_flight(monkeypatch, where):
             raise torch.OutOfMemoryError("no room")
         return step(self, rows)
 
-    def refuse_prompts(self, given, cells, source):
-        if len(given.starts) > 2 and int((given.lengths > 0).sum()) > 2:
+    def refuse_prompts(self, batch, cells, source):
+        if len(batch.starts) > 2 and int((batch.lengths > 0).sum()) > 2:
             raise torch.OutOfMemoryError("no room")
-        return read(self, given, cells, source)
+        return read(self, batch, cells, source)
 
     if where == "a step":
         monkeypatch.setattr(CapturedStep, "__call__", refuse)
     else:
         monkeypatch.setattr(OwnModules, "read_prompts", refuse_prompts)
     stats = Stats()
-    found = model.generate(**given, num_beams=2, max_new_tokens=2, custom_generate=bestfirst.generate, stats=stats)
+    found = model.generate(**batch, num_beams=2, max_new_tokens=2, custom_generate=bestfirst.generate, stats=stats)
     assert found.tolist() == expected.tolist()
     assert (stats.engine, stats.in_flight) == ("device", 2)
 
@@ -164,9 +164,9 @@ def test_deterministic_gives_the_same_bits_alone_and_in_a_batch(monkeypatch):
         monkeypatch.setattr(sessions, "FIXED_ROWS", 4)
     model = bestfirst.wrap(build("Llama").to(DEVICE))
     prompts = [[5, 6, 7, 8, 9], [10, 11]]
-    asked = {"beam": 2, "nbest": 2, "max_length": 2, "accept_truncated": True, "deterministic": True}
-    together = bestfirst.decode(model, prompts, **asked)
-    alone = [bestfirst.decode(model, [prompt], **asked)[0] for prompt in prompts]
+    options = {"beam": 2, "nbest": 2, "max_length": 2, "accept_truncated": True, "deterministic": True}
+    together = bestfirst.decode(model, prompts, **options)
+    alone = [bestfirst.decode(model, [prompt], **options)[0] for prompt in prompts]
     scores = [[(each.tokens, each.score) for each in result.hypotheses] for result in (*together, *alone)]
     assert all(len(found) == 2 for found in scores)
     assert scores[:2] == scores[2:]

@@ -24,7 +24,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.mark.parametrize(("norm", "offset", "early"), [(LlamaRMSNorm, 0.0, True), (GemmaRMSNorm, 1.0, False)])
-def test_norms(norm, offset, early):
+def test_norms_equal_the_modules(norm, offset, early):
     module = norm(20, eps=1e-5).to(DEVICE)
     torch.nn.init.normal_(module.weight)
     x = torch.randn(3, 5, 20, device=DEVICE).transpose(0, 1)

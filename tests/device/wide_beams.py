@@ -25,21 +25,21 @@ parser.add_argument("--items", type=int, default=1_000_000)
 parser.add_argument("--layers", type=int, default=30)
 parser.add_argument("--vocabulary", type=int, default=32_000)
 parser.add_argument("--profile", action="store_true", help="the kernels that take longest")
-asked = parser.parse_args()
+args = parser.parse_args()
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
 config = transformers.LlamaConfig(
-    vocab_size=asked.vocabulary, hidden_size=576, intermediate_size=1536, num_hidden_layers=asked.layers, num_attention_heads=9,
+    vocab_size=args.vocabulary, hidden_size=576, intermediate_size=1536, num_hidden_layers=args.layers, num_attention_heads=9,
     num_key_value_heads=3, bos_token_id=0, eos_token_id=0, pad_token_id=0, tie_word_embeddings=True, initializer_range=0.06,
 )  # fmt: skip
 network = transformers.LlamaForCausalLM(config).to(device).eval()
 rng = np.random.default_rng(0)
 begun = perf_counter()
-trie = bestfirst.Trie(rng.integers(1, asked.vocabulary, (asked.items, 4)))
+trie = bestfirst.Trie(rng.integers(1, args.vocabulary, (args.items, 4)))
 print(f"{trie}, built in {perf_counter() - begun:.1f} s", flush=True)
-beams, inputs, peers = ([*map(int, given.split(","))] for given in (asked.beam, asked.inputs, asked.peer))
-prompts = rng.integers(1, asked.vocabulary, (max(inputs), 16)).tolist()
+beams, inputs, peers = ([*map(int, given.split(","))] for given in (args.beam, args.inputs, args.peer))
+prompts = rng.integers(1, args.vocabulary, (max(inputs), 16)).tolist()
 allowed_by_prefix: dict[tuple[int, ...], list[int]] = {}
 
 
@@ -116,7 +116,7 @@ def profiled(beam, many):
     print(profile.key_averages().table(sort_by=by, row_limit=16, max_name_column_width=60), flush=True)
 
 
-for dtype in asked.dtype.split(","):
+for dtype in args.dtype.split(","):
     network = network.to(getattr(torch, dtype))
     model = bestfirst.wrap(network)
     each, fastest = 2 * sum(p.numel() for p in network.parameters()), rate()
@@ -135,7 +135,7 @@ for dtype in asked.dtype.split(","):
             f"{stats.in_flight} in flight, by the {stats.engine}{memory}; {sum(len(r.hypotheses) for r in results)} items",
             flush=True,
         )
-        if asked.profile:
+        if args.profile:
             profiled(beam, min(many, 64))
         if peer:
             compare(beam, many, seconds, results, peer)

@@ -196,7 +196,7 @@ def test_a_module_that_needs_the_whole_prefix_falls_back_to_recomputation_with_o
 
 @pytest.mark.usefixtures("no_warning")
 @pytest.mark.parametrize("window", [2, 3, 7, 64])
-def test_sliding_windows(window: int) -> None:
+def test_sliding_windows_equal_generate(window: int) -> None:
     architecture = ARCHITECTURES["mistral"]
     model = bestfirst.wrap(architecture.build(seed=6, sliding_window=window))
     assert_correct(model, architecture, n=5)

@@ -92,7 +92,7 @@ def random_budget(rng: random.Random) -> Budget:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_embedded_model(embedded, seed, tally):
+def test_the_embedded_model_equals_python(embedded, seed, tally):
     rng = random.Random(seed)
     sources = rng.sample(LINES, rng.choice([1, 2, 9]))
     each = [random_settings(rng, 30, [0, 2], 6001) for _ in sources]
@@ -102,7 +102,7 @@ def test_the_embedded_model(embedded, seed, tally):
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
-def test_small_models_of_each_architecture(name, tied, tmp_path, tally, cases):
+def test_small_models_of_each_architecture_equal_python(name, tied, tmp_path, tally, cases):
     """With `tied`, many tokens are equally likely."""
     model = ARCHITECTURES[name].build(seed=4)
     if tied:
@@ -145,11 +145,11 @@ def test_settings_that_are_not_compiled_are_searched_in_python(settings, embedde
 def test_generate_runs_compiled_searches(settings, monkeypatch):
     model, begun = ARCHITECTURES["marian"].build(seed=4), []
     ids = torch.tensor([[5, 6, 7, EOS], [9, 8, EOS, 1], [4, EOS, 1, 1]])
-    asked = {"attention_mask": ids != 1, "num_beams": 4, "num_return_sequences": 2, "max_new_tokens": 12, **settings}
+    options = {"attention_mask": ids != 1, "num_beams": 4, "num_return_sequences": 2, "max_new_tokens": 12, **settings}
 
     def found() -> tuple[Any, ...]:
         stats = bestfirst.Stats()
-        output = model.generate(ids, **asked, custom_generate=bestfirst.generate, stats=stats)
+        output = model.generate(ids, **options, custom_generate=bestfirst.generate, stats=stats)
         return output.tolist(), stats.results, stats.calls, stats.rows, stats.steps
 
     found()  # the first call measures the row budget

@@ -63,14 +63,14 @@ def test_scores_from_scratch_and_attention_equal_transformers(name, tmp_path):
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_new", "silu", "swish"])
-def test_activations_and_untied_weights(activation, tmp_path):
+def test_activations_and_untied_weights_equal_transformers(activation, tmp_path):
     folder = folder_of("bart", tmp_path, activation_function=activation, tie_word_embeddings=False)
     assert_alike(
         bestfirst.decode(bestfirst.load(folder), INPUTS, beam=4), bestfirst.decode(load_transformers(folder), INPUTS, beam=4)
     )
 
 
-def test_the_embedded_model_on_many_lines_and_settings():
+def test_the_embedded_model_equals_transformers_on_many_lines_and_settings():
     lines = Path(__file__).parents[1].joinpath("data", "tatoeba-200.de").read_text(encoding="utf-8").splitlines()[:60]
     mine, its = bestfirst.load(), load_transformers(embedded_folder())
     for settings in (

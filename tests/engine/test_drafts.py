@@ -109,11 +109,11 @@ def test_answers_scores_and_calls_do_not_depend_on_the_drafter(settings):
     saved = 0
     for seed in range(8):
         model = toy_model(KINDS[seed % len(KINDS)], seed)
-        asked = {"beam": 1 + seed % 5, "max_length": 4 + seed % 5, **settings}
-        (plain,) = bestfirst.decode(model, [None], row_budget=1 + seed % 7, **asked)
+        options = {"beam": 1 + seed % 5, "max_length": 4 + seed % 5, **settings}
+        (plain,) = bestfirst.decode(model, [None], row_budget=1 + seed % 7, **options)
         known = [answer.tokens for answer in plain.hypotheses]
         for draft in (Oracle(*known), RandomDrafter(seed), Malicious(seed), *DRAFTERS):
-            results = bestfirst.decode(model, [None] * 3, row_budget=(1, 2, 8, 40)[seed % 4], draft=draft, **asked)
+            results = bestfirst.decode(model, [None] * 3, row_budget=(1, 2, 8, 40)[seed % 4], draft=draft, **options)
             assert [outcome(result) for result in results] == [outcome(plain)] * 3
             assert all(result.rows >= result.calls and result.accepted <= result.drafted for result in results)
             saved += sum(result.steps < result.calls for result in results)
@@ -244,8 +244,10 @@ def test_source_lookup_halves_the_steps_of_a_model_that_copies_its_source(settin
 
     model = bestfirst.FunctionModel(scores, eos=0)
     texts = [tuple(rng.randrange(1, vocabulary) for _ in range(30)) for _ in range(6)]
-    asked = {"beam": 5, "row_budget": 64, "max_length": 40, **settings}
-    plain, drafted = ([bestfirst.decode(model, [text], draft=draft, **asked)[0] for text in texts] for draft in (None, "source"))
+    options = {"beam": 5, "row_budget": 64, "max_length": 40, **settings}
+    plain, drafted = (
+        [bestfirst.decode(model, [text], draft=draft, **options)[0] for text in texts] for draft in (None, "source")
+    )
     assert [outcome(result) for result in drafted] == [outcome(result) for result in plain]
     length = sum(len(result.best.tokens) for result in drafted)
     assert sum(result.steps for result in drafted) <= 0.5 * length

@@ -80,7 +80,7 @@ def test_self_attention_stays_within_an_input():
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_norms(in_place):
+def test_norms_equal_torch(in_place):
     x, y, bias, weight, shift = normal(9, 24), normal(9, 24, seed=1), normal(24), normal(24, seed=2), normal(24, seed=3)
     total = x + y + bias
     expected = F.layer_norm(total, (24,), weight, shift, 1e-5)
@@ -100,7 +100,7 @@ ACTIVATIONS = {
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations(name):
+def test_activations_equal_torch(name):
     x, bias = 4 * normal(9, 240), normal(240)
     x[0, :4] = torch.tensor([200.0, -200.0, 0.0, nan])
     expected = ACTIVATIONS[name]((x + bias).double()).float()
