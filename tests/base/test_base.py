@@ -1,4 +1,4 @@
-"""What the base install does: all of this without torch and transformers (`make test-base` runs it where they are not)."""
+"""The base install: everything here works without torch and transformers (`make test-base` runs it without them)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import pytest
 import bestfirst
 
 LINES = Path(__file__).parents[1].joinpath("data", "tatoeba-200.de")
-WITHOUT = find_spec("torch") is None and find_spec("transformers") is None
-needs_absence = pytest.mark.skipif(not WITHOUT, reason="torch and transformers are installed here")
+BASE_INSTALL = find_spec("torch") is None and find_spec("transformers") is None
+needs_base_install = pytest.mark.skipif(not BASE_INSTALL, reason="torch and transformers are installed here")
 INSTALL = "pip install 'bestfirst[transformers]'"
 
 
 def run(*arguments: object, stdin: str = "", code: int = 0) -> str:
-    """The command's output; of one that is to fail, what it says."""
-    given = [sys.executable, "-m", "bestfirst", *map(str, arguments)]
+    """The command's output, or its error message if it is to fail."""
+    command = [sys.executable, "-m", "bestfirst", *map(str, arguments)]
     done = subprocess.run(
-        given, input=stdin, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
+        command, input=stdin, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
     )
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr
@@ -45,43 +45,43 @@ def test_compare_view_and_explain(tmp_path):
     assert "Good morning" in run("explain", "Guten Morgen!", "--want", "Good morning!")
 
 
-def test_a_corpus_job(tmp_path):
+def test_a_corpus_job_translates_every_line(tmp_path):
     (tmp_path / "in").write_text("\n".join(LINES.read_text(encoding="utf-8").splitlines()[:20]) + "\n", encoding="utf-8")
     run("translate", tmp_path / "in", "-o", tmp_path / "out", "--stats")
     assert len((tmp_path / "out").read_text(encoding="utf-8").splitlines()) == 20
 
 
-def test_the_library_in_this_process():
+def test_load_decode_and_ensembles_in_this_process():
     model = bestfirst.load()
     (result,) = bestfirst.decode(model, ["Guten Morgen!"], beam=5, score=bestfirst.Coverage(0.2), nbest=2)
     assert result.text == "Good morning."
     both = bestfirst.Ensemble([model, model])
     assert bestfirst.decode(both, ["Guten Morgen!"], beam=2)[0].hypotheses[0].tokens == result.hypotheses[0].tokens
-    if WITHOUT:
+    if BASE_INSTALL:
         assert not {"torch", "transformers"} & set(sys.modules)
 
 
-def test_stop_strings_need_no_more():
-    """A special token among them is a token; neither asks transformers, which takes seconds to load where it is installed."""
+def test_stop_strings_do_not_need_transformers():
+    """A special token among them becomes an EOS token. Neither imports transformers, which takes seconds."""
     code = """
 import sys, bestfirst
 model = bestfirst.load()
 settings = bestfirst.Decoding(beam=2, stop_strings=("ing", "</s>")).read(model)
 print(bestfirst.decode(model, ["Guten Morgen!"], settings)[0].text, settings.eos, settings.stop_strings, "torch" in sys.modules)
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert said.stdout == "Good morn (0,) ('ing',) False\n", said.stdout + said.stderr
+    message = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert message.stdout == "Good morn (0,) ('ing',) False\n", message.stdout + message.stderr
 
 
-@needs_absence
-def test_what_needs_transformers_says_how_to_get_it(tmp_path):
+@needs_base_install
+def test_features_that_need_transformers_say_how_to_install_it(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
     (tmp_path / "model.safetensors").write_bytes(bytes(8))
     (tmp_path / "tokenizer_config.json").write_text("{}")
-    said = run("translate", "--model", tmp_path, stdin="a", code=2)
-    assert said.count("\n") == 1
-    assert "models of type 't5' are not compiled here" in said
-    assert INSTALL in said
+    message = run("translate", "--model", tmp_path, stdin="a", code=2)
+    assert message.count("\n") == 1
+    assert "models of type 't5' are not compiled here" in message
+    assert INSTALL in message
     for arguments in (["--device", "cuda"], ["--dtype", "fp16"]):
         assert INSTALL in run("translate", *arguments, stdin="a", code=2)
     with pytest.raises(ImportError, match=r"needs torch and transformers; pip install 'bestfirst\[transformers\]'"):
@@ -90,11 +90,11 @@ def test_what_needs_transformers_says_how_to_get_it(tmp_path):
         bestfirst.generate  # noqa: B018
 
 
-@needs_absence
-def test_a_damaged_folder_is_told_in_one_line(tmp_path):
+@needs_base_install
+def test_a_damaged_folder_is_reported_in_one_line(tmp_path):
     embedded = Path(bestfirst.__file__).parent / "data" / "tatoeba-de-en"
     for path in embedded.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes()[:1000] if path.name == "model.safetensors" else path.read_bytes())
-    said = run("translate", "--model", tmp_path, stdin="a", code=2)
-    assert said.count("\n") == 1
-    assert "model.safetensors is damaged" in said
+    message = run("translate", "--model", tmp_path, stdin="a", code=2)
+    assert message.count("\n") == 1
+    assert "model.safetensors is damaged" in message

@@ -1,16 +1,16 @@
-"""Every door on one device, side by side: seconds, and how they compare; in turns, for a machine is not always as fast.
+"""Times every door (way in) on one device, and compares them; in turns, since a machine's speed varies.
 
     python tests/device/doors.py [--lines FILE] [--limit 2000] [--turns 10] [--beam 5]
         [--only doors,http,one,batch,python,prompts]
 
 doors    tokens and texts through `decode`, a corpus job, the server's engine (16 requests at a time, without HTTP)
 http     texts through `decode`, and through `bestfirst serve` in a process of its own, 16 requests at a time, to the last byte
-one      one sentence at a time: `generate`, the drop-in, what of it is `generate`'s preparations, `decode`
+one      one sentence at a time: `generate`, the drop-in, the part of it that is `generate`'s preparations, `decode`
 batch    all sentences: `generate` in batches of 512, the drop-in in one call, preparations, `decode` of the same tokens
-python   64 sentences: `prefix_allowed_tokens_fn`, a processor of one's own and `output_scores`, by `generate` and by the drop-in
+python   64 sentences: `prefix_allowed_tokens_fn`, a user's processor and `output_scores`, by `generate` and by the drop-in
 prompts  8 prompts of a Llama with random weights: `repetition_penalty` and `no_repeat_ngram_size`, beams and greedily
 
-Without a GPU it runs on the host, for a try: then numbers say nothing of a device.
+Without a GPU it runs on the host, as a smoke test: its numbers then say nothing about a device.
 """
 
 import argparse
@@ -49,19 +49,19 @@ parser.add_argument("--turns", type=int, default=10)
 parser.add_argument("--beam", type=int, default=5)
 parser.add_argument("--most", type=int, default=100, help="tokens of an output")
 parser.add_argument("--only", default="doors,http,one,batch,python,prompts")
-asked = parser.parse_args()
+args = parser.parse_args()
 transformers.logging.set_verbosity_error()
 device = "cuda" if torch.cuda.is_available() else "cpu"
 wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else lambda: None
 model = load_transformers(embedded_folder(), device=device)
 network, tokenizer = model.model, model.tokenizer
-given = Path(asked.lines).read_text(encoding="utf-8").splitlines()
-lines = (given * -(-asked.limit // len(given)))[: asked.limit]
+given = Path(args.lines).read_text(encoding="utf-8").splitlines()
+lines = (given * -(-args.limit // len(given)))[: args.limit]
 ways: dict[str, Callable[[], object]] = {}
 
 
 def compare(title: str, turns: int, by: str, warm: int = 2) -> None:
-    """Time all ways in turns; ratios are over the one named, of the best of each."""
+    """Times all ways in turns; ratios compare the best time of each with that of the way `by`."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(warm + turns):
         for name, way in ways.items():
@@ -78,7 +78,7 @@ def compare(title: str, turns: int, by: str, warm: int = 2) -> None:
 
 
 def generate(batch: dict[str, torch.Tensor], own: bool, **settings: object) -> object:
-    """By `generate`, or by the drop-in; says so where the drop-in is not on the device."""
+    """Runs `generate` or the drop-in; prints why if the drop-in is not on the device."""
     if not own:
         return network.generate(**batch, **settings)
     stats = bestfirst.Stats()
@@ -89,7 +89,7 @@ def generate(batch: dict[str, torch.Tensor], own: bool, **settings: object) -> o
 
 
 def preparations(batch: dict[str, torch.Tensor], **settings: object) -> object:
-    """What `generate` does before it calls the drop-in, its encoder put off."""
+    """What `generate` does before it calls the drop-in, with its encoder deferred."""
     return network.generate(**batch, **settings, custom_generate=nothing)
 
 
@@ -98,24 +98,24 @@ def read(texts: list[str]) -> dict[str, torch.Tensor]:
 
 
 class Nothing(type(bestfirst.generate)):  # type: ignore[misc]
-    """As the drop-in, to `generate`; it searches for nothing."""
+    """Treated by `generate` like the drop-in, but searches nothing."""
 
     def __call__(self, model, input_ids, *_, **__):
         return input_ids
 
 
 nothing = Nothing(lambda model, input_ids, inputs_tensor=None, **more: input_ids)
-usual = {"num_beams": asked.beam, "max_new_tokens": asked.most}
-settings = bestfirst.Decoding(beam=asked.beam, max_length=asked.most)
+usual = {"num_beams": args.beam, "max_new_tokens": args.most}
+settings = bestfirst.Decoding(beam=args.beam, max_length=args.most)
 
-if "doors" in asked.only:
+if "doors" in args.only:
     folder = Path(tempfile.mkdtemp())
     (folder / "in.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     tokens = [model.read(line).payload.source for line in lines]
     number = iter(range(1 << 30))
 
     def corpus() -> None:
-        """As `translate in.txt -o out.txt`, its model loaded."""
+        """Like `translate in.txt -o out.txt`, with the model already loaded."""
         source, target = Input(str(folder / "in.txt")), Target()
         job = {"input": vars(source.survey()), "number": next(number)}
         with Checkpoint(str(folder / f"{job['number']}.txt"), job, target) as checkpoint:
@@ -146,33 +146,33 @@ if "doors" in asked.only:
     ways["decode, tokens"] = lambda: bestfirst.decode(model, tokens, settings)
     ways["a corpus job"] = corpus
     ways["the server's engine"] = server
-    compare(f"{len(lines)} sentences, k = {asked.beam}, length penalty 0", asked.turns, "decode, texts")
+    compare(f"{len(lines)} sentences, k = {args.beam}, length penalty 0", args.turns, "decode, texts")
     engine.stop()
 
-if "http" in asked.only:
+if "http" in args.only:
     share = -(-len(lines) // 16)
     wide = {"--max-items": share, "--max-queue": 2 * len(lines), "--max-rows": 1 << 24, "--device": device}
     served = Served(*(word for pair in wide.items() for word in pair))
     atexit.register(served.stop)
-    given = {"beam": asked.beam, "max_length": asked.most}
+    given = {"beam": args.beam, "max_length": args.most}
     bodies = [json.dumps({"text": lines[i : i + share], **given}).encode() for i in range(0, len(lines), share)]
     head = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
     requests = [head.format(len(body)).encode() + body for body in bodies]
-    same = [a.text for a in bestfirst.decode(model, lines, settings)]  # compiles kernels, for which no connection waits
+    same = [a.text for a in bestfirst.decode(model, lines, settings)]  # compiles kernels before any connection waits
     connections = [socket.create_connection((served.host, served.port)) for _ in requests]
 
     def ask() -> list[bytes]:
-        """All requests at once; their responses. What a client makes of the bytes is not the server's time."""
+        """Sends all requests at once; returns their responses. Parsing them is the client's time, not the server's."""
         for connection, request in zip(connections, requests, strict=True):
             connection.sendall(request)
         return [response(connection) for connection in connections]
 
     def response(connection: socket.socket) -> bytes:
-        said = bytearray()
-        while b"\r\n\r\n" not in said:
-            said += connection.recv(1 << 20)
-        head, _, body = said.partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200"), said
+        received = bytearray()
+        while b"\r\n\r\n" not in received:
+            received += connection.recv(1 << 20)
+        head, _, body = received.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), received
         length = int(next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))[15:])
         while len(body) < length:
             body += connection.recv(1 << 20)
@@ -182,9 +182,9 @@ if "http" in asked.only:
     print(f"over HTTP {sum(map(str.__eq__, same, found))} of {len(lines)} texts are decode's")
     ways["decode, texts"] = lambda: bestfirst.decode(model, lines, settings)
     ways["bestfirst serve"] = ask
-    compare(f"{len(lines)} sentences over HTTP, k = {asked.beam}, length penalty 0", asked.turns, "decode, texts")
+    compare(f"{len(lines)} sentences over HTTP, k = {args.beam}, length penalty 0", args.turns, "decode, texts")
 
-if "one" in asked.only:
+if "one" in args.only:
     few = [read([line]) for line in lines[:50]]
     texts = [[line] for line in lines[:50]]
     like = settings.using(length_penalty=1.0, stop="hf-false", accept_truncated=True)
@@ -192,18 +192,18 @@ if "one" in asked.only:
     ways["the drop-in"] = lambda: [generate(each, True, **usual) for each in few]
     ways["its preparations"] = lambda: [preparations(each, **usual) for each in few]
     ways["decode"] = lambda: [bestfirst.decode(model, each, like) for each in texts]
-    compare("50 sentences one at a time, the defaults", max(2, asked.turns // 3), "generate", 1)
+    compare("50 sentences one at a time, the defaults", max(2, args.turns // 3), "generate", 1)
 
-if "batch" in asked.only:
+if "batch" in args.only:
     whole, parts = read(lines), [read(lines[i : i + 512]) for i in range(0, len(lines), 512)]
     for alpha, early in ((0.0, "never"), (1.0, False)):
         more = {**usual, "length_penalty": alpha, "early_stopping": early}
         ways["generate"] = lambda more=more: [generate(each, False, **more) for each in parts]
         ways["the drop-in"] = lambda more=more: generate(whole, True, **more)
         ways["its preparations"] = lambda more=more: preparations(whole, **more)
-        compare(f"{len(lines)} sentences, length_penalty {alpha}, early_stopping {early!r}", max(2, asked.turns // 2), "generate")
+        compare(f"{len(lines)} sentences, length_penalty {alpha}, early_stopping {early!r}", max(2, args.turns // 2), "generate")
 
-if "python" in asked.only:
+if "python" in args.only:
     some = read(lines[:64])
 
     class Mine(LogitsProcessor):
@@ -223,7 +223,7 @@ if "python" in asked.only:
         ways["the drop-in"] = lambda extra=extra: generate(some, True, **usual, **extra)
         compare(f"64 sentences, {name}", 3, "generate", 1)
 
-if "prompts" in asked.only:
+if "prompts" in args.only:
     torch.manual_seed(0)
     layers = 30 if device == "cuda" else 2
     config = transformers.LlamaConfig(
@@ -236,7 +236,7 @@ if "prompts" in asked.only:
     mask[1, :11] = 0
     prompts = {"input_ids": ids.where(mask == 1, 2), "attention_mask": mask}
     processed = {"max_new_tokens": 48, "repetition_penalty": 1.2, "no_repeat_ngram_size": 3}
-    for k in (asked.beam, 1):
+    for k in (args.beam, 1):
         ways["generate"] = lambda k=k: generate(prompts, False, num_beams=k, **processed)
         ways["the drop-in"] = lambda k=k: generate(prompts, True, num_beams=k, **processed)
         compare(f"8 prompts of a Llama of {layers} layers, processed, num_beams {k}", 3, "generate", 1)

@@ -1,10 +1,10 @@
-"""What a draft saves on a GPU: one input at a time, with and without, in turns, and `generate` beside them.
+"""The time that drafts save on a GPU: one input at a time, with and without drafts, beside `generate`.
 
     python tests/device/drafts_speed.py [--agreement 0.8] [--depth 2,3,4,6] [--beam 5,10] [--layers 16] [--tokens 48]
 
 The model is a Llama of 1.2 billion random weights whose last norm is scaled so that the best next token has a probability of a
-half; the smaller one is its first layers (`--small`, 2) and its head. What the other layers add is scaled until both agree on the
-best next token of so many positions: a trained pair's agreement, and a trained model's cost.
+half; the smaller one is its first layers (`--small`, 2) and its head. The output of the other layers is scaled until both agree
+on the best next token at the share `--agreement` of positions: a trained pair's agreement, and a trained model's cost.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ parser.add_argument("--tokens", type=int, default=48)
 parser.add_argument("--inputs", type=int, default=4)
 parser.add_argument("--dtype", default="bfloat16")
 parser.add_argument("--profile", action="store_true", help="kernels by time, of one decode with the last draft")
-asked = parser.parse_args()
+args = parser.parse_args()
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def made(layers):
+def random_llama(layers):
     config = transformers.LlamaConfig(
-        vocab_size=asked.vocabulary, hidden_size=asked.width, intermediate_size=4 * asked.width, num_hidden_layers=layers,
-        num_attention_heads=asked.width // 64, num_key_value_heads=max(1, asked.width // 256), tie_word_embeddings=True,
+        vocab_size=args.vocabulary, hidden_size=args.width, intermediate_size=4 * args.width, num_hidden_layers=layers,
+        num_attention_heads=args.width // 64, num_key_value_heads=max(1, args.width // 256), tie_word_embeddings=True,
         bos_token_id=1, eos_token_id=2, pad_token_id=0, max_position_embeddings=4096,
     )  # fmt: skip
     torch.manual_seed(0)
     with torch.device(DEVICE):
-        return transformers.LlamaForCausalLM._from_config(config, dtype=getattr(torch, asked.dtype)).eval()
+        return transformers.LlamaForCausalLM._from_config(config, dtype=getattr(torch, args.dtype)).eval()
 
 
-large, small = made(asked.layers), made(asked.small)
+large, small = random_llama(args.layers), random_llama(args.small)
 own = [(layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight) for layer in large.model.layers]
 small.load_state_dict(large.state_dict(), strict=False)
 usual = [[weight.clone() for weight in both] for both in own]
@@ -52,8 +52,8 @@ usual = [[weight.clone() for weight in both] for both in own]
 
 @torch.inference_mode()
 def scale(later, spread):
-    """What later layers add times so much, and logits so far apart."""
-    for both, before in list(zip(own, usual, strict=True))[asked.small :]:
+    """Multiplies the output of later layers by `later`, and the logits by `spread`."""
+    for both, before in list(zip(own, usual, strict=True))[args.small :]:
         for weight, old in zip(both, before, strict=True):
             weight.copy_(old * later)
     for model in (large, small):
@@ -61,33 +61,33 @@ def scale(later, spread):
 
 
 torch.manual_seed(1)
-prompts = [torch.randint(3, asked.vocabulary, (n,)).tolist() for n in range(20, 20 + 8 * asked.inputs, 8)]
-probe = torch.randint(3, asked.vocabulary, (8, 64), device=DEVICE)
+prompts = [torch.randint(3, args.vocabulary, (n,)).tolist() for n in range(20, 20 + 8 * args.inputs, 8)]
+probe = torch.randint(3, args.vocabulary, (8, 64), device=DEVICE)
 
 
 @torch.inference_mode()
-def looked_at():
-    """On how many positions both agree, and how sure the model is."""
+def agreement_and_confidence():
+    """The share of positions where both agree, and the mean probability of the model's best token."""
     a, b = large(input_ids=probe).logits.float(), small(input_ids=probe).logits.float()
     return float((a.argmax(-1) == b.argmax(-1)).float().mean()), float(a.softmax(-1).amax(-1).mean())
 
 
-def found(low, high, good):
+def bisect(low, high, good):
     for _ in range(12):
         middle = (low * high) ** 0.5
         low, high = (middle, high) if good(middle) else (low, middle)
     return low
 
 
-def sure(later, spread):
+def measured_at(later, spread):
     scale(later, spread)
-    return looked_at()
+    return agreement_and_confidence()
 
 
-later = found(1e-4, 10.0, lambda x: sure(x, 1.0)[0] > asked.agreement)
-spread = found(0.01, 100.0, lambda x: sure(later, x)[1] < 0.5)
+later = bisect(1e-4, 10.0, lambda x: measured_at(x, 1.0)[0] > args.agreement)
+spread = bisect(0.01, 100.0, lambda x: measured_at(later, x)[1] < 0.5)
 scale(later, spread)
-agreement, top = looked_at()
+agreement, top = agreement_and_confidence()
 print(f"agree on {agreement:.3f} of the best next tokens; their mean probability {top:.2f}", flush=True)
 
 
@@ -117,22 +117,22 @@ SETTINGS = {
     "alpha 0, never": {"accept_truncated": True},
     "defaults": {"length_penalty": 1.0, "stop": "hf-false", "accept_truncated": True},
 }
-for k in map(int, asked.beam.split(",")):
+for k in map(int, args.beam.split(",")):
     for name, settings in SETTINGS.items():
-        settings = {"beam": k, "max_length": asked.tokens, **settings}
+        settings = {"beam": k, "max_length": args.tokens, **settings}
         plain, (stats, expected) = timed(decoded, None, **settings)
         print(f"k = {k}, {name}: {plain:.4f} s, {stats.steps} steps, by the {stats.engine}", flush=True)
-        for depth in map(int, asked.depth.split(",")):
+        for depth in map(int, args.depth.split(",")):
             seconds, (stats, answers) = timed(decoded, bestfirst.SmallerModel(helper, depth=depth), **settings)
             same = sum(a == b for a, b in zip(answers, expected, strict=True))
             print(
                 f"  depth {depth}: {seconds:.4f} s, {seconds / plain:.3f} of the time, steps over length "
-                f"{stats.steps / (len(prompts) * asked.tokens):.2f}, drafted {stats.drafted}, accepted {stats.accepted}, "
+                f"{stats.steps / (len(prompts) * args.tokens):.2f}, drafted {stats.drafted}, accepted {stats.accepted}, "
                 f"{same} of {len(expected)} the same, by the {stats.engine}",
                 flush=True,
             )
-    print(f"  generate, defaults: {timed(generated, num_beams=k, max_new_tokens=asked.tokens)[0]:.4f} s", flush=True)
-if asked.profile:
+    print(f"  generate, defaults: {timed(generated, num_beams=k, max_new_tokens=args.tokens)[0]:.4f} s", flush=True)
+if args.profile:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         decoded(bestfirst.SmallerModel(helper, depth=depth), **settings)
     print(profile.key_averages().table(sort_by="cuda_time_total", row_limit=28, max_name_column_width=60))

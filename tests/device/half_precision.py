@@ -1,9 +1,9 @@
-"""Half precision on a GPU: how many outputs are `generate`'s, beside how many `generate` gives again at another batch size; and
+"""Half precision on a GPU: how many outputs equal `generate`'s, beside how many `generate` repeats at another batch size; and
 where the first bits differ, module by module.
 
     python tests/device/half_precision.py [--seconds 45] [--dtype bfloat16] [--prompts 128] [--batches 4,32,128]
 
-A GPT-2 of 3.2 million parameters is trained for so long on the bytes of this repository's pages and sources.
+A GPT-2 of 3.2 million parameters is trained for `--seconds` on the bytes of this repository's pages and sources.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def text() -> torch.Tensor:
 
 
 def trained(seconds: float) -> Any:
-    """A small GPT-2 after so many seconds."""
+    """A small GPT-2, trained for this many seconds."""
     torch.manual_seed(0)
     config = transformers.GPT2Config(
         vocab_size=256, n_embd=256, n_layer=4, n_head=4, n_positions=256, bos_token_id=EOS, eos_token_id=EOS, pad_token_id=PAD,
@@ -71,13 +71,13 @@ def padded(prompts: list[list[int]]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def outputs(model: Any, prompts: list[list[int]], batch: int, **asked: Any) -> list[list[int]]:
-    """What is generated after each prompt, without padding."""
+def outputs(model: Any, prompts: list[list[int]], batch: int, **options: Any) -> list[list[int]]:
+    """The tokens generated after each prompt, without padding."""
     found = []
     for i in range(0, len(prompts), batch):
         given = padded(prompts[i : i + batch])
         with torch.no_grad():
-            made = model.generate(**given, num_beams=5, max_new_tokens=32, do_sample=False, **asked)
+            made = model.generate(**given, num_beams=5, max_new_tokens=32, do_sample=False, **options)
         for row in made[:, given["input_ids"].shape[1] :].tolist():
             while row and row[-1] == PAD:
                 row.pop()
@@ -101,8 +101,8 @@ def bits(mine: torch.Tensor, its: torch.Tensor) -> float:
     return float((mine != its).float().mean())
 
 
-class Notes:
-    """What each module gave, by name."""
+class ModuleOutputs:
+    """Records the output of each module, by name."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -125,7 +125,7 @@ class Notes:
 
 @torch.inference_mode()
 def theirs_by_module(model: Any, prompts: list[list[int]], path: list[int], copies: int) -> dict[str, torch.Tensor]:
-    """The last token of each prompt and path, as `generate` runs it: a cache, padding, `copies` of each row."""
+    """Outputs for the last token of each prompt and path, as `generate` runs it: a cache, padding, `copies` of each row."""
     rows = [prompt for prompt in prompts for _ in range(copies)]
     given, cache = padded(rows), transformers.DynamicCache()
     mask = given["attention_mask"]
@@ -134,10 +134,10 @@ def theirs_by_module(model: Any, prompts: list[list[int]], path: list[int], copi
     for t, token in enumerate(path):
         mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)
         ids, positions = torch.full((len(rows), 1), token, device=DEVICE), mask.sum(-1, keepdim=True) - 1
-        notes = Notes(model) if t == len(path) - 1 else None
+        recorded = ModuleOutputs(model) if t == len(path) - 1 else None
         out = model(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True)
-    assert notes is not None
-    return {**{name: each[::copies] for name, each in notes.close().items()}, "logits": out.logits[::copies, -1]}
+    assert recorded is not None
+    return {**{name: each[::copies] for name, each in recorded.close().items()}, "logits": out.logits[::copies, -1]}
 
 
 @torch.inference_mode()
@@ -148,12 +148,12 @@ def ours_by_module(model: Any, prompts: list[list[int]], path: list[int]) -> dic
     at = [(0, -1)] * len(prompts)
     found: dict[str, torch.Tensor] = {}
     for t, token in enumerate([None, *path]):
-        notes = Notes(model) if t == len(path) else None
+        recorded = ModuleOutputs(model) if t == len(path) else None
         rows = [(i, *at[i], prompt[-1] if token is None else token) for i, prompt in enumerate(prompts)]
-        asked = trial._logits_after(rows)
-        at = [(node, length) for node, length, _ in asked]
-        if notes is not None:
-            found = {**notes.close(), "logits": torch.stack([logits for *_, logits in asked])}
+        options = trial._logits_after(rows)
+        at = [(node, length) for node, length, _ in options]
+        if recorded is not None:
+            found = {**recorded.close(), "logits": torch.stack([logits for *_, logits in options])}
     return found
 
 
@@ -176,7 +176,7 @@ def by_module(model: Any, prompts: list[list[int]]) -> None:
 
 @torch.inference_mode()
 def attention() -> None:
-    """One query beside 40 keys: torch's own attention, by backend, beside weights that are rounded and such that are not."""
+    """One query and 40 keys: torch's own attention, by backend, compared with rounded and with unrounded weights."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     torch.manual_seed(0)
@@ -190,7 +190,7 @@ def attention() -> None:
         "not rounded": (weights @ v.float() / total).bfloat16(),
     }
     masks = {"no mask": None, "a mask": torch.ones(64, 1, 1, 40, dtype=torch.bool, device=DEVICE)}
-    for said, mask in masks.items():
+    for label, mask in masks.items():
         for backend in (None, *map(SDPBackend, (0, 1, 2, 3))):
             try:
                 if backend is None:
@@ -201,7 +201,7 @@ def attention() -> None:
             except RuntimeError:
                 continue
             found = ", ".join(f"{name} {bits(out, each):.4f}" for name, each in variants.items())
-            print(f"  {said}, {'the default' if backend is None else backend.name}: bits differ: {found}")
+            print(f"  {label}, {'the default' if backend is None else backend.name}: bits differ: {found}")
 
 
 def main() -> None:
@@ -210,13 +210,13 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--prompts", type=int, default=128)
     parser.add_argument("--batches", default="4,32,128")
-    given = parser.parse_args()
+    args = parser.parse_args()
     transformers.logging.set_verbosity_error()
     attention()
-    model = trained(given.seconds)
-    model.to(getattr(torch, given.dtype))
+    model = trained(args.seconds)
+    model.to(getattr(torch, args.dtype))
     by_module(model, prompts_of(4))
-    shares(model, prompts_of(given.prompts), [*map(int, given.batches.split(","))])
+    shares(model, prompts_of(args.prompts), [*map(int, args.batches.split(","))])
 
 
 if __name__ == "__main__":

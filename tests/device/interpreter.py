@@ -1,7 +1,7 @@
-"""Triton's interpreter: the kernels run on a CPU, one program after the other. Import this before anything that imports Triton.
+"""Runs kernels on a CPU with Triton's interpreter, one program after the other. Import this before anything that imports Triton.
 
-It patches a module's language at every call of a helper; once for each launch will do, and is several times faster.
-Attention, which is most of the work, is plain torch's here (`plain`); its kernels have tests of their own.
+The interpreter patches a module's language at every call of a helper; once per launch is enough, and several times faster.
+Attention, which is most of the work, is computed in plain torch here (`plain`); its kernels have tests of their own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if not torch.cuda.is_available():
         return launch(self, *args, **kwargs)
 
     def sort(x, dim=None, descending=False):
-        """Its own sorts by sums over a loop of Python's."""
+        """The interpreter's own sorts by sums in a Python loop."""
         data = numpy.sort(x.handle.data)
         return triton.language.tensor(interpreter.TensorHandle(data[::-1].copy() if descending else data, x.handle.dtype), x.type)
 

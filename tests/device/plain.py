@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806  capitals are sizes, as kernels have them
-"""Attention on the device in plain torch: what its kernels are compared with, and what takes their place on a CPU, where Triton's
+"""Attention on the device in plain torch: the reference for its kernels, and their replacement on a CPU, where Triton's
 interpreter would be hundreds of times slower."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ FAR = -1e30
 
 
 class PlainAttend:
-    """The kernel `attend`, launched as it is."""
+    """Launched like the kernel `attend`."""
 
     def __getitem__(self, grid):
         return self
@@ -39,7 +39,7 @@ def attend_own(
     heads: int,
     scale: float,
 ) -> torch.Tensor:
-    """Rows (rows, 3 d) to their ancestors' keys and values in `memory`, a view (nodes, 2, d) of one layer; their own go there."""
+    """Rows (rows, 3 d) over their ancestors' keys and values in `memory`, a view (nodes, 2, d) of one layer; stores their own."""
     rows, width = qkv.shape[0], qkv.shape[1] // 3
     memory[nodes.long()] = qkv[:, width:].reshape(rows, 2, width)
     longest = int(lengths.max()) + 1
@@ -57,7 +57,7 @@ def attend_source(
     heads: int,
     scale: float,
 ) -> torch.Tensor:
-    """Rows (rows, d) to their inputs' keys and values in `source`, a view (tokens, 2, d) of one layer, side by side."""
+    """Rows (rows, d) over their inputs' keys and values in `source`, a view (tokens, 2, d) of one layer, without padding."""
     places = torch.arange(max(1, int(lengths.max())), device=q.device)
     there = places < lengths[inputs.long()][:, None]
     cells = torch.where(there, starts[inputs.long()][:, None] + places, 0).long()
@@ -68,7 +68,7 @@ def _attention(q: torch.Tensor, context: torch.Tensor, there: torch.Tensor, head
     rows, width = q.shape
     keys, values = context.unflatten(3, (heads, width // heads)).permute(2, 0, 3, 1, 4)  # (rows, heads, context, size) each
     query = q.view(rows, heads, 1, width // heads)
-    # A row without a use may have an input that was never there: no number of it must count.
+    # An unused row may have an input that never existed: none of its numbers may count.
     values = torch.where(there[:, None, :, None], values, 0)
     keys = torch.where(there[:, None, :, None], keys, 0)
     mask = torch.where(there, 0.0, torch.finfo(q.dtype).min).to(q.dtype)[:, None, None]
@@ -78,7 +78,7 @@ def _attention(q: torch.Tensor, context: torch.Tensor, there: torch.Tensor, head
 def attend_packed(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, used: torch.Tensor, number: torch.Tensor, starts: torch.Tensor, kind: Kind
 ) -> torch.Tensor:
-    """As `tree_attention.attend_packed`."""
+    """Like `tree_attention.attend_packed`."""
     at = torch.arange(len(q), device=q.device)
     seen = (number[:, None] == number) & (at[:, None] >= at) & (at[:, None] - at < kind.window)
     distances = (at[:, None] - at).clamp(min=0)
@@ -89,13 +89,13 @@ def attend_packed(
 def launch_packed(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, used: torch.Tensor, number: torch.Tensor, starts: torch.Tensor, kind: Kind
 ) -> torch.Tensor:
-    """As `attend_packed`, by kernels."""
+    """Like `attend_packed`, by kernels."""
 
 
 def attend_tree(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, memory: Memory | None, source: Memory | None, rows: TreeRows, kind: Kind
 ) -> torch.Tensor:
-    """As `tree_attention.attend_tree`; rows without a use read node 0."""
+    """Like `tree_attention.attend_tree`; unused rows read node 0."""
     R = len(q)
     nodes, lengths, inputs = (x[:R].long() for x in (rows.node, rows.length, rows.input))
     keys, values, seen, distances = [], [], [], []

@@ -1,11 +1,11 @@
-"""Where a step's time goes on a GPU, for shapes with random weights: kernels by name, launches and microseconds a step,
+"""Profiles a step on a GPU, for model shapes with random weights: kernels by name, launches and microseconds per step,
 beside `generate`.
 
     python tests/device/step_times.py [--shape 135m,1.2b,7.5b,gpt2,t5-base,whisper-small] [--inputs 1,8] [--beams 5,10]
         [--prompt 20,60] [--kernels 0] [--without sums] [--fixed]
 
-`--without` leaves out shortcuts, to see what each is worth: joined (products of one input), sums (taken by norms), all.
-`--fixed`: instead, 64 inputs together and one by one, with and without `deterministic=True`: bits and seconds.
+`--without` disables fused modules, to see what each saves: joined (matmuls of one input), sums (fused into norms), all.
+`--fixed` instead compares 64 inputs together and one by one, with and without `deterministic=True`: bits and seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {"never": {"length_penalty": 0.0, "early_s
 
 
 def build(shape: str, dtype: torch.dtype) -> Any:
-    """A model of random weights, its logits as far apart as a trained model's."""
+    """A model of random weights, with the logit spread of a trained model."""
     ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     wide = {"d_model": 768, "vocab_size": 51865, "max_target_positions": 448}
     layers = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in WHISPER.items()}
@@ -54,11 +54,11 @@ def build(shape: str, dtype: torch.dtype) -> Any:
     with torch.device("cuda"):
         model = kind._from_config(config, dtype=dtype).eval()
     last = [module for name, module in model.get_decoder().named_children() if "norm" in name or name == "ln_f"][-1]
-    given = batch(model, 2, 16, 16)
+    example = batch(model, 2, 16, 16)
     if config.is_encoder_decoder:
-        given["decoder_input_ids"] = torch.randint(3, 1000, (2, 8), device="cuda")
+        example["decoder_input_ids"] = torch.randint(3, 1000, (2, 8), device="cuda")
     with torch.inference_mode():
-        last.weight.mul_(4.0 / model(**given).logits.float().std())
+        last.weight.mul_(4.0 / model(**example).logits.float().std())
     return model
 
 
@@ -114,69 +114,69 @@ def main() -> None:
     parser.add_argument("--generate", type=int, default=2, help="turns of generate; 0: none")
     parser.add_argument("--fixed", action="store_true")
     parser.add_argument("--kernels", type=int, default=18, help="lines of the profile; 0: none")
-    given = parser.parse_args()
+    args = parser.parse_args()
     transformers.logging.set_verbosity_error()
-    if "joined" in given.without or given.without == "all":
+    if "joined" in args.without or args.without == "all":
         fused_modules.fused_groups = lambda model: iter(())
-    if "sums" in given.without or given.without == "all":
+    if "sums" in args.without or args.without == "all":
         fused_modules.ADDS.clear()
-    if given.without == "all":
+    if args.without == "all":
         fused_modules.DEVICES = rotary.DEVICES = set()
-    shortest, longest = map(int, given.prompt.split(","))
-    for shape in given.shape.split(","):
-        model = build(shape, getattr(torch, given.dtype))
-        if given.fixed:
+    shortest, longest = map(int, args.prompt.split(","))
+    for shape in args.shape.split(","):
+        model = build(shape, getattr(torch, args.dtype))
+        if args.fixed:
             fixed(model, shape, batch(model, 64, shortest, longest))
             continue
-        for n in map(int, given.inputs.split(",")):
+        for n in map(int, args.inputs.split(",")):
             prompts = batch(model, n, shortest, longest)
-            for k in map(int, given.beams.split(",")):
-                for name in given.settings.split(","):
-                    asked = {**prompts, **SETTINGS[name], "num_beams": k, "max_new_tokens": given.new_tokens, "do_sample": False}
-                    show(model, shape, n, k, name, asked, given)
+            for k in map(int, args.beams.split(",")):
+                for name in args.settings.split(","):
+                    options = {**prompts, **SETTINGS[name], "num_beams": k, "max_new_tokens": args.new_tokens, "do_sample": False}
+                    show(model, shape, n, k, name, options, args)
         del model
         torch.cuda.empty_cache()
 
 
-def show(model: Any, shape: str, n: int, k: int, name: str, asked: dict[str, Any], given: Any) -> None:
+def show(model: Any, shape: str, n: int, k: int, name: str, options: dict[str, Any], args: Any) -> None:
     stats = bestfirst.Stats()
-    first = model.generate(**asked, custom_generate=bestfirst.generate, stats=stats)
-    ours = timed(lambda: model.generate(**asked, custom_generate=bestfirst.generate), 3)
+    first = model.generate(**options, custom_generate=bestfirst.generate, stats=stats)
+    ours = timed(lambda: model.generate(**options, custom_generate=bestfirst.generate), 3)
     line = f"{shape}, {n} inputs, k = {k}, {name}: {stats.engine}, {ours:.4f} s, {1e3 * ours / stats.steps:.3f} ms a step"
-    if given.generate:
+    if args.generate:
         with torch.no_grad():
-            theirs_first = model.generate(**asked)  # not timed: a first call of a shape takes longer
+            theirs_first = model.generate(**options)  # not timed: a first call of a shape takes longer
             same = theirs_first.tolist() == first.tolist() if n == 1 else None
-            theirs = timed(lambda: model.generate(**asked), given.generate)
+            theirs = timed(lambda: model.generate(**options), args.generate)
         line += f"; generate {theirs:.3f} s, {theirs / ours:.1f} times{'' if same is None else f', same {same}'}"
     print(f"{line}; {stats.steps} steps, {stats.rows} rows", flush=True)
-    if given.kernels:
-        many, spent = kernels(lambda: model.generate(**asked, custom_generate=bestfirst.generate))
+    if args.kernels:
+        many, spent = kernels(lambda: model.generate(**options, custom_generate=bestfirst.generate))
         print(f"  kernels: {sum(many.values()) / stats.steps:.0f} launches and {sum(spent.values()) / stats.steps:.0f} us a step")
-        for kernel, micros in spent.most_common(given.kernels):
+        for kernel, micros in spent.most_common(args.kernels):
             print(f"  {micros / stats.steps:8.1f} us {many[kernel] / stats.steps:7.1f} x  {kernel}")
 
 
-def decoded(model: Any, parts: list[list[Any]], asked: dict[str, Any]) -> list[bestfirst.Result]:
-    return [each for part in parts for each in bestfirst.decode(model, part, **asked)]
+def decoded(model: Any, parts: list[list[Any]], options: dict[str, Any]) -> list[bestfirst.Result]:
+    return [each for part in parts for each in bestfirst.decode(model, part, **options)]
 
 
 def fixed(model: Any, shape: str, prompts: dict[str, torch.Tensor]) -> None:
-    """64 inputs together and one by one: how many have the same five answers with the same scores, to the last bit."""
+    """Decodes 64 inputs together and one by one: how many have the same five answers with bit-identical scores."""
     wrapped = bestfirst.wrap(model)
     inputs = [ids[mask == 1].tolist() for ids, mask in zip(*prompts.values(), strict=True)]
     for deterministic in (True, False):
-        asked = {"beam": 5, "nbest": 5, "max_length": 24, "accept_truncated": True, "deterministic": deterministic}
+        options = {"beam": 5, "nbest": 5, "max_length": 24, "accept_truncated": True, "deterministic": deterministic}
         found: dict[str, list[Any]] = {}
         ways = {"together": [inputs], "one by one": [[each] for each in inputs]}
-        said = []
+        times = []
         for name, parts in ways.items():
-            decode = partial(decoded, wrapped, parts, asked)
+            decode = partial(decoded, wrapped, parts, options)
             found[name] = [[(a.tokens, a.score) for a in result.hypotheses] for result in decode()]
-            said.append(f"{name} {timed(decode, 2):.3f} s")
+            times.append(f"{name} {timed(decode, 2):.3f} s")
         same = sum(a == b and len(a) == 5 for a, b in zip(*found.values(), strict=True))
         print(
-            f"{shape}, deterministic={deterministic}: {same} of {len(inputs)} have the same bits; {', '.join(said)}", flush=True
+            f"{shape}, deterministic={deterministic}: {same} of {len(inputs)} have the same bits; {', '.join(times)}", flush=True
         )
 
 

@@ -1,4 +1,4 @@
-"""Tries and wide beams on the device: the answers, scores, calls and items of the host's search."""
+"""Tries and wide beams on the device: answers, scores, calls and items equal those of the host's search."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bestfirst.engine.device.rules import unknown_to_device
 from bestfirst.models.transformers import TransformersModel
 from bestfirst.search import Successors
 from bestfirst.settings import Decoding
-from device.test_search import EOS, SCORES, STOPS, Toys, job, reference, run, same, session_of, steps_of
+from device.test_search import EOS, SCORES, STOPS, Toys, assert_same_result, job, reference, run, session_of, with_rows_per_step
 from engine.builders import ARCHITECTURES
 from toys import random_toy
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="toys are aske
 
 
 class Restricted(Toys):
-    """The host's way: of all successors, those that the trie has."""
+    """The reference: all successors, filtered by the trie."""
 
     def __init__(self, toys, trie):
         super().__init__(toys)
@@ -45,7 +45,7 @@ class Restricted(Toys):
 def decode(toys, vocabulary, k, n, n_max, trie=None, rows=16, inputs=2, **settings):
     session = session_of(toys, vocabulary, k, n, n_max, inputs, 4000, trie=0 if trie is None else len(trie.tokens))
     session.begin([EOS], [], [vocabulary], trie)
-    steps_of(session, rows)
+    with_rows_per_step(session, rows)
     jobs = [job(index, n_max, beam=k, nbest=n, allowed=trie, **settings) for index in range(len(toys.toys))]
     return {each.index: result for each, result in run(session, jobs)}
 
@@ -55,8 +55,8 @@ def random_items(rng, vocabulary, n_max):
     return rng.choices(every, k=rng.randint(1, 40))
 
 
-def test_under_a_trie_searches_are_those_of_search(cases, tally):
-    """Answers, scores, calls and the numbers of the items, for every score and stop, whatever is scored ahead."""
+def test_searches_under_a_trie_equal_search(cases, tally):
+    """Answers, scores, calls and the numbers of the items, for every score and stop rule, whatever is scored ahead."""
     numbers = cases(4, full=400)
     for number in numbers:
         rng = random.Random(f"device trie {number}")
@@ -68,7 +68,7 @@ def test_under_a_trie_searches_are_those_of_search(cases, tally):
         toys = Restricted([random_toy("peaked", vocabulary, f"trie {number} {seed}") for seed in range(2)], trie)
         found = decode(toys, vocabulary, k, n, n_max, trie, rows, accept_truncated=truncated, **rules)
         for index in range(2):
-            same(found[index], reference(toys, index, k, n, n_max, vocabulary, truncated, rules))
+            assert_same_result(found[index], reference(toys, index, k, n, n_max, vocabulary, truncated, rules))
             for answer in found[index].hypotheses:
                 ended = answer.tokens[-1] == EOS
                 assert answer.item == (items.index(answer.tokens[:-1]) if ended else None)
@@ -76,8 +76,8 @@ def test_under_a_trie_searches_are_those_of_search(cases, tally):
 
 
 @pytest.mark.parametrize(("k", "sorted_at_once", "few"), [(3, 8, 2), (3, 16, 64), (9, 4, 2), (9, 8, 4)])
-def test_of_many_children_the_best_are_kept_in_chunks(monkeypatch, k, sorted_at_once, few):
-    """More children than are sorted at a time, beside the best so far or merged into them; ties go to the smaller token."""
+def test_sorting_many_children_in_chunks_keeps_the_best(monkeypatch, k, sorted_at_once, few):
+    """More children than are sorted at once, next to the best so far or merged into them; ties go to the smaller token."""
     monkeypatch.setattr(device_step, "SORTED", sorted_at_once)
     monkeypatch.setattr(device_step, "FEW", few)
     vocabulary = 40
@@ -86,12 +86,12 @@ def test_of_many_children_the_best_are_kept_in_chunks(monkeypatch, k, sorted_at_
         [lambda prefix: [-float(w * w % 7) - (w % 5) * sum(prefix) / 99 for w in range(vocabulary)]], Trie(items)
     )  # fmt: skip
     found = decode(toys, vocabulary, k, k, 3, toys.trie)
-    same(found[0], reference(toys, 0, k, k, 3, k + 1))
+    assert_same_result(found[0], reference(toys, 0, k, k, 3, k + 1))
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_many_answers_are_selected_as_they_would_be_looked_for(monkeypatch, cases, stop):
-    """Every stop and score, as in `test_search`, where two answers count as many."""
+def test_many_answers_selected_at_once_equal_search(monkeypatch, cases, stop):
+    """Every stop rule and score, as in `test_search`; two answers already count as many."""
     monkeypatch.setattr(state, "FEW", 1)
     for number in cases(1, full=40):
         rng = random.Random(f"many {stop} {number}")
@@ -100,12 +100,12 @@ def test_many_answers_are_selected_as_they_would_be_looked_for(monkeypatch, case
         rules = {"strategy": STOPS[stop](k), "score": SCORES[score]}
         toys = Toys([random_toy("peaked", 5, f"many {stop} {number}")])
         found = decode(toys, 5, k, n, 5, accept_truncated=truncated, **rules)
-        same(found[0], reference(toys, 0, k, n, 5, 5, truncated, rules))
+        assert_same_result(found[0], reference(toys, 0, k, n, 5, 5, truncated, rules))
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_wide_beams_are_merged_as_narrow_ones(monkeypatch, cases, stop):
-    """Every stop and score, where a beam of two counts as wide: two or four children at a time, two cells at a time."""
+def test_merging_wide_beams_equals_merging_narrow_ones(monkeypatch, cases, stop):
+    """Every stop rule and score; a beam of two already counts as wide: two or four children at a time, two cells at a time."""
     for number in cases(1, full=60):
         rng = random.Random(f"wide {stop} {number}")
         k, n_max, kind = rng.choice((3, 5, 8)), rng.randint(3, 4), rng.choice(("peaked", "flat", "dead-ends"))
@@ -117,21 +117,21 @@ def test_wide_beams_are_merged_as_narrow_ones(monkeypatch, cases, stop):
             for name, size in {"WIDE": 1, "TILE": 2, "FEW": 1, "CROWD": rng.choice((2, 4))}.items():
                 patch.setattr(state, name, size)
             tied, found = (decode(each, 5, k, n, n_max, rows=rows, accept_truncated=truncated, **rules) for each in toys)
-        same(found[0], reference(toys[1], 0, k, n, n_max, 5, truncated, rules))
-        same(tied[0], narrow[0])
+        assert_same_result(found[0], reference(toys[1], 0, k, n, n_max, 5, truncated, rules))
+        assert_same_result(tied[0], narrow[0])
 
 
-def test_a_wide_beam_with_many_answers():
+def test_a_wide_beam_returns_many_answers():
     items = list(product(range(1, 5), repeat=2))
     trie = Trie(items)
     toys = Restricted([random_toy("flat", 5, "wide")], trie)
     found = decode(toys, 5, 5000, 500, 4, trie, 24, 1)
-    same(found[0], reference(toys, 0, 5000, 500, 4, 5))
+    assert_same_result(found[0], reference(toys, 0, 5000, 500, 4, 5))
     assert len(found[0].hypotheses) == 16
     assert all(items[answer.item] == answer.tokens[:-1] for answer in found[0].hypotheses)
 
 
-def test_what_the_kernels_know():
+def test_settings_that_the_kernels_support():
     trie = Trie([[1, 2]])
     assert unknown_to_device(Decoding(beam=5000, nbest=5000, allowed=trie), 3) is None
     assert unknown_to_device(Decoding(beam=5001, allowed=trie), 3) == "a beam above 5000"
@@ -140,7 +140,7 @@ def test_what_the_kernels_know():
     assert unknown_to_device(Decoding(strategy="best-first-unpruned"))
 
 
-def test_a_session_takes_one_trie_after_the_other():
+def test_a_session_runs_different_tries_one_after_the_other():
     toys = Toys([random_toy("peaked", 6, "turns")])
     session = session_of(toys, 6, 3, 3, 4, 1, 500, trie=64)
     session.weights.numbers = [0]
@@ -152,8 +152,8 @@ def test_a_session_takes_one_trie_after_the_other():
 
 
 @pytest.mark.parametrize("name", ["marian", "llama"])
-def test_jobs_of_one_engine_have_tries_of_their_own(monkeypatch, name):
-    """By kernels and by a model's own modules: the host's answers, with their items; inputs with and without a trie."""
+def test_jobs_of_one_engine_may_have_different_tries(monkeypatch, name):
+    """By kernels and by a model's own modules: the host's answers and items, for inputs with and without a trie."""
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build())
     rng = random.Random(name)

@@ -1,4 +1,4 @@
-"""`decode` on the device: the model's whole way through the kernels, what stays on the host, and the way back to it."""
+"""`decode` on the device: whole models through the kernels, jobs that stay on the host, and fallbacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LINES = (Path(__file__).parents[1] / "data" / "tatoeba-200.de").read_text(encodi
 
 @pytest.fixture
 def on_device(monkeypatch):
-    """Decodes run on the host until this is called; from then on they go to the device's code, whatever the device."""
+    """Decodes run on the host until this is called; afterwards they run the device's code, on any hardware."""
     monkeypatch.setattr(TransformersModel, "on_gpu", False)
     return lambda: monkeypatch.setattr(TransformersModel, "on_gpu", True)
 
@@ -39,7 +39,7 @@ def summary(results):
     ]
 
 
-def test_the_embedded_model(on_device):
+def test_the_embedded_model_equals_the_host(on_device):
     model = load_transformers(embedded_folder(), device=DEVICE)
     settings = {"beam": 3, "nbest": 2, "max_length": 5, "accept_truncated": True}
     expected = bestfirst.decode(model, LINES[3:5], **settings)
@@ -52,12 +52,12 @@ def test_the_embedded_model(on_device):
         assert [a.score for a in mine.hypotheses] == pytest.approx([a.score for a in theirs.hypotheses], abs=1e-4)
     assert (stats.rows, stats.calls) == (sum(r.rows for r in found), sum(r.calls for r in found))
     assert (stats.in_flight, stats.engine) == (2, "device")
-    assert record_of(model).session[1].checked  # an answer was held against the model itself
+    assert record_of(model).session[1].checked  # an answer was checked against the model itself
 
 
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
-def test_architectures(on_device, name):
-    """Layers that normalise first or last, scaled embeddings, a language that outputs begin with, a banned token."""
+def test_architectures_equal_the_host(on_device, name):
+    """Pre-norm and post-norm layers, scaled embeddings, a forced first token, a banned token."""
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build().to(DEVICE))
     inputs = architecture.inputs(1, seed=3)
@@ -68,8 +68,7 @@ def test_architectures(on_device, name):
     assert record_of(model).session[1].checked
 
 
-def test_lengths_and_ends_of_a_jobs_own(on_device):
-    """Jobs of one engine may have different least lengths, and different tokens that end outputs."""
+def test_jobs_of_one_engine_may_have_different_min_lengths_and_eos(on_device):
     architecture = ARCHITECTURES["bart"]
     model = bestfirst.wrap(architecture.build(seed=2).to(DEVICE))
     asked = [{"min_length": 3}, {}, {"eos": [27, 9]}, {"eos": [1, 27], "min_length": 2}, {"min_length": 2, "length_penalty": 1.0}]
@@ -87,8 +86,8 @@ def test_lengths_and_ends_of_a_jobs_own(on_device):
     assert decode() == (expected, "device")
 
 
-def test_a_session_that_many_wait_for_gives_way_to_a_larger_one(on_device):
-    """A server's first request is one text; others come while it is decoded, so that its session is never without jobs."""
+def test_waiting_jobs_replace_a_small_session_by_a_larger_one(on_device):
+    """A server's first request is one text; others arrive while it is decoded, so its session is never without jobs."""
     architecture = ARCHITECTURES["marian"]
     model = bestfirst.wrap(architecture.build().to(DEVICE))
     decoding = Decoding(beam=2, max_length=3)
@@ -109,7 +108,7 @@ def test_a_session_that_many_wait_for_gives_way_to_a_larger_one(on_device):
 
 
 def test_jobs_that_cannot_share_a_session_wait_for_each_other(on_device):
-    """Those under a trie are no reason for a larger session of those without."""
+    """Waiting jobs under a trie do not enlarge the session of jobs without one."""
     architecture = ARCHITECTURES["marian"]
     model = bestfirst.wrap(architecture.build().to(DEVICE))
     free = Decoding(beam=2, max_length=3)
@@ -125,8 +124,8 @@ def test_jobs_that_cannot_share_a_session_wait_for_each_other(on_device):
 
 
 @pytest.mark.parametrize("option", [{"length_penalty": 0.25}, {"min_length": 1}])
-def test_more_scores_and_edits_than_a_session_has_tables_for(on_device, option):
-    """Those that find no room wait until nobody looks at the tables."""
+def test_jobs_wait_for_room_in_a_sessions_tables_of_scores_and_edits(on_device, option):
+    """Jobs that find no room wait until the tables are unused."""
     architecture = ARCHITECTURES["marian"]
     model = bestfirst.wrap(architecture.build().to(DEVICE))
     (name, value), first = *option.items(), Decoding(beam=2, max_length=12)
@@ -145,8 +144,7 @@ def test_more_scores_and_edits_than_a_session_has_tables_for(on_device, option):
     assert summary([found[job] for job in jobs]) == summary([expected[job] for job in jobs])
 
 
-def test_what_an_engine_cost_stays_its_own(on_device):
-    """When another one goes on in its session."""
+def test_an_engines_stats_do_not_change_when_another_uses_its_session(on_device):
     architecture = ARCHITECTURES["marian"]
     model = bestfirst.wrap(architecture.build().to(DEVICE))
     decoding = Decoding(beam=2, max_length=3)
@@ -161,7 +159,7 @@ def test_what_an_engine_cost_stays_its_own(on_device):
     assert second.stats.rows == 3 * cost.rows
 
 
-def test_a_session_in_the_place_of_another_is_no_smaller(on_device, monkeypatch):
+def test_a_session_is_not_smaller_than_the_one_it_replaces(on_device, monkeypatch):
     architecture = ARCHITECTURES["marian"]
     model = bestfirst.wrap(architecture.build().to(DEVICE))
     decoding = Decoding(beam=2, max_length=2)
@@ -179,7 +177,7 @@ def test_a_session_in_the_place_of_another_is_no_smaller(on_device, monkeypatch)
     assert made == [(4, 32), (32, 32), (32, 64)]
 
 
-def test_what_the_device_refuses_is_decoded_elsewhere_with_one_warning(on_device, monkeypatch):
+def test_a_failing_session_falls_back_with_one_warning(on_device, monkeypatch):
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     inputs = ARCHITECTURES["marian"].inputs(3)
     expected = bestfirst.decode(model, inputs, beam=2, max_length=4)
@@ -194,7 +192,7 @@ def test_what_the_device_refuses_is_decoded_elsewhere_with_one_warning(on_device
     assert len([each for each in warned if each.category is UserWarning]) == 1
 
 
-def test_memory_that_is_refused_is_asked_for_again_for_fewer_inputs(on_device, monkeypatch):
+def test_out_of_memory_retries_with_fewer_inputs(on_device, monkeypatch):
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     inputs = ARCHITECTURES["marian"].inputs(2)
     expected = bestfirst.decode(model, inputs, beam=2, max_length=3)
@@ -213,7 +211,7 @@ def test_memory_that_is_refused_is_asked_for_again_for_fewer_inputs(on_device, m
     assert asked == [2, 1]
 
 
-def test_an_answer_that_the_model_disowns_is_not_given_out(on_device, monkeypatch):
+def test_an_answer_that_the_model_scores_differently_is_not_returned(on_device, monkeypatch):
     model = bestfirst.wrap(ARCHITECTURES["bart"].build().to(DEVICE))
     inputs = ARCHITECTURES["bart"].inputs(1)
     expected = bestfirst.decode(model, inputs, beam=2, max_length=3, accept_truncated=True)
@@ -229,7 +227,7 @@ def test_an_answer_that_the_model_disowns_is_not_given_out(on_device, monkeypatc
         assert summary(bestfirst.decode(model, inputs, beam=2, max_length=3, accept_truncated=True)) == summary(expected)
 
 
-def test_what_is_for_the_device_and_what_is_not(on_device, caplog):
+def test_which_jobs_the_device_supports(on_device, caplog):
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     assert isinstance(engine_for(model, Decoding()), HostEngine)
     on_device()
@@ -256,8 +254,8 @@ def test_what_is_for_the_device_and_what_is_not(on_device, caplog):
     assert not isinstance(engine_for(bestfirst.wrap(changed), Decoding()), DeviceEngine)
 
 
-def test_jobs_of_one_engine_run_where_they_can_and_together(on_device, caplog):
-    """What the device cannot do runs on the host beside it, said once; results are those of each by itself."""
+def test_unsupported_jobs_run_on_the_host_beside_the_device(on_device, caplog):
+    """This is logged once; results are those of each job alone."""
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     asked = [
         {"beam": 3, "nbest": 2}, {"beam": 2, "max_calls": 99}, {"beam": 1}, {"beam": 2, "max_calls": 99},
@@ -280,7 +278,7 @@ def test_jobs_of_one_engine_run_where_they_can_and_together(on_device, caplog):
     ]
 
 
-def test_a_job_is_cancelled_wherever_it_is(on_device):
+def test_jobs_in_flight_or_waiting_can_be_cancelled(on_device):
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     on_device()
     engine = engine_for(model, Decoding())
@@ -296,7 +294,7 @@ def test_a_job_is_cancelled_wherever_it_is(on_device):
         engine.cancel(jobs[1])
 
 
-def test_two_engines_of_one_model_do_not_use_one_session(on_device):
+def test_two_engines_of_one_model_do_not_share_a_session(on_device):
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     inputs = ARCHITECTURES["marian"].inputs(4)
     expected = bestfirst.decode(model, inputs, beam=2, max_length=3)
@@ -308,7 +306,7 @@ def test_two_engines_of_one_model_do_not_use_one_session(on_device):
     assert summary([results[i] for i in range(4)]) == summary(expected)
 
 
-def test_bad_settings_are_told(on_device):
+def test_bad_settings_are_reported(on_device):
     on_device()
     model = bestfirst.wrap(ARCHITECTURES["marian"].build().to(DEVICE))
     (result,) = bestfirst.decode(model, [[5, 1]], max_length=lambda length: 0)

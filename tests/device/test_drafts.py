@@ -1,4 +1,4 @@
-"""Drafts on the device: whoever guesses, answers, scores and `calls` are those without; only steps and rows differ."""
+"""Drafts on the device: answers, scores and `calls` are those without drafts; only steps and rows differ."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def on_device(monkeypatch):
     monkeypatch.setattr(TransformersModel, "on_gpu", True)
     monkeypatch.setattr(CapturedStep, "buckets", (4, 8, 64))  # fewer rows for the interpreter
     monkeypatch.setattr(model_check, "fused", lambda model: False)
-    monkeypatch.setattr(DraftModels, "cost", 0.02)  # a model that drafts for itself would not pay
+    monkeypatch.setattr(DraftModels, "cost", 0.02)  # otherwise a model that drafts for itself would not pay
 
 
 def outcome(results):
@@ -45,8 +45,8 @@ def wrapped(name, seed):
     return bestfirst.wrap(build(name, seed=seed).to(DEVICE))
 
 
-@pytest.mark.parametrize(("settings", "who"), [*product(SETTINGS, ("itself", "repeats")), ("as generate", "another")])
-def test_answers_scores_and_calls_are_those_without(settings, who):
+@pytest.mark.parametrize(("settings", "drafter"), [*product(SETTINGS, ("itself", "repeats")), ("as generate", "another")])
+def test_answers_scores_and_calls_equal_those_without_drafts(settings, drafter):
     model, settings = wrapped("Llama", 1), SETTINGS[settings]
     plain = bestfirst.decode(model, PROMPTS, **settings)
     makers = {
@@ -55,28 +55,28 @@ def test_answers_scores_and_calls_are_those_without(settings, who):
         "repeats": lambda: SourceLookup(2),
     }
     stats = Stats()
-    found = bestfirst.decode(model, PROMPTS, draft=makers[who](), stats=stats, **settings)
+    found = bestfirst.decode(model, PROMPTS, draft=makers[drafter](), stats=stats, **settings)
     assert stats.engine == "device"
     assert outcome(found) == outcome(plain)
     assert all(result.rows >= result.calls and result.accepted <= result.drafted for result in found)
     assert stats.drafted == sum(result.drafted for result in found) > 0
-    if who == "itself":
+    if drafter == "itself":
         assert sum(result.steps for result in found) < 0.6 * sum(result.steps for result in plain)
         assert stats.accepted > stats.calls / 2
 
 
-def test_generate_with_an_assistant():
-    """`generate` refuses it with beams; the drop-in takes it."""
+def test_generate_with_an_assistant_drafts_on_the_device():
+    """`generate` refuses an assistant with beams; the drop-in accepts it."""
     model, small = build("Llama", seed=1).to(DEVICE), build("Llama", seed=2).to(DEVICE)
-    given, asked, stats = inputs(model, 2, seed=3, longest=6), {"num_beams": 2, "max_new_tokens": 4}, Stats()
-    expected = model.generate(**given, **asked)
-    mine = model.generate(**given, **asked, assistant_model=small, custom_generate=bestfirst.generate, stats=stats)
+    batch, options, stats = inputs(model, 2, seed=3, longest=6), {"num_beams": 2, "max_new_tokens": 4}, Stats()
+    expected = model.generate(**batch, **options)
+    mine = model.generate(**batch, **options, assistant_model=small, custom_generate=bestfirst.generate, stats=stats)
     assert (stats.engine, stats.drafted > 0) == ("device", True)
     assert mine.tolist() == expected.tolist()
 
 
-def test_what_the_device_does_not_draft_for_runs_there_without():
-    """Level by level, under `deterministic`, or by a drafter that it does not know: the host would be slower with it."""
+def test_the_device_runs_without_drafts_where_it_does_not_support_them():
+    """Level by level, under `deterministic`, or with an unknown drafter: the host with drafts would be slower."""
     model = wrapped("Llama", 1)
     for settings in ({"draft": EarlierOutputs()}, {"draft": "source", "strategy": "beam", "stop": "hf-true"}):
         stats = Stats()
@@ -86,23 +86,23 @@ def test_what_the_device_does_not_draft_for_runs_there_without():
         assert outcome(found) == outcome(plain)
 
 
-def test_the_depth_follows_what_was_right_and_what_it_costs():
-    right = Depth(6, cost=0.02)
-    assert right.now == 6
-    dear = Depth(6, cost=0.3)
-    assert 1 <= dear.now <= 3
-    for depth, most in ((right, 1), (dear, 0)):
+def test_the_depth_follows_acceptance_and_cost():
+    cheap = Depth(6, cost=0.02)
+    assert cheap.now == 6
+    costly = Depth(6, cost=0.3)
+    assert 1 <= costly.now <= 3
+    for depth, most in ((cheap, 1), (costly, 0)):
         for _ in range(40):
-            depth.note(tokens=20, steps=19)  # hardly a guess was right
+            depth.note(tokens=20, steps=19)  # hardly a guess was accepted
             assert depth.now <= 6
         assert depth.now <= most
-    for _ in range(64):  # tried again once in a while, and found right
-        dear.note(tokens=20, steps=20 if dear.now == 0 else 10)
-    assert dear.now > 0
+    for _ in range(64):  # drafts are retried now and then, and accepted
+        costly.note(tokens=20, steps=20 if costly.now == 0 else 10)
+    assert costly.now > 0
 
 
-def test_a_full_batch_teaches_nothing_of_guesses():
-    """Its rows left no room for any, so that it took a step for each token."""
+def test_results_of_a_full_batch_do_not_change_the_depth():
+    """Its rows leave no room for drafts, so each token takes a step."""
     step = DraftedStep.__new__(DraftedStep)
     step.depth = Depth(6, cost=0.1)
     answer, before = bestfirst.Answer(tuple(range(20)), -1.0, -1.0), step.depth.now

@@ -1,4 +1,4 @@
-"""The drop-in for `generate` on the device: what `generate` prepares is put off, and outputs are `generate`'s."""
+"""The drop-in for `generate` on the device: `generate`'s preparations are deferred, and outputs are `generate`'s."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def on_device(monkeypatch):
 
 
 def call(model, batch, **asked):
-    """Outputs of the drop-in, and what it cost."""
+    """Outputs of the drop-in, and its stats."""
     stats = Stats()
     return model.generate(**batch, **asked, custom_generate=bestfirst.generate, stats=stats), stats
 
 
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart", "m2m100", "pegasus"])
-def test_neither_an_encoder_nor_a_cache_of_generates_own_is_made(name, monkeypatch):
-    """The device encodes, without padding; what lies side by side is not taken apart."""
+def test_generates_own_encoder_and_cache_are_not_used(name, monkeypatch):
+    """The device encodes without padding; inputs that are packed already are not flattened again."""
     architecture = ARCHITECTURES[name]
     model = architecture.build().to(DEVICE)
     batch = {key: tensor.to(DEVICE) for key, tensor in padded(architecture, architecture.inputs(3, seed=2)).items()}
     asked = {"num_beams": 2, "max_new_tokens": 3}
     theirs = model.generate(**batch, **asked)
-    ours, stats = call(model, batch, **asked)  # the first time the encoders are compared, and the first answer
+    ours, stats = call(model, batch, **asked)  # the first call compares the encoders, and the first answer
     assert (stats.engine, ours.tolist()) == ("device", theirs.tolist())
 
     def never(*_, **__):
@@ -51,7 +51,7 @@ def test_neither_an_encoder_nor_a_cache_of_generates_own_is_made(name, monkeypat
     assert call(model, batch, **asked)[0].tolist() == theirs.tolist()
 
 
-def test_its_own_loop_gets_both():
+def test_generates_own_loop_gets_its_encoder_and_cache():
     architecture = ARCHITECTURES["bart"]
     model = architecture.build().to(DEVICE)
     batch = {key: tensor.to(DEVICE) for key, tensor in padded(architecture, architecture.inputs(2, seed=3)).items()}
@@ -63,7 +63,7 @@ def test_its_own_loop_gets_both():
     assert ours.past_key_values.get_seq_length() == theirs.past_key_values.get_seq_length() > 0
 
 
-def test_weights_that_were_changed_where_torch_does_not_count_are_noticed():
+def test_weights_changed_through_data_are_noticed():
     architecture = ARCHITECTURES["marian"]
     model = architecture.build().to(DEVICE)
     batch = {key: tensor.to(DEVICE) for key, tensor in padded(architecture, architecture.inputs(2, seed=4)).items()}
@@ -78,8 +78,8 @@ def test_weights_that_were_changed_where_torch_does_not_count_are_noticed():
     assert ours.tolist() != before.tolist()
 
 
-def test_no_answer_is_made_up_for_an_input_without_tokens():
-    """The model's own encoder is what it fails in, as in `generate`, whether or not there is a session."""
+def test_an_empty_input_fails_as_in_generate():
+    """It fails in the model's own encoder, whether or not there is a session."""
     model = ARCHITECTURES["marian"].build().to(DEVICE)
     asked = {"num_beams": 2, "max_new_tokens": 3}
     nothing = {"input_ids": torch.zeros(2, 0, dtype=torch.long, device=DEVICE)}
@@ -104,12 +104,12 @@ STOPS = [{}, {"early_stopping": True}, {"early_stopping": "never", "length_penal
 
 @pytest.mark.parametrize("asked", PROCESSED)
 @pytest.mark.parametrize(("name", "stop"), [("Llama", 0), ("GPT2", 1), ("Llama", 2), ("Qwen2", 3)])
-def test_processors_of_language_models(name, asked, stop, monkeypatch):
-    """They see the prompt, and its padding: `generate`'s outputs, for prompts of mixed lengths, by beam search and greedily."""
+def test_processors_of_language_models_equal_generate(name, asked, stop, monkeypatch):
+    """They see the prompt and its padding; prompts have mixed lengths, by beam search and greedily."""
     monkeypatch.setattr(CapturedStep, "buckets", (4, 8, 64))  # fewer rows for the interpreter
     model = build(name, seed=5).to(DEVICE)
     settings = {"num_beams": 2, "max_new_tokens": 4, **PROCESSED[asked], **STOPS[stop]}
-    alone = {"encoder_repetition_penalty"} & settings.keys()  # transformers 5.17 forgets all inputs but the first
+    alone = {"encoder_repetition_penalty"} & settings.keys()  # transformers 5.17 ignores all inputs but the first
     batch = inputs(model, 1 if alone else 3, seed=4 + stop, shortest=2, longest=7)
     batch["input_ids"][0, -2:] = 12
     theirs = model.generate(**batch, **settings)
@@ -118,7 +118,7 @@ def test_processors_of_language_models(name, asked, stop, monkeypatch):
 
 
 class Mine(hf.LogitsProcessor):
-    """Of a user's own, who says that it lifts nothing."""
+    """A user's processor that declares that it raises no score."""
 
     never_rises = True
 
@@ -126,14 +126,14 @@ class Mine(hf.LogitsProcessor):
         return scores - 0.3 * (torch.arange(scores.shape[1], device=scores.device) % 5 == input_ids[:, -1:] % 5)
 
 
-def allowed(i, ids):
-    """Of each input other tokens, after each token others."""
+def allowed_tokens(i, ids):
+    """Depends on the input and on the last token."""
     return [1, *(token for token in range(3, 48) if (token + i + int(ids[-1])) % 3)]
 
 
 IN_PYTHON = {
-    "prefix_allowed_tokens_fn": {"prefix_allowed_tokens_fn": allowed},
-    "with others": {"prefix_allowed_tokens_fn": allowed, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
+    "prefix_allowed_tokens_fn": {"prefix_allowed_tokens_fn": allowed_tokens},
+    "with others": {"prefix_allowed_tokens_fn": allowed_tokens, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
     "a user's own": {"logits_processor": [Mine(), hf.TopKLogitsWarper(7)]},
     "scores": {"output_scores": True, "num_return_sequences": 2},
     "scores, processed": {"output_scores": True, "repetition_penalty": 1.3},
@@ -142,8 +142,8 @@ IN_PYTHON = {
 
 @pytest.mark.parametrize("asked", IN_PYTHON)
 @pytest.mark.parametrize(("name", "stop"), [("bart", 0), ("marian", 1), ("Llama", 2), ("mbart", 3), ("T5", 0), ("GPT2", 3)])
-def test_what_is_asked_in_python_between_two_parts_of_a_step(name, asked, stop, monkeypatch):
-    """Functions and processors that are no data, scores that are asked for: `generate`'s outputs, and scores of each token."""
+def test_python_functions_and_scores_between_two_parts_of_a_step(name, asked, stop, monkeypatch):
+    """Functions, processors that are not data, and requested scores: `generate`'s outputs, and scores of each token."""
     monkeypatch.setattr(CapturedStep, "buckets", (4, 8, 64))
     settings = {"num_beams": 2, "max_new_tokens": 4, **IN_PYTHON[asked], **STOPS[stop], "return_dict_in_generate": True}
     settings["num_return_sequences"] = min(settings["num_beams"], settings.get("num_return_sequences", 1))
@@ -167,7 +167,7 @@ def test_what_is_asked_in_python_between_two_parts_of_a_step(name, asked, stop, 
     torch.testing.assert_close(mine, its, atol=1e-4, rtol=0)
 
 
-def test_what_a_users_function_raises_is_raised():
+def test_an_exception_in_a_users_function_is_raised():
     model = ARCHITECTURES["bart"].build().to(DEVICE)
 
     def broken(i, ids):
@@ -177,7 +177,7 @@ def test_what_a_users_function_raises_is_raised():
         call(model, {"input_ids": torch.tensor([[5, 6, 1]], device=DEVICE)}, num_beams=2, prefix_allowed_tokens_fn=broken)
 
 
-def test_a_processor_that_lifts_what_it_said_it_would_not_runs_generates_own_loop():
+def test_a_processor_that_breaks_never_rises_runs_generates_own_loop():
     class Lifts(Mine):
         def __call__(self, input_ids, scores):
             return scores + 3
@@ -189,8 +189,8 @@ def test_a_processor_that_lifts_what_it_said_it_would_not_runs_generates_own_loo
     assert (stats.engine, ours.tolist()) == ("generate", model.generate(**batch, **asked).tolist())
 
 
-def test_what_was_asked_is_looked_at_as_it_is_however_often(monkeypatch):
-    """A graph's work is done three times before it is recorded, and what keeps the best of a row overwrites it."""
+def test_warm_up_runs_of_a_graph_do_not_change_its_logits(monkeypatch):
+    """A graph's work runs three times before it is captured, and the top-k of a row overwrites the row."""
     run, best = cuda_graphs.Graphs.run, device_step.best
 
     def thrice(self, name, work):

@@ -1,5 +1,5 @@
-"""Hugging Face's logits processors as data: the kernel does to a row's log-probabilities what they do, and searches with them are
-those of the host."""
+"""Hugging Face's logits processors as data: the kernel changes a row's log-probabilities as they do, and searches with them
+equal those of the host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bestfirst.engine.device.kernels.logits_kernels import edit
 from bestfirst.integrations.processors import NotData, Processors, as_edits
 from bestfirst.models.transformers import TransformersModel
 from bestfirst.search import Successors
-from device.test_search import SCORES, STOPS, Toys, job, reference, run, same, session_of
+from device.test_search import SCORES, STOPS, Toys, assert_same_result, job, reference, run, session_of
 from engine.builders import ARCHITECTURES
 from generate.differences import padded
 from toys import random_toy
@@ -63,7 +63,7 @@ def as_data(processors, ids=((1,), (1,)), start=1, raw=False):
 
 
 def check_kernel(each, ids, dice, block):
-    """Rows of two inputs: the last token of its prompt and 0 to 6 others; lists of all kinds longer and shorter than a block."""
+    """Rows of two inputs: the last prompt token and 0 to 6 others; lists of every kind, longer and shorter than a block."""
     rows, lengths = 24, 8
     inputs = [dice.randrange(2) for _ in range(rows)]
     tokens = [[ids[i][-1], *(dice.choice((0, 3, 4, 5, 7, 9)) for _ in range(dice.randrange(7)))] for i in inputs]
@@ -90,7 +90,7 @@ def check_kernel(each, ids, dice, block):
     tables = logits_there, VOCABULARY, out_there, VOCABULARY
     edit[(rows,)](*tables, *others, VOCABULARY, lengths, 1, programs.shape[1], given.shape[1], LP=8, BLOCK=block, num_warps=1)
     found = arrays[1].cpu()
-    assert bool(found[-1].isnan().all())  # a row that is not in use
+    assert bool(found[-1].isnan().all())  # an unused row
     for row in range(rows - 1):
         raw = each[0].raw
         seen = logits[row, None] if raw else logits[row, None].log_softmax(-1)
@@ -100,7 +100,7 @@ def check_kernel(each, ids, dice, block):
 
 @pytest.mark.parametrize("name", PROCESSORS)
 @pytest.mark.parametrize("block", [4, 16])
-def test_the_kernel_does_what_the_processors_do(name, block):
+def test_the_kernel_equals_the_processors(name, block):
     check_kernel(as_data(PROCESSORS[name]()), [[1], [1]], random.Random(name), block)
 
 
@@ -120,27 +120,27 @@ AFTER_PROMPTS = {
 @pytest.mark.parametrize("name", {**PROCESSORS, **AFTER_PROMPTS})
 @pytest.mark.parametrize("raw", [False, True])
 def test_the_kernel_sees_a_language_models_prompt_and_its_padding(name, raw):
-    """Also as greedy search has it: scores that are not normalised."""
+    """Also with unnormalised scores, as in greedy search."""
     make = {**PROCESSORS, **AFTER_PROMPTS}[name]
     check_kernel(as_data(make(), PROMPTS, raw=raw), PROMPTS, random.Random(name), 4)
 
 
-def test_what_is_not_known_stays_as_it_is():
+def test_unknown_processors_are_not_converted_to_data():
     class Mine(hf.NoRepeatNGramLogitsProcessor):
         pass
 
     for processors in (
         [hf.NoRepeatNGramLogitsProcessor(2), Mine(2)],
-        [hf.EncoderRepetitionPenaltyLogitsProcessor(2.5, SOURCES[:1])],  # of other inputs
-        [hf.NoBadWordsLogitsProcessor([[VOCABULARY]])],  # an error
-        [hf.SequenceBiasLogitsProcessor([[[i, 3], -0.5] for i in range(1, 71)])],  # one after another
+        [hf.EncoderRepetitionPenaltyLogitsProcessor(2.5, SOURCES[:1])],  # of another number of inputs
+        [hf.NoBadWordsLogitsProcessor([[VOCABULARY]])],  # transformers raises an error
+        [hf.SequenceBiasLogitsProcessor([[[i, 3], -0.5] for i in range(1, 71)])],  # more operations than the device runs
     ):
         with pytest.raises(NotData, match="searches of the device"):
             as_data(processors)
 
 
 def log_softmax(x):
-    """As the kernel sums up: the same to the last bit, so that what is tied here is tied there."""
+    """Sums in the kernel's order: bit-identical, so that ties here are ties there."""
     wide = np.full(8, -np.inf, np.float32)
     wide[: len(x)] = x.numpy()
     with np.errstate(invalid="ignore"):
@@ -149,7 +149,7 @@ def log_softmax(x):
 
 
 class EditedToys(Toys):
-    """Whose log-probabilities Hugging Face's processors change."""
+    """Toys whose log-probabilities Hugging Face's processors change."""
 
     def __init__(self, toys, each):
         super().__init__(toys)
@@ -163,7 +163,7 @@ class EditedToys(Toys):
 
 
 class Normalization(hf.LogitNormalization):
-    """Hugging Face's, summed up as the kernel does."""
+    """Hugging Face's normalisation, summed in the kernel's order."""
 
     def __call__(self, input_ids, scores):
         return log_softmax(scores[0])[None]
@@ -173,8 +173,8 @@ SOURCE = torch.tensor([[2, 3, 4, 2, 3, 1]])
 PLAIN = [name for name, score in SCORES.items() if score.plain]  # at a temperature there are no edits
 
 
-def at_random(rng):
-    """Some processors in an order of their own, and the same ones for the host."""
+def random_processors(rng):
+    """Some processors in random order, and the same ones for the host."""
     choices = [
         hf.SequenceBiasLogitsProcessor([[[2], -0.5], [[3, 4], -1.0], [[1, 4], -1.0], [[5, 5], -2.0]]),
         hf.EncoderRepetitionPenaltyLogitsProcessor(1.2, SOURCE),
@@ -195,31 +195,31 @@ def at_random(rng):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="toys are asked by the host: nothing for a graph")
 @pytest.mark.parametrize("stop", STOPS)
-def test_searches_with_edits_are_those_of_the_host(cases, tally, stop):
-    """Each of three inputs has its own edits, one has none; answers, scores and calls, whatever is scored ahead."""
+def test_searches_with_edits_equal_those_of_the_host(cases, tally, stop):
+    """Of three inputs, two have edits of their own, one has none; answers, scores and calls, whatever is scored ahead."""
     for number in cases(1, full=60):
         rng = random.Random(f"edits {stop} {number}")
         k, n_max, rows, score = rng.choice((2, 3, 5)), rng.randint(3, 6), rng.choice((3, 16)), rng.choice(PLAIN)
         kind = rng.choice(("ties", "peaked"))
         n, truncated, vocabulary = rng.randint(1, k), rng.random() < 0.6, 6
-        ids, each, told = torch.tensor([[vocabulary]]), [], []
+        ids, each, encoded = torch.tensor([[vocabulary]]), [], []
         for index in range(3):
-            mine, theirs = at_random(rng) if index else ([], [])
+            mine, theirs = random_processors(rng) if index else ([], [])
             own = Processors(theirs, ids, lambda y: 0, 2, False)
-            told += as_edits(mine, ids, vocabulary, own, 1)
+            encoded += as_edits(mine, ids, vocabulary, own, 1)
             each.append(SimpleNamespace(process=lambda i, *rest, own=own: own.one(0, *rest)))
         toys = EditedToys([random_toy(kind, vocabulary, f"edits {number} {seed}") for seed in range(3)], each)
-        room = {"code": max(len(edits.code) for edits in told) // 4, "given": max(len(edits.given) for edits in told) + 1}
+        room = {"code": max(len(edits.code) for edits in encoded) // 4, "given": max(len(edits.given) for edits in encoded) + 1}
         session = session_of(toys, vocabulary, k, n, n_max, 3, 2000, **room)
         session._rows_for = lambda active, rows=rows: rows
         session.weights.numbers = [0, 1, 2]
         rules = {"strategy": STOPS[stop](k), "score": SCORES[score]}
         jobs = [job(index, n_max, nbest=n, accept_truncated=truncated, **rules) for index in range(3)]
         for index in range(1, 3):
-            jobs[index].edits = told[index]
+            jobs[index].edits = encoded[index]
         found = {done.index: result for done, result in run(session, jobs)}
         for index in range(3):
-            same(found[index], reference(toys, index, k, n, n_max, min(k + 1, vocabulary), truncated, rules))
+            assert_same_result(found[index], reference(toys, index, k, n, n_max, min(k + 1, vocabulary), truncated, rules))
         tally("searches on the device, with edits", 3, 0)
 
 
@@ -233,7 +233,7 @@ ASKED = {
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_the_drop_in_runs_them_on_the_device(asked, monkeypatch):
+def test_the_drop_in_runs_processors_on_the_device(asked, monkeypatch):
     architecture = ARCHITECTURES["bart"]
     model = architecture.build().to(DEVICE)
     batch = {name: tensor.to(DEVICE) for name, tensor in padded(architecture, architecture.inputs(2, seed=3)).items()}
@@ -246,7 +246,7 @@ def test_the_drop_in_runs_them_on_the_device(asked, monkeypatch):
     assert stats.engine == "device"
 
 
-def test_processors_of_the_users_own_are_left_to_generate(monkeypatch):
+def test_a_users_processors_are_left_to_generate(monkeypatch):
     class Mine(hf.LogitsProcessor):
         def __call__(self, input_ids, scores):
             return scores - 0.1

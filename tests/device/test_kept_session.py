@@ -1,5 +1,5 @@
-"""The session that is kept with a model from one decode to the next: what it is used for, and that it is held against the model
-before anything of it is told, while the device works already."""
+"""The session that is kept with a model between decodes: when it is reused, and that it is checked against the model before
+any of its results are returned, while the device works already."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ def marian() -> TransformersModel:
 
 
 def logprob(model: TransformersModel) -> float:
-    """Of the best answer, on the device."""
+    """The log-probability of the best answer, on the device."""
     stats = Stats()
     (result,) = bestfirst.decode(model, [[5, 7, 1]], **SETTINGS, stats=stats)
     assert stats.engine == "device"
     return result.hypotheses[0].logprob
 
 
-def turn(model: TransformersModel) -> torch.Tensor:
-    """Weights that a session has copied, and whose sign changes every score."""
+def copied_weight(model: TransformersModel) -> torch.Tensor:
+    """A weight that sessions copy, and whose sign changes every score."""
     return model.model.get_decoder().layers[1].fc1.weight
 
 
 @torch.no_grad()
 def in_place(model: TransformersModel) -> None:
-    turn(model).mul_(-1)
+    copied_weight(model).mul_(-1)
 
 
 def where_torch_does_not_count(model: TransformersModel) -> None:
-    turn(model).data.mul_(-1)
+    copied_weight(model).data.mul_(-1)
 
 
 def by_another(model: TransformersModel) -> None:
-    model.model.get_decoder().layers[1].fc1.weight = Parameter(-turn(model).detach())
+    model.model.get_decoder().layers[1].fc1.weight = Parameter(-copied_weight(model).detach())
 
 
 @pytest.mark.parametrize("change", [in_place, where_torch_does_not_count, by_another])
-def test_it_is_made_anew_for_weights_that_changed(change):
+def test_changed_weights_make_a_new_session(change):
     model = marian()
     before, first = logprob(model), record_of(model).session[1]
     assert (logprob(model), record_of(model).session[1]) == (before, first)
@@ -73,8 +73,8 @@ def test_it_is_made_anew_for_weights_that_changed(change):
     assert after != pytest.approx(before, abs=1e-4)
 
 
-def test_a_model_with_more_tokens_is_not_begun_in_it(monkeypatch):
-    """What a session has no room for would be written and read beyond its ends, before anybody has looked."""
+def test_a_model_with_a_larger_vocabulary_does_not_start_in_the_kept_session(monkeypatch):
+    """Otherwise arrays would be read and written out of bounds before the session is checked."""
     model = marian()
     logprob(model)
     begun, begin = [], Session.begin
@@ -83,7 +83,7 @@ def test_a_model_with_more_tokens_is_not_begun_in_it(monkeypatch):
     more = torch.cat([head.weight.detach(), torch.zeros(6, head.weight.shape[1], device=DEVICE)])
     head.weight, model.model.final_logits_bias = Parameter(more), torch.zeros(1, len(more), device=DEVICE)
     model.model.config.vocab_size = len(more)
-    with pytest.warns(UserWarning, match="falling back"):  # its embeddings do not know all of its tokens
+    with pytest.warns(UserWarning, match="falling back"):  # its embeddings lack some of its tokens
         bestfirst.decode(bestfirst.wrap(model.model), [[5, 7, 1]], **SETTINGS)
     assert kept not in begun
 
@@ -92,7 +92,7 @@ def job(model: TransformersModel) -> Job:
     return Job(0, model.read([5, 7, 1]), Decoding(**SETTINGS))
 
 
-def test_who_was_interrupted_while_looking_looks_again(monkeypatch):
+def test_an_interrupted_check_of_the_weights_is_repeated(monkeypatch):
     model = marian()
     before = logprob(model)
     where_torch_does_not_count(model)
@@ -107,27 +107,27 @@ def test_who_was_interrupted_while_looking_looks_again(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [ValueError("the model's scores are not finite"), RuntimeError("no such kernel")])
-def test_what_fails_in_a_session_of_another_model_is_no_failure(error, monkeypatch):
-    """It is not told, nor is the host asked to do it: all begin again in a session of this model."""
+def test_an_error_in_a_stale_session_starts_a_new_session(error, monkeypatch):
+    """The error is not raised, and nothing falls back to the host: all jobs restart in a session of this model."""
     model = marian()
     before = logprob(model)
     where_torch_does_not_count(model)
-    looks, look, admit, stale = [], Session._read_snapshot, Session._admit, record_of(model).session[1]
+    checks, look, admit, stale = [], Session._read_snapshot, Session._admit, record_of(model).session[1]
 
     def failing(real, self, *asked):
         if self is stale:
-            looks.append(self)
+            checks.append(self)
             raise error
         return real(self, *asked)
 
     name, real = ("_read_snapshot", look) if isinstance(error, ValueError) else ("_admit", admit)
     monkeypatch.setattr(Session, name, lambda self, *asked: failing(real, self, *asked))
     assert logprob(model) != pytest.approx(before, abs=1e-4)
-    assert looks == [stale]
+    assert checks == [stale]
 
 
-def test_a_session_kept_from_few_inputs_or_another_beam_is_not_used_for_many(monkeypatch):
-    """As many inputs are in flight as if it were the first decode; a session that has room for them is kept."""
+def test_a_session_kept_from_fewer_inputs_is_replaced_for_more(monkeypatch):
+    """As many inputs are in flight as in a first decode; a session that has room for them is kept."""
     model = marian()
     inputs = ARCHITECTURES["marian"].inputs(3)
     monkeypatch.setattr(capacity, "ROOMS", (1, 2))

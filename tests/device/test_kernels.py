@@ -1,4 +1,4 @@
-"""Each kernel of a step's decoder does what plain torch does."""
+"""Each kernel of a step's decoder equals plain torch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_attention_to_ancestors(random, first):
         0.3, 32, HEADS, SIZE, OWN=True, FIRST=first, DP=8, BLOCK=16,
     )  # fmt: skip
     torch.testing.assert_close(out, expected)
-    torch.testing.assert_close(memory, wanted)  # its own keys and values are where its children look for them
+    torch.testing.assert_close(memory, wanted)  # its own keys and values are where its children read them
 
 
 @pytest.mark.parametrize("first", [False, True])
@@ -82,8 +82,8 @@ def test_sum_and_norm(random, first, parts):
 
 
 @pytest.mark.parametrize("width", [40, 1001, 5001])
-def test_of_many_equal_logits_the_smaller_tokens_are_best(random, width):
-    """As a GPU's top-k has it, of which nothing is promised: wide beams rely on it."""
+def test_top_k_breaks_ties_by_the_smaller_token(random, width):
+    """As a GPU's top-k does, though nothing promises it: wide beams rely on it."""
     logits = (random(3, 12_000) * 4).round()
     values, tokens, _ = best(logits, width, None)
     expected = logits.cpu().sort(dim=-1, descending=True, stable=True)
@@ -93,7 +93,7 @@ def test_of_many_equal_logits_the_smaller_tokens_are_best(random, width):
 
 @pytest.mark.parametrize("banned", [(), (3, 64)])
 def test_best_successors(random, banned):
-    """Ties, also across groups, go to the smaller token; the last group is not full; what ends an output is marked."""
+    """Ties, also across groups, go to the smaller token; the last group is not full; EOS tokens are marked."""
     vocabulary, width = 150, 6
     logits = empty_aligned(ROWS, vocabulary, random(1)).copy_(random(ROWS, vocabulary))
     logits[0, [70, 7, 140, 9]] = 5.0
@@ -146,7 +146,7 @@ def test_best_successors(random, banned):
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), [(3, 6, 5), (70, 64, 130), (130, 33, 40)])
 def test_linear_tf32x3(random, rows, inputs, outputs, relu):
-    """Sizes that no tile divides; rows that are not in use are left alone."""
+    """Sizes that no tile divides; some rows are unused."""
     x, weight, bias = random(rows, inputs), random(outputs, inputs), random(outputs)
     used = rows - 1
     expected = F.linear(x.double(), weight.double(), bias.double())[:used].float()
@@ -157,8 +157,8 @@ def test_linear_tf32x3(random, rows, inputs, outputs, relu):
 @pytest.mark.parametrize(
     ("inputs", "outputs", "parts"), [(2048, 64, 4), (4096, 40, 8), (1024, 64, 2), (1000, 64, 1), (512, 64, 1)]
 )
-def test_a_long_product_of_few_rows_is_left_in_parts(random, inputs, outputs, parts):
-    """Each of a part of the inputs; their sum is the product. Rows that are not in use are left alone."""
+def test_split_k_leaves_a_long_matmul_of_few_rows_in_parts(random, inputs, outputs, parts):
+    """Each part covers some of the inputs; their sum is the matmul. Some rows are unused."""
     x, weight, bias = random(5, inputs), random(outputs, inputs), random(outputs)
     found = linear_tf32x3(x, weight, bias, numbers(4), relu=False, may_split=True)
     assert found.shape == ((5, outputs) if parts == 1 else (parts, 5, outputs))
@@ -167,8 +167,8 @@ def test_a_long_product_of_few_rows_is_left_in_parts(random, inputs, outputs, pa
     assert linear_tf32x3(random(2000, inputs), weight, bias, numbers(1), relu=False, may_split=True).dim() == 2
 
 
-def test_nodes_of_inputs_that_leave_are_free_again():
-    """Of inputs 0 (in flight), 1 (leaves) and 2 (nobody's any more); two blocks of nodes."""
+def test_nodes_of_finished_inputs_are_reclaimed():
+    """Inputs 0 (in flight), 1 (finishing) and 2 (already free); two blocks of nodes."""
     node_input = numbers(-1, 0, 1, -1, 1, 0, 1, -1)
     stack, counters = numbers(3, 7, *[-7] * 6), numbers(0, 0, 0, 0, 2, 0, 0, 0)
     reclaim[(2,)](node_input, numbers(1, 3, 0), stack, counters, 8, BLOCK=4)
@@ -177,14 +177,14 @@ def test_nodes_of_inputs_that_leave_are_free_again():
     assert node_input.tolist() == [-1, 0, -1, -1, -1, 0, -1, -1]
 
 
-def test_relu_leaves_nan(random):
+def test_relu_keeps_nan(random):
     x, weight, bias = random(3, 6), random(5, 6), random(5)
     x[1, 2] = torch.nan
     assert linear_tf32x3(x, weight, bias, numbers(3), True).isnan().any(1).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("name", ["marian", "pegasus"])
-def test_an_encoder_that_somebody_changed_is_refused(name):
+def test_a_modified_encoder_is_refused(name):
     model = ARCHITECTURES[name].build().to(DEVICE)
     DeviceBart(model, 16, 16)
     handle = model.get_encoder().layers[0].register_forward_hook(lambda *given: given[-1] + 0.001 * given[-1].roll(1, -1))

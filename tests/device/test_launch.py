@@ -1,4 +1,4 @@
-"""Kernels that are launched while the one before them runs: none of them reads anything before that one is done."""
+"""Kernels that are launched while the previous one runs: none of them reads anything before that one is done."""
 
 import ast
 from pathlib import Path
@@ -11,7 +11,7 @@ FUNCTIONS = [
 ]
 
 
-def test_a_kernel_that_overlaps_waits_first():
+def test_every_overlapping_kernel_waits_first():
     kernels = {
         each.name: each for each in FUNCTIONS if "OVERLAP" in [a.arg for a in each.args.args] and each.name != "wait_for_previous"
     }
@@ -19,13 +19,13 @@ def test_a_kernel_that_overlaps_waits_first():
         "matmul_tf32x3", "add_norm", "attend", "grow", "share_rows", "assign_rows", "embed", "lse_and_maxima", "keep_best",
     }  # fmt: skip
     for kernel in kernels.values():
-        told, first = kernel.body[:2]
+        docstring, first = kernel.body[:2]
         assert ast.unparse(first) == "wait_for_previous(OVERLAP)", kernel.name
-        assert isinstance(told, ast.Expr)
-        assert isinstance(told.value, ast.Constant)
+        assert isinstance(docstring, ast.Expr)
+        assert isinstance(docstring.value, ast.Constant)
 
 
-def test_it_waits_before_it_lets_the_next_one_come():
+def test_a_kernel_waits_before_it_lets_the_next_one_launch():
     (wait,) = [each for each in FUNCTIONS if each.name == "wait_for_previous"]
     assert [line.strip() for line in ast.unparse(wait.body[1]).splitlines()] == [
         "if OVERLAP:", "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()",

@@ -1,4 +1,4 @@
-"""On a GPU alone: whole searches there against searches on the host, and threads that share a model."""
+"""On a GPU only: whole searches there against searches on the host, and threads that share a model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ON_A_GPU = [
 
 
 @pytest.mark.parametrize("settings", ON_A_GPU)
-def test_a_gpu_gives_what_the_host_gives(settings):
+def test_results_on_a_gpu_equal_those_on_the_host(settings):
     model = bestfirst.load(device="cuda")
     found = bestfirst.decode(model, LINES, **{"max_length": 80, **settings})
     assert record_of(model).session is not None
@@ -38,8 +38,8 @@ def test_a_gpu_gives_what_the_host_gives(settings):
 
 
 def assert_same_but_for_near_ties(mine, theirs, gap=1e-4):
-    """Products are added up in another order: of 200 lines with 300 answers each, 7 have neighbours within 1e-5 that change
-    places, or a call more or less for one of these (H200, 2026-11-18)."""
+    """Sums run in another order: of 200 lines with 300 answers each, 7 have neighbours within 1e-5 that swap ranks, or a call
+    more or less for one of these (H200, 2026-11-18)."""
     assert (mine.status, mine.exact, len(mine.hypotheses)) == (theirs.status, theirs.exact, len(theirs.hypotheses))
     assert mine.calls == pytest.approx(theirs.calls, rel=0.001)  # 1 of 1,594 was seen
     scores = [[answer.score for answer in result.hypotheses] for result in (mine, theirs)]
@@ -50,8 +50,8 @@ def assert_same_but_for_near_ties(mine, theirs, gap=1e-4):
         assert all(abs(score - others.get(tokens, last)) <= gap for tokens, score in some.items())
 
 
-def test_threads_decode_with_one_model():
-    """Each finds what it finds alone; who comes while a session is in use gets one of its own."""
+def test_threads_may_decode_with_one_model():
+    """Each thread gets its results of decoding alone; a decode that starts while the session is in use gets its own."""
     model = load_transformers(embedded_folder(), device="cuda")
     parts = [LINES[i::3] for i in range(3)]
     alone = [summary(bestfirst.decode(model, part, beam=3)) for part in parts]

@@ -1,4 +1,4 @@
-"""Searches on the device are those of `bestfirst.search`: same answers, same scores, same calls, whatever the schedule."""
+"""Searches on the device equal those of `bestfirst.search`: same answers, same scores, same calls, for any schedule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EOS = 0
 
 
 class Toys:
-    """Stands for a Hugging Face model: an input is a toy's number, and nothing is encoded."""
+    """Stands in for a Hugging Face model: an input is a toy's number, and nothing is encoded."""
 
     eos, banned = (EOS,), ()
 
@@ -50,7 +50,7 @@ class Toys:
 
 
 class ToyStep(DeviceStep):
-    """Asks the toys in place of a decoder."""
+    """Gets logits from the toys instead of a decoder."""
 
     def decoder(self, rows):
         self._embed(rows)
@@ -83,7 +83,7 @@ def job(index, n_max, **settings):
 
 
 def run(session, *batches):
-    """Yields what is done; a batch of jobs comes whenever none waits."""
+    """Yields finished jobs; whenever none waits, the next batch of jobs is submitted."""
     waiting, coming = deque(), deque(batches)
     while session or waiting or coming:
         if not waiting and coming:
@@ -91,8 +91,8 @@ def run(session, *batches):
         yield from session.step(waiting)
 
 
-def steps_of(session, rows):
-    """The session, with so many rows in a step; which toy is in which slot is noted for `ToyStep`."""
+def with_rows_per_step(session, rows):
+    """The session, with this many rows per step; it notes for `ToyStep` which toy is in which slot."""
     session._rows_for = lambda active: rows
     admit = session.admission
 
@@ -106,8 +106,8 @@ def steps_of(session, rows):
 
 
 def decode(toys, vocabulary, k, n, n_max, accept_truncated=False, inputs=None, nodes=2000, rows=16, ahead=0, rules=None):
-    """All toys, each as one input; so many at a time, with so many rows in a step, and a host that is so many looks behind."""
-    session = steps_of(session_of(toys, vocabulary, k, n, n_max, inputs or len(toys.toys), nodes), rows)
+    """All toys, each as one input: `inputs` at a time, `rows` per step, and a host that is `ahead` steps behind."""
+    session = with_rows_per_step(session_of(toys, vocabulary, k, n, n_max, inputs or len(toys.toys), nodes), rows)
     session.ahead = ahead
     settings = {"beam": k, "nbest": n, "accept_truncated": accept_truncated, **(rules or {})}
     jobs = [job(index, n_max, **settings) for index in range(len(toys.toys))]
@@ -115,7 +115,7 @@ def decode(toys, vocabulary, k, n, n_max, accept_truncated=False, inputs=None, n
 
 
 def reference(toys, index, k, n, n_max, width, accept_truncated=False, rules=None):
-    """Kernels count all that the bounds allow, as `AnyOrderSearch` does; `StepSearch` and `LevelSearch` leave some of it out."""
+    """Kernels count every call that the bounds allow, as `AnyOrderSearch` does; `StepSearch` and `LevelSearch` omit some."""
     settings = {"strategy": best_first_beam(k), "nbest": n, "accept_truncated": accept_truncated, **(rules or {})}
     decoding = Decoding(**settings)
     context = Context(n_max, 1)
@@ -127,7 +127,7 @@ def reference(toys, index, k, n, n_max, width, accept_truncated=False, rules=Non
     return search.result()
 
 
-def same(mine, theirs):
+def assert_same_result(mine, theirs):
     assert [answer.tokens for answer in mine.hypotheses] == [answer.tokens for answer in theirs.hypotheses]
     assert [answer.score for answer in mine.hypotheses] == [answer.score for answer in theirs.hypotheses]
     own = [answer.logprob for answer in theirs.hypotheses]
@@ -141,13 +141,13 @@ SETTINGS = [(1, 1, 4, 16, False), (2, 2, 5, 1, False), (3, 1, 6, 3, True), (5, 3
 
 @pytest.mark.parametrize(("k", "n", "n_max", "rows", "truncated"), SETTINGS)
 @pytest.mark.parametrize("kind", ["peaked", "dead-ends"])
-def test_answers_scores_and_calls_are_those_of_search(cases, tally, k, n, n_max, rows, truncated, kind):
-    """Speculation of every width; a step of one row is strict order. Dead ends leave searches without an answer."""
+def test_answers_scores_and_calls_equal_those_of_search(cases, tally, k, n, n_max, rows, truncated, kind):
+    """Speculation of every width; with one row per step, order is strict. Dead ends leave searches without an answer."""
     numbers = cases(2, full=60)
     toys = Toys([random_toy(kind, 6, f"device {k} {seed}") for seed in numbers])
     found, _ = decode(toys, 6, k, n, n_max, truncated, rows=rows)
     for index in range(len(toys.toys)):
-        same(found[index], reference(toys, index, k, n, n_max, min(k + 1, 6), truncated))
+        assert_same_result(found[index], reference(toys, index, k, n, n_max, min(k + 1, 6), truncated))
     tally("searches on the device", len(toys.toys), 0)
 
 
@@ -175,12 +175,12 @@ STOPS = {
 }
 
 
-FEW = ("log-probability", "length penalty 1")  # scores for what differs little from another stop
+FEW = ("log-probability", "length penalty 1")  # the scores for stop rules that differ little from others
 
 
 @pytest.mark.parametrize(("score", "stop"), [(a, b) for a in SCORES for b in STOPS if a in FEW or not b.startswith("beam")])
-def test_every_score_and_stop_is_that_of_search(cases, tally, score, stop):
-    """Answers, scores and calls, whatever is scored ahead; with outputs that are cut off at the last length and without."""
+def test_every_score_and_stop_rule_equals_search(cases, tally, score, stop):
+    """Answers, scores and calls, whatever is scored ahead; with and without outputs truncated at the maximum length."""
     for number in cases(1, full=40):
         rng = random.Random(f"{score} {stop} {number}")
         k, n_max, rows, truncated = rng.choice((1, 2, 3, 5)), rng.randint(3, 7), rng.choice((1, 3, 16)), rng.random() < 0.6
@@ -189,48 +189,48 @@ def test_every_score_and_stop_is_that_of_search(cases, tally, score, stop):
         rules = {"strategy": STOPS[stop](k), "score": SCORES[score]}
         found, _ = decode(toys, 6, k, n, n_max, truncated, rows=rows, rules=rules)
         for index in range(len(toys.toys)):
-            same(found[index], reference(toys, index, k, n, n_max, min(k + 1, 6), truncated, rules))
+            assert_same_result(found[index], reference(toys, index, k, n, n_max, min(k + 1, 6), truncated, rules))
         tally("searches on the device, by score and stop", len(toys.toys), 0)
 
 
-def test_children_of_a_wide_beam_come_in_chunks():
-    """More successors than are merged at a time."""
+def test_children_of_a_wide_beam_are_merged_in_chunks():
+    """More successors than are merged at once."""
     toys = Toys([random_toy("flat", 24, "wide")])
     found, _ = decode(toys, 24, 18, 2, 3)
-    same(found[0], reference(toys, 0, 18, 2, 3, 19))
+    assert_same_result(found[0], reference(toys, 0, 18, 2, 3, 19))
 
 
-def test_inputs_take_turns_and_give_their_nodes_back():
+def test_inputs_share_slots_and_release_their_nodes():
     toys = Toys([random_toy("peaked", 5, f"turns {seed}") for seed in range(5)])
     found, session = decode(toys, 5, 3, 1, 4, inputs=2, ahead=2)
     for index in range(5):
-        same(found[index], reference(toys, index, 3, 1, 4, 4))
+        assert_same_result(found[index], reference(toys, index, 3, 1, 4, 4))
     assert session.peak_in_flight == 2
     assert int(session.state.counters[4]) == session.shape.nodes - 1
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_without_a_free_node_the_later_inputs_make_room_and_begin_again(ahead):
+def test_without_free_nodes_later_inputs_are_removed_and_restarted(ahead):
     toys = Toys([random_toy("flat", 5, f"room {seed}") for seed in range(4)])
     found, _ = decode(toys, 5, 3, 1, 5, nodes=34, ahead=ahead)
     for index in range(4):
-        same(found[index], reference(toys, index, 3, 1, 5, 4))
+        assert_same_result(found[index], reference(toys, index, 3, 1, 5, 4))
 
 
-def test_one_input_that_does_not_fit_is_out_of_memory():
+def test_a_single_input_that_does_not_fit_is_out_of_memory():
     toys = Toys([random_toy("flat", 5, "too large")])
     with pytest.raises(torch.OutOfMemoryError, match="one input alone"):
         decode(toys, 5, 3, 1, 6, nodes=3)
 
 
-def test_scores_that_are_not_finite_are_told():
+def test_non_finite_scores_are_reported():
     toys = Toys([lambda prefix: (float("nan"),) * 4])
     with pytest.raises(ValueError, match="not finite"):
         decode(toys, 4, 2, 1, 3)
 
 
-def test_results_do_not_pile_up():
-    """Of more inputs than can be in flight, the first results are there before the last input is let in."""
+def test_results_are_returned_while_inputs_still_wait():
+    """With more inputs than can be in flight, the first results are returned before the last input is admitted."""
     toys = Toys([random_toy("peaked", 4, f"pile {seed}") for seed in range(9)])
     session = session_of(toys, 4, 1, 1, 1, 1, 40)
     session._rows_for = lambda active: 1
@@ -241,7 +241,7 @@ def test_results_do_not_pile_up():
     assert waiting
 
 
-def test_a_session_that_was_interrupted_begins_anew():
+def test_an_interrupted_session_can_restart():
     toys = Toys([random_toy("peaked", 5, f"left {seed}") for seed in range(2)])
     found, session = decode(toys, 5, 3, 1, 4)
     jobs = [job(index, 4, beam=3) for index in range(2)]
@@ -250,10 +250,10 @@ def test_a_session_that_was_interrupted_begins_anew():
     session.begin([EOS], [], [5])
     again = {each.index: result for each, result in run(session, jobs)}
     for index in range(2):
-        same(again[index], found[index])
+        assert_same_result(again[index], found[index])
 
 
-def test_jobs_of_one_session_have_beams_and_n_best_of_their_own():
+def test_jobs_of_one_session_may_have_different_beams_and_n_best():
     toys = Toys([random_toy("peaked", 6, f"mixed {seed}") for seed in range(4)])
     session = session_of(toys, 6, 5, 4, 5, 4, 2000)
     session.weights.numbers = [0, 1, 2, 3]
@@ -261,10 +261,10 @@ def test_jobs_of_one_session_have_beams_and_n_best_of_their_own():
     jobs = [job(i, 5, beam=k, nbest=n, accept_truncated=truncated) for i, (k, n, truncated) in enumerate(asked)]
     found = {each.index: result for each, result in run(session, jobs)}
     for index, (k, n, truncated) in enumerate(asked):
-        same(found[index], reference(toys, index, k, n, 5, min(k + 1, 6), truncated))
+        assert_same_result(found[index], reference(toys, index, k, n, 5, min(k + 1, 6), truncated))
 
 
-def test_a_job_that_is_cancelled_gives_its_nodes_back():
+def test_a_cancelled_job_releases_its_nodes():
     toys = Toys([random_toy("flat", 5, f"gone {seed}") for seed in range(2)])
     session = session_of(toys, 5, 3, 1, 5, 2, 2000)
     session.weights.numbers = [0, 1]
@@ -273,5 +273,5 @@ def test_a_job_that_is_cancelled_gives_its_nodes_back():
     session.cancel(jobs[0])
     found = {each.index: result for each, result in run(session)}
     assert list(found) == [1]
-    same(found[1], reference(toys, 1, 3, 1, 5, 4))
+    assert_same_result(found[1], reference(toys, 1, 3, 1, 5, 4))
     assert int(session.state.counters[4]) == session.shape.nodes - 1

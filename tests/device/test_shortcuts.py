@@ -1,4 +1,4 @@
-"""Shortcuts of modules, and the survey of a large vocabulary: kernels against torch and the modules themselves."""
+"""Fused modules, and log-sum-exp and maxima of a large vocabulary: kernels against torch and the modules themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.mark.parametrize(("norm", "offset", "early"), [(LlamaRMSNorm, 0.0, True), (GemmaRMSNorm, 1.0, False)])
-def test_norms(norm, offset, early):
+def test_norms_equal_the_modules(norm, offset, early):
     module = norm(20, eps=1e-5).to(DEVICE)
     torch.nn.init.normal_(module.weight)
     x = torch.randn(3, 5, 20, device=DEVICE).transpose(0, 1)
@@ -33,14 +33,14 @@ def test_norms(norm, offset, early):
 
 
 @pytest.mark.parametrize("gelu", [False, True])
-def test_gates(gelu):
+def test_gated_activations(gelu):
     gate, up = torch.randn(2, 7, 33, device=DEVICE)
     expected = (F.gelu(gate, approximate="tanh") if gelu else F.silu(gate)) * up
     torch.testing.assert_close(gated(gate, up, gelu), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_gelu_as_gpt2_writes_it(twice):
+def test_gelu_as_in_gpt2(twice):
     x = torch.randn(7, 33, device=DEVICE)
     torch.testing.assert_close(new_gelu(x, twice), NewGELUActivation()(x), atol=1e-5, rtol=1e-5)
 
@@ -58,17 +58,17 @@ def on_device(monkeypatch):
     monkeypatch.setattr(fused_modules, "DEVICES", {DEVICE})
 
 
-def test_shortcuts_are_taken_and_given_back(on_device):
+def test_fused_modules_are_installed_and_removed(on_device):
     model = build("Llama").to(DEVICE)
     some = FusedModules(model)
     with some.installed():
-        assert sum("forward" in vars(module) for module in model.modules()) == 14  # norms, gates, products, positions
+        assert sum("forward" in vars(module) for module in model.modules()) == 14  # norms, gates, matmuls, positions
     assert not any("forward" in vars(module) for module in model.modules())
 
 
 @pytest.mark.parametrize(("name", "sums"), [("Llama", 4), ("Qwen3", 4), ("Gemma2", 4), ("Olmo2", 1), ("Qwen2", 4), ("T5", None)])
-def test_models_with_shortcuts(on_device, monkeypatch, name, sums):
-    """The same numbers; sums that are normed next are taken by the norm."""
+def test_fused_modules_do_not_change_logits(on_device, monkeypatch, name, sums):
+    """Sums that feed a norm are computed by the norm."""
     model, added = build(name).to(DEVICE), []
     norm = fused_modules.rms_norm
     monkeypatch.setattr(fused_modules, "rms_norm", lambda *given: added.append(given[-1] is not None) or norm(*given))
@@ -87,7 +87,7 @@ def test_models_with_shortcuts(on_device, monkeypatch, name, sums):
     assert sums is None or sum(added) == sums
 
 
-def test_a_sum_is_there_whoever_looks_at_it():
+def test_a_deferred_sum_is_computed_when_it_is_used():
     x, y = torch.randn(2, 3, 4, device=DEVICE)
     with DeferredSums() as sums:
         first = x + y
@@ -99,8 +99,8 @@ def test_a_sum_is_there_whoever_looks_at_it():
     assert torch.equal(third, x + y + y)
 
 
-def test_weights_of_products_that_are_joined_stay_what_they_are():
-    """Side by side, but no other numbers or objects; who writes to one writes to the product."""
+def test_weights_of_fused_matmuls_stay_the_same_parameters():
+    """They move side by side, with the same values and objects; writing to one changes the fused matmul."""
     model = build("Qwen2").to(DEVICE)
     before = {name: (each, each.clone()) for name, each in model.named_parameters()}
     joined = list(fused_groups(model))
@@ -124,7 +124,7 @@ def test_weights_of_products_that_are_joined_stay_what_they_are():
     assert attention.k_proj.weight.grad is not None
 
 
-def test_weights_that_are_shared_or_part_of_something_stay_where_they_are():
+def test_shared_weights_and_views_are_not_moved():
     model = build("Llama").to(DEVICE)
     model.model.layers[0].self_attn.k_proj.weight = model.model.layers[1].self_attn.k_proj.weight
     gate = model.model.layers[0].mlp.gate_proj
@@ -134,7 +134,7 @@ def test_weights_that_are_shared_or_part_of_something_stay_where_they_are():
     assert gate.weight.data_ptr() == whole.data_ptr()
 
 
-def test_a_large_vocabulary_in_parts():
+def test_log_sum_exp_and_maxima_of_a_large_vocabulary_in_parts():
     vocabulary, group, groups, parts = 800, 64, 4, 4
     logits = torch.randn(3, vocabulary, device=DEVICE)
     banned = token_bitmap([7, 63, 700], vocabulary).to(DEVICE)
@@ -149,11 +149,11 @@ def test_a_large_vocabulary_in_parts():
     assert torch.equal(seen[:2], logits[:2])
     padded = F.pad(logits, (0, group * groups * parts - vocabulary), value=-torch.inf)
     assert torch.equal(maxima[:2], padded.view(3, -1, group).amax(-1)[:2])
-    assert total[2] == 0  # a row without a use
+    assert total[2] == 0  # an unused row
 
 
-def test_joined_weights_are_saved_whole(tmp_path):
-    """Who saves a model takes parameters that share a storage for tied ones, and leaves some out."""
+def test_fused_weights_are_saved_whole(tmp_path):
+    """Savers take parameters that share a storage for tied ones, and leave some out."""
     model = build("Llama")
     expected = {name: weight.clone() for name, weight in model.state_dict().items()}
     found = list(fused_groups(model))
@@ -168,7 +168,7 @@ def test_joined_weights_are_saved_whole(tmp_path):
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
     assert set(saved) >= set(expected) - tied
     assert all(torch.equal(weight, expected[name]) for name, weight in saved.items())
-    found[0].parts[0].weight.data = found[0].parts[0].weight.data.clone() * 2  # from now on each by itself
+    found[0].parts[0].weight.data = found[0].parts[0].weight.data.clone() * 2  # from now on, matmuls are separate
     x = torch.randn(3, found[0].parts[0].in_features)
     assert not found[0].in_place()
     assert torch.allclose(found[0](x), torch.cat([part(x) for part in found[0].parts], -1), atol=1e-6)

@@ -41,7 +41,7 @@ def integers(*values: int) -> torch.Tensor:
 
 
 def tree_rows() -> TreeRows:
-    """Three inputs of 11, 0 and 4 tokens in rooms of 12; six rows of which five are in use."""
+    """Three inputs of 11, 0 and 4 tokens, with room for 12 each; six rows, of which five are in use."""
     lengths = integers(4, 2, 0, 7, 7, 0)
     paths = torch.zeros(24, 10, dtype=torch.int32, device=DEVICE)
     for row, length in enumerate(lengths.tolist()):
@@ -60,12 +60,12 @@ def memory(tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("what", ["a prompt and a path", "a path", "a source"])
 @pytest.mark.parametrize(("near", "small"), [(0, 1024), (0, 1), (128, 1024)])  # parts of an input four at a time, and one by one
-def test_rows_read_their_tree(name, what, near, small, monkeypatch):
+def test_attend_tree_equals_plain_attention(name, what, near, small, monkeypatch):
     if what == "a source" and name in ("bias", "window", "wide window", "cap"):
         pytest.skip("no model asks for it")
     if what == "a prompt and a path" and name == "bias":
         pytest.skip("no model asks for it")
-    monkeypatch.setattr(tree_attention, "PART", 2)  # six parts of the longest input: more than are put together at once
+    monkeypatch.setattr(tree_attention, "PART", 2)  # six parts of the longest input: more than are combined at once
     monkeypatch.setattr(tree_attention, "NEAR", near)
     monkeypatch.setattr(tree_attention, "SMALL", small)
     monkeypatch.setattr(tree_attention, "BLOCK", 4 if near and DEVICE == "cpu" else 32)
@@ -87,7 +87,7 @@ def test_rows_read_their_tree(name, what, near, small, monkeypatch):
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # half: the greatest product first
-def test_prompts_are_read_one_behind_the_other(name, dtype):
+def test_attend_packed_equals_plain_attention(name, dtype):
     tokens = 75  # of inputs of 70, 1 and 4 tokens
     number = integers(*[0] * 70, 1, *[2] * 4)
     q, k = numbers(tokens, HEADS * GROUPS, 1, SIZE), numbers(tokens, HEADS, 1, SIZE, seed=1)
@@ -107,7 +107,7 @@ def test_prompts_are_read_one_behind_the_other(name, dtype):
 
 
 def test_half_precision_rounds_where_torch_does(monkeypatch):
-    """Weights are rounded below the greatest product of the whole context, of input and path: nearly all bits are the same."""
+    """Weights are rounded relative to the greatest score of the whole context, input and path: nearly all bits are the same."""
     rows, half = tree_rows(), torch.float16
     q, k, v = (numbers(6, heads, 1, 16, seed=i).to(half) for i, heads in enumerate((HEADS * GROUPS, HEADS, HEADS)))
     nodes, source = (tuple(numbers(n, HEADS, 16, seed=n + i).to(half) for i in range(2)) for n in (24, 37))

@@ -1,4 +1,4 @@
-"""Tiny models of many architectures, each from its own config, with peaked random weights: two layers, 32 numbers wide."""
+"""Tiny models of many architectures, each from its own config, with peaked random weights: two layers of width 32."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ MADE_OF_TWO: dict[str, tuple[str, str]] = {
 
 EVERYTHING = [*LANGUAGE_MODELS, *ENCODER_DECODERS, *MADE_OF_TWO]
 FUSED = {"Marian": "marian", "BART": "bart", "mBART": "mbart", "Pegasus": "pegasus", "M2M100": "m2m100"}
-"""Those that have kernels of their own, as `engine.builders` builds them."""
+"""Architectures with kernels of their own, as `engine.builders` builds them."""
 
 
 def build(name: str, seed: int = 0) -> Any:
@@ -87,10 +87,10 @@ def build(name: str, seed: int = 0) -> Any:
         return made_of(*(getattr(hf, f"{part}Config") for part in MADE_OF_TWO[name]), seed)
     if name in FUSED:
         return ARCHITECTURES[FUSED[name]].build(seed)
-    return alone(name, seed)
+    return build_single(name, seed)
 
 
-def alone(name: str, seed: int) -> Any:
+def build_single(name: str, seed: int) -> Any:
     kind, settings = {**LANGUAGE_MODELS, **ENCODER_DECODERS}[name]
     architecture = getattr(hf, kind)
     known = architecture.config_class()
@@ -106,7 +106,7 @@ def alone(name: str, seed: int) -> Any:
 
 
 def inputs(model: Any, n: int, seed: int = 0, shortest: int = 1, longest: int = 12) -> dict[str, torch.Tensor]:
-    """Prompts of mixed lengths, padded as `generate` wants it; features for speech."""
+    """Prompts of mixed lengths, padded as `generate` expects; features for speech."""
     dice = torch.Generator().manual_seed(seed)
     device = model.device
     if model.main_input_name == "input_features":

@@ -1,10 +1,10 @@
-"""Hundreds of items for each input: wide beams, all of a beam returned, under a trie, beside `generate` with a callback.
+"""Hundreds of items for each input: wide beams under a trie, the whole beam returned, beside `generate` with a callback.
 
     python tests/device/wide_beams.py [--beam 100,1000,5000] [--inputs 256,256,32] [--peer 16,1,0] [--dtype bfloat16,float32]
 
-Items are a million times four random tokens out of 32,000, the model is a Llama of 135 million random weights: times count.
-`--peer`: inputs for `generate`, a number for each beam; 0 leaves it out. Both have run once before they are timed. The least
-that it could take is told as well: the products of all rows at the rate that one large product of this kind reaches here.
+Items are a million sequences of four random tokens out of 32,000; the model is a Llama of 135 million random weights: only times
+matter. `--peer`: inputs for `generate`, a number for each beam; 0 leaves it out. Both run once before they are timed. A lower
+bound is printed as well: the matmuls of all rows at the rate that one large matmul of this dtype reaches here.
 """
 
 import argparse
@@ -25,22 +25,22 @@ parser.add_argument("--items", type=int, default=1_000_000)
 parser.add_argument("--layers", type=int, default=30)
 parser.add_argument("--vocabulary", type=int, default=32_000)
 parser.add_argument("--profile", action="store_true", help="the kernels that take longest")
-asked = parser.parse_args()
+args = parser.parse_args()
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
 config = transformers.LlamaConfig(
-    vocab_size=asked.vocabulary, hidden_size=576, intermediate_size=1536, num_hidden_layers=asked.layers, num_attention_heads=9,
+    vocab_size=args.vocabulary, hidden_size=576, intermediate_size=1536, num_hidden_layers=args.layers, num_attention_heads=9,
     num_key_value_heads=3, bos_token_id=0, eos_token_id=0, pad_token_id=0, tie_word_embeddings=True, initializer_range=0.06,
 )  # fmt: skip
 network = transformers.LlamaForCausalLM(config).to(device).eval()
 rng = np.random.default_rng(0)
 begun = perf_counter()
-trie = bestfirst.Trie(rng.integers(1, asked.vocabulary, (asked.items, 4)))
+trie = bestfirst.Trie(rng.integers(1, args.vocabulary, (args.items, 4)))
 print(f"{trie}, built in {perf_counter() - begun:.1f} s", flush=True)
-beams, inputs, peers = ([*map(int, given.split(","))] for given in (asked.beam, asked.inputs, asked.peer))
-prompts = rng.integers(1, asked.vocabulary, (max(inputs), 16)).tolist()
-remembered: dict[tuple[int, ...], list[int]] = {}
+beams, inputs, peers = ([*map(int, given.split(","))] for given in (args.beam, args.inputs, args.peer))
+prompts = rng.integers(1, args.vocabulary, (max(inputs), 16)).tolist()
+allowed_by_prefix: dict[tuple[int, ...], list[int]] = {}
 
 
 def wait():
@@ -49,7 +49,7 @@ def wait():
 
 
 def rate():
-    """What one large product reaches, in operations a second."""
+    """The rate of one large matmul, in operations per second."""
     a, b = (torch.randn(8192, 2048, device=device, dtype=network.dtype) for _ in range(2))
     for _ in range(2):
         wait()
@@ -61,7 +61,7 @@ def rate():
 
 
 def ours(beam, many):
-    """Seconds, results and what it cost."""
+    """Seconds, results and stats of `decode`."""
     stats = bestfirst.Stats()
     wait()
     start = perf_counter()
@@ -69,15 +69,15 @@ def ours(beam, many):
     return perf_counter() - start, results, stats
 
 
-def follow(_, ids):
-    """What may follow, looked up once for each prefix."""
+def allowed_next(_, ids):
+    """The tokens allowed next, looked up once for each prefix."""
     prefix = tuple(ids[16:].tolist())
-    if prefix not in remembered:
+    if prefix not in allowed_by_prefix:
         node = 0
         for token in prefix:
             node = trie.child(node, token) if token and node is not None else None
-        remembered[prefix] = [0] if node is None else trie.allowed([node], [0])[0].tolist()
-    return remembered[prefix]
+        allowed_by_prefix[prefix] = [0] if node is None else trie.allowed([node], [0])[0].tolist()
+    return allowed_by_prefix[prefix]
 
 
 def theirs(beam, many):
@@ -87,13 +87,13 @@ def theirs(beam, many):
     wait()
     start = perf_counter()
     found = network.generate(
-        ids, attention_mask=torch.ones_like(ids), **settings, length_penalty=0.0, prefix_allowed_tokens_fn=follow
+        ids, attention_mask=torch.ones_like(ids), **settings, length_penalty=0.0, prefix_allowed_tokens_fn=allowed_next
     )
     return perf_counter() - start, found[:, 16:].view(many, beam, -1).tolist()
 
 
 def compare(beam, many, seconds, results, peer):
-    """`generate` beside what was found, and whether it is the same."""
+    """Prints the time of `generate`, and how many of its items are the same."""
     try:
         took, found = theirs(beam, peer)
     except torch.OutOfMemoryError:
@@ -116,7 +116,7 @@ def profiled(beam, many):
     print(profile.key_averages().table(sort_by=by, row_limit=16, max_name_column_width=60), flush=True)
 
 
-for dtype in asked.dtype.split(","):
+for dtype in args.dtype.split(","):
     network = network.to(getattr(torch, dtype))
     model = bestfirst.wrap(network)
     each, fastest = 2 * sum(p.numel() for p in network.parameters()), rate()
@@ -135,7 +135,7 @@ for dtype in asked.dtype.split(","):
             f"{stats.in_flight} in flight, by the {stats.engine}{memory}; {sum(len(r.hypotheses) for r in results)} items",
             flush=True,
         )
-        if asked.profile:
+        if args.profile:
             profiled(beam, min(many, 64))
         if peer:
             compare(beam, many, seconds, results, peer)

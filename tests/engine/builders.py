@@ -1,6 +1,6 @@
 """Small models of every architecture that the engine covers, built from their own configs, with peaked random weights.
 
-Nothing is downloaded. Distributions are peaked, so that searches have something to find; outputs end at varied lengths.
+Nothing is downloaded. Distributions are peaked, so that some hypotheses are clearly better; output lengths vary.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 VOCABULARY = 48
 PAD, EOS, START = 0, 1, 2
-LANGUAGE = 3  # what M2M100 and mBART are forced to begin with
+LANGUAGE = 3  # the forced first token of M2M100 and mBART
 SMALL = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "eos_token_id": EOS}
 SEQ2SEQ = {**SMALL, "bos_token_id": START, "decoder_start_token_id": START, "forced_eos_token_id": None}
 BART = {
@@ -56,14 +56,14 @@ GPT2 = {**SMALL, "bos_token_id": START, "n_embd": 32, "n_layer": 2, "n_head": 4,
 
 @dataclass(frozen=True)
 class Architecture:
-    """How to build a small model, and which decoder is to run it."""
+    """How to build a small model, and which step should run its decoder."""
 
     model: type
     config: type
     settings: dict[str, Any]
     decoder: str
-    eos: float  # how much wider than others the logit of EOS spreads, so that outputs end at varied lengths
-    forced: int | None = None  # the language that outputs begin with
+    eos: float  # the spread of EOS' logit over that of the others, so that output lengths vary
+    forced: int | None = None  # the forced first token
 
     @property
     def decoder_only(self) -> bool:
@@ -93,7 +93,7 @@ class Architecture:
 
 
 FAST = "native" if find_spec("numba") else "fused"
-"""What runs BART-like decoders on a CPU."""
+"""The step that runs BART-like decoders on a CPU."""
 
 ARCHITECTURES = {
     "marian": Architecture(hf.MarianMTModel, hf.MarianConfig, {**UNTIED, "scale_embedding": True}, FAST, eos=2.0),
@@ -117,7 +117,7 @@ ARCHITECTURES = {
 
 @torch.no_grad()
 def peaked(model: Any, seed: int, eos: float, logits: float = 4.0) -> Any:
-    """The model with random weights; its logits spread about `logits` wide, that of EOS `eos` times as much."""
+    """The model with random weights: logits have a standard deviation of about `logits`, that of EOS `eos` times as much."""
     dice = torch.Generator().manual_seed(seed)
     head = model.get_output_embeddings().weight
     for name, parameter in model.named_parameters():

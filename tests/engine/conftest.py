@@ -12,7 +12,7 @@ from strict import no_warnings
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Small models run faster so, and beside other tests."""
+    """Small models run faster on one thread, also beside other tests."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,4 @@
-"""What small models of every architecture are asked in three ways: by the engine, by a plain search, by Hugging Face's own."""
+"""Decoding small models of every architecture in three ways: by the engine, by a plain search, by Hugging Face's beam search."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bestfirst.search import Result
 from engine.builders import ARCHITECTURES, EOS, Architecture
 
 K, N, LONGEST = 4, 3, 10
-NEAR = 1e-4  # scores nearer than this may change places
+NEAR = 1e-4  # hypotheses whose scores differ by less may swap ranks
 NAMES = tuple(ARCHITECTURES)
 FUSED: dict[str, type[DecoderStep]] = {
     name: FusedLlama if architecture.decoder_only else FusedT5 if "t5" in name else FusedBart
@@ -30,10 +30,10 @@ Hypotheses = list[tuple[tuple[int, ...], float]]
 
 
 class Plain(Model):
-    """A Hugging Face model asked as any other: every hypothesis from its first token, one by one. Its encoder runs once."""
+    """A Hugging Face model as a user's own: each hypothesis is scored alone, from its first token. Its encoder runs once."""
 
     def __init__(self, model: TransformersModel) -> None:
-        self._model = lambda: model  # out of the engine's sight, which would run it on a tree
+        self._model = lambda: model  # hidden from the engine, which would run it on a tree
         self.eos = model.eos
 
     @property
@@ -56,7 +56,7 @@ class Plain(Model):
 
 
 def decode(model: Model, inputs: list[Any], row_budget: int, **settings: Any) -> list[Result]:
-    """As Hugging Face does it at the longest length: what is unfinished there counts."""
+    """As in Hugging Face, hypotheses that are unfinished at the maximum length count."""
     settings = {"beam": K, "nbest": N, "max_length": LONGEST, **settings}
     return bestfirst.decode(model, inputs, row_budget=row_budget, accept_truncated=True, **settings)
 
@@ -66,7 +66,7 @@ def hypotheses(result: Result) -> Hypotheses:
 
 
 def generate(model: Any, architecture: Architecture, source: Any, use_cache: bool = True) -> Hypotheses:
-    """Hugging Face's beam search, with log-probability as the score. Whisper's own `generate` would add its timestamps."""
+    """Hugging Face's beam search with log-probability as the score. Whisper's own `generate` would add timestamps."""
     forced = int(architecture.forced is not None)
     inputs = source[None].to(model.device) if architecture.speech else torch.tensor([source], device=model.device)
     mask = {} if architecture.speech else {"attention_mask": torch.ones_like(inputs)}
@@ -91,7 +91,7 @@ def generate(model: Any, architecture: Architecture, source: Any, use_cache: boo
 
 
 def same(ours: Hypotheses, theirs: Hypotheses) -> bool:
-    """Equal scores at every rank, and equal tokens except where a neighbour's score is nearly the same."""
+    """Whether scores are equal at every rank, and tokens too, except where a neighbour's score is nearly the same."""
     scores = [score for _, score in theirs]
     if len(ours) != len(theirs) or any(abs(mine[1] - score) > NEAR for mine, score in zip(ours, scores, strict=True)):
         return False

@@ -1,4 +1,4 @@
-"""What is scored ahead for an input by itself follows how often such rows came to be needed; results and calls do not."""
+"""How many rows a single input scores ahead depends on how often such rows were needed; results and calls do not."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ LINES = (Path(__file__).parents[1] / "data" / "tatoeba-200.de").read_text(encodi
 
 
 @pytest.mark.parametrize(("needed", "rows"), [((1, 1, 1, 1), 10), ((1, 1, 0, 0), 3), ((0, 0, 0, 0), 2)])
-def test_rows_that_are_needed_are_scored_ahead_and_beyond_the_free_ones_others_are_not(needed, rows):
-    """Of ranks that were never tried, as much is thought as of the one before."""
+def test_rows_beyond_the_free_ones_are_scored_ahead_only_if_such_rows_were_needed(needed, rows):
+    """A rank that was never tried is assumed to be as useful as the one before."""
     ahead = Ahead()
     for _ in range(40):
         ahead.learn("kind", [(rank, bool(one)) for rank, one in enumerate(needed, 1)])
     assert ahead.rows("kind", most=10, alone=2) == rows
     assert ahead.rows("kind", most=2, alone=2) == 2
-    assert ahead.rows("another", most=10, alone=3) == 10  # 0.4, of which nothing is known, is more than 1 / 3
+    assert ahead.rows("another", most=10, alone=3) == 10  # the rate of an unknown kind, 0.4, is more than 1 / 3
     assert ahead.rows("another", most=10, alone=2) == 2
 
 
-def test_answers_and_calls_do_not_depend_on_what_was_learned(monkeypatch):
+def test_answers_and_calls_do_not_depend_on_the_learned_rates(monkeypatch):
     model = bestfirst.load()
-    monkeypatch.setattr(record_of(model), "budget", Budget(96, free=96, alone=4))  # as it would be measured, whatever the machine
+    monkeypatch.setattr(record_of(model), "budget", Budget(96, free=96, alone=4))  # a typical measurement, on any machine
     monkeypatch.setattr(record_of(model), "ahead", Ahead())
 
     def decoded(**settings):

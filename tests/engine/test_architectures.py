@@ -1,4 +1,4 @@
-"""Every architecture that the engine covers: engine = plain search = Hugging Face's beam search, and none of them warns.
+"""Every architecture that the engine covers: engine = plain search = Hugging Face's beam search, without a warning.
 
 Models are small, built from their own configs with peaked random weights (`builders`); inputs have mixed lengths.
 """
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.mark.usefixtures("no_warning")
 @pytest.mark.parametrize("name", NAMES)
-def test_engine_is_plain_search_is_generate(name: str, cases: Callable[..., range], tally: Callable[..., None]) -> None:
+def test_engine_plain_search_and_generate_agree(name: str, cases: Callable[..., range], tally: Callable[..., None]) -> None:
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build())
     inputs = architecture.inputs(len(cases(8, full=50)))
@@ -79,7 +79,7 @@ STEPS = [
 
 
 class Growth:
-    """A random tree of hypotheses of several inputs, grown by a decoder: any length may be extended at any time."""
+    """A random tree of hypotheses of several inputs, scored by a step: hypotheses of any length are extended at any time."""
 
     def __init__(self, model: TransformersModel, decoder: DecoderStep, seed: int) -> None:
         self.model = model
@@ -99,7 +99,7 @@ class Growth:
         del self.known[sentence], self.prompts[sentence]
 
     def step(self) -> float:
-        """Up to three new hypotheses of each input; returns how far the worst log-probability is off."""
+        """Scores up to three new hypotheses of each input; returns the largest error of a log-probability."""
         rows, grown = [], []
         for sentence, known in self.known.items():
             new: set[tuple[int, ...]] = set() if known else {()}
@@ -121,7 +121,7 @@ class Growth:
 
 
 @pytest.mark.parametrize(("name", "decoder", "attention"), STEPS, ids=lambda value: getattr(value, "name", value))
-def test_a_step_gives_what_the_model_gives_from_scratch(name: str, decoder: type[DecoderStep], attention: str) -> None:
+def test_a_step_equals_the_model_from_scratch(name: str, decoder: type[DecoderStep], attention: str) -> None:
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build(seed=2, attention=attention))
     first, second = architecture.inputs(3, seed=2), architecture.inputs(2, seed=3)
@@ -145,8 +145,8 @@ def test_a_step_gives_what_the_model_gives_from_scratch(name: str, decoder: type
         ("m2m100", FusedBart),
     ],
 )
-def test_a_step_beyond_the_first_tables(name: str, decoder: type[DecoderStep]) -> None:
-    """Positions are looked up in tables that grow, and end where the model's do."""
+def test_position_tables_grow_as_far_as_the_models_positions(name: str, decoder: type[DecoderStep]) -> None:
+    """Position tables grow on demand, and end where the model's do."""
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build(**{"n_positions" if name == "gpt2" else "max_position_embeddings": 140}))
     dice = random.Random(0)
@@ -158,15 +158,15 @@ def test_a_step_beyond_the_first_tables(name: str, decoder: type[DecoderStep]) -
 
 
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
-def test_the_compiled_encoder_is_the_modules(name: str) -> None:
-    """Inputs of many lengths at once, beyond the positions that were tabled first."""
+def test_the_compiled_encoder_equals_the_models_encoder(name: str) -> None:
+    """Inputs of many lengths at once, some longer than the first position table."""
     model: Any = ARCHITECTURES[name].build(seed=3, max_position_embeddings=200)
     side = read_bart(model).encoder
     assert side is not None
     lengths = [1, 7, 100, 2, 33]
     inputs = [torch.randint(4, 40, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in lengths]
     encoder = NativeEncoder(as_numpy(side), Pages(), eight_bits=False)
-    for _ in range(2):  # its memory is used again
+    for _ in range(2):  # the second call reuses its memory
         found = torch.from_numpy(encoder(inputs)).clone().split(lengths)
         for tokens, mine in zip(inputs, found, strict=True):
             with torch.inference_mode():

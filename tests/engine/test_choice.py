@@ -1,4 +1,4 @@
-"""Which step runs a model: the fastest that agrees with it; and what somebody has changed in a model is obeyed."""
+"""Which step runs a model: the fastest that agrees with it; and a user's changes to a model take effect."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.mark.usefixtures("no_warning")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_half_precision_takes_the_same_decoder(name: str, dtype: torch.dtype) -> None:
+def test_half_precision_chooses_the_same_decoder(name: str, dtype: torch.dtype) -> None:
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build().to(dtype))
-    assert step_choice.step_for(model).name == architecture.decoder.replace("native", "fused")  # compiled for float32 alone
+    assert step_choice.step_for(model).name == architecture.decoder.replace("native", "fused")  # native steps are float32 only
 
 
-def spoil(decoder: type[DecoderStep], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make its steps wrong, if only a little."""
+def make_wrong(decoder: type[DecoderStep], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adds a small error to the decoder's logits."""
     right = decoder.step
 
     def wrong(self: Any, rows: Any, *others: Any) -> torch.Tensor:
@@ -45,18 +45,18 @@ def spoil(decoder: type[DecoderStep], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("native", step_choice.native_steps())
-def test_a_compiled_step_that_is_wrong_is_found_out_and_not_used(native, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoil(native, monkeypatch)
+def test_a_wrong_compiled_step_is_detected_and_not_used(native, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_wrong(native, monkeypatch)
     assert step_choice.step_for(bestfirst.wrap(ARCHITECTURES["bart"].build())).name == "fused"
 
 
 @pytest.mark.usefixtures("no_warning")
 @pytest.mark.parametrize("name", FUSED)
-def test_hooked_is_the_second_choice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fused step that is wrong, however little, is found out and not used."""
+def test_the_hooked_step_replaces_a_wrong_fused_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fused step that is wrong, even slightly, is detected and not used."""
     architecture = ARCHITECTURES[name]
     for decoder in (*step_choice.native_steps(), FUSED[name]):
-        spoil(decoder, monkeypatch)
+        make_wrong(decoder, monkeypatch)
     model = bestfirst.wrap(architecture.build(seed=4))
     inputs = architecture.inputs(3, seed=4)
     results = decode(model, inputs, 7)
@@ -66,7 +66,7 @@ def test_hooked_is_the_second_choice(name: str, monkeypatch: pytest.MonkeyPatch)
 
 
 class Scaled(torch.nn.Module):
-    """Somebody's own module around one of the model's, each token by itself: what an adapter is."""
+    """A user's module around one of the model's, applied to each token alone, like an adapter."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
@@ -77,15 +77,15 @@ class Scaled(torch.nn.Module):
 
 
 class LookingBack(Scaled):
-    """A module that needs the whole prefix, which no cache of keys and values holds."""
+    """A module that needs the whole prefix, which a KV cache does not hold."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         before = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
         return self.inner(x.cumsum(1) / before)
 
 
-def replace(model: Any, wrapper: type[Scaled]) -> None:
-    """Put a module of somebody's own into the first layer."""
+def wrap_feed_forward(model: Any, wrapper: type[Scaled]) -> None:
+    """Wraps a feed-forward projection of the first or only layer in a user's module."""
     decoder = model.get_decoder()
     if model.config.model_type == "t5":
         ffn, part = decoder.block[0].layer[-1].DenseReluDense, "wi"
@@ -97,17 +97,17 @@ def replace(model: Any, wrapper: type[Scaled]) -> None:
 
 @pytest.mark.usefixtures("no_warning")
 @pytest.mark.parametrize("name", ["llama", "bart", "t5"])
-def test_an_adapter_is_run_by_the_models_own_modules(name: str) -> None:
+def test_a_model_with_an_adapter_runs_by_its_own_modules(name: str) -> None:
     model = bestfirst.wrap(ARCHITECTURES[name].build(seed=5))
     step_choice.step_for(model)
-    replace(model.model, Scaled)  # after the model was first decoded with
+    wrap_feed_forward(model.model, Scaled)  # after the model was first decoded with
     assert step_choice.step_for(model).name == "hooked"
     assert_correct(model, ARCHITECTURES[name])
 
 
 @pytest.mark.usefixtures("no_warning")
 @pytest.mark.parametrize("name", ["llama", "bart"])
-def test_a_hook_of_the_users_is_obeyed(name: str) -> None:
+def test_a_users_forward_hook_takes_effect(name: str) -> None:
     model = bestfirst.wrap(ARCHITECTURES[name].build(seed=5))
     step_choice.step_for(model)
     model.model.get_decoder().layers[0].register_forward_hook(lambda module, given, output: 0.5 * output)
@@ -124,7 +124,7 @@ def wrap_a_product(encoder: Any) -> None:
 
 
 def replace_a_product(encoder: Any) -> None:
-    """By torch's own classes, so that nothing but its place in the layer is unusual."""
+    """With torch's own classes, so that only their place in the layer is unusual."""
     fc1 = encoder.layers[0].fc1
     encoder.layers[0].fc1 = torch.nn.Sequential(fc1, torch.nn.Hardtanh())
 
@@ -137,8 +137,8 @@ def replace_a_norm(encoder: Any) -> None:
 @pytest.mark.parametrize("change", [scale_a_layer, wrap_a_product, replace_a_product, replace_a_norm])
 @pytest.mark.parametrize("when", ["before the first decode", "after it"])
 @pytest.mark.parametrize("name", ["marian", "m2m100"])
-def test_an_encoder_that_somebody_changed_is_run_as_it_is(name: str, when: str, change: Callable[[Any], None]) -> None:
-    """By its own modules, and the decoder as fast as before."""
+def test_a_modified_encoder_runs_by_its_own_modules(name: str, when: str, change: Callable[[Any], None]) -> None:
+    """The decoder keeps its fast step."""
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build(seed=5))
     if when == "after it":
@@ -150,7 +150,7 @@ def test_an_encoder_that_somebody_changed_is_run_as_it_is(name: str, when: str, 
 
 
 @pytest.mark.parametrize("native", step_choice.native_steps())
-def test_a_compiled_encoder_that_is_wrong_is_found_out_and_not_used(native, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_compiled_encoder_is_detected_and_not_used(native, monkeypatch: pytest.MonkeyPatch) -> None:
     from bestfirst.engine.steps.native.decoder import NativeEncoder
 
     right = NativeEncoder.__call__
@@ -168,7 +168,7 @@ def test_a_compiled_encoder_that_is_wrong_is_found_out_and_not_used(native, monk
 
 
 @pytest.mark.usefixtures("no_warning")
-def test_a_hook_on_the_head_is_obeyed() -> None:
+def test_a_hook_on_the_output_head_takes_effect() -> None:
     model = bestfirst.wrap(ARCHITECTURES["bart"].build(seed=5))
     step_choice.step_for(model)
     model.model.get_output_embeddings().register_forward_hook(lambda module, given, output: 0.5 * output)
@@ -177,11 +177,11 @@ def test_a_hook_on_the_head_is_obeyed() -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "bart", "t5"])
-def test_what_cannot_be_taken_over_falls_back_with_one_warning(name: str) -> None:
+def test_a_module_that_needs_the_whole_prefix_falls_back_to_recomputation_with_one_warning(name: str) -> None:
     step_choice._warned.clear()
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build(seed=5))
-    replace(model.model, LookingBack)
+    wrap_feed_forward(model.model, LookingBack)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert_correct(model, architecture, use_cache=False)  # Hugging Face's cache is wrong for it too
@@ -196,7 +196,7 @@ def test_what_cannot_be_taken_over_falls_back_with_one_warning(name: str) -> Non
 
 @pytest.mark.usefixtures("no_warning")
 @pytest.mark.parametrize("window", [2, 3, 7, 64])
-def test_sliding_windows(window: int) -> None:
+def test_sliding_windows_equal_generate(window: int) -> None:
     architecture = ARCHITECTURES["mistral"]
     model = bestfirst.wrap(architecture.build(seed=6, sliding_window=window))
     assert_correct(model, architecture, n=5)
@@ -216,13 +216,13 @@ def test_sliding_windows(window: int) -> None:
         ({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}}, False),
     ],
 )
-def test_what_short_hypotheses_cannot_show(changes: dict[str, Any], expected: bool) -> None:
+def test_attention_that_changes_with_length_is_recognised(changes: dict[str, Any], expected: bool) -> None:
     model = bestfirst.wrap(ARCHITECTURES["qwen2"].build(**changes))
     assert step_choice.changes_with_length(model) is expected
 
 
 @pytest.mark.usefixtures("no_warning")
-def test_a_model_that_gives_no_numbers_is_told_by_the_scorer_not_by_the_choice() -> None:
+def test_nan_logits_are_reported_by_the_scorer_not_by_the_step_choice() -> None:
     model = ARCHITECTURES["marian"].build()
     with torch.no_grad():
         model.get_output_embeddings().weight.fill_(float("nan"))
@@ -234,8 +234,8 @@ def test_a_model_that_gives_no_numbers_is_told_by_the_scorer_not_by_the_choice()
 @pytest.mark.parametrize("name", ["marian", "pegasus"])
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 @pytest.mark.parametrize("part", ["fc1", "self_attn.v_proj", "final_layer_norm", "embed_tokens"])
-def test_a_weight_that_is_no_number_is_told(name: str, side: str, part: str) -> None:
-    """Wherever it is: an activation must not make a number of it. Of the embeddings, only one that the trial does not use."""
+def test_a_nan_weight_is_reported(name: str, side: str, part: str) -> None:
+    """In any module: no activation may hide it. Of the embeddings, only one that the step check does not use."""
     model = ARCHITECTURES[name].build(tie_word_embeddings=False)
     module = getattr(model, f"get_{side}")()
     with torch.no_grad():
@@ -248,8 +248,8 @@ def test_a_weight_that_is_no_number_is_told(name: str, side: str, part: str) -> 
         decode(bestfirst.wrap(model), [[5, EOS]], 1)
 
 
-def test_a_trial_is_of_what_is_promised() -> None:
-    """Small weights make everything nearly equal: log-probabilities that are off by 3e-4 are a small part of their spread."""
+def test_the_step_check_applies_the_promised_tolerance() -> None:
+    """With small weights everything is nearly equal: errors of 3e-4 in log-probabilities are a small part of their spread."""
     sizes = {f"num_{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "attention_heads")}
     config = ProphetNetConfig(
         **{**SEQ2SEQ, "hidden_size": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 40, **sizes}
@@ -264,8 +264,8 @@ def test_a_trial_is_of_what_is_promised() -> None:
         step_choice.step_for(bestfirst.wrap(model))
 
 
-def test_verdicts_are_on_a_model_as_it_was() -> None:
-    """Wrapped anew for each decode, as `generate` does it; a step by its own modules is not kept."""
+def test_a_changed_model_gets_a_new_step_choice() -> None:
+    """The model is wrapped anew for each decode, as by `generate`; a step by its own modules is not kept."""
     model = tiny("Phi3ForCausalLM")
     assert step_choice.step_for(bestfirst.wrap(model)).name == "hooked"
     mlp = model.model.layers[0].mlp

@@ -1,4 +1,4 @@
-"""Searches that are compiled with the forward pass: the same answers, calls, rows and steps as searches in Python."""
+"""Searches compiled with the forward pass: the same answers, calls, rows and steps as searches in Python."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(engine: Engine, jobs: list[Job]) -> tuple[list[bestfirst.Result], tuple[
     return [found[each.index] for each in jobs], cost
 
 
-def assert_the_same(model: Any, sources: list[Any], each: list[Decoding], budget: Budget) -> None:
+def assert_equal_to_python(model: Any, sources: list[Any], each: list[Decoding], budget: Budget) -> None:
     shared = Decoding(row_budget=budget)
     scorers = [scorer_for(model, shared.objective) for _ in range(2)]
     for scorer in scorers:
@@ -64,7 +64,7 @@ def assert_the_same(model: Any, sources: list[Any], each: list[Decoding], budget
 
 
 def random_trie(rng: random.Random, vocabulary: int) -> bestfirst.Trie:
-    """Of items that begin alike; some have others below them, and some the tokens of an end within them."""
+    """A trie of items with common prefixes; some are prefixes of others, and some contain EOS tokens."""
     tokens = rng.sample(range(vocabulary), rng.randint(1, min(8, vocabulary)))
     return bestfirst.Trie([[rng.choice(tokens) for _ in range(rng.randint(0, 6))] for _ in range(rng.choice([1, 10, 200]))])
 
@@ -92,17 +92,17 @@ def random_budget(rng: random.Random) -> Budget:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_embedded_model(embedded, seed, tally):
+def test_the_embedded_model_equals_python(embedded, seed, tally):
     rng = random.Random(seed)
     sources = rng.sample(LINES, rng.choice([1, 2, 9]))
     each = [random_settings(rng, 30, [0, 2], 6001) for _ in sources]
-    assert_the_same(embedded, sources, each, random_budget(rng))
+    assert_equal_to_python(embedded, sources, each, random_budget(rng))
     tally("compiled searches = searches in Python", len(sources), 0)
 
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
-def test_small_models_of_each_architecture(name, tied, tmp_path, tally, cases):
+def test_small_models_of_each_architecture_equal_python(name, tied, tmp_path, tally, cases):
     """With `tied`, many tokens are equally likely."""
     model = ARCHITECTURES[name].build(seed=4)
     if tied:
@@ -114,11 +114,11 @@ def test_small_models_of_each_architecture(name, tied, tmp_path, tally, cases):
     for _ in cases(8, full=400):
         sources = [[*(rng.randint(4, 20) for _ in range(rng.randint(1, 9))), EOS] for _ in range(rng.choice([1, 4]))]
         each = [random_settings(rng, 9, [EOS, 7], 20) for _ in sources]
-        assert_the_same(compiled, sources, each, random_budget(rng))
+        assert_equal_to_python(compiled, sources, each, random_budget(rng))
         tally("compiled searches = searches in Python", len(sources), 0)
 
 
-def test_it_is_taken_where_one_thread_is_asked_for_or_one_input_is_alone(monkeypatch):
+def test_the_compiled_engine_is_chosen_for_one_thread_or_a_single_input(monkeypatch):
     model = bestfirst.load()
     for taken in (Decoding(), Decoding(length_penalty=1, stop="ctranslate2"), Decoding(draft="source")):
         assert isinstance(engine_for(model, taken), CompiledEngine)
@@ -134,25 +134,25 @@ def test_it_is_taken_where_one_thread_is_asked_for_or_one_input_is_alone(monkeyp
                  {"min_length": 3}, {"stop_strings": ["."]}, {"prefix": "I "},
                  {"max_calls": 9}, {"allowed": bestfirst.Trie([[5, 6], [5, 7]])}, {"beam": 600}],
 )  # fmt: skip
-def test_what_is_not_compiled_is_searched_in_python(settings, embedded, monkeypatch):
-    """And what has a prefix is compiled, and finds the same."""
+def test_settings_that_are_not_compiled_are_searched_in_python(settings, embedded, monkeypatch):
+    """A prefix is compiled, and gives the same."""
     found = bestfirst.decode(embedded, LINES[:3], **settings)
     monkeypatch.setattr(CompiledEngine, "takes", staticmethod(lambda *_: False))
     assert bestfirst.decode(embedded, LINES[:3], **settings) == found
 
 
 @pytest.mark.parametrize("settings", [{}, {"early_stopping": True}, {"early_stopping": "never", "length_penalty": 0.0}])
-def test_generate_runs_them_too(settings, monkeypatch):
+def test_generate_runs_compiled_searches(settings, monkeypatch):
     model, begun = ARCHITECTURES["marian"].build(seed=4), []
     ids = torch.tensor([[5, 6, 7, EOS], [9, 8, EOS, 1], [4, EOS, 1, 1]])
-    asked = {"attention_mask": ids != 1, "num_beams": 4, "num_return_sequences": 2, "max_new_tokens": 12, **settings}
+    options = {"attention_mask": ids != 1, "num_beams": 4, "num_return_sequences": 2, "max_new_tokens": 12, **settings}
 
     def found() -> tuple[Any, ...]:
         stats = bestfirst.Stats()
-        output = model.generate(ids, **asked, custom_generate=bestfirst.generate, stats=stats)
+        output = model.generate(ids, **options, custom_generate=bestfirst.generate, stats=stats)
         return output.tolist(), stats.results, stats.calls, stats.rows, stats.steps
 
-    found()  # measures how many rows suit the model
+    found()  # the first call measures the row budget
     begin = CompiledSearch.__init__
     monkeypatch.setattr(CompiledSearch, "__init__", lambda self, *given: begun.append(self) or begin(self, *given))
     compiled = found()
@@ -161,8 +161,8 @@ def test_generate_runs_them_too(settings, monkeypatch):
     assert found() == compiled
 
 
-def test_some_are_traced(embedded):
-    """Then those that wait go the same way; those that run, to their end."""
+def test_tracing_some_jobs_changes_no_result(embedded):
+    """Then waiting jobs run in Python too; compiled searches in flight run to their end."""
     plain = bestfirst.decode(embedded, LINES[:12], beam=3, row_budget=4)
     traced = bestfirst.decode(embedded, LINES[:12], beam=3, row_budget=4, trace=lambda i: Trace() if i == 5 else None)
     assert [result.hypotheses for result in traced] == [result.hypotheses for result in plain]
@@ -177,7 +177,7 @@ def test_some_are_traced(embedded):
     assert {each.index: result.hypotheses for each, result in found.items()} == {i: plain[i].hypotheses for i in (0, 1, 2, 3, 9)}
 
 
-def test_jobs_that_are_cancelled_or_paused_leave_the_others_alone(embedded):
+def test_cancelled_and_paused_jobs_do_not_affect_the_others(embedded):
     decoding = Decoding(beam=4, row_budget=12)
     engine = engine_for(embedded, decoding)
     assert isinstance(engine, CompiledEngine)
@@ -199,7 +199,7 @@ def test_jobs_that_are_cancelled_or_paused_leave_the_others_alone(embedded):
     assert engine.scorer.cache_tokens() == engine._memory.spare
 
 
-def test_answers_are_certified_as_they_come(embedded):
+def test_certified_answers_are_a_prefix_of_the_result(embedded):
     decoding = Decoding(beam=8, nbest=8, row_budget=1)
     engine, only = engine_for(embedded, decoding), job(embedded, 0, LINES[0], decoding)
     engine.submit(only)
@@ -210,7 +210,7 @@ def test_answers_are_certified_as_they_come(embedded):
     assert all(some == over[only].hypotheses[: len(some)] for some in seen)
 
 
-def test_weights_that_are_not_finite_are_told(tmp_path):
+def test_non_finite_weights_are_reported(tmp_path):
     model = ARCHITECTURES["bart"].build(seed=4)
     model.get_output_embeddings().weight.data[:, 0] = float("nan")
     model.save_pretrained(tmp_path)
@@ -220,14 +220,14 @@ def test_weights_that_are_not_finite_are_told(tmp_path):
         bestfirst.decode(broken, [[5, 6, EOS]])
 
 
-def test_what_was_learned_of_rows_ahead_is_known_to_both(embedded):
+def test_compiled_searches_update_the_rates_of_rows_scored_ahead(embedded):
     rates = record_of(embedded).ahead._rates._rates
     rates.clear()
     bestfirst.decode(embedded, LINES[:1], beam=5)
     assert rates
 
 
-def test_nothing_to_do_is_done():
+def test_no_inputs_give_no_results():
     model = bestfirst.load()
     assert bestfirst.decode(model, []) == []
     assert [*engine_for(model, Decoding()).step()] == []

@@ -1,4 +1,4 @@
-"""Models that go straight from their files into compiled steps give what transformers gives, and never load it."""
+"""Models read from their files straight into compiled steps equal those of transformers, which is never imported."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def assert_alike(mine: list[bestfirst.Result], its: list[bestfirst.Result]) -> N
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_same_is_found_as_with_transformers(name, dtype, tmp_path):
-    """Whatever the weights are stored as."""
+def test_results_equal_those_with_transformers(name, dtype, tmp_path):
+    """For each dtype that the weights are stored in."""
     folder = folder_of(name, tmp_path, dtype)
     mine, its = bestfirst.load(folder), load_transformers(folder)
     assert isinstance(mine, CompiledModel)
@@ -51,7 +51,7 @@ def test_the_same_is_found_as_with_transformers(name, dtype, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_scores_from_scratch_and_attention_are_transformers(name, tmp_path):
+def test_scores_from_scratch_and_attention_equal_transformers(name, tmp_path):
     folder = folder_of(name, tmp_path)
     mine, its = bestfirst.load(folder), load_transformers(folder)
     for prefix in ((), (7,), (7, 8, 9)):
@@ -59,18 +59,18 @@ def test_scores_from_scratch_and_attention_are_transformers(name, tmp_path):
         np.testing.assert_allclose(mine.score(query)[0].logprobs, its.score(query)[0].logprobs, atol=1e-4)
     score = bestfirst.Coverage(0.3)
     assert_alike(bestfirst.decode(mine, INPUTS, beam=3, score=score), bestfirst.decode(its, INPUTS, beam=3, score=score))
-    assert not mine.decoder.records_attention  # which would be slower, for all that come after
+    assert not mine.decoder.records_attention  # recording would slow down all later decodes
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_new", "silu", "swish"])
-def test_activations_and_untied_weights(activation, tmp_path):
+def test_activations_and_untied_weights_equal_transformers(activation, tmp_path):
     folder = folder_of("bart", tmp_path, activation_function=activation, tie_word_embeddings=False)
     assert_alike(
         bestfirst.decode(bestfirst.load(folder), INPUTS, beam=4), bestfirst.decode(load_transformers(folder), INPUTS, beam=4)
     )
 
 
-def test_the_embedded_model_on_many_lines_and_settings():
+def test_the_embedded_model_equals_transformers_on_many_lines_and_settings():
     lines = Path(__file__).parents[1].joinpath("data", "tatoeba-200.de").read_text(encoding="utf-8").splitlines()[:60]
     mine, its = bestfirst.load(), load_transformers(embedded_folder())
     for settings in (
@@ -82,14 +82,14 @@ def test_the_embedded_model_on_many_lines_and_settings():
         assert_alike(found, expected)
 
 
-def test_many_rows_make_trees_and_sources_grow():
+def test_the_tree_and_the_sources_grow_with_many_rows():
     model = bestfirst.load()
     lines = ["Ich " + "sehr " * (n % 40) + "gut." for n in range(90)]
     one_by_one = [bestfirst.decode(model, [line], beam=3)[0].text for line in lines[:20]]
     assert [result.text for result in bestfirst.decode(model, lines, beam=3, row_budget=96)][:20] == one_by_one
 
 
-def test_what_is_not_compiled_here_is_left_to_transformers(tmp_path):
+def test_models_that_are_not_compiled_are_loaded_by_transformers(tmp_path):
     folder = tmp_path / "t5"
     ARCHITECTURES["t5"].build().save_pretrained(folder)
     with pytest.raises(NeedsTransformers, match="models of type 't5' are not compiled here"):
@@ -100,7 +100,7 @@ def test_what_is_not_compiled_here_is_left_to_transformers(tmp_path):
     assert not isinstance(bestfirst.load(small), CompiledModel)
 
 
-def test_defaults_are_transformers():
+def test_config_defaults_equal_those_of_transformers():
     import transformers
 
     for kind, defaults in DEFAULTS.items():
@@ -119,7 +119,7 @@ def test_defaults_are_transformers():
         (lambda header: header.pop("model.decoder.layers.0.fc1.weight"), "its weights lack 'model.decoder.layers.0.fc1.weight'"),
     ],
 )
-def test_damaged_weights_are_told(damage, said, tmp_path):
+def test_damaged_weights_are_reported(damage, said, tmp_path):
     folder = folder_of("bart", tmp_path)
     path = Path(folder, "model.safetensors")
     data = path.read_bytes()
@@ -132,7 +132,7 @@ def test_damaged_weights_are_told(damage, said, tmp_path):
         CompiledModel(folder)
 
 
-def test_weights_that_differ_from_the_config_are_told(tmp_path):
+def test_weights_that_differ_from_the_config_are_reported(tmp_path):
     folder = folder_of("bart", tmp_path)
     path = Path(folder, "config.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "d_model": 64}))
@@ -140,7 +140,7 @@ def test_weights_that_differ_from_the_config_are_told(tmp_path):
         CompiledModel(folder)
 
 
-def test_a_config_without_what_positions_need_is_told_when_it_is_read(tmp_path):
+def test_a_config_without_the_padding_token_that_positions_need_is_reported_on_loading(tmp_path):
     path = Path(folder_of("m2m100", tmp_path), "config.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "pad_token_id": None}))
     with pytest.raises(ModelNotFound, match="NoneType"):
@@ -149,13 +149,13 @@ def test_a_config_without_what_positions_need_is_told_when_it_is_read(tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
 @pytest.mark.parametrize("name", NAMES)
-def test_files_are_let_go_once_their_weights_are_read(name, tmp_path):
+def test_weight_files_are_unmapped_after_loading(name, tmp_path):
     model = CompiledModel(folder_of(name, tmp_path))
     bestfirst.decode(model, INPUTS, max_length=3)
     assert str(tmp_path) not in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
 
 
-def test_tensors_are_safetensors_own(tmp_path):
+def test_tensors_equal_those_of_safetensors(tmp_path):
     from safetensors.torch import save_file
 
     stored = {
@@ -188,19 +188,19 @@ print(*sorted({{name.partition(".")[0] for name in sys.modules}} & heavy))
         ("from bestfirst.cli import run; assert run(['--help']) == 0", ""),
     ],
 )
-def test_what_a_new_process_loads(code, loaded):
+def test_heavy_imports_of_a_new_process(code, loaded):
     ran = subprocess.run([sys.executable, "-c", COLD.format(code=code)], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines()[-1] == loaded
 
 
-def test_a_decode_leaves_no_memory_behind():
-    """Keys and values go with their decode, however many there are."""
+def test_a_decode_releases_its_memory():
+    """Keys and values are freed with their decode, however many there are."""
     model = bestfirst.load()
 
-    def held() -> int:
+    def maps_after_decode() -> int:
         bestfirst.decode(model, ["Guten Morgen!", "Wo ist der Bahnhof?"])
         return sum(type(each) is mmap for each in gc.get_objects())
 
     gc.collect()  # what other tests left behind
-    first = held()
-    assert [held() for _ in range(3)] == [first] * 3
+    first = maps_after_decode()
+    assert [maps_after_decode() for _ in range(3)] == [first] * 3

@@ -1,4 +1,4 @@
-"""Compiled searches by themselves, on small trees of increments: what a model seldom gives them, such as beginning again."""
+"""Compiled searches alone, on small trees of increments: cases that models seldom produce, such as beginning again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCORES = [LengthNormalized(0.3), LengthNormalized(1.0), LengthNormalized(2.0), G
 
 
 def successors(world: World, prefix: tuple[int, ...]) -> tuple[list[float], list[int]]:
-    """As a model gives them, in float32: so many as can matter, the best first."""
+    """As from a model, in float32: as many as can matter, the best first."""
     values = np.array(world.increments(prefix), np.float32)
     order = [t for t in np.lexsort((np.arange(len(values)), -values)).tolist() if values[t] > -np.inf][: world.k + 1]
     return values[order].tolist(), order
@@ -80,13 +80,13 @@ def compiled(world: World, score: Any, rows: int) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("ends", [True, False])
 @pytest.mark.parametrize("rows", [1, 2, 7])
-def test_one_that_begins_again(ends, rows):
+def test_a_search_that_begins_again(ends, rows):
     found = compiled(recovering(ends), LengthNormalized(1.0), rows)
     assert found == in_python(recovering(ends), LengthNormalized(1.0), rows)
     assert not found[-1]
 
 
-def test_random_trees(cases, tally):
+def test_compiled_searches_equal_searches_in_python_on_random_trees(cases, tally):
     faults = searched = 0
     for seed in cases(400, full=20_000):
         _, _, world = random_world(seed)

@@ -1,4 +1,4 @@
-"""Models made of Hugging Face models run on the tree: what they find is what each hypothesis scored from scratch gives."""
+"""Models composed of Hugging Face models run on the tree, with the results of scoring each hypothesis from scratch."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def small(seed: int) -> TransformersModel:
 
 @pytest.fixture(scope="module", autouse=True)
 def tried() -> None:
-    """Which step runs a model is found out with the model itself, before the tests that do without it."""
+    """Chooses the models' steps, which needs `TransformersModel.logits`, before tests replace it."""
     for seed in (0, 1):
         decode(small(seed), ["the"], max_length=1)
 
 
 class Biased(Model):
-    """A wrapper as anybody would write it: some tokens are less likely, one must not come."""
+    """A typical user's wrapper: some tokens are less likely, one is forbidden."""
 
     def __init__(self, model: Model) -> None:
         self.inner = {"model": model}
@@ -58,10 +58,10 @@ class Biased(Model):
 
 
 class FromScratch(Model):
-    """The same model, every hypothesis by itself, with nothing kept."""
+    """The same model without a cache: each hypothesis is scored alone, from its first token."""
 
     def __init__(self, make) -> None:
-        self.make = make  # a function, in which nobody looks for models
+        self.make = make  # a function: the engine does not look for models in it
         self.eos = make().eos
 
     def start(self, source):
@@ -88,10 +88,10 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_compositions_run_on_the_tree_and_find_what_scoring_from_scratch_finds(name, monkeypatch):
+def test_compositions_run_on_the_tree_and_equal_scoring_from_scratch(name, monkeypatch):
     expected = decode(FromScratch(MODELS[name]), PROMPTS, **SETTINGS)
     asked = []
-    monkeypatch.setattr(TransformersModel, "logits", lambda *_: asked.append(1))  # what scores from scratch
+    monkeypatch.setattr(TransformersModel, "logits", lambda *_: asked.append(1))  # scores from scratch
     stats = Stats()
     results = decode(MODELS[name](), PROMPTS, stats=stats, **SETTINGS)
     assert not asked
@@ -113,7 +113,7 @@ def test_a_step_of_an_ensemble_is_one_forward_pass_of_each_model(monkeypatch):
     assert sum(passes) - checks <= 2 * stats.rows
 
 
-def test_what_inputs_held_is_given_back():
+def test_the_cache_is_released_with_the_states_of_inputs():
     model = Ensemble([small(0), small(1)])
     scorer = scorer_for(model, LogProbability())
     states = []
@@ -127,10 +127,10 @@ def test_what_inputs_held_is_given_back():
     del states
     gc.collect()
     assert scorer.cache_tokens() == 0 < before
-    assert model.models[0].cached is None  # and the models are left as they were found
+    assert model.models[0].cached is None  # the models are left unchanged
 
 
-def test_a_language_model_beside_a_model_of_ones_own_runs_on_the_tree_too(monkeypatch):
+def test_a_language_model_beside_a_users_model_runs_on_the_tree(monkeypatch):
     size = len(chat_models.tokenizer())
 
     def row(prefix):
@@ -146,7 +146,7 @@ def test_a_language_model_beside_a_model_of_ones_own_runs_on_the_tree_too(monkey
     assert [y.tokens for y in found[0].hypotheses] == [y.tokens for y in expected[0].hypotheses]
 
 
-def test_an_ensemble_of_translators_translates():
+def test_an_ensemble_of_the_same_translator_equals_the_translator():
     model = bestfirst.load()
     lines = ["Guten Morgen!", "Ich habe keine Zeit.", "Das Wetter ist heute sehr schön."]
     alone, together = decode(model, lines), decode(Ensemble([model, model]), lines)
@@ -157,7 +157,7 @@ def test_an_ensemble_of_translators_translates():
     assert "more than the model's 512 positions" in empty.message
 
 
-def test_the_mean_is_that_of_probabilities_whatever_the_precision(cases):
+def test_an_ensemble_averages_probabilities_in_either_precision(cases):
     for case in cases(50, full=500):
         rng = numpy.random.default_rng(case)
         rows = [numpy.log(rng.dirichlet([0.1] * 30)) for _ in range(3)]
@@ -174,7 +174,7 @@ def test_the_mean_is_that_of_probabilities_whatever_the_precision(cases):
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])
-def test_a_probability_that_is_too_small_for_its_type_is_not_lost(kind):
+def test_a_probability_below_the_range_of_its_dtype_is_not_lost(kind):
     rows = numpy.array([[-0.1, -200, -2000, -inf, -85], [-0.2, -210, -inf, -inf, -1500]], kind)
     model = Ensemble([bestfirst.FunctionModel(lambda prefix, row=row: row, eos=0) for row in rows], [1, 3])
     found = model.score([Query([None] * 2, ())])[0].logprobs
@@ -197,9 +197,9 @@ def test_rows_of_inputs_may_come_in_any_order():
     assert found.logprobs(rows, found.tokens) == pytest.approx(numpy.take_along_axis(alone, found.tokens, 1), abs=1e-4)
 
 
-def test_an_ensemble_of_hugging_face_models_is_not_asked_twice(monkeypatch):
-    """Their steps were tried; a check whether scores depend on the batch would be a forward pass of each. Nor are the scores of
-    all tokens asked for, where the few best are enough."""
+def test_an_ensemble_of_hugging_face_models_scores_each_row_once_per_model(monkeypatch):
+    """Their steps have been checked; checking whether scores depend on the batch would cost a forward pass of each. Where the
+    few best tokens are enough, the scores of all are not requested."""
     asked, run, stats = [], CachedModel._forward, Stats()
     monkeypatch.setattr(CachedModel, "_forward", lambda self, batch: asked.append(len(batch)) or run(self, batch))
     monkeypatch.setattr(Ensemble, "score", None)
@@ -208,8 +208,8 @@ def test_an_ensemble_of_hugging_face_models_is_not_asked_twice(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["usual", "flat", "ties", "impossible"])
-def test_the_best_of_a_mean_are_those_of_the_whole_rows(kind):
-    """Whether the models' first are enough or not."""
+def test_top_k_of_a_mean_equals_top_k_of_the_whole_rows(kind):
+    """Whether or not the models' own best tokens are enough."""
     numbers = numpy.random.default_rng(len(kind))
     for _ in range(40):
         rows, size, width = numbers.integers(1, 5), numbers.integers(30, 90), int(numbers.integers(1, 6))
@@ -236,8 +236,8 @@ def test_the_best_of_a_mean_are_those_of_the_whole_rows(kind):
             assert len(set(tokens)) == len(tokens)
 
 
-def test_an_ensemble_of_one_model_that_begins_in_two_ways():
-    """Both are run by one step, whose logits hold until the next."""
+def test_an_ensemble_of_one_model_with_two_start_tokens():
+    """One step runs both; its logits are valid until its next call."""
     module = ARCHITECTURES["m2m100"].build()
     models = [bestfirst.wrap(module), bestfirst.wrap(module)]
     models[1].__dict__["start_tokens"] = (7,)

@@ -1,4 +1,4 @@
-"""Drafts: whoever guesses, and however badly, answers, scores and calls are those without; only steps and rows differ."""
+"""Drafts: with any drafter, however bad, answers, scores and calls are those without drafts; only steps and rows differ."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def toy_model(kind: str, seed: int) -> bestfirst.FunctionModel:
     return bestfirst.FunctionModel(random_toy(kind, VOCABULARY, seed), eos=0)
 
 
-class Told(Drafter):
-    """Knows some outputs, and says so, whatever it is asked."""
+class Oracle(Drafter):
+    """Knows some outputs, and drafts all that continue the prefix."""
 
     def __init__(self, *outputs: tuple[int, ...]) -> None:
         self.outputs = outputs
@@ -44,8 +44,8 @@ class Told(Drafter):
         return [[(token, 0) for token in y[len(prefix) :]] for y in self.outputs if y[: len(prefix)] == prefix]
 
 
-class Anything(Drafter):
-    """Random trees, of any size."""
+class RandomDrafter(Drafter):
+    """Drafts random trees of any size."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -56,7 +56,7 @@ class Anything(Drafter):
 
 
 class Malicious(Drafter):
-    """Tokens that there are not, ends in the midst, far too much, nonsense, and exceptions."""
+    """Drafts unknown tokens, EOS in the middle, far too much, and nonsense, and raises exceptions."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -109,11 +109,11 @@ def test_answers_scores_and_calls_do_not_depend_on_the_drafter(settings):
     saved = 0
     for seed in range(8):
         model = toy_model(KINDS[seed % len(KINDS)], seed)
-        asked = {"beam": 1 + seed % 5, "max_length": 4 + seed % 5, **settings}
-        (plain,) = bestfirst.decode(model, [None], row_budget=1 + seed % 7, **asked)
-        told = [answer.tokens for answer in plain.hypotheses]
-        for draft in (Told(*told), Anything(seed), Malicious(seed), *DRAFTERS):
-            results = bestfirst.decode(model, [None] * 3, row_budget=(1, 2, 8, 40)[seed % 4], draft=draft, **asked)
+        options = {"beam": 1 + seed % 5, "max_length": 4 + seed % 5, **settings}
+        (plain,) = bestfirst.decode(model, [None], row_budget=1 + seed % 7, **options)
+        known = [answer.tokens for answer in plain.hypotheses]
+        for draft in (Oracle(*known), RandomDrafter(seed), Malicious(seed), *DRAFTERS):
+            results = bestfirst.decode(model, [None] * 3, row_budget=(1, 2, 8, 40)[seed % 4], draft=draft, **options)
             assert [outcome(result) for result in results] == [outcome(plain)] * 3
             assert all(result.rows >= result.calls and result.accepted <= result.drafted for result in results)
             saved += sum(result.steps < result.calls for result in results)
@@ -125,16 +125,16 @@ def test_an_oracle_needs_very_few_steps():
         model = toy_model("peaked", seed)
         (plain,) = bestfirst.decode(model, [None], beam=1, max_length=9, accept_truncated=True, row_budget=64)
         (drafted,) = bestfirst.decode(
-            model, [None], beam=1, max_length=9, accept_truncated=True, row_budget=64, draft=Told(*_tokens(plain))
+            model, [None], beam=1, max_length=9, accept_truncated=True, row_budget=64, draft=Oracle(*_tokens(plain))
         )
         assert outcome(drafted) == outcome(plain)
         assert drafted.steps <= 3
         assert drafted.rows == plain.rows
 
 
-def test_rows_and_steps_are_counted():
+def test_drafted_and_accepted_tokens_and_rows_are_counted():
     stats, model = bestfirst.Stats(), toy_model("flat", 3)
-    results = bestfirst.decode(model, [None] * 4, beam=4, max_length=8, draft=Anything(0), row_budget=32, stats=stats)
+    results = bestfirst.decode(model, [None] * 4, beam=4, max_length=8, draft=RandomDrafter(0), row_budget=32, stats=stats)
     assert stats.drafted == sum(result.drafted for result in results) > 0
     assert stats.accepted == sum(result.accepted for result in results)
     assert stats.rows == sum(result.rows for result in results)
@@ -142,13 +142,13 @@ def test_rows_and_steps_are_counted():
 
 def test_a_full_batch_drafts_nothing():
     stats, model = bestfirst.Stats(), toy_model("flat", 3)
-    results = bestfirst.decode(model, [None] * 200, beam=4, max_length=8, draft=Anything(0), row_budget=4, stats=stats)
+    results = bestfirst.decode(model, [None] * 200, beam=4, max_length=8, draft=RandomDrafter(0), row_budget=4, stats=stats)
     plain = bestfirst.decode(model, [None], beam=4, max_length=8)
     assert {str(outcome(result)) for result in results} == {str(outcome(plain[0]))}
-    assert stats.drafted < stats.rows / 20  # of the last few, which have a step to themselves
+    assert stats.drafted < stats.rows / 20  # for the last few inputs, whose steps have room
 
 
-def test_a_model_that_fails_on_what_it_would_never_write_is_left_alone():
+def test_a_model_that_fails_on_a_drafted_prefix_gives_its_usual_result():
     toy = random_toy("peaked", VOCABULARY, 5)
 
     def scores(prefix):
@@ -158,11 +158,11 @@ def test_a_model_that_fails_on_what_it_would_never_write_is_left_alone():
 
     model = bestfirst.FunctionModel(scores, eos=0)
     plain = bestfirst.decode(model, [None], beam=2, max_length=6, errors="raise")
-    drafted = bestfirst.decode(model, [None], beam=2, max_length=6, errors="raise", row_budget=16, draft=Told((3, 3, 3, 0)))
+    drafted = bestfirst.decode(model, [None], beam=2, max_length=6, errors="raise", row_budget=16, draft=Oracle((3, 3, 3, 0)))
     assert outcome(drafted[0]) == outcome(plain[0])
 
 
-def test_memory_stays_within_its_bound():
+def test_the_cache_stays_within_its_bound():
     model = bestfirst.load()
     texts = ["Guten Morgen!", "Wie geht es dir?", "Ich habe Hunger."] * 3
     plain = bestfirst.decode(model, texts)
@@ -172,7 +172,7 @@ def test_memory_stays_within_its_bound():
     assert stats.cache_tokens <= 120
 
 
-def test_what_repeats_itself_takes_fewer_steps():
+def test_a_repeated_input_takes_at_most_half_the_steps():
     model, text = bestfirst.load(), "Ich habe dir doch gesagt, dass er heute nicht kommt."
     earlier = bestfirst.EarlierOutputs()
     first, again = (bestfirst.decode(model, [text], draft=earlier, row_budget=32)[0] for _ in range(2))
@@ -195,13 +195,13 @@ def test_parents_may_be_rows_of_the_same_step():
 
 
 @pytest.mark.parametrize("draft", ["sources", "model:", 5, ["source"]])
-def test_what_is_no_drafter_is_refused_by_name(draft):
+def test_an_unknown_drafter_is_refused(draft):
     with pytest.raises(ValueError, match=r"draft must be a Drafter or one of 'source', 'outputs'"):
         bestfirst.Decoding(draft=draft)
 
 
-def test_results_are_known_by_the_same_name_whoever_drafts():
-    plain, drafted = bestfirst.Decoding(), bestfirst.Decoding(draft=Told())
+def test_signature_and_identity_do_not_depend_on_the_drafter():
+    plain, drafted = bestfirst.Decoding(), bestfirst.Decoding(draft=Oracle())
     assert plain.signature == drafted.signature
     assert plain.identity() == drafted.identity()
     with pytest.raises(ValueError, match=r"draft=.* cannot be written down; give it by name"):
@@ -212,7 +212,7 @@ def _tokens(result: bestfirst.Result) -> list[tuple[int, ...]]:
     return [answer.tokens for answer in result.hypotheses]
 
 
-def test_a_smaller_model_that_agrees_saves_most_steps():
+def test_a_smaller_model_that_agrees_saves_half_the_steps():
     model = bestfirst.load()
     small = bestfirst.SmallerModel(bestfirst.load())
     for text in ("Ich habe dir doch gesagt, dass er heute nicht kommt.", "Wie melkt man eine Kuh?"):
@@ -220,10 +220,10 @@ def test_a_smaller_model_that_agrees_saves_most_steps():
         (drafted,) = bestfirst.decode(model, [text], row_budget=64, draft=small)
         assert (drafted.text, drafted.calls) == (plain.text, plain.calls)
         assert drafted.steps <= plain.steps // 2
-    assert small._runner.tree.used == 0  # what it held is given back
+    assert small._runner.tree.used == 0  # its cache is released
 
 
-def test_a_smaller_model_of_another_vocabulary_is_no_harm():
+def test_a_smaller_model_of_another_vocabulary_changes_no_result():
     model, other = bestfirst.load(), bestfirst.SmallerModel(bestfirst.load())
     other.model.vocabulary = 50  # it knows fewer tokens than the prefixes have
     plain, drafted = (bestfirst.decode(model, ["Wie melkt man eine Kuh?"], draft=draft)[0] for draft in (None, other))
@@ -231,8 +231,8 @@ def test_a_smaller_model_of_another_vocabulary_is_no_harm():
 
 
 @pytest.mark.parametrize("settings", [{}, {"length_penalty": 1.0, "stop": "hf-false", "accept_truncated": True}], ids=str)
-def test_a_copy_of_the_source_takes_less_than_half_the_steps(settings):
-    """A correction: each token is that of the source, but for one in ten; look-up alone."""
+def test_source_lookup_halves_the_steps_of_a_model_that_copies_its_source(settings):
+    """As in text correction: nine of ten tokens are those of the source. Drafts come from look-up alone."""
     vocabulary, rng = 60, random.Random(4)
     wrong = {token: 1 + rng.randrange(vocabulary - 1) for token in rng.sample(range(1, vocabulary), 6)}
 
@@ -244,14 +244,16 @@ def test_a_copy_of_the_source_takes_less_than_half_the_steps(settings):
 
     model = bestfirst.FunctionModel(scores, eos=0)
     texts = [tuple(rng.randrange(1, vocabulary) for _ in range(30)) for _ in range(6)]
-    asked = {"beam": 5, "row_budget": 64, "max_length": 40, **settings}
-    plain, drafted = ([bestfirst.decode(model, [text], draft=draft, **asked)[0] for text in texts] for draft in (None, "source"))
+    options = {"beam": 5, "row_budget": 64, "max_length": 40, **settings}
+    plain, drafted = (
+        [bestfirst.decode(model, [text], draft=draft, **options)[0] for text in texts] for draft in (None, "source")
+    )
     assert [outcome(result) for result in drafted] == [outcome(result) for result in plain]
     length = sum(len(result.best.tokens) for result in drafted)
     assert sum(result.steps for result in drafted) <= 0.5 * length
 
 
-def test_what_is_forgotten_is_not_looked_up_any_more():
+def test_forgotten_outputs_leave_the_index():
     dice, drafter = random.Random(0), EarlierOutputs(capacity=10)
     sizes = []
     for i in range(200):

@@ -1,4 +1,4 @@
-"""Drafts where they pay, compiled searches where they do not: whoever drafts is told of both, and answers are the same."""
+"""Drafts where they pay, compiled searches elsewhere: drafters learn the outputs of both, and answers are the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import bestfirst
 from bestfirst.engine import threads
 from bestfirst.engine.compiled_engine import CompiledSearch
 from bestfirst.engine.model_record import Gains, record_of
-from engine.test_drafts import Malicious, Told, outcome
+from engine.test_drafts import Malicious, Oracle, outcome
 
 LINES = Path(__file__).parents[1].joinpath("data", "tatoeba-200.de").read_text(encoding="utf-8").splitlines()[:60]
 
@@ -35,10 +35,10 @@ def decode(model, lines, **asked):
 
 
 @pytest.mark.parametrize("asked", [{}, {"row_budget": 16}, {"length_penalty": 1.0, "stop": "hf-false"}], ids=str)
-def test_so_many_inputs_that_nothing_is_drafted_are_the_run_without(model, asked, caplog):
+def test_a_batch_too_full_for_drafts_equals_the_run_without(model, asked, caplog):
     caplog.set_level(logging.INFO, "bestfirst")
     plain = decode(model, LINES, **asked)
-    for draft in (*bestfirst.drafting.DRAFTERS, Told(), Malicious(0), bestfirst.SmallerModel(bestfirst.load())):
+    for draft in (*bestfirst.drafting.DRAFTERS, Oracle(), Malicious(0), bestfirst.SmallerModel(bestfirst.load())):
         assert decode(model, LINES, draft=draft, **asked) == plain
     assert plain[1][3] == 0
     assert "no drafts: 60 inputs at a time" in caplog.text
@@ -46,21 +46,21 @@ def test_so_many_inputs_that_nothing_is_drafted_are_the_run_without(model, asked
 
 @pytest.mark.parametrize("asked", [{}, {"nbest": 3}, {"length_penalty": 1.0, "stop": "hf-false"}, {"finished": "keep"}], ids=str)
 @pytest.mark.parametrize("together", [60, 1])
-def test_what_came_before_takes_one_step_and_no_row_too_many(model, asked, together):
-    """Whether it was searched by compiled code or not."""
+def test_a_repeated_input_takes_one_step_and_no_extra_row(model, asked, together):
+    """Whether or not the earlier search was compiled."""
     earlier, budget = bestfirst.EarlierOutputs(), {"row_budget": 128}
     lines = LINES[:60:together] if together > 1 else LINES[:4]
     for first in range(0, len(LINES) if together > 1 else 4, together):
         bestfirst.decode(model, LINES[first : first + together], draft=earlier, row_budget=2, **asked)
     for line in lines:
         (plain,) = bestfirst.decode(model, [line], **asked, **budget)
-        for _ in range(2):  # the first is still to learn that it can be trusted
+        for _ in range(2):  # in the first, the drafter's acceptance is still unknown
             (again,) = bestfirst.decode(model, [line], draft=earlier, **asked, **budget)
         assert outcome(again) == outcome(plain)
         assert (again.steps, again.rows) == (1, again.calls)
 
 
-def test_where_drafts_take_longer_searches_are_compiled(model, monkeypatch):
+def test_searches_are_compiled_where_drafts_take_longer(model, monkeypatch):
     begun = []
     begin = CompiledSearch.__init__
     monkeypatch.setattr(CompiledSearch, "__init__", lambda self, *given: begun.append(self) or begin(self, *given))
@@ -73,28 +73,28 @@ def test_where_drafts_take_longer_searches_are_compiled(model, monkeypatch):
         assert len(begun) == (0 if pays else 12)
     begun.clear()
     monkeypatch.setattr(Gains, "pay", lambda self, kind: False)
-    small = bestfirst.SmallerModel(bestfirst.load())  # was made to draft
+    small = bestfirst.SmallerModel(bestfirst.load())  # always drafts
     bestfirst.decode(model, LINES[:1], draft=small)
-    bestfirst.decode(model, LINES[:1], draft="source", row_budget=16)  # rows are said to cost nothing
+    bestfirst.decode(model, LINES[:1], draft="source", row_budget=16)  # a given row budget means that rows are free
     assert not begun
     allowed = bestfirst.Trie([[5, 6], [5, 7]])
-    bestfirst.decode(model, LINES[:1], draft="source", row_budget=16, allowed=allowed)  # for which nothing is drafted
+    bestfirst.decode(model, LINES[:1], draft="source", row_budget=16, allowed=allowed)  # nothing is drafted under a trie
     assert len(begun) == 1
 
 
-def test_what_is_faster_is_what_was_faster_of_late():
+def test_the_choice_follows_the_latest_times():
     gains, drafted = Gains(), []
     for i in range(200):
         pay = gains.pay("like this")
         drafted.append(pay)
         gains.note("like this", pay, (0.5 if i > 120 else 1.5) if pay else 1.0)
-    assert drafted[:4] == [True, False, True, False]  # in turns
+    assert drafted[:4] == [True, False, True, False]  # alternately at first
     assert sum(drafted[4:120]) == 116 // Gains.RETRY
     assert sum(drafted[140:]) >= 58
     assert gains.pay("other inputs")
 
 
-def test_inputs_like_one_before_are_expected_to_pay():
+def test_earlier_outputs_expect_drafts_to_pay_for_repeated_inputs():
     earlier, model = bestfirst.EarlierOutputs(capacity=2), bestfirst.load()
     read = model.reader(None)
     for line in LINES[:3]:

@@ -1,4 +1,4 @@
-"""dtype="int8": a model of its own, for which best-first search is exact and a result depends on its input alone."""
+"""dtype="int8" makes a model of its own, on which best-first search is exact and a result depends on its input alone."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ def test_results_do_not_depend_on_the_batch(model, whole, size):
     assert [each for batch in batches for each in found(bestfirst.decode(model, batch))] == whole[: len(some)]
 
 
-def test_nor_on_the_order_and_the_budget(model, whole):
+def test_results_do_not_depend_on_the_order_or_the_row_budget(model, whole):
     order = random.Random(0).sample(range(len(GERMAN)), len(GERMAN))
     assert found(bestfirst.decode(model, [GERMAN[i] for i in order], row_budget=9)) == [whole[i] for i in order]
 
 
 @pytest.mark.parametrize("settings", [{}, {"nbest": 5}, {"length_penalty": 1.0, "nbest": 2}])
-def test_best_first_search_returns_beam_searchs_answers(model, settings):
+def test_best_first_search_equals_beam_search(model, settings):
     ours, beam = (bestfirst.decode(model, GERMAN[:25], strategy=strategy, **settings) for strategy in ("best-first", "beam"))
     assert all(result.exact for result in ours)
     assert found(ours) == found(beam)
 
 
-def test_translations_are_as_good(whole):
-    """As against fp32: most of them are the same, and BLEU loses no more than 0.3."""
+def test_translations_are_nearly_as_good_as_in_float32(whole):
+    """At least 180 of 200 are those of fp32, and BLEU loses less than 0.3."""
     from sacrebleu import corpus_bleu
 
     usual = bestfirst.load()
@@ -70,24 +70,24 @@ def test_translations_are_as_good(whole):
     assert bleu[0] > bleu[1] - 0.3
 
 
-def test_results_are_signed(model):
+def test_the_model_names_its_dtype(model):
     assert model.dtype_name == "int8"
     assert bestfirst.load().dtype_name == "float32"
 
 
-def test_a_model_of_transformers_gets_the_same(whole):
+def test_a_model_of_transformers_gives_the_same(whole):
     from bestfirst.models.folder import embedded_folder
     from bestfirst.models.transformers import load_transformers
 
     assert found(bestfirst.decode(load_transformers(embedded_folder(), dtype="int8"), GERMAN[:20])) == whole[:20]
 
 
-def test_a_score_that_looks_at_attention_has_it(model):
+def test_a_score_that_reads_attention_gets_it(model):
     results = bestfirst.decode(model, GERMAN[:3], score=Coverage(0.2, LogProbability()))
     assert all(answer.score < answer.logprob for result in results for answer in result.hypotheses)
 
 
-def test_only_what_is_compiled_has_it():
+def test_int8_is_refused_for_models_that_are_not_compiled():
     wrapped = bestfirst.wrap(ARCHITECTURES["t5"].build())
     wrapped.eight_bits = True
     with pytest.raises(ValueError, match=r"dtype 'int8' is for models that are compiled, T5.* is not here; use fp32"):
@@ -95,8 +95,8 @@ def test_only_what_is_compiled_has_it():
 
 
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
-def test_all_layers_at_once_are_the_layers_one_by_one(name):
-    """But for the order of sums, which is the compiler's choice and may move a number to the next of 127."""
+def test_all_layers_in_one_call_equal_the_layers_one_by_one(name):
+    """Up to the order of sums, which the compiler chooses; it may move a number to the next of the 127 levels."""
     decoder = NativeDecoder(as_numpy(read_bart(ARCHITECTURES[name].build())), eight_bits=True)
     inputs = [[5, 6, 7, 8, 1], [9, 1], [10, 11, 12, 1]]
     wholes = decoder.whole, decoder.encoder.whole
@@ -115,10 +115,10 @@ def test_all_layers_at_once_are_the_layers_one_by_one(name):
 
 
 @pytest.mark.parametrize(("vocabulary", "k"), [(5, 3), (5, 9), (64, 4), (1000, 6), (1000, 100)])
-def test_the_best_of_rows_are_those_of_columns(vocabulary, k):
+def test_top_k_of_rows_equals_top_k_of_columns(vocabulary, k):
     x = np.random.default_rng(k).normal(size=(7, vocabulary)).astype(np.float32) * 3
     x[1, 3], x[2, 1:] = np.nan, -np.inf
-    x[3] = np.round(x[3])  # equals
+    x[3] = np.round(x[3])  # ties
     banned = np.array([0, 2, vocabulary, -1])
     columns, rows = ((np.empty((7, k), np.float32), np.empty((7, k), np.int64)) for _ in range(2))
     calls.top(np.ascontiguousarray(x.T), banned, *columns)

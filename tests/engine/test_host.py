@@ -1,4 +1,4 @@
-"""An engine that is fed while it runs: results are those of `decode`, whoever comes, goes and shares the forward passes."""
+"""Jobs submitted to a running engine: results are those of `decode`, whichever jobs come, leave and share forward passes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCORES = (LogProbability(), LengthNormalized(0.6), GNMT(1.0), LengthReward(0.4))
 
 
 class Toys(bestfirst.Model):
-    """As many toys as there are numbers: an input is (kind, seed), and so is its state."""
+    """All random toys as one model: an input is (kind, seed), and so is its state."""
 
     eos = frozenset({0})
 
@@ -36,8 +36,8 @@ class Toys(bestfirst.Model):
         return 9
 
 
-def held_scorer():
-    """A scorer that counts what is held, as the tree of keys and values does: a token for each hypothesis scored."""
+def counting_scorer():
+    """A scorer that counts cached tokens as the tree of keys and values does: one for each hypothesis scored."""
     scorer = scorer_for(Toys(), LogProbability())
     held: dict[object, int] = {}
 
@@ -50,7 +50,7 @@ def held_scorer():
             root = y
             while root.parent is not None:
                 root = root.parent
-            held[root] += 1  # fails for one that was released
+            held[root] += 1  # fails if the input was released
         return expand(batch, width)
 
     scorer.start, scorer.expand, scorer.release = start, expand, held.pop
@@ -59,14 +59,14 @@ def held_scorer():
 
 
 @dataclass
-class Ask:
-    """One input and what is asked of it."""
+class Request:
+    """One input and its settings."""
 
     source: tuple[str, int]
     settings: dict[str, object]
 
     @classmethod
-    def random(cls, rng: random.Random) -> Ask:
+    def random(cls, rng: random.Random) -> Request:
         beam = rng.randint(1, 8)
         settings = {
             "strategy": rng.choice(("best-first", "best-first", "best-first", "beam")),
@@ -81,27 +81,27 @@ class Ask:
         return Job(index, Toys().reader()(self.source), Decoding(**self.settings))
 
     def expected(self) -> object:
-        return seen(bestfirst.decode(Toys(), [self.source], **self.settings)[0])
+        return comparable(bestfirst.decode(Toys(), [self.source], **self.settings)[0])
 
 
-def seen(result: bestfirst.Result) -> object:
-    """A result as far as it may depend on nothing but the input."""
+def comparable(result: bestfirst.Result) -> object:
+    """The part of a result that may depend on the input alone."""
     partial = result.partial and result.partial.tokens
     return [(y.tokens, y.score) for y in result.hypotheses], result.calls, result.exact, result.status, partial
 
 
 def engine_of(rows: int, free: int = 1, max_cache_tokens: float = inf) -> HostEngine:
-    return HostEngine(held_scorer(), Decoding(row_budget=Budget(rows, free), max_cache_tokens=max_cache_tokens))
+    return HostEngine(counting_scorer(), Decoding(row_budget=Budget(rows, free), max_cache_tokens=max_cache_tokens))
 
 
-def test_results_are_those_of_decode_whatever_the_order_of_arrival(cases, tally):
-    """Jobs of different beams, scores and n-best in one batch; some come early, some late, some leave."""
+def test_results_equal_decode_for_any_order_of_arrival(cases, tally):
+    """Jobs of different beams, scores and n-best in one batch; some arrive early, some late, some are cancelled."""
     wrong = searches = 0
     for case in cases(120, full=2400):
         rng = random.Random(f"arrival {case}")
         engine = engine_of(rng.choice((1, 3, 8, 40)), rng.choice((1, 2, 20)), rng.choice((inf, inf, 60)))
-        asks = [Ask.random(rng) for _ in range(rng.randint(1, 12))]
-        jobs = [ask.job(i) for i, ask in enumerate(asks)]
+        requests = [Request.random(rng) for _ in range(rng.randint(1, 12))]
+        jobs = [request.job(i) for i, request in enumerate(requests)]
         gone: set[int] = set()
         results: dict[int, object] = {}
         coming = list(jobs)
@@ -113,20 +113,20 @@ def test_results_are_those_of_decode_whatever_the_order_of_arrival(cases, tally)
                 engine.cancel(job)
                 gone.add(job.index)
             for job, result in engine.step():
-                results[job.index] = seen(result)
-        assert gone | set(results) == set(range(len(asks)))
+                results[job.index] = comparable(result)
+        assert gone | set(results) == set(range(len(requests)))
         assert not gone & set(results)
         assert engine.scorer.cache_tokens() == 0
         searches += len(results)
-        wrong += sum(results[i] != asks[i].expected() for i in results)
+        wrong += sum(results[i] != requests[i].expected() for i in results)
     tally("searches fed to a running engine", searches, wrong)
     assert wrong == 0
 
 
-def test_a_job_that_is_cancelled_gives_back_what_it_held():
+def test_a_cancelled_job_releases_its_cache():
     engine = engine_of(8)
     settings = {"strategy": "best-first", "beam": 5, "finished": "leave", "score": SCORES[0], "nbest": 5}
-    jobs = [Ask(("flat", seed), settings).job(seed) for seed in range(3)]
+    jobs = [Request(("flat", seed), settings).job(seed) for seed in range(3)]
     for job in jobs[:2]:
         engine.submit(job)
     list(engine.step())
@@ -135,21 +135,21 @@ def test_a_job_that_is_cancelled_gives_back_what_it_held():
     engine.cancel(jobs[0])  # in flight
     engine.cancel(jobs[2])  # waiting
     assert engine.scorer.cache_tokens() < before
-    assert [job.index for job, _ in run_out(engine)] == [1]
+    assert [job.index for job, _ in run_to_the_end(engine)] == [1]
     with pytest.raises(ValueError, match="not in"):
         engine.cancel(jobs[1])
 
 
-def run_out(engine: HostEngine) -> list[tuple[Job, bestfirst.Result]]:
+def run_to_the_end(engine: HostEngine) -> list[tuple[Job, bestfirst.Result]]:
     return [done for _ in iter(lambda: bool(engine), False) for done in engine.step()]
 
 
-def test_those_that_are_over_are_told_before_the_others_are_scored():
-    """An answer does not wait for a forward pass that it has no part in."""
+def test_finished_jobs_are_returned_before_the_others_are_scored():
+    """A result does not wait for a forward pass that it does not need."""
     engine = engine_of(8)
     for seed, nbest in ((1, 1), (2, 8)):
         settings = {"strategy": "best-first", "beam": 8, "finished": "leave", "score": SCORES[0], "nbest": nbest}
-        engine.submit(Ask(("peaked", seed), settings).job(seed))
+        engine.submit(Request(("peaked", seed), settings).job(seed))
     while engine:
         steps = engine.stats.steps
         for _ in engine.step():

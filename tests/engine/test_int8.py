@@ -1,4 +1,4 @@
-"""Products in eight bits: exact in integers, row by row, on every kind of CPU."""
+"""Matmuls in eight bits: exact in integers, row by row, on every kind of CPU."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bestfirst.engine.steps.native.parts import PackedBytes
 needs_int8 = pytest.mark.skipif(registers.HERE.eight is None, reason="this CPU has neither VNNI nor AVX2")
 
 
-def rounded(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in eight bits and their scales, by numpy."""
+def quantised(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows quantised to eight bits, and their scales, by numpy."""
     largest = np.abs(x).max(1).astype(np.float32)
     factors = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
     return np.rint(x * factors[:, None]).astype(np.int64), largest / np.float32(127)
@@ -33,7 +33,7 @@ def product(x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
 
 
 def by_numpy(x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    (rows, row_scales), (weights, scales) = rounded(x), rounded(matrix)
+    (rows, row_scales), (weights, scales) = quantised(x), quantised(matrix)
     return (rows @ weights.T).astype(np.float32) * scales * row_scales[:, None]
 
 
@@ -44,7 +44,7 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 @needs_int8
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(st.integers(1, 30), st.integers(1, 150), st.integers(1, 120), st.integers(0, 99))
-def test_products_are_numpys_to_the_last_bit(rows, inputs, outputs, seed):
+def test_matmuls_equal_numpys_bit_for_bit(rows, inputs, outputs, seed):
     x, matrix = normal(rows, inputs, seed=seed), normal(outputs, inputs, seed=seed + 1)
     np.testing.assert_array_equal(product(x, matrix), by_numpy(x, matrix))
 
@@ -57,7 +57,7 @@ def test_the_largest_sums_do_not_overflow(signs):
 
 
 @needs_int8
-def test_a_row_depends_on_itself_alone():
+def test_a_rows_result_depends_on_that_row_alone():
     x, matrix = normal(200, 64), normal(80, 64, seed=1)
     whole = product(x, matrix)
     for first, last in [(0, 1), (3, 10), (190, 200), (0, 97)]:
@@ -67,7 +67,7 @@ def test_a_row_depends_on_itself_alone():
 
 
 @needs_int8
-def test_rows_of_zeros_and_rows_that_are_not_finite():
+def test_rows_of_zeros_and_non_finite_rows():
     x, matrix = normal(5, 24), normal(16, 24, seed=1)
     x[1], x[2, 7], x[3, 2] = 0, np.nan, np.inf
     found = product(x, matrix)
@@ -77,8 +77,8 @@ def test_rows_of_zeros_and_rows_that_are_not_finite():
 
 
 @pytest.mark.parametrize("level", ["v4-vnni", "v3-vnni"])
-def test_with_vnni_the_same_numbers(level):
-    """The whole path with the instruction written out, and the instruction itself in what is compiled for such a CPU."""
+def test_vnni_gives_the_same_numbers(level):
+    """The whole path with the instruction emulated; and code compiled for such a CPU contains the instruction itself."""
     pytest.importorskip("numba")
     settings = {**os.environ, "BESTFIRST_CPU_LEVEL": level}
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, env=settings, check=False)
@@ -87,8 +87,8 @@ def test_with_vnni_the_same_numbers(level):
     assert done.stdout.count("vpdpbusd") == wide * tall
 
 
-def written_out(builder: Any, x: Any, _: Any, weights: Any, total: Any) -> Any:
-    """What vpdpbusd is defined to do, one product after another."""
+def emulated_dot(builder: Any, x: Any, _: Any, weights: Any, total: Any) -> Any:
+    """vpdpbusd by its definition, one product after another."""
     from llvmlite import ir
 
     octets = builder.bitcast(x, weights.type)
@@ -120,7 +120,7 @@ def assembly_of_a_tile(module: Any) -> str:
 
 
 def by_numba(x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """As `product`, of the kernels themselves."""
+    """Like `product`, by the numba kernels themselves."""
     outputs, depth = -(-len(matrix) // int8.LANES) * int8.LANES, -(-x.shape[1] // 4) * 4
     packed, start, scales = np.empty(outputs * depth, np.int8), np.empty(outputs, np.int32), np.empty(outputs, np.float32)
     int8.pack(matrix, packed, start, scales)
@@ -135,8 +135,8 @@ if __name__ == "__main__":
     from bestfirst.engine.steps.native import int8
 
     print(assembly_of_a_tile(int8))
-    int8._dot = written_out
-    int8.SHAPE = int8.SHAPE._replace(tall=2)  # few shapes of tiles: what is written out takes long to compile
+    int8._dot = emulated_dot
+    int8.SHAPE = int8.SHAPE._replace(tall=2)  # few tile shapes: the emulation takes long to compile
     int8.TALL = 2
     for shape in [(1, 5, 3), (3, 70, 100), (5, 64, 48)]:
         x, matrix = normal(shape[0], shape[1]), normal(shape[2], shape[1], seed=1)

@@ -1,4 +1,4 @@
-"""A model is left as it was found, by an exception too; and what was changed between two decodes is seen."""
+"""A decode leaves the model unchanged, also after an exception; and changes between two decodes take effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import (
 )
 
 import bestfirst
-from bestfirst.engine.model_record import record_of as known_of
+from bestfirst.engine.model_record import record_of
 from bestfirst.engine.steps import step_choice
 from bestfirst.engine.steps.hooked import HookedStep, RecomputeStep
 from engine.builders import ARCHITECTURES
@@ -40,7 +40,7 @@ HOOKED: dict[str, dict[str, Any]] = {"t5": {}, "gpt2": {}, "bart": {"dropout": 0
 
 @pytest.mark.parametrize("name", HOOKED)
 @pytest.mark.parametrize("decoder", ["chosen", "hooked", "recompute"])
-def test_the_model_is_left_as_found(name: str, decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decode_leaves_the_model_unchanged(name: str, decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build(seed=7, **HOOKED[name]))
     inputs = architecture.inputs(3, seed=7)
@@ -49,7 +49,7 @@ def test_the_model_is_left_as_found(name: str, decoder: str, monkeypatch: pytest
         kind = HookedStep if decoder == "hooked" else RecomputeStep
         monkeypatch.setattr(step_choice, "choose", lambda model, _: kind(model.model))
         model = bestfirst.wrap(model.model)
-        known_of(model).step = None
+        record_of(model).step = None
     model.model.train()
     model.model.get_input_embeddings().eval()  # modes are mixed while a model is fine-tuned
     before = state(model.model)
@@ -63,7 +63,7 @@ class Interrupted(Exception):
 
 
 @pytest.mark.parametrize("name", HOOKED)
-def test_the_model_is_left_as_found_by_an_exception_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_leaves_the_model_unchanged(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     architecture = ARCHITECTURES[name]
     model = architecture.build(seed=7)
     monkeypatch.setattr(step_choice, "choose", lambda model, _: HookedStep(model.model))
@@ -85,7 +85,7 @@ def test_the_model_is_left_as_found_by_an_exception_too(name: str, monkeypatch: 
 
 @pytest.mark.parametrize("name", ["marian", "llama", "t5"])
 @pytest.mark.parametrize("through", ["no_grad", "data"])
-def test_weights_that_change_between_decodes_are_seen(name: str, through: str) -> None:
+def test_weights_changed_between_decodes_take_effect(name: str, through: str) -> None:
     architecture = ARCHITECTURES[name]
     model = bestfirst.wrap(architecture.build(seed=8))
     decode(model, architecture.inputs(2, seed=8), 7)
@@ -98,8 +98,8 @@ def test_weights_that_change_between_decodes_are_seen(name: str, through: str) -
     assert_correct(model, architecture)
 
 
-def test_a_config_that_names_no_bos_is_tried_like_any_other() -> None:
-    """As T5's own files: the trial itself stumbled over it, and every hypothesis was run from its first token, or refused."""
+def test_a_config_without_bos_passes_the_step_check() -> None:
+    """As in T5's own files: the check itself once failed on it, and each hypothesis ran from its first token or was refused."""
     config = T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0)
     assert not hasattr(config, "bos_token_id") or config.bos_token_id is None
     assert step_choice.step_for(bestfirst.wrap(T5ForConditionalGeneration(config).eval())).name == "fused"

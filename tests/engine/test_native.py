@@ -34,7 +34,7 @@ def attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: int
 
 
 @pytest.mark.parametrize(("rows", "heads", "size"), SHAPES)
-def test_own_attention_writes_its_keys_and_looks_at_its_ancestors(rows, heads, size):
+def test_own_attention_stores_its_keys_and_values_and_reads_its_ancestors(rows, heads, size):
     d, slots, context = heads * size, 2 * rows + 5, 9
     qkv, bias, pool = normal(rows, 3 * d), normal(3 * d), normal(slots, 2 * d)
     positions = torch.randint(0, context, (rows,), dtype=torch.int32)
@@ -55,7 +55,7 @@ def test_own_attention_writes_its_keys_and_looks_at_its_ancestors(rows, heads, s
 
 
 @pytest.mark.parametrize(("rows", "heads", "size"), SHAPES)
-def test_cross_attention_looks_at_the_source_of_its_row_alone(rows, heads, size):
+def test_cross_attention_reads_only_the_source_of_its_row(rows, heads, size):
     sources, longest, d = 5, 7, heads * size
     q, bias, keys_values = normal(rows, d), normal(d), normal(2, sources, heads, longest, size)
     lengths, places = torch.randint(1, longest + 1, (sources,)), torch.randint(0, sources, (rows,), dtype=torch.int32)
@@ -80,7 +80,7 @@ def test_self_attention_stays_within_an_input():
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_norms(in_place):
+def test_norms_equal_torch(in_place):
     x, y, bias, weight, shift = normal(9, 24), normal(9, 24, seed=1), normal(24), normal(24, seed=2), normal(24, seed=3)
     total = x + y + bias
     expected = F.layer_norm(total, (24,), weight, shift, 1e-5)
@@ -100,7 +100,7 @@ ACTIVATIONS = {
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations(name):
+def test_activations_equal_torch(name):
     x, bias = 4 * normal(9, 240), normal(240)
     x[0, :4] = torch.tensor([200.0, -200.0, 0.0, nan])
     expected = ACTIVATIONS[name]((x + bias).double()).float()
@@ -115,7 +115,7 @@ def test_embeddings_and_positions():
     torch.testing.assert_close(out, embedding[tokens.long()] * 3 + table[positions.long()])
 
 
-def test_put_lays_keys_and_values_out_by_input_and_head():
+def test_put_stores_keys_and_values_by_input_and_head():
     heads, size, lengths = 2, 3, [4, 2]
     d, out = heads * size, torch.zeros(2, 5, heads, 6, size)
     keys_values, bias = normal(6, 2 * d), normal(2 * d)
@@ -126,8 +126,8 @@ def test_put_lays_keys_and_values_out_by_input_and_head():
     assert not out[:, :2].any()
 
 
-def test_nan_stays_nan():
-    """In whatever row it comes: its own numbers are none, the others' are as they were."""
+def test_nan_spreads_only_to_the_rows_that_read_it():
+    """A row that reads a NaN becomes NaN; all others are as they were."""
     heads, size = 2, 8
     d, starts, scale = heads * size, torch.tensor([0, 3, 7]).numpy(), np.float32(0.3)
     hidden = normal(7, d)
@@ -153,7 +153,7 @@ def test_nan_stays_nan():
         assert out.isnan().any(1).tolist() == [True, False]
 
 
-def test_numbers_that_kernels_must_not_see_are_named():
+def test_indices_out_of_range_are_reported():
     tree, sources = Tree(torch.device("cpu"), torch.float32), Sources(torch.device("cpu"), torch.float32)
     sources.add([normal(1, 2, 1, 3, 4)], [3])
     usual = (5, 1, 7, 0, 0)  # token, position, slot, parent's slot, input
@@ -186,7 +186,7 @@ def test_numbers_that_kernels_must_not_see_are_named():
         ([[5, 1], []], "the number of an input's tokens must be from 1 to 40, got 0"),
     ],
 )
-def test_an_input_that_the_encoder_cannot_take_is_named(inputs, message):
+def test_inputs_that_the_encoder_cannot_take_are_reported(inputs, message):
     side = read_bart(ARCHITECTURES["marian"].build()).encoder
     assert side is not None
     with pytest.raises(ValueError, match=message):
@@ -197,25 +197,25 @@ ROWS = [
     *range(1, 2 * registers.TALL + 2),
     registers.ROWS - 1,
     2 * registers.ROWS + 5,
-]  # every height of a tile, and more than one turn
+]  # every height of a tile, and more than one pass
 
 
 @pytest.mark.parametrize("outputs", [16, 32, 48, 64, 144 + 32])
 @pytest.mark.parametrize("inputs", [2, 30, 64])
-def test_tiles_are_the_product(inputs, outputs):
+def test_tiles_equal_the_matmul(inputs, outputs):
     weight = normal(outputs, inputs)
-    for block in (registers.BLOCK, 24):  # all inputs at once, and some after others
+    for block in (registers.BLOCK, 24):  # all inputs at once, and in blocks
         packed = torch.empty(outputs * inputs)
         calls.pack(weight.numpy(), block, packed.numpy())
         for rows in ROWS:
             x, out = normal(rows, inputs), torch.full((rows + 1, outputs), nan)
             calls.by_panels(x.numpy(), packed.numpy(), block, registers.ZEROS, out[:rows].numpy())
             torch.testing.assert_close(out[:rows], x @ weight.t(), **CLOSE)
-            assert out[rows].isnan().all()  # nothing is written beyond
+            assert out[rows].isnan().all()  # nothing is written past the end
 
 
 @pytest.mark.parametrize("outputs", [*range(1, registers.TALL + 2), 101])
-def test_tiles_are_the_product_the_other_way_round(outputs):
+def test_transposed_tiles_equal_the_matmul(outputs):
     weight = normal(outputs, 34)
     for rows in (1, 15, 16, 17, 48, 50, 100):
         x, columns = normal(rows, 34), -(-rows // registers.LANES) * registers.LANES
@@ -223,12 +223,12 @@ def test_tiles_are_the_product_the_other_way_round(outputs):
         calls.pack(x.numpy(), 34, packed.numpy())
         calls.by_rows(weight.numpy(), packed.numpy(), registers.ZEROS, out[:outputs].numpy())
         torch.testing.assert_close(out[:outputs, :rows], weight @ x.t(), **CLOSE)
-        assert not out[:outputs, rows:].any()  # what was filled up
+        assert not out[:outputs, rows:].any()  # the padding
         assert out[outputs].isnan().all()
 
 
-def test_a_rows_product_does_not_depend_on_the_others():
-    """To the last bit: libraries choose another order of sums with another number of rows."""
+def test_a_rows_matmul_does_not_depend_on_other_rows():
+    """Bit for bit: libraries choose another order of sums for another number of rows."""
     weight, x = normal(96, 64), normal(40, 64)
     packed, together, alone = torch.empty(96 * 64), torch.empty(40, 96), torch.empty(40, 96)
     calls.pack(weight.numpy(), registers.BLOCK, packed.numpy())
@@ -238,8 +238,8 @@ def test_a_rows_product_does_not_depend_on_the_others():
     assert torch.equal(together, alone)
 
 
-@pytest.mark.parametrize("outputs", [48, 50])  # as tiles, and as numpy does it
-def test_a_product_of_several_parts(outputs):
+@pytest.mark.parametrize("outputs", [48, 50])  # by tiles, and by numpy
+def test_a_projection_joined_of_several_parts(outputs):
     parts = [Affine(normal(outputs, 20, seed=i).numpy(), normal(outputs, seed=i).numpy() if i != 1 else None) for i in range(3)]
     product, x, out = Product(Pages(), *parts), normal(9, 20), torch.empty(9, 3 * outputs)
     product(x.numpy(), out.numpy())
@@ -247,7 +247,7 @@ def test_a_product_of_several_parts(outputs):
     torch.testing.assert_close(out + torch.from_numpy(product.bias), torch.cat(expected, 1), **CLOSE)
 
 
-def test_without_tiles_the_same_is_found(monkeypatch):
+def test_results_are_the_same_without_tiles(monkeypatch):
     lines = ["Wie melkt man eine Kuh?", "Guten Morgen!", "Ich habe keine Zeit, aber du hast ein Auto."]
     tiled = bestfirst.decode(bestfirst.load(), lines, beam=5, nbest=2)
     monkeypatch.setattr(calls, "suit", lambda *_: False)
@@ -269,7 +269,7 @@ def top(logits: torch.Tensor, k: int, banned: tuple[int, ...] = ()) -> tuple[tor
 
 @pytest.mark.parametrize("banned", [(), (0,), (3, 64, 99)])
 @pytest.mark.parametrize(("vocabulary", "k"), [(100, 1), (100, 2), (100, 100), (1000, 7), (1000, 15), (1000, 16), (1000, 300)])
-def test_top_is_log_softmax_and_topk(vocabulary, k, banned):
+def test_top_equals_log_softmax_and_topk(vocabulary, k, banned):
     logits = 5 * normal(13, vocabulary)
     logprobs = logits.log_softmax(-1)
     logprobs[:, list(banned)] = -inf
@@ -280,8 +280,8 @@ def test_top_is_log_softmax_and_topk(vocabulary, k, banned):
     assert torch.equal(tokens[finite], expected.indices[finite])
 
 
-def test_banned_tokens_that_are_none_are_left_alone():
-    """They may not be written to: beyond the logits lies somebody else's memory."""
+def test_banned_ids_outside_the_vocabulary_are_ignored():
+    """Nothing may be written for them: the memory beyond the logits belongs to other arrays."""
     memory = normal(3 * 70, 4)
     before, logits = memory.clone(), memory[70:140]
     values, tokens = torch.empty(4, 3), torch.empty(4, 3, dtype=torch.long)
@@ -292,7 +292,7 @@ def test_banned_tokens_that_are_none_are_left_alone():
 
 
 @pytest.mark.parametrize("k", [3, 5, 200])
-def test_top_of_equals_is_in_order_of_tokens(k):
+def test_top_breaks_ties_by_the_smaller_token(k):
     logits = torch.randint(0, 3, (20, 300), generator=torch.Generator().manual_seed(k)).float()
     values, tokens = top(logits, k)
     expected = [sorted(range(300), key=lambda token, row=row: (-row[token], token))[:k] for row in logits.tolist()]
@@ -301,8 +301,8 @@ def test_top_of_equals_is_in_order_of_tokens(k):
 
 
 @pytest.mark.parametrize("banned", [[], [3, 40]])
-def test_the_best_that_are_selected_are_those_that_are_put_in_place(banned):
-    """Ties, impossible tokens, 0 and -0, and a row that is no number; columns beyond the rows are not looked at."""
+def test_wide_top_equals_top(banned):
+    """With ties, impossible tokens, 0 and -0, and NaN in a row; columns beyond the rows are not read."""
     logits = normal(90, 8).numpy()
     logits[:, 1] = np.round(logits[:, 1])
     logits[:60, 2] = -inf
@@ -318,7 +318,7 @@ def test_the_best_that_are_selected_are_those_that_are_put_in_place(banned):
         assert (which[numbers] == tokens[numbers]).all()
 
 
-def test_top_with_impossible_tokens_and_with_no_numbers():
+def test_top_with_impossible_tokens_and_nan():
     logits = normal(4, 70)
     logits[0, 5:] = -inf
     logits[1] = nan
@@ -332,7 +332,7 @@ def test_top_with_impossible_tokens_and_with_no_numbers():
     assert (values[3] == -inf).all()
 
 
-def test_batches_hold_so_many_tokens_and_every_input_once():
+def test_batches_limit_their_tokens_and_hold_every_input_once():
     assert list(batches([], 10)) == []
     assert list(batches([30], 10)) == [(0, 1)]
     assert list(batches([4, 4, 4, 30, 1, 9], 10)) == [(0, 2), (2, 3), (3, 4), (4, 6)]

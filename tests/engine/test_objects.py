@@ -1,4 +1,4 @@
-"""Kernels that were compiled ahead of time: those of these sources, the same functions, and nothing that stands in the way."""
+"""Kernels compiled ahead of time: they are those of these sources, load no compiler, and are not used when damaged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BYTES = {"quantise", "pack_bytes", "multiply_bytes"}
 
 
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart", "pegasus", "m2m100"])
-def test_all_layers_at_once_are_the_layers_one_by_one(name):
+def test_all_layers_in_one_call_equal_the_layers_one_by_one(name):
     from bestfirst.engine.steps.bart import as_numpy, read_bart
     from bestfirst.engine.steps.native.decoder import NativeDecoder
     from bestfirst.models.reader import Prompt
@@ -46,8 +46,8 @@ def test_all_layers_at_once_are_the_layers_one_by_one(name):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libraries are shipped for Linux")
-def test_what_is_shipped_is_of_these_sources(monkeypatch):
-    """If not, 'make kernels' makes it anew. Their other symbols are the C library's, of any version."""
+def test_shipped_libraries_have_the_functions_of_these_sources(monkeypatch):
+    """If not, run 'make kernels'. Their other symbols are the C library's, of any version."""
     monkeypatch.setattr(registers.platform, "machine", lambda: "x86_64")
     made = {registers.shipped(name): level for name, level in registers.LEVELS.items()}
     assert set(registers.SHIPPED.iterdir()) == set(made)
@@ -59,7 +59,7 @@ def test_what_is_shipped_is_of_these_sources(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libraries are shipped for Linux")
-def test_neither_numba_nor_llvm_is_loaded_for_them():
+def test_shipped_libraries_load_neither_numba_nor_llvm():
     code = (
         "import sys, bestfirst; bestfirst.decode(bestfirst.load(dtype=sys.argv[1]), ['Ja.']);"
         "sys.exit(bool({'numba', 'llvmlite'} & sys.modules.keys()))"
@@ -68,7 +68,7 @@ def test_neither_numba_nor_llvm_is_loaded_for_them():
         subprocess.run([sys.executable, "-c", code, dtype], check=True)
 
 
-def test_objects_that_are_damaged_or_not_there_are_not_used(tmp_path):
+def test_damaged_or_missing_objects_are_not_used(tmp_path):
     path = tmp_path / "some.o"
     assert compiling.read(path) is None
     assert compiling.write(path, b"12345")
@@ -80,17 +80,17 @@ def test_objects_that_are_damaged_or_not_there_are_not_used(tmp_path):
     assert not compiling.write(Path("/proc/nowhere/some.o"), b"12345")
 
 
-def test_a_cpu_that_nothing_is_shipped_for_compiles_once(tmp_path, monkeypatch, capsys):
-    """Two at once are no problem: files appear whole. That what is compiled can be run is seen with one entry of them."""
+def test_a_cpu_without_a_shipped_library_compiles_once(tmp_path, monkeypatch, capsys):
+    """Two processes at once are safe: files appear whole. One entry is enough to show that compiled code runs."""
     from bestfirst.engine.steps.native import entries
 
     monkeypatch.setattr(registers, "LEVEL", None)
     monkeypatch.setattr(entries, "ENTRIES", {"norm": entries.ENTRIES["norm"]})
     monkeypatch.setattr(calls, "SIGNATURES", {"norm": SIGNATURES["norm"]})
     monkeypatch.setenv("BESTFIRST_CACHE", str(tmp_path / "kept"))
-    for said in (True, False):
+    for compiles in (True, False):
         linked = calls.linked(compiling.compiled_here().get_function_address)
-        assert ("compiling kernels for this CPU" in capsys.readouterr().err) is said
+        assert ("compiling kernels for this CPU" in capsys.readouterr().err) is compiles
         monkeypatch.setattr(calls, "entries", lambda linked=linked: linked)
         x, ones, zeros = np.array([[1.0, 3.0]], np.float32), np.ones(2, np.float32), np.zeros(2, np.float32)
         calls.norm(x, ones, zeros, np.float32(0), x)
@@ -98,7 +98,7 @@ def test_a_cpu_that_nothing_is_shipped_for_compiles_once(tmp_path, monkeypatch, 
     assert len(list((tmp_path / "kept").iterdir())) == 1
 
 
-def test_levels(monkeypatch):
+def test_the_cpu_level_follows_from_its_features(monkeypatch):
     monkeypatch.delenv("BESTFIRST_CPU_LEVEL", raising=False)
     for name, level in registers.LEVELS.items():
         monkeypatch.setattr(registers, "features", lambda level=level: {*level.needs, "sse2"})
@@ -107,7 +107,7 @@ def test_levels(monkeypatch):
     assert registers.level() is None
 
 
-def test_warmup_says_that_it_is_done():
+def test_warmup_prints_that_kernels_are_ready():
     ran = subprocess.run(
         [sys.executable, "-m", "bestfirst", "warmup"], capture_output=True, text=True, check=True, env=os.environ
     )

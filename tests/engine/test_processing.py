@@ -1,4 +1,4 @@
-"""`processors=`: what transformers' processors, and functions of one's own, make of scores; held against `generate`."""
+"""`processors=`: scores changed by transformers' processors and a user's functions, compared with `generate`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PROMPTS = [[5, 9, 4], [7, 8, 6, 3, 11], [12, 4]]
 
 
 def odd_tokens_less(ids: Any, scores: Any) -> Any:
-    """By the number of tokens so far and by the last one, so that both matter."""
+    """Depends on the number of tokens so far and on the last one, so that both matter."""
     scores[:, 1::2] -= 0.05 * ids.shape[1]
     scores[:, 8::3] -= 0.1 * ids[:, -1:]
     return scores
 
 
-PROCESSORS: dict[str, tuple[Any, bool]] = {  # and whether it is known never to lift a score above 0
+PROCESSORS: dict[str, tuple[Any, bool]] = {  # and whether it is known never to raise a score above 0
     "repetition": (lambda: theirs.RepetitionPenaltyLogitsProcessor(1.7), True),
     "no n-gram twice": (lambda: theirs.NoRepeatNGramLogitsProcessor(2), True),
     "bad words": (lambda: theirs.NoBadWordsLogitsProcessor([[16], [23, 27], [2, 2]], eos_token_id=EOS), True),
@@ -47,7 +47,7 @@ def models(name: str) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize("name", ["marian", "llama"])
-def test_what_generate_returns_with_the_same_processors(name: str, processor: str):
+def test_results_equal_generate_with_the_same_processors(name: str, processor: str):
     make, falls = PROCESSORS[processor]
     given = make()
     given = given if isinstance(given, list) else [given]
@@ -73,7 +73,7 @@ def test_what_generate_returns_with_the_same_processors(name: str, processor: st
         assert [a.score for a in result.hypotheses] == pytest.approx(out.sequences_scores.tolist(), abs=1e-4)
 
 
-def test_the_compiled_model_has_what_its_module_has():
+def test_the_compiled_model_equals_its_transformers_model():
     compiled = bestfirst.load()
     lines = ["Wo ist der Bahnhof?", "Tom mag keine Äpfel."]
     given = [theirs.RepetitionPenaltyLogitsProcessor(1.5), odd_tokens_less]
@@ -85,8 +85,8 @@ def test_the_compiled_model_has_what_its_module_has():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_beside_a_model_of_ones_own(seed: int):
-    """The same as a model whose scores are those already. A function gets arrays, theirs tensors."""
+def test_processors_with_a_users_model(seed: int):
+    """Equal to a model that returns the processed scores. Functions get arrays, transformers' processors tensors."""
     toy = random_toy("peaked", 5, seed)
 
     def less(ids: Any, scores: Any) -> Any:
@@ -110,7 +110,7 @@ def test_beside_a_model_of_ones_own(seed: int):
     assert (found.exact, found.calls) == (True, wanted.calls)
 
 
-def test_what_lifts_a_score_above_0_is_for_beam_search():
+def test_a_processor_that_raises_a_score_above_0_needs_beam_search():
     model = FunctionModel(lambda prefix: [-0.8, -1.0, -3.0], 0)
 
     def lift(ids: Any, scores: Any) -> Any:
@@ -138,12 +138,12 @@ def test_what_lifts_a_score_above_0_is_for_beam_search():
         ),
     ],
 )
-def test_mistakes(given: Any, message: str):
+def test_invalid_processors_are_refused(given: Any, message: str):
     with pytest.raises(ValueError, match=message):
         bestfirst.decode(FunctionModel(lambda prefix: [-2.0, -1.0, -3.0], 0), [None], processors=given)
 
 
-def test_they_sign_results_and_are_not_written_down():
+def test_processors_are_named_in_the_signature_and_not_serialised():
     decoding = bestfirst.Decoding(processors=[odd_tokens_less, theirs.LogitNormalization()])
     assert "processors:odd_tokens_less,LogitNormalization" in decoding.signature
     with pytest.raises(ValueError, match="cannot be written down"):

@@ -1,4 +1,4 @@
-"""The embedded model on the 200 shipped sentences: the paper's counts, Hugging Face's answers, nothing depends on batching."""
+"""The embedded model on the 200 shipped sentences: the paper's counts, Hugging Face's outputs, independence of batching."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def calls(results):
 
 
 class Unpruned(AnyOrderSearch):
-    """Without the prune of Theorem 4.4, to count what it saves; under `leave` the result does not need it."""
+    """Without the pruning of Theorem 4.4, to count what it saves; under `leave` the result does not depend on it."""
 
     def _hopeless(self, y):
         return None
@@ -42,7 +42,7 @@ class Unpruned(AnyOrderSearch):
 
 @pytest.mark.parametrize(("k", "best_first", "without_prune", "beam"), [(5, 15.34, 15.9, 45.2), (10, 18.68, 19.4, 90.0)])
 def test_calls_are_those_of_the_paper_algorithm(model, monkeypatch, k, best_first, without_prune, beam):
-    """Under keep, n_max = 2|x| + 10. Best-first makes fewer calls than were first measured without Theorem 4.4's prune."""
+    """Under `keep`, n_max = 2|x| + 10. Best-first makes fewer calls than were first measured, without Theorem 4.4's pruning."""
     ours = bestfirst.decode(model, LINES, max_length=paper_limit, beam=k, finished="keep")
     assert calls(ours) == pytest.approx(best_first, rel=0.02)
     by_level = bestfirst.decode(model, LINES, max_length=paper_limit, beam=k, finished="keep", strategy="beam")
@@ -55,7 +55,7 @@ def test_calls_are_those_of_the_paper_algorithm(model, monkeypatch, k, best_firs
 
 
 @pytest.mark.parametrize("k", [5, 10])
-def test_the_best_text_is_hugging_faces(model, k):
+def test_the_best_text_equals_hugging_faces(model, k):
     results = bestfirst.decode(model, LINES, beam=k, max_length=100, accept_truncated=True)
     order = sorted(range(len(LINES)), key=lambda i: len(LINES[i]))
     for start in range(0, len(order), 40):
@@ -79,12 +79,12 @@ def logprob(model, line, tokens):
     return float(torch.log_softmax(logits, -1)[range(len(tokens)), tokens].double().sum())
 
 
-# -- nothing depends on batching -------------------------------------------------------------------------------------------
+# -- independence of batching ----------------------------------------------------------------------------------------------
 
 
 @dataclass
-class Seen:
-    """A result as far as it may depend on nothing but the input."""
+class Comparable:
+    """The part of a result that may depend on the input alone."""
 
     answers: list[tuple[tuple[int, ...], float]]
     calls: int
@@ -94,7 +94,7 @@ class Seen:
         return cls([(answer.tokens, answer.score) for answer in result.hypotheses], result.calls)
 
     def same_as(self, other):
-        """Equal, but for near-ties: scores to 1e-4, and another order or count only where two scores are that close."""
+        """Equal up to near-ties: scores to 1e-4, and another order or count only where two scores are that close."""
         scores = all(abs(a[1] - b[1]) < NEAR_TIE for a, b in zip(self.answers, other.answers, strict=True))
         tokens = [a[0] for a in self.answers] == [b[0] for b in other.answers]
         tied = any(abs(a[1] - b[1]) < NEAR_TIE for a, b in zip(self.answers, self.answers[1:], strict=False))
@@ -104,30 +104,30 @@ class Seen:
 @pytest.mark.parametrize(
     "settings", [{"beam": 5, "nbest": 5}, {"beam": 10, "score": LengthNormalized(1.0)}], ids=["nbest", "normalized"]
 )
-def test_budget_batch_and_order_of_inputs_change_nothing(model, cases, settings):
+def test_results_do_not_depend_on_row_budget_batch_and_order_of_inputs(model, cases, settings):
     lines = LINES[: len(cases(24, full=200))]
     settings = {**settings, "max_length": 60}
-    expected = [Seen.of(r) for r in bestfirst.decode(model, lines, row_budget=64, **settings)]
+    expected = [Comparable.of(r) for r in bestfirst.decode(model, lines, row_budget=64, **settings)]
     for row_budget in (1, 7):
-        found = [Seen.of(r) for r in bestfirst.decode(model, lines, row_budget=row_budget, **settings)]
+        found = [Comparable.of(r) for r in bestfirst.decode(model, lines, row_budget=row_budget, **settings)]
         assert all(a.same_as(b) for a, b in zip(found, expected, strict=True)), row_budget
-    alone = [Seen.of(bestfirst.decode(model, [line], **settings)[0]) for line in lines]
+    alone = [Comparable.of(bestfirst.decode(model, [line], **settings)[0]) for line in lines]
     assert all(a.same_as(b) for a, b in zip(alone, expected, strict=True))
     order = random.Random(1).sample(range(len(lines)), len(lines))
     shuffled = bestfirst.decode(model, [lines[i] for i in order], row_budget=7, **settings)
-    assert all(Seen.of(r).same_as(expected[i]) for i, r in zip(order, shuffled, strict=True))
+    assert all(Comparable.of(r).same_as(expected[i]) for i, r in zip(order, shuffled, strict=True))
 
 
 @pytest.mark.parametrize("k", [5, 10])
 def test_one_sentence_takes_the_steps_of_optimally_stopped_beam_search(model, cases, k):
-    """With room for a level in a step. By default a single input gets no more than pays for the steps it saves."""
+    """With room for a level in a step. By default a single input gets only as many rows as pay for the steps they save."""
     for line in LINES[: len(cases(25, full=200))]:
         (ours,) = bestfirst.decode(model, [line], beam=k, row_budget=k)
         (beam,) = bestfirst.decode(model, [line], beam=k, strategy="beam", stop="huang", row_budget=k)
         assert (ours.steps, ours.text) == (beam.steps, beam.text), line
 
 
-def test_the_cache_stays_within_its_bound(model):
+def test_the_cache_stays_within_max_cache_tokens(model):
     free, bounded = Stats(), Stats()
     lines = LINES[:60]
     expected = bestfirst.decode(model, lines, beam=10, row_budget=64, stats=free)
@@ -140,8 +140,8 @@ def test_the_cache_stays_within_its_bound(model):
     assert one.text == expected[0].text
 
 
-def test_a_wide_beam_scores_a_fraction_of_the_rows(model, monkeypatch):
-    monkeypatch.setattr(record_of(model), "budget", Budget(96, free=96, alone=4))  # as it would be measured, whatever the machine
+def test_a_wide_beam_scores_under_a_twentieth_of_beam_searchs_rows(model, monkeypatch):
+    monkeypatch.setattr(record_of(model), "budget", Budget(96, free=96, alone=4))  # a typical measurement, on any machine
     stats = Stats()
     results = bestfirst.decode(model, LINES[:20], beam=500, max_length=60, stats=stats)
     beam = bestfirst.decode(model, LINES[:2], beam=500, max_length=60, finished="keep", strategy="beam")
@@ -151,8 +151,8 @@ def test_a_wide_beam_scores_a_fraction_of_the_rows(model, monkeypatch):
 
 
 @pytest.mark.parametrize("k", [150, 520])
-def test_wide_beams_are_those_of_beam_search(model, k):
-    """Their successors are selected together, and kept in less memory than lists."""
+def test_wide_beams_equal_beam_search(model, k):
+    """Their successors are selected together, and stored in less memory than lists take."""
     settings = {"beam": k, "nbest": 40, "max_length": 5, "accept_truncated": True}
     names = ("best-first", "beam")
     by = {name: bestfirst.decode(model, ["Wo ist der Bahnhof?"], strategy=name, **settings)[0] for name in names}

@@ -1,4 +1,4 @@
-"""Threads share pieces of work; what is found does not depend on how many there are, to the last bit."""
+"""Threads share pieces of work; results are bit-identical for any number of threads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def restored(monkeypatch):
     monkeypatch.setattr(threads, "_pool", None)
 
 
-def test_every_piece_is_done_once_whoever_does_it():
+def test_parallel_for_runs_every_piece_once():
     for n in (1, 2, 5):
         threads.use_threads(n)
         for pieces in (0, 1, 3, 40):
@@ -45,7 +45,7 @@ def test_every_piece_is_done_once_whoever_does_it():
             assert sorted(done) == list(range(pieces))
 
 
-def test_what_fails_in_a_thread_is_raised():
+def test_an_exception_in_a_thread_is_raised():
     threads.use_threads(3)
 
     def work(piece):
@@ -56,7 +56,7 @@ def test_what_fails_in_a_thread_is_raised():
         threads.parallel_for(work, 20)
 
 
-def test_cuts_cover_everything_in_pieces_that_are_worth_it():
+def test_split_range_covers_the_range_in_pieces_of_a_minimum_size():
     threads.use_threads(2)
     assert threads.split_range(100, 6) == [(0, 25), (25, 50), (50, 75), (75, 100)]
     assert threads.split_range(13, 6) == [(0, 6), (6, 13)]
@@ -65,7 +65,7 @@ def test_cuts_cover_everything_in_pieces_that_are_worth_it():
     assert threads.split_range(100, 6) == [(0, 100)]
 
 
-def test_as_many_as_the_environment_says(monkeypatch):
+def test_the_environment_sets_the_number_of_threads(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert threads.threads() == 3
     with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
@@ -73,7 +73,7 @@ def test_as_many_as_the_environment_says(monkeypatch):
 
 
 @pytest.mark.parametrize("settings", [{"beam": 5, "nbest": 2}, {"beam": 4, "prefix": "I think that"}])
-def test_results_are_the_same_to_the_last_bit(settings):
+def test_results_are_bit_identical_for_any_number_of_threads(settings):
     found = []
     for n in (1, 2, 3):
         threads.use_threads(n)
@@ -84,8 +84,8 @@ def test_results_are_the_same_to_the_last_bit(settings):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])
-def test_the_encoders_numbers_are_the_same_to_the_last_bit(dtype):
-    """Threads share the inputs, and none of them reads another's tokens."""
+def test_encoder_outputs_are_bit_identical_for_any_number_of_threads(dtype):
+    """Threads share the inputs, and no input reads another's tokens."""
     model = bestfirst.load(dtype=dtype)
     inputs = [list(model.read(line).payload.source) for line in LINES]
     found = []
@@ -95,13 +95,13 @@ def test_the_encoders_numbers_are_the_same_to_the_last_bit(dtype):
     assert found == found[:1] * 3
 
 
-def test_two_engines_share_many_inputs_and_give_what_one_gives(monkeypatch):
-    """Each search in the memory of its own engine; inputs come from a list or, window after window, one by one."""
+def test_two_engines_give_the_results_of_one(monkeypatch):
+    """Each search is in the memory of its own engine; inputs come from a list, or from an iterator, window by window."""
     monkeypatch.setattr(two_engines, "MIN_INPUTS", 4)
     monkeypatch.setattr(host, "WINDOW", 1)
     lines = [line[: 8 + 7 * i % 40] for i, line in enumerate(LINES * 5)]
     model = bestfirst.load()
-    monkeypatch.setattr(record_of(model), "budget", Budget(96, free=96, alone=4))  # as it would be measured, whatever the machine
+    monkeypatch.setattr(record_of(model), "budget", Budget(96, free=96, alone=4))  # a typical measurement, on any machine
     found, costs = [], []
     for n in (1, 2, 3):
         threads.use_threads(n)
@@ -115,10 +115,10 @@ def test_two_engines_share_many_inputs_and_give_what_one_gives(monkeypatch):
             ]
             assert one.calls == other.calls
     assert {cost.calls for cost in costs} == {costs[0].calls}
-    assert all(cost.in_flight > costs[0].in_flight for cost in costs[2:])  # both were at work
+    assert all(cost.in_flight > costs[0].in_flight for cost in costs[2:])  # both engines were at work
 
 
-def test_one_engine_where_a_budget_or_code_of_the_users_own_is_given():
+def test_one_engine_runs_jobs_with_a_row_budget_a_cache_bound_or_drafts():
     threads.use_threads(2)
     model = bestfirst.load()
     assert isinstance(engine_for(model, Decoding(), many=True), two_engines.TwoEngines)
@@ -129,28 +129,28 @@ def test_one_engine_where_a_budget_or_code_of_the_users_own_is_given():
     assert isinstance(engine_for(model, Decoding(), many=True), HostEngine)
 
 
-def test_what_fails_in_one_engine_is_raised_when_what_is_done_is_told(monkeypatch):
+def test_a_failure_in_one_engine_is_raised(monkeypatch):
     monkeypatch.setattr(two_engines, "MIN_INPUTS", 4)
     threads.use_threads(2)
     model = bestfirst.load()
     before = bestfirst.decode(model, LINES[:1])
-    told = []
+    reported = []
 
     def broken(*_):
         raise RuntimeError("the second breaks")
 
     monkeypatch.setattr(model.second.decoder, "step", broken)
     with pytest.raises(RuntimeError, match="the second breaks"):
-        bestfirst.decode(model, LINES, progress=lambda index, result: told.append(index))
-    assert len(told) < len(LINES)
-    (after,) = bestfirst.decode(model, LINES[:1])  # in as many rows as are worth it by now
+        bestfirst.decode(model, LINES, progress=lambda index, result: reported.append(index))
+    assert len(reported) < len(LINES)
+    (after,) = bestfirst.decode(model, LINES[:1])  # the number of rows that pay may have changed
     assert (after.hypotheses, after.calls) == (before[0].hypotheses, before[0].calls)
     assert threads.threads() == 2
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_shards_that_are_decoded_two_at_a_time_are_the_same_bytes(form):
-    """Rows and steps of JSON lines included."""
+def test_shards_decoded_two_at_a_time_give_the_same_bytes(form):
+    """Including the rows and steps in JSON lines."""
     shards = [Shard(i, [Record(5 * i + j + 1, line) for j, line in enumerate(LINES[i : i + 5])]) for i in range(5)]
     model, found, lines = bestfirst.load(), [], []
     for n in (1, 2, 3):
@@ -162,15 +162,15 @@ def test_shards_that_are_decoded_two_at_a_time_are_the_same_bytes(form):
     assert len(lines) == 3 * 25
 
 
-def test_work_on_two_shards_ends_soon_when_it_is_broken_off():
+def test_work_on_two_shards_ends_soon_after_close():
     threads.use_threads(2)
     shards = (Shard(i, [Record(20 * i + j + 1, line) for j, line in enumerate(LINES[:20])]) for i in count())
-    told = []
-    work = Worker(bestfirst.load(), Decoding(), Target()).work(fixed_budget(None), told.append, shards)
+    reported = []
+    work = Worker(bestfirst.load(), Decoding(), Target()).work(fixed_budget(None), reported.append, shards)
     next(work)
     work.close()
     assert threads.threads() == 2
-    assert len(told) < 80
+    assert len(reported) < 80
 
 
 LOADS = [bestfirst.load, lambda: bestfirst.load(dtype="int8"), lambda: load_transformers(embedded_folder())]
@@ -178,24 +178,24 @@ LOADS = [bestfirst.load, lambda: bestfirst.load(dtype="int8"), lambda: load_tran
 
 @pytest.mark.parametrize("load", LOADS, ids=["float32", "int8", "torch"])
 @pytest.mark.parametrize("settings", [{}, {"length_penalty": 1}, {"length_penalty": 1, "stop": "hf-true"}])
-def test_a_model_may_be_asked_by_many_threads_at_once(load, settings):
-    """As a server of the user's own does it. A step has memory for one pass: others wait for it."""
+def test_many_threads_may_decode_with_one_model_at_once(load, settings):
+    """As in a user's own server. A step has memory for one pass: other threads wait for it."""
     lines, model, found = LINES[:12], load(), []
     expected = [result.hypotheses for result in bestfirst.decode(load(), lines, beam=4, **settings)]
 
-    def ask():
+    def decode_lines():
         found.append([result.hypotheses for result in bestfirst.decode(model, lines, beam=4, **settings)])
 
-    asking = [threading.Thread(target=ask) for _ in range(4)]
-    for each in asking:
+    callers = [threading.Thread(target=decode_lines) for _ in range(4)]
+    for each in callers:
         each.start()
-    for each in asking:
+    for each in callers:
         each.join()
     assert found == [expected] * 4
 
 
-def test_an_ensemble_may_be_asked_by_many_threads_at_once_beside_its_models():
-    """Each engine asks the models through trees of its own, and a step of theirs has memory for one pass."""
+def test_many_threads_may_decode_with_ensembles_and_their_models_at_once():
+    """Each engine scores with the models through trees of its own, and a model's step has memory for one pass."""
     first, second = bestfirst.load(), bestfirst.load(dtype="int8")
     asked = [bestfirst.Ensemble([first, second]), first, bestfirst.Ensemble([second, first]), second]
     expected = [[result.hypotheses for result in bestfirst.decode(model, LINES[:12], beam=4)] for model in asked]
@@ -207,7 +207,7 @@ def test_an_ensemble_may_be_asked_by_many_threads_at_once_beside_its_models():
 
 
 class OnThreads(bestfirst.Model):
-    """Asks its models at the same time, each on a thread of its own."""
+    """Scores with its models at the same time, each on a thread of its own."""
 
     def __init__(self, models, pool):
         self.models, self.pool, self.eos = models, pool, models[0].eos
@@ -225,7 +225,7 @@ class OnThreads(bestfirst.Model):
         return 12
 
 
-def test_what_is_made_of_models_may_ask_them_on_threads_of_its_own():
+def test_a_users_model_may_score_its_models_on_threads_of_its_own():
     models = [bestfirst.load(), bestfirst.load(dtype="int8")]
     with ThreadPoolExecutor(2) as pool:
         model = OnThreads(models, pool)

@@ -18,9 +18,9 @@ GROUPED = ["Phi3ForCausalLM", "Gemma3ForCausalLM", "Qwen3MoeForCausalLM"]
 
 
 @pytest.mark.parametrize("counts", [[5], [3, 7, 1], [1, 130]])
-def test_prompts_at_once_are_prompts_token_by_token(counts):
+def test_prompts_added_at_once_equal_prompts_added_token_by_token(counts):
     at_once, by_token = (Tree(torch.device("cpu"), torch.float32, capacity=16) for _ in range(2))
-    for turn in range(2):  # slots of before are used again
+    for turn in range(2):  # the second turn reuses released slots
         slots = at_once.allocate(sum(counts))
         assert slots == by_token.allocate(sum(counts))
         given, table = iter(slots), []
@@ -41,7 +41,7 @@ def test_prompts_at_once_are_prompts_token_by_token(counts):
 
 
 def masks_seen(step: HookedStep, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each step to come, whether some layer got a mask."""
+    """For each later step, whether some layer got a mask."""
     seen: list[bool] = []
     made = type(step)._mask
 
@@ -55,8 +55,8 @@ def masks_seen(step: HookedStep, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.parametrize("name", GROUPED)
-def test_one_input_needs_no_masks_until_its_window_ends(name, monkeypatch):
-    """With a mask transformers copies keys and values, once for each head that shares them."""
+def test_one_input_needs_no_masks_within_its_window(name, monkeypatch):
+    """With a mask, transformers copies keys and values once for each head that shares them."""
     model = bestfirst.wrap(tiny(name, sliding_window=8))
     step = step_for(model)
     assert isinstance(step, HookedStep)
@@ -73,18 +73,18 @@ def test_one_input_needs_no_masks_until_its_window_ends(name, monkeypatch):
 
 
 def test_a_model_that_needs_its_masks_gets_them(monkeypatch):
-    """One whose code makes something else of a mask that is not there."""
+    """Its code computes something else without a mask."""
     model = bestfirst.wrap(tiny("Phi3ForCausalLM"))
     inner = model.model.model
     forward = type(inner).forward
 
-    def particular(self, *args, attention_mask=None, **kwargs):
+    def negated_without_mask(self, *args, attention_mask=None, **kwargs):
         output = forward(self, *args, attention_mask=attention_mask, **kwargs)
         if attention_mask is None and kwargs.get("past_key_values") is not None:
             output.last_hidden_state = -output.last_hidden_state
         return output
 
-    monkeypatch.setattr(type(inner), "forward", particular)
+    monkeypatch.setattr(type(inner), "forward", negated_without_mask)
     step = step_for(model)
     assert step.name == "hooked"
     assert not step.omit_masks
