@@ -86,12 +86,6 @@ def attend_packed(
     return _plain(q[:, :, 0], keys, values, seen, distances, kind)
 
 
-def launch_packed(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, used: torch.Tensor, number: torch.Tensor, starts: torch.Tensor, kind: Kind
-) -> torch.Tensor:
-    """Like `attend_packed`, by kernels."""
-
-
 def attend_tree(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, memory: Memory | None, source: Memory | None, rows: TreeRows, kind: Kind
 ) -> torch.Tensor:
