@@ -38,10 +38,11 @@ class Context:
 class Hypothesis:
     """A prefix y: one token and a link to the prefix before it.
 
-    `value` is the sum of increments, which ranks hypotheses of one length; `worth` is the score at its own length; `bound` is the
-    best score that any longer continuation can reach; `reach` is the greater of the two. `successors` is None until the model has
-    scored the hypothesis: before that it is *open*, afterwards *closed*. `state` belongs to the engine that runs the model,
-    `node` to the constraint on the output, if there is one.
+    `value` is the sum of increments, which ranks hypotheses of one length; `worth` is the score at its own length; `bound` is
+    the best score that any longer continuation can reach; `reach` is the greater of the two (under `keep`, if finished,
+    `worth`). The `worth` of a finished hypothesis includes the `ending` of its parent's successors. `successors` is None until
+    the model has scored the hypothesis: before that it is *open*, afterwards *closed*. `state` belongs to the engine that runs
+    the model, `node` to the constraint on the output, if there is one.
     """
 
     parent: Hypothesis | None

@@ -199,7 +199,7 @@ class RequiredWordsSearch(AskedSearch):
         return y.length < self.context.n_max
 
     def _push_children(self, y: Hypothesis) -> None:
-        """Push the children of `y`: of each bank the k best, for more have no slot on its beam."""
+        """Push the children of `y`: of each bank the k best unfinished and k best finished, for more have no slot on its beam."""
         self.calls += 1
         state, successors = self._states[y], y.successors
         assert successors is not None

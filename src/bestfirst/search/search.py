@@ -60,8 +60,9 @@ class Search(Protocol):
 def certified(search: Search) -> list[Answer]:
     """The answers, best first, that are certain to be the first of the result: for streaming them before the rest is known.
 
-    They precede every open hypothesis, so a search for only that many would stop here (`Answered`). Level by level, or without a
-    guarantee, there are none until the search is over. Call it between two steps. Tested by `tests/search/test_certified.py`.
+    They precede every open hypothesis, so a search for only that many would stop here (`Answered`). The list is empty level by
+    level, under another stop (for `StepSearch`, until the end), without a guarantee, and for `Groups` and `RequiredWordsSearch`.
+    Call it between two steps. Tested by `tests/search/test_certified.py`.
     """
     if isinstance(search, StrictSearch):
         return [replace(answer) for answer in search.answers]

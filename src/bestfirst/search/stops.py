@@ -32,7 +32,10 @@ class Stop(Protocol):
 
 
 class Answered:
-    """The n best answers precede all open hypotheses: the paper's `Q.peek().last() = EOS`, n times (Table 1, columns 2, 3)."""
+    """The n best answers precede all open hypotheses: the paper's `Q.peek().last() = EOS`, n times (Table 1, columns 2, 3).
+
+    Compares an answer's key, which is by score, with the agenda's: only for orders by bound or score, not for `ShortestFirst`.
+    """
 
     name = "answered"
     exact = True

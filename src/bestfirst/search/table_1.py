@@ -123,8 +123,8 @@ class Strategy:
 
     @property
     def exact(self) -> bool:
-        """Whether the result is that of beam search with this k (unpruned: the best of all), if the score's laws hold. The
-        running search knows the one exception: whether a full queue had to evict."""
+        """Whether the result is that of beam search with this k (unpruned: the best of all), if the score's laws hold. A
+        search withdraws this if a full queue had to evict, `max_calls` cut it off, or too few successors were requested."""
         if self.heuristic is None:
             return self.stop.exact and not self.order.depends_on_past
         return self.k == inf and bool(getattr(self.heuristic, "admissible", False))

@@ -89,7 +89,7 @@ class Trace:
         self._add("text", texts=[answer.text for answer in result.hypotheses], steps=result.steps, **drafts)
 
     def _id(self, y: Hypothesis) -> int:
-        """The id of a hypothesis: the same for the same tokens, even if a child is first refused and later let in."""
+        """The id of a hypothesis: the same for the same tokens, even if a child is first refused and enters its beam later."""
         key = (-1, len(self._ids)) if y.parent is None else (y.parent.id, y.token)
         return self._ids.setdefault(key, len(self._ids))
 
