@@ -87,7 +87,7 @@ def decode_dataset(
     """Decode the texts in column `field` on actors that each hold the model. Returns a lazily computed Dataset.
 
     Rows keep their columns. Added are `into`, the text of the best output (null if there is none), and `score`, `calls`, `exact`,
-    `status` and `message`; with `nbest`, also `nbest`: a list of texts and scores. Ray may reorder blocks, unless
+    `status` and `message`; if `nbest` exceeds 1, also `nbest`: a list of texts and scores. Ray may reorder blocks, unless
     `ray.data.DataContext.get_current().execution_options.preserve_order = True`.
 
     model       as for `bestfirst.load`: a folder that every node can read, or a name; None is the embedded model
@@ -209,7 +209,7 @@ class Pool:
             self.ray.shutdown()
 
     def work(self, budget: Budget | None, notice: Callable[[int], None], shards: Iterator[Shard]) -> Iterator[ShardResult]:
-        """Decode shards, a few per actor at a time; yields results as they complete. `notice` gets the lines of each."""
+        """Decode shards, a few per actor at a time; yields results as they complete. `notice` gets the line count of each."""
         pending: dict[Any, tuple[Any, int]] = {}  # by Ray's reference to the result: the actor, and the shard's lines
 
         def submit(actor: Any) -> None:

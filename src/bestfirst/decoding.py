@@ -135,11 +135,11 @@ SYNONYMS = {"num_beams": "beam", "beam_size": "beam", "beam_width": "beam", "num
     "num_hypotheses": "nbest", "max_new_tokens": "max_length", "max_decoding_length": "max_length",
     "min_new_tokens": "min_length", "early_stopping": "stop", "logits_processor": "processors"}  # fmt: skip
 """Names that other libraries use for a setting, and its name here."""
-FIRST_BATCH, BATCH = 320, 512  # inputs tokenised at a time, as many as a device takes; fewer at first, while it waits
+FIRST_BATCH, BATCH = 320, 512  # inputs tokenized at a time, as many as a device takes; fewer at first, while it waits
 
 
 def _read(model: Model, inputs: Iterable[Any], prefix: Any) -> Iterator[tuple[Any, Source | ValueError]]:
-    """Yields each input with its `Source`, or with the error if the model cannot read it. Lists are tokenised in batches, as they
+    """Yields each input with its `Source`, or with the error if the model cannot read it. Lists are tokenized in batches, as they
     are needed; other iterables one by one, since an input that is not needed yet must not be waited for."""
     try:
         read = model.reader(prefix)

@@ -47,12 +47,13 @@ class Drafter(ABC):
         return (self.guess(memory, prefix, n) for prefix in prefixes)
 
     def needed(self, memory: Any, prefixes: Iterable[tuple[int, ...]]) -> None:
-        """An input is almost over; its search needed the successors of these prefixes first, parents before children. The
-        iterable can be read once, now or later."""
+        """Called just before `finish`: the first prefixes whose successors the search of the input needed, parents before
+        children. The iterable can be read once, now or later."""
         return
 
     def finish(self, memory: Any, outputs: Sequence[tuple[int, ...]]) -> None:
-        """An input is over; `outputs` are its outputs, best first, or none if it was given up."""
+        """An input is finished; `outputs` are its outputs, best first. There are none if nothing finished, or if the
+        input failed, was cancelled or starts over."""
         return
 
 
@@ -73,7 +74,7 @@ ALTERNATIVES = 3  # continuations of one prefix
 class SourceLookup(Drafter):
     """For outputs that repeat their input or themselves: guesses what followed an earlier occurrence of the last few tokens.
 
-    Hugging Face's `prompt_lookup_num_tokens` works alike. `most`: tokens of a guess.
+    Hugging Face's `prompt_lookup_num_tokens` works alike. `most`: the most tokens of one continuation.
     """
 
     name = "source"
@@ -148,7 +149,7 @@ class EarlierOutputs(Drafter):
         self._next = 0
         self._latest: dict[frozenset[int], int] = {}  # by tokens of an input, the number of its latest output
         self._places: dict[tuple[int, ...], deque[tuple[int, int]]] = {}  # by n-gram: outputs, and where it ends in them
-        self._indexed = self._since = 0  # the outputs in `_places`, from and up to; updated only when a guess is needed
+        self._indexed = self._since = 0  # `_places` has the outputs from `_since` up to `_indexed`; updated only on a guess
 
     def outlook(self, source: Any) -> bool:
         """Whether there was an input of the same tokens."""

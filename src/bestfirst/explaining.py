@@ -57,7 +57,7 @@ class Explanation:
     place: int | None = None
     smallest: int | None = None
     smallest_place: int | None = None
-    answers: list[Answer] = field(default_factory=list)  # what beam search returned
+    answers: list[Answer] = field(default_factory=list)  # beam search's best answer; empty if nothing finished
 
 
 def explain(

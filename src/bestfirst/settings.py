@@ -23,7 +23,8 @@ from .strategies import FirstFinished, as_ctranslate2, named_strategy, stopping
 class Budget:
     """The size of a forward pass: at most `rows`. Up to `free` rows cost little more than one, so speculation pays.
 
-    `alone`: the most rows for an input that is decoded by itself; None for all that could be needed.
+    `alone`: 1 + the rows that cost as much as an empty step (`measured_budget`). A single input gets so many rows, or more if
+    they were usually needed (`engine.model_record.Ahead`). None: unknown; a single input gets all that could be needed.
     """
 
     rows: int

@@ -1,4 +1,4 @@
-"""Engines: many searches at once on one model. `engine.py` has the seam, `host.py` and `device/` the two that there are."""
+"""Engines: many searches at once on one model. `engine.py` defines the interface; `host.py` and `device/` implement it."""
 
 from .choice import engine_for, scorer_for
 from .engine import Engine, Job, Stats, no_garbage_collection, run

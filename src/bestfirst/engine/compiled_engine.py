@@ -176,7 +176,7 @@ class CompiledEngine(HostEngine):
         self._banned = np.array(scorer.model.banned, np.int64) if scorer.model.banned else NOTHING
         self._memory = StepMemory(0)
         self._max_positions = 1  # path length that memory is allocated for
-        self._compiles = True  # until a job arrives that is not compiled
+        self._compiles = True  # until a job arrives that is not compiled; with a drafter, chosen anew when the engine is idle
 
     def submit(self, *jobs: Job) -> None:
         if self.drafting is not None and jobs:
@@ -322,7 +322,7 @@ class CompiledEngine(HostEngine):
         memory.room(s.LOGITS_AT, columns * len(decoder.head), np.float32)
 
     def _reserve(self, searches: list[SearchMemory]) -> None:
-        """Allocates memory for another step, whatever its outcome (`searches.is_room`)."""
+        """Allocates memory for another step, whatever its outcome (`searches.has_room`)."""
         memory, tree = self._memory, self.scorer.runner.tree
         if memory.spare < memory.rows:
             memory.give(tree.allocate(max(64, STEPS_PER_CALL * memory.rows)))

@@ -49,7 +49,7 @@ class Drafted(Hypothesis):
 
 @dataclass
 class TimedInputs:
-    """Inputs submitted together whose time is measured: their `kind`, when they came, and output tokens so far."""
+    """Inputs submitted together whose time is measured: `kind`, the thread's CPU time at submission, and output tokens so far."""
 
     kind: Hashable
     started: float
@@ -69,8 +69,9 @@ class Drafting:
         self._timed: TimedInputs | None = None
 
     def pays(self, jobs: Sequence[Job], budget: Budget, *, alone: bool, measured: bool) -> bool:
-        """Whether to draft for inputs submitted together. They must be `alone` in the engine, which is faster without drafts,
-        and few; and if the budget was `measured`, not given, drafting must have taken less time before (`Gains`)."""
+        """Whether a `CompiledEngine`, which runs searches with drafts in Python, drafts for inputs submitted together. They must
+        be `alone` in the engine, few, and without a constraint. If the budget was `measured`, not given, and the drafter is
+        `optional`, drafting must also have taken less time before (`Gains`)."""
         self._timed = None
         if not alone or any(job.decoding.allowed is not None for job in jobs):
             return False

@@ -6,9 +6,10 @@
         for job, result in engine.step():       # finished jobs, then one forward pass for the others
             ...
 
-`decode`, `generate`, `serve`, corpus jobs and `bench` are all clients of this loop (`run`). There are two engines: `HostEngine`
-(`host.py`) schedules searches on the host under a shared row budget, `DeviceEngine` (`device/`) runs whole searches on a GPU and
-passes what it does not support to a `HostEngine`. `choice.py` is the only place that chooses between them.
+`decode`, `generate`, `serve`, corpus jobs and `bench` are all clients of this loop (`run`). `HostEngine` (`host.py`)
+schedules searches on the host under a shared row budget; `CompiledEngine` is a subclass, and `TwoEngines` runs two of them.
+`DeviceEngine` (`device/`) runs whole searches on a GPU and passes what it does not support to a `HostEngine`. `choice.py` is the
+only place that chooses between them.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Running:
 
     @property
     def reserved_tokens(self) -> float:
-        """Cache tokens to reserve: its share, or its certain need after the next step if larger, plus speculative rows."""
+        """Cache tokens to reserve: its share, or its certain need after the next step if larger, plus rows scored ahead."""
         certain = self.length + 1 + self.search.rows - self.speculated
         return max(self.memory_share, certain + self.rows_per_step) + self.speculated + self.unused_drafts
 
@@ -244,7 +245,7 @@ class Engine(Protocol):
         """Whether `Job.paused` has an effect; if not, searches run on the device by themselves, in memory of their own."""
 
     def submit(self, *jobs: Job) -> None:
-        """Queues jobs. Jobs of one call may be admitted in any order, later calls come behind."""
+        """Queues jobs. Jobs of one call may be admitted in any order, those of later calls after them."""
 
     def cancel(self, job: Job) -> None:
         """Drops a waiting or running job and frees its memory."""

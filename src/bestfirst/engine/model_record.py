@@ -63,20 +63,20 @@ class Ahead:
 
 
 class Gains:
-    """Whether drafting pays, by kind of input: seconds per output token, with and without drafts.
+    """Whether drafting pays, by kind of inputs submitted together: CPU seconds per output token, with and without drafts.
 
     Searches with drafts run in Python, others compiled, so drafts have to save more than that difference. Compares the medians
     of the latest times; the slower way is retried now and then, and at once if its last time beat the other's median.
     """
 
-    REMEMBERED, MIN_TIMES, RETRY = 5, 2, 64  # times kept; times needed to decide; inputs until the slower way is retried
+    REMEMBERED, MIN_TIMES, RETRY = 5, 2, 64  # times kept; times needed to decide; submissions until the slower way is retried
 
     def __init__(self) -> None:
         self._seconds: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=self.REMEMBERED))
         self._asked: Counter[Hashable] = Counter()
 
     def pay(self, kind: Hashable) -> bool:
-        """Whether to draft for an input of this kind."""
+        """Whether to draft for the next inputs of this kind. Until both ways have `MIN_TIMES` times, they alternate."""
         drafted, plain = (self._seconds[kind, way] for way in (True, False))
         if min(len(drafted), len(plain)) < self.MIN_TIMES:
             return len(drafted) <= len(plain)

@@ -54,7 +54,7 @@ class Scorer(ABC):
 
     @abstractmethod
     def budget(self) -> Budget:
-        """The row budget that suits the model, as far as known; called before every step."""
+        """The row budget that suits the model, as far as known; called before every step, unless the settings have a budget."""
 
     @abstractmethod
     def cache_tokens(self) -> int:

@@ -20,7 +20,8 @@ _lock = Lock()
 
 
 def use_threads(n: int) -> None:
-    """Sets the number of threads, from now on; call it when the model is loaded. ValueError below 1."""
+    """Sets the number of threads from now on, torch's only if torch is imported: call it after loading the model. ValueError
+    below 1."""
     global _configured, _pool
     if n < 1:
         raise ValueError(f"threads must be at least 1, got {n}")

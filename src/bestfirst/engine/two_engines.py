@@ -23,7 +23,7 @@ class TwoEngines:
 
     @property
     def stats(self) -> Stats:
-        """The sum of both; model time that overlaps counts once."""
+        """The sum of both; of model time the mean, since both run at the same time."""
         total = Stats()
         for engine in self._engines:
             total.add(engine.stats)

@@ -167,7 +167,7 @@ class UserModel:
     # -- the batch law ---------------------------------------------------------------------------------------------------------
 
     def _spot_check(self, method: str, batch: Sequence[Query], answers: Sequence[Scored]) -> None:
-        """Compares a row's scores alone and in its batch: for the first batches, the first of mixed lengths, then ever more
+        """Compares a row's scores alone and in its batch: in the first batch, in the first three of mixed lengths, then ever more
         rarely."""
         self._batches += 1
         lengths = [len(query.prefix) for query in batch]
