@@ -65,6 +65,7 @@ class HuggingFaceStep:
     """
 
     name = "hf-false"
+    best_first = True
     exact = False
     depends_on_past = False
     own_search = StepSearch  # finds this step itself, and does not score what cannot matter

@@ -8,8 +8,8 @@ import pytest
 
 from bestfirst import FunctionModel, decode
 from bestfirst.scoring import LengthNormalized, LogProbability
-from bestfirst.search import beam, best_first_beam
-from bestfirst.strategies import STOPS, ShortestFirstPruned, stopping
+from bestfirst.search import Answered, beam, best_first_beam
+from bestfirst.strategies import STOPS, HuggingFaceStep, ShortestFirstPruned, stopping
 from reference import EOS
 from scoring.references import hugging_face, step_synchronous
 from scoring.setups import SCORES, outcome, setup
@@ -195,6 +195,8 @@ def test_a_stop_that_goes_level_by_level_refuses_best_first_search(name):
         ),
         ({"stop": "hf-false", "stop_options": {"factor": 2}}, "stop 'hf-false' has no option 'factor'"),
         ({"finished": "shrink"}, "finished='shrink' goes level by level"),
+        ({"stop": Answered(), "strategy": "beam"}, r"Answered\(\) is a rule of best-first search, strategy 'beam' goes level"),
+        ({"stop": HuggingFaceStep(), "strategy": "beam"}, r"HuggingFaceStep\(\) is a rule of best-first search"),
     ],
 )
 def test_invalid_stops_are_refused(settings, message):

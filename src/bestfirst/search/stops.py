@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Stop(Protocol):
     """A stopping rule. `exact`: under it the result is still that of beam search run to the end.
 
-    Optional attributes: `depends_on_past = False` claims that the rule stops with the same result whatever was scored ahead of
+    Optional attributes: `best_first = True`, that the rule compares by score, and so goes with no level-by-level order;
+    `depends_on_past = False` claims that the rule stops with the same result whatever was scored ahead of
     its turn (without it, nothing is scored ahead); a method `counted(search)` returns the answers that count, if not all do;
     `own_search` names a cheaper search than `AnyOrderSearch` for this rule.
     """
@@ -38,6 +39,7 @@ class Answered:
     """
 
     name = "answered"
+    best_first = True
     exact = True
     depends_on_past = False
 

@@ -115,6 +115,9 @@ class Strategy:
         if not self.level_by_level and (getattr(self.stop, "level_by_level", False) or self.finished == "shrink"):
             rule = "finished='shrink'" if self.finished == "shrink" else f"stop={self.stop.name!r}"
             raise ValueError(f"{rule} goes level by level, strategy {self.name!r} does not; use strategy='beam'")
+        if self.level_by_level and getattr(self.stop, "best_first", False):
+            rule = f"stop={type(self.stop).__name__}() is a rule of best-first search"
+            raise ValueError(f"{rule}, strategy {self.name!r} goes level by level; use strategy='best-first', or stop='huang'")
 
     @property
     def level_by_level(self) -> bool:
